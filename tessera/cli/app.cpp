@@ -26,6 +26,7 @@
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/cli/version.h"
 #include "tessera/launch/early_stop.h"
 
 namespace tessera::cli {
@@ -37,9 +38,7 @@ Registry<Command>& commands() {
 
 namespace {
 
-constexpr const char* kVersion = "0.1.0";
-
-/// An environment variable.
+/// What the environment may say.
 struct Variable {
   const char* name;
   const char* help;  ///< empty: only for tests and set-up
@@ -52,6 +51,8 @@ constexpr Variable kVariables[] = {
     {"TESSERA_KERNELS",
      "cpu [default], or aten: libtorch's operations, slower, for comparing results"},
     {"TESSERA_LOG", "log level: debug, info, warn or error"},
+    {"TESSERA_SECRET_FILE",
+     "file with the secret of a job of several hosts that another launcher starts"},
     {"NO_COLOR", "any value disables colours"},
     {"TESSERA_GOLDEN", ""},
     {"TESSERA_LIBTORCH", ""}};

@@ -88,7 +88,9 @@ void Arguments::common(Common& target, bool has_json) {
 
 namespace {
 
-// Names of both kinds, as typed.
+thread_local Collecting* collecting = nullptr;
+
+// Both kinds, as typed.
 std::vector<std::string> names_of(const CLI::Option& option) {
   std::vector<std::string> out;
   for (const std::string& name : option.get_snames())
@@ -107,7 +109,33 @@ bool has_option(const CLI::App& app, std::string_view word, bool with_value) {
   return false;
 }
 
-// An option must not become the value of the previous option: nobody means a run named -q.
+// "-" and "_" are the same in names of options: --max_new_tokens is --max-new-tokens.
+std::vector<std::string> with_known_names(const CLI::App& app, std::vector<std::string> words) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : names_of(*option))
+      known.push_back(name);
+  }
+  const auto plain = [](std::string name) {
+    std::replace(name.begin(), name.end(), '_', '-');
+    return name;
+  };
+  for (std::string& word : words) {
+    if (word == "--") break;
+    if (!word.starts_with("--")) continue;
+    const std::size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const auto it = std::find_if(known.begin(), known.end(), [&](const std::string& one) {
+      return plain(one) == plain(name);
+    });
+    if (it == known.end()) continue;
+    word = *it + (equals == std::string::npos ? std::string() : word.substr(equals));
+  }
+  return words;
+}
+
+// An option's value is never the next option: nobody looks for a run named -q.
 void refuse_options_as_values(const CLI::App& app, const std::vector<std::string>& words) {
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
     if (!has_option(app, words[i], /*with_value=*/true)) continue;
@@ -151,8 +179,34 @@ void refuse_options_as_values(const CLI::App& app, const std::vector<std::string
 
 }  // namespace
 
-bool Arguments::parse(const std::vector<std::string>& words) {
+Collecting::Collecting() {
+  TESSERA_ASSERT(collecting == nullptr);
+  collecting = this;
+}
+
+Collecting::~Collecting() {
+  collecting = nullptr;
+}
+
+CommandDoc Arguments::document() const {
+  constexpr std::string_view kProgram = "tessera ";
+  CommandDoc out{parser_->app.get_name().substr(kProgram.size()), help(), {}};
+  for (const CLI::Option* option : parser_->app.get_options()) {
+    std::vector<std::string> names = names_of(*option);
+    if (names.empty()) names.push_back(option->get_name());
+    out.options.push_back(
+        {std::move(names), option->get_items_expected_min() > 0, option->get_description()});
+  }
+  return out;
+}
+
+bool Arguments::parse(const std::vector<std::string>& typed) {
+  if (collecting != nullptr) {
+    collecting->found_.push_back(document());
+    return false;
+  }
   CLI::App& app = parser_->app;
+  const std::vector<std::string> words = with_known_names(app, typed);
   refuse_options_as_values(app, words);
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));

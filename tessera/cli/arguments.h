@@ -28,6 +28,33 @@ using Target = std::variant<std::string*,
                             std::optional<double>*,
                             std::vector<std::string>*>;
 
+/// What a command takes, for completion in shells and the manual page.
+struct CommandDoc {
+  struct Option {
+    std::vector<std::string> names;  ///< "-n", "--num-gpus"; of a positional, its name alone
+    bool has_value = false;
+    std::string help;
+  };
+  std::string name;  ///< "train"
+  std::string help;  ///< the whole text of --help
+  std::vector<Option> options;
+};
+
+/// While one lives, every Arguments::parse() of this thread writes down what its command takes, in
+/// place of reading words, and returns false.
+class Collecting {
+ public:
+  Collecting();
+  ~Collecting();
+  Collecting(const Collecting&) = delete;
+  Collecting& operator=(const Collecting&) = delete;
+  [[nodiscard]] const std::vector<CommandDoc>& found() const { return found_; }
+
+ private:
+  friend class Arguments;
+  std::vector<CommandDoc> found_;
+};
+
 class Arguments {
  public:
   /// `command` as typed ("train"), one sentence, and example lines to copy.
@@ -52,13 +79,15 @@ class Arguments {
   /// `target` must outlive this.
   void common(Common& target, bool has_json = false);
 
-  /// Parses the words after the command. Returns false if help was requested, which has been
-  /// printed. Throws Error{Config} for words that do not fit, with the nearest option.
-  [[nodiscard]] bool parse(const std::vector<std::string>& words);
+  /// Reads the words after the command; "-" and "_" in names of options are the same. False if help
+  /// was asked for; it has been printed. Error{Config} for what does not fit, with the nearest
+  /// option.
+  [[nodiscard]] bool parse(const std::vector<std::string>& typed);
   [[nodiscard]] std::string help() const;
 
  private:
   struct Parser;
+  [[nodiscard]] CommandDoc document() const;
   std::unique_ptr<Parser> parser_;
   const Common* common_ = nullptr;
 };

@@ -15,6 +15,7 @@
 #include "tessera/cli/config_commands.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/config/document.h"
+#include "tessera/interop/dialects/deepspeed_keys.h"
 #include "tessera/interop/dialects/deepspeed_page.h"
 #include "tessera/models/family.h"
 #include "tessera/optim/rule.h"
@@ -157,6 +158,21 @@ std::vector<config::KeyDoc> all_keys() {
   return keys;
 }
 
+// Keys of DeepSpeed that tessera's options do not read, at `path` or in it. Whether there are any.
+bool explain_foreign(const std::string& path, const std::vector<std::string>& own) {
+  if (path.empty()) return false;
+  bool found = false;
+  for (const interop::DeepSpeedKey& key : interop::deepspeed_keys()) {
+    const bool wanted = key.path == path || key.path.starts_with(path + ".");
+    if (!wanted || std::find(own.begin(), own.end(), key.path) != own.end()) continue;
+    const std::string text = interop::explain_deepspeed_key(key);
+    if (text.empty()) continue;
+    std::fputs(text.c_str(), stdout);
+    found = true;
+  }
+  return found;
+}
+
 int explain(const std::string& path) {
   bool found = false;
   std::vector<std::string> names;
@@ -169,6 +185,7 @@ int explain(const std::string& path) {
     std::fputs(config::explain(key).c_str(), stdout);
     found = true;
   }
+  found = explain_foreign(path, names) || found;
   if (found) return kExitOk;
   const auto parameter = explain_parameter(path);
   TESSERA_REQUIRE(parameter.has_value(),

@@ -15,15 +15,21 @@ enum class Kind : std::uint8_t {
   Off,    // a switch whose key becomes false if the flag is given
   Stage,  // a switch between ZeRO's stages 1 and 0
   Config,
-  Rank,         // an integer that is not needed
-  Beta,         // a beta of Adam: the key is its index
-  LoraRank,     // DeepSpeed-Chat's rank of an adapter; 0 means none
-  LoraModules,  // a part of the names of adapted layers
-  One,          // number of hosts: the value must be one
-  Told,         // has no effect here: the key is the reason
-  ToldValue,    // the same with a value
-  ToldSwitch,   // the same with true or false, or without a value
-  Refused,      // unsupported: the key is the alternative
+  Rank,         // an integer that nobody needs
+  Beta,         // of Adam: key is the index
+  LoraRank,     // DeepSpeed-Chat's rank of an adapter; 0 is none
+  LoraModules,  // what the names of adapted layers contain
+  ReportTo,     // names of monitors
+  BoardFolder,  // of TensorBoard's files; key: "on" where it also switches them on
+  WandbProject,
+  RunName,
+  MegatronRate,  // a parameter of Megatron-LM's schedule
+  Split,         // shares of training, validation and test data
+  One,           // of several hosts: the value must say that there is one
+  Told,          // has no meaning here: key is why
+  ToldValue,     // the same with a value
+  ToldSwitch,    // the same with true or false, or nothing
+  Refused,       // cannot be done: key is what to do instead
 };
 
 struct Flag {
@@ -45,6 +51,8 @@ inline constexpr std::string_view kVirtual =
     "layers of a chunk";  // resolved when the stages are known
 inline constexpr std::string_view kSharing = "how tokens travel";  // Megatron-LM's setting
 inline constexpr std::string_view kChunks = "parallel.pipeline.chunks";
+inline constexpr std::string_view kShown =
+    "every step is written to the run folder and to the monitors that are enabled";
 inline constexpr std::string_view kLocal =
     "local ranks are forked processes and need no rendezvous";
 inline constexpr std::string_view kNoSsh =
@@ -120,6 +128,48 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--eod_mask_loss", Kind::Switch, "data.separate_documents"},
     {"--recompute_granularity", Kind::Text, "activation_checkpointing.granularity"},
     {"--use_distributed_optimizer", Kind::Stage, "zero_optimization.stage"},
+
+    // Where a training is shown.
+    {"--report_to", Kind::ReportTo, ""},
+    {"--logging_dir", Kind::BoardFolder, ""},
+    {"--run_name", Kind::RunName, ""},
+    {"--tensorboard_dir", Kind::BoardFolder, "on"},
+    {"--enable_tensorboard", Kind::Switch, "tensorboard.enabled"},
+    {"--tensorboard_path", Kind::Text, "tensorboard.output_path"},
+    {"--wandb_project", Kind::WandbProject, ""},
+    {"--wandb_entity", Kind::Text, "wandb.team"},
+    {"--wandb_exp_name", Kind::Text, "wandb.name"},
+    {"--wandb_save_dir", Kind::ToldValue, kShown},
+    {"--tensorboard_log_interval", Kind::ToldValue, kShown},
+    {"--tensorboard_queue_size", Kind::ToldValue, kShown},
+    {"--log_timers_to_tensorboard", Kind::ToldSwitch, kShown},
+    {"--log_throughput", Kind::ToldSwitch, kShown},
+    {"--log_progress", Kind::ToldSwitch, kShown},
+    {"--logging_first_step", Kind::ToldSwitch, kShown},
+    {"--logging_strategy", Kind::ToldValue, kShown},
+    {"--disable_tqdm", Kind::ToldSwitch, kShown},
+
+    // Megatron-LM's other basic ones.
+    {"--train_iters", Kind::Number, "trainer.max_steps"},
+    {"--lr", Kind::Number, "optimizer.lr"},
+    {"--data_path", Kind::Text, "data.train"},
+    {"--save", Kind::Text, "run.dir"},
+    {"--save_interval", Kind::Number, "checkpoint.every"},
+    {"--eval_interval", Kind::Number, "eval.every"},
+    {"--eval_iters", Kind::Number, "eval.batches"},
+    {"--log_interval", Kind::Number, "steps_per_print"},
+    {"--lr_decay_style", Kind::MegatronRate, "lr_decay_style"},
+    {"--lr_warmup_iters", Kind::MegatronRate, "lr_warmup_iters"},
+    {"--lr_warmup_fraction", Kind::MegatronRate, "lr_warmup_fraction"},
+    {"--lr_decay_iters", Kind::MegatronRate, "lr_decay_iters"},
+    {"--min_lr", Kind::MegatronRate, "min_lr"},
+    {"--split", Kind::Split, ""},
+    {"--clip_grad", Kind::Number, "gradient_clipping"},
+    {"--adam_eps", Kind::Number, "optimizer.eps"},
+    {"--max_position_embeddings", Kind::Number, "model.max_positions"},
+    {"--ffn_hidden_size", Kind::Number, "model.ffn_hidden_size"},
+    {"--vocab_file", Kind::Text, "tokenizer.vocab"},
+    {"--merge_file", Kind::Text, "tokenizer.merges"},
 
     // DeepSpeed-Chat.
     {"--lora_dim", Kind::LoraRank, "adapter"},

@@ -17,6 +17,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/foreign_flag_table.h"
+#include "tessera/cli/megatron_flags.h"
+#include "tessera/cli/monitor_flags.h"
 #include "tessera/interop/dialects/deepspeed_keys.h"
 #include "tessera/planner/overrides.h"
 #include "tessera/planner/parallel_options.h"
@@ -171,6 +173,18 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
       return read_config_flag(typed, value, out);
     case Kind::LoraRank:
       return read_lora_rank(typed, *value, out);
+    case Kind::ReportTo:
+      return add_report_to(typed, *value, out);
+    case Kind::BoardFolder:
+      return add_board_folder(typed, *value, flag.key == "on", out);
+    case Kind::WandbProject:
+      return add_wandb_project(typed, *value, out);
+    case Kind::MegatronRate:
+      return add_megatron_rate(typed, flag.key, *value, out);
+    case Kind::Split:
+      return add_split(typed, *value, out);
+    case Kind::RunName:
+      return add_run_name(typed, *value, out);
     case Kind::LoraModules:
       out.settings.push_back(
           {typed, std::string(flag.key), json::Value::string(names_without(*value))});

@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/flags_alone.h"
 #include "tessera/cli/init_task.h"
 #include "tessera/config/json.h"
 #include "tessera/models/family.h"
@@ -106,6 +107,27 @@ std::string shipped_text() {
   return std::filesystem::exists(text, ignored) ? text.string() : "my.txt";
 }
 
+}  // namespace
+
+std::string configuration_for(const std::string& preset, const std::string& data) {
+  std::vector<std::string> presets;
+  std::string family = models::default_family();
+  for (const std::string& name : models::families().names()) {
+    for (const models::Preset& one : models::families().get(name).presets) {
+      presets.push_back(one.name);
+      if (one.name == preset) family = name;
+    }
+  }
+  const bool known = std::find(presets.begin(), presets.end(), preset) != presets.end();
+  TESSERA_REQUIRE(known,
+                  Config,
+                  fmt::format("unknown preset \"{}\"", preset),
+                  text::suggestion(preset, presets));
+  return template_for(family, preset, data.empty() ? shipped_text() : data);
+}
+
+namespace {
+
 int init(const std::vector<std::string>& line) {
   std::string preset = "nano", data, task, from = "model-folder";
   Arguments arguments("init",
@@ -127,20 +149,7 @@ int init(const std::vector<std::string>& line) {
     std::fputs(task_configuration(task, from, data).c_str(), stdout);
     return kExitOk;
   }
-  std::vector<std::string> presets;
-  std::string family = models::default_family();
-  for (const std::string& name : models::families().names()) {
-    for (const models::Preset& one : models::families().get(name).presets) {
-      presets.push_back(one.name);
-      if (one.name == preset) family = name;
-    }
-  }
-  const bool known = std::find(presets.begin(), presets.end(), preset) != presets.end();
-  TESSERA_REQUIRE(known,
-                  Config,
-                  fmt::format("unknown preset \"{}\"", preset),
-                  text::suggestion(preset, presets));
-  const std::string page = template_for(family, preset, data.empty() ? shipped_text() : data);
+  const std::string page = configuration_for(preset, data);
   std::fputs(page.c_str(), stdout);
   return kExitOk;
 }

@@ -144,7 +144,7 @@ Facts machine_facts() {
   facts.push_back({"libtorch", "libtorch", TORCH_VERSION, json::Value::string(TORCH_VERSION)});
   facts.push_back({"transports",
                    "transports",
-                   "threads, shm (gloo and nccl are not built yet)",
+                   "threads, shm, gloo between hosts (nccl is not built yet)",
                    strings({"threads", "shm"})});
   add_speeds(facts, machine);
   return facts;

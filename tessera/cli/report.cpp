@@ -8,9 +8,12 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/facts.h"
+#include "tessera/report/run_view.h"
+#include "tessera/report/watch_page.h"
 
 namespace tessera::cli {
 
@@ -34,16 +37,33 @@ json::Value as_json(const Facts& facts) {
 
 namespace {
 
-int report(const std::vector<std::string>& line) {
-  std::string run;
+void write_page(const std::string& run, const std::string& file) {
+  constexpr std::size_t kPoints = 3000;
+  report::RunView view(run);
+  view.refresh();
+  files::write_atomic(file, report::watch_page(json::Value::array({view.details(kPoints)})));
+}
+
+int report_command(const std::vector<std::string>& line) {
+  std::string run, html;
   Common common;
   Arguments arguments(
       "report",
       "Reports the capabilities of this machine; with RUN, the results of that run.",
-      {"tessera report", "tessera report runs/my", "tessera report runs/my --json"});
+      {"tessera report",
+       "tessera report runs/my",
+       "tessera report runs/my --json",
+       "tessera report runs/my --html my.html     curves and samples in one file"});
   arguments.positional("RUN", &run, "Run folder", /*required=*/false);
+  arguments.option("--html", &html, "Write a page that stands alone to this file");
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
+  if (!html.empty()) {
+    TESSERA_REQUIRE(
+        !run.empty(), Config, "--html: RUN is missing", "tessera report runs/my --html my.html");
+    write_page(run, html);
+    return kExitOk;
+  }
   const Facts facts = run.empty() ? machine_facts() : run_facts(run);
   std::fputs(common.json ? (as_json(facts).dump(2) + "\n").c_str() : as_table(facts).c_str(),
              stdout);
@@ -52,7 +72,7 @@ int report(const std::vector<std::string>& line) {
 
 TESSERA_COMMAND("report",
                 "report the capabilities of this machine, or the results of a run",
-                report);
+                report_command);
 
 }  // namespace
 }  // namespace tessera::cli

@@ -2,9 +2,13 @@
 // tessera train: applies the command line to a configuration and runs the training.
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
@@ -12,12 +16,17 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
+#include "tessera/cli/flags_alone.h"
 #include "tessera/cli/foreign_flags.h"
+#include "tessera/cli/host_flags.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/run.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/local_start.h"
+#include "tessera/launch/remote.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/overrides.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::cli {
@@ -26,6 +35,7 @@ namespace {
 struct TrainWords {
   std::string config;
   std::optional<std::int64_t> ranks;
+  std::string model, data;
   std::vector<std::string> set;
   std::string resume = "auto";
   bool dry_run = false;
@@ -35,14 +45,18 @@ struct TrainWords {
 bool parse(TrainWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "train",
-      "Trains a model as configured by CONFIG, on one or more ranks.\n\n" + foreign_flags_help(),
+      "Trains a model as configured by CONFIG, on one or more ranks.\n\n" + host_flags_help() +
+          "\n" + foreign_flags_help(),
       {"tessera train my.json",
        "tessera train my.json -n 2",
+       "tessera train --model gpt2-small --data my.txt     without a file",
        "tessera train my.json --set optimizer.lr=3e-4 --set trainer.max_steps=1000",
        "tessera train my.json --dry-run          check everything without training",
        "tessera train my.json --resume never     start over; the old contents are moved aside"});
   arguments.positional(
       "CONFIG", &words.config, "JSON file; comments are allowed", /*required=*/false);
+  arguments.option("--model", &words.model, "Preset, model folder or .gguf file");
+  arguments.option("--data", &words.data, "Training data");
   arguments.option(kRanksOption, &words.ranks, "Local ranks [1]");
   arguments.option(
       "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
@@ -52,7 +66,10 @@ bool parse(TrainWords& words, const std::vector<std::string>& line) {
                  words.dry_run,
                  "Check everything and print the table without training");
   arguments.common(words.common, /*has_json=*/true);
-  arguments.also(foreign_flag_names());
+  std::vector<std::string> taken = foreign_flag_names();
+  for (std::string& name : host_flag_names())
+    taken.push_back(std::move(name));
+  arguments.also(std::move(taken));
   return arguments.parse(line);
 }
 
@@ -90,36 +107,89 @@ void print_json(const planner::Plan& plan, int code, bool dry_run) {
   std::printf("%s\n", out.dump().c_str());
 }
 
-int train(const std::vector<std::string>& line) {
+/// Prints which ranks run where.
+void print_hosts(const launch::HostPool& pool) {
+  int first = 0;
+  for (const launch::HostSlots& host : pool) {
+    const int count = static_cast<int>(host.slots.size());
+    const std::string ranks = count == 1 ? fmt::format("rank {}", first)
+                                         : fmt::format("ranks {}-{}", first, first + count - 1);
+    std::printf("host        %s: %s\n", host.name.c_str(), ranks.c_str());
+    first += count;
+  }
+}
+
+/// Returns how many of the ranks run on one host.
+int local_ranks_of(const launch::HostPart* part, const HostChoice& choice, int ranks) {
+  if (part != nullptr) return part->local_ranks;
+  if (choice.several) return static_cast<int>(choice.pool.front().slots.size());
+  const auto launcher = launch::detect_launcher();
+  return launcher ? launcher->local_world_size : ranks;
+}
+
+/// Of several hosts, the ranks of each share the cores of that host, and not those of one host.
+void share_cores_of_host(json::Value& source, int ranks, int local_ranks) {
+  if (local_ranks == ranks || !source.is_object()) return;
+  const json::Value* const run = source.find("run");
+  const bool given = run != nullptr && run->is_object() && run->find("threads_per_rank") != nullptr;
+  if (!given) {
+    planner::set_key(source,
+                     "run.threads_per_rank",
+                     json::Value::integer(launch::threads_per_rank(local_ranks)),
+                     "several hosts");
+  }
+}
+
+/// Trains on the ranks of `part`, or, without it, on those that the command line chooses.
+int train_part(const std::vector<std::string>& line, std::shared_ptr<const launch::HostPart> part) {
   std::vector<std::string> rest = line;
   for (const std::string& word : line)
     refuse_script(word, line);
-  const ForeignFlags foreign = take_foreign_flags(rest);
+  const HostFlags hosts = take_host_flags(rest);
+  ForeignFlags foreign = take_foreign_flags(rest);
   TrainWords words;
   if (!parse(words, rest)) return kExitOk;
   const std::string path = config_of(words.config, foreign);
-  TESSERA_REQUIRE(!path.empty(),
-                  Config,
-                  "tessera train: CONFIG is missing",
-                  "tessera init nano --data my.txt > my.json; tessera train my.json");
   for (const std::string& note : foreign.notes)
     log::warn(note);
 
-  const int ranks = ranks_of(words.ranks);
-  json::Value source = read_config(path);
+  const HostChoice choice = part ? HostChoice{} : choose_hosts(hosts, words.ranks);
+  for (const std::string& note : choice.notes)
+    log::warn(note);
+  int ranks = 0;
+  if (part) {
+    ranks = part->world_size;
+  } else {
+    ranks = choice.pool.empty() ? ranks_of(words.ranks) : launch::num_slots(choice.pool);
+  }
+  json::Value source =
+      path.empty() ? configuration_from_flags(words.model, words.data, foreign) : read_config(path);
+  add_model_and_data(words.model, words.data, foreign);
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
-  planner::Plan plan = planner::make_plan(source, ranks, name_of_config(path));
+  share_cores_of_host(source, ranks, local_ranks_of(part.get(), choice, ranks));
+  planner::Plan plan = planner::make_plan(
+      source, ranks, path.empty() ? name_from_flags(words.model) : name_of_config(path));
   plan.quiet = words.common.quiet || words.common.json;
 
+  if (choice.several && !words.common.quiet && !words.common.json) print_hosts(choice.pool);
+  if (choice.several && !words.dry_run) {
+    // The configuration is read here first, so that a mistake in it is told once.
+    if (!choice.by_hand || *hosts.node_rank == 0) return train_on_hosts(hosts, choice, line);
+    part = std::make_shared<launch::HostPart>(part_by_hand(hosts, choice.pool));
+  }
   Terminal terminal;
   const engine::TrainCommand command{.resume = engine::resume_from(words.resume),
                                      .dry_run = words.dry_run,
                                      .quiet = plan.quiet,
-                                     .console = &terminal};
+                                     .console = &terminal,
+                                     .how = {local_start(hosts), part}};
+  std::optional<launch::PidFile> pid_file;
+  if (hosts.save_pid) pid_file.emplace();
   const int code = engine::run_training(plan, command);
   const auto launcher = launch::detect_launcher();
-  if (words.common.json && (!launcher || launcher->rank == 0))
+  const bool is_leader = launcher ? launcher->rank == 0 : !part || part->host == 0;
+  if (words.common.json && is_leader)
     print_json(plan, code, words.dry_run);
   else if (!words.dry_run)
     std::clearerr(
@@ -127,6 +197,29 @@ int train(const std::vector<std::string>& line) {
   return code;
 }
 
+int train(const std::vector<std::string>& line) {
+  return train_part(line, nullptr);
+}
+
+/// Reads what launch::run_on_hosts() writes; the stream stays open as long as the job runs.
+std::string read_job() {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+  std::string text;
+  for (int c = std::getchar(); c != EOF && text.size() < kMostBytes; c = std::getchar()) {
+    text += static_cast<char>(c);
+    if (text.ends_with("\nend\n")) break;
+  }
+  return text;
+}
+
+/// The agent of a host: starts, watches and ends the ranks of this host.
+int agent(const std::vector<std::string>& line) {
+  TESSERA_REQUIRE(line.empty(), Config, "tessera agent takes no words", "");
+  launch::AgentJob job = launch::parse_agent_job(read_job());
+  return train_part(job.words, std::make_shared<launch::HostPart>(std::move(job.part)));
+}
+
+TESSERA_COMMAND("agent", "", agent);
 TESSERA_COMMAND("train", "train a model from a configuration", train);
 
 }  // namespace

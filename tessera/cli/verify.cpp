@@ -217,6 +217,13 @@ struct Verdict {
   const planner::Promise& promise;
   const engine::Deviations& found;
   std::vector<Finding> findings;
+  /// To the last bit, whatever was promised.
+  [[nodiscard]] bool equal() const {
+    return found.same_losses &&
+           std::all_of(found.tensors.begin(), found.tensors.end(), [](const auto& tensor) {
+             return tensor.gradient.same_bits && tensor.weights.same_bits;
+           });
+  }
   [[nodiscard]] bool kept() const {
     return std::all_of(
         findings.begin(), findings.end(), [](const Finding& finding) { return finding.kept; });
@@ -260,8 +267,9 @@ void print_table(Terminal& terminal, const Verdict& verdict, bool verbose) {
                               finding.kept ? "" : "   BROKEN"));
   }
   terminal.line("");
-  terminal.line(verdict.kept() ? "equal: the layout keeps its promise"
-                               : "different: the layout does not train what one rank trains");
+  terminal.line(!verdict.kept()   ? "different: the layout does not train what one rank trains"
+                : verdict.equal() ? "equal: every bit is the same"
+                                  : "within bounds: the layout keeps its promise, with other bits");
 }
 
 /// Infinity, which JSON cannot represent, becomes null.
@@ -286,7 +294,8 @@ json::Value side_json(const planner::Plan& plan) {
 
 void print_json(const Verdict& verdict) {
   json::Value out;
-  out["equal"] = json::Value::boolean(verdict.kept());
+  out["equal"] = json::Value::boolean(verdict.equal());
+  out["kept"] = json::Value::boolean(verdict.kept());
   out["promise"] = json::Value::string(verdict.promise.bits ? "bits" : "rounding");
   if (!verdict.promise.bits) out["why"] = json::Value::string(verdict.promise.why);
   out["steps"] = json::Value::integer(static_cast<std::int64_t>(verdict.found.losses.size()));

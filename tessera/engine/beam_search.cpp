@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/generate.h"
+#include "tessera/nn/kv_cache.h"
 
 namespace tessera::engine {
 namespace {
@@ -20,7 +21,8 @@ constexpr double kNone = -1e9;  // the score of an unused beam
 struct Candidate {
   std::vector<std::int32_t> ids;
   double score = kNone;
-  bool done = false;  ///< ends here, by a token or by its length
+  bool done = false;      ///< ends here, by a token or by its length
+  std::int64_t beam = 0;  ///< the running one that it continues
 };
 
 bool better(const Candidate& a, const Candidate& b) {
@@ -92,6 +94,15 @@ class Search {
   std::vector<Candidate> running_, finished_;
 };
 
+/// The row of the KV cache that each running beam continues. There are as many rows as there were
+/// beams at first.
+at::Tensor cache_rows(const std::vector<Candidate>& running, std::size_t width) {
+  std::vector<std::int64_t> rows(width);
+  for (std::size_t b = 0; b < running.size(); ++b)
+    rows[b] = running[b].beam;
+  return at::tensor(rows, at::kLong);
+}
+
 }  // namespace
 
 std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t>& given,
@@ -126,20 +137,20 @@ std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t
   nn::StepContext context(nn::Mode::Prefill, options.seed);
   context.cache_capacity = prompt + options.max_new_tokens;
   for (std::int64_t made = 0; made < options.max_new_tokens && search.goes_on(); ++made) {
+    const bool reads = made == 0;
     std::vector<std::vector<std::int32_t>> texts;
     for (const Candidate& beam : search.running())
       texts.push_back(beam.ids);
     const std::size_t beams = texts.size();
-    // The encoder's output for the prompt is kept for the initial number of beams. Every sequence
-    // is processed again, from position 0.
-    const bool reads = made == 0 || !answers();
+    texts.resize(width, texts.back());
+    const std::size_t tokens = reads ? ids.size() : 1;
     context.set_mode(reads ? nn::Mode::Prefill : nn::Mode::Decode);
-    if (answers()) texts.resize(width, texts.back());
-    const at::Tensor logits =
-        next_logits(batch_of(read, texts, texts.front().size(), reads), context, options.ignore_eos)
-            .narrow(1, 0, vocab)
-            .to(at::kCPU, at::kDouble)
-            .contiguous();
+    nn::Batch batch = batch_of(read, texts, tokens, reads);
+    if (!reads) batch.set(nn::kCacheRow, cache_rows(search.running(), width));
+    const at::Tensor logits = next_logits(batch, context, options.ignore_eos)
+                                  .narrow(1, 0, vocab)
+                                  .to(at::kCPU, at::kDouble)
+                                  .contiguous();
     std::vector<std::pair<double, std::int64_t>> scores;
     for (std::size_t b = 0; b < beams; ++b) {
       const auto* data = logits.data_ptr<double>() + static_cast<std::int64_t>(b) * vocab;
@@ -162,13 +173,16 @@ std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t
     std::vector<Candidate> best;
     for (std::size_t i = 0; i < kept; ++i) {
       const auto next = static_cast<std::int32_t>(scores[i].second % vocab);
-      Candidate one{texts[static_cast<std::size_t>(scores[i].second / vocab)], scores[i].first};
+      const std::int64_t beam = scores[i].second / vocab;
+      Candidate one{.ids = texts[static_cast<std::size_t>(beam)], .score = scores[i].first};
+      one.beam = beam;
       one.ids.push_back(next);
       one.done = made + 1 == options.max_new_tokens ||
                  std::find(stops.begin(), stops.end(), next) != stops.end();
       best.push_back(std::move(one));
     }
     search.step(best);
+    context.position += static_cast<std::int64_t>(tokens);
   }
   std::vector<Beam> out;
   for (const Candidate& one : search.finished()) {

@@ -115,6 +115,7 @@ StepReport Engine::train_step() {
   report.stop_requested = report.stop_signal != 0;
 
   samples_ = batch.consumed_after;
+  report.samples = samples_;
   report.batch_tokens = batch.size * plan_.sequence_length;
   tokens_ += report.batch_tokens;
   report.tokens = tokens_;

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <iterator>
 #include <limits>
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -18,6 +20,7 @@
 #include "tessera/base/philox.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/batches.h"
+#include "tessera/nn/kv_cache.h"
 
 namespace tessera::engine {
 namespace {
@@ -98,6 +101,16 @@ bool append_and_stop(std::string& text,
   if (first == std::string::npos) return false;
   text.resize(first);
   return true;
+}
+
+void set_rows(nn::Batch& batch, const std::vector<nn::TextRow>& rows) {
+  std::vector<std::int64_t> numbers, positions;
+  for (const nn::TextRow& row : rows) {
+    numbers.push_back(static_cast<std::int64_t>(row.text));
+    positions.push_back(row.position);
+  }
+  batch.set(nn::kTextNumber, at::tensor(numbers, at::kLong));
+  batch.set(nn::kTextPosition, at::tensor(positions, at::kLong));
 }
 
 std::size_t longest(const std::vector<std::string>& stops) {
@@ -206,78 +219,191 @@ at::Tensor Generator::next_logits(const nn::Batch& batch,
   return logits;
 }
 
-/// `on_token` receives the tokens of the first sequence.
+/// A text while it is made.
+struct Generator::Text {
+  std::vector<std::int32_t> prompt;  ///< what an encoder reads, or what the text begins with
+  std::vector<std::int32_t> ids;     ///< of the decoder: the window that it sees
+  std::vector<std::int32_t> seen;    ///< everything from the prompt on, for the rules
+  std::size_t given = 0;             ///< of `seen`, what was given
+  std::uint64_t seed = 0;
+  std::int64_t steps = 0;   ///< tokens that were chosen
+  std::int64_t cached = 0;  ///< positions in the KV cache
+  std::size_t number = 0;   ///< among those that were asked for
+  std::size_t cache = 0;    ///< nn::TextRow::text
+  Generated out;
+
+  [[nodiscard]] bool done(const GenerateOptions& options) const {
+    return out.ended || steps >= options.max_new_tokens;
+  }
+};
+
+Generator::Text Generator::begun(std::vector<std::int32_t> prompt, std::uint64_t seed) const {
+  if (prompt.empty()) prompt.push_back(tokenizer_.end_of_text());
+  check_prompt(prompt);
+  Text text;
+  text.prompt = std::move(prompt);
+  text.ids = text.seen = first_tokens(text.prompt);
+  text.given = text.seen.size();
+  text.seed = seed;
+  return text;
+}
+
+std::int64_t Generator::room() const {
+  return answers() ? std::numeric_limits<std::int64_t>::max() : model_.max_positions;
+}
+
+void Generator::begin_window(Text& text,
+                             const GenerateOptions& options,
+                             nn::StepContext& context) const {
+  // Where the window is full, the last half of it is read anew, so that the text can go on.
+  const std::int64_t limit = text.cached > 0 ? std::max<std::int64_t>(1, room() / 2) : room();
+  const auto length = std::min<std::int64_t>(std::ssize(text.ids), limit);
+  text.ids.erase(text.ids.begin(), text.ids.end() - length);
+  text.cached = 0;
+  context.cache_capacity = length + std::min(room() - length, options.max_new_tokens - text.steps);
+}
+
+void Generator::take(Text& text, const at::Tensor& logits_V, const GenerateOptions& options) const {
+  if (text.out.ended) {
+    // It grows on unseen, so that all texts are of one length.
+    text.ids.push_back(text.ids.back());
+    return;
+  }
+  const std::vector<std::int32_t> stops = ends(options);
+  const std::int64_t step = text.steps++;
+  const auto next =
+      options.rules.any()
+          ? choose(logits_V, vocabulary(), options, {text.seen, text.given}, stops, text.seed, step)
+          : static_cast<std::int32_t>(
+                ops::sample_token(logits_V, vocabulary(), options.sampler, text.seed, step));
+  text.ids.push_back(next);
+  text.seen.push_back(next);
+  Generated& out = text.out;
+  out.ended = std::find(stops.begin(), stops.end(), next) != stops.end();
+  if (out.ended) return;
+  out.tokens.push_back(next);
+  out.ended = append_and_stop(out.text, tokenizer_.bytes_of(next), options.stop_strings);
+}
+
+/// `on_token` receives those of the first text.
 std::vector<Generated> Generator::make(std::vector<std::int32_t> prompt,
                                        const GenerateOptions& options,
                                        int count,
                                        const std::function<void(std::int32_t)>& on_token) {
-  if (prompt.empty()) prompt.push_back(tokenizer_.end_of_text());
-  const std::int64_t room =
-      answers() ? std::numeric_limits<std::int64_t>::max() : model_.max_positions;
-  const std::int64_t vocab = vocabulary();
-  check_prompt(prompt);
-  const std::vector<std::int32_t> ids = first_tokens(prompt);
-  const bool ruled = options.rules.any();
-  const std::vector<std::int32_t> stops = ends(options);
-  std::vector<Generated> out(static_cast<std::size_t>(count));
-  // Sequences that have ended continue to grow, unreported, so that all have the same length.
-  std::vector<std::vector<std::int32_t>> texts(out.size(), ids);
-  std::vector<std::vector<std::int32_t>> histories(ruled ? out.size() : 0, ids);
+  std::vector<Text> texts;
+  for (int i = 0; i < count; ++i)
+    texts.push_back(begun(prompt, options.seed + static_cast<std::uint64_t>(i)));
+  Text& first = texts.front();
   double prompt_s = 0, decode_s = 0;
   std::optional<nn::StepContext> context;
-  std::int64_t cached = 0;  // positions in the KV cache
-  const auto goes_on = [](const Generated& one) { return !one.ended; };
-  for (std::int64_t i = 0;
-       i < options.max_new_tokens && std::any_of(out.begin(), out.end(), goes_on);
-       ++i) {
+  for (std::int64_t i = 0; i < options.max_new_tokens; ++i) {
+    if (std::ranges::all_of(texts, [](const Text& text) { return text.out.ended; })) break;
     const double start = now_s();
-    const bool fresh = !context || cached == room;
+    const bool fresh = !context || first.cached == room();
     if (fresh) {
-      // When the window is full, its last half is processed again, so that generation can continue.
-      const std::int64_t limit = context ? std::max<std::int64_t>(1, room / 2) : room;
-      const auto length = std::min<std::int64_t>(std::ssize(texts.front()), limit);
-      for (std::vector<std::int32_t>& text : texts)
-        text.erase(text.begin(), text.end() - length);
       context.emplace(nn::Mode::Prefill, options.seed);
-      context->position = cached = 0;
-      context->cache_capacity = length + std::min(room - length, options.max_new_tokens - i);
+      for (Text& text : texts)
+        begin_window(text, options, *context);
     } else {
       context->set_mode(nn::Mode::Decode);
-      context->position = cached;
     }
-    const std::int64_t tokens = fresh ? std::ssize(texts.front()) : 1;
-    const at::Tensor logits =
-        next_logits(batch_of(prompt, texts, static_cast<std::size_t>(tokens), /*reads=*/fresh),
-                    *context,
-                    options.ignore_eos);
-    cached += tokens;
-    for (std::size_t s = 0; s < out.size(); ++s) {
-      if (ruled && out[s].ended) {
-        texts[s].push_back(texts[s].back());
-        continue;
-      }
-      const at::Tensor row = logits.select(0, static_cast<std::int64_t>(s));
-      const std::int32_t next =
-          ruled
-              ? choose(row, vocab, options, {histories[s], ids.size()}, stops, options.seed + s, i)
-              : static_cast<std::int32_t>(
-                    ops::sample_token(row, vocab, options.sampler, options.seed + s, i));
-      texts[s].push_back(next);
-      if (out[s].ended) continue;
-      out[s].ended = std::find(stops.begin(), stops.end(), next) != stops.end();
-      if (out[s].ended) continue;
-      out[s].tokens.push_back(next);
-      if (ruled) histories[s].push_back(next);
-      out[s].ended = append_and_stop(out[s].text, tokenizer_.bytes_of(next), options.stop_strings);
+    context->position = first.cached;
+    const std::size_t tokens = fresh ? first.ids.size() : 1;
+    std::vector<std::vector<std::int32_t>> read;
+    for (const Text& text : texts)
+      read.emplace_back(text.ids.end() - static_cast<std::ptrdiff_t>(tokens), text.ids.end());
+    const at::Tensor logits = next_logits(
+        batch_of(first.prompt, read, tokens, /*reads=*/fresh), *context, options.ignore_eos);
+    for (std::size_t s = 0; s < texts.size(); ++s) {
+      texts[s].cached += static_cast<std::int64_t>(tokens);
+      take(texts[s], logits.select(0, static_cast<std::int64_t>(s)), options);
     }
     (i == 0 ? prompt_s : decode_s) += now_s() - start;
-    if (on_token && !out.front().ended) on_token(out.front().tokens.back());
+    if (on_token && !first.out.ended) on_token(first.out.tokens.back());
   }
-  for (Generated& one : out) {
-    one.prompt_s = prompt_s;
-    one.decode_s = decode_s;
+  std::vector<Generated> out;
+  for (Text& text : texts) {
+    out.push_back(std::move(text.out));
+    out.back().prompt_s = prompt_s;
+    out.back().decode_s = decode_s;
   }
   return out;
+}
+
+void Generator::read_alone(Text& text, const GenerateOptions& options, nn::StepContext& context) {
+  const double start = now_s();
+  begin_window(text, options, context);
+  context.set_mode(nn::Mode::Prefill);
+  context.position = 0;
+  nn::Batch batch = batch_of(text.prompt, {text.ids}, text.ids.size(), /*reads=*/true);
+  set_rows(batch, {{text.cache, 0}});
+  const at::Tensor logits = next_logits(batch, context, options.ignore_eos);
+  text.cached = std::ssize(text.ids);
+  const bool first = text.steps == 0;
+  take(text, logits.select(0, 0), options);
+  (first ? text.out.prompt_s : text.out.decode_s) += now_s() - start;
+}
+
+void Generator::go_on(const std::vector<Text*>& texts,
+                      const GenerateOptions& options,
+                      nn::StepContext& context) {
+  const double start = now_s();
+  std::vector<std::vector<std::int32_t>> read;
+  context.set_mode(nn::Mode::Decode);
+  context.position = 0;
+  std::vector<nn::TextRow> rows;
+  for (const Text* text : texts) {
+    read.push_back({text->ids.back()});
+    rows.push_back({text->cache, text->cached});
+    context.position = std::max(context.position, text->cached);
+  }
+  nn::Batch batch = batch_of({}, read, 1, /*reads=*/false);
+  set_rows(batch, rows);
+  const at::Tensor logits = next_logits(batch, context, options.ignore_eos);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    ++texts[i]->cached;
+    take(*texts[i], logits.select(0, static_cast<std::int64_t>(i)), options);
+  }
+  const double passed = now_s() - start;
+  for (Text* text : texts)
+    text->out.decode_s += passed;
+}
+
+void Generator::run_prompts(
+    const std::vector<Asked>& asked,
+    const GenerateOptions& options,
+    int at_once,
+    const std::function<void(std::size_t number, Generated made)>& on_text) {
+  TESSERA_REQUIRE(
+      at_once >= 1, Config, fmt::format("{} texts at once: expected 1 or more", at_once), "");
+  nn::StepContext context(nn::Mode::Prefill, options.seed);
+  std::vector<Text> texts;  // those that are being made
+  std::vector<std::size_t> caches;
+  for (std::size_t i = std::min(asked.size(), static_cast<std::size_t>(at_once)); i > 0; --i)
+    caches.push_back(i - 1);
+  for (std::size_t next = 0; next < asked.size() || !texts.empty();) {
+    for (; next < asked.size() && !caches.empty(); ++next) {
+      texts.push_back(begun(asked[next].prompt, asked[next].seed));
+      texts.back().number = next;
+      texts.back().cache = caches.back();
+      caches.pop_back();
+    }
+    for (Text& text : texts) {
+      if (!text.done(options) && (text.cached == 0 || text.cached == room()))
+        read_alone(text, options, context);
+    }
+    std::vector<Text*> going;
+    for (Text& text : texts) {
+      if (!text.done(options) && text.cached < room()) going.push_back(&text);
+    }
+    if (!going.empty()) go_on(going, options, context);
+    std::erase_if(texts, [&](Text& text) {
+      if (!text.done(options)) return false;
+      caches.push_back(text.cache);
+      on_text(text.number, std::move(text.out));
+      return true;
+    });
+  }
 }
 
 }  // namespace tessera::engine

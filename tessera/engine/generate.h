@@ -72,12 +72,26 @@ class Generator {
   std::vector<Generated> run_samples(std::vector<std::int32_t> ids,
                                      const GenerateOptions& options,
                                      int count);
-  /// Beam search: returns the `count` best sequences of options.beams, best first, with their
-  /// scores: the sum of log-probabilities divided by length^length_penalty. The rules act on
-  /// log-probabilities, as in transformers. Prompt and answer must fit into a decoder's positions.
-  /// Cost: one forward of the whole sequences of all beams for each token, because beams are
-  /// reordered and the KV cache is not; an encoder processes the prompt once. Throws Error{Config}
-  /// for contradictory options.
+  /// A text that is asked for: its prompt's ids, and what it draws with.
+  struct Asked {
+    std::vector<std::int32_t> prompt;
+    std::uint64_t seed = 0;
+  };
+  /// Texts of prompts of any lengths, at most `at_once` of them together: where one ends, the next
+  /// begins. Each is what run_ids() makes of its prompt with its seed (options.seed is not used).
+  /// `on_text` receives each with its number, in the order in which they end. Cost: a forward of
+  /// each prompt alone, then one of a single position of all texts together a token. Attention
+  /// reads each text apart, so that nothing is padded.
+  void run_prompts(const std::vector<Asked>& asked,
+                   const GenerateOptions& options,
+                   int at_once,
+                   const std::function<void(std::size_t number, Generated made)>& on_text);
+  /// Beam search: the `count` best texts of options.beams, best first, with their scores: the sum
+  /// of log-probabilities divided by length^length_penalty. The rules act on log-probabilities, as
+  /// in transformers. Prompt and text must fit into a decoder's positions. Cost: a forward of the
+  /// prompt for each beam (an encoder reads it once for each), then one of a single position of all
+  /// beams a token, and a copy of the KV caches of the beams that change places.
+  /// Error{Config} for contradictory options.
   struct Beam {
     Generated made;
     double score = 0.0;
@@ -87,10 +101,25 @@ class Generator {
                               int count);
 
  private:
+  struct Text;
   std::vector<Generated> make(std::vector<std::int32_t> ids,
                               const GenerateOptions& options,
                               int count,
                               const std::function<void(std::int32_t)>& on_token);
+  /// A text of which nothing was made. Checks the prompt.
+  [[nodiscard]] Text begun(std::vector<std::int32_t> prompt, std::uint64_t seed) const;
+  /// Positions that a text may have before its beginning is forgotten.
+  [[nodiscard]] std::int64_t room() const;
+  /// Keeps of a text what will be read of it from position 0, and gives its cache room.
+  void begin_window(Text& text, const GenerateOptions& options, nn::StepContext& context) const;
+  /// Chooses the next token of a text.
+  void take(Text& text, const at::Tensor& logits_V, const GenerateOptions& options) const;
+  /// Reads a text alone, and makes its next token.
+  void read_alone(Text& text, const GenerateOptions& options, nn::StepContext& context);
+  /// Makes the next token of texts that have been read.
+  void go_on(const std::vector<Text*>& texts,
+             const GenerateOptions& options,
+             nn::StepContext& context);
   [[nodiscard]] std::vector<std::int32_t> ends(const GenerateOptions& options) const;
   void check_prompt(const std::vector<std::int32_t>& ids) const;
   [[nodiscard]] std::int64_t vocabulary() const;

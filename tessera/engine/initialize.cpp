@@ -111,7 +111,8 @@ TrainStateOptions train_state_options(const planner::Plan& plan) {
   options.reduction = plan.reduction;
   options.recompute = plan.recompute;
   options.kept = plan.kept;
-  options.trained_alone = !plan.base_fingerprint.empty();
+  options.trained_alone =
+      !plan.base_fingerprint.empty() || static_cast<bool>(plan.weight_layout.packed);
   options.zero_stage = plan.zero_stage;
   options.stages = plan.stages;
   options.pipeline = plan.schedule;

@@ -19,13 +19,18 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
+#include "tessera/comm/transports/hosts.h"
 #include "tessera/comm/transports/shm.h"
 #include "tessera/comm/transports/solo.h"
+#include "tessera/engine/gloo_link.h"
 #include "tessera/engine/kernel_threads.h"
 #include "tessera/memory/caching_allocator.h"
 
 namespace tessera::engine {
 namespace {
+
+/// Time for all ranks of a job to connect with each other.
+constexpr double kConnectSeconds = 60.0;
 
 /// Converts exceptions of libtorch to Error, whose kind the supervisor reports.
 [[noreturn]] void rethrow_as_error() {
@@ -41,16 +46,33 @@ namespace {
   }
 }
 
+std::unique_ptr<comm::World> world_of_hosts(const launch::RankInfo& info,
+                                            const mesh::Mesh& mesh,
+                                            ControlPage* control) {
+  GlooConnection gloo = connect_gloo(info.rank, *info.part, kConnectSeconds);
+  const comm::World::Host host{
+      gloo.layout.host_of(info.rank), gloo.layout.hosts(), info.local_rank};
+  auto transport = comm::make_hosts_transport(info.rank,
+                                              info.arenas,
+                                              info.arena_bytes,
+                                              control,
+                                              std::move(gloo.layout),
+                                              std::move(gloo.link));
+  auto world = std::make_unique<comm::World>(info.rank, mesh, std::move(transport), control);
+  world->set_host(host);
+  return world;
+}
+
 std::unique_ptr<comm::World> make_world(const launch::RankInfo& info, const mesh::Mesh& mesh) {
   if (info.control < 0) return comm::solo_world();
   ControlPage* control = launch::map_control(info.control, info.world_size);
+  if (info.part) return world_of_hosts(info, mesh, control);
   // A single rank has a supervisor and its control page, but no peers to share memory with.
   auto transport = info.arenas.empty() ? comm::make_solo_transport(control)
                                        : comm::make_shm_transport(
                                              info.rank, info.arenas, info.arena_bytes, control);
   auto world = std::make_unique<comm::World>(info.rank, mesh, std::move(transport), control);
-  const int local = info.local_world_size;  // on every host
-  world->set_host({info.rank / local, info.world_size / local, info.local_rank});
+  world->set_host({0, 1, info.local_rank});
   return world;
 }
 
@@ -146,11 +168,16 @@ std::uint64_t asked_of(const planner::Plan& plan) {
 int run_ranks(const planner::Plan& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              const launch::Messages& words) {
+              const launch::Messages& words,
+              const HowToStart& how) {
   const mesh::Mesh mesh = plan.mesh();
   launch::Options options = options_of(mesh, plan.threads, report);
   options.asked = asked_of(plan);
   options.messages = words;
+  options.local = how.local;
+  options.part = how.part;
+  if (how.part) options.ranks = how.part->local_ranks;
+  options.asked ^= how.asked;
   return run(options, mesh, fn);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,16 +20,25 @@ launch::Messages training_words();
 /// A Report that logs its lines as errors.
 void log_failure(const std::vector<std::string>& lines, int exit_code);
 
+/// How the ranks of this host are started, and which ranks of a job of several hosts they are.
+struct HowToStart {
+  launch::LocalStart local;
+  std::shared_ptr<const launch::HostPart> part;  ///< null: all ranks run on this host
+  std::uint64_t asked = 0;  ///< hash of what ranks must agree about besides the plan
+};
+
 /// Runs `fn` on every rank of the plan and returns the job's exit code. Without launcher variables
-/// this process becomes the supervisor of plan.ranks child processes; under torchrun, srun or
-/// mpirun it is one of the ranks, and all ranks must have the same plan, except for their threads,
-/// or Error{Config} is thrown. An Error that leaves `fn` stops the other ranks with its message,
-/// and its code is the rank's exit code. The caller must not have run an ATen operation before;
-/// throws Error{Config} if one has started worker threads (kernel_threads.h).
+/// this process becomes the supervisor of plan.ranks children; under torchrun, srun or mpirun it is
+/// one of the ranks, with others on other hosts if the launcher says so, and all of them must have
+/// been given the same plan, apart from their threads: Error{Config} if not. An Error that leaves
+/// `fn` stops the other ranks with its message, and its code is the rank's exit code. The caller
+/// must not have run an ATen operation before: Error{Config} if one has started worker threads
+/// (kernel_threads.h).
 int run_ranks(const planner::Plan& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              const launch::Messages& words = training_words());
+              const launch::Messages& words = training_words(),
+              const HowToStart& how = {});
 
 /// A hash of everything in the plan that its ranks must agree on.
 std::uint64_t asked_of(const planner::Plan& plan);

@@ -12,22 +12,14 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/base/wall_clock.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/metric_lines.h"
 
 namespace tessera::engine {
 namespace {
 
-/// The content without steps after last_step and without an incomplete last line.
-std::string kept_lines(const std::string& content, std::int64_t last_step) {
-  std::string out;
-  for_each_metric(content, [&](const std::string& line, const json::Value& value) {
-    if (value.find("step")->as_integer().value_or(0) <= last_step) out += line + '\n';
-  });
-  return out;
-}
-
-/// The loss terms, if there are several.
+/// The terms of a loss that has several.
 json::Value terms_json(const Metrics& metrics) {
   json::Value out = json::Value::object();
   for (const Metric& metric : metrics)
@@ -42,11 +34,7 @@ double milliseconds(double seconds) {
 }  // namespace
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t last_step) : path_(path) {
-  if (std::filesystem::exists(path)) {
-    const std::string before = files::read(path);
-    const std::string after = kept_lines(before, last_step);
-    if (after != before) files::write_atomic(path, after);
-  }
+  drop_later_lines(path, last_step);
   fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   TESSERA_REQUIRE(fd_ >= 0,
                   Io,
@@ -68,7 +56,7 @@ void MetricsFile::append(const std::string& line) {
                   "free disk space");
 }
 
-void MetricsFile::write(const StepReport& report, bool breakdown) {
+json::Value step_values(const StepReport& report, bool breakdown, double time) {
   json::Value out = json::Value::object();
   out["step"] = json::Value::integer(report.step);
   out["epoch"] = json::Value::number(report.epoch);
@@ -77,6 +65,8 @@ void MetricsFile::write(const StepReport& report, bool breakdown) {
   out["lr"] = json::Value::number(report.lr);
   out["grad_norm"] = json::Value::number(report.grad_norm);
   out["tokens"] = json::Value::integer(report.tokens);
+  out["samples"] = json::Value::integer(report.samples);
+  out["time"] = json::Value::number(time);
   out["tokens_per_s"] =
       json::Value::number(static_cast<double>(report.batch_tokens) / report.seconds);
   out["step_ms"] = json::Value::number(milliseconds(report.seconds));
@@ -91,17 +81,38 @@ void MetricsFile::write(const StepReport& report, bool breakdown) {
   out["mem_peak_bytes"] = json::Value::integer(report.mem_peak_bytes);
   out["skipped"] = json::Value::integer(report.skipped_total);
   if (report.loss_scale) out["loss_scale"] = json::Value::number(*report.loss_scale);
-  append(out.dump() + '\n');
+  return out;
 }
 
-void MetricsFile::write(std::int64_t step, const EvalReport& report, Split split) {
-  const std::string of = split == Split::Test ? "test_" : "eval_";
+json::Value eval_values(std::int64_t step, const EvalReport& report, EvalSplit split) {
+  const std::string of = split == EvalSplit::Test ? "test_" : "eval_";
   json::Value out = json::Value::object();
   out["step"] = json::Value::integer(step);
   out[of + "loss"] = json::Value::number(report.loss);
   out[of + "tokens"] = json::Value::integer(report.tokens);
   if (report.metrics.size() > 1) out[of + "terms"] = terms_json(report.metrics);
-  append(out.dump() + '\n');
+  return out;
+}
+
+void MetricsFile::write(const StepReport& report, bool breakdown) {
+  append(step_values(report, breakdown, unix_time()).dump() + '\n');
+}
+
+void MetricsFile::write(std::int64_t step, const EvalReport& report, EvalSplit split) {
+  append(eval_values(step, report, split).dump() + '\n');
+}
+
+double last_speed(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return 0.0;
+  constexpr std::size_t kTail = 65536;  // a line that it cuts is left out
+  const std::string all = files::read(path);
+  double out = 0.0;
+  for_each_metric(all.substr(all.size() - std::min(all.size(), kTail)),
+                  [&](const std::string&, const json::Value& value) {
+                    const json::Value* const speed = value.find("tokens_per_s");
+                    if (speed != nullptr && speed->is_number()) out = speed->as_double();
+                  });
+  return out;
 }
 
 report::LossHistory read_losses(const std::filesystem::path& path) {

@@ -18,6 +18,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/data/small_file.h"
 #include "tessera/engine/launch.h"
+#include "tessera/interop/formats/weights_bitsandbytes.h"
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/model_source.h"
 #include "tessera/interop/peft.h"
@@ -182,8 +183,8 @@ void find_run(OpenModel& out) {
 
 void find_hugging_face(OpenModel& out) {
   const fs::path config_path = out.source / "config.json";
-  const json::Value config =
-      json::parse_strict(data::read_small_file(config_path), config_path.string());
+  json::Value config = json::parse_strict(data::read_small_file(config_path), config_path.string());
+  interop::drop_bitsandbytes(config);
   const models::ModelOptions options = models::options_from_hf(config);
   out.tokenizer = data::tokenizer_from_folder(out.source);
   config::Problems problems;

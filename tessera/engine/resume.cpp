@@ -9,7 +9,9 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/engine/resume_curve.h"
 #include "tessera/interop/foreign_training.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/weights_of.h"
@@ -303,6 +305,9 @@ ResumePoint find_resume_point(const ResumeFrom& from,
   }
   try {
     point.changes = accepted_changes(opened.meta(), plan, data);
+    const CurveChange curve = curve_change(opened.meta(), plan);
+    point.changes.insert(point.changes.end(), curve.lines.begin(), curve.lines.end());
+    if (!curve.warning.empty()) log::warn(curve.warning);
     if (auto anew = state_anew(opened, plan)) point.changes.push_back(*std::move(anew));
   } catch (const Error& error) {
     throw Error(

@@ -2,11 +2,14 @@
 #include "tessera/engine/run.h"
 
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +23,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
+#include "tessera/engine/metrics.h"
 #include "tessera/engine/profile.h"
 #include "tessera/engine/reference.h"
 #include "tessera/engine/resume.h"
@@ -27,6 +31,7 @@
 #include "tessera/engine/trainer.h"
 #include "tessera/interop/foreign_training.h"
 #include "tessera/launch/early_stop.h"
+#include "tessera/launch/host_part.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/machine.h"
 #include "tessera/ops/backend.h"
@@ -78,7 +83,13 @@ void tell_notes(const planner::Plan& plan) {
     log::info("note: " + note);
 }
 
-/// The checkpoint to load; on hosts with local disks the newest one that all hosts have.
+/// Returns the memory that all ranks of the plan may use, if every host has as much as this one.
+std::uint64_t memory_of_hosts(const planner::Plan& plan, int local_ranks) {
+  return launch::available_memory() / static_cast<std::uint64_t>(local_ranks) *
+         static_cast<std::uint64_t>(plan.ranks);
+}
+
+/// The checkpoint to load: on hosts with local disks the newest one that all hosts have.
 std::optional<std::filesystem::path> checkpoint_of_all(Engine& engine,
                                                        const ResumePoint& resume,
                                                        const RunFolder& folder,
@@ -189,20 +200,31 @@ void check_resume_point(const ResumePoint& resume, const planner::Plan& plan, bo
 report::TableFacts table_facts(const data::Datasets& data,
                                const RunFolder& folder,
                                const ResumePoint& resume,
-                               bool dry_run) {
+                               bool dry_run,
+                               std::uint64_t available) {
   report::TableFacts facts;
   facts.train_tokens = data.train_tokens;
   facts.validation_tokens = data.validation_tokens;
   facts.train_samples = data.train->size();
   facts.free_disk_bytes = files::free_bytes(folder.path());
-  facts.available_memory_bytes = launch::available_memory();
+  facts.available_memory_bytes = available;
   facts.host = launch::machine().host;
   facts.run_dir = folder.path().string();
   facts.resume_step = resume.position.step;
   if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();
   facts.changes = resume.changes;
+  facts.tokens_per_s = last_speed(folder.path() / "metrics.jsonl");
   facts.more_notes = dry_run ? "with -v" : fmt::format("in {}", folder.log_file(0).string());
   return facts;
+}
+
+/// A hash of the data and the resume point, which hosts without a shared disk may see differently.
+std::uint64_t asked_besides(const data::Datasets& data, const ResumePoint& resume) {
+  const std::string text = fmt::format("{} tokens, {} samples, step {}",
+                                       data.train_tokens,
+                                       data.train->size(),
+                                       resume.position.step);
+  return files::xxh3(std::as_bytes(std::span(text)));
 }
 
 struct MovedAside {
@@ -231,17 +253,37 @@ std::optional<MovedAside> make_room(ResumeFrom::Kind from,
   return MovedAside{"the old contents were moved", *where};
 }
 
+/// Variables that choose devices elsewhere, and what they mean here.
+std::vector<std::string> answers_to_environment() {
+  std::vector<std::string> out;
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "DS_ACCELERATOR"}) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr || std::string_view(value) == "cpu") continue;
+    out.push_back(
+        fmt::format("{}={} has no effect: ranks compute on the CPU, and -n sets their "
+                    "number",
+                    name,
+                    value));
+  }
+  return out;
+}
+
 /// Prints the first table and logs warnings.
 void announce(const planner::Plan& plan,
               const TrainCommand& command,
-              const report::TableFacts& facts) {
+              const report::TableFacts& facts,
+              int local_ranks) {
   if (command.console != nullptr && !command.quiet) {
     for (const std::string& line : report::first_table(plan, facts))
       command.console->line(line);
   }
   if (command.dry_run) tell_notes(plan);
-  for (const std::string& warning : planner::warnings_of(plan))
+  for (const std::string& warning : planner::warnings_of(plan, local_ranks))
     log::warn(warning);
+  if (const std::string warning = report::warning_of_passes(plan, facts); !warning.empty())
+    log::warn(warning);
+  for (const std::string& answer : answers_to_environment())
+    log::warn(answer);
 }
 
 }  // namespace
@@ -253,7 +295,10 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   static_cast<void>(ops::isa());
   static_cast<void>(ops::backend(c10::DeviceType::CPU));
   const std::optional<launch::Launcher> launcher = launch::detect_launcher();
-  const bool is_leader = !launcher || launcher->rank == 0;
+  const launch::HostPart* const part = command.how.part.get();
+  const bool is_leader = launcher ? launcher->rank == 0 : part == nullptr || part->host == 0;
+  const int launched = launcher ? launcher->local_world_size : plan.ranks;
+  const int local_ranks = part != nullptr ? part->local_ranks : launched;
   TrainCommand mine = command;
   if (!is_leader) mine.console = nullptr;
 
@@ -266,13 +311,16 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   const std::shared_ptr<const data::Datasets> data =
       open_data(plan, tokenize_options(plan, mine, *early));
   finish_plan(plan, *data);
-  planner::check_memory(plan, launch::available_memory());
-  planner::save_as_memory_allows(plan, launch::available_memory());
+  const std::uint64_t available = memory_of_hosts(plan, local_ranks);
+  planner::check_memory(plan, available);
+  planner::save_as_memory_allows(plan, available);
   early->check();
 
   const ResumePoint resume = find_resume_point(command.resume, folder, plan, *data);
   if (resume.checkpoint) finish_plan(plan, *data, resume.position);
-  if (is_leader) announce(plan, mine, table_facts(*data, folder, resume, command.dry_run));
+  if (is_leader)
+    announce(
+        plan, mine, table_facts(*data, folder, resume, command.dry_run, available), local_ranks);
   if (const auto code = finished_already(plan, resume, folder, mine, is_leader && !command.dry_run))
     return *code;
   if (command.dry_run) early.reset();  // from here on it only reads, which may take long
@@ -296,10 +344,13 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   };
   int code = kExitOk;
   try {
-    code = run_ranks(plan, report, [&](comm::World& world) {
+    const auto train = [&](comm::World& world) {
       return train_rank(plan, world, data, folder, resume, mine);
-    });
-  } catch (const Error& error) {  // an error before any rank was started
+    };
+    HowToStart how = command.how;
+    how.asked = asked_besides(*data, resume);
+    code = run_ranks(plan, report, train, training_words(), how);
+  } catch (const Error& error) {  // before there were ranks
     if (is_leader) {
       try_to_note([&] {
         folder.write_status("failed", resume.position.step, exit_code(error.kind()), error.what());

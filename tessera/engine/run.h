@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "tessera/engine/console.h"
+#include "tessera/engine/launch.h"
 #include "tessera/engine/resume.h"
 #include "tessera/planner/train_config.h"
 
@@ -15,7 +16,8 @@ struct TrainCommand {
   ResumeFrom resume;
   bool dry_run = false;
   bool quiet = false;          ///< no table and no step lines
-  Console* console = nullptr;  ///< null: nothing is printed
+  Console* console = nullptr;  ///< null: nothing is said
+  HowToStart how;              ///< without `asked`
 };
 
 /// Errors that are detected before a rank starts are thrown, as is launch::Stopped if a signal

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/trace.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/tensor/init.h"
@@ -218,6 +220,7 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
   parallel::StepOutput out = executor_->train(actions(num_micros), input);
 
   const double reduce_start = now_s();
+  std::optional<trace::Scope> phase(std::in_place, trace::Kind::Phase, "reduction");
   const std::vector<double> sums = finish_gradients(input.loss_scale);
   result.grad_norm = optim::gradient_norm(sums) / input.loss_scale;
   if (scaler_) result.loss_scale = input.loss_scale;
@@ -231,6 +234,7 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
     refuse_nonfinite(result, input);
   if (finite && extras.before_update) extras.before_update();
   const double update_start = now_s();
+  phase.emplace(trace::Kind::Phase, "update");
   result.lr = options_.schedule->lr(update);
   if (finite) {
     optimizer_->update(*gradients_,
@@ -246,6 +250,7 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
     result.skip_reason = first_nonfinite(sums);
   }
   if (scaler_) follow_scale(result);
+  phase.reset();
   result.optimizer_s = now_s() - update_start;
   ++step_;
 

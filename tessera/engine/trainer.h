@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -40,6 +41,9 @@ class Trainer {
   [[nodiscard]] const std::optional<EvalReport>& last_eval() const { return last_eval_; }
   /// Evaluates now and calls the hooks. Error{Config} without validation data.
   EvalReport test();
+  /// Calls the hooks' after_test_set() and after_sample().
+  void tell_test_set(const EvalReport& report) { each(&Hook::after_test_set, report); }
+  void tell_sample(std::string_view text) { each(&Hook::after_sample, text); }
   /// Ends the loop after this step. Call it on all ranks.
   void stop() { stop_ = true; }
   /// Ends a training whose evaluations show no gain; this is a success, and the reason is printed

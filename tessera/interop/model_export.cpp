@@ -21,6 +21,7 @@
 #include "tessera/data/small_file.h"
 #include "tessera/data/tokenizer_json.h"
 #include "tessera/interop/foreign_training.h"
+#include "tessera/interop/formats/weights_bitsandbytes.h"
 #include "tessera/interop/model_source.h"
 #include "tessera/interop/peft.h"
 #include "tessera/interop/tokenizer_files.h"
@@ -357,8 +358,14 @@ std::vector<checkpoint::StreamedTensor> of_weights(const std::vector<fs::path>& 
                                                    std::optional<DType> wanted,
                                                    const SharedOverflows& overflows) {
   std::vector<checkpoint::StreamedTensor> out;
+  std::map<std::string, StreamedTensor> streams;
+  for (StreamedTensor& tensor : with_bitsandbytes(weights)) {
+    std::string name = tensor.name;
+    streams.emplace(std::move(name), std::move(tensor));
+  }
   std::map<const std::byte*, std::vector<std::pair<const Weight*, std::size_t>>> at;
   for (const Weight& weight : weights) {
+    if (is_bitsandbytes_part(weight.name)) continue;
     auto& neighbours = at[weight.data];
     bool tied = false;
     for (const auto& [other, index] : neighbours) {
@@ -369,7 +376,7 @@ std::vector<checkpoint::StreamedTensor> of_weights(const std::vector<fs::path>& 
     }
     if (tied) continue;
     neighbours.emplace_back(&weight, out.size());
-    out.push_back(as_dtype(stream(weight, weight.name), wanted, overflows));
+    out.push_back(as_dtype(streams.at(weight.name), wanted, overflows));
   }
   std::map<std::string, std::size_t> names;
   for (std::size_t i = 0; i < out.size(); ++i)
@@ -394,6 +401,7 @@ void add_files(ModelExport& out, const fs::path& folder, std::optional<DType> dt
   json::Value config = json::parse_strict(text, path.string());
   TESSERA_REQUIRE(
       config.is_object(), Format, path.string() + " is no JSON object", "fetch it again");
+  if (drop_bitsandbytes(config)) text = config.dump(2) + "\n";
   if (dtype) {
     const char* key = config.find("dtype") != nullptr ? "dtype" : "torch_dtype";
     config[key] = json::Value::string(torch_name(*dtype));

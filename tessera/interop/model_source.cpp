@@ -17,6 +17,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/fields.h"
 #include "tessera/data/small_file.h"
+#include "tessera/interop/formats/weights_bitsandbytes.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/peft.h"
@@ -65,8 +66,9 @@ bool is_on(const json::Value& config, const char* block) {
   return enabled != nullptr && enabled->is_bool() && enabled->as_bool();
 }
 
-planner::ModelSource open_hugging_face(const fs::path& folder, const json::Value& hf) {
+planner::ModelSource open_hugging_face(const fs::path& folder, json::Value hf) {
   planner::ModelSource out;
+  drop_bitsandbytes(hf);
   out.folder = folder;
   out.weights = folder;
   out.hugging_face = true;
@@ -112,7 +114,15 @@ void read_adapter(const checkpoint::Checkpoint& opened,
   const json::Value* seed = trainer != nullptr ? trainer->find("seed") : nullptr;
   if (seed != nullptr) out.seed = static_cast<std::uint64_t>(seed->as_integer().value_or(0));
   const json::Value* base = opened.meta().extra.find("base");
-  if (base == nullptr) return;
+  if (base == nullptr) {
+    TESSERA_REQUIRE(out.adapter_options.quantize_base == models::QuantizedBase::None,
+                    Unsupported,
+                    fmt::format("{} adapts a base in fewer bits that began from the seed, which no "
+                                "checkpoint holds",
+                                folder.string()),
+                    "go on with that run, or train on weights that model.from names");
+    return;
+  }
   const json::Value *path = base->find("path"), *print = base->find("fingerprint");
   TESSERA_REQUIRE(path != nullptr && path->is_string() && print != nullptr && print->is_string(),
                   Format,

@@ -17,6 +17,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
+#include "tessera/interop/formats/weights_bitsandbytes.h"
 #include "tessera/interop/formats/foreign.h"
 
 namespace tessera::interop {
@@ -333,10 +334,7 @@ models::WeightSource weights_from_hf(const std::filesystem::path& path,
                                      const models::Resolved& resolved) {
   std::vector<Weight> weights = state_dict_of(open_weights(path));
   drop_shared_aliases(weights, family.weight_map, resolved);
-  std::vector<StreamedTensor> tensors;
-  for (const Weight& weight : weights)
-    tensors.push_back(stream(weight, weight.name));
-  return weights_of(tensors, family, resolved, path.string());
+  return weights_of(with_bitsandbytes(weights), family, resolved, path.string());
 }
 
 std::vector<Weight> state_dict_of(std::vector<Weight> weights) {

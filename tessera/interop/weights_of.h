@@ -56,8 +56,8 @@ models::WeightSource weights_of(const std::vector<checkpoint::StreamedTensor>& t
                                 std::shared_ptr<ReadPages> pages = std::make_shared<ReadPages>());
 
 /// A source over the weights of a Hugging Face folder, safetensors or torch's, whole or in shards,
-/// or of a single weight file. All names and shapes are checked first; the source keeps the files
-/// mapped and reads on demand. Errors as above.
+/// or of a lone file of such; what bitsandbytes narrowed is widened. Checks all names and shapes
+/// first; the source keeps the files mapped and reads only what it is asked for. Errors as above.
 models::WeightSource weights_from_hf(const std::filesystem::path& path,
                                      const models::Family& family,
                                      const models::Resolved& resolved);

@@ -15,7 +15,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/process.h"
+#include "tessera/launch/host_pool.h"
 #include "tessera/launch/launch.h"
+#include "tessera/launch/master.h"
 
 namespace tessera::launch {
 namespace {
@@ -30,11 +32,15 @@ struct Names {
   const char* local_rank;
   const char* local_size;
   const char* needed;
-  const char* nodes;  // number of hosts
+  const char* host;   // index of this host
+  const char* hosts;  // number of hosts
   std::array<const char*, 2> job;
 };
 
 constexpr const char* kSlurmStep = "SLURM_STEP_ID";
+// Tasks of every host of a step, and of every host of the allocation.
+constexpr std::array<const char*, 2> kSlurmTasks = {"SLURM_STEP_TASKS_PER_NODE",
+                                                    "SLURM_TASKS_PER_NODE"};
 
 // In order of precedence. Slurm's variables are set in every shell of an allocation; they describe
 // this process only if a step is set.
@@ -45,14 +51,24 @@ constexpr Names kLaunchers[] = {
      "LOCAL_RANK",
      "LOCAL_WORLD_SIZE",
      nullptr,
+     "GROUP_RANK",
      "GROUP_WORLD_SIZE",
      {"MASTER_PORT", "TORCHELASTIC_RUN_ID"}},
-    {"deepspeed", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", nullptr, "CROSS_SIZE", {}},
+    {"deepspeed",
+     "RANK",
+     "WORLD_SIZE",
+     "LOCAL_RANK",
+     "LOCAL_SIZE",
+     nullptr,
+     "CROSS_RANK",
+     "CROSS_SIZE",
+     {}},
     {"mpirun",
      "OMPI_COMM_WORLD_RANK",
      "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE",
+     nullptr,
      nullptr,
      nullptr,
      {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
@@ -63,6 +79,7 @@ constexpr Names kLaunchers[] = {
      "SLURM_LOCALID",
      nullptr,
      kSlurmStep,
+     "SLURM_NODEID",
      "SLURM_STEP_NUM_NODES",
      {kSlurmStep}},
     {"srun",
@@ -71,9 +88,28 @@ constexpr Names kLaunchers[] = {
      "SLURM_LOCALID",
      nullptr,
      kSlurmStep,
+     "SLURM_NODEID",
      "SLURM_STEP_NUM_NODES",
      {kSlurmStep}},
-    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr, nullptr, {}},
+    // LSF's launcher.
+    {"jsrun",
+     "JSM_NAMESPACE_RANK",
+     "JSM_NAMESPACE_SIZE",
+     "JSM_NAMESPACE_LOCAL_RANK",
+     "JSM_NAMESPACE_LOCAL_SIZE",
+     nullptr,
+     nullptr,
+     nullptr,
+     {"LSB_JOBID", "LS_JOBPID"}},
+    {"mpiexec",
+     "PMI_RANK",
+     "PMI_SIZE",
+     "MPI_LOCALRANKID",
+     "MPI_LOCALNRANKS",
+     nullptr,
+     nullptr,
+     nullptr,
+     {}},
     {"mpirun_rsh",
      "MV2_COMM_WORLD_RANK",
      "MV2_COMM_WORLD_SIZE",
@@ -81,8 +117,13 @@ constexpr Names kLaunchers[] = {
      "MV2_COMM_WORLD_LOCAL_SIZE",
      nullptr,
      nullptr,
+     nullptr,
      {}},
 };
+// Rank and size of these launchers alone would let every rank train alone.
+constexpr std::array kRefusedHalves = {0, 6};  // of kLaunchers: torchrun, mpiexec
+static_assert(std::string_view(kLaunchers[kRefusedHalves[0]].rank) == "RANK" &&
+              std::string_view(kLaunchers[kRefusedHalves[1]].rank) == "PMI_RANK");
 
 const char* variable(const char* name) {
   const char* const value = name == nullptr ? nullptr : std::getenv(name);
@@ -119,31 +160,75 @@ bool is_set(const Names& names) {
   return names.needed != kSlurmStep || !is_slurms_own_step(variable(kSlurmStep));
 }
 
+[[noreturn]] void contradiction(const std::string& values, const std::string& fix) {
+  throw Error(Error::Kind::Config, "the environment contradicts itself: " + values, fix);
+}
+
 void require_below(const char* rank_name, int rank, const char* size_name, int size) {
-  TESSERA_REQUIRE(
-      rank < size,
-      Config,
-      fmt::format(
-          "the environment contradicts itself: {}={} with {}={}", rank_name, rank, size_name, size),
+  if (rank < size) return;
+  contradiction(
+      fmt::format("{}={} with {}={}", rank_name, rank, size_name, size),
       fmt::format("ranks go from 0 to {}; unset the variables or correct them", size - 1));
 }
 
-void require_one_host(const Names& names, const Launcher& found) {
-  const bool hosts = variable(names.nodes) != nullptr && number(names.nodes) > 1;
-  // If a launcher does not set local sizes, differing local ranks reveal several hosts.
-  const bool elsewhere =
-      found.local_world_size != found.world_size || found.local_rank != found.rank;
-  TESSERA_REQUIRE(
-      !hosts && !elsewhere,
-      Unsupported,
-      fmt::format("{} started {} ranks on several hosts (this is rank {}, local rank {} of {}): "
-                  "several hosts are not built yet",
-                  found.name,
-                  found.world_size,
-                  found.rank,
-                  found.local_rank,
-                  found.local_world_size),
-      "start all ranks on one host");
+/// Returns the ranks of this host under a launcher that says only how many every host has; nothing
+/// if it does not say so.
+std::optional<int> slurm_tasks(const Names& names) {
+  if (names.needed != kSlurmStep || variable(names.host) == nullptr) return std::nullopt;
+  for (const char* name : kSlurmTasks) {
+    if (variable(name) == nullptr) continue;
+    const std::vector<int> counts = expand_counts(variable(name));
+    const auto host = static_cast<std::size_t>(number(names.host));
+    if (host >= counts.size()) {
+      contradiction(fmt::format("{}={} with {}={}", names.host, host, name, variable(name)),
+                    "start through srun, or unset the variables");
+    }
+    return counts[host];
+  }
+  return std::nullopt;
+}
+
+int local_size_of(const Names& names, const Launcher& found) {
+  if (names.local_size != nullptr) return number(names.local_size);
+  if (const std::optional<int> tasks = slurm_tasks(names)) return *tasks;
+  const bool hosts = variable(names.hosts) != nullptr && number(names.hosts) > 1;
+  // Differing local ranks reveal several hosts.
+  if (hosts || found.local_rank != found.rank) {
+    contradiction(
+        fmt::format("{}={} with {}={}, but neither {} nor {} say how many ranks this host has",
+                    names.rank,
+                    found.rank,
+                    names.local_rank,
+                    found.local_rank,
+                    kSlurmTasks[0],
+                    kSlurmTasks[1]),
+        "start through srun, which sets them");
+  }
+  return found.world_size;
+}
+
+void require_sizes_agree(const Names& names, const Launcher& found) {
+  if (names.local_size != nullptr && found.local_world_size > found.world_size) {
+    contradiction(fmt::format("{}={} with {}={}",
+                              names.local_size,
+                              found.local_world_size,
+                              names.size,
+                              found.world_size),
+                  "unset the variables or correct them");
+  }
+  if (variable(names.hosts) == nullptr) return;
+  const int hosts = number(names.hosts);
+  if ((hosts > 1) != found.several_hosts()) {
+    contradiction(fmt::format("{}={} with {} ranks on this host of {}={}",
+                              names.hosts,
+                              hosts,
+                              found.local_world_size,
+                              names.size,
+                              found.world_size),
+                  "unset the variables or correct them");
+  }
+  if (variable(names.host) != nullptr)
+    require_below(names.host, number(names.host), names.hosts, std::max(hosts, 1));
 }
 
 bool names_its_job(const Names& names) {
@@ -163,6 +248,7 @@ std::string job_of(const Names& names) {
                            "TORCHELASTIC_RESTART_COUNT",
                            "SLURM_JOB_ID",
                            kSlurmStep,
+                           "LSB_JOBID",
                            "PMIX_NAMESPACE",
                            "OMPI_MCA_ess_base_jobid"}) {
     if (const char* const value = variable(name)) job += fmt::format(" {}={}", name, value);
@@ -177,27 +263,59 @@ Launcher read(const Names& names) {
   found.rank = number(names.rank);
   found.world_size = number(names.size);
   found.local_rank = number(names.local_rank);
-  found.local_world_size =
-      names.local_size == nullptr ? found.world_size : number(names.local_size);
   require_below(names.rank, found.rank, names.size, found.world_size);
-  if (names.local_size != nullptr) {
+  found.local_world_size = local_size_of(names, found);
+  if (names.local_size != nullptr)
     require_below(names.local_rank, found.local_rank, names.local_size, found.local_world_size);
-    TESSERA_REQUIRE(found.local_world_size <= found.world_size,
-                    Config,
-                    fmt::format("the environment contradicts itself: {}={} with {}={}",
-                                names.local_size,
-                                found.local_world_size,
-                                names.size,
-                                found.world_size),
-                    "unset the variables or correct them");
-  }
-  require_one_host(names, found);
+  require_sizes_agree(names, found);
   found.job = job_of(names);
   return found;
 }
 
-/// Rejects a rank and a size without the local ones, as Kubernetes sets them for torch: every rank
-/// would train alone.
+/// Returns whether `other` is set although `found` determines the ranks, and tells something else.
+bool disagrees(const Names& other, const Launcher& found) {
+  return is_set(other) && other.launcher != found.name &&
+         (number(other.rank) != found.rank || number(other.size) != found.world_size);
+}
+
+/// One process on each host, or in each container, that only knows its rank and where to meet: as
+/// Kubernetes starts them (PyTorchJob), or by hand with torch's variables.
+std::optional<Launcher> one_rank_per_host() {
+  const Names& names = kLaunchers[0];
+  for (const char* name : {names.rank, names.size, "MASTER_ADDR", "MASTER_PORT"}) {
+    if (variable(name) == nullptr) return std::nullopt;
+  }
+  if (variable(names.local_rank) != nullptr || variable(names.local_size) != nullptr)
+    return std::nullopt;
+  Launcher found;
+  found.name = variable("KUBERNETES_SERVICE_HOST") != nullptr ? "Kubernetes" : "RANK, WORLD_SIZE";
+  found.rank = number(names.rank);
+  found.world_size = number(names.size);
+  require_below(names.rank, found.rank, names.size, found.world_size);
+  if (found.world_size < 2) return std::nullopt;
+  found.job = fmt::format("{} rank {}", job_of(names), found.rank);
+  return found;
+}
+
+/// One process on each host of SageMaker, whose variables name the hosts.
+std::optional<Launcher> sagemaker() {
+  const char* const hosts = variable("SM_HOSTS");
+  const char* const current = variable("SM_CURRENT_HOST");
+  if (hosts == nullptr || current == nullptr) return std::nullopt;
+  const std::vector<std::string> names = sagemaker_hosts(hosts);
+  if (names.size() < 2) return std::nullopt;
+  const auto own = std::find(names.begin(), names.end(), current);
+  if (own == names.end())
+    contradiction(fmt::format("SM_CURRENT_HOST={} with SM_HOSTS={}", current, hosts), "");
+  Launcher found;
+  found.name = "SageMaker";
+  found.rank = static_cast<int>(own - names.begin());
+  found.world_size = static_cast<int>(names.size());
+  found.job = fmt::format("SageMaker {} rank {}", hosts, found.rank);
+  return found;
+}
+
+/// Rejects a rank and a size without the local ones: every rank would train alone.
 void refuse_half_of(const Names& names) {
   if (variable(names.rank) == nullptr || variable(names.size) == nullptr) return;
   const int rank = number(names.rank), size = number(names.size);
@@ -225,10 +343,22 @@ void refuse_half_of(const Names& names) {
 }  // namespace
 
 std::optional<Launcher> detect_launcher() {
+  std::optional<Launcher> found;
   for (const Names& names : kLaunchers) {
-    if (is_set(names)) return read(names);
+    if (!found && is_set(names)) found = read(names);
   }
-  refuse_half_of(kLaunchers[0]);
+  if (!found) found = one_rank_per_host();
+  if (!found) found = sagemaker();
+  if (found) {
+    for (const Names& names : kLaunchers) {
+      if (disagrees(names, *found)) found->ignored.emplace_back(names.launcher);
+    }
+    found->ignored.erase(std::unique(found->ignored.begin(), found->ignored.end()),
+                         found->ignored.end());
+    return found;
+  }
+  for (const int half : kRefusedHalves)
+    refuse_half_of(kLaunchers[half]);
   return std::nullopt;
 }
 

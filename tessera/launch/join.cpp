@@ -12,6 +12,8 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/launch/early_stop.h"
+#include "tessera/launch/host_part.h"
+#include "tessera/launch/join_hosts.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/machine.h"
 #include "tessera/launch/meeting.h"
@@ -37,7 +39,9 @@ Hello hello_of(const Launcher& launcher, const Options& options) {
           launcher.local_rank,
           launcher.local_world_size,
           files::xxh3(std::as_bytes(std::span(cores))),
-          options.asked};
+          options.asked,
+          launcher.first_rank(),
+          launcher.world_size};
 }
 
 [[noreturn]] void throw_missing(const Launcher& launcher,
@@ -68,15 +72,17 @@ class MeetingServer {
       : launcher_(launcher),
         timeout_s_(options.join_timeout_s),
         deadline_(now_s() + options.join_timeout_s),
-        files_(launcher.local_world_size, options.arena_bytes),
+        // Of several hosts, the page and the arenas are those of all ranks.
+        files_(launcher.world_size, options.arena_bytes),
         listener_(socket_name(launcher.job), launcher.local_world_size, deadline_),
         own_(hello_of(launcher, options)) {}
 
-  Shared meet() {
-    files_.control().line(0).pid = static_cast<std::uint32_t>(getpid());
+  Shared meet(const HostPart* part) {
+    files_.control().line(launcher_.first_rank()).pid = static_cast<std::uint32_t>(getpid());
     try {
       while (arrived_ < launcher_.local_world_size - 1)
         wait_for_peers();
+      if (part != nullptr) join_hosts(*part, own_.asked, timeout_s_);
       for (Peer& peer : peers_)
         welcome(peer);
     } catch (const Error& error) {
@@ -123,7 +129,19 @@ class MeetingServer {
                     hello.rank,
                     hello.world_size),
         "start all ranks of a job with one call of the launcher");
-    RankLine& line = files_.control().line(hello.rank);
+    TESSERA_REQUIRE(
+        hello.first_rank == own_.first_rank && hello.world == own_.world,
+        Config,
+        fmt::format(
+            "local rank 0 is rank {} of {} and local rank {} is rank {} of {}: the ranks of a "
+            "host must follow each other",
+            own_.first_rank,
+            own_.world,
+            hello.rank,
+            hello.first_rank + hello.rank,
+            hello.world),
+        "place ranks by slot: mpirun --map-by slot, srun --distribution=block");
+    RankLine& line = files_.control().line(launcher_.first_rank() + hello.rank);
     TESSERA_REQUIRE(line.pid == 0,
                     Config,
                     fmt::format("two processes claim to be local rank {}: {} and {}",
@@ -239,9 +257,12 @@ Shared join_rank_0(const Launcher& launcher, const Options& options) {
 }  // namespace
 
 RankInfo join_launcher(const Launcher& launcher, const Options& options) {
-  allow_descriptors(3 * static_cast<std::size_t>(launcher.local_world_size));
-  const Shared shared = launcher.local_rank == 0 ? MeetingServer(launcher, options).meet()
-                                                 : join_rank_0(launcher, options);
+  allow_descriptors(3 * static_cast<std::size_t>(launcher.world_size));
+  Options local = options;
+  if (launcher.several_hosts()) local.part = part_of(launcher);
+  const Shared shared = launcher.local_rank == 0
+                            ? MeetingServer(launcher, options).meet(local.part.get())
+                            : join_rank_0(launcher, options);
   RankInfo info;
   info.rank = launcher.rank;
   info.world_size = launcher.world_size;
@@ -250,10 +271,12 @@ RankInfo join_launcher(const Launcher& launcher, const Options& options) {
   info.arenas = shared.arenas;
   info.arena_bytes = shared.arena_bytes;
   info.control = shared.control;
-  ControlPage& control = *map_control(shared.control, launcher.local_world_size);
+  info.part = local.part;
+  ControlPage& control = *map_control(shared.control, launcher.world_size);
   stop_on_signals(control, stop_signals(), SecondSignal::End);
-  report_from_ranks(options);
-  watch_peers(control, launcher.local_rank, options);
+  report_from_ranks(local);
+  watch_peers(control, launcher.rank, local);
+  if (launcher.local_rank == 0 && local.part) mirror_page(control);
   if (shared.same_mask) {
     share_cores(info, options);
     pin(info.cores);

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iostream>
+#include <optional>
 
 #include <fmt/core.h>
 #include <sched.h>
@@ -14,7 +15,10 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/launch/host_part.h"
+#include "tessera/launch/local_start.h"
 #include "tessera/launch/machine.h"
+#include "tessera/launch/page_mirror.h"
 #include "tessera/launch/shared_files.h"
 #include "tessera/launch/stop_signals.h"
 #include "tessera/launch/supervisor.h"
@@ -22,11 +26,21 @@
 namespace tessera::launch {
 namespace {
 
-/// Returns the RankInfo of rank `rank` of options.ranks.
-RankInfo info_of(int rank, const Options& options, const SharedFiles& files) {
+const Fd kNoFile;
+
+/// Returns the number of ranks on all hosts.
+int world_of(const Options& options) {
+  return options.part ? options.part->world_size : options.ranks;
+}
+
+/// Returns the RankInfo of local rank `local_rank` of options.ranks.
+RankInfo info_of(int local_rank, const Options& options, const SharedFiles& files) {
   RankInfo info;
-  info.rank = info.local_rank = rank;
-  info.world_size = info.local_world_size = options.ranks;
+  info.local_rank = local_rank;
+  info.rank = local_rank + (options.part ? options.part->first_rank : 0);
+  info.local_world_size = options.ranks;
+  info.world_size = world_of(options);
+  info.part = options.part;
   info.arenas = files.arenas();
   info.arena_bytes = files.arena_bytes();
   info.control = files.control_fd();
@@ -49,10 +63,12 @@ sigset_t signals_of_ranks() {
                             const BlockedSignals& signals,
                             ControlPage& control,
                             pid_t supervisor,
+                            const Fd& output,
                             const std::function<int(const RankInfo&)>& fn) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != supervisor)
-    _exit(kExitTerminated);      // the supervisor ended before the line above
+    _exit(kExitTerminated);  // the supervisor ended before the line above
+  redirect_output(output);
   std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole process group; the supervisor decides
   std::signal(SIGHUP, SIG_IGN);
   stop_on_signals(control, signals_of_ranks(), SecondSignal::Ignore);
@@ -74,24 +90,36 @@ int launch(const Options& options, const std::function<int(const RankInfo&)>& fn
       Config,
       fmt::format("{} ranks were requested; 1 to {} are possible", options.ranks, kMostRanks),
       fmt::format("-n {}", std::clamp(options.ranks, 1, std::min(kMostRanks, usable_cores()))));
-  const SharedFiles files(options.ranks, options.arena_bytes);
+  check_cores(options.local, options.ranks);
+  const int world = world_of(options);
+  TESSERA_REQUIRE(world <= kMostRanks,
+                  Unsupported,
+                  fmt::format("{} ranks on all hosts; at most {} are possible", world, kMostRanks),
+                  "use fewer slots");
+  const std::vector<Fd> outputs =
+      output_files(options.local, options.part ? options.part->first_rank : 0, options.ranks);
+  const SharedFiles files(world, options.arena_bytes);
   const BlockedSignals signals;
+  std::optional<PageMirror> mirror;
+  if (options.part) mirror.emplace(options.part, options.asked, options.join_timeout_s);
   Supervisor supervisor(options, signals, files.control());
   std::cout.flush();
   std::fflush(nullptr);  // otherwise every child would write the buffered output again
   const pid_t self = getpid();
   for (int rank = 0; rank < options.ranks; ++rank) {
     const RankInfo info = info_of(rank, options, files);
+    const Fd& output = outputs.empty() ? kNoFile : outputs[static_cast<std::size_t>(rank)];
     const pid_t child = fork();
-    if (child == 0) run_child(info, options, signals, files.control(), self, fn);
+    if (child == 0) run_child(info, options, signals, files.control(), self, output, fn);
     TESSERA_REQUIRE(
         child > 0,
         Environment,
-        fmt::format(
-            "cannot start rank {} of {}: fork: {}", rank, options.ranks, std::strerror(errno)),
+        fmt::format("cannot start rank {} of {}: fork: {}", info.rank, world, std::strerror(errno)),
         "raise the limit of processes (ulimit -u, or the container's) or use fewer ranks (-n)");
     supervisor.add(child);
   }
+  // The supervisor of this host treats a signal that was sent to the job like one of its own.
+  if (mirror) mirror->start(files.control(), [self](int signal) { kill(self, signal); });
   return supervisor.watch();
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "tessera/base/control_page.h"
 
 namespace tessera::launch {
+
+struct HostPart;
 
 /// Identity and resources of a rank, known before anything else runs in it.
 struct RankInfo {
@@ -28,6 +31,8 @@ struct RankInfo {
   int control = -1;
   int threads = 1;         ///< number of threads for the kernels of this rank
   std::vector<int> cores;  ///< processors of this rank; empty: not pinned
+  /// The part of the job that this host runs (host_part.h); null: the job has one host.
+  std::shared_ptr<const HostPart> part;
 };
 
 /// Receives the report of a failure and the exit code of the job. The first line is the failure
@@ -44,10 +49,25 @@ struct Messages {
   std::string unsaved;  ///< what an immediate stop loses; empty: nothing to mention
 };
 
+/// How the processes of local ranks are started, apart from what they do.
+struct LocalStart {
+  /// Each rank gets an equal share of `core_list`, or of all processors of this process if it is
+  /// empty, and as many threads unless their number is given.
+  bool bind_cores = false;
+  std::vector<int> core_list;
+  /// Standard output and error of each rank go to a file of this folder, `<time>_rank<r>.log`;
+  /// empty: to those of this process.
+  std::string log_folder;
+};
+
 struct Options {
   int ranks = 1;
   std::size_t arena_bytes = std::size_t{1} << 40;
   int threads_per_rank = 0;  ///< 0: cores / local ranks, at least 1
+  LocalStart local;
+  /// The part of the job that this host runs (host_part.h), whose ranks are `ranks`; null: the job
+  /// has one host.
+  std::shared_ptr<const HostPart> part;
   /// Hash of everything that must be equal on all ranks. Ranks of a launcher compare it when they
   /// meet: a different hash means another job or another configuration.
   std::uint64_t asked = 0;
@@ -84,11 +104,19 @@ struct Launcher {
   std::string name;  ///< "torchrun", "srun", "mpirun"
   int rank = 0, world_size = 1, local_rank = 0, local_world_size = 1;
   std::string job;  ///< identifies the job among the jobs of this user on this host
+  /// Launchers whose variables are set as well and have other values, as in torchrun under srun.
+  std::vector<std::string> ignored;
+
+  [[nodiscard]] bool several_hosts() const { return local_world_size < world_size; }
+  /// Returns the rank of local rank 0: the ranks of a host are contiguous.
+  [[nodiscard]] int first_rank() const { return rank - local_rank; }
 };
-/// Reads the variables of torchrun, Slurm or Open MPI; returns nothing if there are none. Several
-/// hosts are Error{Unsupported}. Contradictions are Error{Config} with both values, and so is RANK
-/// with a WORLD_SIZE above 1 if neither torchrun's local variables nor those of another launcher
-/// are set.
+/// Reads the variables of torchrun, DeepSpeed, Open MPI, Slurm, LSF's jsrun, MPICH and Intel MPI,
+/// MVAPICH, in this order; then RANK and WORLD_SIZE with MASTER_ADDR and MASTER_PORT alone, as
+/// Kubernetes sets them, and SageMaker's SM_HOSTS: one rank on each host. Returns nothing if there
+/// are none. Contradictions are Error{Config} with both values, and so are RANK with a WORLD_SIZE,
+/// or PMI_RANK with a PMI_SIZE, above 1 that do not say which ranks share a host: every rank would
+/// train alone.
 std::optional<Launcher> detect_launcher();
 /// Meets the other local ranks of a launcher's job over an abstract unix socket named by a hash of
 /// uid and job (SO_PEERCRED is checked), exchanges the memfds, and watches the peers by pidfd. From

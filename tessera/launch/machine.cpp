@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "tessera/base/text.h"
+#include "tessera/launch/core_list.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::launch {
@@ -177,6 +178,14 @@ std::vector<int> share_of(const std::vector<int>& cores,
 }
 
 void share_cores(RankInfo& rank, const Options& options) {
+  if (options.local.bind_cores) {
+    const std::vector<int>& named = options.local.core_list;
+    rank.cores = equal_share(
+        named.empty() ? cores_by_sibling() : named, rank.local_rank, rank.local_world_size);
+    rank.threads = options.threads_per_rank > 0 ? options.threads_per_rank
+                                                : static_cast<int>(rank.cores.size());
+    return;
+  }
   const std::vector<int> cores = cores_by_sibling();
   const int usable = usable_cores();
   rank.threads = options.threads_per_rank > 0 ? options.threads_per_rank

@@ -24,8 +24,9 @@ inline constexpr std::uint32_t kMeeting = ControlPage::kMagic ^ 2;  // magic num
 struct Hello {
   std::uint32_t magic = kMeeting;
   std::int32_t rank = 0, world_size = 1;
-  std::uint64_t mask_hash = 0;  ///< hash of its affinity mask
-  std::uint64_t asked = 0;      ///< Options::asked
+  std::uint64_t mask_hash = 0;             ///< hash of its affinity mask
+  std::uint64_t asked = 0;                 ///< Options::asked
+  std::int32_t first_rank = 0, world = 1;  ///< of all hosts: the rank of local rank 0, and the size
 };
 /// Reply of rank 0 when all ranks have arrived, sent with the descriptors: the control page, then
 /// the arenas. Or a refusal; then the text of the error follows (problem, then fix).

@@ -20,6 +20,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/process.h"
 #include "tessera/base/quiet_thread.h"
+#include "tessera/launch/host_part.h"
 #include "tessera/launch/machine.h"
 #include "tessera/launch/rank_end.h"
 #include "tessera/launch/run_rank.h"
@@ -44,7 +45,10 @@ class PeerWatch {
         grace_s_(options.grace_s),
         messages_(options.messages),
         oom_kills_before_(oom_kills()) {
-    for (int other = 0; other < static_cast<int>(control.ranks); ++other) {
+    // The ranks of this host; the head of the job watches the others (head.h).
+    const int first = options.part ? options.part->first_rank : 0;
+    const int local = options.part ? options.part->local_ranks : static_cast<int>(control.ranks);
+    for (int other = first; other < first + local; ++other) {
       if (other == rank) continue;
       const auto pid = static_cast<pid_t>(control.line(other).pid.load());
       peers_.push_back({other, pid, Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))});

@@ -151,4 +151,12 @@ std::string failure_text(ControlPage& control) {
   return message;
 }
 
+std::string remote_line(int rank, const RankLine& line) {
+  constexpr std::array<std::string_view, 5> kStates = {
+      "starting", "running", "finished earlier", "exited", "also lost"};
+  const std::uint32_t state = line.state;
+  return fmt::format(
+      "rank {}: {}, {}", rank, state < kStates.size() ? kStates[state] : "unknown", position(line));
+}
+
 }  // namespace tessera::launch

@@ -54,4 +54,8 @@ std::string failure_text(ControlPage& control);
 /// rank 1".
 std::string position(const RankLine& line);
 
+/// Returns the line of a report about a rank of which only the page is known: "rank 2: running, at
+/// step 12".
+std::string remote_line(int rank, const RankLine& line);
+
 }  // namespace tessera::launch

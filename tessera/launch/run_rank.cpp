@@ -13,6 +13,8 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/launch/host_part.h"
+#include "tessera/launch/join_hosts.h"
 #include "tessera/launch/rank_end.h"
 
 namespace tessera::launch {
@@ -27,6 +29,8 @@ constexpr std::chrono::milliseconds kLook{5};
 
 Report own_report;
 double patience_s = 0.0;
+int first_local_rank = 0;  // the first rank of this host
+bool reports_others = true;
 std::atomic<bool> noted = false, reporting = false, reported = false;
 
 bool has_left(std::uint32_t state) {
@@ -36,7 +40,7 @@ bool has_left(std::uint32_t state) {
 
 /// Returns whether no earlier rank can report any more.
 bool is_first(ControlPage& control, int rank) {
-  for (int other = 0; other < rank; ++other) {
+  for (int other = first_local_rank; other < rank; ++other) {
     if (!has_left(control.line(other).state)) return false;
   }
   return true;
@@ -57,28 +61,11 @@ bool claim_report(ControlPage& control, int rank) {
   return control.reporter.compare_exchange_strong(holder, self) || holder == self;
 }
 
-std::string_view state_text(std::uint32_t state) {
-  switch (static_cast<RankState>(state)) {
-    case RankState::Starting:
-      return "starting";
-    case RankState::Running:
-      return "running";
-    case RankState::Finished:
-      return "finished earlier";
-    case RankState::Failed:
-      return "exited";
-    case RankState::Lost:
-      return "also lost";
-  }
-  return "unknown";
-}
-
 std::vector<std::string> report_of(ControlPage& control) {
   std::vector<std::string> lines = {failure_text(control)};
   for (int rank = 0; rank < static_cast<int>(control.ranks); ++rank) {
     if (static_cast<std::uint32_t>(rank) == control.abort_rank) continue;
-    const RankLine& line = control.line(rank);
-    lines.push_back(fmt::format("rank {}: {}, {}", rank, state_text(line.state), position(line)));
+    lines.push_back(remote_line(rank, control.line(rank)));
   }
   return lines;
 }
@@ -107,16 +94,20 @@ int run_guarded(const RankInfo& rank,
 
 void report_from_ranks(const Options& options) {
   own_report = options.report;
+  first_local_rank = options.part ? options.part->first_rank : 0;
+  reports_others = !options.part || options.part->host == 0;
   patience_s = options.grace_s + kEarlierRanksS;
 }
 
-void report_failure(ControlPage& control, int local_rank) {
+void report_failure(ControlPage& control, int rank) {
   if (!own_report || control.aborted == 0) return;
-  const bool broke_it = control.abort_rank == static_cast<std::uint32_t>(local_rank);
-  if (broke_it && !is_first(control, local_rank) && !noted.exchange(true))
+  const bool broke_it = control.abort_rank == static_cast<std::uint32_t>(rank);
+  if (broke_it && (!is_first(control, rank) || !reports_others) && !noted.exchange(true))
     log::error(failure_text(control));
-  wait_for_earlier_ranks(control, local_rank);
-  if (!claim_report(control, local_rank)) return;
+  // Other hosts report only if rank 0 or its host is the cause, and may be gone.
+  if (!reports_others && control.abort_rank != 0) return;
+  wait_for_earlier_ranks(control, rank);
+  if (!claim_report(control, rank)) return;
   if (reporting.exchange(true)) {
     const double until = now_s() + kReportingS;
     while (!reported && now_s() < until)
@@ -129,7 +120,7 @@ void report_failure(ControlPage& control, int local_rank) {
 
 int run_rank(const RankInfo& rank, const std::function<int(const RankInfo&)>& fn) {
   ControlPage* const control =
-      rank.control >= 0 ? map_control(rank.control, rank.local_world_size) : nullptr;
+      rank.control >= 0 ? map_control(rank.control, rank.world_size) : nullptr;
   if (control != nullptr) {
     control->line(rank.rank).pid = static_cast<std::uint32_t>(getpid());
     control->line(rank.rank).state = static_cast<std::uint32_t>(RankState::Running);
@@ -145,8 +136,9 @@ int run_rank(const RankInfo& rank, const std::function<int(const RankInfo&)>& fn
            fmt::format("it ended with exit code {} without a message", code));
     control->line(rank.rank).state =
         static_cast<std::uint32_t>(orderly ? RankState::Finished : RankState::Failed);
-    report_failure(*control, rank.local_rank);
+    report_failure(*control, rank.rank);
   }
+  leave_hosts();
   return code;
 }
 

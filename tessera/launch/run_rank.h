@@ -8,10 +8,11 @@ namespace tessera::launch {
 
 /// Makes report_failure() and run_rank() call options.report from now on. Call it once per process.
 void report_from_ranks(const Options& options);
-/// If the world is broken, ensures that one rank reports the failure: this one if it is the first
-/// that still can; after a while another one, in case the earlier ranks are stopped or stuck. If
-/// this rank broke the world and another one reports, the message is also written to the log of
-/// this rank at once. Threads: any.
-void report_failure(ControlPage& control, int local_rank);
+/// If the world is broken, ensures that one rank of this host reports the failure: this one if it
+/// is the first that still can; after a while another one, in case the earlier ranks are stopped or
+/// stuck. If this rank broke the world and another one reports, the message is also written to the
+/// log of this rank at once. Of several hosts that of rank 0 reports; the others do only if rank 0,
+/// or its host, is the cause. Threads: any.
+void report_failure(ControlPage& control, int rank);
 
 }  // namespace tessera::launch

@@ -13,6 +13,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/launch/early_stop.h"
+#include "tessera/launch/host_part.h"
 #include "tessera/launch/machine.h"
 
 namespace tessera::launch {
@@ -58,7 +59,11 @@ void BlockedSignals::let_through() const noexcept {
 }
 
 Supervisor::Supervisor(const Options& options, const BlockedSignals& signals, ControlPage& control)
-    : options_(options), signals_(signals), control_(control), oom_kills_before_(oom_kills()) {}
+    : options_(options),
+      signals_(signals),
+      control_(control),
+      first_rank_(options.part ? options.part->first_rank : 0),
+      oom_kills_before_(oom_kills()) {}
 
 Supervisor::~Supervisor() {
   kill_rest();
@@ -69,7 +74,7 @@ Supervisor::~Supervisor() {
 }
 
 void Supervisor::add(pid_t child) {
-  control_.line(static_cast<int>(children_.size())).pid = static_cast<std::uint32_t>(child);
+  control_.line(rank_of(children_.size())).pid = static_cast<std::uint32_t>(child);
   children_.push_back({child});
 }
 
@@ -118,8 +123,9 @@ void Supervisor::reap() {
   }
 }
 
-void Supervisor::on_end(int rank) {
-  const Child& child = children_[static_cast<std::size_t>(rank)];
+void Supervisor::on_end(int local_rank) {
+  const int rank = rank_of(static_cast<std::size_t>(local_rank));
+  const Child& child = children_[static_cast<std::size_t>(local_rank)];
   RankLine& line = control_.line(rank);
   const bool orderly = WIFEXITED(child.status) && is_orderly(WEXITSTATUS(child.status));
   if (WIFSIGNALED(child.status)) line.state = static_cast<std::uint32_t>(RankState::Lost);
@@ -171,7 +177,7 @@ bool Supervisor::any_alive() const {
 
 bool Supervisor::any_began() const {
   for (std::size_t i = 0; i < children_.size(); ++i) {
-    if (control_.line(static_cast<int>(i)).step.load() >= 0) return true;
+    if (control_.line(rank_of(i)).step.load() >= 0) return true;
   }
   return false;
 }
@@ -181,9 +187,9 @@ int Supervisor::exit_code() const {
   if (stopped_at_once_ != 0) return unsaved_exit_code(stopped_at_once_);
   if (loss_ && loss_->kind != Error::Kind::Bug) return tessera::exit_code(loss_->kind);
   if (failed_rank_ >= 0) {
-    const int status = children_[static_cast<std::size_t>(failed_rank_)].status;
-    if (WIFEXITED(status) && WEXITSTATUS(status) != kExitOk)
-      return job_exit_code(WEXITSTATUS(status));
+    const Child* const child = child_of(failed_rank_);
+    if (child != nullptr && WIFEXITED(child->status) && WEXITSTATUS(child->status) != kExitOk)
+      return job_exit_code(WEXITSTATUS(child->status));
     return tessera::exit_code(abort_kind(control_));
   }
   for (const Child& child : children_) {
@@ -195,8 +201,9 @@ int Supervisor::exit_code() const {
 
 void Supervisor::report(int code) const {
   if (!options_.report || output_closed_ || (failed_rank_ < 0 && stopped_at_once_ == 0)) return;
+  if (!reports()) return;
   std::vector<std::string> lines = {first_entry()};
-  for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
+  for (int rank = 0; rank < static_cast<int>(control_.ranks); ++rank) {
     if (rank != failed_rank_ || stopped_at_once_ != 0) lines.push_back(rank_line(rank));
   }
   options_.report(lines, code);
@@ -214,8 +221,21 @@ std::string Supervisor::first_entry() const {
   return failure_text(control_);
 }
 
+bool Supervisor::reports() const {
+  const HostPart* const part = options_.part.get();
+  if (part == nullptr || part->host == 0) return true;
+  return stopped_at_once_ == 0 && failed_rank_ == 0;
+}
+
+const Supervisor::Child* Supervisor::child_of(int rank) const {
+  const int local_rank = rank - first_rank_;
+  const bool here = local_rank >= 0 && local_rank < static_cast<int>(children_.size());
+  return here ? &children_[static_cast<std::size_t>(local_rank)] : nullptr;
+}
+
 std::string Supervisor::rank_line(int rank) const {
-  const Child& child = children_[static_cast<std::size_t>(rank)];
+  if (child_of(rank) == nullptr) return remote_line(rank, control_.line(rank));
+  const Child& child = *child_of(rank);
   std::string state;
   if (!child.ended) {
     state = "does not react to SIGKILL";

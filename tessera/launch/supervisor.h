@@ -60,7 +60,7 @@ class Supervisor {
   void on_signal(int signal);
   void stop_at_once(int signal);
   void reap();
-  void on_end(int rank);
+  void on_end(int local_rank);
   void break_world(int rank, const Loss& loss);
   void check_deadline();
   void kill_rest() noexcept;
@@ -70,10 +70,19 @@ class Supervisor {
   void report(int code) const;
   [[nodiscard]] std::string first_entry() const;
   [[nodiscard]] std::string rank_line(int rank) const;
+  /// Returns whether this supervisor reports a failure: always on one host; otherwise on the host
+  /// of rank 0, and on every host if rank 0 or its host is the cause.
+  [[nodiscard]] bool reports() const;
+  /// Returns the child that is rank `rank` of the job; null: it runs on another host.
+  [[nodiscard]] const Child* child_of(int rank) const;
+  [[nodiscard]] int rank_of(std::size_t local_rank) const {
+    return first_rank_ + static_cast<int>(local_rank);
+  }
 
   const Options& options_;
   const BlockedSignals& signals_;
   ControlPage& control_;
+  int first_rank_;  // of this host
   std::vector<Child> children_;
   std::uint64_t oom_kills_before_;
   std::optional<Loss> loss_;  // the loss that broke the world, if one did

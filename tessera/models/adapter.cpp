@@ -259,6 +259,24 @@ void train_biases(const std::vector<Place>& places, Adapter& out) {
   }
 }
 
+/// Which matrices are kept in fewer bits: as with bitsandbytes, those of linear layers that are no
+/// output layer.
+void find_quantized(const std::vector<Place>& places, Adapter& out) {
+  if (out.options.quantize_base == QuantizedBase::None) return;
+  TESSERA_REQUIRE(!out.options.has_magnitude(),
+                  Unsupported,
+                  "not built yet: adapter.type dora on a base in fewer bits",
+                  "set adapter.type to lora, or adapter.quantize_base to none");
+  for (const Place& place : places) {
+    const ParamInfo& info = *place.info;
+    if (!is_matrix(info) || info.tied || out.trained.contains(info.name)) continue;
+    const bool output = std::any_of(place.tensors.begin(), place.tensors.end(), [&](const auto& t) {
+      return is_output_layer(place, module_of(t));
+    });
+    if (!output) out.quantized.insert(info.name);
+  }
+}
+
 void require_saved_modules(const std::vector<Place>& places,
                            const std::vector<std::string>& asked) {
   for (const std::string& name : asked) {
@@ -412,6 +430,7 @@ Adapter find_adapter(const AdapterOptions& options, const Resolved& model, const
       fmt::format("adapter.targets: no layer of the model is called {}", options.targets.dump()),
       "its layers are " + some_modules(places));
   train_biases(places, out);
+  find_quantized(places, out);
   for (const auto& info : nn::parameters_of(adapted(model.model, out))) {
     if (info->trainable) out.parameters.emplace(info->name, info);
   }

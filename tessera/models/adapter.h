@@ -41,7 +41,10 @@ struct Adapter {
   /// Parameters of the model that are trained as a whole and saved with the adapter:
   /// modules_to_save and biases.
   std::set<std::string> trained;
-  /// All trained parameters by name: those of the adapter and those in `trained`.
+  /// Matrices of the model that are kept in fewer bits, as options.quantize_base says: those of all
+  /// linear layers but the head and what is trained.
+  std::set<std::string> quantized;
+  /// All that is trained, by name: the adapter's own parameters, and these.
   std::map<std::string, std::shared_ptr<const ParamInfo>> parameters;
   /// True if the parameter of that name, of the adapted model, is trained.
   [[nodiscard]] bool trains(const std::string& name) const;

@@ -22,6 +22,11 @@ enum class AdapterBias : std::uint8_t { None, All, LoraOnly };
 inline constexpr auto kAdapterBiases = std::to_array<config::Named<AdapterBias>>(
     {{AdapterBias::None, "none"}, {AdapterBias::All, "all"}, {AdapterBias::LoraOnly, "lora_only"}});
 
+/// What the base's matrices are kept as: their own type, NF4, or int8 with a scale a row.
+enum class QuantizedBase : std::uint8_t { None, Nf4, Int8 };
+inline constexpr auto kQuantizedBases = std::to_array<config::Named<QuantizedBase>>(
+    {{QuantizedBase::None, "none"}, {QuantizedBase::Nf4, "nf4"}, {QuantizedBase::Int8, "int8"}});
+
 struct AdapterOptions {
   std::string type;  ///< "lora", "rslora" or "dora"; empty: no adapter
   std::int64_t r = 8;
@@ -35,7 +40,9 @@ struct AdapterOptions {
   AdapterBias bias = AdapterBias::None;
   bool rank_stabilized = false;
   std::optional<double> lr_ratio;
-  std::string from;  ///< a PEFT folder with the adapter's initial values
+  std::string from;  ///< a folder of PEFT's, whose values the adapter begins with
+  QuantizedBase quantize_base = QuantizedBase::None;
+  bool double_quantization = true;  ///< of nf4: its scales are in eight bits too
   void describe(config::Fields& fields);
 
   [[nodiscard]] bool enabled() const { return !type.empty(); }

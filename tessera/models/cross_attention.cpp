@@ -30,19 +30,45 @@ void CrossAttention::declare(nn::Params& params) {
       spec_.output_name + ".weight", {C, H * K}, {Embed, Heads}, spec_.output_init, {.unit = K});
 }
 
-CrossAttention::Memory CrossAttention::memory_of(const at::Tensor& memory_BSC,
-                                                 const nn::Block& block,
-                                                 nn::StepContext& context) const {
-  const bool decoding = context.mode() == nn::Mode::Decode;
-  if (decoding) return context.state<Memory>(block);
+CrossAttention::Memory CrossAttention::made_of(const at::Tensor& memory_BSC,
+                                               nn::StepContext& context) const {
   std::vector<at::Tensor> kv =
       nn::split_heads(nn::linear(memory_BSC, *kv_weight_, /*bias=*/nullptr, context),
                       2,
                       nn::heads_of(*kv_weight_).count);
-  Memory memory{std::move(kv[0]), std::move(kv[1])};
+  return {std::move(kv[0]), std::move(kv[1])};
+}
+
+CrossAttention::Memory CrossAttention::memory_of(const at::Tensor& memory_BSC,
+                                                 const nn::Block& block,
+                                                 nn::StepContext& context) const {
+  if (context.mode() == nn::Mode::Decode) return context.state<Memory>(block);
+  Memory memory = made_of(memory_BSC, context);
   if (context.mode() == nn::Mode::Prefill)
     context.state<Memory>(block) = {memory.k_BHSK.contiguous(), memory.v_BHSK.contiguous()};
   return memory;
+}
+
+at::Tensor CrossAttention::attend_by_text(const std::vector<nn::TextRow>& rows,
+                                          const at::Tensor& q_BHTK,
+                                          const at::Tensor& memory_BSC,
+                                          const ops::AttentionArgs& args,
+                                          const nn::Block& block,
+                                          nn::StepContext& context) const {
+  std::vector<Memory>& texts = context.state<Memories>(block).texts;
+  Memory made;
+  if (context.mode() == nn::Mode::Prefill) made = made_of(memory_BSC, context);
+  std::vector<at::Tensor> out;
+  for (std::int64_t b = 0; b < q_BHTK.size(0); ++b) {
+    const std::size_t text = rows[static_cast<std::size_t>(b)].text;
+    if (texts.size() <= text) texts.resize(text + 1);
+    if (made.k_BHSK.defined())
+      texts[text] = {made.k_BHSK.narrow(0, b, 1).contiguous(),
+                     made.v_BHSK.narrow(0, b, 1).contiguous()};
+    out.push_back(nn::cross_attention(
+        q_BHTK.narrow(0, b, 1), texts[text].k_BHSK, texts[text].v_BHSK, args, context));
+  }
+  return out.size() == 1 ? out.front() : at::cat(out);
 }
 
 at::Tensor CrossAttention::operator()(const at::Tensor& h_BTC,
@@ -50,7 +76,8 @@ at::Tensor CrossAttention::operator()(const at::Tensor& h_BTC,
                                       const nn::Batch& batch,
                                       const nn::Block& block,
                                       nn::StepContext& context) const {
-  const Memory memory = memory_of(memory_BSC, block, context);
+  const std::vector<nn::TextRow> rows = nn::text_rows(batch);
+  const Memory memory = !rows.empty() ? Memory() : memory_of(memory_BSC, block, context);
   const nn::HeadRange heads = nn::heads_of(*q_weight_);
   const at::Tensor q_BHTK =
       nn::split_heads(nn::linear(h_BTC, *q_weight_, /*bias=*/nullptr, context), 1, heads.count)[0];
@@ -61,7 +88,8 @@ at::Tensor CrossAttention::operator()(const at::Tensor& h_BTC,
   if (batch.has("attention_mask")) args.mask_BS = batch.tensor("attention_mask");
   args.dropout = context.dropout("cross_attention", spec_.dropout);
   const at::Tensor y_BHTK =
-      nn::cross_attention(q_BHTK, memory.k_BHSK, memory.v_BHSK, std::move(args), context);
+      !rows.empty() ? attend_by_text(rows, q_BHTK, memory_BSC, args, block, context)
+                    : nn::cross_attention(q_BHTK, memory.k_BHSK, memory.v_BHSK, args, context);
   return nn::linear(nn::merge_heads(y_BHTK), *output_weight_, /*bias=*/nullptr, context);
 }
 

@@ -5,11 +5,14 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/block.h"
+#include "tessera/nn/kv_cache.h"
 #include "tessera/nn/step_context.h"
+#include "tessera/ops/attention.h"
 
 namespace tessera::models {
 
@@ -44,9 +47,21 @@ class CrossAttention {
   struct Memory {
     at::Tensor k_BHSK, v_BHSK;
   };
+  /// Those of texts that differ in length, by number; each of one sample.
+  struct Memories {
+    std::vector<Memory> texts;
+  };
+  [[nodiscard]] Memory made_of(const at::Tensor& memory_BSC, nn::StepContext& context) const;
   [[nodiscard]] Memory memory_of(const at::Tensor& memory_BSC,
                                  const nn::Block& block,
                                  nn::StepContext& context) const;
+  /// Attention of each row to the other text that its text answers.
+  [[nodiscard]] at::Tensor attend_by_text(const std::vector<nn::TextRow>& rows,
+                                          const at::Tensor& q_BHTK,
+                                          const at::Tensor& memory_BSC,
+                                          const ops::AttentionArgs& args,
+                                          const nn::Block& block,
+                                          nn::StepContext& context) const;
 
   CrossAttentionSpec spec_;
   Param* q_weight_ = nullptr;

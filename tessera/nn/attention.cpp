@@ -108,6 +108,34 @@ at::Tensor attend_exchanged(const at::Tensor& q,
   return heads_to_tokens(in_region(attend_here, qkv, std::move(args), context), context);
 }
 
+/// Each row with the cache of its text.
+at::Tensor attend_by_text(const std::vector<TextRow>& rows,
+                          const at::Tensor& q,
+                          const at::Tensor& k,
+                          const at::Tensor& v,
+                          const ops::AttentionArgs& args,
+                          const Block& block,
+                          StepContext& context) {
+  TESSERA_ASSERT(std::ssize(rows) == q.size(0) && !args.mask_BS.defined() &&
+                 !args.starts_BT.defined());
+  auto& caches = context.state<KvCaches>(block);
+  std::vector<at::Tensor> out;
+  for (std::int64_t b = 0; b < q.size(0); ++b) {
+    const TextRow& row = rows[static_cast<std::size_t>(b)];
+    KvCache& cache = caches.of(row.text);
+    cache.write(row.position, k.narrow(0, b, 1), v.narrow(0, b, 1), context.cache_capacity);
+    ops::AttentionArgs own = args;
+    own.query_offset = row.position;
+    // A bias depends on distances alone: that of a shorter text is the end of the longest one's.
+    if (args.bias_HTS.defined())
+      own.bias_HTS =
+          args.bias_HTS.narrow(2, args.bias_HTS.size(2) - cache.length(), cache.length());
+    out.push_back(in_region(
+        attend_here, {q.narrow(0, b, 1), cache.keys(), cache.values()}, std::move(own), context));
+  }
+  return out.size() == 1 ? out.front() : at::cat(out);
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q,
@@ -125,7 +153,12 @@ at::Tensor attention(const at::Tensor& q,
   }
   std::vector<at::Tensor> inputs = {q, k, v};
   if (args.causal && (context.mode() == Mode::Prefill || context.mode() == Mode::Decode)) {
+    const std::vector<TextRow> rows =
+        context.batch != nullptr ? text_rows(*context.batch) : std::vector<TextRow>();
+    if (!rows.empty()) return attend_by_text(rows, q, k, v, args, block, context);
     auto& cache = context.state<KvCache>(block);
+    if (context.batch != nullptr && context.batch->has(kCacheRow))
+      cache.select(context.batch->tensor(kCacheRow));
     cache.write(context.position, k, v, context.cache_capacity);
     inputs = {q, cache.keys(), cache.values()};
     args.query_offset = context.position;

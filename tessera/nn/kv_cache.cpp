@@ -45,11 +45,30 @@ void KvCache::write(std::int64_t position,
   length_ = end;
 }
 
+void KvCache::select(const at::Tensor& rows_B) {
+  const c10::NoGradGuard no_grad;
+  if (at::equal(rows_B, at::arange(rows_B.size(0), rows_B.options()))) return;
+  for (const at::Tensor& seen : {keys(), values()})
+    seen.copy_(seen.index_select(0, rows_B));
+}
+
 at::Tensor KvCache::keys() const {
   return keys_.narrow(2, 0, length_);
 }
 at::Tensor KvCache::values() const {
   return values_.narrow(2, 0, length_);
+}
+
+std::vector<TextRow> text_rows(const Batch& batch) {
+  std::vector<TextRow> out;
+  if (!batch.has(kTextNumber)) return out;
+  const at::Tensor &numbers = batch.tensor(kTextNumber), &positions = batch.tensor(kTextPosition);
+  TESSERA_ASSERT(numbers.sizes() == positions.sizes() && numbers.is_contiguous() &&
+                 positions.is_contiguous());
+  for (std::int64_t b = 0; b < numbers.size(0); ++b)
+    out.push_back({static_cast<std::size_t>(numbers.const_data_ptr<std::int64_t>()[b]),
+                   positions.const_data_ptr<std::int64_t>()[b]});
+  return out;
 }
 
 }  // namespace tessera::nn

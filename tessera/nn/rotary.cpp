@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/nn/functional.h"
+#include "tessera/nn/kv_cache.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 
 namespace tessera::nn {
@@ -14,8 +15,9 @@ ops::RotaryTable rotary_table(const at::Tensor& ids_BT,
                               const StepContext& context,
                               const at::Tensor& starts_BT,
                               double factor) {
-  // Without documents in a sample all samples have the same positions: one row serves them.
-  if (!starts_BT.defined())
+  // Texts of one length that are one document have the same positions: one row serves them.
+  const bool apart = context.batch != nullptr && context.batch->has(kTextPosition);
+  if (!starts_BT.defined() && !apart)
     return ops::rotary_table(positions(ids_BT.narrow(0, 0, 1), most, context), frequencies, factor);
   at::Tensor positions_BT = positions(ids_BT, most, context, starts_BT);
   if (context.on_grid()) {

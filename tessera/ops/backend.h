@@ -129,8 +129,15 @@ class Backend {
                                                const at::Tensor& bias_O,
                                                at::ScalarType out_dtype) const = 0;
 
-  // linear.h: x and dy have any number of dimensions if a result is returned, else they are
-  // matrices.
+  // nf4.h: contiguous, of checked sizes. The end of the last block is written as zeros.
+  virtual void widen_nf4(const at::Tensor& codes,
+                         const at::Tensor& scales,
+                         const at::Tensor& out) const = 0;
+  virtual void narrow_nf4(const at::Tensor& values,
+                          const at::Tensor& codes_out,
+                          const at::Tensor& scales_out) const = 0;
+
+  // linear.h: x and dy of any dimensions where a result is returned, else matrices.
   [[nodiscard]] virtual at::Tensor linear(const at::Tensor& x_NI,
                                           const at::Tensor& weight_OI,
                                           const at::Tensor& bias_O,

@@ -53,6 +53,11 @@ at::Tensor from_int8(const Int8Rows& matrix, at::ScalarType dtype) {
   return widened(matrix.rows_OI, matrix.scales_O, dtype);
 }
 
+void from_int8(const Int8Rows& matrix, const at::Tensor& out) {
+  TESSERA_ASSERT(out.is_contiguous() && out.sizes() == matrix.rows_OI.sizes());
+  backend(out.device()).widen_int8(matrix.rows_OI, matrix.scales_O, out);
+}
+
 at::Tensor linear_int8(const at::Tensor& x_NI,
                        const Int8Rows& matrix,
                        const at::Tensor& bias_O,

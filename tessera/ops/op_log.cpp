@@ -11,6 +11,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/trace.h"
 
 namespace tessera::ops {
 namespace {
@@ -146,6 +147,15 @@ void OpLog::add(const std::string& name, const OpWork& work, double seconds) {
   row.seconds += seconds;
   row.flops += work.flops;
   row.bytes += work.bytes;
+  if (!trace::heard()) return;
+  const double now = now_s();
+  trace::tell({.kind = trace::Kind::Operation,
+               .name = name,
+               .detail = work.shape,
+               .begin = now - seconds,
+               .end = now,
+               .flops = work.flops,
+               .bytes = work.bytes});
 }
 
 std::vector<OpRow> OpLog::rows() const {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adam and AdamW under all their names. Source: Kingma & Ba 2015, Loshchilov & Hutter 2019; keys as
-// in DeepSpeed and Colossal-AI, hold_steps as in BMTrain.
+// in DeepSpeed and Colossal-AI, hold_steps as in BMTrain; in eight bits Dettmers et al. 2021,
+// "8-bit optimizers via block-wise quantization", names and parameters as in bitsandbytes.
 #include "tessera/optim/adam.h"
 
 #include <utility>
 
 #include "tessera/ops/fused_adamw.h"
+#include "tessera/optim/eight_bit.h"
 #include "tessera/optim/params.h"
 #include "tessera/optim/range.h"
 
@@ -124,6 +126,62 @@ TESSERA_OPTIMIZER("FusedAdam", kFusedAdam);
 TESSERA_OPTIMIZER("CPUAdam", kCpuAdam);
 TESSERA_OPTIMIZER("DeepSpeedCPUAdam", kDeepSpeedCpuAdam);
 TESSERA_OPTIMIZER("HybridAdam", kHybridAdam);
+
+struct Adam8bitOptions : AdamOptions {
+  std::int64_t min_8bit_size = 4096;
+
+  void describe(config::Fields& f) {
+    AdamOptions::describe(f);
+    f.field("min_8bit_size",
+            min_8bit_size,
+            {.text = "Parameters with fewer elements keep their moments in fp32.",
+             .unit = "elements",
+             .min = 1});
+  }
+};
+struct AdamW8bitOptions : Adam8bitOptions {
+  AdamW8bitOptions() { weight_decay = 0.01; }
+};
+
+class Adam8bit final : public EightBitRule {
+ public:
+  explicit Adam8bit(const Adam8bitOptions& options)
+      : adam_(options), min_8bit_size_(options.min_8bit_size) {}
+
+  [[nodiscard]] KeptIn kept_in(const ParamFacts& facts, std::size_t index) const override {
+    if (facts.numel() < min_8bit_size_) return KeptIn::Type;
+    return index == 0 ? KeptIn::Codes8 : KeptIn::Codes8Positive;
+  }
+  [[nodiscard]] Scope scope(const ParamFacts& facts) const override { return adam_.scope(facts); }
+  [[nodiscard]] std::vector<StateSpec> state(const ParamFacts& facts) const override {
+    return adam_.state(facts);
+  }
+  [[nodiscard]] double base_lr() const override { return adam_.base_lr(); }
+  [[nodiscard]] double base_weight_decay() const override { return adam_.base_weight_decay(); }
+  void update(const ShardView& view, const UpdateScalars& scalars) const override {
+    adam_.update(view, scalars);
+  }
+
+ private:
+  Adam adam_;
+  std::int64_t min_8bit_size_;
+};
+
+template <class Options>
+std::unique_ptr<Rule> make_8bit(const json::Value& params,
+                                config::Problems& problems,
+                                config::Origins& origins) {
+  auto options = read_rule_params<Options>(params, problems, origins);
+  options.check(params, problems);
+  return std::make_unique<Adam8bit>(options);
+}
+
+const RuleFactory kAdam8bit = make_8bit<Adam8bitOptions>, kAdamW8bit = make_8bit<AdamW8bitOptions>,
+                  kPagedAdam8bit = kAdam8bit, kPagedAdamW8bit = kAdamW8bit;
+TESSERA_OPTIMIZER("Adam8bit", kAdam8bit);
+TESSERA_OPTIMIZER("AdamW8bit", kAdamW8bit);
+TESSERA_OPTIMIZER("PagedAdam8bit", kPagedAdam8bit);
+TESSERA_OPTIMIZER("PagedAdamW8bit", kPagedAdamW8bit);
 
 }  // namespace
 

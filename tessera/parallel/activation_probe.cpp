@@ -204,6 +204,7 @@ class Probe {
     }
     WeightOptions weights = probed.weights;
     weights.residency = Residency::Replicated;
+    weights.packed = {};
     model_ = std::make_unique<ModelInstance>(model, std::move(weights), *world_);
     const nn::ContextParallel* const shared = model_->context_parallel();
     batch_ = shared == nullptr ? probed.batch : nn::own_tokens(probed.batch, *shared);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/trace.h"
 #include "tessera/parallel/block_errors.h"
 #include "tessera/parallel/pipeline/schedule.h"
 
@@ -97,8 +99,18 @@ std::vector<double> StepOutput::losses(int num_micros) const {
   return out;
 }
 
+namespace {
+
+std::string_view pass_name(ActionKind kind) {
+  if (kind == ActionKind::Forward) return "forward";
+  return kind == ActionKind::BackwardWeights ? "backward of weights" : "backward";
+}
+
+}  // namespace
+
 template <class Fn>
 void Executor::run_block(const Action& action, const BlockRun& run, Fn fn) {
+  const trace::Scope scope(trace::Kind::Block, pass_name(action.kind), model_.name(run.block));
   for (Policy* policy : policies_)
     policy->before(action, run);
   fn();
@@ -139,6 +151,7 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
     }
     if (action.kind == ActionKind::Load) {
       const Timed timed(times_.data);
+      const trace::Scope scope(trace::Kind::Phase, "data");
       load(slot, action.micro, input);
       add_denominators(slot->batch, denominators);
       if (!model_.device().is_cpu()) slot->batch = slot->batch.on(model_.device());

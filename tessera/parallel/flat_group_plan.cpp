@@ -20,15 +20,21 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
       const bool known = info.tied && by_name.contains(info.name);
       const bool sharded = options.residency == Residency::Sharded;
       Residency residency = options.residency;
-      if (sharded && !known && info.room_numel() < options.persistence_threshold &&
-          persistent + info.room_numel() <= options.persistent) {
+      const bool packed = options.packed && !info.tied && options.packed(info.name);
+      if (packed) {
+        TESSERA_ASSERT(!info.trainable);
+        residency = Residency::Packed;
+      } else if (sharded && !known && info.room_numel() < options.persistence_threshold &&
+                 persistent + info.room_numel() <= options.persistent) {
         residency = Residency::Whole;
         persistent += info.room_numel();
       }
-      // A tied parameter has its own buffer, because its uses are in different blocks.
-      const bool alone = info.tied || (options.tables_apart && info.role == Role::TokenTable);
+      // A tied parameter has a buffer of its own, because its uses are different blocks.
+      const bool alone =
+          info.tied || (options.tables_apart && info.role == Role::TokenTable && !packed);
       std::string key = alone ? info.name : block.name + (info.trainable ? "" : " (frozen)");
       if (!alone && sharded && residency == Residency::Whole) key += " (persistent)";
+      if (packed) key += " (packed)";
       const auto [it, fresh] = by_name.emplace(key, static_cast<int>(out.groups.size()));
       if (fresh) out.groups.push_back({key, info.trainable, residency, {}, {}});
       FlatGroupPlan& group = out.groups[static_cast<std::size_t>(it->second)];

@@ -118,7 +118,7 @@ int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world) {
   if (here.empty()) return -1;
   const comm::Group& ranks = world.group(mesh::AxisSet::dp());
   FlatLayout layout = plan.layout(ranks.size());
-  WorkingWeights weights(world, ranks, layout, options_.working, plan.residency);
+  WorkingWeights weights(world, ranks, layout, options_.working, plan.residency, options_.packing);
   const bool counted = stages.front() == stage_;
   groups_.push_back({std::move(layout),
                      plan.trainable,

@@ -42,14 +42,16 @@ ShardStore::ShardStore(comm::World& world,
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     FlatGroup& group = model_.groups()[g];
     Slot& slot = slots_[g];
-    slot.range = owned_range(group.layout, options_.stage, group_.index);
-    TESSERA_ASSERT(group.weights.own().numel() == slot.range.numel);
-    // A frozen parameter has only its working value.
+    // Every rank packs all of what it widens later.
+    const bool packed = group.weights.packed() != nullptr;
+    slot.range = owned_range(group.layout, packed ? 0 : options_.stage, group_.index);
+    TESSERA_ASSERT(packed || group.weights.own().numel() == slot.range.numel);
+    // A frozen parameter has no value but its working one.
     if (group.trainable &&
         has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights)) {
       slot.master_storage = at::zeros({slot.range.numel}, at::device(device_).dtype(at::kFloat));
       slot.master = slot.master_storage.data_ptr<float>();
-    } else if (model_.working() == DType::F32) {
+    } else if (model_.working() == DType::F32 && !packed) {
       slot.master = group.weights.own().data_ptr<float>();
     }
     make_shards(g);
@@ -75,7 +77,7 @@ void ShardStore::make_shards(std::size_t g) {
     if (group.trainable) {
       for (const optim::StateSpec& state : rule_.state(shard.facts)) {
         if (state.extent != optim::Extent::Elements) continue;
-        shard.states.push_back(make_state(shard, state.name));
+        shard.states.push_back(make_state(shard, state));
         shard.states.back().begins_as_weights = state.begins_as_weights;
       }
     }
@@ -83,10 +85,10 @@ void ShardStore::make_shards(std::size_t g) {
   }
 }
 
-ShardState ShardStore::make_state(const ParamShard& shard, const std::string& name) const {
-  if (options_.make_state) return options_.make_state(shard, shard.states.size(), name);
-  return {name,
-          at::zeros({shard.numel}, at::device(device_).dtype(to_torch(options_.kept.states)))};
+ShardState ShardStore::make_state(const ParamShard& shard, const optim::StateSpec& spec) const {
+  if (options_.make_state) return options_.make_state(shard, shard.states.size(), spec.name);
+  const optim::KeptIn kept_in = optim::kept_in(rule_, shard.facts, shard.states.size());
+  return {spec.name, KeptState::zeros(kept_in, options_.kept.states, shard.numel, device_)};
 }
 
 ParamShard* ShardStore::find(int group, int segment) {
@@ -112,8 +114,7 @@ optim::ShardView ShardStore::view(ParamShard& shard, const float* gradient) {
     view.working_dtype = model_.working();
   }
   for (const ShardState& state : shard.states) {
-    const bool wide = state.values.scalar_type() == at::kFloat;
-    view.state.push_back(wide ? state.values.data_ptr<float>() : nullptr);
+    view.state.push_back(state.kept.wide() ? state.kept.values.data_ptr<float>() : nullptr);
   }
   view.numel = shard.numel;
   view.decay = shard.setting.decay;
@@ -128,6 +129,7 @@ optim::ShardView ShardStore::view(ParamShard& shard, const float* gradient) {
 
 void ShardStore::fill(const FillRange& source) {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
+    PackedWeights* const packed = model_.groups()[g].weights.packed();
     model_.groups()[g].weights.begin_write();
     for (const ParamShard& shard : slots_[g].shards) {
       const ParamInfo& info = *shard.segment->info;
@@ -139,8 +141,12 @@ void ShardStore::fill(const FillRange& source) {
       const at::Tensor wide = at::empty({shard.numel}, at::kFloat);
       fill_held(source, info, shard.first, end, wide.data_ptr<float>());
       const at::Tensor& masters = slots_[g].master_storage;
-      (masters.defined() ? masters.narrow(0, shard.at, shard.numel) : working_of(shard))
-          .copy_(wide);
+      if (packed != nullptr) {
+        packed->pack(static_cast<std::size_t>(shard.segment_index), wide);
+      } else {
+        (masters.defined() ? masters.narrow(0, shard.at, shard.numel) : working_of(shard))
+            .copy_(wide);
+      }
     }
   }
   begin_as_weights([](const std::string&) { return true; });
@@ -152,9 +158,9 @@ void ShardStore::begin_as_weights(const std::function<bool(const std::string&)>&
     for (ParamShard& shard : slot.shards) {
       for (const ShardState& state : shard.states) {
         if (!state.begins_as_weights || !lacks(piece_name(state, *shard.segment->info))) continue;
-        TESSERA_ASSERT(slot.master != nullptr && state.values.scalar_type() == at::kFloat);
+        TESSERA_ASSERT(slot.master != nullptr && state.kept.wide());
         const float* const from = slot.master + shard.at;
-        std::copy(from, from + shard.numel, state.values.data_ptr<float>());
+        std::copy(from, from + shard.numel, state.kept.values.data_ptr<float>());
       }
     }
   }
@@ -167,9 +173,9 @@ void ShardStore::exchange_masters(std::string_view name) {
     for (ParamShard& shard : slot.shards) {
       for (const ShardState& state : shard.states) {
         if (state.name != name) continue;
-        TESSERA_ASSERT(slot.master != nullptr && state.values.scalar_type() == at::kFloat);
+        TESSERA_ASSERT(slot.master != nullptr && state.kept.wide());
         float* const masters = slot.master + shard.at;
-        std::swap_ranges(masters, masters + shard.numel, state.values.data_ptr<float>());
+        std::swap_ranges(masters, masters + shard.numel, state.kept.values.data_ptr<float>());
       }
     }
   }
@@ -180,7 +186,7 @@ void ShardStore::publish() {
   for (FlatGroup& group : model_.groups())
     group.weights.begin_write();
   for (const auto& [wide, kept] : widened_)
-    kept.copy_(wide);
+    kept.take(wide, /*again=*/true);
   widened_.clear();
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     publish_group(g);
@@ -194,15 +200,15 @@ void ShardStore::publish_group(std::size_t g) {
   if (!options_.local_weights || !model_.groups()[g].trainable) return;
   for (const ParamShard& shard : slots_[g].shards) {
     const at::Tensor master = slots_[g].master_storage.narrow(0, shard.at, shard.numel);
-    working_of(shard).copy_(master + shard.states.front().values);
+    working_of(shard).copy_(master + shard.states.front().kept.values);
   }
 }
 
-/// The fp32 memory of the host that represents `kept` in the pieces: the tensor's own memory if it
-/// is fp32 and on the host.
-float* ShardStore::widen(const at::Tensor& kept) {
-  if (kept.is_cpu() && kept.scalar_type() == at::kFloat) return kept.data_ptr<float>();
-  widened_.emplace_back(kept.to(at::kCPU, at::kFloat), kept);
+/// The fp32 memory of the host that stands for `kept` among the pieces: its own memory if it is
+/// that already.
+float* ShardStore::widen(const KeptState& kept) {
+  if (kept.wide() && kept.values.is_cpu()) return kept.values.data_ptr<float>();
+  widened_.emplace_back(kept.widened().to(at::kCPU), kept);
   return widened_.back().first.data_ptr<float>();
 }
 
@@ -210,9 +216,11 @@ void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_s
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     if (for_save && !model_.groups()[g].counted) continue;  // another stage saves it
     if (options_.trained_alone && !model_.groups()[g].trainable) continue;
+    TESSERA_ASSERT(model_.groups()[g].weights.packed() == nullptr);
     Slot& slot = slots_[g];
-    float* const masters = widen(slot.master_storage.defined() ? slot.master_storage
-                                                               : model_.groups()[g].weights.own());
+    float* const masters =
+        widen({.values = slot.master_storage.defined() ? slot.master_storage
+                                                       : model_.groups()[g].weights.own()});
     for (ParamShard& shard : slot.shards)
       add_shard_pieces(g, shard, masters, for_save, out);
   }
@@ -244,7 +252,7 @@ void ShardStore::add_shard_pieces(std::size_t g,
                    DType::F32,
                    info.shape,
                    piece,
-                   bytes_of(widen(state.values) + offset, numel)});
+                   bytes_of(widen(state.kept) + offset, numel)});
   }
 }
 
@@ -265,15 +273,15 @@ WidenedShard::WidenedShard(ShardStore& store, ParamShard& shard, const float* gr
     view_.master = master_.data_ptr<float>();
   }
   for (std::size_t s = 0; s < shard.states.size(); ++s) {
-    states_.push_back(shard.states[s].values.to(at::kFloat));
+    states_.push_back(shard.states[s].kept.widened());
     view_.state[s] = states_.back().data_ptr<float>();
   }
 }
 
 void WidenedShard::write_back() {
   for (std::size_t s = 0; s < states_.size(); ++s) {
-    const at::Tensor& kept = shard_.states[s].values;
-    if (!states_[s].is_same(kept)) kept.copy_(states_[s]);
+    const KeptState& kept = shard_.states[s].kept;
+    if (!kept.wide()) kept.take(states_[s]);
   }
 }
 

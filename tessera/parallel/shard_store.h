@@ -17,6 +17,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/optim/rule.h"
 #include "tessera/parallel/held.h"
+#include "tessera/parallel/kept_state.h"
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/state_beginnings.h"
 
@@ -39,10 +40,10 @@ using ParamSettings = std::function<ParamSetting(const ParamInfo&)>;
 
 /// A state of Extent::Elements for a range of a parameter, such as its momentum.
 struct ShardState {
-  std::string name;   ///< see optim::StateSpec
-  at::Tensor values;  ///< [numel of the range], in the kept dtype
-  /// Whether the store's pieces for a save, and for a load, contain the state. If not, the pieces
-  /// of the update strategy contain it.
+  std::string name;  ///< as in optim::StateSpec
+  KeptState kept;    ///< of the range
+  /// Whether the store's pieces for a save, and for a load, contain it. What they leave out is
+  /// among the pieces of the update strategy.
   bool in_saves = true, in_loads = true;
   bool begins_as_weights = false;  ///< see optim::StateSpec
 };
@@ -94,8 +95,8 @@ class ShardStore {
   [[nodiscard]] std::vector<ParamShard>& shards(std::size_t group) { return slots_[group].shards; }
   /// Returns nullptr if another rank updates all of the parameter.
   [[nodiscard]] ParamShard* find(int group, int segment);
-  /// A shard as the rule sees it; `gradient` points to its first element. Pointers to values kept
-  /// in 16 bits are null.
+  /// A shard as a rule sees it, with `gradient` of its first element. Pointers to what is kept in
+  /// fewer bits are null.
   [[nodiscard]] optim::ShardView view(ParamShard& shard, const float* gradient);
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] const StateBeginnings& beginnings() const { return beginnings_; }
@@ -130,10 +131,10 @@ class ShardStore {
     std::vector<ParamShard> shards;
   };
   void make_shards(std::size_t group);
-  [[nodiscard]] ShardState make_state(const ParamShard& shard, const std::string& name) const;
-  /// The 16-bit masters of the shard, a view.
+  [[nodiscard]] ShardState make_state(const ParamShard& shard, const optim::StateSpec& spec) const;
+  /// 16-bit masters of the shard, a view.
   [[nodiscard]] at::Tensor working_of(const ParamShard& shard) const;
-  float* widen(const at::Tensor& kept);
+  float* widen(const KeptState& kept);
   void add_shard_pieces(std::size_t group,
                         ParamShard& shard,
                         float* masters,
@@ -147,12 +148,12 @@ class ShardStore {
   c10::Device device_;  ///< device of weights and states
   std::vector<Slot> slots_;
   StateBeginnings beginnings_;
-  /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of values that
-  /// are stored in 16 bits or on a device, and the tensors they copy.
-  std::vector<std::pair<at::Tensor, at::Tensor>> widened_;
+  /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of what is
+  /// kept in fewer bits or on a device, and what they are copies of.
+  std::vector<std::pair<at::Tensor, KeptState>> widened_;
 };
 
-/// A shard for one call of a rule, with 16-bit values copied to fp32.
+/// A shard for one call of a rule: what is kept in fewer bits is copied to fp32.
 class WidenedShard {
  public:
   /// `gradient` points to the first element of the group's shard.

@@ -8,10 +8,10 @@
 namespace tessera::parallel {
 namespace {
 
-std::vector<int> sharded_groups(ModelInstance& model) {
+std::vector<int> gathered_groups(ModelInstance& model) {
   std::vector<int> out;
   for (std::size_t g = 0; g < model.groups().size(); ++g) {
-    if (model.groups()[g].weights.sharded()) out.push_back(static_cast<int>(g));
+    if (model.groups()[g].weights.comes_and_goes()) out.push_back(static_cast<int>(g));
   }
   return out;
 }
@@ -37,7 +37,7 @@ GatherOrder order_of(ModelInstance& model,
 }  // namespace
 
 WeightGather::WeightGather(ModelInstance& model, GatherOptions options)
-    : model_(model), sharded_(sharded_groups(model)), order_(order_of(model, sharded_, options)) {}
+    : model_(model), sharded_(gathered_groups(model)), order_(order_of(model, sharded_, options)) {}
 
 void WeightGather::begin(std::span<const Action> actions) {
   std::vector<int> trace;

@@ -31,13 +31,20 @@ WorkingWeights::WorkingWeights(comm::World& world,
                                const comm::Group& group,
                                const FlatLayout& layout,
                                DType dtype,
-                               Residency residency)
+                               Residency residency,
+                               PackingOptions packing)
     : name_(layout.name()),
       world_(&world),
       group_(&group),
       replicas_(&world.group({mesh::Axis::DpRep})),
       dtype_(dtype),
-      residency_(group.size() == 1 ? Residency::Replicated : residency) {
+      residency_(group.size() == 1 && residency != Residency::Packed ? Residency::Replicated
+                                                                     : residency) {
+  if (residency_ == Residency::Packed) {
+    packed_ = std::make_unique<PackedWeights>(layout, packing);
+    whole_ = hollow(layout.numel(), dtype);
+    return;
+  }
   const std::int64_t part = layout.shard_numel();
   const std::int64_t kept = sharded() ? part * replicas_->size() : layout.numel();
   region_ = world.transport().allocate(static_cast<std::size_t>(kept) * size_of(dtype),
@@ -61,10 +68,10 @@ WorkingWeights::WorkingWeights(WorkingWeights&&) noexcept = default;
 
 void WorkingWeights::post() {
   if (gathered_) return;
-  if (sharded()) {
+  if (comes_and_goes()) {
     settle();
     const memory::ScopedTag tag(memory::Tag::Parameters);
-    const at::Tensor memory = at::empty({whole_.numel()}, own_.options());
+    const at::Tensor memory = at::empty({whole_.numel()}, whole_.options());
     at::DataPtr data(
         memory.mutable_data_ptr(),
         new at::Tensor(memory),
@@ -72,6 +79,8 @@ void WorkingWeights::post() {
         whole_.device());
     whole_.storage().set_data_ptr_noswap(std::move(data));
   }
+  gathered_ = true;
+  if (packed_) return packed_->unpack(whole_);
   for (const comm::WorkPtr& work : works_)
     work->wait_reusable();
   works_.clear();
@@ -85,7 +94,6 @@ void WorkingWeights::post() {
                                        span_of(whole_.narrow(0, p * row, row)),
                                        TESSERA_HERE(fmt::format("gather weights of {}", name_))));
   }
-  gathered_ = true;
 }
 
 void WorkingWeights::wait() {
@@ -95,7 +103,7 @@ void WorkingWeights::wait() {
 }
 
 void WorkingWeights::release() {
-  if (!sharded() || !gathered_) return;
+  if (!comes_and_goes() || !gathered_) return;
   wait();
   whole_.storage().set_data_ptr_noswap(at::DataPtr(nullptr, whole_.device()));
   gathered_ = false;
@@ -114,6 +122,7 @@ void WorkingWeights::begin_write() {
 }
 
 void WorkingWeights::written() {
+  if (packed_) return;
   if (!sharded()) {
     post();
   } else if (replicas_->size() > 1) {
@@ -126,14 +135,14 @@ void WorkingWeights::written() {
 }
 
 void WorkingWeights::forget() {
-  TESSERA_ASSERT(!sharded() && works_.empty());
+  TESSERA_ASSERT(!comes_and_goes() && works_.empty());
   whole_ = own_ = at::Tensor();
   region_.reset();
 }
 
 void WorkingWeights::settle() {
   if (spread_) spread_->wait();
-  if (!sharded()) wait();
+  if (!comes_and_goes()) wait();
 }
 
 }  // namespace tessera::parallel

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 
 #include "tessera/base/dtype.h"
 #include "tessera/comm/world.h"
+#include "tessera/parallel/packed_weights.h"
 #include "tessera/tensor/flat_buffer.h"
 
 namespace tessera::parallel {
@@ -22,37 +24,47 @@ namespace tessera::parallel {
 /// a rank keeps its own part and those of the ranks that it represents in its group, so that
 /// gathers stay inside the group. Source: Wang et al. 2023, "ZeRO++" (hpZ); Zhang et al. 2022,
 /// "MiCS".
-enum class Residency : std::uint8_t { Replicated, Whole, Sharded };
+///
+/// Packed: every rank has all of them in fewer bits (packed_weights.h), and widens them while they
+/// are used; they are frozen.
+enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed };
 
-/// Memory: numel elements (Sharded: numel / ranks along dp.shard) in memory that peers read, and
-/// numel more in private memory while gathered. Used only on the rank's own thread. post() and
-/// written() are collective.
+/// Memory: numel, Packed that of PackedWeights and numel more while gathered, Sharded numel / ranks
+/// along dp.shard elements in memory that peers read, and numel more in private memory while
+/// gathered. Threads: the rank's own. post() and written() are collective.
 class WorkingWeights {
  public:
   WorkingWeights(comm::World& world,
                  const comm::Group& group,
                  const FlatLayout& layout,
                  DType dtype,
-                 Residency residency);
+                 Residency residency,
+                 PackingOptions packing = {});
   ~WorkingWeights();
   WorkingWeights(WorkingWeights&&) noexcept;
   WorkingWeights& operator=(WorkingWeights&&) = delete;
 
   [[nodiscard]] Residency residency() const { return residency_; }
   [[nodiscard]] bool sharded() const { return residency_ == Residency::Sharded; }
+  /// Not nullptr if they are Packed: what this rank keeps in place of own(), and fills.
+  [[nodiscard]] PackedWeights* packed() const { return packed_.get(); }
+  /// Whether whole() has memory only while gathered.
+  [[nodiscard]] bool comes_and_goes() const { return sharded() || packed_ != nullptr; }
   [[nodiscard]] DType dtype() const { return dtype_; }
-  /// [layout.numel()]. If Sharded, its storage, shared by every view of it, has memory only while
-  /// gathered; tensors that autograd saved become valid again with the next gather.
+  /// [layout.numel()]. Sharded and Packed: its storage, and that of every view of it, has memory
+  /// only while gathered; what autograd saved of it comes back with the next gather.
   [[nodiscard]] const at::Tensor& whole() const { return whole_; }
-  /// The part that this rank writes, [layout.shard_numel()], or [layout.numel()] if Replicated;
-  /// always allocated.
+  /// What this rank writes, [layout.shard_numel()], Replicated [layout.numel()]; always there, but
+  /// undefined where they are Packed.
   [[nodiscard]] const at::Tensor& own() const { return own_; }
 
-  /// Starts the gather of all parts into whole(), unless it is done or under way.
+  /// Begins to gather all parts into whole(), if that is neither done nor under way. Packed: widens
+  /// them.
   void post();
   /// Waits until whole() can be read; posts the gather first if needed.
   void wait();
-  /// If Sharded: frees the memory of whole(), after the collective operations under way have ended.
+  /// Sharded and Packed: the memory of whole() goes back. Collective operations under way end
+  /// first.
   void release();
   /// Waits until this rank may write own(), because peers have read it. Gathered weights are stale
   /// after this.
@@ -75,6 +87,7 @@ class WorkingWeights {
   const comm::Group* replicas_;  ///< Sharded: the ranks that keep the same parts
   DType dtype_;
   Residency residency_;
+  std::unique_ptr<PackedWeights> packed_;
   comm::RegionPtr region_;
   at::Tensor whole_, own_;
   at::Tensor kept_;                   ///< Sharded: one part per replica, including own()

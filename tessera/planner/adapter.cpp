@@ -55,6 +55,37 @@ void take_options(models::AdapterOptions& options,
   options = open_adapter_options(written.from);
   options.from = written.from;
   options.lr_ratio = written.lr_ratio;
+  options.quantize_base = written.quantize_base;
+  options.double_quantization = written.double_quantization;
+}
+
+// How matrices in fewer bits are kept.
+void pack_base(Plan& plan, std::shared_ptr<const models::Adapter> adapter) {
+  const models::AdapterOptions& options = adapter->options;
+  if (adapter->quantized.empty()) return;
+  const bool nf4 = options.quantize_base == models::QuantizedBase::Nf4;
+  plan.weight_layout.packing = {
+      .packing = nf4 ? parallel::Packing::Nf4 : parallel::Packing::Int8,
+      .double_scales = nf4 && options.double_quantization,
+  };
+  std::int64_t numel = 0;
+  for (const auto& info : nn::parameters_of(plan.base->model)) {
+    if (adapter->quantized.contains(info->name)) numel += info->numel();
+  }
+  plan.notes.push_back(fmt::format("adapter.quantize_base: {} of {} parameters are kept in {}{}",
+                                   text::with_commas(numel),
+                                   text::with_commas(plan.base->num_parameters),
+                                   nf4 ? "4 bits" : "8 bits",
+                                   plan.config.model->from
+                                       ? ""
+                                       : "; checkpoints of a base that begins from the seed do not "
+                                         "hold it, and only this run reads them"));
+  // Nobody waits for a copy of packed weights: ahead of their use they would only take memory.
+  if (plan.weight_layout.residency != parallel::Residency::Sharded && !plan.gather.prefetch)
+    plan.gather.prefetch = 0;
+  plan.weight_layout.packed = [adapter = std::move(adapter)](const std::string& name) {
+    return adapter->quantized.contains(name);
+  };
 }
 
 }  // namespace
@@ -86,6 +117,13 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
                  "set it to 1d");
     return;
   }
+  if (!options.double_quantization && options.quantize_base != models::QuantizedBase::Nf4) {
+    problems.add(origins.place("adapter.double_quantization"),
+                 "adapter.double_quantization",
+                 "has no effect without adapter.quantize_base nf4",
+                 "remove it, or set adapter.quantize_base to nf4");
+    return;
+  }
   const models::WeightMap& map = models::families().get(plan.config.model.family()).weight_map;
   auto adapter =
       std::make_shared<const models::Adapter>(models::find_adapter(options, plan.model, map));
@@ -98,6 +136,7 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
                                    text::with_commas(trained),
                                    text::with_commas(plan.base->num_parameters + trained),
                                    adapter->modules.size()));
+  pack_base(plan, adapter);
   plan.adapter = std::move(adapter);
 }
 

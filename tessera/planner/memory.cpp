@@ -16,6 +16,7 @@
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/gather_order.h"
+#include "tessera/parallel/kept_state.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/reduction_options.h"
 #include "tessera/parallel/row_exchange.h"
@@ -37,10 +38,12 @@ constexpr std::int64_t kProcess = std::int64_t{48}
 struct Buffer {
   std::int64_t numel = 0, uses = 0;
   std::int64_t owned = 0;        // elements that the rank updates
-  std::int64_t state_bytes = 0;  // for these elements
+  std::int64_t state_bytes = 0;  // of these
+  std::int64_t wide_bytes = 0;   // in fp32, of those of their states that are kept in fewer bits
   std::int64_t largest = 0;      // elements of a parameter
   bool trained = true, sharded = false;
-  std::int64_t rows = 0, width = 0;  // of a table over the vocabulary, as held by a rank
+  std::int64_t packed = 0;           // bytes that are always there, of weights in fewer bits
+  std::int64_t rows = 0, width = 0;  // of a table over the vocabulary, as a rank holds it
   std::int64_t whole = 0;            // elements of parameters whose direction one rank transforms
   std::int64_t largest_whole = 0;    // of the largest of these
   std::vector<int> blocks;           // blocks of the stage that use it
@@ -48,23 +51,44 @@ struct Buffer {
 
 // True if checkpoints contain frozen parameters; those of an adapter name its base instead.
 bool saves_frozen(const Plan& plan) {
-  return plan.adapter == nullptr || !plan.config.model->from;
+  return plan.adapter == nullptr || (!plan.config.model->from && !plan.weight_layout.packed);
 }
 
-// Bytes of the states of a parameter of which the rank updates `numel` elements; `elements`: dtype
-// of elementwise states. States of rows and columns have one owner among `ranks`.
+// Bytes of the states of a parameter of which the rank updates `numel` elements; `elements`: type
+// of a state that has a value for each of them. `saved`: as a checkpoint holds them. States of rows
+// and columns have one owner among `ranks`.
 std::int64_t state_bytes(const optim::Rule& rule,
                          const ParamInfo& info,
                          std::int64_t numel,
                          DType elements,
-                         std::int64_t ranks) {
+                         std::int64_t ranks,
+                         bool saved = false) {
   const optim::ParamFacts facts = parallel::facts_of(info);
   std::int64_t bytes = 0;
+  std::size_t index = 0;
   for (const optim::StateSpec& state : rule.state(facts)) {
     const std::int64_t count = parallel::state_numel(state, facts, numel);
-    const bool each = state.extent == optim::Extent::Elements;
-    bytes += each ? count * static_cast<std::int64_t>(size_of(elements))
-                  : count * static_cast<std::int64_t>(size_of(state.dtype)) / ranks;
+    const optim::KeptIn kept_in =
+        saved ? optim::KeptIn::Type : optim::kept_in(rule, facts, index++);
+    bytes += state.extent == optim::Extent::Elements
+                 ? parallel::kept_bytes(kept_in, elements, count)
+                 : count * static_cast<std::int64_t>(size_of(state.dtype)) / ranks;
+  }
+  return bytes;
+}
+
+// Bytes in fp32 of the states of elements that are kept in fewer bits.
+std::int64_t wide_bytes(const optim::Rule& rule,
+                        const ParamInfo& info,
+                        std::int64_t numel,
+                        DType elements) {
+  const optim::ParamFacts facts = parallel::facts_of(info);
+  std::int64_t bytes = 0;
+  std::size_t index = 0;
+  for (const optim::StateSpec& state : rule.state(facts)) {
+    const bool narrow =
+        elements != DType::F32 || optim::kept_in(rule, facts, index++) != optim::KeptIn::Type;
+    if (state.extent == optim::Extent::Elements && narrow) bytes += 4 * numel;
   }
   return bytes;
 }
@@ -141,6 +165,8 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
     buffer.uses = std::ssize(buffer.blocks);
     buffer.trained = group.trainable;
     buffer.sharded = group.residency == parallel::Residency::Sharded;
+    if (group.residency == parallel::Residency::Packed)
+      buffer.packed = parallel::packed_bytes(layout, weights.packing);
     for (const Segment& segment : layout.segments()) {
       const ParamInfo& info = *segment.info;
       buffer.largest = std::max(buffer.largest, segment.numel);
@@ -154,6 +180,7 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
                                         owned.of(segment).numel,
                                         plan.kept.states,
                                         plan.zero_stage >= 1 ? plan.data_ranks : 1);
+      buffer.wide_bytes += wide_bytes(*rule, info, owned.of(segment).numel, plan.kept.states);
       if (rule->scope(parallel::facts_of(info)) != optim::Scope::WholeTensor) continue;
       buffer.whole += segment.numel;
       buffer.largest_whole = std::max(buffer.largest_whole, segment.numel);
@@ -169,7 +196,7 @@ std::int64_t most_gathered(const Plan& plan, const std::vector<Buffer>& buffers,
   parallel::GroupsOfBlocks blocks(static_cast<std::size_t>(count));
   std::vector<std::int64_t> numel;
   for (const Buffer& buffer : buffers) {
-    if (!buffer.sharded) continue;
+    if (!buffer.sharded && buffer.packed == 0) continue;
     for (const int block : buffer.blocks)
       blocks[static_cast<std::size_t>(block)].push_back(static_cast<int>(numel.size()));
     numel.push_back(buffer.numel);
@@ -405,21 +432,24 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   const bool narrow_masters = plan.kept.masters != DType::F32;
   const bool masters =
       parallel::has_separate_masters(plan.working, plan.kept.masters, /*local_weights=*/false);
-  const bool narrow_states = plan.kept.states != DType::F32;
+  bool narrow_states = false;
   std::int64_t widest = 0, saved = 0, directions = 0, largest_whole = 0, largest = 0;
   std::int64_t sums = 0, in_rows = 0, largest_sum = 0;  // for gradients
   const bool lends = plan.accumulation == 1 && !(local && n > 1);
   const std::vector<Buffer> buffers = buffers_of(plan, stage);
   for (const Buffer& buffer : buffers) {
-    out.parameters += buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
-    // A frozen parameter has only its working weights, which a save widens if it contains them.
+    out.parameters += buffer.packed > 0
+                          ? buffer.packed
+                          : buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
+    // A frozen parameter has its working weights alone, which a save widens if it holds them.
     const bool own_masters = masters && buffer.trained;
     const bool in_saves = buffer.trained || saves_frozen(plan);
     out.optimizer += buffer.state_bytes + (own_masters ? 4 * buffer.owned : 0);
     if (value < 4 && !own_masters && in_saves) saved += 4 * buffer.owned;
-    if (narrow_states) saved += 2 * buffer.state_bytes;
+    saved += buffer.wide_bytes;
     if (!buffer.trained) continue;
     widest = std::max(widest, std::min(buffer.largest, buffer.owned));
+    narrow_states = narrow_states || buffer.wide_bytes > 0;
     largest = std::max(largest, buffer.largest);
     directions += buffer.whole;
     largest_whole = std::max(largest_whole, buffer.largest_whole);
@@ -487,7 +517,8 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
     const bool trained = info->trainable && !(frozen && frozen(info->name));
     if (!trained && !saves_frozen(plan)) continue;
     bytes += (4 + errors) * info->numel();
-    if (trained) bytes += state_bytes(*rule, *info, info->numel(), DType::F32, /*ranks=*/1);
+    if (!trained) continue;
+    bytes += state_bytes(*rule, *info, info->numel(), DType::F32, /*ranks=*/1, /*saved=*/true);
   }
   return bytes;
 }

@@ -19,6 +19,7 @@
 #include "tessera/planner/adapter.h"
 #include "tessera/planner/auto_values.h"
 #include "tessera/planner/draft.h"
+#include "tessera/planner/embedding_noise.h"
 #include "tessera/planner/key_dialect.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_source.h"
@@ -162,6 +163,7 @@ class Planner {
       if (plan_.tokenizer) attempt("model", [&] { resolve_model(); });
       if (!plan_.model.model.blocks.empty())
         attempt("adapter", [&] { plan_adapter(plan_, problems_, origins_); });
+      plan_embedding_noise(plan_);
     }
     attempt("optimizer.groups", [&] {
       plan_.param_groups = read_param_groups(plan_.config.optimizer.groups, problems_);

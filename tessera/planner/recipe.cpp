@@ -16,6 +16,7 @@
 #include "tessera/launch/launch.h"
 #include "tessera/optim/average.h"
 #include "tessera/optim/compressed.h"
+#include "tessera/optim/eight_bit.h"
 #include "tessera/planner/layer_decay.h"
 
 namespace tessera::planner {
@@ -172,6 +173,11 @@ void check_average(const Plan& plan,
         fmt::format("not built yet: an average of the weights of {}", plan.config.optimizer.type),
         "use AdamW, or remove trainer.ema");
   }
+  if (dynamic_cast<const optim::EightBitRule*>(&rule) != nullptr) {
+    add("trainer.ema",
+        fmt::format("not built yet: an average of the weights of {}", plan.config.optimizer.type),
+        "use AdamW, or remove trainer.ema");
+  }
   if (plan.kept.masters != DType::F32 || plan.kept.states != DType::F32) {
     add("trainer.ema",
         "an average in 16 bits would round small changes away, and weights without fp32 masters "
@@ -279,12 +285,12 @@ std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t s
       "the run of {} steps ends within the warm-up of {}", steps, schedule->warmup_steps());
 }
 
-std::vector<std::string> warnings_of(const Plan& plan) {
+std::vector<std::string> warnings_of(const Plan& plan, int local_ranks) {
   std::vector<std::string> out;
   const int cores = launch::usable_cores();
-  if (plan.ranks > cores) {
+  if (local_ranks > cores) {
     out.push_back(fmt::format("{} ranks share {} {}: fewer ranks would be faster",
-                              plan.ranks,
+                              local_ranks,
                               cores,
                               cores == 1 ? "core" : "cores"));
   }

@@ -34,6 +34,7 @@
 #include "tessera/parallel/shard_store.h"
 #include "tessera/planner/cadence.h"
 #include "tessera/planner/eval_options.h"
+#include "tessera/planner/monitor_options.h"
 #include "tessera/planner/parallel_options.h"
 #include "tessera/planner/param_groups.h"
 #include "tessera/tasks/task.h"
@@ -173,6 +174,7 @@ struct TrainConfig {
   CheckpointOptions checkpoint;
   RunOptions run;
   bool wall_clock_breakdown = false, memory_breakdown = false;
+  MonitorOptions monitors;
   void describe(config::Fields& fields);
 };
 

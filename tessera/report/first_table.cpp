@@ -143,13 +143,43 @@ std::int64_t samples_of_steps(const planner::Plan& plan, std::int64_t in_epoch) 
   return samples + left / steps * in_epoch + left % steps * plan.global_batch;
 }
 
+}  // namespace
+
+double passes_over_data(const planner::Plan& plan, const TableFacts& facts) {
+  if (facts.train_samples <= 0) return 0.0;
+  return static_cast<double>(samples_of_steps(plan, facts.train_samples)) /
+         static_cast<double>(facts.train_samples);
+}
+
+std::string warning_of_passes(const planner::Plan& plan, const TableFacts& facts) {
+  constexpr double kMost = 50;
+  const double passes = passes_over_data(plan, facts);
+  if (passes <= kMost) return "";
+  return fmt::format(
+      "the training reads its data {} times: a model learns such data by heart\n  fix: add data, "
+      "or "
+      "lower trainer.max_steps ({} steps are {:.0f} passes)",
+      text::with_commas(static_cast<std::int64_t>(passes)),
+      text::with_commas(
+          static_cast<std::int64_t>(static_cast<double>(plan.max_steps) * kMost / passes)),
+      kMost);
+}
+
+namespace {
+
 std::string length_line(const planner::Plan& plan, const TableFacts& facts) {
   const auto samples = static_cast<double>(samples_of_steps(plan, facts.train_samples));
-  return fmt::format(
-      "{}, {} tokens, {:.2f} passes over the data",
-      plural(plan.max_steps, "step"),
-      text::count(samples * static_cast<double>(plan.sequence_length)),
-      facts.train_samples > 0 ? samples / static_cast<double>(facts.train_samples) : 0.0);
+  const double tokens = samples * static_cast<double>(plan.sequence_length);
+  std::string out = fmt::format("{}, {} tokens, {:.2f} passes over the data",
+                                plural(plan.max_steps, "step"),
+                                text::count(tokens),
+                                passes_over_data(plan, facts));
+  if (facts.tokens_per_s > 0) {
+    out += fmt::format("; about {} at {} tokens/s, as measured here",
+                       text::duration(tokens / facts.tokens_per_s),
+                       text::count(facts.tokens_per_s));
+  }
+  return out;
 }
 
 std::string optimizer_line(const planner::Plan& plan) {

@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/tasks/embedding_noise.h"
 #include "tessera/tasks/record_task.h"
 #include "tessera/tasks/sft_samples.h"
 #include "tessera/tasks/task.h"
@@ -30,6 +31,7 @@ struct SftOptions {
   Packing packing = Packing::BestFit;
   Truncation truncation = Truncation::KeepStart;
   std::string chat_template;
+  double neftune_alpha = 0.0;
   void describe(config::Fields& fields) {
     fields.choice(
         "loss_on",
@@ -54,14 +56,21 @@ struct SftOptions {
                  chat_template,
                  {.text = "File with a chat template in Jinja, or chatml.",
                   .default_text = "the one of the model's folder"});
+    fields.field("neftune_alpha",
+                 neftune_alpha,
+                 {.text = "Noise on embeddings while training (NEFTune): uniform within alpha / "
+                          "sqrt(tokens of a sample x hidden size); 5 is common.",
+                  .min = 0,
+                  .max = 1e6});
   }
 };
 
-class Sft final : public RecordTask {
+class Sft final : public RecordTask, public EmbeddingNoise {
  public:
   explicit Sft(SftOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] std::string objective() const override { return "causal_lm"; }
+  [[nodiscard]] double noise_alpha() const override { return options_.neftune_alpha; }
   [[nodiscard]] std::vector<std::string> formats() const override {
     std::vector<std::string> out;
     for (const auto& form : kForms)

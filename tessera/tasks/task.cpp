@@ -31,8 +31,8 @@ void TaskOptions::describe(config::Fields& fields) {
       "params",
       params,
       {.text =
-           "Its parameters; of sft: loss_on, packing, truncation, chat_template; of prefer: "
-           "method, reference_free, loss, chat_template; of reward: centering, margin, "
+           "Its parameters; of sft: loss_on, packing, truncation, chat_template, neftune_alpha; of "
+           "prefer: method, reference_free, loss, chat_template; of reward: centering, margin, "
            "chat_template; of classify: "
            "text_field, text_pair_field, label_field, labels, multi_label, balance; of regression: "
            "text_field, text_pair_field, label_field, numbers; of tag: tokens_field, tags_field, "

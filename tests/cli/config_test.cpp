@@ -39,6 +39,7 @@ constexpr const char* kDeepSpeedFile = R"({
   "optimizer": {"type": "AdamW", "params": {"lr": 3e-5, "betas": [0.8, 0.999]}},
   "zero_optimization": {"stage": 2, "overlap_comm": true, "allgather_bucket_size": 5e8},
   "tensorboard": {"enabled": true, "output_path": "logs"},
+  "curriculum_learning": {"enabled": true},
 })";
 
 TEST_F(ConfigCommand, ExplainsAFileWithoutModelOrData) {
@@ -55,7 +56,8 @@ TEST_F(ConfigCommand, ExplainsAFileWithoutModelOrData) {
   EXPECT_THAT(o.out, ContainsRegex("optimizer.params.eps +1e-08 +default"));
   EXPECT_THAT(o.out,
               ContainsRegex("zero_optimization.overlap_comm +true +.*prefetched one block ahead"));
-  EXPECT_THAT(o.out, ContainsRegex("tensorboard.enabled +true +.*refused: not built yet"));
+  EXPECT_THAT(o.out, ContainsRegex("curriculum_learning.enabled +true +.*refused: not built yet"));
+  EXPECT_THAT(o.out, ContainsRegex("tensorboard.output_path +\"?logs\"? +.*ds.json:9:"));
   EXPECT_THAT(o.out, ContainsRegex("stage3_model_persistence_threshold +no limit +default"));
   EXPECT_THAT(o.out, HasSubstr("data.train: is missing"));
 }
@@ -188,7 +190,7 @@ TEST_F(ConfigCommand, ConvertsToWhatTrainReads) {
   const std::string converted = write("my.json", o.out);
 
   EXPECT_EQ(o.code, 0);
-  EXPECT_THAT(o.err, AllOf(HasSubstr("overlap_comm"), HasSubstr("tensorboard.enabled")));
+  EXPECT_THAT(o.err, AllOf(HasSubstr("overlap_comm"), HasSubstr("curriculum_learning.enabled")));
   EXPECT_EQ(run_program({"config", "explain", converted, "--strict"}).code, 0);
 }
 
@@ -222,7 +224,8 @@ TEST_F(ConfigCommand, TellsRefusalsWhereItTellsNothingElse) {
 
   EXPECT_EQ(o.code, 2);
   EXPECT_EQ(o.out, "");
-  EXPECT_THAT(o.err, AllOf(HasSubstr("tensorboard.enabled: not built yet"), HasSubstr("ds.json")));
+  EXPECT_THAT(o.err,
+              AllOf(HasSubstr("curriculum_learning.enabled: not built yet"), HasSubstr("ds.json")));
 }
 
 // The folder has no tokenizer, so that the model itself cannot be created.

@@ -45,6 +45,28 @@ TEST(ForeignFlags, DeepSpeedChatsAdapterIsScaledByItsRank) {
             R"({"adapter":{"exclude":"(?!.*decoder\\.layers\\.).*"}})");
 }
 
+TEST(ForeignFlags, SayWhereATrainingIsShown) {
+  EXPECT_EQ(
+      set_by({"--report_to", "tensorboard,wandb", "--logging_dir", "logs"}),
+      R"({"tensorboard":{"enabled":true,"tags":"huggingface","output_path":"logs","job_name":""},)"
+      R"("wandb":{"enabled":true,"tags":"huggingface","project":"huggingface"}})");
+  EXPECT_EQ(set_by({"--report-to=none"}), "{}");
+  EXPECT_EQ(set_by({"--tensorboard-dir", "tb", "--wandb-project", "p", "--wandb-exp-name", "e"}),
+            R"({"tensorboard":{"enabled":true,"output_path":"tb","job_name":""},)"
+            R"("wandb":{"enabled":true,"project":"p","name":"e"}})");
+}
+
+TEST(ForeignFlags, NeverRefuseAMonitorThatTheyDoNotKnow) {
+  std::vector<std::string> words = {"--report_to", "mlflow", "--logging_first_step"};
+
+  const ForeignFlags flags = take_foreign_flags(words);
+
+  EXPECT_THAT(flags.settings, testing::IsEmpty());
+  EXPECT_THAT(
+      flags.notes,
+      ElementsAre(testing::HasSubstr("mlflow"), testing::HasSubstr("--logging_first_step")));
+}
+
 TEST(ForeignFlags, MaxStepsBelowZeroMeansNone) {
   EXPECT_EQ(set_by({"--max_steps", "-1"}), "{}");
   EXPECT_EQ(set_by({"--max_steps", "5"}), R"({"trainer":{"max_steps":5}})");

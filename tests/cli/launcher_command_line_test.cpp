@@ -179,21 +179,101 @@ TEST_F(LauncherCommandLine, SuggestsToConvertAConfigurationInPython) {
   EXPECT_EQ(fix_of({"train", path("main.py")}), "type: tessera train CONFIG");
 }
 
-TEST_F(LauncherCommandLine, RejectsFlagsOfPdsh) {
-  for (const char* flag : {"--launcher=pdsh", "--hostfile=/job/hostfile", "--launcher_args=-w x"}) {
-    EXPECT_THAT(fix_of({"train", path("ds.json"), flag}),
-                AllOf(HasSubstr("remove it"), HasSubstr("without ssh, pdsh or a hostfile")))
-        << flag;
-  }
-  EXPECT_THAT(fix_of({"train", "-H", "hosts", path("ds.json")}), HasSubstr("-n 2"));
+TEST_F(LauncherCommandLine, NotesThatFlagsOfSshHaveNoEffectOnOneHost) {
+  const Outcome o = run_program({"train",
+                                 path("ds.json"),
+                                 "--launcher=pdsh",
+                                 "--launcher_args",
+                                 "-w x",
+                                 "--ssh_port=2222",
+                                 "--no_ssh_check",
+                                 "--num_nodes",
+                                 "1",
+                                 "--dry-run"});
+
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.err,
+              AllOf(HasSubstr("--launcher has no effect here"),
+                    HasSubstr("--launcher_args has no effect"),
+                    HasSubstr("--ssh_port has no effect"),
+                    HasSubstr("--no_ssh_check has no effect")));
 }
 
-TEST_F(LauncherCommandLine, RejectsFlagsOfSsh) {
-  EXPECT_THAT(fix_of({"train", path("ds.json"), "--ssh_port", "2222"}), HasSubstr("without ssh"));
-  EXPECT_THAT(fix_of({"train", path("ds.json"), "--force_multi"}), HasSubstr("without ssh"));
-  EXPECT_THAT(fix_of({"train", path("ds.json"), "--include", "localhost:0,1"}), HasSubstr("-n 2"));
-  EXPECT_THAT(fix_of({"train", path("ds.json"), "--num_nodes", "2"}), HasSubstr("this host"));
-  expect_understood({"train", path("ds.json"), "--no_ssh_check", "--num_nodes", "1"});
+TEST_F(LauncherCommandLine, TakesSlotsOfThisHostAsRanks) {
+  files::write_atomic(folder_.path() / "hosts", "# this one\nlocalhost slots=2\n");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--hostfile", path("hosts")},
+        {"-H", path("hosts"), "--include=localhost:0,1"},
+        {"--include", "localhost:0,1"},
+        {"-i", "localhost:4,5"},
+        {"--hostfile", path("hosts"), "--num_nodes", "1", "--num_gpus", "2"}}) {
+    std::vector<std::string> line = {"train", path("ds.json"), "--dry-run"};
+    line.insert(line.end(), words.begin(), words.end());
+
+    const Outcome o = run_program(line);
+
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_THAT(o.out, HasSubstr("layout      2 ranks")) << words[1];
+  }
+  expect_understood({"train", path("ds.json"), "--include", "localhost:1"});
+}
+
+TEST_F(LauncherCommandLine, SaysThatAHostfileDoesNotExist) {
+  const Outcome o =
+      run_program({"train", path("ds.json"), "--hostfile", path("none"), "--dry-run"});
+
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.err, HasSubstr("none does not exist: the ranks run on this host alone"));
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--num_nodes", "2"}), HasSubstr("--hostfile FILE"));
+}
+
+TEST_F(LauncherCommandLine, RefusesFiltersThatMeanNothing) {
+  files::write_atomic(folder_.path() / "hosts", "localhost slots=2\n");
+  const auto refused = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> line = {"train", path("ds.json"), "-H", path("hosts")};
+    line.insert(line.end(), words.begin(), words.end());
+    const Outcome o = run_program(line);
+    EXPECT_EQ(o.code, 2) << o.out;
+    return o.err;
+  };
+
+  EXPECT_THAT(refused({"-i", "localhost", "-e", "localhost:0"}), HasSubstr("exclude each other"));
+  EXPECT_THAT(refused({"-i", "worker-0"}), HasSubstr("there is no host worker-0"));
+  EXPECT_THAT(refused({"-i", "localhost:2"}), HasSubstr("has no slot 2"));
+  EXPECT_THAT(refused({"-n", "3"}), HasSubstr("has 2 slots"));
+  EXPECT_THAT(refused({"-i", "localhost:0", "-n", "1"}), HasSubstr("--num_gpus"));
+  EXPECT_THAT(refused({"--launcher", "rsh"}), HasSubstr("there is no such launcher"));
+  EXPECT_THAT(refused({"--bind_core_list", "1-"}), HasSubstr("--bind_core_list 1-"));
+  EXPECT_THAT(refused({"--hostfile", "other"}), HasSubstr("two different values"));
+  EXPECT_THAT(refused({"--include"}), HasSubstr("the value is missing"));
+}
+
+TEST_F(LauncherCommandLine, SaysWhichRanksRunOnWhichHost) {
+  files::write_atomic(folder_.path() / "hosts", "node-0 slots=2\nnode-1 slots=4\n");
+
+  const Outcome o = run_program(
+      {"train", path("ds.json"), "-H", path("hosts"), "-i", "node-0@node-1:1,3", "--dry-run"});
+
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.out,
+              AllOf(HasSubstr("host        node-0: ranks 0-1\n"),
+                    HasSubstr("host        node-1: ranks 2-3\n"),
+                    HasSubstr("layout      4 ranks")));
+}
+
+TEST_F(LauncherCommandLine, RefusesLaunchersThatAreNotBuiltAndHostsWithoutANumber) {
+  files::write_atomic(folder_.path() / "hosts", "node-0 slots=2\nnode-1 slots=2\n");
+  const std::vector<std::string> line = {"train", path("ds.json"), "-H", path("hosts")};
+  const auto with = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), line.begin(), line.end());
+    return words;
+  };
+
+  EXPECT_THAT(fix_of(with({"--launcher", "openmpi"})), HasSubstr("mpirun -n 4 tessera train"));
+  EXPECT_THAT(fix_of(with({"--launcher=none"})), HasSubstr("--node_rank 0"));
+  EXPECT_THAT(fix_of(with({"--no_ssh"})), HasSubstr("--node_rank 0"));
+  EXPECT_THAT(fix_of(with({"--node_rank", "2"})), HasSubstr("choose 0 to 1"));
+  EXPECT_THAT(fix_of(with({"--node_rank", "1"})), HasSubstr("--master_addr"));
 }
 
 TEST_F(LauncherCommandLine, AcceptsAConfigurationInBase64) {

@@ -3,6 +3,8 @@
 #include "tessera/engine/generate.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -11,6 +13,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "tessera/base/error.h"
 #include "tessera/engine/open_model.h"
 
 namespace tessera::test {
@@ -94,6 +97,56 @@ TEST_F(Samples, AreAllTheSameWhereNothingIsDrawn) {
     EXPECT_EQ(told, alone.tokens);
     for (const engine::Generated& one : all)
       EXPECT_EQ(one.tokens, alone.tokens);
+  });
+}
+
+/// From nothing to more than the model's positions.
+std::vector<engine::Generator::Asked> unequal_prompts() {
+  std::vector<engine::Generator::Asked> out;
+  for (const std::size_t length : {3U, 0U, 16U, 1U, 29U, 7U, 15U}) {
+    std::vector<std::int32_t> ids;
+    for (std::size_t i = 0; i < length; ++i)
+      ids.push_back(97 + static_cast<std::int32_t>((i * 7 + length) % 26));
+    out.push_back({ids, 5 + length});
+  }
+  return out;
+}
+
+void expect_each_as_alone(engine::Generator& generator,
+                          const engine::GenerateOptions& options,
+                          int at_once) {
+  const auto asked = unequal_prompts();
+  std::vector<int> told(asked.size(), 0);
+
+  generator.run_prompts(asked, options, at_once, [&](std::size_t number, auto made) {
+    ++told.at(number);
+    engine::GenerateOptions alone = options;
+    alone.seed = asked[number].seed;
+    const engine::Generated one = generator.run_ids(asked[number].prompt, alone, {});
+    EXPECT_EQ(made.tokens, one.tokens) << "prompt " << number << ", " << at_once << " at once";
+    EXPECT_EQ(made.text, one.text);
+    EXPECT_EQ(made.ended, one.ended);
+  });
+
+  EXPECT_EQ(told, std::vector<int>(asked.size(), 1));
+}
+
+TEST_F(Samples, OfPromptsOfDifferentLengthsAreWhatEachMakesAlone) {
+  options_.sampler.temperature = 2.0;
+  with_generator([&](engine::Generator& generator) {
+    for (const int at_once : {1, 3, 7, 100})
+      expect_each_as_alone(generator, options_, at_once);
+    options_.rules.repetition_penalty = 1.3;
+    expect_each_as_alone(generator, options_, 4);
+    options_.max_new_tokens = 0;
+    expect_each_as_alone(generator, options_, 4);
+  });
+}
+
+TEST_F(Samples, OfPromptsNeedRoomForAtLeastOneText) {
+  with_generator([&](engine::Generator& generator) {
+    EXPECT_THROW(generator.run_prompts(unequal_prompts(), options_, 0, [](std::size_t, auto) {}),
+                 Error);
   });
 }
 

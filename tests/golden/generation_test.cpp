@@ -6,26 +6,20 @@
 #include <limits>
 
 #include "golden/golden.h"
-#include "support/model_runner.h"
+#include "golden/recorded_generator.h"
 #include <gtest/gtest.h>
 
 #include "tessera/engine/generate.h"
 #include "tessera/engine/logits_rules.h"
-#include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
 
 namespace tessera {
 namespace {
 
+using golden::ids_of;
+
 constexpr double kProcessors = 1e-12, kScores = 1e-5;
 constexpr double kRemoved = -std::numeric_limits<double>::infinity();
-
-std::vector<std::int32_t> ids_of(const json::Value& list) {
-  std::vector<std::int32_t> out;
-  for (const json::Value& id : list.items())
-    out.push_back(static_cast<std::int32_t>(id.as_integer().value()));
-  return out;
-}
 
 /// null: removed.
 std::vector<double> row_of(const json::Value& list) {
@@ -96,25 +90,6 @@ TEST(GoldenGeneration, RulesChangeLogitsAsPublished) {
     }
   }
 }
-
-/// A tokenizer of ids without text; no id ends a text.
-class Ids final : public data::Tokenizer {
- public:
-  explicit Ids(std::int64_t size) : size_(size) {}
-  [[nodiscard]] std::string name() const override { return "ids"; }
-  [[nodiscard]] std::int64_t size() const override { return size_; }
-  [[nodiscard]] std::int32_t end_of_text() const override {
-    return static_cast<std::int32_t>(size_);
-  }
-  void encode(std::string_view /*text*/,
-              std::vector<std::int32_t>& /*out*/,
-              bool /*special*/) const override {}
-  [[nodiscard]] std::string_view bytes_of(std::int32_t /*id*/) const override { return {}; }
-  [[nodiscard]] std::string fingerprint() const override { return "ids"; }
-
- private:
-  std::int64_t size_;
-};
 
 engine::GenerateOptions options_of(const json::Value& one) {
   engine::GenerateOptions options;
@@ -189,26 +164,12 @@ TEST(GoldenGeneration, TextsAndBeamsAreThoseOfTransformers) {
     const auto folder = (file.parent_path() / model->as_string()).lexically_normal();
     if (!golden::fs::exists(folder / "config.json")) continue;
     const json::Value config = golden::read_json(folder / "config.json");
-    const std::string& kind = config.find("model_type")->as_string();
-    if (!models::families().has(kind)) continue;
+    if (!models::families().has(config.find("model_type")->as_string())) continue;
     SCOPED_TRACE(file.filename().string());
-    const models::Family& family = models::families().get(kind);
-    config::Problems problems;
-    const models::ModelOptions model_options = models::options_from_hf(config);
-    const models::Resolved resolved = models::resolve(
-        model_options, *model_options->vocab_size, std::nullopt, problems, config::Origins());
-    problems.raise();
-    test::ModelRunner runner(resolved.model);
-    const models::WeightSource source = interop::weights_from_hf(folder, family, resolved);
-    runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
-      source(info, 0, info.numel(), out.data_ptr<float>());
-    });
-    parallel::Executor executor(runner.instance(), {}, {}, nullptr);
-    const Ids tokenizer(resolved.vocab_size);
-    engine::Generator generator(executor, tokenizer, resolved);
+    golden::RecordedGenerator loaded(folder);
 
     for (const json::Value& one : golden::at(record, "cases").items())
-      compare(generator, one);
+      compare(loaded.generator, one);
     ++compared;
   }
   EXPECT_GT(compared, 0) << "no texts of a supported model in " << golden::folder();

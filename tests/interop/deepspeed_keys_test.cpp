@@ -35,6 +35,10 @@ const std::vector<std::string> kOwn = {"model",
                                        "bf16.enabled",
                                        "zero_optimization",
                                        "zero_optimization.stage",
+                                       "tensorboard",
+                                       "tensorboard.enabled",
+                                       "comet",
+                                       "comet.enabled",
                                        "checkpoint",
                                        "checkpoint.every"};
 
@@ -132,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "zero_optimization.zero_quantized_weights"),
         std::pair(R"({"seq_parallel_communication_data_type": "fp16"})",
                   "seq_parallel_communication_data_type"),
-        std::pair(R"({"tensorboard": {"enabled": true}})", "tensorboard.enabled"),
+        std::pair(R"({"curriculum_learning": {"enabled": true}})", "curriculum_learning.enabled"),
         std::pair(
             R"({"compression_training": {"row_pruning": {"shared_parameters": {"enabled": true}}}})",
             "compression_training.row_pruning.shared_parameters.enabled")));
@@ -158,6 +162,20 @@ TEST(DeepSpeedKeys, OffloadToTheHostIsWhereThingsAre) {
               ElementsAre("zero_optimization.offload_optimizer.device",
                           "zero_optimization.offload_optimizer.pin_memory"));
   EXPECT_EQ(t.left, json::parse(R"({"zero_optimization": {"stage": 2}})", "x"));
+}
+
+// What only watches never stops a training.
+TEST(DeepSpeedKeys, OfMonitorsAndProfilersAreNeverRefused) {
+  const Taken t = take(R"({"tensorboard": {"enabled": true, "output_path": "logs", "job_name": "j"},
+      "csv_monitor": {"enabled": true}, "wandb": {"enabled": true, "project": "p"},
+      "comet": {"enabled": true, "api_key": "secret", "online": true},
+      "flops_profiler": {"enabled": true, "profile_step": 1}, "comms_logger": {"enabled": true},
+      "wall_clock_breakdown": true, "memory_breakdown": true, "dump_state": true})");
+
+  EXPECT_EQ(t.problems, "");
+  for (const planner::TakenKey& key : t.accepted)
+    EXPECT_THAT(planner::note_of(key), testing::Not(HasSubstr("secret")));
+  EXPECT_EQ(t.left.find("comet")->find("api_key"), nullptr);
 }
 
 TEST(DeepSpeedKeys, WithoutMeaningAreToldOnceEach) {

@@ -28,8 +28,21 @@ class DetectLauncher : public testing::Test {
                              "LOCAL_RANK",
                              "LOCAL_WORLD_SIZE",
                              "LOCAL_SIZE",
+                             "GROUP_RANK",
                              "GROUP_WORLD_SIZE",
+                             "CROSS_RANK",
                              "CROSS_SIZE",
+                             "KUBERNETES_SERVICE_HOST",
+                             "SM_HOSTS",
+                             "SM_CURRENT_HOST",
+                             "SLURM_NODEID",
+                             "SLURM_STEP_TASKS_PER_NODE",
+                             "SLURM_TASKS_PER_NODE",
+                             "JSM_NAMESPACE_RANK",
+                             "JSM_NAMESPACE_SIZE",
+                             "JSM_NAMESPACE_LOCAL_RANK",
+                             "JSM_NAMESPACE_LOCAL_SIZE",
+                             "LSB_JOBID",
                              "MASTER_ADDR",
                              "MASTER_PORT",
                              "TORCHELASTIC_RUN_ID",
@@ -166,12 +179,16 @@ TEST_F(DetectLauncher, IgnoresAnAllocationWithoutAStep) {
 
 TEST_F(DetectLauncher, RefusesARankAndASizeWithoutTheLocalOnes) {
   const Error one = refusal(without(kTorchrun, "LOCAL_RANK"));
-  const Error both = refusal(with(kPort, {{"RANK", "1"}, {"WORLD_SIZE", "2"}}));
+  const Error both = refusal({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  const Error pmi = refusal({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
 
   EXPECT_EQ(one.kind(), Error::Kind::Config);
   EXPECT_THAT(one.what(), HasSubstr("RANK=1 and WORLD_SIZE=2, but not LOCAL_RANK"));
   EXPECT_THAT(both.what(), HasSubstr("but not LOCAL_RANK and LOCAL_WORLD_SIZE"));
   EXPECT_THAT(both.fix(), HasSubstr("unset RANK WORLD_SIZE"));
+  EXPECT_EQ(pmi.kind(), Error::Kind::Config);
+  EXPECT_THAT(pmi.what(),
+              HasSubstr("PMI_RANK=1 and PMI_SIZE=2, but not MPI_LOCALRANKID and MPI_LOCALNRANKS"));
 }
 
 TEST_F(DetectLauncher, IgnoresARankWithoutASizeAndARankAlone) {
@@ -198,16 +215,85 @@ TEST_F(DetectLauncher, RefusesWhatIsNoNumber) {
   EXPECT_THAT(error.text(), HasSubstr("RANK=one"));
 }
 
-TEST_F(DetectLauncher, RefusesSeveralHosts) {
-  for (const Variables& variables : {with(kTorchrun, {{"WORLD_SIZE", "4"}}),
-                                     with(kTorchrun, {{"GROUP_WORLD_SIZE", "2"}}),
-                                     with(kSrun, {{"SLURM_LOCALID", "0"}}),
-                                     with(kSrun, {{"SLURM_STEP_NUM_NODES", "2"}}),
-                                     with(kMpirun, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}})}) {
+TEST_F(DetectLauncher, FindsSeveralHosts) {
+  const Variables third = {{"SLURM_PROCID", "5"},
+                           {"SLURM_NTASKS", "7"},
+                           {"SLURM_LOCALID", "1"},
+                           {"SLURM_NODEID", "1"},
+                           {"SLURM_STEP_NUM_NODES", "2"},
+                           {"SLURM_STEP_TASKS_PER_NODE", "4,3"}};
+  struct Expected {
+    Variables variables;
+    int first, local;
+  };
+  for (const Expected& expected :
+       {Expected{
+            with(kTorchrun, {{"WORLD_SIZE", "4"}, {"RANK", "3"}, {"GROUP_WORLD_SIZE", "2"}}), 2, 2},
+        Expected{with(kDeepSpeed, {{"WORLD_SIZE", "4"}, {"CROSS_SIZE", "2"}, {"CROSS_RANK", "0"}}),
+                 0,
+                 2},
+        Expected{
+            with(kMpirun, {{"OMPI_COMM_WORLD_SIZE", "6"}, {"OMPI_COMM_WORLD_RANK", "3"}}), 3, 3},
+        Expected{with(kSrun, third), 4, 3},
+        Expected{{{"JSM_NAMESPACE_RANK", "3"},
+                  {"JSM_NAMESPACE_SIZE", "4"},
+                  {"JSM_NAMESPACE_LOCAL_RANK", "1"},
+                  {"JSM_NAMESPACE_LOCAL_SIZE", "2"}},
+                 2,
+                 2},
+        Expected{with(kMpiexec, {{"PMI_SIZE", "4"}, {"PMI_RANK", "2"}}), 2, 2}}) {
+    const auto found = detect(expected.variables);
+
+    ASSERT_TRUE(found);
+    EXPECT_TRUE(found->several_hosts()) << found->name;
+    EXPECT_EQ(found->first_rank(), expected.first) << found->name;
+    EXPECT_EQ(found->local_world_size, expected.local) << found->name;
+  }
+}
+
+TEST_F(DetectLauncher, TakesTorchsVariablesAloneAsOneRankOnEachHost) {
+  const Variables plain = with(kPort, {{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+
+  const auto found = detect(plain);
+
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_EQ(found->world_size, 2);
+  EXPECT_EQ(found->local_world_size, 1);
+  EXPECT_EQ(detect(with(plain, {{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}}))->name, "Kubernetes");
+  EXPECT_FALSE(detect(with(kPort, {{"RANK", "0"}, {"WORLD_SIZE", "1"}})));
+}
+
+TEST_F(DetectLauncher, KnowsSageMaker) {
+  const Variables hosts = {{"SM_HOSTS", R"(["algo-1","algo-2"])"}, {"SM_CURRENT_HOST", "algo-2"}};
+
+  const auto found = detect(hosts);
+
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_EQ(found->world_size, 2);
+  EXPECT_THAT(refusal(with(hosts, {{"SM_CURRENT_HOST", "algo-3"}})).text(),
+              HasSubstr("SM_CURRENT_HOST=algo-3"));
+  EXPECT_FALSE(detect(with(hosts, {{"SM_HOSTS", R"(["algo-2"])"}})));
+}
+
+TEST_F(DetectLauncher, SaysWhichOtherLauncherIsIgnored) {
+  EXPECT_THAT(detect(with(kSrun, kTorchrun))->ignored, testing::ElementsAre("srun"));
+  EXPECT_TRUE(detect(kTorchrun)->ignored.empty());
+}
+
+TEST_F(DetectLauncher, RefusesNumbersOfHostsThatContradictTheRanks) {
+  for (const Variables& variables :
+       {with(kTorchrun, {{"GROUP_WORLD_SIZE", "2"}}),
+        with(kTorchrun, {{"WORLD_SIZE", "4"}, {"GROUP_WORLD_SIZE", "1"}}),
+        with(kTorchrun, {{"WORLD_SIZE", "4"}, {"GROUP_WORLD_SIZE", "2"}, {"GROUP_RANK", "2"}}),
+        with(kSrun, {{"SLURM_LOCALID", "0"}}),
+        with(kSrun, {{"SLURM_STEP_NUM_NODES", "2"}}),
+        with(kSrun, {{"SLURM_NODEID", "3"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}})}) {
     const Error error = refusal(variables);
 
-    EXPECT_EQ(error.kind(), Error::Kind::Unsupported);
-    EXPECT_THAT(error.text(), HasSubstr("not built yet"));
+    EXPECT_EQ(error.kind(), Error::Kind::Config);
+    EXPECT_THAT(error.text(), HasSubstr("contradicts itself"));
   }
 }
 

@@ -346,7 +346,7 @@ Connection arrive(int rank, int ranks, const std::string& job) {
   Connection host(connect_to(socket_name(job), now_s() + 20.0));
   Hello hello;
   hello.rank = rank;
-  hello.world_size = ranks;
+  hello.world_size = hello.world = ranks;
   host.send(&hello, sizeof(hello));
   return host;
 }

@@ -54,6 +54,24 @@ TEST(AtenBackend, IsFoundByItsNameAndByDevicesWithoutKernelsOfTheirOwn) {
   EXPECT_EQ(&backend(c10::Device(c10::DeviceType::CUDA)), &aten_backend());
 }
 
+TEST(AtenBackend, AgreesOnFourBitsToTheBit) {
+  const at::Tensor x = random({3 * 64 + 10}, 4) * random({3 * 64 + 10}, 5);
+  const auto codes = [&](const Backend& b) -> Results {
+    const at::Tensor four = at::empty({4 * 32}, at::kByte), scales = at::empty({4}, at::kFloat);
+    b.narrow_nf4(x, four, scales);
+    return {four, scales};
+  };
+  expect_same_bits(codes);
+  const Results four = codes(cpu_backend());
+  for (const at::ScalarType dtype : kDtypes) {
+    expect_same_bits([&](const Backend& b) -> Results {
+      const at::Tensor out = at::empty({x.numel()}, dtype);
+      b.widen_nf4(four[0], four[1], out);
+      return {out};
+    });
+  }
+}
+
 TEST(AtenBackend, AgreesOnActivations) {
   // gelu takes the exponential of up to this number, whose rounding it multiplies.
   constexpr std::int64_t kExponent = 26;

@@ -191,7 +191,7 @@ TEST(Plans, TellOfKeysWithoutAMeaningAndWarnOfCrowdedCores) {
 
   ASSERT_EQ(plan.notes.size(), 1U);
   EXPECT_THAT(plan.notes[0], HasSubstr("prescale_gradients"));
-  EXPECT_THAT(warnings_of(plan), Contains(HasSubstr("1024 ranks share")));
+  EXPECT_THAT(warnings_of(plan, plan.ranks), Contains(HasSubstr("1024 ranks share")));
 }
 
 TEST(Plans, AScheduleWithoutParametersNamesWhatToChange) {

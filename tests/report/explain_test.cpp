@@ -153,13 +153,13 @@ TEST(Explained, SizesAreResolvedOnceThereIsAModel) {
 
 TEST(Explained, KeysThatTrainWouldRefuseSayWhy) {
   const Explanation e = explain(R"({"train_batch_size": 4, "steps_per_print": 0,
-      "tensorboard": {"enabled": true}, "zero_optimization": {"stage": 7}})");
+      "curriculum_learning": {"enabled": true}, "zero_optimization": {"stage": 7}})");
 
   EXPECT_THAT(key_of(e, "steps_per_print").refused, HasSubstr("at least 1"));
   EXPECT_EQ(key_of(e, "steps_per_print").text, "0");
   EXPECT_THAT(key_of(e, "zero_optimization.stage").refused, HasSubstr("at most 3"));
   ASSERT_THAT(e.refused, SizeIs(1));
-  EXPECT_EQ(e.refused[0].path, "tensorboard.enabled");
+  EXPECT_EQ(e.refused[0].path, "curriculum_learning.enabled");
   EXPECT_EQ(e.refused[0].text, "true");
   EXPECT_THAT(e.refused[0].refused, AllOf(HasSubstr("not built yet"), HasSubstr("instead: ")));
   EXPECT_FALSE(e.trains());

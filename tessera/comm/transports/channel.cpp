@@ -50,8 +50,12 @@ std::string describe(const Signature& signature) {
   return text + fmt::format(" of {} {}", signature.count, name(signature.dtype));
 }
 
-ChannelContext::ChannelContext(int own_rank, Arenas all, ControlPage& page)
-    : rank(own_rank), control(page), arenas(std::move(all)) {
+ChannelContext::ChannelContext(int own_rank,
+                               Arenas all,
+                               ControlPage& page,
+                               std::pair<int, int> local)
+    : rank(own_rank), control(page), arenas(std::move(all)), local_(local) {
+  if (local_.second == 0) local_ = {0, arenas.ranks()};
   arena = std::make_shared<Arena>(arenas.share(rank), sizeof(ArenaHeader));
   publish_cores();
 }
@@ -82,8 +86,9 @@ void ChannelContext::publish_cores() {
 bool ChannelContext::one_core_each() {
   if (cores_ != Cores::Unknown) return cores_ == Cores::Enough;
   std::array<std::uint64_t, 16> words{};
-  int quota = arenas.ranks();
-  for (int peer = 0; peer < arenas.ranks(); ++peer) {
+  const auto [first, ranks] = local_;
+  int quota = ranks;
+  for (int peer = first; peer < first + ranks; ++peer) {
     const ArenaHeader& theirs = header(peer);
     if (theirs.ready.load(std::memory_order_acquire) == 0) return false;
     for (std::size_t i = 0; i < words.size(); ++i)
@@ -94,7 +99,7 @@ bool ChannelContext::one_core_each() {
   int cores = 0;
   for (const std::uint64_t word : words)
     cores += std::popcount(word);
-  cores_ = std::min(cores, quota) >= arenas.ranks() ? Cores::Enough : Cores::Few;
+  cores_ = std::min(cores, quota) >= ranks ? Cores::Enough : Cores::Few;
   return cores_ == Cores::Enough;
 }
 

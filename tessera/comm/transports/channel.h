@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/control_page.h"
@@ -18,14 +19,16 @@ namespace tessera::comm {
 /// State that all channels and operations of a rank share. It outlives the transport while
 /// operations live.
 struct ChannelContext {
-  ChannelContext(int own_rank, Arenas all, ControlPage& page);
+  /// `local`: the first rank of this host and the number of its ranks; all ranks if it is {0, 0}.
+  ChannelContext(int own_rank, Arenas all, ControlPage& page, std::pair<int, int> local = {0, 0});
 
   ArenaHeader& header(int peer) { return *reinterpret_cast<ArenaHeader*>(arenas.of(peer).base()); }
   std::byte* address(int peer, std::uint64_t offset) { return arenas.of(peer).base() + offset; }
   [[nodiscard]] bool aborted() const { return control.aborted.load() != 0; }
   /// Breaks the world with `error` and throws it.
   [[noreturn]] void fail(const Error& error);
-  /// Returns whether every rank may have a processor to itself; false while a rank has not arrived.
+  /// Returns whether every rank of this host may have a processor to itself; false while a rank has
+  /// not arrived.
   bool one_core_each();
 
   int rank;
@@ -36,6 +39,7 @@ struct ChannelContext {
 
  private:
   void publish_cores();
+  std::pair<int, int> local_;
   enum class Cores { Unknown, Enough, Few } cores_ = Cores::Unknown;
 };
 
@@ -50,6 +54,7 @@ class Channel {
   [[nodiscard]] int rank_of(int member) const { return ranks_[static_cast<std::size_t>(member)]; }
   [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }
   [[nodiscard]] std::uint64_t members_hash() const { return members_; }
+  [[nodiscard]] std::uint64_t key() const { return key_; }
 
   std::uint64_t next_sequence() { return next_++; }
   /// Returns this rank's slot of an operation; its ring is created on first use.

@@ -12,6 +12,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/text.h"
+#include "tessera/base/trace.h"
 #include "tessera/comm/copy.h"
 #include "tessera/comm/doorbell.h"
 #include "tessera/comm/transports/local.h"
@@ -64,7 +65,8 @@ class PullTransport::PulledWork final : public Work {
       : transport_(transport),
         context_(transport.context_),
         operation_(std::move(operation)),
-        exceptions_(std::uncaught_exceptions()) {}
+        exceptions_(std::uncaught_exceptions()),
+        posted_(trace::heard() ? now_s() : 0) {}
   ~PulledWork() override {
     if (operation_->complete()) return;
     operation_->cancel();
@@ -78,21 +80,50 @@ class PullTransport::PulledWork final : public Work {
   PulledWork(const PulledWork&) = delete;
   PulledWork& operator=(const PulledWork&) = delete;
   bool done() override { return transport_.done(*operation_); }
-  void wait() override { transport_.wait(*operation_); }
+  void wait() override {
+    if (posted_ == 0) return transport_.wait(*operation_);
+    const double begin = now_s();
+    transport_.wait(*operation_);
+    tell(trace::Kind::Wait, begin);
+    tell(trace::Kind::Collective, std::exchange(posted_, 0));
+  }
   void wait_reusable() override { transport_.wait_reusable(*operation_); }
 
  private:
+  void tell(trace::Kind kind, double begin) const {
+    trace::tell({.kind = kind,
+                 .name = comm::name(operation_->kind()),
+                 .detail = operation_->site(),
+                 .begin = begin,
+                 .end = now_s(),
+                 .bytes = static_cast<double>(operation_->bytes()),
+                 .ranks = operation_->members()});
+  }
   PullTransport& transport_;
   std::shared_ptr<ChannelContext> context_;
   std::shared_ptr<Operation> operation_;
   int exceptions_;
+  double posted_;  ///< while somebody listens and it was not waited for; else 0
 };
 
 PullTransport::PullTransport(std::string name, int rank, Arenas arenas, ControlPage& control)
     : name_(std::move(name)),
       context_(std::make_shared<ChannelContext>(rank, std::move(arenas), control)) {}
 
+PullTransport::PullTransport(int rank,
+                             Arenas arenas,
+                             ControlPage& control,
+                             HostLayout layout,
+                             std::unique_ptr<HostLink> link)
+    : name_(fmt::format("shm and {}", link->name())) {
+  const int host = layout.host_of(rank);
+  context_ = std::make_shared<ChannelContext>(
+      rank, std::move(arenas), control, std::pair(layout.begin(host), layout.size(host)));
+  bridge_ = std::make_unique<HostBridge>(*context_, std::move(layout), std::move(link));
+}
+
 PullTransport::~PullTransport() {
+  bridge_.reset();
   // Peers may still read what was posted: the arena keeps its contents.
   context_->arena->close();
   context_->closed = true;
@@ -168,7 +199,9 @@ WorkPtr PullTransport::all_reduce(const Group& group, Span data, Op op, CallSite
   begin.signature.op = op;
   count(group, data, 2);
   claim_slot(begin);
-  if (data.bytes() <= kMailboxBytes) {
+  // A host cannot write into the memory of another one: every rank adds all inputs.
+  const bool crosses = bridge_ && bridge_->crosses(group.ranks);
+  if (data.bytes() <= kMailboxBytes || crosses) {
     offer(begin, data, group.size(), true);
     keep(begin, data);
     return track(std::make_shared<ReduceParts>(std::move(begin), *context_, 0, data, Write::Store));
@@ -335,6 +368,15 @@ void PullTransport::offer(
   slot.offset = context_->arena->offset_of(data);
   slot.readers = static_cast<std::uint32_t>(readers);
   begin.channel.publish(slot, begin.sequence, begin.signature, begin.site);
+  if (bridge_) {
+    bridge_->post(begin.channel,
+                  begin.sequence,
+                  begin.signature,
+                  begin.site,
+                  slot,
+                  static_cast<const std::byte*>(data),
+                  in.bytes());
+  }
 }
 
 /// Keeps the region of an output alive as long as the operation.

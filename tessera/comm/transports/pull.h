@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transport that implements the pull protocol, shared by the transports of one host.
+// Transport that implements the pull protocol, shared by the transports of one host and, with a
+// bridge (host_bridge.h), of several.
 //
 // Posting writes {sequence, operation, dtype, count, call, location of the input} to the ring of
 // this rank and returns. Only the consumer moves data: in wait(), done() or progress() it reads the
@@ -20,6 +21,7 @@
 #include "tessera/comm/transport.h"
 #include "tessera/comm/transports/arena.h"
 #include "tessera/comm/transports/channel.h"
+#include "tessera/comm/transports/host_bridge.h"
 #include "tessera/comm/transports/operation.h"
 
 namespace tessera::comm {
@@ -28,6 +30,12 @@ namespace tessera::comm {
 class PullTransport final : public Transport {
  public:
   PullTransport(std::string name, int rank, Arenas arenas, ControlPage& control);
+  /// For several hosts; the name is that of the link.
+  PullTransport(int rank,
+                Arenas arenas,
+                ControlPage& control,
+                HostLayout layout,
+                std::unique_ptr<HostLink> link);
   ~PullTransport() override;
 
   [[nodiscard]] std::string_view name() const override { return name_; }
@@ -87,6 +95,7 @@ class PullTransport final : public Transport {
 
   std::string name_;
   std::shared_ptr<ChannelContext> context_;
+  std::unique_ptr<HostBridge> bridge_;  ///< null: one host
   std::map<int, std::unique_ptr<Channel>> groups_;
   std::map<std::array<int, 3>, std::unique_ptr<Channel>> messages_;
   std::vector<std::shared_ptr<Operation>> pending_;  ///< posted and not drained, in order

@@ -2,7 +2,9 @@
 #include "tessera/comm/transports/shm.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "tessera/comm/transports/hosts.h"
 #include "tessera/comm/transports/pull.h"
 
 namespace tessera::comm {
@@ -11,18 +13,31 @@ namespace {
 /// Part of the 128 TiB that a process can address, for all arenas together.
 constexpr std::size_t kAddressSpace = std::size_t{64} << 40;
 
+Arenas open_arenas(const std::vector<int>& files, std::size_t arena_bytes) {
+  const std::size_t bytes = std::min(arena_bytes, kAddressSpace / files.size());
+  const auto open = [files, bytes](int peer) {
+    return map_file(files[static_cast<std::size_t>(peer)], bytes);
+  };
+  return {static_cast<int>(files.size()), open};
+}
+
 }  // namespace
 
 std::unique_ptr<Transport> make_shm_transport(int rank,
                                               const std::vector<int>& arenas,
                                               std::size_t arena_bytes,
                                               ControlPage* control) {
-  const int ranks = static_cast<int>(arenas.size());
-  const std::size_t bytes = std::min(arena_bytes, kAddressSpace / arenas.size());
-  const auto open = [arenas, bytes](int peer) {
-    return map_file(arenas[static_cast<std::size_t>(peer)], bytes);
-  };
-  return std::make_unique<PullTransport>("shm", rank, Arenas(ranks, open), *control);
+  return std::make_unique<PullTransport>("shm", rank, open_arenas(arenas, arena_bytes), *control);
+}
+
+std::unique_ptr<Transport> make_hosts_transport(int rank,
+                                                const std::vector<int>& arenas,
+                                                std::size_t arena_bytes,
+                                                ControlPage* control,
+                                                HostLayout layout,
+                                                std::unique_ptr<HostLink> link) {
+  return std::make_unique<PullTransport>(
+      rank, open_arenas(arenas, arena_bytes), *control, std::move(layout), std::move(link));
 }
 
 }  // namespace tessera::comm

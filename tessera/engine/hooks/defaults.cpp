@@ -3,6 +3,8 @@
 #include <memory>
 
 #include "tessera/engine/hooks/hooks.h"
+#include "tessera/engine/hooks/monitors.h"
+#include "tessera/engine/hooks/profilers.h"
 
 namespace tessera::engine {
 
@@ -17,6 +19,8 @@ void attach_defaults(Trainer& trainer) {
   if (!trainer.run_dir().empty())
     trainer.attach(std::make_unique<CheckpointHook>(config.checkpoint));
   if (trainer.engine().data().test != nullptr) trainer.attach(std::make_unique<TestHook>());
+  attach_profilers(trainer);
+  attach_monitors(trainer);
   trainer.attach(std::make_unique<ProgressHook>());
 }
 

@@ -8,6 +8,8 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/hooks/hooks.h"
+#include "tessera/engine/metric_lines.h"
+#include "tessera/report/appended_file.h"
 #include "tessera/report/class_plots.h"
 #include "tessera/report/plot.h"
 #include "tessera/tasks/metrics.h"
@@ -35,7 +37,26 @@ void write_class_plots(const std::filesystem::path& folder,
                         report::roc_plot(tasks::roc_curve(predictions, 1), *classes.auc));
 }
 
+/// samples.jsonl: one line for each text that the model made.
+void keep_sample(Trainer& trainer, const std::string& text) {
+  const Engine& engine = trainer.engine();
+  if (!trainer.engine().world().is_leader() || trainer.run_dir().empty()) return;
+  const json::Value line =
+      json::Value::object({{"step", json::Value::integer(engine.step())},
+                           {"prompt", json::Value::string(engine.plan().config.eval.prompt)},
+                           {"text", json::Value::string(text::replace_invalid_utf8(text))}});
+  trainer.try_to_write([&] {
+    report::AppendedFile(trainer.run_dir() / "samples.jsonl").append(line.dump() + '\n');
+  });
+}
+
 }  // namespace
+
+void EvaluationHook::before_train(Trainer& trainer) {
+  if (!trainer.engine().world().is_leader() || trainer.run_dir().empty()) return;
+  trainer.try_to_write(
+      [&] { drop_later_lines(trainer.run_dir() / "samples.jsonl", trainer.engine().step()); });
+}
 
 void EvaluationHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   if (when_.due(report.step, report.epoch_ended)) run(trainer);
@@ -54,6 +75,8 @@ void EvaluationHook::run(Trainer& trainer) {
   engine.pause_clock();
   if (!engine.plan().config.eval.prompt.empty()) {
     const std::string sample = engine.sample();
+    keep_sample(trainer, sample);
+    trainer.tell_sample(sample);
     if (Console* console = trainer.console()) {
       console->line("sample:");
       for (const std::string& line : text::split(sample, '\n'))

@@ -17,7 +17,7 @@
 namespace tessera::engine {
 
 /// Writes metrics.jsonl in the run folder, and a line on the console every steps_per_print steps
-/// and at the first and last step.
+/// and at the first and last step; writes loss.svg at the end of a training without evaluations.
 class MetricByStepHook final : public Hook {
  public:
   MetricByStepHook();
@@ -26,10 +26,13 @@ class MetricByStepHook final : public Hook {
   void before_train(Trainer& trainer) override;
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
   void after_test(Trainer& trainer, const EvalReport& report) override;
+  void after_train(Trainer& trainer) override;
 
  private:
   void write(Trainer& trainer, const std::function<void()>& line);
+  void tell_expected(Trainer& trainer, const StepReport& report);
   std::unique_ptr<MetricsFile> file_;
+  double measured_s_ = 0.0;
   double comm_share_ = 0.0;
   std::int64_t steps_ = 0;
   bool warned_comm_ = false;
@@ -86,8 +89,8 @@ class ThroughputHook final : public Hook {
   double seconds_ = 0.0;
 };
 
-/// Evaluates, generates a sample text and writes loss.svg, at the times that `when` sets and at the
-/// end.
+/// Evaluates, generates a sample text, which it keeps in samples.jsonl, and writes loss.svg as
+/// often as `when` says and at the end.
 class EvaluationHook final : public Hook {
  public:
   explicit EvaluationHook(planner::Cadence when) : Hook(kReport), when_(when) {}
@@ -95,6 +98,7 @@ class EvaluationHook final : public Hook {
   explicit EvaluationHook(std::int64_t every) : EvaluationHook(planner::Cadence{every}) {}
   [[nodiscard]] std::string_view name() const override { return "evaluation"; }
   [[nodiscard]] bool does(Duty duty) const override { return duty == Duty::Evaluate; }
+  void before_train(Trainer& trainer) override;
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
   void after_train(Trainer& trainer) override;
 

@@ -9,6 +9,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/hooks/hooks.h"
+#include "tessera/report/plot.h"
 
 namespace tessera::engine {
 
@@ -30,6 +31,7 @@ void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& repo
   const planner::TrainConfig& config = trainer.engine().plan().config;
   write(trainer, [&] { file_->write(report, config.wall_clock_breakdown); });
   ++steps_;
+  tell_expected(trainer, report);
   comm_share_ +=
       (report.comm_s / std::max(report.seconds, 1e-9) - comm_share_) / static_cast<double>(steps_);
   Console* console = trainer.console();
@@ -59,6 +61,32 @@ void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& repo
         100 * comm_share_,
         std::max(1, trainer.engine().world().size() / 2)));
   }
+}
+
+/// The expected end, once the speed is known, of a training that takes a while.
+void MetricByStepHook::tell_expected(Trainer& trainer, const StepReport& report) {
+  constexpr std::int64_t kMeasured = 10;    // steps; the first two are not counted
+  constexpr double kWorthTelling_s = 1800;  // of what is left
+  if (steps_ == 2) measured_s_ = 0;
+  measured_s_ += report.seconds;
+  Console* const console = trainer.console();
+  if (steps_ != kMeasured || console == nullptr) return;
+  const std::int64_t left = trainer.engine().max_steps() - report.step;
+  const double expected =
+      measured_s_ / static_cast<double>(kMeasured - 1) * static_cast<double>(left);
+  if (expected < kWorthTelling_s) return;
+  console->line(fmt::format("expected: about {} for the {} steps that are left",
+                            text::duration(expected),
+                            text::with_commas(left)));
+}
+
+/// The loss curve of a training that is never evaluated; EvaluationHook writes it otherwise.
+void MetricByStepHook::after_train(Trainer& trainer) {
+  if (!file_ || trainer.engine().plan().config.eval.when().any()) return;
+  trainer.try_to_write([&] {
+    report::write_loss_plot(trainer.run_dir() / "loss.svg",
+                            read_losses(trainer.run_dir() / "metrics.jsonl"));
+  });
 }
 
 void MetricByStepHook::after_test(Trainer& trainer, const EvalReport& report) {

@@ -37,7 +37,7 @@ void TestHook::after_train(Trainer& trainer) {
   if (engine.world().is_leader() && !trainer.run_dir().empty()) {
     trainer.try_to_write([&] {
       MetricsFile(trainer.run_dir() / "metrics.jsonl", trainer.last()->step)
-          .write(engine.step(), report, MetricsFile::Split::Test);
+          .write(engine.step(), report, EvalSplit::Test);
     });
   }
   if (Console* console = trainer.console()) {
@@ -47,6 +47,7 @@ void TestHook::after_train(Trainer& trainer) {
                               metrics_text(report.metrics),
                               text::with_commas(report.tokens)));
   }
+  trainer.tell_test_set(report);
   engine.resume_clock();
 }
 

@@ -100,4 +100,16 @@ std::string deepspeed_markdown(const std::vector<config::KeyDoc>& keys) {
                      others);
 }
 
+std::string explain_deepspeed_key(const DeepSpeedKey& key) {
+  if (key.policy == KeyPolicy::Section) return "";
+  const auto [what, why] = outcome(key, nullptr);
+  std::string out = fmt::format("{}: a key of {}; {}",
+                                key.path,
+                                is_colossalai_key(key.path) ? "Colossal-AI" : "DeepSpeed",
+                                what);
+  if (!why.empty()) out += ": " + why;
+  if (!key.initial.empty()) out += fmt::format(" [{}]", key.initial);
+  return out + "\n";
+}
+
 }  // namespace tessera::interop

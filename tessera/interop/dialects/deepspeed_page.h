@@ -6,11 +6,16 @@
 #include <vector>
 
 #include "tessera/config/document.h"
+#include "tessera/interop/dialects/deepspeed_keys.h"
 
 namespace tessera::interop {
 
 /// Returns Markdown tables of DeepSpeed's keys: default, treatment and reason. `keys` documents the
 /// keys that the options read.
 std::string deepspeed_markdown(const std::vector<config::KeyDoc>& keys);
+
+/// One paragraph for `tessera config explain`: what becomes of the key, and why. Empty for a
+/// section.
+std::string explain_deepspeed_key(const DeepSpeedKey& key);
 
 }  // namespace tessera::interop

@@ -11,6 +11,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/kv_cache.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/tensor/span.h"
 
@@ -108,6 +109,8 @@ at::Tensor positions(const at::Tensor& ids_BT,
                   fmt::format("{} tokens are more than the model has positions ({})", last, most),
                   fmt::format("give it at most {} tokens at a time", most));
   at::Tensor all = at::arange(first, last, ids_BT.options()).unsqueeze(0);
+  if (context.batch != nullptr && context.batch->has(kTextPosition))
+    all = context.batch->tensor(kTextPosition).unsqueeze(1) + (all - first);
   if (starts_BT.defined()) all = all - starts_BT;
   return (shared ? own_tokens(all, *context.context_parallel) : all).expand_as(ids_BT);
 }

@@ -60,6 +60,12 @@ class AtenBackend : public Backend {
                                        const Int8Rows& matrix,
                                        const at::Tensor& bias_O,
                                        at::ScalarType out_dtype) const override;
+  void widen_nf4(const at::Tensor& codes,
+                 const at::Tensor& scales,
+                 const at::Tensor& out) const override;
+  void narrow_nf4(const at::Tensor& values,
+                  const at::Tensor& codes_out,
+                  const at::Tensor& scales_out) const override;
   [[nodiscard]] at::Tensor linear(const at::Tensor& x_NI,
                                   const at::Tensor& weight_OI,
                                   const at::Tensor& bias_O,

@@ -88,10 +88,10 @@ ShardState CompressedUpdate::make_state(const ParamShard& shard,
                                         const std::string& name) {
   CompressedState::Tensor& tensor = state_.tensor(shard.group, shard.segment_index);
   ShardState out{name,
-                 index > 0 ? at::zeros({shard.numel}, at::kFloat)
-                           : tensor.exchanged.narrow(0, shard.first, shard.numel)};
+                 {.values = index > 0 ? at::zeros({shard.numel}, at::kFloat)
+                                      : tensor.exchanged.narrow(0, shard.first, shard.numel)}};
   const bool of_rank = rule_.of_rank(name);
-  if (of_rank) state_.add_rank_state(name, tensor, out.values.data_ptr<float>(), shard.numel);
+  if (of_rank) state_.add_rank_state(name, tensor, out.kept.values.data_ptr<float>(), shard.numel);
   out.in_saves = !of_rank;
   out.in_loads = !of_rank && index > 0;
   return out;
@@ -147,7 +147,7 @@ void CompressedUpdate::update_exactly(ShardStore& store,
 optim::CompressedView CompressedUpdate::shard_view(ShardStore& store, ParamShard& shard) {
   // Rules do not read the gradient here, but the functions of ops/ need a readable pointer.
   optim::CompressedView view{
-      store.view(shard, shard.states.front().values.const_data_ptr<float>())};
+      store.view(shard, shard.states.front().kept.values.const_data_ptr<float>())};
   view.scalars = state_.tensor(shard.group, shard.segment_index).scalars;
   view.last = std::exchange(view.direction, nullptr);
   return view;
@@ -204,7 +204,7 @@ void CompressedUpdate::start(ShardStore& store) {
   for (std::size_t g = 0; g < store.num_groups(); ++g) {
     for (ParamShard& shard : store.shards(g)) {
       if (shard.states.empty()) continue;
-      own.push_back(shard.states.front().values);
+      own.push_back(shard.states.front().kept.values);
       rule_.freeze(shard_view(store, shard));
     }
   }
@@ -219,7 +219,8 @@ void CompressedUpdate::make_vectors(ShardStore& store,
     const memory::ScopedTag tag(memory::Tag::Optimizer);
     for (std::size_t g = 0; g < store.num_groups(); ++g) {
       for (ParamShard& shard : store.shards(g)) {
-        shard.direction = shard.states.empty() ? at::Tensor() : shard.states.front().values.clone();
+        shard.direction =
+            shard.states.empty() ? at::Tensor() : shard.states.front().kept.values.clone();
       }
     }
   }

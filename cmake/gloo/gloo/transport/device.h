@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// Declared for ProcessGroupGloo.hpp; see algorithm.h.
+#pragma once
+
+namespace gloo::transport {
+class Device;
+}

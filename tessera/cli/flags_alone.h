@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training without a configuration file: tessera train --model gpt2-small --data my.txt.
+#pragma once
+
+#include <string>
+
+#include "tessera/cli/foreign_flags.h"
+#include "tessera/config/json.h"
+
+namespace tessera::cli {
+
+/// What `tessera init PRESET --data DATA` writes. Error{Config} for an unknown preset.
+std::string configuration_for(const std::string& preset, const std::string& data);
+
+/// The configuration that flags are applied to where no file is named: that of `tessera init`,
+/// without batch sizes and schedule if `flags` say them. `model`: a preset, a model folder, a .gguf
+/// file, or empty; `data`: likewise. Error{Config} if neither these nor `flags` name data.
+json::Value configuration_from_flags(const std::string& model,
+                                     const std::string& data,
+                                     const ForeignFlags& flags);
+/// What the run is called after.
+std::string name_from_flags(const std::string& model);
+
+/// Adds --model and --data to the settings of a configuration file.
+void add_model_and_data(const std::string& model, const std::string& data, ForeignFlags& flags);
+
+}  // namespace tessera::cli

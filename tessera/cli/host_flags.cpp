@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/cli/host_flags.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
+#include "tessera/launch/core_list.h"
+#include "tessera/launch/launch.h"
+#include "tessera/launch/master.h"
+#include "tessera/launch/remote.h"
+
+namespace tessera::cli {
+namespace {
+
+constexpr std::string_view kDefaultHostfile = "/job/hostfile";
+
+enum class Takes : std::uint8_t { Nothing, Text, Number };
+
+struct HostFlag {
+  std::string_view name;
+  Takes takes;
+};
+
+constexpr auto kHostFlags = std::to_array<HostFlag>({
+    {"--hostfile", Takes::Text},
+    {"-H", Takes::Text},
+    {"--include", Takes::Text},
+    {"-i", Takes::Text},
+    {"--exclude", Takes::Text},
+    {"-e", Takes::Text},
+    {"--num_nodes", Takes::Number},
+    {"--nnodes", Takes::Number},
+    {"--node_rank", Takes::Number},
+    {"--master_addr", Takes::Text},
+    {"--master_port", Takes::Number},
+    {"--launcher", Takes::Text},
+    {"--launcher_args", Takes::Text},
+    {"--ssh_port", Takes::Number},
+    {"--no_ssh", Takes::Nothing},
+    {"--no_ssh_check", Takes::Nothing},
+    {"--force_multi", Takes::Nothing},
+    {"--save_pid", Takes::Nothing},
+    {"--enable_each_rank_log", Takes::Text},
+    {"--bind_cores_to_rank", Takes::Nothing},
+    {"--bind_core_list", Takes::Text},
+    {"--rank", Takes::Number},
+    {"--world_size", Takes::Number},
+    {"--host", Takes::Text},
+    {"--port", Takes::Number},
+});
+
+constexpr std::array kLauncherNames = {
+    "ssh", "pdsh", "openmpi", "mvapich", "mpich", "impi", "slurm", "none"};
+
+const HostFlag* find_host_flag(std::string_view word) {
+  if (word.size() < 2 || word[0] != '-') return nullptr;
+  std::string name(word.substr(0, word.find('=')));
+  if (word[1] == '-') std::replace(name.begin() + 2, name.end(), '-', '_');
+  const auto found = std::find_if(kHostFlags.begin(), kHostFlags.end(), [&](const HostFlag& flag) {
+    return flag.name == name;
+  });
+  return found == kHostFlags.end() ? nullptr : found;
+}
+
+int count_in(const std::string& typed, const std::string& value) {
+  int number = 0;
+  const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  TESSERA_REQUIRE(error == std::errc() && stop == value.data() + value.size() && number >= 0,
+                  Config,
+                  fmt::format("{} {}: expected a whole number", typed, value),
+                  "");
+  return number;
+}
+
+std::string launcher_in(const std::string& typed, const std::string& value) {
+  const std::string name = text::lower(value);
+  const std::vector<std::string> known(kLauncherNames.begin(), kLauncherNames.end());
+  TESSERA_REQUIRE(std::find(known.begin(), known.end(), name) != known.end(),
+                  Config,
+                  fmt::format("{} {}: there is no such launcher", typed, value),
+                  text::suggestion(name, known));
+  return name;
+}
+
+/// Colossal-AI's flags of a single process mean what torch's variables mean.
+void set_variable(const char* name, const std::string& typed, const std::string& value) {
+  const char* const before = std::getenv(name);
+  TESSERA_REQUIRE(before == nullptr || value == before,
+                  Config,
+                  fmt::format("{} {}, but {}={} in the environment", typed, value, name, before),
+                  fmt::format("remove one of them: unset {}", name));
+  setenv(name, value.c_str(), 1);
+}
+
+template <class T>
+void set_once(T& place, T value, bool given, const std::string& typed) {
+  TESSERA_REQUIRE(!given || place == value,
+                  Config,
+                  fmt::format("{}: two different values", typed),
+                  "give it once");
+  place = std::move(value);
+}
+
+void set_text(std::string& place, const std::string& value, const std::string& typed) {
+  TESSERA_REQUIRE(!value.empty(), Config, typed + ": the value is empty", "");
+  set_once(place, value, !place.empty(), typed);
+}
+
+void set_number(std::optional<int>& place, const std::string& value, const std::string& typed) {
+  set_once(place, std::optional(count_in(typed, value)), place.has_value(), typed);
+}
+
+void apply_switch(HostFlags& out, std::string_view name) {
+  if (name == "--no_ssh") out.no_ssh = true;
+  if (name == "--no_ssh_check") out.no_ssh_check = true;
+  if (name == "--force_multi") out.force_multi = true;
+  if (name == "--save_pid") out.save_pid = true;
+  if (name == "--bind_cores_to_rank") out.bind_cores = true;
+}
+
+void apply_value(HostFlags& out,
+                 std::string_view name,
+                 const std::string& typed,
+                 const std::string& value) {
+  if (name == "--hostfile" || name == "-H") return set_text(out.hostfile, value, typed);
+  if (name == "--include" || name == "-i") return set_text(out.filter.include, value, typed);
+  if (name == "--exclude" || name == "-e") return set_text(out.filter.exclude, value, typed);
+  if (name == "--num_nodes" || name == "--nnodes")
+    return set_number(out.filter.num_nodes, value, typed);
+  if (name == "--node_rank") return set_number(out.node_rank, value, typed);
+  if (name == "--master_addr") return set_text(out.master_addr, value, typed);
+  if (name == "--master_port") return set_number(out.master_port, value, typed);
+  if (name == "--launcher") return set_text(out.launcher, launcher_in(typed, value), typed);
+  if (name == "--launcher_args") return set_text(out.launcher_args, value, typed);
+  if (name == "--ssh_port") return set_number(out.ssh_port, value, typed);
+  if (name == "--enable_each_rank_log") return set_text(out.each_rank_log, value, typed);
+  if (name == "--bind_core_list") {
+    out.core_list = launch::parse_core_list(value, typed);
+    return;
+  }
+  if (name == "--rank") return set_variable("RANK", typed, value);
+  if (name == "--world_size") return set_variable("WORLD_SIZE", typed, value);
+  if (name == "--host") return set_variable("MASTER_ADDR", typed, value);
+  set_variable("MASTER_PORT", typed, value);
+}
+
+/// Where a flag's value may not be another flag: "-1" is a number and no flag.
+bool is_value(const std::string& word) {
+  return word.size() < 2 || word[0] != '-' || (word[1] >= '0' && word[1] <= '9');
+}
+
+bool asks_for_hosts(const HostFlags& flags) {
+  return !flags.hostfile.empty() || !flags.filter.include.empty() ||
+         !flags.filter.exclude.empty() || flags.filter.num_nodes || !flags.launcher.empty() ||
+         flags.force_multi;
+}
+
+/// The slots of this host are processors, as far as a filter does not name others.
+launch::HostPool local_pool(const HostFlags& flags) {
+  launch::HostSlots host{"localhost", {}};
+  const bool named = flags.filter.include.find(':') != std::string::npos;
+  const int slots = named ? launch::kMostSlots : launch::usable_cores();
+  for (int slot = 0; slot < slots; ++slot)
+    host.slots.push_back(slot);
+  return {host};
+}
+
+/// The hosts of torchrun's manual start, which have no names.
+launch::HostPool hosts_by_number(int hosts, std::optional<std::int64_t> per_host) {
+  launch::HostPool pool;
+  for (int host = 0; host < hosts; ++host) {
+    pool.push_back({fmt::format("node-{}", host), {}});
+    for (std::int64_t slot = 0; slot < per_host.value_or(1); ++slot)
+      pool.back().slots.push_back(static_cast<int>(slot));
+  }
+  return pool;
+}
+
+/// Returns the path of the hostfile to read; empty: there is none.
+std::string hostfile_of(const HostFlags& flags, std::vector<std::string>& notes) {
+  const std::string path = flags.hostfile.empty() ? std::string(kDefaultHostfile) : flags.hostfile;
+  std::error_code unknown;
+  if (std::filesystem::exists(path, unknown)) return path;
+  if (!flags.hostfile.empty())
+    notes.push_back(fmt::format("{} does not exist: the ranks run on this host alone", path));
+  return "";
+}
+
+void note_unused(const HostFlags& flags, std::vector<std::string>& notes) {
+  constexpr std::array kOfHosts = {"--master_addr",
+                                   "--master_port",
+                                   "--launcher",
+                                   "--launcher_args",
+                                   "--ssh_port",
+                                   "--no_ssh",
+                                   "--no_ssh_check"};
+  for (const std::string& typed : flags.typed) {
+    const HostFlag* const flag = find_host_flag(typed);
+    if (flag != nullptr &&
+        std::find(kOfHosts.begin(), kOfHosts.end(), flag->name) != kOfHosts.end())
+      notes.push_back(fmt::format(
+          "{} has no effect here: ranks of one host are forked and need no rendezvous", typed));
+  }
+}
+
+}  // namespace
+
+HostFlags take_host_flags(std::vector<std::string>& words) {
+  HostFlags out;
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const HostFlag* const flag = find_host_flag(words[i]);
+    if (flag == nullptr) {
+      rest.push_back(words[i]);
+      continue;
+    }
+    const std::size_t equals = words[i].find('=');
+    const std::string typed = words[i].substr(0, equals);
+    out.typed.push_back(typed);
+    if (flag->takes == Takes::Nothing) {
+      TESSERA_REQUIRE(
+          equals == std::string::npos, Config, fmt::format("{} takes no value", typed), "");
+      apply_switch(out, flag->name);
+      continue;
+    }
+    const bool next = equals == std::string::npos && i + 1 < words.size();
+    const bool is_args = flag->name == "--launcher_args";  // begins with a dash
+    TESSERA_REQUIRE(equals != std::string::npos || (next && (is_args || is_value(words[i + 1]))),
+                    Config,
+                    typed + ": the value is missing",
+                    "see: tessera train --help");
+    apply_value(out, flag->name, typed, next ? words[++i] : words[i].substr(equals + 1));
+  }
+  words = std::move(rest);
+  return out;
+}
+
+std::vector<std::string> host_flag_names() {
+  std::vector<std::string> names;
+  for (const HostFlag& flag : kHostFlags) {
+    if (flag.name.starts_with("--")) names.emplace_back(flag.name);
+  }
+  return names;
+}
+
+std::string host_flags_help() {
+  return "Hosts, slots and cores, as in DeepSpeed:\n"
+         "  --hostfile FILE         lines `node-0 slots=4`; a slot runs one rank\n"
+         "  -i, --include FILTER    \"node-0@node-1:0,2\": only these hosts and slots\n"
+         "  -e, --exclude FILTER    all but these\n"
+         "  --num_nodes N           the first N hosts; -n: the first slots of each\n"
+         "  --master_addr, --master_port, --ssh_port, --launcher_args, --force_multi\n"
+         "  --node_rank I           this is host I; every host is started by hand\n"
+         "  --bind_cores_to_rank    an equal share of the processors for each rank\n"
+         "  --bind_core_list LIST   of these processors: 0,3-5\n"
+         "  --enable_each_rank_log DIR, --save_pid";
+}
+
+launch::LocalStart local_start(const HostFlags& flags) {
+  return {.bind_cores = flags.bind_cores || !flags.core_list.empty(),
+          .core_list = flags.core_list,
+          .log_folder = flags.each_rank_log};
+}
+
+HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_host) {
+  HostChoice choice;
+  if (!asks_for_hosts(flags)) {
+    note_unused(flags, choice.notes);
+    return choice;
+  }
+  if (const auto launcher = launch::detect_launcher()) {
+    throw Error(Error::Kind::Config,
+                fmt::format("{} chooses hosts, but {} started the ranks already",
+                            text::join(flags.typed, " "),
+                            launcher->name),
+                "remove the flags: the launcher determines the hosts");
+  }
+  launch::HostFilter filter = flags.filter;
+  if (per_host)
+    filter.num_per_host = static_cast<int>(std::clamp<std::int64_t>(*per_host, 0, kMostRanks + 1));
+  const std::string path = hostfile_of(flags, choice.notes);
+  if (path.empty() && flags.node_rank && filter.num_nodes && *filter.num_nodes > 1) {
+    TESSERA_REQUIRE(
+        !per_host || (*per_host >= 1 && *per_host <= launch::kMostSlots),
+        Config,
+        fmt::format("-n {}: expected 1 to {} ranks a host", *per_host, launch::kMostSlots),
+        "");
+    choice.pool = hosts_by_number(*filter.num_nodes, per_host);
+  } else if (path.empty()) {
+    TESSERA_REQUIRE(
+        !filter.num_nodes || *filter.num_nodes == 1,
+        Config,
+        fmt::format("{} hosts are wanted, and no hostfile names them", *filter.num_nodes),
+        "give --hostfile FILE with one host a line: node-0 slots=4; or start every host "
+        "by hand with --node_rank and --master_addr");
+    // Only a filter chooses slots of this host; otherwise -n does.
+    if (filter.include.empty() && filter.exclude.empty()) {
+      note_unused(flags, choice.notes);
+      return choice;
+    }
+    choice.pool = launch::filter_hosts(local_pool(flags), filter);
+  } else {
+    choice.pool = launch::filter_hosts(launch::read_hostfile(path), filter);
+  }
+  choice.several = choice.pool.size() > 1 || flags.force_multi ||
+                   !launch::is_this_host(choice.pool.front().name);
+  if (!choice.several) {
+    note_unused(flags, choice.notes);
+    return choice;
+  }
+  choice.by_hand = flags.node_rank.has_value();
+  TESSERA_REQUIRE(choice.by_hand || (!flags.no_ssh && flags.launcher != "none"),
+                  Config,
+                  "without ssh every host is started by hand, and this one has no number",
+                  "add --node_rank 0 on the first host, 1 on the second one, and so on");
+  TESSERA_REQUIRE(
+      !choice.by_hand || *flags.node_rank < static_cast<int>(choice.pool.size()),
+      Config,
+      fmt::format("--node_rank {}: there are {} hosts", *flags.node_rank, choice.pool.size()),
+      fmt::format("choose 0 to {}", choice.pool.size() - 1));
+  return choice;
+}
+
+launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& pool) {
+  const std::optional<launch::Master> master =
+      launch::find_master(flags.master_addr, flags.master_port);
+  TESSERA_REQUIRE(master.has_value(),
+                  Config,
+                  "nothing says where the hosts meet",
+                  "add --master_addr with the address of the host of --node_rank 0");
+  launch::HostPart part;
+  part.host = *flags.node_rank;
+  part.hosts = static_cast<int>(pool.size());
+  for (int host = 0; host < part.host; ++host)
+    part.first_rank += static_cast<int>(pool[static_cast<std::size_t>(host)].slots.size());
+  const launch::HostSlots& own = pool[static_cast<std::size_t>(part.host)];
+  part.local_ranks = static_cast<int>(own.slots.size());
+  part.world_size = launch::num_slots(pool);
+  part.name = own.name;
+  part.master = master->address;
+  part.port = master->port;
+  part.secret = launch::shared_secret(
+      fmt::format("by hand {} {}:{}", part.world_size, part.master, part.port));
+  return part;
+}
+
+int train_on_hosts(const HostFlags& flags,
+                   const HostChoice& choice,
+                   const std::vector<std::string>& line) {
+  const bool ssh = flags.launcher.empty() || flags.launcher == "ssh" || flags.launcher == "pdsh";
+  const int ranks = launch::num_slots(choice.pool);
+  TESSERA_REQUIRE(
+      choice.by_hand || ssh,
+      Unsupported,
+      fmt::format("not built yet: --launcher {}", flags.launcher),
+      fmt::format("use --launcher ssh, or start the ranks with {} -n {} tessera train CONFIG",
+                  flags.launcher == "slurm" ? "srun" : "mpirun",
+                  ranks));
+  launch::RemoteOptions options;
+  options.pool = choice.pool;
+  options.program = std::filesystem::read_symlink("/proc/self/exe").string();
+  options.words = line;
+  options.master_address = flags.master_addr;
+  options.master_port = flags.master_port.value_or(0);
+  options.ssh_port = flags.ssh_port;
+  options.launcher_args = flags.launcher_args;
+  options.notice = [](const std::string& text) { log::warn(text); };
+  if (choice.by_hand) {
+    const launch::HostPart part = part_by_hand(flags, choice.pool);
+    if (part.secret.guessable)
+      log::warn(
+          "this job has no secret: whoever can reach " + part.master +
+          " may join it; set TESSERA_SECRET_FILE on every host to a file with 32 random bytes "
+          "that only you can read");
+    options.by_hand = true;
+    options.secret = part.secret;
+    options.master_address = part.master;
+    options.master_port = part.port;
+  }
+  return launch::run_on_hosts(options);
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flags of launchers that choose hosts, slots and cores, and where the hosts meet: DeepSpeed's
+// names, torchrun's, and Colossal-AI's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/launch/host_part.h"
+#include "tessera/launch/host_pool.h"
+#include "tessera/launch/launch.h"
+
+namespace tessera::cli {
+
+/// What was found among the words of a command line; empty: not given.
+struct HostFlags {
+  std::string hostfile;
+  launch::HostFilter filter;  ///< without num_per_host, which is -n
+  std::optional<int> node_rank;
+  std::string master_addr;
+  std::optional<int> master_port;
+  std::string launcher;  ///< in lower case
+  std::string launcher_args;
+  std::optional<int> ssh_port;
+  bool no_ssh = false;  ///< every host is started by hand
+  bool no_ssh_check = false;
+  bool force_multi = false;  ///< start a single host as if it were remote
+  bool save_pid = false;
+  std::string each_rank_log;
+  bool bind_cores = false;
+  std::vector<int> core_list;
+  std::vector<std::string> typed;  ///< the flags as typed, without their values
+};
+
+/// Takes the flags and their values out of `words`; "-" and "_" in names are the same. --rank,
+/// --world_size, --host and --port set the variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+/// of this process unless they have the same value. Throws Error{Config} for a value that is
+/// missing or malformed, a launcher that does not exist, and a flag that contradicts such a
+/// variable.
+HostFlags take_host_flags(std::vector<std::string>& words);
+
+/// The names of these flags, for the nearest name of an unknown one.
+std::vector<std::string> host_flag_names();
+/// Lines for --help.
+std::string host_flags_help();
+
+/// Returns what the flags say about the processes of local ranks.
+launch::LocalStart local_start(const HostFlags& flags);
+
+/// Where the ranks of a command run.
+struct HostChoice {
+  launch::HostPool pool;  ///< empty: this host alone, without slots
+  bool several = false;   ///< hosts other than this one are started, or this one as if it were
+  bool by_hand = false;   ///< this process is one of several hosts, each started by hand
+  std::vector<std::string> notes;  ///< what the user should be told
+};
+
+/// Resolves the flags: reads the hostfile, if none is named /job/hostfile if a flag asks for hosts,
+/// and applies the filters; `per_host` is -n. A hostfile that does not exist means this host alone,
+/// as in DeepSpeed, and is told. Throws Error{Config} as launch::read_hostfile() and
+/// filter_hosts(), and for flags of hosts beside a launcher that has started the ranks already.
+HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_host);
+
+/// The part of this host if every host is started by hand. Throws Error{Config} if nothing says
+/// where the hosts meet.
+launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& pool);
+
+/// Runs the command line `line` of `tessera train` on the hosts of the pool, and returns the exit
+/// code of the job. Throws Error{Unsupported} for a launcher that is not built yet, with the line
+/// to type.
+int train_on_hosts(const HostFlags& flags,
+                   const HostChoice& choice,
+                   const std::vector<std::string>& line);
+
+}  // namespace tessera::cli

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/comm/transports/host_bridge.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/quiet_thread.h"
+#include "tessera/comm/doorbell.h"
+#include "tessera/comm/watchdog.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr std::uint32_t kPostMagic = 0x74736c6b;
+/// Time for the other hosts to end, after this rank has.
+constexpr double kLeaveSeconds = 60.0;
+/// A connection may break because a process was killed; its supervisor says so within this time.
+constexpr double kCauseSeconds = 1.0;
+/// Inputs up to this size travel with the head of their message.
+constexpr std::size_t kInlineBytes = 640;
+constexpr std::chrono::microseconds kFullSlotWait{200};
+
+}  // namespace
+
+/// A slot as it travels.
+struct HostBridge::Posted {
+  std::uint32_t magic = kPostMagic;
+  std::uint32_t readers = 0;  ///< members on the receiving host; 0: the sender ends
+  std::uint64_t key = 0, sequence = 0;
+  Signature signature;
+  std::uint64_t input_bytes = 0;       ///< of the whole input
+  std::uint64_t begin = 0, bytes = 0;  ///< the part of the input that travels
+  std::array<char, sizeof(Slot::site)> site{};
+  std::array<std::byte, kInlineBytes> small{};  ///< the part, if it fits
+};
+
+struct HostBridge::Outgoing {
+  Posted head;
+  const std::byte* data = nullptr;  ///< of the part, if it does not travel with the head
+  Slot* slot = nullptr;
+  std::vector<int> members;  ///< whose marks the slot gets once it is sent
+};
+
+struct HostBridge::Sender {
+  int host = 0, peer = 0;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Outgoing> queue;
+  bool closing = false;  ///< end when the queue is empty
+  std::thread thread;
+};
+
+/// The arena of a rank of another host, as this host keeps it. Threads: one.
+class HostBridge::RemoteArena {
+ public:
+  RemoteArena(ChannelContext& context, int rank)
+      : rank_(rank),
+        mapping_(context.arenas.share(rank)),
+        arena_(std::make_shared<Arena>(mapping_, sizeof(ArenaHeader))) {}
+
+  Slot& slot(std::uint64_t key, std::uint64_t sequence) {
+    Ring*& ring = rings_[key];
+    if (ring == nullptr) ring = make_ring(key);
+    return ring->at(sequence);
+  }
+  /// Returns memory for the input of a slot, which is reused when the slot's readers are done.
+  std::byte* room(Slot& slot, std::uint64_t sequence, std::size_t bytes) {
+    std::erase_if(buffers_, [](const Buffer& buffer) {
+      return buffer.idle() && ++buffer.unused > kKeptUnused;
+    });
+    for (Buffer& buffer : buffers_) {
+      if (!buffer.idle() || buffer.region->bytes() < bytes || buffer.region->bytes() / 2 > bytes)
+        continue;
+      buffer.slot = &slot;
+      buffer.sequence = sequence;
+      buffer.unused = 0;
+      return static_cast<std::byte*>(buffer.region->data());
+    }
+    buffers_.push_back({arena_->allocate(bytes, memory::Tag::Communication), &slot, sequence});
+    return static_cast<std::byte*>(buffers_.back().region->data());
+  }
+  [[nodiscard]] std::size_t offset_of(const void* data) const { return arena_->offset_of(data); }
+  [[nodiscard]] std::size_t bytes() const { return mapping_->bytes(); }
+  /// Readers may be late: what they read stays.
+  void close() { arena_->close(); }
+
+ private:
+  static constexpr int kKeptUnused = 64;  // messages after which an unused buffer is freed
+  struct Buffer {
+    RegionPtr region;
+    Slot* slot = nullptr;
+    std::uint64_t sequence = 0;
+    mutable int unused = 0;
+    [[nodiscard]] bool idle() const {
+      return slot->published.load() != sequence + 1 || slot->free();
+    }
+  };
+
+  Ring* make_ring(std::uint64_t key) {
+    rings_memory_.push_back(arena_->allocate(sizeof(Ring), memory::Tag::Communication));
+    void* const memory = rings_memory_.back()->data();
+    auto& header = *reinterpret_cast<ArenaHeader*>(mapping_->base());
+    const std::uint32_t entry = header.entries.load(std::memory_order_relaxed);
+    TESSERA_REQUIRE(entry < ArenaHeader::kEntries,
+                    Unsupported,
+                    fmt::format("rank {} has {} groups and channels", rank_, entry),
+                    "send over fewer channels");
+    header.directory[entry] = {key, arena_->offset_of(memory)};
+    header.entries.store(entry + 1);
+    return static_cast<Ring*>(memory);
+  }
+
+  int rank_;
+  std::shared_ptr<Mapping> mapping_;
+  std::shared_ptr<Arena> arena_;
+  std::map<std::uint64_t, Ring*> rings_;
+  std::vector<RegionPtr> rings_memory_;
+  std::vector<Buffer> buffers_;
+};
+
+HostBridge::HostBridge(ChannelContext& context, HostLayout layout, std::unique_ptr<HostLink> link)
+    : context_(context),
+      layout_(std::move(layout)),
+      host_(layout_.host_of(context.rank)),
+      link_(std::move(link)),
+      exceptions_(std::uncaught_exceptions()) {
+  for (int host = 0; host < layout_.hosts(); ++host) {
+    if (host == host_) continue;
+    senders_.push_back(std::make_unique<Sender>());
+    Sender& sender = *senders_.back();
+    sender.host = host;
+    sender.peer = layout_.receiver(context_.rank, host);
+    sender.thread = quiet_thread([this, &sender] { run_sender(sender); });
+    for (int rank = layout_.begin(host); rank < layout_.begin(host + 1); ++rank) {
+      if (layout_.receiver(rank, host_) != context_.rank) continue;
+      ++receiving_;
+      context_.arenas.share(rank);  // mapped here: receivers only read the list of mappings
+      receivers_.push_back(quiet_thread([this, rank] { run_receiver(rank); }));
+    }
+  }
+}
+
+HostBridge::~HostBridge() {
+  const bool orderly = std::uncaught_exceptions() <= exceptions_;
+  if (!orderly) {
+    closing_ = true;
+    link_->close();
+  }
+  for (const auto& sender : senders_) {
+    const std::lock_guard lock(sender->mutex);
+    if (orderly) sender->queue.push_back({Posted{}});
+    sender->closing = true;
+    sender->changed.notify_one();
+  }
+  if (orderly) wait_for_receivers();
+  closing_ = true;
+  link_->close();
+  for (const auto& sender : senders_)
+    sender->thread.join();
+  for (std::thread& receiver : receivers_)
+    receiver.join();
+}
+
+void HostBridge::wait_for_receivers() {
+  const auto unsent = [this] {
+    return std::any_of(senders_.begin(), senders_.end(), [](const auto& sender) {
+      const std::lock_guard lock(sender->mutex);
+      return !sender->queue.empty();
+    });
+  };
+  const double until = now_s() + kLeaveSeconds;
+  while ((receiving_ > 0 || unsent()) && !context_.aborted() && now_s() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+bool HostBridge::crosses(const std::vector<int>& ranks) const {
+  return std::any_of(
+      ranks.begin(), ranks.end(), [this](int rank) { return layout_.host_of(rank) != host_; });
+}
+
+const std::vector<HostBridge::Route>& HostBridge::routes_of(const Channel& channel) {
+  const auto [found, added] = routes_.try_emplace(channel.key());
+  if (!added) return found->second;
+  for (int member = 0; member < channel.size(); ++member) {
+    const int host = layout_.host_of(channel.rank_of(member));
+    if (host == host_) continue;
+    std::vector<Route>& routes = found->second;
+    auto route = std::find_if(
+        routes.begin(), routes.end(), [&](const Route& one) { return one.host == host; });
+    if (route == routes.end()) route = routes.insert(route, {host, {}});
+    route->members.push_back(member);
+  }
+  return found->second;
+}
+
+void HostBridge::post(const Channel& channel,
+                      std::uint64_t sequence,
+                      const Signature& signature,
+                      const std::string& site,
+                      Slot& slot,
+                      const std::byte* data,
+                      std::size_t bytes) {
+  if (slot.readers == 0) return;
+  for (const Route& route : routes_of(channel)) {
+    Outgoing out;
+    out.head.readers = static_cast<std::uint32_t>(route.members.size());
+    out.head.key = channel.key();
+    out.head.sequence = sequence;
+    out.head.signature = signature;
+    out.head.input_bytes = out.head.bytes = bytes;
+    if (signature.kind == Kind::ReduceScatter || signature.kind == Kind::AllToAll) {
+      // Members of one host are neighbours in a group, unless its order is not that of the ranks.
+      const auto part = bytes / static_cast<std::size_t>(channel.size());
+      out.head.begin = part * static_cast<std::size_t>(route.members.front());
+      out.head.bytes = part * static_cast<std::size_t>(route.members.back() + 1) - out.head.begin;
+    }
+    const std::size_t length = std::min(site.size(), out.head.site.size() - 1);
+    std::memcpy(out.head.site.data(), site.data(), length);
+    if (out.head.bytes <= kInlineBytes) {
+      if (out.head.bytes != 0)
+        std::memcpy(out.head.small.data(), data + out.head.begin, out.head.bytes);
+    } else {
+      out.data = data + out.head.begin;
+    }
+    out.slot = &slot;
+    out.members = route.members;
+    const auto sender = std::find_if(
+        senders_.begin(), senders_.end(), [&](const auto& one) { return one->host == route.host; });
+    const std::lock_guard lock((*sender)->mutex);
+    (*sender)->queue.push_back(std::move(out));
+    (*sender)->changed.notify_one();
+  }
+}
+
+void HostBridge::run_sender(Sender& sender) {
+  try {
+    for (;;) {
+      Outgoing* out = nullptr;
+      {
+        std::unique_lock lock(sender.mutex);
+        sender.changed.wait(lock, [&] { return !sender.queue.empty() || sender.closing; });
+        if (sender.queue.empty() || closing_) return;
+        out = &sender.queue.front();  // a deque keeps its place while others are appended
+      }
+      const auto head = std::as_bytes(std::span(&out->head, 1));
+      const std::array<HostLink::Bytes, 2> messages = {head,
+                                                       HostLink::Bytes(out->data, out->head.bytes)};
+      link_->send(sender.peer, std::span(messages).first(out->data == nullptr ? 1 : 2));
+      bytes_sent_ += head.size() + (out->data == nullptr ? 0 : out->head.bytes);
+      for (const int member : out->members)
+        out->slot->ack(static_cast<std::size_t>(member));
+      if (out->slot != nullptr) ring_if_waiting(context_.control, context_.rank);
+      const std::lock_guard lock(sender.mutex);
+      sender.queue.pop_front();
+    }
+  } catch (const std::exception& error) {
+    fail(sender.peer, error.what());
+  }
+}
+
+void HostBridge::run_receiver(int peer) {
+  try {
+    RemoteArena arena(context_, peer);
+    receive_all(peer, arena);
+    arena.close();
+  } catch (const std::exception& error) {
+    fail(peer, error.what());
+  }
+  --receiving_;
+}
+
+void HostBridge::receive_all(int peer, RemoteArena& arena) {
+  for (;;) {
+    Posted head;
+    link_->receive(peer, std::as_writable_bytes(std::span(&head, 1)));
+    TESSERA_REQUIRE(head.magic == kPostMagic && head.begin <= head.input_bytes &&
+                        head.bytes <= head.input_bytes - head.begin &&
+                        head.input_bytes < arena.bytes(),
+                    Comm,
+                    "it sent something that is not a posted operation",
+                    "");
+    if (head.readers == 0) return;
+    Slot& slot = arena.slot(head.key, head.sequence);
+    while (!slot.free()) {
+      if (closing_ || context_.aborted()) return;
+      std::this_thread::sleep_for(kFullSlotWait);
+    }
+    std::byte* place = slot.mailbox.data();
+    if (head.bytes > kInlineBytes) {
+      if (head.bytes > kMailboxBytes) place = arena.room(slot, head.sequence, head.bytes);
+      link_->receive(peer, {place, head.bytes});
+    } else if (head.bytes != 0) {
+      std::memcpy(place, head.small.data(), head.bytes);
+    }
+    slot.signature = head.signature;
+    slot.site = head.site;
+    slot.site.back() = '\0';
+    // Readers add their offset into the whole input, of which only a part lies here.
+    slot.offset = arena.offset_of(place) - head.begin;
+    slot.readers = head.readers;
+    for (auto& word : slot.acks)
+      word.store(0, std::memory_order_relaxed);
+    slot.published.store(head.sequence + 1);
+    for (int rank = layout_.begin(host_); rank < layout_.begin(host_ + 1); ++rank)
+      ring_if_waiting(context_.control, rank);
+  }
+}
+
+/// Breaks the world because of the connection to a peer, unless its supervisor tells the reason.
+void HostBridge::fail(int peer, const std::string& why) {
+  const double until = now_s() + kCauseSeconds;
+  while (!closing_ && !context_.aborted() && now_s() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  if (closing_ || context_.aborted()) return;
+  abort_world(
+      context_.control,
+      peer,
+      Error(
+          Error::Kind::Comm,
+          fmt::format("rank {} of host {} cannot be reached: {}", peer, layout_.host_of(peer), why),
+          "see the messages of that host, and whether the network between the hosts works"));
+}
+
+}  // namespace tessera::comm

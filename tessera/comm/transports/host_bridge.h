@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Carries the pull protocol over the border of a host. What a rank posts is sent, once, to every
+// other host that has members of its group; there one rank posts it again, in the arena of the
+// sender that this host keeps for it. The ranks of that host then read it as if the sender were one
+// of them: with the same checks, in the same order, and therefore with the same bits.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tessera/comm/transports/channel.h"
+#include "tessera/comm/transports/host_link.h"
+
+namespace tessera::comm {
+
+/// One for each rank of a world of several hosts. Two threads for each other host: one sends what
+/// this rank posts, one receives what a rank of that host posts and that this rank posts again.
+/// Bytes on the wire: an all-gather or a broadcast sends its input once to each host; a
+/// reduce-scatter or an all-to-all sends the parts of that host's members. The inputs of a
+/// reduction are sent one by one and added in rank order by the receiver.
+class HostBridge {
+ public:
+  HostBridge(ChannelContext& context, HostLayout layout, std::unique_ptr<HostLink> link);
+  /// Sends what was posted, then waits until the other hosts have sent what they have posted; at
+  /// most kLeaveSeconds, and not at all in a broken world or while an exception unwinds the caller.
+  ~HostBridge();
+  HostBridge(const HostBridge&) = delete;
+  HostBridge& operator=(const HostBridge&) = delete;
+
+  [[nodiscard]] std::string_view name() const { return link_->name(); }
+  /// Returns whether the ranks are on more than one host.
+  [[nodiscard]] bool crosses(const std::vector<int>& ranks) const;
+  /// Sends a slot of this rank that was just published, whose input is at `data`. The slot is
+  /// marked as read by the members of other hosts once it has been sent. Never blocks.
+  void post(const Channel& channel,
+            std::uint64_t sequence,
+            const Signature& signature,
+            const std::string& site,
+            Slot& slot,
+            const std::byte* data,
+            std::size_t bytes);
+  /// Returns the bytes that this rank has sent to other hosts.
+  [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
+
+ private:
+  struct Posted;  // the head of a message
+  struct Outgoing;
+  struct Sender;
+  /// Where the members of a channel on one other host are: which they are in the order of the
+  /// group.
+  struct Route {
+    int host = 0;
+    std::vector<int> members;
+  };
+  class RemoteArena;
+
+  const std::vector<Route>& routes_of(const Channel& channel);
+  void run_sender(Sender& sender);
+  void run_receiver(int peer);
+  void receive_all(int peer, RemoteArena& arena);
+  void fail(int peer, const std::string& why);
+  void wait_for_receivers();
+
+  ChannelContext& context_;
+  HostLayout layout_;
+  int host_;
+  std::unique_ptr<HostLink> link_;
+  std::map<std::uint64_t, std::vector<Route>> routes_;  // by the key of the channel
+  std::vector<std::unique_ptr<Sender>> senders_;        // one for each other host
+  std::vector<std::thread> receivers_;
+  std::atomic<int> receiving_{0};
+  std::atomic<bool> closing_{false};
+  std::atomic<std::uint64_t> bytes_sent_{0};
+  int exceptions_;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/launch/head.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/quiet_thread.h"
+#include "tessera/launch/meeting.h"
+#include "tessera/launch/shared_files.h"
+
+namespace tessera::launch {
+namespace {
+
+constexpr double kTickS = 0.25;
+constexpr double kAliveS = 1.0;             // between signs of life
+constexpr double kProofS = 5.0;             // for a connection to prove that it belongs to the job
+constexpr std::size_t kMostStrangers = 64;  // connections that have proved nothing yet
+constexpr std::size_t kMostKeys = 1U << 20;
+constexpr std::size_t kMostUnsent = std::size_t{64} << 20;  // bytes that a host does not take
+
+/// The socket on which a head listens, on one address of this host.
+Fd listen_on(const std::string& address, int port, std::string& why) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (const int error = getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &list);
+      error != 0) {
+    why = gai_strerror(error);
+    return Fd();
+  }
+  Fd fd(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const bool listening =
+      bind(fd.get(), list->ai_addr, list->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0;
+  if (!listening) why = std::strerror(errno);
+  freeaddrinfo(list);
+  return listening ? std::move(fd) : Fd();
+}
+
+int port_of(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                   : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+}  // namespace
+
+class Head::Server {
+ public:
+  Server(HeadOptions options, Fd listener)
+      : options_(std::move(options)), listener_(std::move(listener)) {
+    std::array<int, 2> pipe_ends{-1, -1};
+    TESSERA_REQUIRE(pipe2(pipe_ends.data(), O_CLOEXEC | O_NONBLOCK) == 0,
+                    Environment,
+                    fmt::format("no pipe: {}", std::strerror(errno)),
+                    "");
+    wake_read_ = Fd(pipe_ends[0]);
+    wake_write_ = Fd(pipe_ends[1]);
+  }
+
+  void run() {
+    const double deadline = now_s() + options_.join_timeout_s;
+    while (!ending_) {
+      wait();
+      obey();
+      if (!ready_ && !refused_ && now_s() > deadline) refuse_missing();
+      find_silent();
+      flush_and_forget();
+    }
+  }
+
+  void end() {
+    ending_ = true;
+    wake();
+  }
+  void order(std::function<void()> what) {
+    {
+      const std::lock_guard lock(mutex_);
+      orders_.push_back(std::move(what));
+    }
+    wake();
+  }
+  void stop_hosts(int signal) {
+    order([this, signal] {
+      broadcast(FrameWriter(FrameType::Stop).number(static_cast<std::int32_t>(signal)));
+    });
+  }
+  void abort(int rank, std::uint32_t kind, const std::string& text) {
+    order([this, rank, kind, text] { break_world(rank, kind, text, nullptr); });
+  }
+  void wait_until_left() {
+    std::unique_lock lock(mutex_);
+    left_.wait(lock, [this] { return gone_ >= options_.world_size || ending_; });
+  }
+  std::string abort_text() {
+    const std::lock_guard lock(mutex_);
+    return abort_text_;
+  }
+
+ private:
+  struct Peer {
+    Fd fd;
+    std::string from;
+    bool proved = false, closed = false;
+    Greeting greeting;
+    std::string proof;  // what has arrived of the client's proof
+    FrameBuffer in;
+    std::string out;
+    double since = 0.0, heard = 0.0;
+    // Of the connection of a host:
+    int host = -1, first = 0, ranks = 0;
+    std::string name;
+    bool has_left = false;
+    [[nodiscard]] bool is_host() const { return host >= 0; }
+  };
+
+  void wake() const {
+    const char byte = 0;
+    static_cast<void>(!write(wake_write_.get(), &byte, 1));
+  }
+
+  void wait() {
+    std::vector<pollfd> waited = {{wake_read_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    for (const auto& peer : peers_) {
+      const bool unsent = !peer->out.empty();
+      waited.push_back({peer->fd.get(), static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN), 0});
+    }
+    wait_for_events(waited, now_s() + kTickS);
+    std::array<char, 256> ignored;
+    while (read(wake_read_.get(), ignored.data(), ignored.size()) > 0) {
+    }
+    const std::size_t known = peers_.size();
+    for (std::size_t i = 0; i < known; ++i) {
+      if ((waited[i + 2].revents & (POLLIN | POLLHUP | POLLERR)) != 0) receive(*peers_[i]);
+    }
+    if (waited[1].revents != 0) accept_all();
+  }
+
+  void obey() {
+    std::vector<std::function<void()>> orders;
+    {
+      const std::lock_guard lock(mutex_);
+      orders.swap(orders_);
+    }
+    for (const auto& what : orders)
+      what();
+  }
+
+  void accept_all() {
+    for (;;) {
+      Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (fd.get() < 0) return;
+      const auto strangers = std::count_if(
+          peers_.begin(), peers_.end(), [](const auto& peer) { return !peer->proved; });
+      // All hosts of a large job arrive at once; strangers do not push them out.
+      if (static_cast<std::size_t>(strangers) >=
+          kMostStrangers + static_cast<std::size_t>(2 * options_.world_size))
+        continue;
+      const int on = 1;
+      setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      auto peer = std::make_unique<Peer>();
+      peer->from = peer_address(fd.get());
+      peer->fd = std::move(fd);
+      peer->greeting = new_greeting();
+      peer->since = peer->heard = now_s();
+      peer->out.assign(reinterpret_cast<const char*>(&peer->greeting), sizeof(Greeting));
+      peers_.push_back(std::move(peer));
+      flush(*peers_.back());
+    }
+  }
+
+  void receive(Peer& peer) {
+    std::array<char, 65536> part;
+    for (;;) {
+      const ssize_t got = recv(peer.fd.get(), part.data(), part.size(), 0);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (got <= 0) {
+        peer.closed = true;
+        return;
+      }
+      peer.heard = now_s();
+      try {
+        take(peer, part.data(), static_cast<std::size_t>(got));
+      } catch (const Error& error) {
+        tell(fmt::format("the connection from {} was closed: {}", peer.from, error.what()));
+        peer.closed = true;
+        return;
+      }
+    }
+  }
+
+  void take(Peer& peer, const char* data, std::size_t bytes) {
+    if (!peer.proved) {
+      const std::size_t wanted = std::min(bytes, sizeof(ClientProof) - peer.proof.size());
+      peer.proof.append(data, wanted);
+      data += wanted;
+      bytes -= wanted;
+      if (peer.proof.size() < sizeof(ClientProof)) return;
+      ClientProof proof;
+      std::memcpy(&proof, peer.proof.data(), sizeof(proof));
+      TESSERA_REQUIRE(same_mac(proof.mac, client_mac(options_.secret, peer.greeting, proof)),
+                      Comm,
+                      "it does not know the secret of this job",
+                      "");
+      peer.proved = true;
+      const Mac answer = server_mac(options_.secret, peer.greeting, proof);
+      peer.out.append(reinterpret_cast<const char*>(answer.data()), answer.size());
+    }
+    peer.in.append(data, bytes);
+    while (const std::optional<Frame> frame = peer.in.next())
+      handle(peer, *frame);
+  }
+
+  void handle(Peer& peer, const Frame& frame) {
+    FrameReader body(frame);
+    switch (frame.type) {
+      case FrameType::Join:
+        return join(peer, body);
+      case FrameType::Lines:
+        return pass_on(peer, frame);
+      case FrameType::Abort: {
+        const auto rank = body.number<std::int32_t>();
+        const auto kind = body.number<std::uint32_t>();
+        return break_world(rank, kind, body.text(), &peer);
+      }
+      case FrameType::Leave:
+        leave(peer);
+        return;
+      case FrameType::Set: {
+        const std::string key = body.text();
+        return set(key, body.text());
+      }
+      case FrameType::Get:
+        return get(peer, body.text());
+      default:
+        return;
+    }
+  }
+
+  void join(Peer& peer, FrameReader& body) {
+    const auto host = body.number<std::int32_t>();
+    peer.first = body.number<std::int32_t>();
+    peer.ranks = body.number<std::int32_t>();
+    const auto world = body.number<std::int32_t>();
+    const auto asked = body.number<std::uint64_t>();
+    peer.name = body.text();
+    peer.host = host;
+    if (refused_) {
+      peer.out += refusal_;
+      return;
+    }
+    const auto same_part = [&](const auto& other) {
+      return other.get() != &peer && other->is_host() && other->first < peer.first + peer.ranks &&
+             peer.first < other->first + other->ranks;
+    };
+    const auto twin = std::find_if(peers_.begin(), peers_.end(), same_part);
+    if (world != options_.world_size) {
+      refuse(Error::Kind::Config,
+             fmt::format("host {} was started for {} ranks and the host of rank 0 for {}",
+                         peer.name,
+                         world,
+                         options_.world_size),
+             "start all hosts with the same flags");
+    } else if (twin != peers_.end()) {
+      refuse(Error::Kind::Config,
+             fmt::format("hosts {} and {} both have rank {}",
+                         (*twin)->name,
+                         peer.name,
+                         std::max(peer.first, (*twin)->first)),
+             "give every host a node rank of its own; the ranks of a host must be contiguous: with "
+             "mpirun --map-by slot, with srun --distribution=block");
+    } else if (asked_ && *asked_ != asked) {
+      refuse(
+          Error::Kind::Config,
+          fmt::format("host {} has another configuration, data or version of tessera than host {}",
+                      peer.name,
+                      first_name_),
+          "give every host the same program, files and flags");
+    } else {
+      if (!asked_) first_name_ = peer.name;
+      asked_ = asked;
+      arrived_ += peer.ranks;
+      if (arrived_ == options_.world_size) {
+        ready_ = true;
+        broadcast(FrameWriter(FrameType::Ready));
+      }
+    }
+  }
+
+  void refuse(Error::Kind kind, const std::string& what, const std::string& fix) {
+    refused_ = true;
+    const FrameWriter frame = FrameWriter(FrameType::Refuse)
+                                  .number(static_cast<std::uint32_t>(kind))
+                                  .text(what)
+                                  .text(fix);
+    refusal_ = frame.finish();
+    broadcast(frame);
+  }
+
+  void refuse_missing() {
+    std::vector<bool> here(static_cast<std::size_t>(options_.world_size));
+    for (const auto& peer : peers_) {
+      for (int i = 0; peer->is_host() && i < peer->ranks; ++i) {
+        const int rank = peer->first + i;
+        if (rank >= 0 && rank < options_.world_size) here[static_cast<std::size_t>(rank)] = true;
+      }
+    }
+    std::string missing;
+    for (std::size_t rank = 0; rank < here.size();) {
+      std::size_t end = rank;
+      while (end < here.size() && !here[end])
+        ++end;
+      if (end > rank) missing += fmt::format("{}{}-{}", missing.empty() ? "" : ", ", rank, end - 1);
+      rank = end + 1;
+    }
+    refuse(
+        Error::Kind::Comm,
+        fmt::format(
+            "the hosts of ranks {} did not arrive within {} s", missing, options_.join_timeout_s),
+        "start all hosts; see whether they can reach this one");
+  }
+
+  void pass_on(const Peer& from, const Frame& frame) {
+    std::string whole(sizeof(std::uint32_t), '\0');
+    const auto length = static_cast<std::uint32_t>(frame.body.size() + 1);
+    std::memcpy(whole.data(), &length, sizeof(length));
+    whole += static_cast<char>(frame.type);
+    whole += frame.body;
+    for (const auto& peer : peers_) {
+      if (peer.get() != &from && peer->is_host()) peer->out += whole;
+    }
+  }
+
+  void broadcast(const FrameWriter& frame) {
+    const std::string whole = frame.finish();
+    for (const auto& peer : peers_) {
+      if (peer->is_host()) peer->out += whole;
+    }
+  }
+
+  void break_world(int rank, std::uint32_t kind, const std::string& text, const Peer* from) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!abort_text_.empty()) return;  // the first failure counts
+      abort_text_ = text;
+    }
+    const std::string whole = FrameWriter(FrameType::Abort)
+                                  .number(static_cast<std::int32_t>(rank))
+                                  .number(kind)
+                                  .text(text)
+                                  .finish();
+    for (const auto& peer : peers_) {
+      if (peer.get() != from && peer->is_host()) peer->out += whole;
+    }
+  }
+
+  void leave(Peer& peer) {
+    if (!peer.is_host() || std::exchange(peer.has_left, true)) return;
+    const std::lock_guard lock(mutex_);
+    gone_ += peer.ranks;
+    left_.notify_all();
+  }
+
+  void lose(Peer& peer, const std::string& how) {
+    if (!peer.is_host() || peer.has_left) return;
+    leave(peer);
+    if (!ready_) {
+      if (!refused_)
+        refuse(Error::Kind::Comm,
+               fmt::format("host {} (ranks {} to {}) {} while the hosts met",
+                           peer.name,
+                           peer.first,
+                           peer.first + peer.ranks - 1,
+                           how),
+               "see its message");
+      return;
+    }
+    break_world(peer.first,
+                static_cast<std::uint32_t>(Error::Kind::Comm),
+                fmt::format("host {} was lost (ranks {} to {}): {}; see whether it runs and can be "
+                            "reached, then start the job again",
+                            peer.name,
+                            peer.first,
+                            peer.first + peer.ranks - 1,
+                            how),
+                &peer);
+  }
+
+  void set(const std::string& key, const std::string& value) {
+    TESSERA_REQUIRE(values_.size() < kMostKeys, Comm, "too many values", "");
+    values_[key] = value;
+    const auto [begin, end] = waiting_.equal_range(key);
+    for (auto at = begin; at != end; ++at)
+      answer(*at->second, key);
+    waiting_.erase(begin, end);
+  }
+
+  void get(Peer& peer, const std::string& key) {
+    if (values_.contains(key))
+      answer(peer, key);
+    else
+      waiting_.emplace(key, &peer);
+  }
+
+  void answer(Peer& peer, const std::string& key) {
+    peer.out += FrameWriter(FrameType::Value).text(key).text(values_[key]).finish();
+  }
+
+  void find_silent() {
+    const double now = now_s();
+    if (now > told_alive_ + kAliveS) {
+      told_alive_ = now;
+      broadcast(FrameWriter(FrameType::Alive));
+    }
+    for (const auto& peer : peers_) {
+      if (!peer->proved && now > peer->since + kProofS) peer->closed = true;
+      if (peer->is_host() && !peer->has_left && now > peer->heard + options_.silence_s) {
+        lose(*peer, fmt::format("it has sent nothing for {} s", options_.silence_s));
+        peer->closed = true;
+      }
+    }
+  }
+
+  void flush(Peer& peer) {
+    while (!peer.out.empty() && !peer.closed) {
+      const ssize_t sent = ::send(peer.fd.get(), peer.out.data(), peer.out.size(), MSG_NOSIGNAL);
+      if (sent > 0) {
+        peer.out.erase(0, static_cast<std::size_t>(sent));
+      } else if (sent < 0 && errno == EINTR) {
+        continue;
+      } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        peer.closed = peer.out.size() > kMostUnsent;
+        return;
+      } else {
+        peer.closed = true;
+      }
+    }
+  }
+
+  void flush_and_forget() {
+    for (const auto& peer : peers_)
+      flush(*peer);
+    for (const auto& peer : peers_) {
+      if (!peer->closed) continue;
+      lose(*peer, "its connection was closed");
+      std::erase_if(waiting_, [&](const auto& wait) { return wait.second == peer.get(); });
+    }
+    std::erase_if(peers_, [](const auto& peer) { return peer->closed; });
+  }
+
+  void tell(const std::string& text) const {
+    if (options_.notice) options_.notice(text);
+  }
+
+  HeadOptions options_;
+  Fd listener_, wake_read_, wake_write_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::map<std::string, std::string> values_;
+  std::multimap<std::string, Peer*> waiting_;
+  std::optional<std::uint64_t> asked_;
+  std::string first_name_, refusal_;
+  double told_alive_ = 0.0;
+  int arrived_ = 0;
+  bool ready_ = false, refused_ = false;
+  std::atomic<bool> ending_{false};
+
+  std::mutex mutex_;  // of everything below
+  std::condition_variable left_;
+  std::vector<std::function<void()>> orders_;
+  std::string abort_text_;
+  int gone_ = 0;  // ranks whose hosts have left
+};
+
+Head::Head(HeadOptions options) {
+  std::string why;
+  Fd listener;
+  for (int at = 0; at < std::max(1, options.ports) && listener.get() < 0; ++at)
+    listener = listen_on(options.address, options.port == 0 ? 0 : options.port + at, why);
+  TESSERA_REQUIRE(listener.get() >= 0,
+                  Environment,
+                  fmt::format("cannot listen on {}, ports {} to {}: {}",
+                              options.address,
+                              options.port,
+                              options.port + std::max(1, options.ports) - 1,
+                              why),
+                  "--master_addr must be an address of the host of rank 0; choose another "
+                  "--master_port");
+  port_ = port_of(listener.get());
+  server_ = std::make_unique<Server>(std::move(options), std::move(listener));
+}
+
+Head::~Head() {
+  server_->end();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Head::start() {
+  thread_ = quiet_thread([this] { server_->run(); });
+}
+
+void Head::stop_hosts(int signal) {
+  server_->stop_hosts(signal);
+}
+void Head::abort(int rank, std::uint32_t kind, std::string_view text) {
+  server_->abort(rank, kind, std::string(text));
+}
+void Head::wait_until_left() {
+  server_->wait_until_left();
+}
+std::string Head::abort_text() const {
+  return server_->abort_text();
+}
+
+}  // namespace tessera::launch

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The meeting point of the hosts of a job: it runs in the process that started the hosts, or in
+// rank 0 if another launcher did.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "tessera/launch/secret.h"
+#include "tessera/launch/wire.h"
+
+namespace tessera::launch {
+
+/// What the hosts of a job must agree about.
+struct HeadOptions {
+  std::string address;  ///< of this host; nothing listens on its other addresses
+  int port = 0;         ///< 0: any free one
+  int ports = 1;        ///< the first free one of so many is taken
+  Secret secret;
+  int world_size = 1;
+  double join_timeout_s = 60.0;
+  /// A host that sends nothing for this long is lost.
+  double silence_s = 8.0;
+  /// Called for what a user should know, for example that a stranger tried to connect. Threads:
+  /// that of the head.
+  std::function<void(const std::string&)> notice;
+};
+
+/// Accepts the hosts of one job, tells them when all have arrived, passes on what changes on their
+/// control pages, and keeps values that ranks exchange before their transport exists. If a host is
+/// lost, the others are told within `silence_s`. A connection that does not prove that it belongs
+/// to the job is closed, and nothing that it sends is interpreted. Threads: one of its own; the
+/// methods may be called from any.
+class Head {
+ public:
+  /// Listens from now on. Throws Error{Environment} if none of the ports is free, or if the address
+  /// is not one of this host.
+  explicit Head(HeadOptions options);
+  ~Head();
+  Head(const Head&) = delete;
+  Head& operator=(const Head&) = delete;
+
+  [[nodiscard]] int port() const { return port_; }
+  /// Starts the thread. Processes may be forked before this call, not after it.
+  void start();
+  /// Passes a signal on to every host.
+  void stop_hosts(int signal);
+  /// Breaks the world on every host that has not left.
+  void abort(int rank, std::uint32_t kind, std::string_view text);
+  /// Waits until every host has left or is lost.
+  void wait_until_left();
+  /// The error that broke the world; empty: it is whole.
+  [[nodiscard]] std::string abort_text() const;
+
+ private:
+  class Server;
+  std::unique_ptr<Server> server_;
+  std::thread thread_;
+  int port_ = 0;
+};
+
+}  // namespace tessera::launch

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of a job of several hosts that one host runs.
+#pragma once
+
+#include <string>
+
+#include "tessera/launch/secret.h"
+
+namespace tessera::launch {
+
+/// The ranks of a host are contiguous. Equal on all ranks of the host.
+struct HostPart {
+  int host = 0, hosts = 1;  ///< index of this host
+  int first_rank = 0, local_ranks = 1, world_size = 1;
+  std::string name;    ///< of this host, for messages
+  std::string master;  ///< address of the head (head.h)
+  int port = 0;        ///< on which the head listens, or the first of kMasterPorts
+  Secret secret;
+  /// The head runs in the process of rank 0, and not in the process that started the hosts.
+  bool head_in_rank_0 = false;
+};
+
+}  // namespace tessera::launch

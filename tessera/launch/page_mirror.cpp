@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/launch/page_mirror.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/quiet_thread.h"
+#include "tessera/launch/master.h"
+
+namespace tessera::launch {
+namespace {
+
+constexpr double kTickS = 0.05;
+constexpr double kLifeSignS = 1.0;
+constexpr double kSilenceS = 8.0;  // of the head
+constexpr std::size_t kLinesInFrame = 1024;
+
+/// The words of RankLine::where, which its owner writes while others read it.
+constexpr std::size_t kWhereWords = sizeof(RankLine::where) / sizeof(std::uint64_t);
+
+std::uint64_t* where_words(RankLine& line) {
+  return reinterpret_cast<std::uint64_t*>(line.where);
+}
+
+void write_line(FrameWriter& frame, int rank, RankLine& line) {
+  frame.number(static_cast<std::int32_t>(rank))
+      .number(line.state.load())
+      .number(line.pid.load())
+      .number(line.step.load())
+      .number(line.last_seq.load())
+      .number(line.waiting_for.load())
+      .number(line.life.load());
+  for (std::size_t i = 0; i < kWhereWords; ++i)
+    frame.number(__atomic_load_n(where_words(line) + i, __ATOMIC_RELAXED));
+}
+
+void read_line(FrameReader& body, ControlPage& control, const HostPart& part) {
+  const auto rank = body.number<std::int32_t>();
+  const bool foreign = rank >= 0 && rank < static_cast<int>(control.ranks) &&
+                       (rank < part.first_rank || rank >= part.first_rank + part.local_ranks);
+  TESSERA_REQUIRE(foreign, Comm, fmt::format("another host sends the line of rank {}", rank), "");
+  RankLine& line = control.line(rank);
+  line.state = body.number<std::uint32_t>();
+  line.pid = body.number<std::uint32_t>();
+  line.step = body.number<std::int64_t>();
+  line.last_seq = body.number<std::uint64_t>();
+  line.waiting_for = body.number<std::uint32_t>();
+  line.life = body.number<std::uint64_t>();
+  for (std::size_t i = 0; i < kWhereWords; ++i)
+    __atomic_store_n(where_words(line) + i, body.number<std::uint64_t>(), __ATOMIC_RELAXED);
+  line.where[sizeof(line.where) - 1] = '\0';
+}
+
+}  // namespace
+
+PageMirror::PageMirror(std::shared_ptr<const HostPart> part, std::uint64_t asked, double timeout_s)
+    : part_(std::move(part)),
+      client_(part_->master,
+              part_->port,
+              part_->head_in_rank_0 ? kMasterPorts : 1,
+              part_->secret,
+              now_s() + timeout_s),
+      interval_s_(std::clamp(0.1 * part_->hosts / 8, 0.1, 1.0)) {
+  client_.send(FrameWriter(FrameType::Join)
+                   .number(static_cast<std::int32_t>(part_->host))
+                   .number(static_cast<std::int32_t>(part_->first_rank))
+                   .number(static_cast<std::int32_t>(part_->local_ranks))
+                   .number(static_cast<std::int32_t>(part_->world_size))
+                   .number(asked)
+                   .text(part_->name));
+  const double deadline = now_s() + timeout_s;
+  for (double alive = now_s();;) {
+    const std::optional<Frame> frame = client_.receive(now_s() + kTickS);
+    if (frame && frame->type == FrameType::Ready) return;
+    if (frame && frame->type == FrameType::Refuse) {
+      FrameReader body(*frame);
+      const auto kind = static_cast<Error::Kind>(
+          std::min(body.number<std::uint32_t>(), static_cast<std::uint32_t>(Error::Kind::Bug)));
+      const std::string what = body.text();
+      throw Error(kind, what, body.text());
+    }
+    TESSERA_REQUIRE(!client_.closed() && now_s() < deadline + kSilenceS,
+                    Comm,
+                    "the host of rank 0 went away while the hosts met",
+                    "see its message");
+    if (now_s() < alive + kLifeSignS) continue;
+    alive = now_s();
+    client_.send(FrameWriter(FrameType::Alive));
+  }
+}
+
+PageMirror::~PageMirror() {
+  ending_ = true;
+  if (thread_.joinable()) thread_.join();
+  client_.send(FrameWriter(FrameType::Leave));
+}
+
+void PageMirror::start(ControlPage& control, std::function<void(int)> on_stop) {
+  control_ = &control;
+  on_stop_ = std::move(on_stop);
+  sent_.resize(static_cast<std::size_t>(part_->local_ranks));
+  heard_ = spoke_ = now_s();
+  thread_ = quiet_thread([this] { run(); });
+}
+
+void PageMirror::run() {
+  while (!client_.closed()) {
+    const bool last = ending_;
+    try {
+      // Frames of many hosts may arrive without a pause.
+      const double until = now_s() + (last ? 0.0 : kTickS);
+      for (bool more = true; more && now_s() <= until;) {
+        const std::optional<Frame> frame = client_.receive(until);
+        more = frame.has_value();
+        if (!more) break;
+        heard_ = now_s();
+        obey(*frame);
+      }
+      send_changes(last ? spoke_ + 2 * kLifeSignS : now_s());
+    } catch (const Error& error) {
+      return break_off(error.what());
+    }
+    if (last) return;
+    if (now_s() > heard_ + kSilenceS)
+      return break_off(fmt::format("it has sent nothing for {} s", kSilenceS));
+  }
+  if (!ending_) break_off("the connection was closed");
+}
+
+void PageMirror::break_off(const std::string& how) {
+  control_->abort(
+      0,
+      static_cast<std::uint32_t>(Error::Kind::Comm),
+      fmt::format("the host of rank 0, {}, was lost: {}; see whether it runs and can be "
+                  "reached, then start the job again",
+                  part_->master,
+                  how));
+}
+
+void PageMirror::obey(const Frame& frame) {
+  FrameReader body(frame);
+  if (frame.type == FrameType::Lines) {
+    while (!body.done())
+      read_line(body, *control_, *part_);
+  } else if (frame.type == FrameType::Abort) {
+    const auto rank = body.number<std::int32_t>();
+    const auto kind = body.number<std::uint32_t>();
+    told_abort_ = true;
+    const int known = std::clamp(rank, 0, static_cast<int>(control_->ranks) - 1);
+    control_->abort(known, kind, body.text());
+  } else if (frame.type == FrameType::Stop) {
+    on_stop_(body.number<std::int32_t>());
+  }
+}
+
+void PageMirror::send_changes(double now) {
+  if (control_->aborted.load(std::memory_order_acquire) != 0 && !told_abort_) {
+    told_abort_ = true;
+    client_.send(FrameWriter(FrameType::Abort)
+                     .number(static_cast<std::int32_t>(control_->abort_rank.load()))
+                     .number(control_->aborted.load() - 1)
+                     .text(control_->abort_message()));
+  }
+  if (now < looked_ + interval_s_) return;
+  looked_ = now;
+  FrameWriter frame(FrameType::Lines);
+  std::size_t changed = 0;
+  for (int i = 0; i < part_->local_ranks; ++i) {
+    const int rank = part_->first_rank + i;
+    FrameWriter one(FrameType::Lines);
+    write_line(one, rank, control_->line(rank));
+    std::string text = one.finish();
+    std::string& before = sent_[static_cast<std::size_t>(i)];
+    if (text == before || changed == kLinesInFrame) continue;
+    write_line(frame, rank, control_->line(rank));
+    before = std::move(text);
+    ++changed;
+  }
+  if (changed == 0 && now < spoke_ + kLifeSignS) return;
+  spoke_ = now;
+  client_.send(changed == 0 ? FrameWriter(FrameType::Alive) : frame);
+}
+
+}  // namespace tessera::launch

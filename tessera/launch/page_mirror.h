@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connection of a host to the head of its job: it keeps the lines of other hosts' ranks on this
+// host's control page, and carries the end of the world both ways.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tessera/base/control_page.h"
+#include "tessera/launch/host_part.h"
+#include "tessera/launch/wire.h"
+
+namespace tessera::launch {
+
+/// One for each host, in its agent or in its local rank 0. The lines that it receives are as old as
+/// its interval: 0.1 s on up to eight hosts, at most 1 s. Threads: one of its own after start().
+class PageMirror {
+ public:
+  /// Connects to the head and waits until all hosts have arrived. `asked`: hash of what must be
+  /// equal on all hosts. Throws Error{Comm} if that takes longer than `timeout_s`, and the refusal
+  /// of the head, if there is one. Starts no thread, so that processes may be forked afterwards.
+  PageMirror(std::shared_ptr<const HostPart> part, std::uint64_t asked, double timeout_s);
+  /// Tells the head that the ranks of this host have ended.
+  ~PageMirror();
+  PageMirror(const PageMirror&) = delete;
+  PageMirror& operator=(const PageMirror&) = delete;
+
+  /// Returns the address of this host on the way to the head.
+  [[nodiscard]] std::string own_address() const { return client_.own_address(); }
+  /// Starts the thread. `control` has a line for every rank of the job, and must outlive this
+  /// object. `on_stop` is called, in that thread, for each signal that the head passes on.
+  void start(ControlPage& control, std::function<void(int signal)> on_stop);
+
+ private:
+  void run();
+  void obey(const Frame& frame);
+  void send_changes(double now);
+  void break_off(const std::string& how);
+
+  std::shared_ptr<const HostPart> part_;
+  WireClient client_;
+  ControlPage* control_ = nullptr;
+  std::function<void(int)> on_stop_;
+  std::vector<std::string> sent_;  ///< what the head knows of each local rank
+  double interval_s_, looked_ = 0.0, spoke_ = 0.0, heard_ = 0.0;
+  bool told_abort_ = false;
+  std::atomic<bool> ending_{false};
+  std::thread thread_;
+};
+
+}  // namespace tessera::launch

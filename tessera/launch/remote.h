@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts one agent on each host of a job, over ssh or directly on this host, passes its output on,
+// and waits until all have ended.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/launch/host_part.h"
+#include "tessera/launch/host_pool.h"
+
+namespace tessera::launch {
+
+/// How agents are started.
+struct RemoteOptions {
+  HostPool pool;
+  std::string program;             ///< path of the program, the same on every host
+  std::vector<std::string> words;  ///< of its command line, after the name of the agent's command
+  std::string master_address;      ///< empty: the address of this host on the way to the others
+  int master_port = 0;             ///< 0: any free one
+  std::optional<int> ssh_port;
+  std::string launcher_args;  ///< options of ssh, or a command that runs on each host before
+  /// The other hosts are started by hand: only the agent of the first host is started, on this one,
+  /// and the others find the head at master_address and master_port.
+  bool by_hand = false;
+  std::optional<Secret> secret;  ///< empty: a random one
+  double join_timeout_s = 60.0;
+  std::function<void(const std::string&)> notice;
+};
+
+/// Runs the job and returns its exit code: that of the host of rank 0, or the first other one that
+/// is not 0. The secret of the job and what each agent has to do travel on the agent's standard
+/// input. The standard output of the host of rank 0 is passed on as it is, every other line with
+/// the name of its host. A stop signal goes to all hosts; a third one ends the connections. No
+/// agent outlives this call, nor this process. Throws Error{Config} if a host has no address, and
+/// Error{Environment} if ssh cannot be run.
+int run_on_hosts(const RemoteOptions& options);
+
+/// Returns the command line that starts an agent on `host`. Words that a shell of the host reads
+/// are quoted.
+std::vector<std::string> ssh_command(const RemoteOptions& options,
+                                     const std::string& host,
+                                     const std::string& folder,
+                                     const std::vector<std::string>& environment);
+
+/// Returns the assignments that every host gets: the variables of this process whose names begin
+/// with NCCL, GLOO, PYTHON, MV2, UCX, MLFLOW, OMP, MKL or TESSERA_, and LD_LIBRARY_PATH; then the
+/// lines `NAME=VALUE` of `.deepspeed_env`, or of the name that DS_ENV_FILE gives, in the home
+/// folder and in the current one. Throws Error{Config} with file and line for a line of another
+/// form.
+std::vector<std::string> passed_environment();
+
+/// What an agent reads from its standard input.
+struct AgentJob {
+  HostPart part;
+  std::vector<std::string> words;
+};
+/// Throws Error{Config} if the text is not that of run_on_hosts().
+AgentJob parse_agent_job(const std::string& text);
+std::string agent_job_text(const AgentJob& job);
+
+}  // namespace tessera::launch

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/report/appended_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::report {
+
+AppendedFile::AppendedFile(std::filesystem::path path) : path_(std::move(path)) {
+  std::error_code ignored;  // open() says what is wrong
+  if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), ignored);
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  TESSERA_REQUIRE(fd_ >= 0,
+                  Io,
+                  fmt::format("cannot open {}: {}", path_.string(), std::strerror(errno)),
+                  "choose a folder that can be written, or switch the monitor off");
+}
+
+AppendedFile::~AppendedFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void AppendedFile::append(std::string_view bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    TESSERA_REQUIRE(written > 0,
+                    Io,
+                    fmt::format("cannot write {}: {}",
+                                path_.string(),
+                                written < 0 ? std::strerror(errno) : "nothing was written"),
+                    "free disk space, or switch the monitor off");
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace tessera::report

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Offline experiments of Comet: messages.json grows while the training runs, and the archive that
+// `comet upload` takes is made at the end. Source: comet_ml's offline_utils.py and messages.py.
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tessera/base/files.h"
+#include "tessera/report/appended_file.h"
+#include "tessera/report/monitors/monitor.h"
+#include "tessera/report/monitors/scalars.h"
+#include "tessera/report/monitors/stored_zip.h"
+
+namespace tessera::report {
+namespace {
+
+json::Value milliseconds(double seconds) {
+  return json::Value::integer(static_cast<std::int64_t>(seconds * 1e3));
+}
+
+json::Value text_or_null(const std::string& text) {
+  return text.empty() ? json::Value() : json::Value::string(text);
+}
+
+/// The given key, or a new one of 32 digits.
+std::string experiment_key(const MonitorContext& context) {
+  if (!context.options.comet.experiment_key.empty()) return context.options.comet.experiment_key;
+  const auto half = [&](int part) {
+    const std::string seed = fmt::format("{} {} {} {:.6f} {}",
+                                         part,
+                                         context.run_dir.string(),
+                                         context.host,
+                                         context.time,
+                                         ::getpid());
+    return files::hex64(files::xxh3(std::as_bytes(std::span(seed))));
+  };
+  return half(0) + half(1);
+}
+
+/// A given key may have been used by an earlier start, whose upload is another one.
+std::filesystem::path free_folder(const std::filesystem::path& wanted) {
+  std::filesystem::path out = wanted;
+  std::error_code ignored;
+  for (int i = 1; std::filesystem::exists(out, ignored); ++i)
+    out = fmt::format("{}-{}", wanted.string(), i);
+  return out;
+}
+
+class CometMonitor final : public Monitor {
+ public:
+  CometMonitor(const MonitorContext& context, std::string key)
+      : options_(context.options.comet),
+        key_(std::move(key)),
+        folder_(free_folder(context.run_dir / "comet" / key_)),
+        start_(context.time),
+        messages_(folder_ / "messages.json") {
+    const std::string name = options_.experiment_name.empty() ? context.run_dir.filename().string()
+                                                              : options_.experiment_name;
+    const json::Value named = json::Value::object(
+        {{"key", json::Value::string("Name")}, {"value", json::Value::string(name)}});
+    message("log_other", named, context.time, /*timed=*/false);
+    for (const Hyperparameter& one : hyperparameters(context.resolved)) {
+      message(
+          "parameter_msg",
+          json::Value::object({{"param",
+                                json::Value::object({{"paramName", json::Value::string(one.name)},
+                                                     {"paramValue", one.value},
+                                                     {"step", json::Value()},
+                                                     {"source", json::Value::string("manual")}})}}),
+          context.time);
+    }
+    describe(context.time);
+  }
+
+  void write(const Reading& reading) override {
+    const std::int64_t at = axis_of(reading, options_.tags);
+    for (const Scalar& scalar : scalars_of(reading, options_.tags)) {
+      if (!is_due(scalar.tag, reading.samples)) continue;
+      message("metric_msg",
+              json::Value::object(
+                  {{"metric",
+                    json::Value::object({{"metricName", json::Value::string(scalar.tag)},
+                                         {"metricValue", json::Value::number(scalar.value)},
+                                         {"step", json::Value::integer(at)},
+                                         {"epoch", json::Value()}})}}),
+              reading.time);
+    }
+  }
+
+  void finish(double time, bool /*success*/) override {
+    describe(time);
+    write_stored_zip(
+        folder_.string() + ".zip",
+        {{"experiment.json", folder_ / "experiment.json"}, {"messages.json", messages_.path()}});
+  }
+  [[nodiscard]] std::string place() const override { return folder_.string(); }
+
+ private:
+  void message(const std::string& type, json::Value payload, double time, bool timed = true) {
+    payload["message_id"] = json::Value::integer(++number_);
+    if (timed) payload["local_timestamp"] = milliseconds(time);
+    json::Value out;
+    out["type"] = json::Value::string(type);
+    out["payload"] = std::move(payload);
+    messages_.append(out.dump() + '\n');
+  }
+
+  /// DeepSpeed writes a metric once in so many samples.
+  bool is_due(const std::string& tag, std::int64_t samples) {
+    const auto [it, fresh] = last_.emplace(tag, samples);
+    if (!fresh && samples - it->second < options_.samples_log_interval) return false;
+    it->second = samples;
+    return true;
+  }
+
+  /// experiment.json.
+  void describe(double time) const {
+    json::Value out;
+    out["offline_id"] = json::Value::string(key_);
+    out["project_name"] = text_or_null(options_.project);
+    out["start_time"] = milliseconds(start_);
+    out["stop_time"] = milliseconds(time);
+    out["tags"] = json::Value::array();
+    out["workspace"] = text_or_null(options_.workspace);
+    out["resume_strategy"] =
+        json::Value::string(options_.mode.empty() ? std::string("create") : options_.mode);
+    out["customer_error_reported"] = json::Value::boolean(false);
+    out["customer_error_message"] = json::Value();
+    out["user_provided_experiment_key"] = json::Value::boolean(!options_.experiment_key.empty());
+    out["comet_start_sourced"] = json::Value::boolean(false);
+    files::write_atomic(folder_ / "experiment.json", out.dump());
+  }
+
+  planner::CometOptions options_;
+  std::string key_;
+  std::filesystem::path folder_;
+  double start_;
+  AppendedFile messages_;
+  std::int64_t number_ = 0;
+  std::map<std::string, std::int64_t> last_;
+};
+
+const bool kCometIsThere =
+    monitors().add("comet",
+                   {[](const planner::MonitorOptions& options) { return options.comet.enabled; },
+                    [](const MonitorContext& context) -> std::unique_ptr<Monitor> {
+                      return std::make_unique<CometMonitor>(context, experiment_key(context));
+                    }});
+
+}  // namespace
+}  // namespace tessera::report

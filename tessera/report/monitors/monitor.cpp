@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/report/monitors/monitor.h"
+
+namespace tessera::report {
+
+Registry<MonitorMaker>& monitors() {
+  static Registry<MonitorMaker> registry("monitor");
+  return registry;
+}
+
+std::filesystem::path monitor_folder(const MonitorContext& context,
+                                     const std::string& output_path,
+                                     const std::optional<std::string>& job_name,
+                                     const std::string& name) {
+  if (output_path.empty()) return context.run_dir / name / job_name.value_or("");
+  return std::filesystem::path(output_path) / job_name.value_or("DeepSpeedJobName");
+}
+
+std::string file_name_of(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '.' || c == '-' || c == '_';
+    if (!plain) c = '_';
+  }
+  return out;
+}
+
+}  // namespace tessera::report

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// TensorBoard's event files.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/report/appended_file.h"
+#include "tessera/report/monitors/scalars.h"
+#include "tessera/report/monitors/wire.h"
+
+namespace tessera::report {
+
+/// CRC-32C (Castagnoli), and the same as TensorFlow's records store it: rotated right by 15 bits
+/// plus a constant, so that the checksum of data that contain checksums is not degenerate.
+std::uint32_t crc32c(std::string_view bytes);
+std::uint32_t masked_crc32c(std::string_view bytes);
+
+/// A record of TensorFlow: length, checksum of the length, bytes, checksum of the bytes.
+std::string tfrecord(std::string_view bytes);
+
+/// Counts of values between limits, as TensorBoard's histograms show them.
+struct Histogram {
+  double min = 0, max = 0, num = 0, sum = 0, sum_squares = 0;
+  std::vector<double> limits;  ///< upper limit of each bucket, ascending
+  std::vector<double> counts;
+};
+
+/// One event file. Source of the messages: tensorflow/core/{util/event.proto,
+/// framework/summary.proto} and tensorboard/plugins/hparams/plugin_data.proto.
+class EventFile {
+ public:
+  /// Begins the file with its version. Error{Io}.
+  EventFile(const std::filesystem::path& path, double time);
+  /// What was written for this step and later ones, before an interruption, counts no more.
+  void restart(double time, std::int64_t step);
+  void scalars(double time, std::int64_t step, std::span<const Scalar> values);
+  void histogram(double time, std::int64_t step, const std::string& tag, const Histogram& values);
+  void text(double time, std::int64_t step, const std::string& tag, std::string_view text);
+  /// Shown by the dashboard HPARAMS.
+  void hyperparameters(double time, const std::string& group, std::span<const Hyperparameter> all);
+  /// `success`: state of the run in the dashboard HPARAMS.
+  void end(double time, bool success);
+  [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
+
+ private:
+  void event(double time, std::int64_t step, int field, const WireMessage& what);
+  AppendedFile file_;
+};
+
+/// "events.out.tfevents.TIME.HOST.PROCESS.NUMBER", as TensorBoard looks for it.
+std::string event_file_name(double time, std::string_view host, int process, int number);
+
+}  // namespace tessera::report

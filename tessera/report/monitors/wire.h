@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes messages in the wire format of protocol buffers, field by field.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tessera::report {
+
+/// Appends fields in the order of the calls. Zeros and empty texts are written like any other
+/// value; leave a field out by not calling. Source: protobuf.dev, Encoding.
+class WireMessage {
+ public:
+  WireMessage& integer(int field, std::int64_t value);
+  WireMessage& real(int field, double value);
+  WireMessage& single(int field, float value);
+  WireMessage& bytes(int field, std::string_view value);
+  WireMessage& message(int field, const WireMessage& value) { return bytes(field, value.out_); }
+  WireMessage& reals(int field, std::span<const double> values);  ///< packed
+  [[nodiscard]] const std::string& str() const { return out_; }
+
+ private:
+  void key(int field, int type);
+  void varint(std::uint64_t value);
+  std::string out_;
+};
+
+/// Appends an integer in little endian.
+void append_le32(std::string& out, std::uint32_t value);
+void append_le64(std::string& out, std::uint64_t value);
+
+}  // namespace tessera::report

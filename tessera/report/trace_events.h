@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Traces in the format of Chrome's trace viewer, which Perfetto reads as well.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/trace.h"
+
+namespace tessera::report {
+
+/// Keeps the spans that its thread tells while it lives.
+class TraceRecorder final : public trace::Listener {
+ public:
+  explicit TraceRecorder(int rank) : rank_(rank) {}
+  void hear(const trace::Span& span) override;
+  /// The events of this rank: JSON objects separated by ",\n". Times are those of the host's
+  /// monotonic clock, which all ranks of a host share. Process numbers are ranks. Spans nest on one
+  /// track; collectives, which overlap what is computed meanwhile, are on another.
+  [[nodiscard]] std::string events(std::string_view what) const;
+  [[nodiscard]] std::size_t size() const { return kept_.size(); }
+
+ private:
+  struct Kept {
+    trace::Kind kind;
+    std::string name, detail;
+    double begin, end, flops, bytes;
+    int ranks;
+  };
+  int rank_;
+  std::vector<Kept> kept_;
+};
+
+/// A whole file of the events of several ranks. Source: Trace Event Format, Google 2016.
+std::string trace_file(const std::vector<std::string>& events);
+
+}  // namespace tessera::report

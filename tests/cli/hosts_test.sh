@@ -1,0 +1,211 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: hosts slow multiprocess
+# timeout: 600
+# Several hosts: the same bits as one, and an end that is told. The hosts are addresses of this machine, "hosts" behind a
+# stand-in for ssh, and, where it may make them, network namespaces.   usage: hosts_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+tessera=$(realpath "${1:?usage: hosts_test.sh PROGRAM}")
+export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
+mkdir -p "$TESSERA_CACHE"
+
+configure() {
+  cat >"$box/tiny.json" <<JSON
+{
+  "model": {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "dropout": 0.1},
+  "data": {"train": "examples/data/shakespeare.txt", "sequence_length": 16},
+  "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0,
+  "trainer": {"max_steps": ${1:-6}}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": ${2:-3}}
+}
+JSON
+  printf '127.0.0.1 slots=2\n127.0.0.2 slots=2  # another address of this machine\n' >"$box/hosts"
+}
+train() { "$tessera" train "$box/tiny.json" --set "run.dir=$box/$1" "${@:2}" >"$box/$1.out" 2>"$box/$1.err"; }
+same() { "$tessera" compare "$box/$1" "$box/$2"; }
+succeeds() { "$@" || { cat "$box"/*.err; return 1; }; }
+none_left() { ! pgrep -f "$box/tiny.json" >/dev/null && ! pgrep -x -f "$tessera agent" >/dev/null; }
+
+two_hosts_equal_one() {
+  configure
+  expect "one rank trains" succeeds train one
+  expect "four ranks train" succeeds train four -n 4 "$@"
+  expect "two hosts train" succeeds train two --hostfile "$box/hosts" "$@"
+  expect "the table names the hosts" says "host        127.0.0.2: ranks 2-3" "$box/two.out"
+  expect "the layout has four ranks" says "4 ranks" "$box/two.out"
+  expect "two hosts give the bits of four ranks of one" same four two
+  expect "and of one rank" same one two
+  expect "no process is left" until_true none_left
+}
+claim "gloo over 2 x 2 = shm over 4 = 1 rank, to the bit" two_hosts_equal_one --set gradient_reduction=each
+claim "so it is with ZeRO stage 3" two_hosts_equal_one --set zero_optimization.stage=3
+claim "so it is with a pipeline that crosses" two_hosts_equal_one --set parallel.pipeline=2
+
+agents_behind_ssh() {
+  configure
+  mkdir "$box/bin"
+  # What ssh does, without a network: the last word is a command line for a shell of the host.
+  printf '#!/bin/bash\nprintf "%%s\\n" "$*" >>"%s/calls"\nexec sh -c "${!#}"\n' "$box" >"$box/bin/ssh"
+  chmod +x "$box/bin/ssh"
+  printf 'node-a slots=1\nnode-b slots=1\n' >"$box/hosts"
+  export PATH=$box/bin:$PATH
+  printf 'FROM_FILE=1\n' >"$box/env"
+  DS_ENV_FILE=$box/env expect "it trains" succeeds train two -H "$box/hosts" --master_addr 127.0.0.1 --ssh_port 2222
+  expect "ssh was asked for both" says "-p 2222 node-b cd " "$box/calls"
+  expect "the variables of the file are passed on" says "'FROM_FILE=1'" "$box/calls"
+  expect "the secret is on no command line" test "$(grep -cE '[0-9a-f]{64}' "$box/calls")" = 0
+  expect "two ranks of one host train" succeeds train here -n 2
+  expect "they give the same bits" same here two
+}
+claim "agents are started over ssh" agents_behind_ssh
+
+# start NAME...: a job that would go on, in the background as a process group.
+start() {
+  setsid "$tessera" train "$box/tiny.json" --set "run.dir=$box/$1" --hostfile "$box/hosts" "${@:2}" \
+    >"$box/$1.out" 2>"$box/$1.err" &
+  job=$!
+  expect "it begins" until_true test -s "$box/$1/metrics.jsonl"
+}
+ended() { ! kill -0 "$job" 2>/dev/null; }
+agents() { pgrep -P "$job"; }
+
+rank_of_the_other_host_dies() {
+  configure 100000 0
+  start run
+  victim=$(pgrep -P "$(agents | tail -1)" | head -1)
+  kill -9 "$victim"
+  begin=$(date +%s%N)
+  expect "the job ends" until_true ended
+  wait "$job"
+  code=$?
+  took=$((($(date +%s%N) - begin) / 1000000))
+  expect "the exit code is that of a lost rank, not $code" test "$code" = 6
+  expect "it ends within 4 s on a busy machine, not $took ms" test "$took" -lt 4000
+  expect "the rank is named" says "rank 2 was lost: signal 9 (SIGKILL)" "$box/run.err"
+  expect "no process is left" until_true none_left
+}
+claim "the death of a rank on another host ends the job and is told" rank_of_the_other_host_dies
+
+agent_dies() {
+  configure 100000 0
+  start run
+  kill -9 "$(agents | tail -1)"
+  expect "the job ends" until_true ended
+  wait "$job"
+  code=$?
+  expect "the exit code is that of a lost host, not $code" test "$code" = 6
+  expect "the host is named" says "host 127.0.0.2 was lost" "$box/run.err"
+  expect "no process is left" until_true none_left
+}
+claim "the death of an agent ends the job and names the host" agent_dies
+
+launcher_dies() {
+  configure 100000 0
+  start run
+  kill -9 "$job"
+  expect "no process is left" until_true none_left
+}
+claim "nothing outlives the process that started the hosts" launcher_dies
+
+stops_and_goes_on() {
+  configure 100000 0
+  start run
+  kill -TERM "$job"
+  expect "the job ends" until_true ended
+  wait "$job"
+  code=$?
+  expect "it was saved: exit code 75, not $code" test "$code" = 75
+  expect "no process is left" until_true none_left
+  last=$(find "$box/run/checkpoints" -maxdepth 1 -name 'step-*' | sort | tail -1)
+  expect "there is a checkpoint" test -n "$last"
+  step=$((10#${last##*step-}))
+  expect "it goes on" succeeds train run --hostfile "$box/hosts" --set "trainer.max_steps=$((step + 2))"
+  expect "one rank that was never disturbed trains" succeeds train one --set "trainer.max_steps=$((step + 2))"
+  expect "the bits are the same" same one run
+}
+claim "a signal stops all hosts after a checkpoint, from which they go on" stops_and_goes_on
+
+by_hand() {
+  configure
+  # As torchrun is started by hand on every host.
+  local common=(--nnodes 2 -n 2 --master_addr 127.0.0.1 --master_port $((20000 + RANDOM % 10000)))
+  "$tessera" train "$box/tiny.json" --set "run.dir=$box/two" "${common[@]}" --node_rank 1 >"$box/b.out" 2>"$box/b.err" &
+  other=$!
+  expect "the first host trains" succeeds train two "${common[@]}" --node_rank 0
+  expect "the second one too" wait "$other"
+  expect "four ranks train" succeeds train four -n 4
+  expect "the bits are the same" same four two
+}
+claim "hosts that are started by hand meet" by_hand
+
+by_variables() {
+  configure
+  local port=$((20000 + RANDOM % 10000)) i
+  printf '%s' "$RANDOM-not-so-secret-but-more-than-32-bytes" >"$box/secret"
+  chmod 600 "$box/secret"
+  export TESSERA_SECRET_FILE=$box/secret MASTER_ADDR=127.0.0.1 MASTER_PORT=$port WORLD_SIZE=4 LOCAL_WORLD_SIZE=2
+  # Each pair has an abstract socket of its own: their jobs have different names.
+  for i in 1 2 3; do
+    RANK=$i LOCAL_RANK=$((i % 2)) TORCHELASTIC_RUN_ID=host$((i / 2)) "$tessera" train "$box/tiny.json" \
+      --set "run.dir=$box/two" >"$box/$i.out" 2>"$box/$i.err" &
+  done
+  RANK=0 LOCAL_RANK=0 TORCHELASTIC_RUN_ID=host0 expect "rank 0 trains" succeeds train two
+  wait
+  expect "no warning of a missing secret" test "$(grep -c 'no secret' "$box/two.err")" = 0
+  unset MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_WORLD_SIZE
+  expect "four ranks train" succeeds train four -n 4
+  expect "the bits are the same" same four two
+}
+claim "ranks that torchrun started on two hosts meet" by_variables
+
+mistakes_are_told() {
+  configure
+  printf '127.0.0.1 slots=1\nno-such-host.invalid slots=1\n' >"$box/hosts"
+  train bad -H "$box/hosts"
+  code=$?
+  expect "exit code 2, not $code" test "$code" = 2
+  expect "the host without an address is named" says "no-such-host.invalid" "$box/bad.err"
+  expect "other launchers are refused by name" test "$("$tessera" train "$box/tiny.json" -H "$box/hosts" --launcher mpich 2>&1 |
+    grep -c 'not built yet: --launcher mpich')" = 1
+  expect "an agent without a job says so" test "$("$tessera" agent </dev/null 2>&1 | grep -c 'standard input')" = 1
+}
+claim "mistakes are told" mistakes_are_told
+
+in_namespaces() {
+  configure
+  local a=tess-a-$$ b=tess-b-$$
+  # shellcheck disable=SC2064
+  trap "ip netns del $a; ip netns del $b" EXIT
+  ip netns add "$a" && ip netns add "$b" &&
+    ip link add "va$$" netns "$a" type veth peer name "vb$$" netns "$b" || return 1
+  ip -n "$a" addr add 10.213.7.1/24 dev "va$$" && ip -n "$b" addr add 10.213.7.2/24 dev "vb$$"
+  for ns in "$a" "$b"; do ip -n "$ns" link set lo up; done
+  ip -n "$a" link set "va$$" up
+  ip -n "$b" link set "vb$$" up
+  mkdir "$box/bin"
+  printf '#!/bin/bash\nexec ip netns exec %s sh -c "${!#}"\n' "$b" >"$box/bin/ssh"
+  chmod +x "$box/bin/ssh"
+  printf '10.213.7.1 slots=2\n10.213.7.2 slots=2\n' >"$box/hosts"
+  export PATH=$box/bin:$PATH
+  expect "it trains" succeeds ip netns exec "$a" "$tessera" train "$box/tiny.json" --set "run.dir=$box/two" -H "$box/hosts"
+  expect "four ranks train" succeeds train four -n 4
+  expect "the bits are the same" same four two
+
+  sed -i 's/"max_steps": 6/"max_steps": 100000/' "$box/tiny.json"
+  setsid ip netns exec "$a" "$tessera" train "$box/tiny.json" --set "run.dir=$box/cut" -H "$box/hosts" >"$box/cut.out" 2>"$box/cut.err" &
+  job=$!
+  expect "it begins" until_true test -s "$box/cut/metrics.jsonl"
+  ip -n "$a" link set "va$$" down
+  begin=$(date +%s)
+  expect "the job ends" until_true ended
+  expect "within 14 s on a busy machine" test $(($(date +%s) - begin)) -lt 14
+  expect "the host is named" says "host 10.213.7.2 was lost" "$box/cut.err"
+  expect "no process is left" until_true none_left
+}
+if ip netns add "tess-probe-$$" 2>/dev/null; then
+  ip netns del "tess-probe-$$"
+  claim "two network namespaces train, and a cut between them is told" in_namespaces
+else
+  echo "skipped  network namespaces may not be made here"
+fi
+
+claims_done

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// Several hosts give what one host gives, to the bit.
+#include "tessera/comm/transports/host_bridge.h"
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "support/host_world.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tessera::comm {
+namespace {
+
+using mesh::Axis;
+using mesh::AxisSet;
+using mesh::Mesh;
+using testing::HasSubstr;
+
+Span span_of(std::vector<float>& values) {
+  return {values.data(), values.size(), DType::F32, {}};
+}
+
+/// Numbers whose sum depends on the order in which they are added.
+std::vector<float> numbers(int rank, std::size_t count) {
+  std::vector<float> values(count);
+  std::uint32_t state = 12345U + static_cast<std::uint32_t>(rank);
+  for (float& value : values) {
+    state = state * 1664525U + 1013904223U;
+    value = (static_cast<float>(state >> 8) / 16777216.0F - 0.5F) * (state % 7 == 0 ? 1e6F : 1.0F);
+  }
+  return values;
+}
+
+/// What each rank has at the end, by rank.
+using Results = std::map<int, std::vector<float>>;
+using Program = std::function<std::vector<float>(World&)>;
+
+Results on_one_host(const Mesh& mesh, const Program& program) {
+  Results results;
+  std::mutex mutex;
+  run_threads(mesh, [&](World& world) {
+    std::vector<float> mine = program(world);
+    const std::lock_guard lock(mutex);
+    results[world.rank()] = std::move(mine);
+  });
+  return results;
+}
+Results on_hosts(const std::vector<int>& per_host, const Mesh& mesh, const Program& program) {
+  Results results;
+  std::mutex mutex;
+  test::run_hosts(per_host, mesh, [&](World& world) {
+    std::vector<float> mine = program(world);
+    const std::lock_guard lock(mutex);
+    results[world.rank()] = std::move(mine);
+  });
+  return results;
+}
+void expect_same_bits(const Results& a, const Results& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [rank, values] : a) {
+    const std::vector<float>& others = b.at(rank);
+    ASSERT_EQ(values.size(), others.size());
+    EXPECT_EQ(std::memcmp(values.data(), others.data(), values.size() * sizeof(float)), 0)
+        << "rank " << rank;
+  }
+}
+
+/// Every collective, over one group.
+std::vector<float> every_collective(World& world, const Group& group, std::size_t part) {
+  const auto size = static_cast<std::size_t>(group.size());
+  Transport& transport = world.transport();
+  std::vector<float> all;
+  const auto keep = [&all](const std::vector<float>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  std::vector<float> in = numbers(world.rank(), part * size), out = numbers(world.rank(), part);
+  transport
+      .reduce_scatter(
+          group, span_of(in), span_of(out), Op::Sum, Write::Accumulate, TESSERA_HERE("add"))
+      ->wait();
+  keep(out);
+  transport
+      .reduce_scatter(group, span_of(in), span_of(out), Op::Sum, Write::Store, TESSERA_HERE("sum"))
+      ->wait();
+  keep(out);
+  std::vector<float> gathered(part * size);
+  transport.all_gather(group, span_of(out), span_of(gathered), TESSERA_HERE("gather"))->wait();
+  keep(gathered);
+  transport.all_reduce(group, span_of(in), Op::Sum, TESSERA_HERE("reduce"))->wait();
+  keep(in);
+  std::vector<float> exchanged(part * size), mine = numbers(world.rank() + 100, part * size);
+  transport.all_to_all(group, span_of(mine), span_of(exchanged), TESSERA_HERE("exchange"))->wait();
+  keep(exchanged);
+  for (int root = 0; root < group.size(); ++root) {
+    std::vector<float> told = numbers(world.rank() + 200, part);
+    transport.broadcast(group, span_of(told), root, TESSERA_HERE("tell"))->wait();
+    keep(told);
+  }
+  transport.barrier(group, TESSERA_HERE("end"))->wait();
+  return all;
+}
+
+struct Shape {
+  std::vector<int> per_host;
+  Mesh mesh;
+};
+const std::vector<Shape>& shapes() {
+  // pp, dp.rep, dp.shard, cp, tp.depth, tp.row, tp.col
+  static const std::vector<Shape> kShapes = {{{2, 2}, Mesh::data_parallel(4)},
+                                             {{1, 1, 1}, Mesh::data_parallel(3)},
+                                             {{3, 1}, Mesh::data_parallel(4)},
+                                             {{2, 2}, Mesh({1, 1, 2, 1, 1, 1, 2})},
+                                             {{2, 2}, Mesh({2, 1, 2, 1, 1, 1, 1})}};
+  return kShapes;
+}
+
+// Parts of 8 floats travel with the head of a message, of 400 in a mailbox, of 50,000 in a region.
+TEST(HostBridge, GivesTheBitsOfOneHost) {
+  for (const Shape& shape : shapes()) {
+    for (const std::size_t part : {std::size_t{8}, std::size_t{400}, std::size_t{50000}}) {
+      for (const AxisSet axes : {AxisSet::all(), AxisSet::dp(), AxisSet::tp(), AxisSet{Axis::Pp}}) {
+        const Program program = [&](World& world) {
+          return every_collective(world, world.group(axes), part);
+        };
+        expect_same_bits(on_one_host(shape.mesh, program),
+                         on_hosts(shape.per_host, shape.mesh, program));
+      }
+    }
+  }
+}
+
+// The sum of three numbers whose order matters, computed here.
+TEST(HostBridge, AddsInRankOrder) {
+  const std::vector<float> values = {1e8F, 1.0F, -1e8F, 1.0F};
+  const float expected = ((values[0] + values[1]) + values[2]) + values[3];
+  ASSERT_NE(expected, values[0] + (values[1] + (values[2] + values[3])));
+
+  const Results results = on_hosts({2, 2}, Mesh::data_parallel(4), [&](World& world) {
+    std::vector<float> mine = {values[static_cast<std::size_t>(world.rank())]};
+    world.transport()
+        .all_reduce(world.everyone(), span_of(mine), Op::Sum, TESSERA_HERE("sum"))
+        ->wait();
+    return mine;
+  });
+
+  for (const auto& [rank, sum] : results)
+    EXPECT_EQ(sum[0], expected) << rank;
+}
+
+TEST(HostBridge, CarriesMessagesInOrder) {
+  constexpr int kMessages = 200;
+  const Results results = on_hosts({2, 2}, Mesh::data_parallel(4), [&](World& world) {
+    const int peer = (world.rank() + 2) % 4;
+    std::vector<std::vector<float>> out, in;
+    std::vector<WorkPtr> sent, received;
+    std::vector<float> all;
+    for (int i = 0; i < kMessages; ++i) {
+      // Small and large ones by turns.
+      const std::size_t count = i % 3 == 0 ? 2000 : 3;
+      out.push_back(numbers(1000 * world.rank() + i, count));
+      in.emplace_back(count);
+      sent.push_back(world.transport().send(peer, 7, span_of(out.back()), TESSERA_HERE("send")));
+      world.transport().recv(peer, 7, span_of(in.back()), TESSERA_HERE("receive"))->wait();
+      all.insert(all.end(), in.back().begin(), in.back().end());
+    }
+    for (const WorkPtr& work : sent)
+      work->wait_reusable();
+    return all;
+  });
+
+  for (const auto& [rank, all] : results) {
+    std::vector<float> expected;
+    for (int i = 0; i < kMessages; ++i) {
+      const std::vector<float> one = numbers(1000 * ((rank + 2) % 4) + i, i % 3 == 0 ? 2000 : 3);
+      expected.insert(expected.end(), one.begin(), one.end());
+    }
+    EXPECT_EQ(all, expected);
+  }
+}
+
+// More operations than slots, posted before any is waited for, of inputs that peers read in place.
+TEST(HostBridge, LetsOperationsOverlap) {
+  constexpr std::size_t kMany = 3 * kSlots, kCount = 4000;
+  const Program program = [&](World& world) {
+    const Group& group = world.everyone();
+    std::vector<RegionPtr> inputs;
+    std::vector<std::vector<float>> outputs(kMany);
+    std::vector<WorkPtr> works;
+    std::vector<float> all;
+    for (std::size_t i = 0; i < kMany; ++i) {
+      const std::vector<float> values = numbers(static_cast<int>(i) + world.rank(), kCount);
+      inputs.push_back(
+          world.transport().allocate(kCount * sizeof(float), memory::Tag::Communication));
+      std::memcpy(inputs.back()->data(), values.data(), inputs.back()->bytes());
+      outputs[i].resize(kCount / 4);
+      const Span in{inputs.back()->data(), kCount, DType::F32, {}};
+      works.push_back(world.transport().reduce_scatter(
+          group, in, span_of(outputs[i]), Op::Sum, Write::Store, TESSERA_HERE("sum")));
+      if (i >= kSlots / 2) works[i - kSlots / 2]->wait_reusable();
+    }
+    for (std::size_t i = 0; i < kMany; ++i) {
+      works[i]->wait();
+      all.insert(all.end(), outputs[i].begin(), outputs[i].end());
+    }
+    return all;
+  };
+
+  expect_same_bits(on_one_host(Mesh::data_parallel(4), program),
+                   on_hosts({2, 2}, Mesh::data_parallel(4), program));
+}
+
+TEST(HostBridge, NamesARankOfAnotherHostThatPostsSomethingElse) {
+  std::string text;
+  try {
+    on_hosts({1, 1}, Mesh::data_parallel(2), [](World& world) {
+      std::vector<float> values(world.rank() == 0 ? 8 : 6);
+      world.transport()
+          .all_reduce(world.everyone(), span_of(values), Op::Sum, TESSERA_HERE("loss"))
+          ->wait();
+      return values;
+    });
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Comm);
+    text = error.text();
+  }
+
+  EXPECT_THAT(text, HasSubstr("ranks disagree about operation 0 of ranks 0,1"));
+  EXPECT_THAT(text, HasSubstr("of 8 F32"));
+  EXPECT_THAT(text, HasSubstr("of 6 F32"));
+  EXPECT_THAT(text, HasSubstr("loss at"));
+}
+
+TEST(HostBridge, EndsWhenARankOfAnotherHostFails) {
+  EXPECT_THROW(on_hosts({1, 1},
+                        Mesh::data_parallel(2),
+                        [](World& world) -> std::vector<float> {
+                          if (world.rank() == 1) throw Error(Error::Kind::Numeric, "nan");
+                          world.transport().barrier(world.everyone(), TESSERA_HERE("wait"))->wait();
+                          return {};
+                        }),
+               Error);
+}
+
+TEST(HostLayout, KnowsWhoReceivesForWhichHost) {
+  const HostLayout layout{{0, 3, 4, 6}};
+
+  EXPECT_EQ(layout.hosts(), 3);
+  EXPECT_EQ(layout.host_of(0), 0);
+  EXPECT_EQ(layout.host_of(3), 1);
+  EXPECT_EQ(layout.host_of(5), 2);
+  EXPECT_EQ(layout.size(0), 3);
+  EXPECT_EQ(layout.receiver(2, 1), 3) << "the only rank of that host";
+  EXPECT_EQ(layout.receiver(2, 2), 4) << "2 modulo 2";
+  EXPECT_EQ(layout.receiver(5, 0), 1);
+}
+
+}  // namespace
+}  // namespace tessera::comm

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What profilers say of real steps on two ranks.
+#include "tessera/engine/hooks/profilers.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "engine/on_engines.h"
+#include "support/train_runs.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/files.h"
+#include "tessera/config/json.h"
+#include "tessera/engine/hooks/hooks.h"
+#include "tessera/engine/trainer.h"
+
+namespace tessera::engine {
+namespace {
+
+using tessera::test::on_engines;
+using tessera::test::TinyRun;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsSupersetOf;
+
+namespace fs = std::filesystem;
+
+/// Trains on two ranks with these sections and returns the run folder's path.
+fs::path trained(TinyRun& run) {
+  const fs::path folder = run.folder() / "run";
+  fs::create_directories(folder);
+  on_engines(run, {.ranks = 2}, [&](Engine& engine) {
+    Trainer trainer(engine, nullptr, folder);
+    attach_defaults(trainer);
+    EXPECT_EQ(trainer.fit(), 0);
+  });
+  return folder;
+}
+
+TEST(Profilers, TraceEveryRankOnOneClock) {
+  TinyRun run;
+  run.set("trainer.max_steps", "4").set("profile", R"({"steps": [2, 3]})");
+
+  const json::Value file =
+      json::parse_strict(files::read(trained(run) / "profile/steps-2-3.json"), "trace");
+
+  std::set<std::string> names;
+  double begin[2] = {1e300, 1e300}, end[2] = {0, 0};
+  for (const json::Value& event : file.find("traceEvents")->items()) {
+    if (event.find("ph")->as_string() != "X") continue;
+    names.insert(event.find("name")->as_string());
+    const auto rank = static_cast<std::size_t>(*event.find("pid")->as_integer());
+    const double from = event.find("ts")->as_double();
+    begin[rank] = std::min(begin[rank], from);
+    end[rank] = std::max(end[rank], from + event.find("dur")->as_double());
+  }
+  EXPECT_THAT(names,
+              IsSupersetOf({"step 2",
+                            "step 3",
+                            "data",
+                            "reduction",
+                            "update",
+                            "h.0 forward",
+                            "h.1 backward",
+                            "linear",
+                            "attention"}));
+  EXPECT_FALSE(names.contains("step 4"));
+  // Steps end together: the ranks' times overlap.
+  EXPECT_LT(begin[0], end[1]);
+  EXPECT_LT(begin[1], end[0]);
+}
+
+// Each of 2 layers: 4 C^2 of attention's and 8 C^2 of the MLP's weights, times 2 samples of 16
+// tokens.
+TEST(Profilers, CountTheArithmeticOfABlock) {
+  TinyRun run;
+  run.set("trainer.max_steps", "2")
+      .set("flops_profiler", R"({"enabled": true, "profile_step": 2, "module_depth": 2})");
+
+  const std::string report = files::read(trained(run) / "flops_profile.txt");
+
+  EXPECT_THAT(report, AllOf(HasSubstr("profile of step 2"), HasSubstr("world size:")));
+  // 12 x 32 x 32 weights x 32 tokens = 393,216 products forward, twice as many backward, beside
+  // attention's.
+  EXPECT_THAT(report, HasSubstr("linear "));
+  EXPECT_THAT(report, HasSubstr("393.2kMACs"));
+}
+
+TEST(Profilers, SumUpTheCollectives) {
+  TinyRun run;
+  run.set("trainer.max_steps", "3").set("comms_logger", R"({"enabled": true})");
+
+  const std::string table = files::read(trained(run) / "comms.txt");
+
+  EXPECT_THAT(table,
+              AllOf(HasSubstr("busbw GB/s"), HasSubstr("reduce_scatter"), HasSubstr("all_gather")));
+}
+
+}  // namespace
+}  // namespace tessera::engine

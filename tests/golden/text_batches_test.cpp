@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// Texts that are made together, and beams that share their KV cache, for every family that makes
+// text: windows, soft caps, biases by distance and encoders among them.
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "golden/golden.h"
+#include "golden/recorded_generator.h"
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/comm/world.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using golden::RecordedGenerator;
+
+/// Of sums of some 12 log-probabilities in fp32; a cache of another beam would be off by 0.01 and
+/// more.
+constexpr double kScores = 1e-4;
+
+bool is_known(const fs::path& folder) {
+  const json::Value config = golden::read_json(folder / "config.json");
+  if (!models::families().has(golden::at(config, "model_type").as_string())) return false;
+  try {
+    (void)models::options_from_hf(config);
+  } catch (const Error&) {
+    return false;  // golden.models says why
+  }
+  return true;
+}
+
+/// Calls check(model, recorded texts) for each model with texts whose heads the ranks can share.
+void for_each_model(const std::function<void(RecordedGenerator&, const json::Value& record)>& check,
+                    comm::World* world = nullptr) {
+  int count = 0;
+  for (const fs::path& folder : golden::cases("models")) {
+    if (!fs::exists(folder / "generation.json") || !is_known(folder)) continue;
+    SCOPED_TRACE(folder.filename().string());
+    const json::Value config = golden::read_json(folder / "config.json");
+    const int sharers = world == nullptr ? 1 : world->mesh().size(mesh::AxisSet::tp());
+    if (golden::resolved_from_hf(config).num_heads < sharers) continue;
+    RecordedGenerator model(folder, world);
+    check(model, golden::read_json(folder / "generation.json"));
+    ++count;
+  }
+  EXPECT_GT(count, 0);
+}
+
+void expect_recorded_texts(RecordedGenerator& model, const json::Value& record) {
+  engine::GenerateOptions options;
+  options.max_new_tokens = golden::at(record, "new_tokens").as_integer().value();
+  options.sampler.temperature = 0.0;
+  options.ignore_eos = true;
+  std::vector<engine::Generator::Asked> asked;
+  const auto& cases = golden::at(record, "cases").items();
+  for (const json::Value& one : cases)
+    asked.push_back({golden::ids_of(golden::at(one, "prompt")), 1});
+  for (const int at_once : {2, static_cast<int>(asked.size())}) {
+    std::vector<std::vector<std::int32_t>> made(asked.size());
+
+    model.generator.run_prompts(asked, options, at_once, [&](std::size_t i, auto text) {
+      made.at(i) = std::move(text.tokens);
+    });
+
+    for (std::size_t i = 0; i < made.size(); ++i)
+      EXPECT_EQ(made[i], golden::ids_of(golden::at(cases[i], "greedy")))
+          << "prompt " << i << " of " << at_once << " at once";
+  }
+}
+
+TEST(GoldenTextBatches, PromptsOfDifferentLengthsGiveTheTextsOfEachAlone) {
+  for_each_model(expect_recorded_texts);
+}
+
+TEST(GoldenTextBatches, TwoTensorParallelRanksMakeThemToo) {
+  comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, 2}),
+                    [](comm::World& world) { for_each_model(expect_recorded_texts, &world); });
+}
+
+at::Tensor row_of(const std::vector<std::int32_t>& ids) {
+  return at::tensor(std::vector<std::int64_t>(ids.begin(), ids.end()), at::kLong).view({1, -1});
+}
+
+/// The log-probability of `made` behind `prompt`, by a forward of the whole text.
+double log_probability(RecordedGenerator& model,
+                       const std::vector<std::int32_t>& prompt,
+                       const std::vector<std::int32_t>& made) {
+  const auto& target = model.resolved.trunk.output.target;
+  std::vector<std::int32_t> text = prompt;
+  if (target) text = {static_cast<std::int32_t>(target->start_token)};
+  const auto before = static_cast<std::int64_t>(text.size()) - 1;
+  text.insert(text.end(), made.begin(), made.end());
+  nn::Batch batch = test::make_batch(row_of(target ? prompt : text));
+  if (target) batch.set("decoder_input_ids", row_of(text));
+  nn::StepContext context(nn::Mode::Prefill, 1);
+  context.want_logits = true;
+  const at::Tensor logits_TV = model.runner.infer(batch, context).outputs.at("logits")[0];
+  const auto count = static_cast<std::int64_t>(made.size());
+  return at::log_softmax(logits_TV.to(at::kDouble), 1)
+      .narrow(0, before, count)
+      .gather(1, row_of(made).view({-1, 1}))
+      .sum()
+      .item<double>();
+}
+
+TEST(GoldenTextBatches, BeamsHaveTheScoresOfTheirTexts) {
+  for_each_model([](RecordedGenerator& model, const json::Value& record) {
+    engine::GenerateOptions options;
+    options.max_new_tokens = 12;
+    options.ignore_eos = true;
+    options.beams = 4;
+    options.length_penalty = 0.0;
+    for (const json::Value& one : golden::at(record, "cases").items()) {
+      const std::vector<std::int32_t> prompt = golden::ids_of(golden::at(one, "prompt"));
+
+      const auto beams = model.generator.run_beams(prompt, options, options.beams);
+
+      for (const auto& beam : beams) {
+        EXPECT_EQ(std::ssize(beam.made.tokens), options.max_new_tokens);
+        EXPECT_NEAR(beam.score, log_probability(model, prompt, beam.made.tokens), kScores);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera

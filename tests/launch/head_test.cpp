@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// Hosts of a job meet: the head and the mirrors of control pages, over loopback.
+#include "tessera/launch/head.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "launch/fake_job.h"
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/launch/host_part.h"
+#include "tessera/launch/page_mirror.h"
+
+namespace tessera::launch {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+
+/// A control page in private memory.
+class Page {
+ public:
+  explicit Page(int ranks) : memory_(ControlPage::bytes(ranks) / sizeof(Block) + 1) {
+    page_ = ControlPage::format(memory_.data(), ranks);
+  }
+  ControlPage& operator*() { return *page_; }
+  ControlPage* operator->() { return page_; }
+
+ private:
+  struct alignas(64) Block {
+    std::byte bytes[64];
+  };
+  std::vector<Block> memory_;
+  ControlPage* page_;
+};
+
+class HeadOfHosts : public testing::Test {
+ protected:
+  void start(int world, double join_timeout_s = 20.0, double silence_s = 8.0) {
+    HeadOptions options;
+    options.address = "127.0.0.1";
+    options.secret = secret_;
+    options.world_size = world;
+    options.join_timeout_s = join_timeout_s;
+    options.silence_s = silence_s;
+    options.notice = [this](const std::string& text) {
+      const std::lock_guard lock(mutex_);
+      notices_.push_back(text);
+    };
+    head_.emplace(options);
+    head_->start();
+    world_ = world;
+  }
+  std::shared_ptr<HostPart> part(int host, int first, int ranks) const {
+    auto out = std::make_shared<HostPart>();
+    out->host = host;
+    out->hosts = 2;
+    out->first_rank = first;
+    out->local_ranks = ranks;
+    out->world_size = world_;
+    out->name = "node-" + std::to_string(host);
+    out->master = "127.0.0.1";
+    out->port = head_->port();
+    out->secret = secret_;
+    return out;
+  }
+  std::vector<std::string> notices() {
+    const std::lock_guard lock(mutex_);
+    return notices_;
+  }
+  /// Connects without a word.
+  int stranger() const {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<std::uint16_t>(head_->port()));
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    return fd;
+  }
+
+  Secret secret_ = random_secret();
+  std::optional<Head> head_;
+  int world_ = 0;
+  std::mutex mutex_;
+  std::vector<std::string> notices_;
+};
+
+/// Two hosts that have met, each with a page.
+struct TwoHosts {
+  TwoHosts(const std::shared_ptr<HostPart>& a, const std::shared_ptr<HostPart>& b)
+      : pages{Page(a->world_size), Page(a->world_size)} {
+    std::jthread other([&] { mirrors[1] = std::make_unique<PageMirror>(b, 7, 20.0); });
+    mirrors[0] = std::make_unique<PageMirror>(a, 7, 20.0);
+    other.join();
+    for (std::size_t i = 0; i < 2; ++i) {
+      mirrors[i]->start(*pages[i], [this, i](int signal) { signals[i] = signal; });
+    }
+  }
+  Page pages[2];
+  std::atomic<int> signals[2] = {0, 0};
+  std::unique_ptr<PageMirror> mirrors[2];  // end before the pages
+};
+
+TEST_F(HeadOfHosts, ShowsTheLinesOfEveryHostToTheOthers) {
+  start(4);
+  TwoHosts hosts(part(0, 0, 2), part(1, 2, 2));
+
+  hosts.pages[0]->line(1).step = 12;
+  hosts.pages[1]->line(3).last_seq = 5;
+  std::snprintf(hosts.pages[1]->line(3).where, sizeof(RankLine::where), "reduce h.3");
+
+  EXPECT_TRUE(eventually([&] { return hosts.pages[1]->line(1).step == 12; }));
+  EXPECT_TRUE(eventually([&] { return hosts.pages[0]->line(3).last_seq == 5; }));
+  EXPECT_TRUE(
+      eventually([&] { return std::string(hosts.pages[0]->line(3).where) == "reduce h.3"; }));
+  EXPECT_EQ(hosts.pages[0]->line(0).step, -1);
+}
+
+TEST_F(HeadOfHosts, CarriesTheEndOfTheWorldAndSignals) {
+  start(4);
+  TwoHosts hosts(part(0, 0, 2), part(1, 2, 2));
+
+  head_->stop_hosts(15);
+  EXPECT_TRUE(eventually([&] { return hosts.signals[0] == 15 && hosts.signals[1] == 15; }));
+  hosts.pages[1]->abort(3, static_cast<std::uint32_t>(Error::Kind::Numeric), "the loss is nan");
+
+  EXPECT_TRUE(eventually([&] { return hosts.pages[0]->aborted != 0; }, 2.0)) << "within 2 s";
+  EXPECT_EQ(hosts.pages[0]->abort_message(), "the loss is nan");
+  EXPECT_EQ(hosts.pages[0]->abort_rank, 3U);
+  EXPECT_EQ(hosts.pages[0]->aborted, static_cast<std::uint32_t>(Error::Kind::Numeric) + 1);
+  EXPECT_EQ(head_->abort_text(), "the loss is nan");
+}
+
+TEST_F(HeadOfHosts, WaitsUntilAllHaveLeft) {
+  start(2);
+  { TwoHosts hosts(part(0, 0, 1), part(1, 1, 1)); }
+  head_->wait_until_left();
+
+  EXPECT_EQ(head_->abort_text(), "");
+}
+
+/// Joins as a host and then vanishes without a word, as a host that loses its power.
+void vanish(const HostPart& part) {
+  WireClient client(part.master, part.port, 1, part.secret, now_s() + 10.0);
+  client.send(FrameWriter(FrameType::Join)
+                  .number(static_cast<std::int32_t>(part.host))
+                  .number(static_cast<std::int32_t>(part.first_rank))
+                  .number(static_cast<std::int32_t>(part.local_ranks))
+                  .number(static_cast<std::int32_t>(part.world_size))
+                  .number(std::uint64_t{7})
+                  .text(part.name));
+  const std::optional<Frame> frame = client.receive(now_s() + 10.0);
+  ASSERT_TRUE(frame);
+}
+
+TEST_F(HeadOfHosts, NamesAHostThatIsLost) {
+  start(2);
+  const auto lost = part(1, 1, 1);
+  std::jthread other([&] { vanish(*lost); });
+  Page page(2);
+  PageMirror mirror(part(0, 0, 1), 7, 20.0);
+  mirror.start(*page, [](int) {});
+
+  EXPECT_TRUE(eventually([&] { return page->aborted != 0; }, 2.0)) << "within 2 s";
+  EXPECT_THAT(page->abort_message(),
+              HasSubstr("host node-1 was lost (ranks 1 to 1): its connection was closed"));
+}
+
+TEST_F(HeadOfHosts, NamesAHostThatFallsSilent) {
+  start(2, 20.0, /*silence_s=*/2.5);  // a mirror speaks every second
+  const auto silent = part(1, 1, 1);
+  std::jthread other([&] {
+    WireClient client(silent->master, silent->port, 1, silent->secret, now_s() + 10.0);
+    client.send(FrameWriter(FrameType::Join)
+                    .number(std::int32_t{1})
+                    .number(std::int32_t{1})
+                    .number(std::int32_t{1})
+                    .number(std::int32_t{2})
+                    .number(std::uint64_t{7})
+                    .text("node-1"));
+    nap(6.0);
+  });
+  Page page(2);
+  PageMirror mirror(part(0, 0, 1), 7, 20.0);
+  mirror.start(*page, [](int) {});
+
+  EXPECT_TRUE(eventually([&] { return page->aborted != 0; }));
+  EXPECT_THAT(page->abort_message(),
+              HasSubstr("node-1 was lost (ranks 1 to 1): it has sent nothing for 2.5 s"));
+}
+
+TEST_F(HeadOfHosts, TellsAHostThatTheHeadIsLost) {
+  start(1);
+  Page page(1);
+  PageMirror mirror(part(0, 0, 1), 7, 20.0);
+  mirror.start(*page, [](int) {});
+
+  head_.reset();
+
+  EXPECT_TRUE(eventually([&] { return page->aborted != 0; }));
+  EXPECT_THAT(page->abort_message(), HasSubstr("the host of rank 0, 127.0.0.1, was lost"));
+}
+
+/// Both hosts' errors.
+std::vector<std::string> both_refused(const std::shared_ptr<HostPart>& a,
+                                      const std::shared_ptr<HostPart>& b,
+                                      std::uint64_t asked_of_b) {
+  std::vector<std::string> texts(2);
+  const auto join = [&](std::size_t i, const std::shared_ptr<HostPart>& part, std::uint64_t asked) {
+    try {
+      const PageMirror mirror(part, asked, 5.0);
+      texts[i] = "accepted";
+    } catch (const Error& error) {
+      texts[i] = error.text();
+    }
+  };
+  std::jthread other([&] { join(1, b, asked_of_b); });
+  join(0, a, 7);
+  other.join();
+  return texts;
+}
+
+TEST_F(HeadOfHosts, RefusesHostsThatWereAskedForDifferentThings) {
+  start(4);
+
+  const auto texts = both_refused(part(0, 0, 2), part(1, 2, 2), 8);
+
+  for (const std::string& text : texts)
+    EXPECT_THAT(text, AllOf(HasSubstr("has another configuration"), HasSubstr("node-")));
+}
+
+TEST_F(HeadOfHosts, RefusesRanksThatTwoHostsHave) {
+  start(4);
+
+  for (const std::string& text : both_refused(part(0, 0, 2), part(1, 1, 2), 7))
+    EXPECT_THAT(text, HasSubstr("both have rank 1"));
+}
+
+TEST_F(HeadOfHosts, NamesTheRanksThatDidNotArrive) {
+  start(6, /*join_timeout_s=*/0.3);
+  std::string text;
+  try {
+    const PageMirror mirror(part(0, 0, 2), 7, 5.0);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Comm);
+    text = error.text();
+  }
+
+  EXPECT_THAT(text, HasSubstr("the hosts of ranks 2-5 did not arrive within 0.3 s"));
+}
+
+TEST_F(HeadOfHosts, RefusesStrangersAndTellsOfThem) {
+  start(1);
+  auto wrong = part(0, 0, 1);
+  wrong->secret = random_secret();
+
+  EXPECT_THROW(PageMirror(wrong, 7, 0.3), Error);
+  const int fd = stranger();
+  const std::string noise(4096, 'x');
+  static_cast<void>(!write(fd, noise.data(), noise.size()));
+
+  EXPECT_TRUE(eventually([&] { return notices().size() >= 2; }));
+  EXPECT_THAT(notices(), Contains(HasSubstr("it does not know the secret of this job")));
+  // The stranger gets the greeting, and nothing after it.
+  std::string answer;
+  char part_of_answer[256];
+  for (ssize_t n = 1; n > 0;) {
+    n = recv(fd, part_of_answer, sizeof(part_of_answer), 0);
+    if (n > 0) answer.append(part_of_answer, static_cast<std::size_t>(n));
+  }
+  EXPECT_LE(answer.size(), sizeof(Greeting));
+  close(fd);
+  // The job itself is not disturbed.
+  const PageMirror mirror(part(0, 0, 1), 7, 5.0);
+}
+
+TEST_F(HeadOfHosts, ClosesAHostWhoseFramesAreMalformed) {
+  start(2);
+  const auto own = part(0, 0, 1);
+  WireClient client(own->master, own->port, 1, own->secret, now_s() + 5.0);
+
+  client.send(FrameWriter(FrameType::Set).number(std::uint32_t{1000}));  // a text of 1,000 bytes
+
+  EXPECT_TRUE(eventually([&] {
+    client.receive(now_s() + 0.01);
+    return client.closed();
+  }));
+  EXPECT_THAT(notices(), Contains(HasSubstr("too short")));
+}
+
+TEST_F(HeadOfHosts, KeepsValuesAndAnswersWhenTheyAreSet) {
+  start(1);
+  const auto own = part(0, 0, 1);
+  WireClient asking(own->master, own->port, 1, own->secret, now_s() + 5.0);
+  WireClient telling(own->master, own->port, 1, own->secret, now_s() + 5.0);
+
+  asking.send(FrameWriter(FrameType::Get).text("address"));
+  EXPECT_FALSE(asking.receive(now_s() + 0.05)) << "nobody has set it";
+  telling.send(FrameWriter(FrameType::Set).text("address").text(std::string("10.0\0.1", 7)));
+  const std::optional<Frame> frame = asking.receive(now_s() + 5.0);
+
+  ASSERT_TRUE(frame);
+  ASSERT_EQ(frame->type, FrameType::Value);
+  FrameReader body(*frame);
+  EXPECT_EQ(body.text(), "address");
+  EXPECT_EQ(body.text(), std::string("10.0\0.1", 7));
+}
+
+TEST_F(HeadOfHosts, TakesTheNextPortIfOneIsTaken) {
+  start(1);
+  HeadOptions options;
+  options.address = "127.0.0.1";
+  options.port = head_->port();
+  options.ports = 3;
+  options.secret = random_secret();
+
+  EXPECT_GT(Head(options).port(), head_->port());
+  options.ports = 1;
+  EXPECT_THROW(Head{options}, Error);
+  options.address = "192.0.2.1";  // no address of this host
+  EXPECT_THROW(Head{options}, Error);
+}
+
+TEST(Secrets, AreReadAndProved) {
+  const Secret secret = random_secret();
+  const auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
+
+  EXPECT_EQ(secret_from_hex(to_hex(secret))->key, secret.key);
+  EXPECT_FALSE(secret_from_hex(to_hex(secret).substr(1)));
+  EXPECT_FALSE(secret_from_hex(std::string(64, 'g')));
+  EXPECT_NE(random_secret().key, secret.key);
+  EXPECT_TRUE(
+      same_mac(mac_of(secret, {bytes("a"), bytes("b")}), mac_of(secret, {bytes("a"), bytes("b")})));
+  EXPECT_FALSE(
+      same_mac(mac_of(secret, {bytes("ab"), bytes("")}), mac_of(secret, {bytes("a"), bytes("b")})));
+  EXPECT_FALSE(same_mac(mac_of(secret, {bytes("a")}), mac_of(random_secret(), {bytes("a")})));
+}
+
+TEST(Secrets, ComeFromAFileThatOnlyItsOwnerReads) {
+  const files::TempDir folder;
+  const std::string path = (folder.path() / "secret").string();
+  files::write_atomic(path, std::string(32, 's'));
+  chmod(path.c_str(), 0600);
+  setenv("TESSERA_SECRET_FILE", path.c_str(), 1);
+
+  const Secret one = shared_secret("job"), other = shared_secret("other job");
+  EXPECT_FALSE(one.guessable);
+  EXPECT_NE(one.key, other.key);
+  EXPECT_EQ(one.key, shared_secret("job").key);
+  chmod(path.c_str(), 0644);
+  EXPECT_THROW(shared_secret("job"), Error);
+  chmod(path.c_str(), 0600);
+  files::write_atomic(path, "short");
+  chmod(path.c_str(), 0600);
+  EXPECT_THROW(shared_secret("job"), Error);
+  unsetenv("TESSERA_SECRET_FILE");
+  EXPECT_TRUE(shared_secret("job").guessable);
+  EXPECT_NE(shared_secret("job").key, shared_secret("other job").key);
+}
+
+}  // namespace
+}  // namespace tessera::launch

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Agents on other hosts: what they are told, and how their ends are told. The agents are scripts.
+#include "tessera/launch/remote.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+
+namespace tessera::launch {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+AgentJob job_with(std::vector<std::string> words) {
+  AgentJob job{{}, std::move(words)};
+  job.part.host = 1;
+  job.part.hosts = 3;
+  job.part.first_rank = 4;
+  job.part.local_ranks = 2;
+  job.part.world_size = 8;
+  job.part.name = "node-1";
+  job.part.master = "10.0.0.1";
+  job.part.port = 4242;
+  job.part.secret = random_secret();
+  return job;
+}
+
+TEST(AgentJob, IsReadAsItWasWritten) {
+  const AgentJob job = job_with({"c.json", "--set", "a=\n b", ""});
+
+  const AgentJob read = parse_agent_job(agent_job_text(job));
+
+  EXPECT_EQ(read.words, job.words);
+  EXPECT_EQ(read.part.secret.key, job.part.secret.key);
+  EXPECT_EQ(read.part.first_rank, 4);
+  EXPECT_EQ(read.part.world_size, 8);
+  EXPECT_EQ(read.part.master, "10.0.0.1");
+  EXPECT_EQ(read.part.port, 4242);
+}
+
+TEST(AgentJob, RefusesEveryTextThatWasCutShort) {
+  const std::string text = agent_job_text(job_with({"c.json", "-n"}));
+  for (std::size_t length = 0; length < text.size(); ++length)
+    EXPECT_THROW(parse_agent_job(text.substr(0, length)), Error) << length;
+  AgentJob wrong = job_with({});
+  wrong.part.first_rank = 7;  // of 8 ranks, with 2 on this host
+  EXPECT_THROW(parse_agent_job(agent_job_text(wrong)), Error);
+}
+
+TEST(SshCommand, QuotesWhatTheShellOfTheHostReads) {
+  RemoteOptions options;
+  options.program = "/opt/a b/tessera";
+  options.ssh_port = 2222;
+  options.launcher_args = "-i key";
+
+  const std::vector<std::string> words =
+      ssh_command(options, "node-1", "/home/o'neil/runs", {"A=$(x) 'y'"});
+
+  EXPECT_THAT(words,
+              ElementsAre("ssh",
+                          "-o",
+                          "PasswordAuthentication=no",
+                          "-o",
+                          "BatchMode=yes",
+                          "-p",
+                          "2222",
+                          "-i",
+                          "key",
+                          "node-1",
+                          "cd '/home/o'\\''neil/runs' && exec env 'A=$(x) '\\''y'\\''' "
+                          "'/opt/a b/tessera' agent"));
+}
+
+TEST(SshCommand, RunsACommandBefore) {
+  RemoteOptions options;
+  options.program = "tessera";
+  options.launcher_args = "source setup_env.sh";
+
+  EXPECT_THAT(ssh_command(options, "a", "/", {}).back(),
+              HasSubstr("cd '/' && source setup_env.sh && exec env 'tessera' agent"));
+}
+
+TEST(PassedEnvironment, ContainsTheVariablesAndTheFile) {
+  const files::TempDir folder;
+  const std::string path = (folder.path() / "env").string();
+  files::write_atomic(path, "# for all hosts\nMY_NAME=a b\n\n");
+  setenv("DS_ENV_FILE", path.c_str(), 1);
+  setenv("NCCL_DEBUG", "INFO", 1);
+  setenv("HIDDEN_PASSWORD", "x", 1);
+
+  EXPECT_THAT(passed_environment(),
+              AllOf(Contains("MY_NAME=a b"),
+                    Contains("NCCL_DEBUG=INFO"),
+                    Not(Contains("HIDDEN_PASSWORD=x"))));
+  files::write_atomic(path, "GOOD=1\nexport BAD=1\n");
+  std::string text;
+  try {
+    passed_environment();
+  } catch (const Error& error) {
+    text = error.text();
+  }
+  EXPECT_THAT(text, HasSubstr("env:2: expected NAME=VALUE"));
+  unsetenv("DS_ENV_FILE");
+  unsetenv("NCCL_DEBUG");
+  unsetenv("HIDDEN_PASSWORD");
+}
+
+/// Hosts whose agents are a script; all of them are this host, which needs no ssh.
+class Remote : public testing::Test {
+ protected:
+  int run(const std::string& script, int hosts = 2) {
+    const std::string program = (folder_.path() / "agent.sh").string();
+    files::write_atomic(program,
+                        "#!/bin/bash\nread -r first; read -r secret; read -r host rest\n" + script);
+    chmod(program.c_str(), 0700);
+    RemoteOptions options;
+    for (int host = 0; host < hosts; ++host)
+      options.pool.push_back({"127.0.0." + std::to_string(host + 1), {0, 1}});
+    options.program = program;
+    options.words = {"c.json"};
+    options.notice = [this](const std::string& text) { notices_.push_back(text); };
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    const int code = run_on_hosts(options);
+    out_ = testing::internal::GetCapturedStdout();
+    err_ = testing::internal::GetCapturedStderr();
+    return code;
+  }
+  files::TempDir folder_;
+  std::vector<std::string> notices_;
+  std::string out_, err_;
+};
+
+TEST_F(Remote, PassesOutputOnWithTheNameOfTheHost) {
+  EXPECT_EQ(run("echo out $host; echo err $host >&2"), 0);
+
+  EXPECT_THAT(out_, AllOf(HasSubstr("out 0\n"), HasSubstr("[127.0.0.2] out 1\n")));
+  EXPECT_THAT(out_, Not(HasSubstr("[127.0.0.1]")));
+  EXPECT_THAT(err_, HasSubstr("[127.0.0.2] err 1\n"));
+}
+
+TEST_F(Remote, ReturnsTheCodeOfTheFirstHostOrOfOneThatFailed) {
+  EXPECT_EQ(run("exit 7"), 7);
+  EXPECT_EQ(run("[[ $host == 0 ]] || exit 3"), 3);
+  EXPECT_EQ(run("exit 75"), 75) << "stopped and saved";
+}
+
+TEST_F(Remote, TellsWhichAgentCouldNotBeStartedOrWasKilled) {
+  EXPECT_EQ(run("[[ $host == 0 ]] || exit 255"), 8);
+  EXPECT_THAT(notices_, Contains(HasSubstr("ssh cannot reach host 127.0.0.2")));
+  notices_.clear();
+  EXPECT_EQ(run("[[ $host == 0 ]] || kill -9 $$"), 6);
+  EXPECT_THAT(notices_, Contains(AllOf(HasSubstr("127.0.0.2"), HasSubstr("SIGKILL"))));
+}
+
+}  // namespace
+}  // namespace tessera::launch

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights in fewer bits come back as their codes say, whoever holds which part.
+#include "tessera/parallel/packed_weights.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/philox.h"
+#include "tessera/ops/int8_rows.h"
+#include "tessera/ops/nf4.h"
+
+namespace tessera::parallel {
+namespace {
+
+constexpr PackingOptions kNf4{.packing = Packing::Nf4}, kDouble{Packing::Nf4, true},
+    kInt8{.packing = Packing::Int8};
+
+std::shared_ptr<const ParamInfo> param(const std::string& name, Shape shape) {
+  ParamInfo info;
+  info.name = name;
+  info.shape = std::move(shape);
+  info.axes.assign(info.shape.size(), LogicalAxis::None);
+  info.matrix_shape = info.shape;
+  info.trainable = false;
+  return std::make_shared<const ParamInfo>(std::move(info));
+}
+
+/// Two matrices, of which the second ends within a block of 64 and within a chunk.
+FlatLayout layout() {
+  return {"block", {param("a", {40, 128}), param("b", {7, 30})}, 1};
+}
+
+at::Tensor values(std::int64_t numel, std::uint64_t seed) {
+  at::Tensor out = at::empty({numel}, at::kFloat);
+  for (std::int64_t i = 0; i < numel; ++i) {
+    const auto words = Philox{seed}(static_cast<std::uint64_t>(i));
+    out.data_ptr<float>()[i] = (uniform_float(words[0]) - 0.5F) * uniform_float(words[1]);
+  }
+  return out;
+}
+
+at::Tensor through_nf4(const at::Tensor& x, at::ScalarType dtype) {
+  const std::int64_t blocks = (x.numel() + 63) / 64;
+  const at::Tensor codes = at::empty({blocks * 32}, at::kByte),
+                   scales = at::empty({blocks}, at::kFloat), out = at::empty({x.numel()}, dtype);
+  ops::to_nf4(x, codes, scales);
+  ops::from_nf4(codes, scales, out);
+  return out;
+}
+
+/// What the buffer of both matrices is after packing, [numel of the layout].
+at::Tensor unpacked(const PackingOptions& options, at::ScalarType dtype) {
+  const FlatLayout flat = layout();
+  PackedWeights packed(flat, options);
+  for (std::size_t i = 0; i < 2; ++i)
+    packed.pack(i, values(flat.segments()[i].numel, i));
+  at::Tensor whole = at::zeros({flat.numel()}, dtype);
+  packed.unpack(whole);
+  return whole;
+}
+
+TEST(PackedWeights, AreEachParametersOwnBlocks) {
+  const FlatLayout flat = layout();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor four = unpacked(kNf4, dtype), eight = unpacked(kInt8, dtype);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Segment& segment = flat.segments()[i];
+      const at::Tensor x = values(segment.numel, i);
+      EXPECT_TRUE(at::equal(four.narrow(0, segment.begin, segment.numel), through_nf4(x, dtype)));
+      EXPECT_TRUE(
+          at::equal(eight.narrow(0, segment.begin, segment.numel),
+                    ops::from_int8(ops::to_int8(x.view(segment.info->shape)), dtype).view({-1})));
+    }
+    EXPECT_TRUE((four.narrow(0, 5120 + 210, 1024 - 210) == 0).all().item<bool>())
+        << "nothing is written behind a parameter";
+  }
+}
+
+TEST(PackedWeights, KeepTheirScalesInEightBitsNearlyAsWell) {
+  const at::Tensor exact = unpacked(kNf4, at::kFloat), narrow = unpacked(kDouble, at::kFloat);
+  const FlatLayout flat = layout();
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Segment& segment = flat.segments()[i];
+    const at::Tensor x = values(segment.numel, i);
+    const std::int64_t blocks = (segment.numel + 63) / 64;
+    const at::Tensor codes = at::empty({blocks * 32}, at::kByte),
+                     scales = at::empty({blocks}, at::kFloat);
+    ops::to_nf4(x, codes, scales);
+    // Half of the largest gap of the eight bits around the mean.
+    const float off = (scales - scales.mean()).abs().max().item<float>() * 0.9F / 128 + 1e-6F;
+    const at::Tensor error = (exact - narrow).narrow(0, segment.begin, segment.numel).abs();
+    EXPECT_LE(error.max().item<float>(), off);
+    EXPECT_GT(error.max().item<float>(), 0.0F);
+  }
+}
+
+TEST(PackedWeights, TakeWhatIsPlanned) {
+  // 80 blocks and, of the 210 numbers, 4.
+  EXPECT_EQ(packed_bytes(layout(), kNf4), (80 + 4) * (32 + 4));
+  EXPECT_EQ(packed_bytes(layout(), kDouble), (80 + 4) * (32 + 1) + 2 * 4);
+  EXPECT_EQ(packed_bytes(layout(), kInt8), 40 * 128 + 7 * 30 + 4 * (40 + 7));
+}
+
+TEST(PackedWeights, AreRefusedWhereTheBlocksOfARankAreNotThoseOfAll) {
+  const auto cut = [](Shape global, mesh::Box box) {
+    ParamInfo info = *param("w", std::move(global));
+    info.spec.splits.push_back({});
+    info.box = std::move(box);
+    return FlatLayout("block", {std::make_shared<const ParamInfo>(std::move(info))}, 1);
+  };
+  const FlatLayout rows = cut({40, 128}, {{0, 0}, {20, 128}}),
+                   uneven = cut({40, 96}, {{0, 0}, {40, 48}});
+
+  EXPECT_EQ(packed_bytes(rows, kNf4), 40 * (32 + 4));
+  EXPECT_THROW((void)packed_bytes(rows, kDouble), Error);
+  EXPECT_THROW((void)packed_bytes(rows, kInt8), Error);
+  EXPECT_THROW((void)packed_bytes(uneven, kNf4), Error);
+}
+
+}  // namespace
+}  // namespace tessera::parallel

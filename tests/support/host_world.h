@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Worlds of several "hosts" in one process: every host has memory files and a control page of its
+// own, every rank is a thread, and the hosts are joined by socket pairs.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/transports/host_link.h"
+#include "tessera/comm/transports/hosts.h"
+#include "tessera/comm/watchdog.h"
+#include "tessera/comm/world.h"
+
+namespace tessera::test {
+
+inline constexpr std::size_t kHostArenaBytes = std::size_t{1} << 30;
+
+/// One socket for each ordered pair of ranks.
+class SocketPairs {
+ public:
+  explicit SocketPairs(int ranks) : ranks_(ranks) {
+    for (int i = 0; i < ranks * ranks; ++i) {
+      int ends[2];
+      if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) throw std::runtime_error("socketpair");
+      sending_.push_back(ends[0]);
+      receiving_.push_back(ends[1]);
+    }
+  }
+  ~SocketPairs() {
+    for (const int fd : sending_)
+      close(fd);
+    for (const int fd : receiving_)
+      close(fd);
+  }
+  SocketPairs(const SocketPairs&) = delete;
+  SocketPairs& operator=(const SocketPairs&) = delete;
+  [[nodiscard]] int sending(int from, int to) const { return sending_[index(from, to)]; }
+  [[nodiscard]] int receiving(int from, int to) const { return receiving_[index(from, to)]; }
+  [[nodiscard]] int ranks() const { return ranks_; }
+
+ private:
+  [[nodiscard]] std::size_t index(int from, int to) const {
+    return static_cast<std::size_t>(from * ranks_ + to);
+  }
+  int ranks_;
+  std::vector<int> sending_, receiving_;
+};
+
+class SocketLink final : public comm::HostLink {
+ public:
+  SocketLink(int rank, const SocketPairs& pairs) : rank_(rank), pairs_(pairs) {}
+  [[nodiscard]] std::string_view name() const override { return "sockets"; }
+  void send(int peer, std::span<const Bytes> messages) override {
+    for (const Bytes& message : messages) {
+      std::size_t done = 0;
+      while (done < message.size()) {
+        const ssize_t n = ::send(pairs_.sending(rank_, peer),
+                                 message.data() + done,
+                                 message.size() - done,
+                                 MSG_NOSIGNAL);
+        if (n <= 0) throw Error(Error::Kind::Comm, "the socket is closed");
+        done += static_cast<std::size_t>(n);
+      }
+    }
+  }
+  void receive(int peer, std::span<std::byte> message) override {
+    const ssize_t n =
+        recv(pairs_.receiving(peer, rank_), message.data(), message.size(), MSG_WAITALL);
+    if (n != static_cast<ssize_t>(message.size()))
+      throw Error(Error::Kind::Comm, "the socket is closed");
+  }
+  void close() noexcept override {
+    for (int peer = 0; peer < pairs_.ranks(); ++peer) {
+      shutdown(pairs_.sending(rank_, peer), SHUT_RDWR);
+      shutdown(pairs_.receiving(peer, rank_), SHUT_RDWR);
+    }
+  }
+
+ private:
+  int rank_;
+  const SocketPairs& pairs_;
+};
+
+/// Runs `fn` on `per_host[h]` ranks of each host h. Rethrows the error of the first rank that
+/// failed.
+inline void run_hosts(const std::vector<int>& per_host,
+                      const mesh::Mesh& mesh,
+                      const std::function<void(comm::World&)>& fn) {
+  comm::HostLayout layout{{0}};
+  for (const int ranks : per_host)
+    layout.first.push_back(layout.first.back() + ranks);
+  const int world = layout.first.back();
+  const SocketPairs pairs(world);
+  std::vector<std::vector<int>> files(per_host.size());
+  std::vector<std::shared_ptr<ControlPage>> pages;
+  for (std::vector<int>& arenas : files) {
+    for (int rank = 0; rank < world; ++rank) {
+      arenas.push_back(memfd_create("tessera-test", MFD_CLOEXEC));
+      if (arenas.back() < 0 || ftruncate(arenas.back(), kHostArenaBytes) != 0)
+        throw std::runtime_error("memfd");
+    }
+    pages.push_back(comm::private_control_page(world));
+  }
+  std::mutex mutex;
+  std::exception_ptr failure;
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < world; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto host = static_cast<std::size_t>(layout.host_of(rank));
+        try {
+          comm::World own(rank,
+                          mesh,
+                          comm::make_hosts_transport(rank,
+                                                     files[host],
+                                                     kHostArenaBytes,
+                                                     pages[host].get(),
+                                                     layout,
+                                                     std::make_unique<SocketLink>(rank, pairs)),
+                          pages[host]);
+          fn(own);
+        } catch (const Error& error) {
+          const std::lock_guard lock(mutex);
+          if (!failure) failure = std::current_exception();
+          for (const auto& page : pages)  // as the heads of hosts tell each other
+            comm::abort_world(*page, rank, error);
+        }
+      });
+    }
+  }
+  for (const std::vector<int>& arenas : files) {
+    for (const int file : arenas)
+      close(file);
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace tessera::test
