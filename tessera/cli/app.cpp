@@ -38,7 +38,7 @@ Registry<Command>& commands() {
 
 namespace {
 
-/// What the environment may say.
+/// An environment variable.
 struct Variable {
   const char* name;
   const char* help;  ///< empty: only for tests and set-up

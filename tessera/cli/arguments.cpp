@@ -90,7 +90,7 @@ namespace {
 
 thread_local Collecting* collecting = nullptr;
 
-// Both kinds, as typed.
+// Names of both kinds, as typed.
 std::vector<std::string> names_of(const CLI::Option& option) {
   std::vector<std::string> out;
   for (const std::string& name : option.get_snames())
@@ -135,7 +135,7 @@ std::vector<std::string> with_known_names(const CLI::App& app, std::vector<std::
   return words;
 }
 
-// An option's value is never the next option: nobody looks for a run named -q.
+// An option must not become the value of the previous option: nobody means a run named -q.
 void refuse_options_as_values(const CLI::App& app, const std::vector<std::string>& words) {
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
     if (!has_option(app, words[i], /*with_value=*/true)) continue;

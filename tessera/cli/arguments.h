@@ -28,10 +28,11 @@ using Target = std::variant<std::string*,
                             std::optional<double>*,
                             std::vector<std::string>*>;
 
-/// What a command takes, for completion in shells and the manual page.
+/// The arguments of a command, for completion in shells and the manual page.
 struct CommandDoc {
   struct Option {
-    std::vector<std::string> names;  ///< "-n", "--num-gpus"; of a positional, its name alone
+    /// "-n", "--num-gpus"; the name alone for a positional argument.
+    std::vector<std::string> names;
     bool has_value = false;
     std::string help;
   };
@@ -40,8 +41,8 @@ struct CommandDoc {
   std::vector<Option> options;
 };
 
-/// While one lives, every Arguments::parse() of this thread writes down what its command takes, in
-/// place of reading words, and returns false.
+/// While an object exists, every Arguments::parse() of this thread records the command's arguments
+/// instead of parsing words, and returns false.
 class Collecting {
  public:
   Collecting();
@@ -79,9 +80,9 @@ class Arguments {
   /// `target` must outlive this.
   void common(Common& target, bool has_json = false);
 
-  /// Reads the words after the command; "-" and "_" in names of options are the same. False if help
-  /// was asked for; it has been printed. Error{Config} for what does not fit, with the nearest
-  /// option.
+  /// Parses the words after the command; "-" and "_" in names of options are equivalent. Returns
+  /// false if help was requested, which has been printed. Throws Error{Config} for words that do
+  /// not fit, with the nearest option.
   [[nodiscard]] bool parse(const std::vector<std::string>& typed);
   [[nodiscard]] std::string help() const;
 

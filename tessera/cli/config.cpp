@@ -158,7 +158,8 @@ std::vector<config::KeyDoc> all_keys() {
   return keys;
 }
 
-// Keys of DeepSpeed that tessera's options do not read, at `path` or in it. Whether there are any.
+// Prints the DeepSpeed keys at or below `path` that tessera's options do not read. Returns whether
+// there are any.
 bool explain_foreign(const std::string& path, const std::vector<std::string>& own) {
   if (path.empty()) return false;
   bool found = false;

@@ -15,21 +15,21 @@ enum class Kind : std::uint8_t {
   Off,    // a switch whose key becomes false if the flag is given
   Stage,  // a switch between ZeRO's stages 1 and 0
   Config,
-  Rank,         // an integer that nobody needs
-  Beta,         // of Adam: key is the index
-  LoraRank,     // DeepSpeed-Chat's rank of an adapter; 0 is none
-  LoraModules,  // what the names of adapted layers contain
+  Rank,         // an integer that is not needed
+  Beta,         // a beta of Adam: the key is its index
+  LoraRank,     // DeepSpeed-Chat's rank of an adapter; 0 means none
+  LoraModules,  // a part of the names of adapted layers
   ReportTo,     // names of monitors
-  BoardFolder,  // of TensorBoard's files; key: "on" where it also switches them on
+  BoardFolder,  // folder of TensorBoard's files; key: "on" if the flag also enables them
   WandbProject,
   RunName,
   MegatronRate,  // a parameter of Megatron-LM's schedule
   Split,         // shares of training, validation and test data
-  One,           // of several hosts: the value must say that there is one
-  Told,          // has no meaning here: key is why
+  One,           // number of hosts: the value must be one
+  Told,          // has no effect here: the key is the reason
   ToldValue,     // the same with a value
-  ToldSwitch,    // the same with true or false, or nothing
-  Refused,       // cannot be done: key is what to do instead
+  ToldSwitch,    // the same with true or false, or without a value
+  Refused,       // unsupported: the key is the alternative
 };
 
 struct Flag {
@@ -129,7 +129,7 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--recompute_granularity", Kind::Text, "activation_checkpointing.granularity"},
     {"--use_distributed_optimizer", Kind::Stage, "zero_optimization.stage"},
 
-    // Where a training is shown.
+    // Flags that choose where a training is shown.
     {"--report_to", Kind::ReportTo, ""},
     {"--logging_dir", Kind::BoardFolder, ""},
     {"--run_name", Kind::RunName, ""},
@@ -149,7 +149,7 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--logging_strategy", Kind::ToldValue, kShown},
     {"--disable_tqdm", Kind::ToldSwitch, kShown},
 
-    // Megatron-LM's other basic ones.
+    // Other basic flags of Megatron-LM.
     {"--train_iters", Kind::Number, "trainer.max_steps"},
     {"--lr", Kind::Number, "optimizer.lr"},
     {"--data_path", Kind::Text, "data.train"},

@@ -127,7 +127,7 @@ int local_ranks_of(const launch::HostPart* part, const HostChoice& choice, int r
   return launcher ? launcher->local_world_size : ranks;
 }
 
-/// Of several hosts, the ranks of each share the cores of that host, and not those of one host.
+/// With several hosts, the ranks of each host share only that host's cores.
 void share_cores_of_host(json::Value& source, int ranks, int local_ranks) {
   if (local_ranks == ranks || !source.is_object()) return;
   const json::Value* const run = source.find("run");
@@ -140,7 +140,7 @@ void share_cores_of_host(json::Value& source, int ranks, int local_ranks) {
   }
 }
 
-/// Trains on the ranks of `part`, or, without it, on those that the command line chooses.
+/// Trains on the ranks of `part` or, if it is null, on those that the command line chooses.
 int train_part(const std::vector<std::string>& line, std::shared_ptr<const launch::HostPart> part) {
   std::vector<std::string> rest = line;
   for (const std::string& word : line)
@@ -174,7 +174,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
 
   if (choice.several && !words.common.quiet && !words.common.json) print_hosts(choice.pool);
   if (choice.several && !words.dry_run) {
-    // The configuration is read here first, so that a mistake in it is told once.
+    // The configuration is read here first, so that a mistake is reported only once.
     if (!choice.by_hand || *hosts.node_rank == 0) return train_on_hosts(hosts, choice, line);
     part = std::make_shared<launch::HostPart>(part_by_hand(hosts, choice.pool));
   }

@@ -217,7 +217,7 @@ struct Verdict {
   const planner::Promise& promise;
   const engine::Deviations& found;
   std::vector<Finding> findings;
-  /// To the last bit, whatever was promised.
+  /// True if all bits are equal, whatever was promised.
   [[nodiscard]] bool equal() const {
     return found.same_losses &&
            std::all_of(found.tensors.begin(), found.tensors.end(), [](const auto& tensor) {

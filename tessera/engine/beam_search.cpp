@@ -21,8 +21,8 @@ constexpr double kNone = -1e9;  // the score of an unused beam
 struct Candidate {
   std::vector<std::int32_t> ids;
   double score = kNone;
-  bool done = false;      ///< ends here, by a token or by its length
-  std::int64_t beam = 0;  ///< the running one that it continues
+  bool done = false;      ///< the sequence ends here, by a token or by its length
+  std::int64_t beam = 0;  ///< the running beam that it continues
 };
 
 bool better(const Candidate& a, const Candidate& b) {
@@ -94,8 +94,8 @@ class Search {
   std::vector<Candidate> running_, finished_;
 };
 
-/// The row of the KV cache that each running beam continues. There are as many rows as there were
-/// beams at first.
+/// Returns the row of the KV cache that each running beam continues. There are as many rows as
+/// there were beams initially.
 at::Tensor cache_rows(const std::vector<Candidate>& running, std::size_t width) {
   std::vector<std::int64_t> rows(width);
   for (std::size_t b = 0; b < running.size(); ++b)

@@ -33,9 +33,9 @@ struct StepReport {
   Metrics metrics;        ///< the terms of the loss, also before the update
   double lr = 0.0;
   double grad_norm = 0.0;         ///< before clipping
-  std::int64_t tokens = 0;        ///< so far
-  std::int64_t samples = 0;       ///< so far
-  std::int64_t batch_tokens = 0;  ///< of this step
+  std::int64_t tokens = 0;        ///< number of tokens so far
+  std::int64_t samples = 0;       ///< number of samples so far
+  std::int64_t batch_tokens = 0;  ///< tokens of this step
   bool skipped = false;           ///< no update: the gradient was not finite
   /// The non-finite gradient, its rank, and the change of the loss scale.
   std::string skip_reason;
@@ -71,7 +71,7 @@ class Engine {
   [[nodiscard]] parallel::ModelInstance& model() { return state_.model(); }
   [[nodiscard]] parallel::Executor& executor() { return state_.executor(); }
   [[nodiscard]] std::int64_t step() const { return state_.steps(); }
-  /// Of the training data, trained so far.
+  /// Returns the number of samples of the training data trained so far.
   [[nodiscard]] std::int64_t samples() const { return samples_; }
   [[nodiscard]] std::int64_t max_steps() const { return plan_.max_steps; }
   [[nodiscard]] memory::Usage memory() const { return memory::current_ledger().usage(); }

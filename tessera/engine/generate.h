@@ -72,26 +72,27 @@ class Generator {
   std::vector<Generated> run_samples(std::vector<std::int32_t> ids,
                                      const GenerateOptions& options,
                                      int count);
-  /// A text that is asked for: its prompt's ids, and what it draws with.
+  /// A request for a sequence: the ids of its prompt and its random seed.
   struct Asked {
     std::vector<std::int32_t> prompt;
     std::uint64_t seed = 0;
   };
-  /// Texts of prompts of any lengths, at most `at_once` of them together: where one ends, the next
-  /// begins. Each is what run_ids() makes of its prompt with its seed (options.seed is not used).
-  /// `on_text` receives each with its number, in the order in which they end. Cost: a forward of
-  /// each prompt alone, then one of a single position of all texts together a token. Attention
-  /// reads each text apart, so that nothing is padded.
+  /// Generates sequences for prompts of any lengths, at most `at_once` of them together: when one
+  /// ends, the next begins. Each equals the result of run_ids() for its prompt and its seed
+  /// (options.seed is not used). `on_text` receives each with its number, in the order in which
+  /// they end. Cost: one forward of each prompt alone, then for each token one forward of a single
+  /// position of all sequences together. Attention processes each sequence separately, so that
+  /// nothing is padded.
   void run_prompts(const std::vector<Asked>& asked,
                    const GenerateOptions& options,
                    int at_once,
                    const std::function<void(std::size_t number, Generated made)>& on_text);
-  /// Beam search: the `count` best texts of options.beams, best first, with their scores: the sum
-  /// of log-probabilities divided by length^length_penalty. The rules act on log-probabilities, as
-  /// in transformers. Prompt and text must fit into a decoder's positions. Cost: a forward of the
-  /// prompt for each beam (an encoder reads it once for each), then one of a single position of all
-  /// beams a token, and a copy of the KV caches of the beams that change places.
-  /// Error{Config} for contradictory options.
+  /// Beam search: returns the `count` best sequences of options.beams, best first, with their
+  /// scores: the sum of log-probabilities divided by length^length_penalty. The rules act on
+  /// log-probabilities, as in transformers. Prompt and answer must fit into a decoder's positions.
+  /// Cost: one forward of the prompt for each beam (also of an encoder), then for each token one
+  /// forward of a single position of all beams, and a copy of the KV caches of beams that are
+  /// reordered. Throws Error{Config} for contradictory options.
   struct Beam {
     Generated made;
     double score = 0.0;
@@ -106,17 +107,18 @@ class Generator {
                               const GenerateOptions& options,
                               int count,
                               const std::function<void(std::int32_t)>& on_token);
-  /// A text of which nothing was made. Checks the prompt.
+  /// Returns a sequence without generated tokens. Checks the prompt.
   [[nodiscard]] Text begun(std::vector<std::int32_t> prompt, std::uint64_t seed) const;
-  /// Positions that a text may have before its beginning is forgotten.
+  /// Returns the number of positions that a sequence may have before its beginning is dropped.
   [[nodiscard]] std::int64_t room() const;
-  /// Keeps of a text what will be read of it from position 0, and gives its cache room.
+  /// Keeps the part of the sequence that will be processed from position 0, and sets the capacity
+  /// of its cache.
   void begin_window(Text& text, const GenerateOptions& options, nn::StepContext& context) const;
-  /// Chooses the next token of a text.
+  /// Chooses the next token of a sequence.
   void take(Text& text, const at::Tensor& logits_V, const GenerateOptions& options) const;
-  /// Reads a text alone, and makes its next token.
+  /// Processes a sequence alone, and chooses its next token.
   void read_alone(Text& text, const GenerateOptions& options, nn::StepContext& context);
-  /// Makes the next token of texts that have been read.
+  /// Chooses the next token of sequences that have been processed.
   void go_on(const std::vector<Text*>& texts,
              const GenerateOptions& options,
              nn::StepContext& context);

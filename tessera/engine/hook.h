@@ -49,9 +49,10 @@ class Hook {
   virtual void after_test_iter(Trainer& /*trainer*/) {}
   virtual void after_test_epoch(Trainer& /*trainer*/) {}
   virtual void after_test(Trainer& /*trainer*/, const EvalReport& /*report*/) {}
-  /// The test set was evaluated after the training.
+  /// Called after the test set was evaluated, at the end of the training.
   virtual void after_test_set(Trainer& /*trainer*/, const EvalReport& /*report*/) {}
-  /// The model has continued eval.prompt; ranks that do not speak have an empty text.
+  /// Called after the model has continued eval.prompt; the text is empty on ranks other than the
+  /// leader.
   virtual void after_sample(Trainer& /*trainer*/, std::string_view /*text*/) {}
 
  private:

@@ -18,8 +18,9 @@ using MetricReader = std::function<void(const std::string& line, const json::Val
 /// are skipped: a killed process may leave an incomplete one.
 void for_each_metric(const std::string& content, const MetricReader& fn);
 
-/// Takes the lines of steps past `last_step`, and a torn last one, out of such a file, so that
-/// after a resume every step stands there once. Nothing where there is no file. Error{Io}.
+/// Removes the lines of steps after `last_step`, and an incomplete last line, from a metrics file,
+/// so that after a resume the file has every step once. Does nothing if the file does not exist.
+/// Throws Error{Io}.
 void drop_later_lines(const std::filesystem::path& path, std::int64_t last_step);
 
 }  // namespace tessera::engine

@@ -253,7 +253,7 @@ std::optional<MovedAside> make_room(ResumeFrom::Kind from,
   return MovedAside{"the old contents were moved", *where};
 }
 
-/// Variables that choose devices elsewhere, and what they mean here.
+/// Returns notes about variables that choose devices in other programs, and their effect here.
 std::vector<std::string> answers_to_environment() {
   std::vector<std::string> out;
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "DS_ACCELERATOR"}) {
@@ -350,7 +350,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
     HowToStart how = command.how;
     how.asked = asked_besides(*data, resume);
     code = run_ranks(plan, report, train, training_words(), how);
-  } catch (const Error& error) {  // before there were ranks
+  } catch (const Error& error) {  // before ranks were started
     if (is_leader) {
       try_to_note([&] {
         folder.write_status("failed", resume.position.step, exit_code(error.kind()), error.what());

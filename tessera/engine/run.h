@@ -16,7 +16,7 @@ struct TrainCommand {
   ResumeFrom resume;
   bool dry_run = false;
   bool quiet = false;          ///< no table and no step lines
-  Console* console = nullptr;  ///< null: nothing is said
+  Console* console = nullptr;  ///< null: print nothing
   HowToStart how;              ///< without `asked`
 };
 

@@ -55,9 +55,10 @@ models::WeightSource weights_of(const std::vector<checkpoint::StreamedTensor>& t
                                 const std::string& what,
                                 std::shared_ptr<ReadPages> pages = std::make_shared<ReadPages>());
 
-/// A source over the weights of a Hugging Face folder, safetensors or torch's, whole or in shards,
-/// or of a lone file of such; what bitsandbytes narrowed is widened. Checks all names and shapes
-/// first; the source keeps the files mapped and reads only what it is asked for. Errors as above.
+/// Returns a source over the weights of a Hugging Face folder (safetensors or torch files, single
+/// or in shards) or of a single such file; weights quantized by bitsandbytes are dequantized.
+/// Checks all names and shapes first; the source keeps the files mapped and reads only requested
+/// parts. Errors as above.
 models::WeightSource weights_from_hf(const std::filesystem::path& path,
                                      const models::Family& family,
                                      const models::Resolved& resolved);

@@ -37,7 +37,7 @@ void write_class_plots(const std::filesystem::path& folder,
                         report::roc_plot(tasks::roc_curve(predictions, 1), *classes.auc));
 }
 
-/// samples.jsonl: one line for each text that the model made.
+/// Appends a line to samples.jsonl for a text that the model generated.
 void keep_sample(Trainer& trainer, const std::string& text) {
   const Engine& engine = trainer.engine();
   if (!trainer.engine().world().is_leader() || trainer.run_dir().empty()) return;

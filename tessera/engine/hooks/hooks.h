@@ -89,8 +89,8 @@ class ThroughputHook final : public Hook {
   double seconds_ = 0.0;
 };
 
-/// Evaluates, generates a sample text, which it keeps in samples.jsonl, and writes loss.svg as
-/// often as `when` says and at the end.
+/// Evaluates, generates a sample text, which it appends to samples.jsonl, and writes loss.svg, at
+/// the times that `when` sets and at the end.
 class EvaluationHook final : public Hook {
  public:
   explicit EvaluationHook(planner::Cadence when) : Hook(kReport), when_(when) {}
