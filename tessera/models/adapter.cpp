@@ -259,8 +259,8 @@ void train_biases(const std::vector<Place>& places, Adapter& out) {
   }
 }
 
-/// Which matrices are kept in fewer bits: as with bitsandbytes, those of linear layers that are no
-/// output layer.
+/// Finds the matrices that are stored in fewer bits: as in bitsandbytes, those of linear layers
+/// except output layers.
 void find_quantized(const std::vector<Place>& places, Adapter& out) {
   if (out.options.quantize_base == QuantizedBase::None) return;
   TESSERA_REQUIRE(!out.options.has_magnitude(),

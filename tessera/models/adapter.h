@@ -41,10 +41,10 @@ struct Adapter {
   /// Parameters of the model that are trained as a whole and saved with the adapter:
   /// modules_to_save and biases.
   std::set<std::string> trained;
-  /// Matrices of the model that are kept in fewer bits, as options.quantize_base says: those of all
-  /// linear layers but the head and what is trained.
+  /// Matrices of the model that are stored in fewer bits (options.quantize_base): those of all
+  /// linear layers except the head and trained ones.
   std::set<std::string> quantized;
-  /// All that is trained, by name: the adapter's own parameters, and these.
+  /// All trained parameters, by name: the adapter's own, and those of the model.
   std::map<std::string, std::shared_ptr<const ParamInfo>> parameters;
   /// True if the parameter of that name, of the adapted model, is trained.
   [[nodiscard]] bool trains(const std::string& name) const;

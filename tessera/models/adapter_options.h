@@ -22,7 +22,7 @@ enum class AdapterBias : std::uint8_t { None, All, LoraOnly };
 inline constexpr auto kAdapterBiases = std::to_array<config::Named<AdapterBias>>(
     {{AdapterBias::None, "none"}, {AdapterBias::All, "all"}, {AdapterBias::LoraOnly, "lora_only"}});
 
-/// What the base's matrices are kept as: their own type, NF4, or int8 with a scale a row.
+/// Storage type of the base's matrices: the run's type, NF4, or int8 with a scale for each row.
 enum class QuantizedBase : std::uint8_t { None, Nf4, Int8 };
 inline constexpr auto kQuantizedBases = std::to_array<config::Named<QuantizedBase>>(
     {{QuantizedBase::None, "none"}, {QuantizedBase::Nf4, "nf4"}, {QuantizedBase::Int8, "int8"}});
@@ -40,9 +40,9 @@ struct AdapterOptions {
   AdapterBias bias = AdapterBias::None;
   bool rank_stabilized = false;
   std::optional<double> lr_ratio;
-  std::string from;  ///< a folder of PEFT's, whose values the adapter begins with
+  std::string from;  ///< PEFT folder with the adapter's initial values
   QuantizedBase quantize_base = QuantizedBase::None;
-  bool double_quantization = true;  ///< of nf4: its scales are in eight bits too
+  bool double_quantization = true;  ///< for nf4: stores its scales in eight bits too
   void describe(config::Fields& fields);
 
   [[nodiscard]] bool enabled() const { return !type.empty(); }

@@ -47,7 +47,7 @@ class CrossAttention {
   struct Memory {
     at::Tensor k_BHSK, v_BHSK;
   };
-  /// Those of texts that differ in length, by number; each of one sample.
+  /// Memories of sequences of different lengths, by number; each has one sample.
   struct Memories {
     std::vector<Memory> texts;
   };
@@ -55,7 +55,7 @@ class CrossAttention {
   [[nodiscard]] Memory memory_of(const at::Tensor& memory_BSC,
                                  const nn::Block& block,
                                  nn::StepContext& context) const;
-  /// Attention of each row to the other text that its text answers.
+  /// Attention of each row to the encoded sequence that its sequence answers.
   [[nodiscard]] at::Tensor attend_by_text(const std::vector<nn::TextRow>& rows,
                                           const at::Tensor& q_BHTK,
                                           const at::Tensor& memory_BSC,

@@ -108,7 +108,7 @@ at::Tensor attend_exchanged(const at::Tensor& q,
   return heads_to_tokens(in_region(attend_here, qkv, std::move(args), context), context);
 }
 
-/// Each row with the cache of its text.
+/// Attends with each row's own cache.
 at::Tensor attend_by_text(const std::vector<TextRow>& rows,
                           const at::Tensor& q,
                           const at::Tensor& k,
@@ -126,7 +126,7 @@ at::Tensor attend_by_text(const std::vector<TextRow>& rows,
     cache.write(row.position, k.narrow(0, b, 1), v.narrow(0, b, 1), context.cache_capacity);
     ops::AttentionArgs own = args;
     own.query_offset = row.position;
-    // A bias depends on distances alone: that of a shorter text is the end of the longest one's.
+    // A bias depends only on distances: that of a shorter sequence is the end of the longest one's.
     if (args.bias_HTS.defined())
       own.bias_HTS =
           args.bias_HTS.narrow(2, args.bias_HTS.size(2) - cache.length(), cache.length());

@@ -129,7 +129,8 @@ class Backend {
                                                const at::Tensor& bias_O,
                                                at::ScalarType out_dtype) const = 0;
 
-  // nf4.h: contiguous, of checked sizes. The end of the last block is written as zeros.
+  // nf4.h: tensors are contiguous, sizes are checked. The end of the last block is written as
+  // zeros.
   virtual void widen_nf4(const at::Tensor& codes,
                          const at::Tensor& scales,
                          const at::Tensor& out) const = 0;
@@ -137,7 +138,7 @@ class Backend {
                           const at::Tensor& codes_out,
                           const at::Tensor& scales_out) const = 0;
 
-  // linear.h: x and dy of any dimensions where a result is returned, else matrices.
+  // linear.h: x and dy have any number of dims in functions that return the result, else two.
   [[nodiscard]] virtual at::Tensor linear(const at::Tensor& x_NI,
                                           const at::Tensor& weight_OI,
                                           const at::Tensor& bias_O,

@@ -20,10 +20,11 @@ struct Int8Rows {
 Int8Rows to_int8(const at::Tensor& weight_OI);
 /// Converts the matrix back to `dtype`.
 at::Tensor from_int8(const Int8Rows& matrix, at::ScalarType dtype);
-/// Into `out`, contiguous, fp32, bf16 or fp16.
+/// Writes the values to `out`: contiguous, fp32, bf16 or fp16.
 void from_int8(const Int8Rows& matrix, const at::Tensor& out);
-/// y_NO = x_NI matrix^T + bias_O in x's dtype (or `out_dtype`). A few rows are made out of the
-/// eight bits themselves with fp32 sums; for more, the matrix is widened to x's dtype first.
+/// y_NO = x_NI matrix^T + bias_O in x's dtype (or `out_dtype`). For a few rows the product reads
+/// the 8-bit values directly, with fp32 sums; for more rows, the matrix is first widened to x's
+/// dtype.
 at::Tensor linear_int8(const at::Tensor& x_NI,
                        const Int8Rows& matrix,
                        const at::Tensor& bias_O = {},

@@ -45,9 +45,10 @@ struct WeightOptions {
   bool tables_apart = false;
   /// Returns whether the parameter of that name is frozen.
   std::function<bool(const std::string&)> frozen = {};
-  /// Whether a parameter of that name, which is frozen and of one block, is kept in fewer bits.
+  /// Whether the parameter of this name, which must be frozen and in one block, is stored in fewer
+  /// bits.
   std::function<bool(const std::string&)> packed = {};
-  PackingOptions packing = {};  ///< of these
+  PackingOptions packing = {};  ///< packing of these parameters
 };
 
 /// The parameters of one block as this rank holds them: frozen flags and placement are set.

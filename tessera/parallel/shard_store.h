@@ -40,10 +40,10 @@ using ParamSettings = std::function<ParamSetting(const ParamInfo&)>;
 
 /// A state of Extent::Elements for a range of a parameter, such as its momentum.
 struct ShardState {
-  std::string name;  ///< as in optim::StateSpec
-  KeptState kept;    ///< of the range
-  /// Whether the store's pieces for a save, and for a load, contain it. What they leave out is
-  /// among the pieces of the update strategy.
+  std::string name;  ///< see optim::StateSpec
+  KeptState kept;    ///< values of the range
+  /// Whether the store's pieces for a save, and for a load, contain the state. If not, the pieces
+  /// of the update strategy contain it.
   bool in_saves = true, in_loads = true;
   bool begins_as_weights = false;  ///< see optim::StateSpec
 };
@@ -95,8 +95,8 @@ class ShardStore {
   [[nodiscard]] std::vector<ParamShard>& shards(std::size_t group) { return slots_[group].shards; }
   /// Returns nullptr if another rank updates all of the parameter.
   [[nodiscard]] ParamShard* find(int group, int segment);
-  /// A shard as a rule sees it, with `gradient` of its first element. Pointers to what is kept in
-  /// fewer bits are null.
+  /// A shard as the rule sees it; `gradient` points to its first element. Pointers to values stored
+  /// in fewer bits are null.
   [[nodiscard]] optim::ShardView view(ParamShard& shard, const float* gradient);
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] const StateBeginnings& beginnings() const { return beginnings_; }
@@ -132,7 +132,7 @@ class ShardStore {
   };
   void make_shards(std::size_t group);
   [[nodiscard]] ShardState make_state(const ParamShard& shard, const optim::StateSpec& spec) const;
-  /// 16-bit masters of the shard, a view.
+  /// The 16-bit masters of the shard, a view.
   [[nodiscard]] at::Tensor working_of(const ParamShard& shard) const;
   float* widen(const KeptState& kept);
   void add_shard_pieces(std::size_t group,
@@ -148,12 +148,12 @@ class ShardStore {
   c10::Device device_;  ///< device of weights and states
   std::vector<Slot> slots_;
   StateBeginnings beginnings_;
-  /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of what is
-  /// kept in fewer bits or on a device, and what they are copies of.
+  /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of states that
+  /// are stored in fewer bits or on a device, and the states they copy.
   std::vector<std::pair<at::Tensor, KeptState>> widened_;
 };
 
-/// A shard for one call of a rule: what is kept in fewer bits is copied to fp32.
+/// A shard for one call of a rule, with values of fewer bits copied to fp32.
 class WidenedShard {
  public:
   /// `gradient` points to the first element of the group's shard.

@@ -13,8 +13,8 @@
 
 namespace tessera::parallel {
 
-/// In the order of GatherOrder, packed weights as sharded ones. Whole weights are only waited for.
-/// Threads: the rank's own.
+/// Follows GatherOrder; packed weights are handled like sharded ones. Whole weights are only waited
+/// for. Used only on the rank's own thread.
 ///
 /// A gather is posted before the block run that precedes its use and waited for after that run. If
 /// ranks do the copies themselves (shm, threads), this hides the skew between ranks but not the

@@ -24,14 +24,13 @@ namespace tessera::parallel {
 /// a rank keeps its own part and those of the ranks that it represents in its group, so that
 /// gathers stay inside the group. Source: Wang et al. 2023, "ZeRO++" (hpZ); Zhang et al. 2022,
 /// "MiCS".
-///
-/// Packed: every rank has all of them in fewer bits (packed_weights.h), and widens them while they
+/// Packed: every rank has all weights in fewer bits (packed_weights.h), and unpacks them while they
 /// are used; they are frozen.
 enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed };
 
-/// Memory: numel, Packed that of PackedWeights and numel more while gathered, Sharded numel / ranks
-/// along dp.shard elements in memory that peers read, and numel more in private memory while
-/// gathered. Threads: the rank's own. post() and written() are collective.
+/// Memory: numel elements (Sharded: numel / ranks along dp.shard) in memory that peers read, and
+/// numel more in private memory while gathered; Packed: that of PackedWeights, and numel more while
+/// gathered. Used only on the rank's own thread. post() and written() are collective.
 class WorkingWeights {
  public:
   WorkingWeights(comm::World& world,
@@ -46,25 +45,25 @@ class WorkingWeights {
 
   [[nodiscard]] Residency residency() const { return residency_; }
   [[nodiscard]] bool sharded() const { return residency_ == Residency::Sharded; }
-  /// Not nullptr if they are Packed: what this rank keeps in place of own(), and fills.
+  /// If Packed: the weights of this rank, which replace own() and must be filled; else nullptr.
   [[nodiscard]] PackedWeights* packed() const { return packed_.get(); }
-  /// Whether whole() has memory only while gathered.
+  /// Returns whether whole() has memory only while gathered.
   [[nodiscard]] bool comes_and_goes() const { return sharded() || packed_ != nullptr; }
   [[nodiscard]] DType dtype() const { return dtype_; }
-  /// [layout.numel()]. Sharded and Packed: its storage, and that of every view of it, has memory
-  /// only while gathered; what autograd saved of it comes back with the next gather.
+  /// [layout.numel()]. If Sharded or Packed, its storage, shared by every view of it, has memory
+  /// only while gathered; tensors that autograd saved become valid again with the next gather.
   [[nodiscard]] const at::Tensor& whole() const { return whole_; }
-  /// What this rank writes, [layout.shard_numel()], Replicated [layout.numel()]; always there, but
-  /// undefined where they are Packed.
+  /// The part that this rank writes, [layout.shard_numel()], or [layout.numel()] if Replicated;
+  /// always allocated, but undefined if Packed.
   [[nodiscard]] const at::Tensor& own() const { return own_; }
 
-  /// Begins to gather all parts into whole(), if that is neither done nor under way. Packed: widens
-  /// them.
+  /// Starts the gather of all parts into whole(), unless it is done or under way. If Packed:
+  /// unpacks them.
   void post();
   /// Waits until whole() can be read; posts the gather first if needed.
   void wait();
-  /// Sharded and Packed: the memory of whole() goes back. Collective operations under way end
-  /// first.
+  /// If Sharded or Packed: frees the memory of whole(), after the collective operations under way
+  /// have ended.
   void release();
   /// Waits until this rank may write own(), because peers have read it. Gathered weights are stale
   /// after this.

@@ -59,7 +59,7 @@ void take_options(models::AdapterOptions& options,
   options.double_quantization = written.double_quantization;
 }
 
-// How matrices in fewer bits are kept.
+// Plans the storage of matrices in fewer bits.
 void pack_base(Plan& plan, std::shared_ptr<const models::Adapter> adapter) {
   const models::AdapterOptions& options = adapter->options;
   if (adapter->quantized.empty()) return;
@@ -80,7 +80,7 @@ void pack_base(Plan& plan, std::shared_ptr<const models::Adapter> adapter) {
                                        ? ""
                                        : "; checkpoints of a base that begins from the seed do not "
                                          "hold it, and only this run reads them"));
-  // Nobody waits for a copy of packed weights: ahead of their use they would only take memory.
+  // Unpacking weights ahead of their use would only take memory: it does not wait for other ranks.
   if (plan.weight_layout.residency != parallel::Residency::Sharded && !plan.gather.prefetch)
     plan.gather.prefetch = 0;
   plan.weight_layout.packed = [adapter = std::move(adapter)](const std::string& name) {

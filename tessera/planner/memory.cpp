@@ -38,12 +38,12 @@ constexpr std::int64_t kProcess = std::int64_t{48}
 struct Buffer {
   std::int64_t numel = 0, uses = 0;
   std::int64_t owned = 0;        // elements that the rank updates
-  std::int64_t state_bytes = 0;  // of these
-  std::int64_t wide_bytes = 0;   // in fp32, of those of their states that are kept in fewer bits
+  std::int64_t state_bytes = 0;  // for these elements
+  std::int64_t wide_bytes = 0;   // in fp32, for those states that are stored in fewer bits
   std::int64_t largest = 0;      // elements of a parameter
   bool trained = true, sharded = false;
-  std::int64_t packed = 0;           // bytes that are always there, of weights in fewer bits
-  std::int64_t rows = 0, width = 0;  // of a table over the vocabulary, as a rank holds it
+  std::int64_t packed = 0;           // bytes of weights in fewer bits, which are always allocated
+  std::int64_t rows = 0, width = 0;  // of a table over the vocabulary, as held by a rank
   std::int64_t whole = 0;            // elements of parameters whose direction one rank transforms
   std::int64_t largest_whole = 0;    // of the largest of these
   std::vector<int> blocks;           // blocks of the stage that use it
@@ -54,9 +54,9 @@ bool saves_frozen(const Plan& plan) {
   return plan.adapter == nullptr || (!plan.config.model->from && !plan.weight_layout.packed);
 }
 
-// Bytes of the states of a parameter of which the rank updates `numel` elements; `elements`: type
-// of a state that has a value for each of them. `saved`: as a checkpoint holds them. States of rows
-// and columns have one owner among `ranks`.
+// Bytes of the states of a parameter of which the rank updates `numel` elements; `elements`: dtype
+// of elementwise states. `saved`: as stored in a checkpoint. States of rows and columns have one
+// owner among `ranks`.
 std::int64_t state_bytes(const optim::Rule& rule,
                          const ParamInfo& info,
                          std::int64_t numel,
@@ -77,7 +77,7 @@ std::int64_t state_bytes(const optim::Rule& rule,
   return bytes;
 }
 
-// Bytes in fp32 of the states of elements that are kept in fewer bits.
+// Bytes in fp32 of elementwise states that are stored in fewer bits.
 std::int64_t wide_bytes(const optim::Rule& rule,
                         const ParamInfo& info,
                         std::int64_t numel,
@@ -441,7 +441,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
     out.parameters += buffer.packed > 0
                           ? buffer.packed
                           : buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
-    // A frozen parameter has its working weights alone, which a save widens if it holds them.
+    // A frozen parameter has only its working weights, which a save widens if it contains them.
     const bool own_masters = masters && buffer.trained;
     const bool in_saves = buffer.trained || saves_frozen(plan);
     out.optimizer += buffer.state_bytes + (own_masters ? 4 * buffer.owned : 0);

@@ -42,8 +42,8 @@ parallel::ParamSettings settings_of(const Plan& plan, double base_lr);
 /// A sentence for the user if a run of `steps` is shorter than its warm-up; this is allowed for
 /// quick tries.
 std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t steps);
-/// What a user is warned of before a run with known steps begins: ranks of a host that share cores,
-/// and that note.
+/// Returns warnings before a run with known steps begins: ranks of a host that share cores, and a
+/// warm-up that is too long.
 std::vector<std::string> warnings_of(const Plan& plan, int local_ranks);
 
 /// optimizer.params completed with the defaults.

@@ -27,8 +27,8 @@ struct ChannelContext {
   [[nodiscard]] bool aborted() const { return control.aborted.load() != 0; }
   /// Breaks the world with `error` and throws it.
   [[noreturn]] void fail(const Error& error);
-  /// Returns whether every rank of this host may have a processor to itself; false while a rank has
-  /// not arrived.
+  /// Returns whether every rank of this host may have its own processor; false while a rank has not
+  /// arrived.
   bool one_core_each();
 
   int rank;

@@ -111,23 +111,24 @@ struct Int8Widening {
   std::int64_t columns;
   void* to;
 };
-/// Numbers of a block in four bits.
+/// Number of 4-bit codes in a block.
 inline constexpr std::int64_t kNf4Numbers = 64;
-/// Blocks of four bits a number become table[place] * scale.
+/// Decoding of 4-bit blocks: table[code] * scale.
 struct Nf4Widening {
-  const std::uint8_t* codes;  // two numbers a byte, the first one in the upper half
-  const float* scales;        // one a block
+  const std::uint8_t* codes;  // two codes per byte, the first one in the upper half
+  const float* scales;        // one per block
   const float* table;         // 16
   void* to;
 };
-/// And the way back: the nearest number of a table, by the 15 midpoints of its neighbours.
+/// Encoding: the nearest number of a table, by the 15 midpoints of its neighbours.
 struct Nf4Narrowing {
   const float* from;
   const float* midpoints;
   std::uint8_t* codes;
   float* scales;
 };
-/// Vectors times the rows of a matrix: y[v][o] = (x[v] . weight[o]) * scales[o] + bias[o].
+/// Products of vectors and the rows of a matrix: y[v][o] = (x[v] . weight[o]) * scales[o] +
+/// bias[o].
 struct RowProducts {
   const float* x;  // [vectors, inputs]
   std::int64_t vectors, inputs, outputs;
@@ -336,7 +337,7 @@ struct Kernels {
   void (*row_products_int8)(const RowProducts&, std::int64_t begin, std::int64_t end);
   /// For rows [begin, end), indexed by the type of the output.
   void (*widen_int8[kFloats])(const Int8Widening&, std::int64_t begin, std::int64_t end);
-  /// Blocks [begin, end), by the type of what is written.
+  /// Decode the blocks [begin, end); one function per output type.
   void (*widen_nf4[kFloats])(const Nf4Widening&, std::int64_t begin, std::int64_t end);
   void (*narrow_nf4)(const Nf4Narrowing&, std::int64_t begin, std::int64_t end);
 };
