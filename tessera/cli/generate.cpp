@@ -58,24 +58,25 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
       &words.samples,
       "Number of texts to generate together, each with the next seed; printed at the end [1]");
   arguments.flag("--echo", words.echo, "Print the prompt first");
-  arguments.option("--beams", &words.beams, "Number of beams of a beam search; 1 is none [1]");
+  arguments.option("--beams", &words.beams, "Number of beams; 1 disables beam search [1]");
   arguments.option(
-      "--return", &words.returned, "Number of the best texts of a beam search to print [1]");
+      "--return", &words.returned, "Number of beam search results to print, best first [1]");
   arguments.option("--length-penalty",
                    &words.length_penalty,
                    "Beam search divides scores by length to this power [1.0]");
-  arguments.option("--early-stopping",
-                   &words.early_stopping,
-                   "When a beam search ends: full (as many finished texts as beams), heuristic (no "
-                   "beam is better now), or never (none can become better) [heuristic]");
-  arguments.option("--prompts",
-                   &words.prompts,
-                   "JSON lines, each with a \"prompt\"; the texts go to --out, in their order");
+  arguments.option(
+      "--early-stopping",
+      &words.early_stopping,
+      "When a beam search ends: full (as many finished texts as beams), heuristic (no beam has a "
+      "better score now), or never (no beam can get a better score) [heuristic]");
+  arguments.option(
+      "--prompts",
+      &words.prompts,
+      "JSON lines, each with a \"prompt\"; the texts are written to --out in the same order");
   arguments.option(
       "--out",
       &words.out,
-      "File for the texts of --prompts; what is there already is kept, and the run goes "
-      "on behind it");
+      "File for the texts of --prompts; existing lines are kept, and the run continues after them");
   arguments.option("--weights",
                    &words.weights,
                    "fp32, bf16 (with bf16 activations), or int8 with one scale per row [fp32]");

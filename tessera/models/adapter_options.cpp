@@ -198,12 +198,12 @@ void AdapterOptions::describe(config::Fields& f) {
   f.choice("quantize_base",
            quantize_base,
            kQuantizedBases,
-           {.text = "What the frozen matrices of linear layers are kept as (QLoRA): nf4 (4 bits, "
-                    "blocks of 64), int8 (with a scale a row), or none (the type of the run)."});
+           {.text = "Storage type of the frozen matrices of linear layers (QLoRA): nf4 (4 bits, "
+                    "blocks of 64), int8 (one scale per row), or none (the run's type)."});
   f.field("double_quantization",
           double_quantization,
-          {.text = "With nf4: keep the scales of blocks in 8 bits, 4.13 bits a weight in place of "
-                   "4.5."});
+          {.text = "With nf4: store the scales of blocks in 8 bits, which takes 4.13 bits per "
+                   "weight instead of 4.5."});
 }
 
 double AdapterOptions::scale(std::int64_t rank, double own_alpha) const {
