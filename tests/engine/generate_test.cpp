@@ -100,7 +100,7 @@ TEST_F(Samples, AreAllTheSameWhereNothingIsDrawn) {
   });
 }
 
-/// From nothing to more than the model's positions.
+/// Prompts of lengths from 0 to more than the model's positions.
 std::vector<engine::Generator::Asked> unequal_prompts() {
   std::vector<engine::Generator::Asked> out;
   for (const std::size_t length : {3U, 0U, 16U, 1U, 29U, 7U, 15U}) {
