@@ -304,6 +304,7 @@ inline const std::map<std::string, Target>& targets() {
         ""}},
       {"bert-vocabulary", {"vocab.txt", [](const fs::path& f) { encode(f); }, ""}},
       {"sentencepiece", {"tokenizer.model", [](const fs::path& f) { encode(f); }, ""}},
+      {"tiktoken", {"cl100k_base.tiktoken", [](const fs::path& f) { encode(f); }, ""}},
       {"tokenizer-settings",
        {"tokenizer_config.json",
         [](const fs::path& f) {
@@ -316,6 +317,7 @@ inline const std::map<std::string, Target>& targets() {
       {"chat", {"chat_template.jinja", [](const fs::path& f) { render_chat(f); }, ""}},
       {"image", {"x.png", [](const fs::path& f) { see(f / "x.png"); }, ""}},
       {"records", {"x.json", [](const fs::path& f) { read_records(f / "x.json"); }, ""}},
+      {"arrow", {"x.arrow", [](const fs::path& f) { read_records(f / "x.arrow"); }, ""}},
       {"table", {"x.csv", [](const fs::path& f) { read_records(f / "x.csv"); }, ""}},
       {"jsonl",
        {"x.jsonl", [](const fs::path& f) { read_lines(files::read(f / "x.jsonl")); }, ""}}};

@@ -2,14 +2,12 @@
 // tessera chat: a conversation with a trained model.
 #include <ctime>
 #include <filesystem>
-#include <iostream>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
@@ -17,6 +15,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/generation_words.h"
+#include "tessera/cli/line_reader.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
@@ -154,12 +153,9 @@ void converse(engine::OpenModel& model, const ChatWords& words, const ChatTempla
   rendering.now = date_of(words.date);
   engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
   json::Value messages = beginning(words);
-  const bool asks = isatty(STDIN_FILENO) != 0 && !words.common.quiet;
-  std::string line;
-  while (true) {
-    if (asks) Terminal().stream("> ");
-    if (!std::getline(std::cin, line)) break;
-    if (!line.empty() && line.back() == '\r') line.pop_back();
+  LineReader lines(words.common.quiet ? "" : "> ");
+  while (const std::optional<std::string> typed = lines.next()) {
+    const std::string& line = *typed;
     const std::string_view word = text::trim(line);
     if (word.empty()) continue;
     if (word == "/quit") break;

@@ -3,6 +3,7 @@
 #include "tessera/engine/generate.h"
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,12 +24,13 @@
 namespace tessera::cli {
 namespace {
 
-constexpr std::int64_t kMostSamples = 1024, kMostBeams = 256;
+constexpr std::int64_t kMostSamples = 1024, kMostBeams = 256, kMostAtOnce = 4096, kAtOnce = 8;
 
 struct GenerateWords {
   std::string path, prompt, weights = "fp32";
   std::string prompts, out;
   std::int64_t samples = 1, beams = 1, returned = 1;
+  std::optional<std::int64_t> at_once;
   double length_penalty = 1.0;
   std::string early_stopping = "heuristic";
   bool echo = false;
@@ -48,7 +50,7 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
        "tessera generate runs/my --weights bf16   half of the memory, about twice as fast",
        "tessera generate runs/my --prompt \"ROMEO:\" --samples 4",
        "tessera generate runs/my --prompt \"ROMEO:\" --beams 4 --return 2",
-       "tessera generate runs/my --prompts in.jsonl --out out.jsonl",
+       "tessera generate runs/my --prompts in.jsonl --out out.jsonl --batch-size 16",
        "tessera generate runs/my -n 4             for a model that does not fit on one rank"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.option("--prompt", &words.prompt, "Prompt [start of a document]");
@@ -77,6 +79,9 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
       "--out",
       &words.out,
       "File for the texts of --prompts; existing lines are kept, and the run continues after them");
+  arguments.option("--batch-size",
+                   &words.at_once,
+                   "Number of texts of --prompts to generate together; no text depends on it [8]");
   arguments.option("--weights",
                    &words.weights,
                    "fp32, bf16 (with bf16 activations), or int8 with one scale per row [fp32]");
@@ -95,11 +100,19 @@ void check(const GenerateWords& words) {
                   Config,
                   "--prompts and --out belong together",
                   "give both files");
-  TESSERA_REQUIRE(
-      words.prompts.empty() || (words.prompt.empty() && words.samples == 1 && !words.echo),
-      Config,
-      "--prompts with --prompt, --samples or --echo",
-      "write the prompts into the file");
+  TESSERA_REQUIRE(words.prompts.empty() || (words.prompt.empty() && !words.echo),
+                  Config,
+                  "--prompts with --prompt or --echo",
+                  "write the prompts into the file");
+  const std::int64_t at_once = words.at_once.value_or(1);
+  TESSERA_REQUIRE(at_once >= 1 && at_once <= kMostAtOnce,
+                  Config,
+                  fmt::format("--batch-size {}: expected 1 to {}", at_once, kMostAtOnce),
+                  "");
+  TESSERA_REQUIRE(!words.at_once || (!words.prompts.empty() && words.beams == 1),
+                  Config,
+                  "--batch-size belongs to --prompts without --beams",
+                  "drop it");
   TESSERA_REQUIRE(words.beams >= 1 && words.beams <= kMostBeams,
                   Config,
                   fmt::format("--beams {}: expected 1 to {}", words.beams, kMostBeams),
@@ -247,6 +260,8 @@ int generate(const std::vector<std::string>& line) {
   check(words);
   if (!words.prompts.empty()) words.file = open_prompt_file(words.prompts, words.out);
   words.file.returned = static_cast<int>(words.returned);
+  words.file.samples = static_cast<int>(words.samples);
+  words.file.at_once = static_cast<int>(words.at_once.value_or(kAtOnce));
   words.file.quiet = words.common.quiet;
   const engine::ReadAs as = engine::read_as_from_name(words.weights);
   return with_model(

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -31,19 +32,7 @@ std::string prompt_of(const std::string& line, const std::string& place) {
   return prompt->as_string();
 }
 
-std::vector<std::string> read_prompts(const std::string& path) {
-  std::vector<std::string> out;
-  std::size_t number = 0;
-  for (const std::string& line : text::split(files::read(path), '\n')) {
-    ++number;
-    if (!text::trim(line).empty())
-      out.push_back(prompt_of(line, fmt::format("{}:{}", path, number)));
-  }
-  TESSERA_REQUIRE(!out.empty(), Data, path + " holds no prompt", "write one JSON object a line");
-  return out;
-}
-
-/// The number of prompts with texts in the file. An incomplete last line is removed.
+/// How many prompts the file has texts of. A last line without its end is cut off.
 std::size_t already_made(const std::string& path, const std::vector<std::string>& prompts) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return 0;
@@ -73,20 +62,28 @@ json::Value told(const engine::Generated& made) {
   return out;
 }
 
-json::Value one_line(engine::Generator& generator,
-                     const engine::GenerateOptions& options,
-                     const std::string& prompt,
-                     int returned) {
-  std::vector<std::int32_t> ids = generator.encode(prompt);
+json::Value line_of(const std::string& prompt) {
   json::Value out = json::Value::object();
   out["prompt"] = json::Value::string(prompt);
-  if (options.beams == 1) {
-    json::Value made = told(generator.run_ids(std::move(ids), options, {}));
-    for (auto& [name, value] : made.members())
+  return out;
+}
+
+json::Value line_of(const std::string& prompt, const std::vector<engine::Generated>& made) {
+  json::Value out = line_of(prompt);
+  if (made.size() == 1) {
+    json::Value one = told(made.front());
+    for (auto& [name, value] : one.members())
       out[name] = std::move(value);
     return out;
   }
-  for (const auto& beam : generator.run_beams(ids, options, returned)) {
+  for (const engine::Generated& one : made)
+    out["samples"].push_back(told(one));
+  return out;
+}
+
+json::Value line_of(const std::string& prompt, const std::vector<engine::Generator::Beam>& beams) {
+  json::Value out = line_of(prompt);
+  for (const auto& beam : beams) {
     json::Value made = told(beam.made);
     made["score"] = json::Value::number(beam.score);
     out["beams"].push_back(std::move(made));
@@ -94,7 +91,87 @@ json::Value one_line(engine::Generator& generator,
   return out;
 }
 
+/// The file that receives the lines.
+class TextFile {
+ public:
+  TextFile(const PromptFile& file, bool is_leader)
+      : file_(file), is_leader_(is_leader), written_(file.made) {
+    if (!is_leader_) return;
+    out_.open(file.out, std::ios::binary | std::ios::app);
+    TESSERA_REQUIRE(out_.good(), Io, "cannot write " + file.out, "choose another --out");
+  }
+
+  [[nodiscard]] std::size_t written() const { return written_; }
+
+  void write(const json::Value& line) {
+    ++written_;
+    if (!is_leader_) return;
+    out_ << line.dump() << '\n' << std::flush;
+    TESSERA_REQUIRE(out_.good(), Io, "cannot write " + file_.out, "is the disk full?");
+    if (!file_.quiet)
+      terminal_.live(fmt::format("{} of {} prompts", written_, file_.prompts.size()));
+  }
+
+  void finish() {
+    if (!is_leader_ || file_.quiet) return;
+    terminal_.line(fmt::format(
+        "{} texts in {}{}",
+        file_.prompts.size() * static_cast<std::size_t>(file_.samples),
+        file_.out,
+        file_.made > 0 ? fmt::format(", those of {} prompts from before", file_.made) : ""));
+  }
+
+ private:
+  const PromptFile& file_;
+  bool is_leader_;
+  std::size_t written_;
+  std::ofstream out_;
+  Terminal terminal_;
+};
+
+/// Texts end in any order; lines are written in that of the prompts.
+void draw(engine::Generator& generator,
+          const engine::GenerateOptions& options,
+          const PromptFile& file,
+          TextFile& out) {
+  const auto samples = static_cast<std::size_t>(file.samples);
+  std::vector<engine::Generator::Asked> asked;
+  for (std::size_t prompt = file.made; prompt < file.prompts.size(); ++prompt) {
+    for (std::size_t i = 0; i < samples; ++i)
+      asked.push_back({generator.encode(file.prompts[prompt]), options.seed + i});
+  }
+  struct Waiting {
+    std::vector<engine::Generated> texts;
+    std::size_t missing;
+  };
+  std::map<std::size_t, Waiting> waiting;  // by prompt
+  generator.run_prompts(
+      asked, options, file.at_once, [&](std::size_t number, engine::Generated made) {
+        Waiting& mine =
+            waiting.try_emplace(file.made + number / samples, Waiting{{}, samples}).first->second;
+        mine.texts.resize(samples);
+        mine.texts[number % samples] = std::move(made);
+        --mine.missing;
+        for (auto next = waiting.begin();
+             next != waiting.end() && next->first == out.written() && next->second.missing == 0;
+             next = waiting.erase(next))
+          out.write(line_of(file.prompts[next->first], next->second.texts));
+      });
+}
+
 }  // namespace
+
+std::vector<std::string> read_prompts(const std::string& path) {
+  std::vector<std::string> out;
+  std::size_t number = 0;
+  for (const std::string& line : text::split(files::read(path), '\n')) {
+    ++number;
+    if (!text::trim(line).empty())
+      out.push_back(prompt_of(line, fmt::format("{}:{}", path, number)));
+  }
+  TESSERA_REQUIRE(!out.empty(), Data, path + " holds no prompt", "write one JSON object a line");
+  return out;
+}
 
 PromptFile open_prompt_file(const std::string& in, const std::string& out) {
   PromptFile file;
@@ -108,27 +185,17 @@ void texts_of_file(engine::Generator& generator,
                    const engine::GenerateOptions& options,
                    const PromptFile& file,
                    bool is_leader) {
-  const std::vector<std::string>& prompts = file.prompts;
-  std::ofstream out;
-  if (is_leader) {
-    out.open(file.out, std::ios::binary | std::ios::app);
-    TESSERA_REQUIRE(out.good(), Io, "cannot write " + file.out, "choose another --out");
+  TextFile out(file, is_leader);
+  if (options.beams == 1) {
+    draw(generator, options, file, out);
+  } else {
+    for (std::size_t i = file.made; i < file.prompts.size(); ++i) {
+      const std::string& prompt = file.prompts[i];
+      out.write(
+          line_of(prompt, generator.run_beams(generator.encode(prompt), options, file.returned)));
+    }
   }
-  Terminal terminal;
-  for (std::size_t i = file.made; i < prompts.size(); ++i) {
-    const json::Value made = one_line(generator, options, prompts[i], file.returned);
-    if (!is_leader) continue;
-    out << made.dump() << '\n' << std::flush;
-    TESSERA_REQUIRE(out.good(), Io, "cannot write " + file.out, "is the disk full?");
-    if (!file.quiet) terminal.live(fmt::format("{} of {} prompts", i + 1, prompts.size()));
-  }
-  if (is_leader && !file.quiet) {
-    terminal.line(
-        fmt::format("{} texts in {}{}",
-                    prompts.size(),
-                    file.out,
-                    file.made > 0 ? fmt::format(", {} of them from before", file.made) : ""));
-  }
+  out.finish();
 }
 
 }  // namespace tessera::cli

@@ -14,6 +14,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/cli/facts.h"
 #include "tessera/engine/metric_lines.h"
+#include "tessera/engine/speed_meter.h"
 
 namespace tessera::cli {
 namespace {
@@ -143,6 +144,18 @@ void add_time(Facts& facts, const Totals& totals) {
                    json::Value::number(share(totals.comm_s) / 100.0)});
 }
 
+/// Of runs that were long enough to be measured.
+void add_speed(Facts& facts, const Totals& totals, const fs::path& run) {
+  const auto speed = engine::read_speed(run);
+  if (!speed || totals.steps == 0 || totals.seconds <= 0.0 || speed->peak <= 0.0) return;
+  const double step_s = totals.seconds / static_cast<double>(totals.steps);
+  facts.push_back({"flops_per_s",
+                   "arithmetic",
+                   speed->text(step_s),
+                   json::Value::number(speed->flops / step_s)});
+  facts.push_back({"mfu", "", "", json::Value::number(speed->flops / step_s / speed->peak)});
+}
+
 void add_checkpoints(Facts& facts, const fs::path& run) {
   const fs::path root = run / checkpoint::kFolderOfRun;
   const auto complete = fs::exists(root) ? checkpoint::list(root) : std::vector<fs::path>();
@@ -186,6 +199,7 @@ Facts run_facts(const fs::path& run) {
   add_point(facts, "last_eval_loss", "last evaluation", totals.last_eval);
   add_point(facts, "best_eval_loss", "best evaluation", totals.best_eval);
   add_time(facts, totals);
+  add_speed(facts, totals, run);
   facts.push_back(
       {"mem_peak_bytes",
        "peak memory",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,6 +30,7 @@ struct TrainerWords {
   std::string action, out, type = "bpe";
   std::vector<std::string> sources;
   std::int64_t threads = 0;
+  std::optional<std::int64_t> min_frequency;
   bool cased = false;
   data::tokenizers::TrainingOptions how;
   Common common;
@@ -44,16 +46,16 @@ bool parse(TrainerWords& words, const std::vector<std::string>& line) {
   arguments.positional(
       "SOURCES", &words.sources, "A .txt, a .jsonl, a folder of them, or several of these");
   arguments.option("--out", &words.out, "Folder for tokenizer.json and tokenizer_config.json");
-  arguments.option("--type", &words.type, "bpe (over bytes) or wordpiece [bpe]");
+  arguments.option("--type", &words.type, "bpe (over bytes), wordpiece or unigram [bpe]");
   arguments.option(
       "--vocab-size,--vocab_size", &words.how.vocab_size, "Maximum number of tokens [32000]");
   arguments.option("--min-frequency,--min_frequency",
-                   &words.how.min_frequency,
-                   "Minimum frequency of a merged pair [2]");
-  arguments.option(
-      "--special",
-      &words.how.special,
-      "A special token; the first one ends texts; repeatable [<|endoftext|>, or BERT's]");
+                   &words.min_frequency,
+                   "Minimum frequency of a merged pair, with bpe and wordpiece [2]");
+  arguments.option("--special",
+                   &words.how.special,
+                   "A special token; the first one ends texts; repeatable "
+                   "[<|endoftext|>, or BERT's, or T5's]");
   arguments.flag("--cased", words.cased, "Keep capital letters and accents, with wordpiece");
   arguments.option("--text-field,--text_field",
                    &words.how.text_field,
@@ -70,10 +72,13 @@ void check(TrainerWords& words) {
                   "tessera tokenizer train SOURCES --out FOLDER");
   TESSERA_REQUIRE(
       !words.out.empty(), Config, "tessera tokenizer: --out is missing", "add --out FOLDER");
-  TESSERA_REQUIRE(words.type == "bpe" || words.type == "wordpiece",
+  static const std::vector<std::string> types = {"bpe", "wordpiece", "unigram"};
+  const auto type = std::ranges::find(types, words.type);
+  TESSERA_REQUIRE(type != types.end(),
                   Config,
-                  fmt::format("--type {}: expected bpe or wordpiece", words.type),
-                  "choose one of them");
+                  fmt::format("--type {}: expected bpe, wordpiece or unigram", words.type),
+                  text::suggestion(words.type, types));
+  words.how.kind = static_cast<TrainedKind>(type - types.begin());
   TESSERA_REQUIRE(words.threads >= 0 && words.threads <= 4096,
                   Config,
                   fmt::format("--threads {}: expected 0 to 4096", words.threads),
@@ -84,10 +89,18 @@ void check(TrainerWords& words) {
       Config,
       fmt::format("--vocab-size {}: expected 1 to {}", words.how.vocab_size, kMostTokens),
       "32000 is usual");
-  words.how.kind = words.type == "bpe" ? TrainedKind::Bpe : TrainedKind::WordPiece;
+  TESSERA_REQUIRE(words.min_frequency.value_or(2) >= 1,
+                  Config,
+                  fmt::format("--min-frequency {}: expected 1 or more", *words.min_frequency),
+                  "2 is usual");
+  TESSERA_REQUIRE(!words.min_frequency || words.how.kind != TrainedKind::Unigram,
+                  Config,
+                  "--min-frequency has no effect with unigram, which merges nothing",
+                  "remove it");
+  words.how.min_frequency = words.min_frequency.value_or(words.how.min_frequency);
   TESSERA_REQUIRE(!words.cased || words.how.kind == TrainedKind::WordPiece,
                   Config,
-                  "--cased has no effect with bpe, which keeps all text as it is",
+                  "--cased belongs to wordpiece: bpe and unigram keep capital letters",
                   "remove it");
   words.how.lowercase = !words.cased;
   words.how.threads = words.threads > 0

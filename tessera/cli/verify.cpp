@@ -24,6 +24,7 @@
 #include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/cli/verify_rl.h"
 #include "tessera/engine/engine.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
@@ -57,7 +58,8 @@ bool parse(VerifyWords& words, const std::vector<std::string>& line) {
       {"tessera verify my.json -n 4",
        "tessera verify my.json -n 4 --set parallel.pipeline=2 --set zero_optimization.stage=3",
        "tessera verify my.json -n 2 --set parallel.tensor=2 --steps 5 -v    every tensor",
-       "tessera verify my.json -n 8 --json"});
+       "tessera verify my.json -n 8 --json",
+       "tessera verify rl my.json    what is sampled against what is trained; see its --help"});
   arguments.positional(
       "CONFIG", &words.config, "JSON file; comments are allowed", /*required=*/false);
   arguments.option(kRanksOption, &words.ranks, "Local ranks of the layout [1]");
@@ -385,6 +387,7 @@ int run_verify(const VerifyWords& words, const json::Value& source, const std::s
 }
 
 int verify(const std::vector<std::string>& line) {
+  if (!line.empty() && line.front() == "rl") return verify_rl({line.begin() + 1, line.end()});
   std::vector<std::string> rest = line;
   for (const std::string& word : line)
     refuse_script(word, line);

@@ -15,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/data/datasets_folder.h"
 #include "tessera/data/sources.h"
 
 namespace tessera::data {
@@ -26,7 +27,8 @@ constexpr std::size_t kRefusalsKept = 3;
 constexpr std::string_view kBlank = " \t\r\n";
 
 const char* const kFormats =
-    ".jsonl, .ndjson, .json, .csv and .tsv are read, each also behind .gz or .zst";
+    ".jsonl, .ndjson, .json, .csv, .tsv, .arrow and .feather are read, each also behind .gz or "
+    ".zst";
 
 /// "train.csv" of "train.csv.gz".
 std::string without_compression(const std::string& name) {
@@ -48,19 +50,13 @@ const RecordFormat* format_by_name(const std::string& name) {
 }
 
 [[noreturn]] void refuse_format(const std::string& name, std::string_view bytes) {
-  const bool parquet = bytes.starts_with("PAR1");
-  const bool arrow =
-      bytes.starts_with("ARROW1") || bytes.starts_with(std::string_view("\xff\xff\xff\xff", 4));
-  if (parquet || arrow) {
+  if (bytes.starts_with("PAR1")) {
     throw Error(
         Error::Kind::Data,
-        fmt::format(
-            "{} is a file of {}, which is not read", name, parquet ? "Parquet" : "Apache Arrow"),
-        fmt::format("convert it: python3 -c \"import pyarrow.{} as p, json; [print(json."
-                    "dumps(r)) for r in {}.to_pylist()]\" > {}.jsonl",
-                    parquet ? "parquet" : "ipc",
-                    parquet ? fmt::format("p.read_table('{}')", name)
-                            : fmt::format("p.open_stream('{}').read_all()", name),
+        fmt::format("{} is a file of Parquet, which is not read", name),
+        fmt::format("convert it: python3 -c \"import pyarrow.parquet as p, pyarrow.feather as f; "
+                    "f.write_feather(p.read_table('{}'), '{}.arrow')\"",
+                    name,
                     fs::path(name).stem().string()));
   }
   throw Error(Error::Kind::Data,
@@ -70,7 +66,9 @@ const RecordFormat* format_by_name(const std::string& name) {
 
 const RecordFormat& format_of(const std::string& name, std::string_view bytes) {
   if (const RecordFormat* const known = format_by_name(name)) return *known;
-  // The content decides if the name does not.
+  // The content says it where the name does not.
+  if (bytes.starts_with("ARROW1") || bytes.starts_with(std::string_view("\xff\xff\xff\xff", 4)))
+    return record_formats().get("arrow");
   const std::size_t first = without_bom(bytes).find_first_not_of(kBlank);
   const std::string_view rest =
       first == std::string_view::npos ? std::string_view() : without_bom(bytes).substr(first);
@@ -204,6 +202,7 @@ std::string name_of(Split split) {
 }
 
 std::vector<std::string> in_folder(const std::string& folder, Split split) {
+  if (is_datasets_folder(folder)) return datasets_files(folder, words_of(split));
   std::error_code failed;
   std::vector<std::string> all;
   for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {

@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/data/recognize.h"
 
 namespace tessera::data {
 namespace {
@@ -86,13 +87,13 @@ std::vector<Source> expand_sources(const std::vector<fs::path>& paths) {
         Data,
         fmt::format("{} is a token file among other data", path.string()),
         "a .bin/.idx pair must be the only entry; tokenize the others, or name their text files");
-    const auto kind = kind_of(path);
-    TESSERA_REQUIRE(kind && fs::is_regular_file(status),
-                    Data,
-                    fmt::format("{} is neither a .txt nor a .jsonl file", path.string()),
-                    "rename it to .txt (one document) or .jsonl (one JSON object a line), or give "
-                    "a folder or a .bin/.idx pair");
-    sources.push_back({path, *kind});
+    TESSERA_REQUIRE(
+        fs::is_regular_file(status),
+        Data,
+        fmt::format("{} is no file and no folder", path.string()),
+        "name a text file, a .jsonl file (one JSON object a line), a folder of them, or a "
+        ".bin/.idx pair");
+    sources.push_back({path, recognize(path)});
   }
   return sources;
 }

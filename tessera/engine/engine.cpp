@@ -10,6 +10,7 @@
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/generate.h"
 #include "tessera/engine/reference.h"
+#include "tessera/engine/rl/rollouts.h"
 
 namespace tessera::engine {
 
@@ -24,7 +25,8 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
                plan_.global_batch,
                plan_.config.data.drop_last,
                planner::batch_sizes(plan_)),
-      state_(train_state_options(plan_), world) {
+      state_(train_state_options(plan_), world),
+      experience_(rl::make_experience(plan_, world_, state_, *data_->train)) {
   start_clock();
 }
 
@@ -51,6 +53,12 @@ bool Engine::read_reference(const std::filesystem::path& kept) {
   return true;
 }
 
+void Engine::begin_experience(const std::filesystem::path& run_dir, Keeping keeping) {
+  if (experience_ == nullptr) return;
+  experience_->begin(step(), run_dir, keeping);
+  start_clock();
+}
+
 /// This rank's samples of a micro-batch.
 nn::Batch Engine::load_micro(const data::GlobalBatch& batch, int micro) const {
   const comm::Group& group = world_.group(mesh::AxisSet::dp());
@@ -58,6 +66,7 @@ nn::Batch Engine::load_micro(const data::GlobalBatch& batch, int micro) const {
   const std::int64_t begin =
       std::min(batch.size, (static_cast<std::int64_t>(micro) * group.size() + group.index) * b);
   const std::int64_t end = std::min(batch.size, begin + b);
+  if (experience_ != nullptr) return experience_->samples(begin, end);
   std::vector<std::int64_t> samples, numbers;
   for (std::int64_t i = begin; i < end; ++i) {
     samples.push_back(order_(batch.epoch, batch.first + i));
@@ -97,6 +106,9 @@ StepReport Engine::train_step() {
   StepReport report;
   world_.set_step(step() + 1);
   const data::GlobalBatch batch = batches_.at(samples_);
+  const double made_from = now_s();
+  if (experience_ != nullptr) experience_->make(batch);
+  const double made_s = now_s() - made_from;
   const StepResult result = state_.step(
       micros_of(batch), [&](int micro) { return load_micro(batch, micro); }, extras(report));
   report.step = result.step;
@@ -104,6 +116,10 @@ StepReport Engine::train_step() {
       static_cast<double>(batch.consumed_after) / static_cast<double>(data_->train->size());
   report.loss = result.loss;
   report.metrics = result.metrics;
+  if (experience_ != nullptr) {
+    report.save_s += leave_save_behind();  // where the step was skipped, it is still under way
+    experience_->learn(report.metrics);
+  }
   report.lr = result.lr;
   report.grad_norm = result.grad_norm;
   report.loss_scale = result.loss_scale;
@@ -120,7 +136,7 @@ StepReport Engine::train_step() {
   tokens_ += report.batch_tokens;
   report.tokens = tokens_;
   report.epoch_ended = batches_.at(samples_).epoch != batch.epoch;
-  report.data_s = result.data_s;
+  report.data_s = made_s + result.data_s;
   report.forward_s = result.forward_s;
   report.backward_s = result.backward_s;
   report.reduce_s = result.reduce_s;

@@ -17,6 +17,7 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/sample_order.h"
 #include "tessera/engine/evaluate.h"
+#include "tessera/engine/experience.h"
 #include "tessera/engine/loss_terms.h"
 #include "tessera/engine/standing.h"
 #include "tessera/engine/train_state.h"
@@ -85,8 +86,11 @@ class Engine {
   /// Reads the tensors that make_reference() stored. Returns whether they existed, the same on
   /// every rank.
   bool read_reference(const std::filesystem::path& kept);
-  /// Makes one update on the next global batch of the data. Throws the errors of
-  /// TrainState::step().
+  /// Of a training that makes what it learns from: call it once the weights are there, before the
+  /// first step. `run_dir`: where that is kept for a run that goes on; empty: nowhere.
+  void begin_experience(const std::filesystem::path& run_dir = {},
+                        Keeping keeping = Keeping::Append);
+  /// One update on the next global batch of the data. Errors: those of TrainState::step().
   StepReport train_step();
   /// Computes the mean loss over the first `eval.batches` batches of `eval.micro_batch` validation
   /// samples; the same bits for any layout. Error{Config} without validation data.
@@ -142,6 +146,9 @@ class Engine {
   [[nodiscard]] std::int64_t evaluated_samples() const;
   StepExtras extras(StepReport& report);
   double leave_save_behind();
+  /// This rank's part of a checkpoint, until release_pieces().
+  std::vector<checkpoint::PieceBytes> pieces();
+  void release_pieces();
   /// Calls `work` with the weights that eval.weights names.
   template <class Work>
   auto with_eval_weights(Work work);
@@ -153,6 +160,7 @@ class Engine {
   data::SampleOrder order_;
   data::BatchPlan batches_;
   TrainState state_;
+  std::unique_ptr<Experience> experience_;  ///< nullptr: the data has what is learned
   std::int64_t samples_ = 0, tokens_ = 0;
   double clock_ = 0.0;  ///< start time of the step
   double paused_at_ = 0.0;

@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/profile.h"
+#include "tessera/engine/rl/plan.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/recipe.h"
 
@@ -135,10 +136,12 @@ std::unique_ptr<Engine> initialize(const planner::Plan& plan,
   planner::Plan mine = plan;
   if (data == nullptr) data = open_data(mine, {});
   if (mine.max_steps == 0) finish_plan(mine, *data);
+  rl::settle_plan(mine);
   place_measured_blocks(mine, world, *data->train, launch::available_memory());
   auto engine = std::make_unique<Engine>(std::move(mine), world, std::move(data));
   engine->initialize_weights();
   engine->make_reference();
+  engine->begin_experience();
   return engine;
 }
 

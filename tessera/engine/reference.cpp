@@ -16,6 +16,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/engine/batches.h"
+#include "tessera/engine/shared_values.h"
 
 namespace tessera::engine {
 namespace {
@@ -80,23 +81,6 @@ std::shared_ptr<const data::Datasets> joined(const std::shared_ptr<const data::D
   return out;
 }
 
-/// Sums over the ranks, some values at a time: one rank has each value, and the others have 0.
-void share(comm::World& world, Values& values) {
-  constexpr std::size_t kAtOnce = 4096;
-  const comm::Group& all =
-      world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp});
-  for (std::size_t first = 0; first < values.size(); first += kAtOnce) {
-    const std::size_t count = std::min(kAtOnce, values.size() - first);
-    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first);
-    const Values summed =
-        world.all_reduce(all,
-                         Values(begin, begin + static_cast<std::ptrdiff_t>(count)),
-                         comm::Op::Sum,
-                         TESSERA_HERE("log-probabilities of the reference"));
-    std::ranges::copy(summed, begin);
-  }
-}
-
 Values made_of(const data::Dataset& dataset,
                parallel::Executor& executor,
                comm::World& world,
@@ -134,7 +118,7 @@ Values made_of(const data::Dataset& dataset,
   };
   for (std::int64_t first = 0; first < batches; first += group.size())
     compute(first + group.index);
-  share(world, values);
+  share_values(world, values, "log-probabilities of the reference");
   return values;
 }
 

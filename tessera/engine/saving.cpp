@@ -63,13 +63,8 @@ class ShowsLife {
   std::thread thread_;  ///< last member, because it uses the others
 };
 
-struct ReleasePieces {
-  TrainState& state;
-  ~ReleasePieces() { state.release_pieces(); }
-};
-
-/// A checkpoint::CopyOut. Copies each span into its own block: the sizes recur with every save, so
-/// the caching allocator reuses the blocks and the kernel maps no new pages.
+/// A checkpoint::CopyOut. Copies each span into a block of its own: the sizes recur with every
+/// save, so the caching allocator reuses the blocks and the kernel maps no new pages.
 std::shared_ptr<const void> copy_out(std::vector<std::span<const std::byte>>& spans) {
   constexpr std::int64_t kGrain = std::int64_t{1} << 20;
   const memory::ScopedTag tag(memory::Tag::Optimizer);
@@ -133,12 +128,26 @@ checkpoint::Ranks Engine::ranks() {
   return ranks;
 }
 
+std::vector<checkpoint::PieceBytes> Engine::pieces() {
+  std::vector<checkpoint::PieceBytes> out = state_.pieces();
+  if (experience_ != nullptr) {
+    for (checkpoint::PieceBytes& piece : experience_->pieces())
+      out.push_back(std::move(piece));
+  }
+  return out;
+}
+
+void Engine::release_pieces() {
+  state_.release_pieces();
+  if (experience_ != nullptr) experience_->release_pieces();
+}
+
 std::filesystem::path Engine::save(const std::filesystem::path& root) {
   TESSERA_ASSERT(!saving());
   state_.wait();
-  const ReleasePieces release{state_};
+  const std::shared_ptr<void> release(this, [](Engine* engine) { engine->release_pieces(); });
   const ShowsLife life(world_);
-  return checkpoint::save(root, meta(), state_.pieces(), ranks());
+  return checkpoint::save(root, meta(), pieces(), ranks());
 }
 
 void Engine::save_in_background(const std::filesystem::path& root, std::function<void()> then) {
@@ -146,11 +155,10 @@ void Engine::save_in_background(const std::filesystem::path& root, std::function
   state_.wait();
   const checkpoint::Ranks ranks = this->ranks();
   std::vector<checkpoint::PieceBytes> pieces;
-  const std::shared_ptr<const void> use(
-      &state_, [state = &state_](const void*) { state->release_pieces(); });
+  const std::shared_ptr<const void> use(this, [this](const void*) { release_pieces(); });
   // If one rank lacks memory, all ranks throw.
   checkpoint::run_together(
-      ranks, [&] { pieces = state_.pieces(); }, [] {});
+      ranks, [&] { pieces = this->pieces(); }, [] {});
   background_ = std::make_unique<checkpoint::BackgroundSave>(
       checkpoint::real_storage(), root, meta(), std::move(pieces), use, ranks, std::move(then));
 }
@@ -177,6 +185,7 @@ void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   if (const checkpoint::Ranks all = ranks(); all.nodes > 1)
     checkpoint::require_one_save(checkpoint, all);
   state_.load(checkpoint);
+  if (experience_ != nullptr) experience_->load(checkpoint);
   const checkpoint::Meta& meta = checkpoint.meta();
   samples_ = meta.samples;
   tokens_ = meta.tokens;

@@ -71,7 +71,7 @@ at::Tensor vespo(const PolicyRatios& of, const PolicyOptions& options) {
 /// Whether completions with a negative advantage are close enough to the policy, [B, 1] bool.
 at::Tensor near_policy(const PolicyRatios& of, double threshold) {
   const at::Tensor drift_B1 = masked_means(-of.log_ratios_BT.detach(), of.mask_BT).unsqueeze(1);
-  return of.advantages.ge(0).logical_or(drift_B1.le(threshold));
+  return of.advantages.ge(0).bitwise_or(drift_B1.le(threshold));
 }
 
 }  // namespace
@@ -152,8 +152,8 @@ PolicyOutcome policy_loss(const PolicyLoss& loss,
   out.losses_BT = losses.expand(log_p_BT.sizes());
   if (loss.clips) {
     const at::Tensor ratios = of.ratios_BL.detach();
-    out.low_BL = ratios.lt(1 - options.epsilon_low).logical_and(of.advantages.lt(0));
-    out.high_BL = ratios.gt(1 + options.epsilon_high).logical_and(of.advantages.gt(0));
+    out.low_BL = ratios.lt(1 - options.epsilon_low).bitwise_and(of.advantages.lt(0));
+    out.high_BL = ratios.gt(1 + options.epsilon_high).bitwise_and(of.advantages.gt(0));
   }
   return out;
 }

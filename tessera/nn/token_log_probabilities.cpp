@@ -91,6 +91,7 @@ struct LogProbabilitiesNode : torch::autograd::Function<LogProbabilitiesNode> {
     StepContext* context;
     double softcap = 0.0;
     bool squares = false;
+    double temperature = 1.0;
     std::optional<Distributions> of = {};
     at::Tensor rows_N = {}, slope_NV = {}, x_NC = {};
   };
@@ -114,6 +115,7 @@ struct LogProbabilitiesNode : torch::autograd::Function<LogProbabilitiesNode> {
       const at::Tensor logits =
           ops::linear(use.x_NC, matrix(weight), bias ? *bias : at::Tensor(), at::kFloat);
       use.slope_NV = ops::soft_cap_(logits, use.softcap, want_grad);
+      if (use.temperature != 1.0) logits.div_(use.temperature);
       use.of.emplace(
           logits, x.is_meta() ? use.rows_N : flat.index_select(0, use.rows_N), use.weight->info());
       const auto [values_N, squares_N] = use.of->measure(use.squares, *use.context);
@@ -141,6 +143,7 @@ struct LogProbabilitiesNode : torch::autograd::Function<LogProbabilitiesNode> {
         x.is_meta() ? grads[0].reshape({-1}) : grads[0].reshape({-1}).index_select(0, use.rows_N);
     at::Tensor dlogits = use.of->gradient(incoming_N);
     use.of.reset();
+    if (use.temperature != 1.0) dlogits.div_(use.temperature);
     if (use.slope_NV.defined()) dlogits.mul_(std::exchange(use.slope_NV, {}));
     const at::Tensor dy = dlogits.to(x.scalar_type()), x_NC = use.x_NC;
     if (node->needs_input_grad(0)) {
@@ -177,7 +180,8 @@ TokenLogProbabilities token_log_probabilities(const at::Tensor& x_BTC,
                                               const at::Tensor& labels_BT,
                                               StepContext& context,
                                               double softcap,
-                                              bool squares) {
+                                              bool squares,
+                                              double temperature) {
   TESSERA_REQUIRE(!context.on_grid(),
                   Unsupported,
                   fmt::format("block {} reads the log-probabilities of single tokens, which ranks "
@@ -192,7 +196,7 @@ TokenLogProbabilities token_log_probabilities(const at::Tensor& x_BTC,
       weight_VC.tensor(),
       bias_V != nullptr ? std::optional(bias_V->tensor()) : std::nullopt,
       labels_BT,
-      LogProbabilitiesNode::Use{&weight_VC, bias_V, &context, softcap, squares});
+      LogProbabilitiesNode::Use{&weight_VC, bias_V, &context, softcap, squares, temperature});
   return {out[0], squares ? out[1] : at::Tensor()};
 }
 

@@ -15,13 +15,14 @@
 namespace tessera::parallel {
 namespace {
 
-/// Creates a tensor of `numel` elements with the type and device of `like` whose storage has no
-/// memory yet.
-at::Tensor hollow(std::int64_t numel, const at::Tensor& like) {
+/// A tensor on the device of the world whose storage has no memory yet.
+at::Tensor hollow(std::int64_t numel, DType dtype, comm::World& world) {
   static std::byte nothing;
+  const c10::Device device = device_of(world);
+  const auto options = at::device(device).dtype(to_torch(dtype));
   at::Tensor tensor = at::from_blob(
-      &nothing, {numel}, [](void*) {}, like.options(), like.device());
-  tensor.storage().set_data_ptr_noswap(at::DataPtr(nullptr, like.device()));
+      &nothing, {numel}, [](void*) {}, options, device);
+  tensor.storage().set_data_ptr_noswap(at::DataPtr(nullptr, device));
   return tensor;
 }
 
@@ -41,8 +42,14 @@ WorkingWeights::WorkingWeights(comm::World& world,
       residency_(group.size() == 1 && residency != Residency::Packed ? Residency::Replicated
                                                                      : residency) {
   if (residency_ == Residency::Packed) {
+    TESSERA_REQUIRE(
+        device_of(world).is_cpu(),
+        Unsupported,
+        "weights in four or eight bits are memory of the host only, and the model is on "
+        "a device",
+        "remove adapter.quantize_base");
     packed_ = std::make_unique<PackedWeights>(layout, packing);
-    whole_ = hollow(layout.numel(), dtype);
+    whole_ = hollow(layout.numel(), dtype, world);
     return;
   }
   const std::int64_t part = layout.shard_numel();
@@ -53,7 +60,7 @@ WorkingWeights::WorkingWeights(comm::World& world,
     group_ = &world.group({mesh::Axis::DpShard});
     kept_ = tensor_over(region_, kept, dtype);
     own_ = kept_.narrow(0, replicas_->index * part, part);
-    whole_ = hollow(layout.numel(), kept_);
+    whole_ = hollow(layout.numel(), dtype, world);
   } else {
     whole_ = tensor_over(region_, kept, dtype);
     own_ = residency_ == Residency::Replicated

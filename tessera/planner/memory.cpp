@@ -488,7 +488,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
         {activations.training + largest_sum, sums + activations.training / blocks, sums + resting});
     out.shared = std::max<std::int64_t>(0, sums + out.activations - most);
   }
-  out.other = kProcess;
+  out.other = kProcess + plan.beside;
   return out;
 }
 

@@ -225,7 +225,9 @@ struct Plan {
   std::vector<std::string>
       notes;  ///< notes for the user, shown once: keys without an effect, oversubscribed cores
   bool quiet = false;
-  /// Measured memory needs of the model's blocks (activations.h).
+  /// Bytes of a rank for what stands beside the model in training: other models, caches.
+  std::int64_t beside = 0;
+  /// What is known of the memory that the model's blocks need (activations.h).
   std::shared_ptr<ProbeCache> probes = make_probe_cache();
   /// The mesh of the ranks.
   [[nodiscard]] mesh::Mesh mesh() const;

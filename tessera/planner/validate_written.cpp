@@ -149,7 +149,8 @@ void check_offload(Written& written) {
   const int stage = written.stage();
   const auto device = [&](const char* block) {
     const std::string name = written.word(fmt::format("zero_optimization.{}.device", block));
-    return name == "none" ? "" : name;
+    // A disk is refused for any stage: that is told by itself.
+    return name == "none" || name == "nvme" ? "" : name;
   };
   const std::string param = device("offload_param"), optimizer = device("offload_optimizer");
   if (!optimizer.empty() && stage == 0) {
@@ -157,11 +158,6 @@ void check_offload(Written& written) {
         "zero_optimization.offload_optimizer.device",
         fmt::format("\"{}\" needs a sharded optimizer: zero_optimization.stage is 0", optimizer),
         "set zero_optimization.stage to 1, 2 or 3, or device to \"none\"");
-  }
-  if (optimizer == "nvme" && stage != 3 && stage != 0) {
-    written.refuse("zero_optimization.offload_optimizer.device",
-                   fmt::format("\"nvme\" needs zero_optimization.stage 3, which is {}", stage),
-                   "set zero_optimization.stage to 3, or device to \"cpu\"");
   }
   if (!param.empty() && stage != 3) {
     written.refuse(

@@ -102,6 +102,7 @@ class Explainer {
     add_accepted();
     add_idle_auto();
     add_problems();
+    add_idle_blocks();
     add_notes();
     return std::move(out_);
   }
@@ -235,6 +236,24 @@ class Explainer {
                                "auto",
                                fmt::format("{}, {}", value.place.text(), value.how),
                                ""});
+    }
+  }
+
+  // Blocks that are switched off as a whole, of which nothing else is told.
+  void add_idle_blocks() {
+    if (!draft_.written.is_object()) return;
+    for (const auto& [key, value] : draft_.written.members()) {
+      const auto inside = [&](const ExplainedKey& one) {
+        return one.path == key || starts_with(one.path, key);
+      };
+      const auto told = [&](const std::vector<ExplainedKey>& keys) {
+        return std::any_of(keys.begin(), keys.end(), inside);
+      };
+      if (!value.is_object() || told(out_.keys) || told(out_.accepted) || told(out_.refused) ||
+          draft_.problems.concern(key))
+        continue;
+      out_.accepted.push_back(
+          {key, value, in_words(value), value.key_place.text() + ", switched off", ""});
     }
   }
 

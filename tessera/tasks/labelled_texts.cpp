@@ -27,8 +27,8 @@ constexpr std::array kPairs = {PairNames{"sentence1", "sentence2"},
                                PairNames{"question1", "question2"},
                                PairNames{"#1 String", "#2 String"},
                                PairNames{"text", "text_pair"}};
-constexpr std::array<std::string_view, 5> kTexts = {
-    "text", "sentence", "review", "content", "utterance"};
+constexpr std::array<std::string_view, 6> kTexts = {
+    "text", "sentence", "review", "content", "utterance", "prompt"};
 constexpr std::array<std::string_view, 9> kLabels = {"label",
                                                      "labels",
                                                      "gold_label",
@@ -74,6 +74,7 @@ void TextFields::describe(config::Fields& fields, const char* label_text) {
   fields.field("label_field",
                label,
                {.text = label_text, .default_text = "label, or the one that published data has"});
+  history.describe(fields);
 }
 
 TextFields find_fields(const data::Record& record,
@@ -127,6 +128,22 @@ LabelledTexts::LabelledTexts(LabelledTextsOptions options) : options_(std::move(
   TESSERA_ASSERT(options_.length > 0);
 }
 
+std::int64_t LabelledTexts::room(const data::Tokenizer& tokenizer, bool pair) const {
+  const std::int64_t around =
+      pair ? std::ssize(tokenizer.join({}, {}).ids)
+           : std::ssize(tokenizer.beginning()) + std::ssize(tokenizer.ending());
+  return options_.length - around;
+}
+
+bool LabelledTexts::fits(const data::Tokenizer& tokenizer,
+                         const std::string& text,
+                         const std::string& pair) const {
+  std::vector<std::int32_t> ids;
+  tokenizer.encode(text, ids);
+  if (!pair.empty()) tokenizer.encode(pair, ids);
+  return std::ssize(ids) <= room(tokenizer, !pair.empty());
+}
+
 void LabelledTexts::tokenize(const data::Tokenizer& tokenizer,
                              const std::string& text,
                              const std::string& pair,
@@ -134,10 +151,7 @@ void LabelledTexts::tokenize(const data::Tokenizer& tokenizer,
   std::vector<std::int32_t> first, second;
   tokenizer.encode(text, first);
   if (!pair.empty()) tokenizer.encode(pair, second);
-  const std::int64_t around =
-      pair.empty() ? std::ssize(tokenizer.beginning()) + std::ssize(tokenizer.ending())
-                   : std::ssize(tokenizer.join({}, {}).ids);
-  const std::int64_t room = options_.length - around;
+  const std::int64_t room = this->room(tokenizer, !pair.empty());
   TESSERA_REQUIRE(
       room > 0,
       Config,
@@ -204,9 +218,13 @@ void LabelledTexts::read_files(const std::vector<std::string>& files,
                                const std::function<void()>& poll) {
   read_records(files, how, poll, [&](const data::Record& record) {
     const TextFields here = find_fields(record, fields, text, options_.labelled);
-    const std::string first = text_of(record, here.text, "text_field");
     const std::string second =
         here.pair.empty() ? std::string() : text_of(record, here.pair, "text_pair_field");
+    const std::string first =
+        with_history(history_of(record, here.history),
+                     here.history,
+                     text_of(record, here.text, "text_field"),
+                     [&](const std::string& longer) { return fits(tokenizer, longer, second); });
     Sample sample;
     if (options_.labelled) read_label(record, here.label, sample);
     tokenize(tokenizer, first, second, sample);

@@ -12,6 +12,7 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/tasks/class_sampling.h"
+#include "tessera/tasks/history.h"
 #include "tessera/tasks/labels.h"
 #include "tessera/tasks/record_dataset.h"
 
@@ -28,8 +29,9 @@ enum class LabelKind : std::uint8_t {
 /// uses.
 struct TextFields {
   std::string text, pair, label;
-  /// Describes the options text_field, text_pair_field and label_field; `label_text` documents the
-  /// label.
+  HistoryOptions history;  ///< in front of the text
+  /// The options text_field, text_pair_field, label_field and of the history; `label_text` says
+  /// what a label is.
   void describe(config::Fields& fields, const char* label_text);
 };
 
@@ -104,6 +106,11 @@ class LabelledTexts final : public RecordDataset {
     std::int64_t label = 0;           ///< for LabelKind::Class
     std::vector<float> numbers;       ///< for the other kinds
   };
+  /// Whether two texts, the second perhaps empty, are no longer than a sample.
+  [[nodiscard]] bool fits(const data::Tokenizer& tokenizer,
+                          const std::string& text,
+                          const std::string& pair) const;
+  [[nodiscard]] std::int64_t room(const data::Tokenizer& tokenizer, bool pair) const;
   void tokenize(const data::Tokenizer& tokenizer,
                 const std::string& text,
                 const std::string& pair,

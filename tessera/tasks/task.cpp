@@ -15,27 +15,32 @@
 namespace tessera::tasks {
 
 void TaskOptions::describe(config::Fields& fields) {
-  fields.field("type",
-               type,
-               {.text = "Name of the task: pretrain learns to predict the next token of a text, "
-                        "masked_lm the tokens of a text that are hidden, span_corruption the spans "
-                        "that are left out of a text, sft to answer (supervised "
-                        "fine-tuning), prefer to prefer one answer to another, reward to score "
-                        "answers, classify the label of a "
-                        "text, regression a number that belongs to it, seq2seq the text that "
-                        "answers another one, tag the label of each word, and image_classify the "
-                        "class of a picture. The options of a task may stand under its name: "
-                        "\"classify\": {\"label_field\": \"mood\"}.",
-                .choices = tasks().names()});
+  fields.field(
+      "type",
+      type,
+      {.text = "Name of the task: pretrain learns to predict the next token of a text, "
+               "masked_lm the tokens of a text that are hidden, span_corruption the spans "
+               "that are left out of a text, sft to answer (supervised "
+               "fine-tuning), prefer to prefer one answer to another, reward to score "
+               "answers, rl to earn rewards by answers of its own, classify the label of a "
+               "text, regression a number that belongs to it, seq2seq the text that "
+               "answers another one, tag the label of each word, and image_classify the "
+               "class of a picture. The options of a task may stand under its name: "
+               "\"classify\": {\"label_field\": \"mood\"}.",
+       .choices = tasks().names()});
   fields.field(
       "params",
       params,
       {.text =
            "Its parameters; of sft: loss_on, packing, truncation, chat_template, neftune_alpha; of "
            "prefer: method, reference_free, loss, chat_template; of reward: centering, margin, "
-           "chat_template; of classify: "
-           "text_field, text_pair_field, label_field, labels, multi_label, balance; of regression: "
-           "text_field, text_pair_field, label_field, numbers; of tag: tokens_field, tags_field, "
+           "chat_template; of rl: algorithm, preset, samples, max_new_tokens, temperature, "
+           "iterations, mini_batches, prompts_at_once, rewards, advantage, loss, kl, critic, "
+           "reference, truncated, parity, parity_limit, on_alarm, chat_template; of classify: "
+           "text_field, text_pair_field, label_field, history_field, history, history_turns, "
+           "labels, multi_label, balance; of regression: "
+           "text_field, text_pair_field, label_field, history_field, history, history_turns, "
+           "numbers; of tag: tokens_field, tags_field, "
            "labels; of image_classify: image_field, label_field, labels, preprocessor; of these "
            "and classify: class_balance, beta, class_weights, focal_gamma, label_smoothing; of "
            "masked_lm: probability, mask_share, random_share, mask_token, mask_token_id, "

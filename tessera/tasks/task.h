@@ -59,7 +59,9 @@ class Task {
     return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},
             {.name = "labels", .dtype = DType::I64, .shape = {sequence_length}}};
   }
-  /// True if the data consists of records, so that data.map and data.on_bad_record apply.
+  /// Whether the model writes what it learns while it trains, so that the data has no labels.
+  [[nodiscard]] virtual bool writes_answers() const { return false; }
+  /// Whether the data consists of records, so that data.map and data.on_bad_record have a meaning.
   [[nodiscard]] virtual bool reads_records() const { return false; }
   /// The kinds of records that data.format may name.
   [[nodiscard]] virtual std::vector<std::string> formats() const { return {}; }

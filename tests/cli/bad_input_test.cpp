@@ -329,8 +329,9 @@ TEST_F(BadInput, DataThatAreNotText) {
   expect_refused(3,
                  {config_of(write("bad.txt", "good\nline\xFF two\n"))},
                  {"bad.txt:2:5", "0xFF", "iconv", "data.invalid_utf8"});
-  expect_refused(
-      3, {config_of(write("picture.png", "x"))}, {"picture.png", "neither a .txt nor a .jsonl"});
+  expect_refused(3,
+                 {config_of(write("picture.png", "\x89PNG\r\n"))},
+                 {"picture.png is a picture", "image_classify"});
 }
 
 TEST_F(BadInput, ALineWithoutItsField) {

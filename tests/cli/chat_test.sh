@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# Conversations through a pipe, files of prompts that continue after an interruption, and scores.   usage: chat_test.sh PROGRAM
+# Conversations through a pipe and on a terminal, files of prompts that continue after an interruption, and scores.   usage: chat_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: chat_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
@@ -45,6 +45,54 @@ a_file_of_prompts_goes_on_after_an_interruption() {
   { head -n 1 "$box/whole.jsonl" && sed -n 2p "$box/whole.jsonl" | head -c 20; } >"$box/cut.jsonl"
   "$tessera" generate "$base/run" --prompts "$base/in.jsonl" --out "$box/cut.jsonl" "${how[@]}" >"$box/out" || return 1
   cmp "$box/whole.jsonl" "$box/cut.jsonl" && [[ $(wc -l <"$box/whole.jsonl") == 3 ]]
+}
+
+texts_of_a_file_do_not_depend_on_how_many_are_made_together() {
+  local how=(--temperature 1.5 --max-new-tokens 12 --threads 1) count
+  for count in 1 2 8; do
+    "$tessera" generate "$base/run" --prompts "$base/in.jsonl" --out "$box/$count.jsonl" "${how[@]}" --seed 4 --samples 2 \
+      --batch-size $count >"$box/out" || return 1
+  done
+  cmp "$box/1.jsonl" "$box/2.jsonl" && cmp "$box/1.jsonl" "$box/8.jsonl" || return 1
+  # Each text is that of its prompt and seed alone.
+  "$tessera" generate "$base/run" --prompt text "${how[@]}" --seed 5 --json >"$box/alone" || return 1
+  python3 - "$box/8.jsonl" "$box/alone" <<'PY'
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert [len(line["samples"]) for line in lines] == [2, 2, 2], lines
+assert lines[1]["samples"][1]["tokens"] == json.load(open(sys.argv[2]))["tokens"]
+PY
+}
+
+lines_are_edited_and_remembered_on_a_terminal() {
+  # The template tells what it was given, in place of an answer.
+  printf '%s' "{{ raise_exception('read <' ~ messages[-1].content ~ '>') }}" >"$box/tell.jinja"
+  python3 - "$tessera" "$base/run" "$box/tell.jinja" <<'PY'
+import os, pty, select, sys, time
+program, run, template = sys.argv[1:]
+child, terminal = pty.fork()
+if child == 0:
+    os.environ.update(TERM="xterm", LC_ALL="C.UTF-8")
+    os.execv(program, [program, "chat", run, "--template", template])
+seen = b""
+def expect(wanted, count=1):
+    global seen
+    end = time.time() + 60
+    while seen.count(wanted) < count:
+        assert time.time() < end, (wanted, count, seen)
+        if select.select([terminal], [], [], 1)[0]:
+            seen += os.read(terminal, 4096)
+expect(b"> ")
+os.write(terminal, b"helXo\x1b[D\x7fl\r")  # a step to the left, and the X is replaced
+expect(b"read <hello>")
+os.write(terminal, "n\u00e4\u00f6\x7fu\r".encode())  # the last character goes, not its last byte
+expect("read <n\u00e4u>".encode())
+os.write(terminal, b"\x1b[A\x1b[A\r")  # two arrows up: the first line
+expect(b"read <hello>", 2)
+os.write(terminal, b"/quit\r")
+status = os.waitpid(child, 0)[1]
+assert status == 0, (status, seen)
+PY
 }
 
 a_file_of_other_prompts_is_refused() {
@@ -107,6 +155,8 @@ the_template_of_a_gguf_file_is_used() {
 claim "a model without a template is refused, with the remedy" a_model_without_a_template_is_refused_with_the_remedy
 claim "a conversation keeps its history until /reset" a_conversation_keeps_its_history_until_reset
 claim "a file of prompts goes on after an interruption" a_file_of_prompts_goes_on_after_an_interruption
+claim "texts of a file do not depend on how many are made together" texts_of_a_file_do_not_depend_on_how_many_are_made_together
+claim "lines are edited and remembered on a terminal" lines_are_edited_and_remembered_on_a_terminal
 claim "a file of other prompts is refused" a_file_of_other_prompts_is_refused
 claim "contradictory options are refused" contradictory_options_are_refused
 claim "a text ends before a stop string" a_text_ends_before_a_stop_string

@@ -39,5 +39,6 @@ refuses() {
 }
 claim "a BPE is the same on any threads, and is trained with" is_the_same_on_any_threads bpe
 claim "WordPieces are the same on any threads, and are trained with" is_the_same_on_any_threads wordpiece
+claim "Unigram pieces are the same on any threads, and are trained with" is_the_same_on_any_threads unigram
 claim "what cannot be learned is refused" refuses
 claims_done

@@ -289,7 +289,7 @@ TEST(Tokenize, NamesFileAndLineOfBadJson) {
 TEST(Tokenize, RefusesSourcesThatAreNotThere) {
   const Folder folder;
   folder.write("corpus.txt", "x");
-  folder.write("other.md", "x");
+  folder.write("other.parquet", "PAR1");
   fs::create_directories(folder / "empty");
   const auto refused =
       [&](const std::string& name, const std::string& part, const std::string& fix) {
@@ -301,7 +301,7 @@ TEST(Tokenize, RefusesSourcesThatAreNotThere) {
 
   refused("corpsu.txt", "no such file", "corpus.txt");
   refused("empty", "no .txt or .jsonl file", "");
-  refused("other.md", "neither a .txt nor a .jsonl", "rename");
+  refused("other.parquet", "is a parquet file", "read_parquet");
 }
 
 TEST(Tokenize, RefusesDataWithoutText) {

@@ -33,6 +33,7 @@ inline void on_engines(const TinyRun& run,
     } else {
       engine.load(checkpoint::Checkpoint(resume));
     }
+    engine.begin_experience();
     work(engine);
     engine.finish();
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test"))->wait();

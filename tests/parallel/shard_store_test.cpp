@@ -114,8 +114,8 @@ TEST(ShardStore, LoadsWhatARankOwnsAndRoundsWhatItKeepsIn16Bits) {
         EXPECT_TRUE((own == 1).all().item<bool>()) << shard.facts.name;
         ASSERT_EQ(shard.states.size(), 2U);
         for (const ShardState& state : shard.states) {
-          EXPECT_EQ(state.values.scalar_type(), at::kBFloat16);
-          EXPECT_TRUE((state.values == 1).all().item<bool>()) << state.name;
+          EXPECT_EQ(state.kept.values.scalar_type(), at::kBFloat16);
+          EXPECT_TRUE((state.kept.values == 1).all().item<bool>()) << state.name;
         }
       }
     }
@@ -128,7 +128,8 @@ TEST(ShardStore, LeavesStatesOutThatAStrategySavesOrLoadsItself) {
     ModelInstance model(models::gpt2(tiny()), {}, world);
     ShardStore::Options options;
     options.make_state = [](const ParamShard& shard, std::size_t index, const std::string& name) {
-      return ShardState{name, at::zeros({shard.numel}), index != 0, index != 1};
+      const at::Tensor zeros = at::zeros({shard.numel});
+      return ShardState{name, {.values = zeros, .scales = {}}, index != 0, index != 1};
     };
     ShardStore store(world, model, *rule, std::move(options));
     const auto states = [&](bool for_save) {

@@ -94,9 +94,6 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{
             R"("zero_optimization": {"stage": 0, "offload_optimizer": {"device": "cpu"}})",
             {"zero_optimization.offload_optimizer.device", "stage is 0"}},
-        Contradiction{
-            R"("zero_optimization": {"offload_optimizer": {"device": "nvme"}, "stage": 2})",
-            {"\"nvme\" needs zero_optimization.stage 3, which is 2"}},
         Contradiction{R"("zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}})",
                       {"zero_optimization.offload_param.device", "stage is 2"}},
         Contradiction{R"("zero_optimization": {"stage": 2, "offload_optimizer": {"ratio": 0.3}})",

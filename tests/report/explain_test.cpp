@@ -177,6 +177,25 @@ TEST(Explained, KeysWithoutAMeaningAreListedWithTheReason) {
   EXPECT_TRUE(e.trains());
 }
 
+TEST(Explained, BlocksThatAreSwitchedOffAreNamed) {
+  const Explanation e = explain(R"({"train_batch_size": 4, "compression_training": {},
+      "curriculum_learning": {"enabled": false}, "fp16": {"enabled": false}})");
+
+  ASSERT_THAT(e.accepted, SizeIs(2));
+  EXPECT_EQ(e.accepted[0].path, "compression_training");
+  EXPECT_EQ(e.accepted[1].path, "curriculum_learning");
+  EXPECT_THAT(e.accepted[1].source, HasSubstr("switched off"));
+  EXPECT_TRUE(e.trains());
+}
+
+TEST(Explained, OffloadToADiskIsRefusedOnce) {
+  const Explanation e = explain(R"({"train_batch_size": 4, "zero_optimization": {"stage": 2,
+      "offload_optimizer": {"device": "nvme"}}})");
+
+  ASSERT_THAT(e.refused, SizeIs(1));
+  EXPECT_THAT(e.refused[0].refused, HasSubstr("not built yet"));
+}
+
 TEST(Explained, UnknownKeysAreKeptApart) {
   const Explanation e = explain(R"({"train_batch_size": 4, "my_tools_key": 1})");
 

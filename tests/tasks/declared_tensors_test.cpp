@@ -39,6 +39,12 @@ TEST(DeclaredTensors, AreThoseOfTheData) {
         Case{"seq2seq", "{}", "{\"source\": \"a\", \"target\": \"b\"}\n"},
         Case{"seq2seq", R"({"target_length": 3})", "{\"source\": \"a\", \"target\": \"b\"}\n"},
         Case{"reward", "{}", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n"},
+        Case{"rl",
+             R"({"rewards": [{"type": "exact_match"}], "max_new_tokens": 4})",
+             "{\"prompt\": \"a\"}\n"},
+        Case{"rl",
+             R"({"rewards": [{"type": "length"}], "max_new_tokens": 4, "kl": {"coefficient": 1}})",
+             "{\"prompt\": \"a\"}\n"},
         Case{"tag", "{}", "{\"tokens\": [\"a\"], \"tags\": [0]}\n"}}) {
     const auto task = task_of(c.type, c.params);
     EXPECT_EQ(task->tensors(kLength), opened(*task, c.records)) << c.type << c.params;

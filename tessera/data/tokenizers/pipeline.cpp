@@ -96,6 +96,7 @@ PipelineParts read_parts(const json& root, const std::string& where) {
     out.post_processor = read_post_processor(file.part("post_processor"));
   if (file.find("decoder") != nullptr) out.decoder = read_decoder(file.part("decoder"));
   if (const json* added = file.find("added_tokens")) out.added_tokens = read_added(*added, where);
+  out.limits = read_limits(file);
   return out;
 }
 
@@ -228,6 +229,27 @@ Encoding Pipeline::encode_pair(std::string_view first,
                                std::string_view second,
                                bool special) const {
   return finish({encode_one(first), encode_one(second)}, special);
+}
+
+Pipeline::Limited Pipeline::finish_limited(std::vector<Encoding> encodings, bool special) const {
+  if (const auto& truncation = parts_.limits.truncation) {
+    const std::size_t added = encodings.size() == 1 ? prefix_.size() + suffix_.size()
+                                                    : pair_frame_.size() - encodings.size();
+    truncate(encodings, *truncation, special ? static_cast<std::int64_t>(added) : 0);
+  }
+  Limited out{finish(std::move(encodings), special)};
+  out.attention_mask = pad(out.encoding, parts_.limits.padding);
+  return out;
+}
+
+Pipeline::Limited Pipeline::encode_limited(std::string_view text, bool special) const {
+  return finish_limited({encode_one(text)}, special);
+}
+
+Pipeline::Limited Pipeline::encode_pair_limited(std::string_view first,
+                                                std::string_view second,
+                                                bool special) const {
+  return finish_limited({encode_one(first), encode_one(second)}, special);
 }
 
 void Pipeline::encode_ids(std::string_view bytes,

@@ -11,6 +11,7 @@
 
 #include "tessera/data/tokenizers/added_tokens.h"
 #include "tessera/data/tokenizers/decoders.h"
+#include "tessera/data/tokenizers/limits.h"
 #include "tessera/data/tokenizers/models.h"
 #include "tessera/data/tokenizers/normalizers.h"
 #include "tessera/data/tokenizers/post_processors.h"
@@ -27,15 +28,17 @@ struct PipelineParts {
   PostProcessorPtr post_processor;
   DecoderPtr decoder;
   std::vector<AddedToken> added_tokens;
+  Limits limits = {};
 };
 /// The parts of a tokenizer.json; `root` is the parsed file. Throws Error{Format} for an
 /// inconsistent file and Error{Unsupported} for parts that are not implemented; both messages name
 /// the part after `where`.
 PipelineParts read_parts(const json& root, const std::string& where);
 
-/// Normalizer, pre-tokenizer, model, post-processor, decoder and added tokens of one file. The
-/// sections `truncation` and `padding` are ignored, as in transformers: both depend on the use of a
-/// text, and the caller applies them. Const methods can be called from any thread.
+/// Normalizer, pre-tokenizer, model, post-processor, decoder and added tokens of one file. What its
+/// sections `truncation` and `padding` say depends on the use of a text, so that transformers does
+/// it only where it is asked to; here encode_limited() does. Threads: const methods from any
+/// thread.
 class Pipeline {
  public:
   /// Throws Error{Format} with `where` for two added tokens with the same id.
@@ -49,9 +52,19 @@ class Pipeline {
   [[nodiscard]] Encoding encode_pair(std::string_view first,
                                      std::string_view second,
                                      bool special = true) const;
-  /// Appends the ids from the model and the added tokens, without the post-processor's. Special
-  /// tokens in the text are ordinary text unless `special`. Fast: words are looked up in a cache of
-  /// the calling thread (2 MiB), and no offsets are kept.
+  /// The same with what the sections `truncation` and `padding` say, as the tokenizers library's
+  /// encode() gives one text or one pair. Error{Data} where the text that may be cut is too short.
+  struct Limited {
+    Encoding encoding;
+    std::vector<std::uint8_t> attention_mask;  ///< 0 at padding
+  };
+  [[nodiscard]] Limited encode_limited(std::string_view text, bool special = true) const;
+  [[nodiscard]] Limited encode_pair_limited(std::string_view first,
+                                            std::string_view second,
+                                            bool special = true) const;
+  /// Appends the ids that the model and the added tokens give, without the post-processor's.
+  /// Special tokens in the text are ordinary text unless `special`. The fast way: words are
+  /// looked up in a cache of the calling thread (2 MiB), and no offsets are kept.
   void encode_ids(std::string_view text, std::vector<std::int32_t>& out, bool special) const;
   /// Skips ids without a token, and special tokens if `skip_special`.
   [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids,
@@ -85,6 +98,7 @@ class Pipeline {
                                              bool special) const;
   [[nodiscard]] Encoding encode_one(std::string_view text) const;
   [[nodiscard]] Encoding finish(std::vector<Encoding> encodings, bool special) const;
+  [[nodiscard]] Limited finish_limited(std::vector<Encoding> encodings, bool special) const;
 
   PipelineParts parts_;
   std::unordered_map<std::int32_t, AddedToken> added_;

@@ -17,6 +17,7 @@
 #include "tessera/data/tokenizers/characters.h"
 #include "tessera/data/tokenizers/sentencepiece_classes.h"
 #include "tessera/data/tokenizers/sentencepiece_file.h"
+#include "tessera/data/tokenizers/tiktoken.h"
 
 namespace tessera::data::tokenizers {
 namespace {
@@ -50,12 +51,24 @@ TokenizerFile read_vocabulary_lines(const fs::path& path) {
   return out;
 }
 
-TokenizerFile read_sentencepiece_file(const fs::path& path) {
+TokenizerFile read_ranks(const fs::path& path) {
+  const Settings settings(path.parent_path());
+  TokenizerFile out;
+  out.parts = read_tiktoken(path, settings);
+  out.spelling = Spelling::ByteCharacters;
+  // The name says how text is cut.
+  out.content = path.filename().string() + read_small_file(path) + settings.all();
+  return out;
+}
+
+/// Sentencepiece's, or ranks under that name, as Llama 3 has them.
+TokenizerFile read_dot_model(const fs::path& path) {
   const Settings settings(path.parent_path());
   TokenizerFile out;
   out.content = read_small_file(path);
+  if (looks_like_tiktoken(out.content)) return read_ranks(path);
   if (!looks_like_sentencepiece(out.content))
-    refuse_part(path.string(), "is no model of sentencepiece");
+    refuse_part(path.string(), "is no model of sentencepiece and no list of tiktoken's ranks");
   out.parts = read_sentencepiece_model(path, settings);
   out.content += settings.all();
   return out;
@@ -66,12 +79,20 @@ struct Kind {
   std::string_view ending;
   TokenizerFile (*read)(const fs::path& path);
 };
-constexpr Kind kKinds[] = {
-    {".json", read_json}, {".txt", read_vocabulary_lines}, {".model", read_sentencepiece_file}};
+constexpr Kind kKinds[] = {{".json", read_json},
+                           {".txt", read_vocabulary_lines},
+                           {".model", read_dot_model},
+                           {".tiktoken", read_ranks}};
 
-/// The names of tokenizer files in model folders.
-constexpr const char* kNames[] = {
-    "tokenizer.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
+/// The names of such files in model folders.
+constexpr const char* kNames[] = {"tokenizer.json",
+                                  "vocab.txt",
+                                  "tokenizer.model",
+                                  "spiece.model",
+                                  "sentencepiece.bpe.model",
+                                  "qwen.tiktoken",
+                                  "cl100k_base.tiktoken",
+                                  "o200k_base.tiktoken"};
 
 std::string from_byte_characters(const std::string& token) {
   std::string out;

@@ -12,12 +12,14 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/data/json_line.h"
 #include "tessera/data/sources.h"
 #include "tessera/data/tokenizers/aligned_text.h"
 #include "tessera/data/tokenizers/characters.h"
 #include "tessera/data/tokenizers/normalizers.h"
 #include "tessera/data/tokenizers/pre_tokenizers.h"
+#include "tessera/data/tokenizers/unigram_training.h"
 
 namespace tessera::data::tokenizers {
 namespace {
@@ -27,6 +29,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kEndOfText = "<|endoftext|>";
 constexpr std::array kBertSpecial = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+constexpr std::array kUnigramSpecial = {"<pad>", "</s>", "<unk>"};
 constexpr const char* kInnerPrefix = "##";
 
 OrderedJson byte_level() {
@@ -43,16 +46,53 @@ OrderedJson bert_normalizer(bool lowercase) {
           {"lowercase", lowercase}};
 }
 
-/// Splits a text into what a model sees, with the parts that the written file will have.
+/// Sentencepiece's usual rules: compatible characters are one, and so are spaces in a row.
+OrderedJson unigram_normalizer() {
+  return {{"type", "Sequence"},
+          {"normalizers",
+           {{{"type", "Nmt"}},
+            {{"type", "NFKC"}},
+            {{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}},
+            {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}}}}};
+}
+OrderedJson metaspace() {
+  return {{"type", "Metaspace"},
+          {"replacement", "\u2581"},
+          {"prepend_scheme", "always"},
+          {"split", true}};
+}
+
+/// What the kinds do before their models.
+OrderedJson normalizer_of(const TrainingOptions& options) {
+  switch (options.kind) {
+    case TrainedKind::Bpe:
+      return nullptr;
+    case TrainedKind::WordPiece:
+      return bert_normalizer(options.lowercase);
+    case TrainedKind::Unigram:
+      break;
+  }
+  return unigram_normalizer();
+}
+OrderedJson pre_tokenizer_of(TrainedKind kind) {
+  switch (kind) {
+    case TrainedKind::Bpe:
+      return byte_level();
+    case TrainedKind::WordPiece:
+      return {{"type", "BertPreTokenizer"}};
+    case TrainedKind::Unigram:
+      break;
+  }
+  return metaspace();
+}
+
+/// What a text becomes before a model sees it, read from the parts that the file will have.
 class Splitter {
  public:
   explicit Splitter(const TrainingOptions& options) {
-    const bool bytes = options.kind == TrainedKind::Bpe;
-    const json pieces = bytes ? json(byte_level()) : json{{"type", "BertPreTokenizer"}};
+    const json pieces(pre_tokenizer_of(options.kind)), normalizer(normalizer_of(options));
     pieces_ = read_pre_tokenizer(Part(pieces, "pre_tokenizer"));
-    if (bytes) return;
-    const json normalizer = bert_normalizer(options.lowercase);
-    normalizer_ = read_normalizer(Part(normalizer, "normalizer"));
+    if (!normalizer.is_null()) normalizer_ = read_normalizer(Part(normalizer, "normalizer"));
   }
   void count(std::string_view text, std::unordered_map<std::string, std::int64_t>& out) const {
     if (text.empty()) return;
@@ -220,24 +260,20 @@ OrderedJson vocabulary_of(const LearntMerges& learnt) {
   return out;
 }
 
-OrderedJson bpe_file(const LearntMerges& learnt, const std::vector<std::string>& special) {
+OrderedJson bpe_model(const LearntMerges& learnt) {
   OrderedJson merges = OrderedJson::array();
   for (const auto& [left, right] : learnt.merges)
     merges.push_back({left, right});
-  OrderedJson out = whole_file(special);
-  out["normalizer"] = nullptr;
-  out["pre_tokenizer"] = out["post_processor"] = out["decoder"] = byte_level();
-  out["model"] = {{"type", "BPE"},
-                  {"dropout", nullptr},
-                  {"unk_token", nullptr},
-                  {"continuing_subword_prefix", nullptr},
-                  {"end_of_word_suffix", nullptr},
-                  {"fuse_unk", false},
-                  {"byte_fallback", false},
-                  {"ignore_merges", false},
-                  {"vocab", vocabulary_of(learnt)},
-                  {"merges", std::move(merges)}};
-  return out;
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", nullptr},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", false},
+          {"byte_fallback", false},
+          {"ignore_merges", false},
+          {"vocab", vocabulary_of(learnt)},
+          {"merges", std::move(merges)}};
 }
 
 /// [CLS] A [SEP], and [CLS] A [SEP] B [SEP] with type 1 after the first [SEP].
@@ -260,44 +296,90 @@ OrderedJson bert_frame(const std::vector<std::string>& special) {
           {"special_tokens", std::move(tokens)}};
 }
 
-OrderedJson word_piece_file(const LearntMerges& learnt,
-                            const std::vector<std::string>& special,
-                            bool lowercase) {
+OrderedJson word_piece_model(const LearntMerges& learnt) {
+  return {{"type", "WordPiece"},
+          {"unk_token", "[UNK]"},
+          {"continuing_subword_prefix", kInnerPrefix},
+          {"max_input_chars_per_word", 100},
+          {"vocab", vocabulary_of(learnt)}};
+}
+
+OrderedJson unigram_model(const std::vector<ScoredPiece>& pieces,
+                          const std::vector<std::string>& special) {
+  OrderedJson vocabulary = OrderedJson::array();
+  for (const std::string& token : special)
+    vocabulary.push_back({token, 0.0});
+  for (const auto& [piece, score] : pieces)
+    vocabulary.push_back({piece, score});
+  return {{"type", "Unigram"},
+          {"unk_id", std::ranges::find(special, "<unk>") - special.begin()},
+          {"vocab", std::move(vocabulary)},
+          {"byte_fallback", false}};
+}
+
+/// The whole file around a model.
+OrderedJson file_of(OrderedJson model,
+                    const std::vector<std::string>& special,
+                    const TrainingOptions& options) {
   OrderedJson out = whole_file(special);
-  out["normalizer"] = bert_normalizer(lowercase);
-  out["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
-  out["post_processor"] = bert_frame(special);
-  out["decoder"] = {{"type", "WordPiece"}, {"prefix", kInnerPrefix}, {"cleanup", true}};
-  out["model"] = {{"type", "WordPiece"},
-                  {"unk_token", "[UNK]"},
-                  {"continuing_subword_prefix", kInnerPrefix},
-                  {"max_input_chars_per_word", 100},
-                  {"vocab", vocabulary_of(learnt)}};
+  out["normalizer"] = normalizer_of(options);
+  out["pre_tokenizer"] = pre_tokenizer_of(options.kind);
+  switch (options.kind) {
+    case TrainedKind::Bpe:
+      out["post_processor"] = out["decoder"] = byte_level();
+      break;
+    case TrainedKind::WordPiece:
+      out["post_processor"] = bert_frame(special);
+      out["decoder"] = {{"type", "WordPiece"}, {"prefix", kInnerPrefix}, {"cleanup", true}};
+      break;
+    case TrainedKind::Unigram:
+      out["post_processor"] = nullptr;
+      out["decoder"] = metaspace();
+  }
+  out["model"] = std::move(model);
   return out;
 }
 
 OrderedJson settings_of(const std::vector<std::string>& special, TrainedKind kind) {
   OrderedJson out = {{"tokenizer_class", "PreTrainedTokenizerFast"}};
-  if (kind == TrainedKind::Bpe) {
-    out["eos_token"] = special.front();
-    return out;
+  using Roles = std::vector<std::pair<const char*, std::string>>;
+  Roles roles = {{"eos_token", special.front()}};
+  if (kind == TrainedKind::WordPiece) {
+    roles = {{"pad_token", "[PAD]"},
+             {"unk_token", "[UNK]"},
+             {"cls_token", "[CLS]"},
+             {"sep_token", "[SEP]"},
+             {"mask_token", "[MASK]"}};
+  } else if (kind == TrainedKind::Unigram) {
+    roles = {{"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}};
   }
-  for (const auto& [key, token] : {std::pair("pad_token", "[PAD]"),
-                                   std::pair("unk_token", "[UNK]"),
-                                   std::pair("cls_token", "[CLS]"),
-                                   std::pair("sep_token", "[SEP]"),
-                                   std::pair("mask_token", "[MASK]")}) {
+  for (const auto& [key, token] : roles) {
     if (std::ranges::find(special, token) != special.end()) out[key] = token;
   }
   return out;
 }
 
-std::vector<std::string> special_of(const TrainingOptions& options) {
-  std::vector<std::string> out = options.special;
-  if (out.empty()) {
-    if (options.kind == TrainedKind::Bpe) return {kEndOfText};
-    return {kBertSpecial.begin(), kBertSpecial.end()};
+/// The special tokens that stand in place of none, and those that the kind needs.
+std::vector<std::string> usual_special(TrainedKind kind) {
+  switch (kind) {
+    case TrainedKind::Bpe:
+      return {kEndOfText};
+    case TrainedKind::WordPiece:
+      return {kBertSpecial.begin(), kBertSpecial.end()};
+    case TrainedKind::Unigram:
+      break;
   }
+  return {kUnigramSpecial.begin(), kUnigramSpecial.end()};
+}
+std::vector<std::string> needed_special(TrainedKind kind) {
+  if (kind == TrainedKind::Bpe) return {};
+  if (kind == TrainedKind::WordPiece) return {"[UNK]", "[CLS]", "[SEP]"};
+  return {"</s>", "<unk>"};
+}
+
+std::vector<std::string> special_of(const TrainingOptions& options) {
+  const std::vector<std::string>& out = options.special;
+  if (out.empty()) return usual_special(options.kind);
   for (const std::string& token : out) {
     TESSERA_REQUIRE(
         !token.empty() && is_valid_utf8(token) && std::ranges::count(out, token) == 1,
@@ -305,13 +387,49 @@ std::vector<std::string> special_of(const TrainingOptions& options) {
         fmt::format("the special token \"{}\" is empty, no UTF-8, or stands twice", token),
         "name every special token once");
   }
-  for (const char* needed : {"[UNK]", "[CLS]", "[SEP]"}) {
-    TESSERA_REQUIRE(options.kind == TrainedKind::Bpe || std::ranges::find(out, needed) != out.end(),
+  for (const std::string& needed : needed_special(options.kind)) {
+    TESSERA_REQUIRE(std::ranges::find(out, needed) != out.end(),
                     Config,
-                    fmt::format("a WordPiece tokenizer has no special token {}", needed),
-                    "add it to the special tokens, or name none: then they are BERT's five");
+                    fmt::format("a {} tokenizer has no special token {}",
+                                options.kind == TrainedKind::WordPiece ? "WordPiece" : "Unigram",
+                                needed),
+                    fmt::format("add it to the special tokens, or name none: then they are {}",
+                                text::join(usual_special(options.kind), ", ")));
   }
   return out;
+}
+
+/// A model and the number of its tokens.
+struct Learnt {
+  OrderedJson model;
+  std::int64_t tokens = 0;
+};
+
+Learnt learn_model(const PieceCounts& pieces,
+                   const std::vector<std::string>& special,
+                   const TrainingOptions& options) {
+  const auto taken = static_cast<std::int64_t>(special.size());
+  if (options.kind == TrainedKind::Unigram) {
+    const auto learnt =
+        learn_unigram(pieces,
+                      {.pieces = std::max<std::int64_t>(0, options.vocab_size - taken),
+                       .threads = options.threads,
+                       .poll = options.poll});
+    return {unigram_model(learnt, special), taken + static_cast<std::int64_t>(learnt.size())};
+  }
+  MergeOptions how{.vocab_size = options.vocab_size,
+                   .min_frequency = options.min_frequency,
+                   .special = special,
+                   .poll = options.poll};
+  const bool bytes = options.kind == TrainedKind::Bpe;
+  if (bytes) {
+    how.alphabet = characters_of_bytes();
+  } else {
+    how.inner_prefix = kInnerPrefix;
+  }
+  const LearntMerges learnt = learn_merges(pieces, how);
+  return {bytes ? bpe_model(learnt) : word_piece_model(learnt),
+          static_cast<std::int64_t>(learnt.tokens.size())};
 }
 
 }  // namespace
@@ -319,33 +437,21 @@ std::vector<std::string> special_of(const TrainingOptions& options) {
 TrainedTokenizer train_tokenizer(const std::vector<fs::path>& sources,
                                  const TrainingOptions& options) {
   const std::vector<std::string> special = special_of(options);
-  const bool bytes = options.kind == TrainedKind::Bpe;
   const PieceCounts pieces = count_pieces(sources, options);
   TESSERA_REQUIRE(!pieces.empty(), Data, "there is no text to learn from", "name files with text");
-  MergeOptions how{.vocab_size = options.vocab_size,
-                   .min_frequency = options.min_frequency,
-                   .special = special,
-                   .poll = options.poll};
-  if (bytes) {
-    how.alphabet = characters_of_bytes();
-  } else {
-    how.inner_prefix = kInnerPrefix;
-  }
-  const LearntMerges learnt = learn_merges(pieces, how);
-  const auto tokens = static_cast<std::int64_t>(learnt.tokens.size());
+  Learnt learnt = learn_model(pieces, special, options);
   TESSERA_REQUIRE(
-      tokens <= options.vocab_size,
+      learnt.tokens <= options.vocab_size,
       Config,
       fmt::format("{} tokens are too few: special tokens and the characters of the text "
                   "are {}",
                   options.vocab_size,
-                  tokens),
-      fmt::format("ask for at least {}", tokens));
-  const OrderedJson file =
-      bytes ? bpe_file(learnt, special) : word_piece_file(learnt, special, options.lowercase);
+                  learnt.tokens),
+      fmt::format("ask for at least {}", learnt.tokens));
+  const OrderedJson file = file_of(std::move(learnt.model), special, options);
   return {.tokenizer_json = file.dump(2) + "\n",
           .config_json = settings_of(special, options.kind).dump(2) + "\n",
-          .tokens = tokens,
+          .tokens = learnt.tokens,
           .pieces = static_cast<std::int64_t>(pieces.size())};
 }
 

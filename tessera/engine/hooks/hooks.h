@@ -12,6 +12,7 @@
 
 #include "tessera/engine/hook.h"
 #include "tessera/engine/metrics.h"
+#include "tessera/engine/speed_meter.h"
 #include "tessera/engine/trainer.h"
 
 namespace tessera::engine {
@@ -24,6 +25,7 @@ class MetricByStepHook final : public Hook {
   ~MetricByStepHook() override;
   [[nodiscard]] std::string_view name() const override { return "metric-by-step"; }
   void before_train(Trainer& trainer) override;
+  void before_train_iter(Trainer& trainer) override;
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
   void after_test(Trainer& trainer, const EvalReport& report) override;
   void after_train(Trainer& trainer) override;
@@ -33,6 +35,7 @@ class MetricByStepHook final : public Hook {
   void tell_expected(Trainer& trainer, const StepReport& report);
   std::unique_ptr<MetricsFile> file_;
   double measured_s_ = 0.0;
+  SpeedMeter speed_;
   double comm_share_ = 0.0;
   std::int64_t steps_ = 0;
   bool warned_comm_ = false;

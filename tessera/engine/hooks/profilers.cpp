@@ -54,8 +54,8 @@ class VerboseCounter final : public report::CommsCounter {
 void TraceHook::before_train_iter(Trainer& trainer) {
   const std::int64_t step = trainer.engine().step() + 1;
   if (step < range_.first || step > range_.second) return;
+  if (!operations_) operations_ = log_of_operations();
   if (!recorder_) {
-    operations_ = log_of_operations();
     recorder_ = std::make_unique<report::TraceRecorder>(trainer.engine().world().rank());
   }
   begin_ = now_s();

@@ -22,6 +22,10 @@ void MetricByStepHook::before_train(Trainer& trainer) {
       std::make_unique<MetricsFile>(trainer.run_dir() / "metrics.jsonl", trainer.engine().step());
 }
 
+void MetricByStepHook::before_train_iter(Trainer& trainer) {
+  speed_.before_step(trainer.engine());
+}
+
 /// If the disk is full, stops writing metrics.jsonl and lets training continue.
 void MetricByStepHook::write(Trainer& trainer, const std::function<void()>& line) {
   if (file_ && !trainer.try_to_write(line)) file_.reset();
@@ -29,6 +33,7 @@ void MetricByStepHook::write(Trainer& trainer, const std::function<void()>& line
 
 void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   const planner::TrainConfig& config = trainer.engine().plan().config;
+  trainer.try_to_write([&] { speed_.after_step(trainer.engine(), report, trainer.run_dir()); });
   write(trainer, [&] { file_->write(report, config.wall_clock_breakdown); });
   ++steps_;
   tell_expected(trainer, report);
@@ -39,8 +44,10 @@ void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& repo
   const std::int64_t last = trainer.engine().max_steps();
   const bool due = config.steps_per_print > 0 && report.step % config.steps_per_print == 0;
   if (steps_ == 1 || report.step == last || due || report.skipped || report.stop_requested) {
-    console->line(
-        step_line(report, last, report.seconds * static_cast<double>(last - report.step)));
+    std::string shown =
+        step_line(report, last, report.seconds * static_cast<double>(last - report.step));
+    if (speed_.speed()) shown += " | " + speed_.speed()->text(report.seconds);
+    console->line(shown);
     if (config.wall_clock_breakdown) console->line(breakdown_line(report));
     if (config.memory_breakdown) {
       const memory::Usage usage = trainer.engine().memory();

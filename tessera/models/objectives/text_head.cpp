@@ -43,14 +43,16 @@ at::Tensor TextHead::logits(const at::Tensor& states_BTC, nn::StepContext& conte
 nn::TokenLogProbabilities TextHead::log_probabilities(const at::Tensor& states_BTC,
                                                       const at::Tensor& labels_BT,
                                                       nn::StepContext& context,
-                                                      bool squares) const {
+                                                      bool squares,
+                                                      double temperature) const {
   return nn::token_log_probabilities(states_BTC,
                                      *weight_,
                                      /*bias_V=*/nullptr,
                                      labels_BT,
                                      context,
                                      trunk_.logit_softcap,
-                                     squares);
+                                     squares,
+                                     temperature);
 }
 
 std::string TextHead::grid_obstacle() const {

@@ -31,8 +31,9 @@ class TextHead {
   [[nodiscard]] nn::TokenLogProbabilities log_probabilities(const at::Tensor& states_BTC,
                                                             const at::Tensor& labels_BT,
                                                             nn::StepContext& context,
-                                                            bool squares = false) const;
-  /// See Block::grid_obstacle().
+                                                            bool squares = false,
+                                                            double temperature = 1.0) const;
+  /// Block::grid_obstacle().
   [[nodiscard]] std::string grid_obstacle() const;
   /// Objective::samples_at_once() for samples of `tokens` tokens.
   [[nodiscard]] std::int64_t samples_at_once(std::int64_t tokens) const;

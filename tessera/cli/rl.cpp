@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera rl: what a ledger of rollouts is good for.
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/cli/arguments.h"
+#include "tessera/cli/command.h"
+#include "tessera/cli/ranks.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/launch.h"
+#include "tessera/engine/rl/replay.h"
+
+namespace tessera::cli {
+namespace {
+
+constexpr int kExitOtherUpdate = 1;
+
+struct ReplayWords {
+  std::string action, run;
+  std::int64_t step = 0;
+  std::optional<std::int64_t> ranks;
+  Common common;
+};
+
+bool parse(ReplayWords& words, const std::vector<std::string>& line) {
+  Arguments arguments(
+      "rl",
+      "replay: makes an update of a run of the task rl again from what its ledger of rollouts has, "
+      "without drawing a token, and compares loss and gradient norm to the last bit with those "
+      "that "
+      "the run recorded. It begins at the newest checkpoint before STEP. Exits with code 1 where a "
+      "step differs.",
+      {"tessera rl replay runs/digits 40"});
+  arguments.positional("ACTION", &words.action, "replay");
+  arguments.positional("RUN", &words.run, "Run folder of a training of the task rl");
+  arguments.positional("STEP", &words.step, "The update to make again");
+  arguments.option(kRanksOption, &words.ranks, "Local ranks [1]");
+  arguments.common(words.common);
+  return arguments.parse(line);
+}
+
+std::string recorded_text(const std::optional<double>& value) {
+  return value ? text::number(*value) : "nothing";
+}
+
+int replay(const ReplayWords& words) {
+  TESSERA_REQUIRE(words.step >= 1,
+                  Config,
+                  fmt::format("STEP is {}: steps count from 1", words.step),
+                  "tessera rl replay RUN 1");
+  planner::Plan plan = engine::rl::plan_of_run(words.run, ranks_of(words.ranks));
+  const auto data = engine::open_data(plan, {});
+  engine::finish_plan(plan, *data);
+  // A longer training has other rates: those of the run are asked for.
+  TESSERA_REQUIRE(words.step <= plan.max_steps,
+                  Config,
+                  fmt::format("the run has {} steps, and STEP is {}", plan.max_steps, words.step),
+                  "name a step of the run");
+  return engine::run_ranks(plan, engine::log_failure, [&](comm::World& world) {
+    bool equal = true;
+    engine::rl::replay(
+        plan, world, data, words.run, words.step, [&](const engine::rl::ReplayedStep& one) {
+          equal = equal && one.equal();
+          if (!world.is_leader() || words.common.quiet) return;
+          std::printf(
+              "%s\n",
+              (one.equal() ? fmt::format("step {}: equal, loss {} gradient norm {}",
+                                         one.report.step,
+                                         text::number(one.report.loss),
+                                         text::number(one.report.grad_norm))
+                           : fmt::format("step {}: loss {} gradient norm {}, and the run recorded "
+                                         "{} and {}",
+                                         one.report.step,
+                                         text::number(one.report.loss),
+                                         text::number(one.report.grad_norm),
+                                         recorded_text(one.loss),
+                                         recorded_text(one.grad_norm)))
+                  .c_str());
+          std::fflush(stdout);
+        });
+    return equal ? kExitOk : kExitOtherUpdate;
+  });
+}
+
+int rl(const std::vector<std::string>& line) {
+  ReplayWords words;
+  if (!line.empty() && (line.front() == "why" || line.front() == "branch")) {
+    throw Error(Error::Kind::Unsupported,
+                fmt::format("not built yet: tessera rl {}", line.front()),
+                "rollouts.jsonl in the run folder has every completion with its advantage; tessera "
+                "rl replay RUN STEP makes an update again");
+  }
+  if (!parse(words, line)) return kExitOk;
+  TESSERA_REQUIRE(words.action == "replay",
+                  Config,
+                  fmt::format("tessera rl {}: unknown action", words.action),
+                  "tessera rl replay RUN STEP");
+  return replay(words);
+}
+
+TESSERA_COMMAND("rl", "make an update again from a ledger of rollouts", rl);
+
+}  // namespace
+}  // namespace tessera::cli

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera::cli {
+
+/// tessera verify rl CONFIG: whether what is sampled has the log-probabilities that training
+/// computes. `line`: the words after "rl".
+int verify_rl(const std::vector<std::string>& line);
+
+}  // namespace tessera::cli

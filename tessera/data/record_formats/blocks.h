@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks of bytes that columnar files compress one by one. Inputs are not trusted.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tessera::data {
+
+/// Exactly `size` bytes that `bytes` stands for. Error{Data} naming `place` for damage and for any
+/// other number of bytes; nothing is allocated beyond `size`.
+std::string lz4_frame(std::string_view bytes, std::size_t size, const std::string& place);
+std::string snappy_block(std::string_view bytes, std::size_t size, const std::string& place);
+std::string zstd_block(std::string_view bytes, std::size_t size, const std::string& place);
+std::string gzip_block(std::string_view bytes, std::size_t size, const std::string& place);
+/// Blocks of the LZ4 format without a frame.
+std::string lz4_block(std::string_view bytes, std::size_t size, const std::string& place);
+
+}  // namespace tessera::data

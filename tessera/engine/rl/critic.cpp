@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/rl/critic.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/engine/engine.h"
+#include "tessera/models/objective.h"
+#include "tessera/planner/model_source.h"
+
+namespace tessera::engine::rl {
+namespace {
+
+const std::string kPrefix = "critic.";
+
+/// The critic's part of a checkpoint under the names that a model alone has.
+class Part final : public checkpoint::Source {
+ public:
+  explicit Part(const checkpoint::Checkpoint& whole) : whole_(whole) {}
+  void read(const std::string& name,
+            const mesh::Piece& want,
+            DType to,
+            std::byte* out) const override {
+    const auto found =
+        std::ranges::find(whole_.tensors(), kPrefix + name, &checkpoint::Checkpoint::Tensor::name);
+    TESSERA_ASSERT(found != whole_.tensors().end());
+    const auto size = static_cast<std::size_t>(want.end - want.begin) * size_of(to);
+    const std::vector<checkpoint::PieceBytes> pieces = {
+        {found->name, to, found->shape, want, {out, size}}};
+    whole_.load(pieces);
+  }
+
+ private:
+  const checkpoint::Checkpoint& whole_;
+};
+
+models::ObjectiveChoice objective_of(const tasks::RlOptions& options) {
+  return {.name = "value",
+          .options = json::Value::object(
+              {{"clip_range", json::Value::number(options.critic.clip_range)}})};
+}
+
+}  // namespace
+
+planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options) {
+  TESSERA_REQUIRE(policy.working != DType::F16,
+                  Unsupported,
+                  "not built yet: a critic in fp16",
+                  "use bf16 (\"bf16\": {\"enabled\": true}), or an algorithm without a critic");
+  planner::Plan out = policy;
+  out.adapter = nullptr;
+  out.base.reset();
+  out.base_fingerprint.clear();
+  const std::optional<std::string> from =
+      options.critic.from ? options.critic.from : policy.config.model->from;
+  const models::ObjectiveChoice objective = objective_of(options);
+  std::optional<planner::ModelSource> source;
+  if (from) source = planner::open_model_source(*from);
+  if (options.critic.from) {
+    config::Problems problems;
+    out.model = models::resolve(
+        source->model, policy.tokenizer->size(), std::nullopt, problems, {}, objective);
+    problems.raise();
+    TESSERA_REQUIRE(
+        planner::source_tokenizer(*source)->fingerprint() == policy.tokenizer->fingerprint() &&
+            out.model.max_positions >= policy.sequence_length,
+        Config,
+        fmt::format("the critic {} reads other tokens than the policy writes, or fewer "
+                    "of them",
+                    *from),
+        "name a model with the policy's tokenizer and as many positions");
+  } else {
+    out.model = policy.base ? *policy.base : policy.model;
+    out.model.model = models::with_objective(out.model.trunk, objective.name, objective.options);
+    out.model.objective = objective;
+  }
+  nn::declare_all(out.model.model);
+  out.weights = nullptr;
+  if (source) {
+    std::vector<std::string> notes;  // a head that begins anew is what a critic is expected to have
+    out.weights = planner::first_weights(
+        *source, out.model, static_cast<std::uint64_t>(policy.config.trainer.seed), notes);
+  }
+  out.stages = {};
+  if (out.recompute.blocks.size() != out.model.model.blocks.size()) out.recompute.blocks.clear();
+  if (options.critic.lr)
+    out.config.optimizer.params["lr"] = json::Value::number(*options.critic.lr);
+  return out;
+}
+
+Critic::Critic(const planner::Plan& policy, const tasks::RlOptions& options, comm::World& world)
+    : world_(world),
+      global_batch_(policy.global_batch),
+      micro_batch_(policy.micro_batch),
+      state_(
+          std::make_unique<TrainState>(train_state_options(critic_plan(policy, options)), world)) {}
+
+at::Tensor Critic::values(const Rows& rows) {
+  state_->wait();
+  return output_of_rows(state_->executor(), world_, rows, micro_batch_, "values");
+}
+
+void Critic::expect(at::Tensor values_BT, at::Tensor returns_BT) {
+  values_BT_ = std::move(values_BT);
+  returns_BT_ = std::move(returns_BT);
+}
+
+void Critic::learn(const Rows& rows,
+                   const at::Tensor& labels_BT,
+                   std::int64_t first,
+                   Metrics& metrics) {
+  const comm::Group& group = world_.group(mesh::AxisSet::dp());
+  const std::int64_t each = micro_batch_ * group.size();
+  const int micros = state_->round_micros(static_cast<int>((global_batch_ + each - 1) / each));
+  const StepResult result = state_->step(micros, [&](int micro) {
+    const std::int64_t begin =
+        std::min(global_batch_,
+                 (static_cast<std::int64_t>(micro) * group.size() + group.index) * micro_batch_);
+    const std::int64_t end = std::min(global_batch_, begin + micro_batch_);
+    const auto part = [&](const at::Tensor& of_BT) {
+      return of_BT.narrow(0, first + begin, end - begin);
+    };
+    nn::Batch batch;
+    batch.set("input_ids", part(rows.input_ids_BT));
+    batch.set("labels", part(labels_BT));
+    batch.set("old_values", part(values_BT_));
+    batch.set("returns", part(returns_BT_));
+    for (std::int64_t i = begin; i < end; ++i)
+      batch.sample_ids.push_back(state_->steps() * global_batch_ + i);
+    return batch;
+  });
+  const double tokens = labels_BT.ge(0).sum().item<double>();
+  metrics.push_back({"critic_loss", result.loss, tokens});
+  metrics.push_back({"critic_gnorm", result.grad_norm, 1.0});
+}
+
+std::vector<checkpoint::PieceBytes> Critic::pieces() {
+  std::vector<checkpoint::PieceBytes> out = state_->pieces();
+  for (checkpoint::PieceBytes& piece : out)
+    piece.name.insert(0, kPrefix);
+  return out;
+}
+
+void Critic::load(const checkpoint::Checkpoint& checkpoint) {
+  std::vector<checkpoint::Checkpoint::Tensor> tensors;
+  for (checkpoint::Checkpoint::Tensor tensor : checkpoint.tensors()) {
+    if (!tensor.name.starts_with(kPrefix)) continue;
+    tensor.name.erase(0, kPrefix.size());
+    tensors.push_back(std::move(tensor));
+  }
+  TESSERA_REQUIRE(!tensors.empty(),
+                  Format,
+                  fmt::format("{} holds no critic", checkpoint.folder().string()),
+                  "resume from a checkpoint of a run with a critic, or start over with --resume "
+                  "never");
+  state_->load(checkpoint::Checkpoint(checkpoint.folder(),
+                                      checkpoint.meta(),
+                                      std::move(tensors),
+                                      std::make_shared<Part>(checkpoint)));
+}
+
+}  // namespace tessera::engine::rl

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/rl/plan.h"
+
+#include <algorithm>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/engine/open_model.h"
+#include "tessera/engine/rl/critic.h"
+#include "tessera/nn/block.h"
+#include "tessera/planner/memory.h"
+#include "tessera/tasks/rl/rl.h"
+
+namespace tessera::engine::rl {
+namespace {
+
+void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) {
+  const auto refuse = [](const std::string& what, const std::string& fix) {
+    throw Error(Error::Kind::Unsupported, "not built yet: the task rl with " + what, fix);
+  };
+  const planner::TrainConfig& config = plan.config;
+  if (plan.data_ranks != plan.ranks)
+    refuse("ranks that share layers, stages or tokens", "remove the section parallel");
+  if (plan.batch_ramp) refuse("rampup_batch_size", "remove it");
+  if (!config.data.drop_last) refuse("data.drop_last false", "remove it");
+  if (!config.data.sources.is_null())
+    refuse("data.sources", "give one list of files in data.train");
+  if (!config.data.validation.empty() || config.data.validation_fraction > 0 ||
+      !config.data.test.empty() || config.eval.when().any())
+    refuse("validation data",
+           "remove data.validation, data.test and eval.every; rewards are reported "
+           "in every step");
+  const tasks::RlOptions& options = task.options();
+  const std::int64_t size = options.rollout_size(plan.global_batch);
+  TESSERA_REQUIRE(size % options.samples == 0,
+                  Config,
+                  fmt::format("a rollout of {} completions is no whole number of groups of "
+                              "rl.samples {}",
+                              size,
+                              options.samples),
+                  fmt::format("set train_batch_size to a multiple of {}", options.samples));
+}
+
+std::int64_t width_of(const planner::Plan& plan) {
+  return plan.working == DType::BF16 ? 2 : 4;
+}
+
+/// Of a model that is only read: its weights, spread over the ranks.
+std::int64_t bytes_of(const models::Resolved& model, const planner::Plan& plan) {
+  std::int64_t elements = 0, largest = 0;
+  for (const auto& param : nn::parameters_of(model.model)) {
+    elements += param->numel();
+    largest = std::max(largest, param->numel());
+  }
+  const std::int64_t ranks = plan.ranks;
+  return (ranks == 1 ? elements : elements / ranks + 2 * largest) * width_of(plan);
+}
+
+/// Keys and values of the completions that are made together.
+std::int64_t cache_bytes(const planner::Plan& plan, const tasks::RlOptions& options) {
+  const models::Resolved& model = plan.model;
+  const std::int64_t heads = std::max<std::int64_t>(1, model.num_heads),
+                     kv_heads = model.num_kv_heads > 0 ? model.num_kv_heads : heads,
+                     rows = std::min(options.prompts_at_once * options.samples,
+                                     options.rollout_size(plan.global_batch));
+  return 2 * model.num_layers * kv_heads * (model.hidden_size / heads) * rows *
+         plan.sequence_length * width_of(plan);
+}
+
+}  // namespace
+
+void settle_plan(planner::Plan& plan) {
+  const tasks::Rl* const task = tasks::as_rl(plan.task.get());
+  if (task == nullptr) return;
+  refuse_what_is_not_built(plan, *task);
+  const tasks::RlOptions& options = task->options();
+  std::string told;
+  plan.beside = 0;
+  const auto count = [&](const std::string& what, std::int64_t bytes) {
+    plan.beside += bytes;
+    told += fmt::format(
+        "{}{} {}", told.empty() ? "" : ", ", what, text::bytes(static_cast<std::uint64_t>(bytes)));
+  };
+  // Rows of completions, with a few numbers of each token, on every rank.
+  constexpr std::int64_t kNumbers = 8;
+  count("rollout",
+        options.rollout_size(plan.global_batch) * plan.sequence_length * kNumbers *
+            static_cast<std::int64_t>(sizeof(double)));
+  count("cache of keys and values", cache_bytes(plan, options));
+  if (task->has_reference()) {
+    count("reference",
+          bytes_of(options.reference ? find_model(*options.reference)->shape
+                                     : (plan.base ? *plan.base : plan.model),
+                   plan));
+  }
+  for (const tasks::RlReward& reward : task->rewards()) {
+    if (reward.model)
+      count("reward model " + reward.name, bytes_of(find_model(reward.model->from)->shape, plan));
+  }
+  if (task->has_critic()) {
+    const planner::MemoryEstimate need = planner::estimate_memory(critic_plan(plan, options));
+    count("critic", need.parameters + need.gradients + need.optimizer);
+  }
+  plan.notes.push_back("beside the policy a rank has: " + told);
+}
+
+}  // namespace tessera::engine::rl

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is told of a rollout: rewards, lengths, entropy, divergence, parity.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/engine/loss_terms.h"
+#include "tessera/engine/rl/completions.h"
+#include "tessera/engine/rl/estimators.h"
+
+namespace tessera::engine::rl {
+
+struct RolloutFacts {
+  std::span<const Completion> completions;
+  const Scored& scored;
+  const at::Tensor& generated_BT;  ///< log-probabilities of the tokens as they were drawn
+  const at::Tensor& returns_BT;    ///< undefined without a critic
+  std::vector<std::string> reward_names;
+  bool measured = false;  ///< whether scored.old_BT is of training
+};
+
+/// "reward" (the mean of the weighted sums), "reward/NAME" where there are several, "reward_std"
+/// (the mean deviation within a prompt's completions) and "equal_groups" (the share of prompts
+/// whose completions all have one reward) where a prompt has several, "length", "truncated",
+/// "entropy" (a token's), "kl_reference" (a token's divergence, k3) where there is a reference,
+/// "explained_variance" of the critic, "parity_max" and "parity_mean" (the difference of
+/// log-probabilities between drawing and training).
+Metrics report_of(const RolloutFacts& facts, const tasks::RlOptions& options);
+
+}  // namespace tessera::engine::rl

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/rl/reward_values.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/engine/shared_values.h"
+#include "tessera/nn/step_context.h"
+
+namespace tessera::engine::rl {
+
+std::unique_ptr<OpenModel> open_scorer(const std::string& from,
+                                       const data::Tokenizer& tokenizer,
+                                       std::int64_t length,
+                                       comm::World& world,
+                                       ReadAs as) {
+  std::unique_ptr<OpenModel> out = find_model(from);
+  TESSERA_REQUIRE(
+      out->shape.objective.name == "sequence_classification" ||
+          out->shape.objective.name == "reward",
+      Config,
+      fmt::format("{} gives texts no score: its objective is {}",
+                  from,
+                  out->shape.objective.name.empty() ? "causal_lm" : out->shape.objective.name),
+      "name a run of the task reward, or the folder of a classifier with one label");
+  TESSERA_REQUIRE(
+      out->tokenizer->fingerprint() == tokenizer.fingerprint(),
+      Config,
+      fmt::format("the reward model {} reads other tokens than the policy writes", from),
+      "train a reward model with the policy's tokenizer");
+  TESSERA_REQUIRE(out->shape.max_positions >= length,
+                  Config,
+                  fmt::format("the reward model {} reads at most {} tokens, and completions with "
+                              "their prompts have up to {}",
+                              from,
+                              out->shape.max_positions,
+                              length),
+                  "lower data.sequence_length");
+  // A head that says one number of a text, whatever it was trained by.
+  set_objective(
+      *out,
+      {.name = "sequence_classification",
+       .options = json::Value::object({{"num_labels", json::Value::integer(1)},
+                                       {"problem_type", json::Value::string("regression")}})});
+  load_model(*out, world, as);
+  return out;
+}
+
+RewardValues::RewardValues(const std::vector<tasks::RlReward>& rewards,
+                           const planner::Plan& plan,
+                           comm::World& world)
+    : rewards_(rewards), world_(world), micro_batch_(plan.micro_batch) {
+  for (const tasks::RlReward& reward : rewards_) {
+    commands_.push_back(reward.command && world.is_leader()
+                            ? std::make_unique<tasks::RewardCommand>(*reward.command)
+                            : nullptr);
+    models_.push_back(reward.model
+                          ? open_scorer(reward.model->from,
+                                        *plan.tokenizer,
+                                        plan.sequence_length,
+                                        world,
+                                        plan.working == DType::BF16 ? ReadAs::BF16 : ReadAs::F32)
+                          : nullptr);
+  }
+}
+
+at::Tensor weights_of(const std::vector<tasks::RlReward>& rewards) {
+  std::vector<double> out;
+  for (const tasks::RlReward& reward : rewards)
+    out.push_back(reward.weight);
+  return at::tensor(out, at::kDouble);
+}
+
+std::vector<double> scores_of(OpenModel& scorer,
+                              comm::World& world,
+                              const Rows& rows,
+                              std::int64_t micro_batch) {
+  const std::int64_t size = rows.size(), T = rows.labels_BT.size(1);
+  const at::Tensor place_T = at::arange(T);
+  // A label's token stands one place behind it.
+  const at::Tensor lengths_B =
+      at::where(rows.labels_BT.ge(0), place_T, at::full({}, -1, place_T.options())).amax(1) + 2;
+  std::vector<double> out(static_cast<std::size_t>(size), 0.0);
+  const comm::Group& group = world.group(mesh::AxisSet::dp());
+  for (std::int64_t at = 0; at < size; at += micro_batch * group.size()) {
+    const std::int64_t first = at + micro_batch * group.index;
+    if (first >= size) {
+      scorer.executor->infer_nothing();
+      continue;
+    }
+    const std::int64_t count = std::min(micro_batch, size - first);
+    nn::Batch batch;
+    batch.set("input_ids", rows.input_ids_BT.narrow(0, first, count));
+    batch.set(
+        "attention_mask",
+        place_T.unsqueeze(0).lt(lengths_B.narrow(0, first, count).unsqueeze(1)).to(at::kLong));
+    for (std::int64_t b = first; b < first + count; ++b)
+      batch.sample_ids.push_back(b);
+    nn::StepContext context(nn::Mode::Eval, 0);
+    const nn::Outcome made = scorer.executor->infer(batch, context);
+    world.show_life();
+    const at::Tensor own =
+        made.outputs.at("logits").flatten().to(at::kCPU, at::kDouble).contiguous();
+    TESSERA_ASSERT(own.numel() == count);
+    std::copy_n(own.const_data_ptr<double>(), count, out.begin() + first);
+  }
+  share_values(world, out, "scores of completions");
+  return out;
+}
+
+std::vector<double> RewardValues::one(std::size_t index,
+                                      std::span<const tasks::Answer> answers,
+                                      const Rows& rows) {
+  const tasks::RlReward& reward = rewards_[index];
+  if (models_[index] != nullptr) return scores_of(*models_[index], world_, rows, micro_batch_);
+  std::vector<double> out(answers.size(), 0.0);
+  if (reward.rule != nullptr) {
+    for (std::size_t i = 0; i < out.size(); ++i)
+      out[i] = reward.rule->of(answers[i]);
+    return out;
+  }
+  if (commands_[index] != nullptr)
+    out = commands_[index]->of(answers, [this] { world_.show_life(); });
+  share_values(world_, out, "rewards of a program");
+  return out;
+}
+
+at::Tensor RewardValues::of(std::span<const tasks::Answer> answers, const Rows& rows) {
+  std::vector<at::Tensor> columns;
+  for (std::size_t f = 0; f < rewards_.size(); ++f) {
+    const std::vector<double> values = one(f, answers, rows);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      TESSERA_REQUIRE(!std::isinf(values[i]),
+                      Data,
+                      fmt::format("the reward {} of the completion of {} is infinite",
+                                  rewards_[f].name,
+                                  answers[i].place),
+                      "let it be a number, or null where there is none");
+    }
+    columns.push_back(at::tensor(values, at::kDouble));
+  }
+  return at::stack(columns, 1);
+}
+
+}  // namespace tessera::engine::rl

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rewards of completions by rules, programs and models, on every rank.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/comm/world.h"
+#include "tessera/engine/open_model.h"
+#include "tessera/engine/rl/completions.h"
+#include "tessera/planner/train_config.h"
+#include "tessera/tasks/rl/reward.h"
+#include "tessera/tasks/rl/reward_command.h"
+
+// Legend: B completions, F rewards.
+namespace tessera::engine::rl {
+
+/// A model that gives texts one score, at their last token. Errors as find_model(); Error{Config}
+/// for a model that gives none, reads other tokens than those of `tokenizer`, or fewer than
+/// `length`. Collective.
+std::unique_ptr<OpenModel> open_scorer(const std::string& from,
+                                       const data::Tokenizer& tokenizer,
+                                       std::int64_t length,
+                                       comm::World& world,
+                                       ReadAs as = ReadAs::F32);
+/// Its scores of all rows, [B] on every rank; micro-batch number i of `micro_batch` rows is
+/// computed by data-parallel rank i mod n. Collective.
+std::vector<double> scores_of(OpenModel& scorer,
+                              comm::World& world,
+                              const Rows& rows,
+                              std::int64_t micro_batch);
+
+/// The weights of rewards, fp64 [F].
+at::Tensor weights_of(const std::vector<tasks::RlReward>& rewards);
+
+class RewardValues {
+ public:
+  /// Opens the models that score. `rewards` outlives this. Errors as open_scorer(). Collective.
+  RewardValues(const std::vector<tasks::RlReward>& rewards,
+               const planner::Plan& plan,
+               comm::World& world);
+  /// fp64 [B, F], NaN where a reward says nothing. `rows`: the same completions as tokens. Rules
+  /// are computed on every rank, programs run on the leading one, models on all. Error{Data} for a
+  /// number that is infinite. Collective.
+  [[nodiscard]] at::Tensor of(std::span<const tasks::Answer> answers, const Rows& rows);
+
+ private:
+  /// Of one reward, [B].
+  [[nodiscard]] std::vector<double> one(std::size_t index,
+                                        std::span<const tasks::Answer> answers,
+                                        const Rows& rows);
+
+  const std::vector<tasks::RlReward>& rewards_;
+  comm::World& world_;
+  std::int64_t micro_batch_;
+  std::vector<std::unique_ptr<tasks::RewardCommand>> commands_;  ///< of each; nullptr: none
+  std::vector<std::unique_ptr<OpenModel>> models_;
+};
+
+}  // namespace tessera::engine::rl

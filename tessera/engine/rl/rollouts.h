@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The experience of reinforcement learning: prompts are answered by the policy of now, the answers
+// are rewarded, and what they are worth is learned.
+#pragma once
+
+#include <memory>
+
+#include "tessera/comm/world.h"
+#include "tessera/data/dataset.h"
+#include "tessera/engine/experience.h"
+#include "tessera/engine/train_state.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::engine::rl {
+
+/// The experience of a plan of the task rl; nullptr for other tasks. All of them outlive it; `data`
+/// is the training data, which the task has opened. Collective.
+std::unique_ptr<Experience> make_experience(const planner::Plan& plan,
+                                            comm::World& world,
+                                            TrainState& policy,
+                                            const data::Dataset& data);
+
+}  // namespace tessera::engine::rl

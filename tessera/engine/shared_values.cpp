@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/shared_values.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace tessera::engine {
+
+void share_values(comm::World& world, std::vector<double>& values, const char* what) {
+  constexpr std::size_t kAtOnce = 4096;
+  const comm::Group& all =
+      world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp});
+  for (std::size_t first = 0; first < values.size(); first += kAtOnce) {
+    const std::size_t count = std::min(kAtOnce, values.size() - first);
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first);
+    const std::vector<double> summed =
+        world.all_reduce(all,
+                         std::vector<double>(begin, begin + static_cast<std::ptrdiff_t>(count)),
+                         comm::Op::Sum,
+                         TESSERA_HERE(what));
+    std::ranges::copy(summed, begin);
+  }
+}
+
+}  // namespace tessera::engine

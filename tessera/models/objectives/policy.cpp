@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loss of a policy by the advantages of the completions that it wrote (losses/policy.h): PPO's
+// clipped surrogate as GRPO and its kin have it, and the divergence from a reference.
+#include "tessera/losses/policy.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/losses/kl.h"
+#include "tessera/losses/log_probabilities.h"
+#include "tessera/models/objective.h"
+#include "tessera/models/objectives/paired_texts.h"
+#include "tessera/models/objectives/text_head.h"
+
+// Legend: B completions with their prompts, T tokens.
+namespace tessera::models {
+namespace {
+
+struct PolicyObjectiveOptions {
+  std::string type = "grpo", ratio = "token", kl_estimator = "k3";
+  losses::PolicyOptions of;
+  double kl_coefficient = 0.0, temperature = 1.0;
+  std::int64_t longest = 1;
+  void describe(config::Fields& fields) {
+    fields.field(
+        "type", type, {.text = "Name of the loss.", .choices = losses::policy_losses().names()});
+    fields.field("ratio",
+                 ratio,
+                 {.text = "What one ratio is of: a token, the mean of a completion's tokens, or "
+                          "their sum.",
+                  .choices = {"token", "mean", "sum"}});
+    fields.field("epsilon_low", of.epsilon_low, {.text = "The lower clip.", .min = 0});
+    fields.field("epsilon_high", of.epsilon_high, {.text = "The upper clip.", .min = 0});
+    fields.field("delta", of.delta, {.text = "The largest ratio.", .default_text = "none"});
+    fields.field(
+        "kl_coefficient", kl_coefficient, {.text = "What the divergence costs.", .min = 0});
+    fields.field("kl_estimator",
+                 kl_estimator,
+                 {.text = "How it is estimated.", .choices = losses::kl_estimators().names()});
+    fields.field("temperature",
+                 temperature,
+                 {.text = "What logits are divided by.", .min = 0, .above_min = true});
+    fields.field("longest", longest, {.text = "The largest length of a completion.", .min = 1});
+  }
+};
+
+/// Which of the denominators.
+enum : int { kOfLoss, kOfTokens };
+
+class Policy final : public nn::Objective {
+ public:
+  Policy(TrunkOutput trunk, PolicyObjectiveOptions options)
+      : head_(std::move(trunk)),
+        options_(std::move(options)),
+        loss_(losses::policy_losses().get(options_.type)) {
+    options_.of.sequence_level = options_.ratio == "mean";
+  }
+
+  void declare(nn::Params& params) override { head_.declare(params); }
+  [[nodiscard]] std::string grid_obstacle() const override { return kTokensOnGrid; }
+
+  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);
+    const at::Tensor& labels_BT = batch.tensor("labels");
+    const at::Tensor log_p_BT = head_
+                                    .log_probabilities(head_.states(in.diff.at(0), context),
+                                                       labels_BT,
+                                                       context,
+                                                       /*squares=*/false,
+                                                       options_.temperature)
+                                    .values_BT;
+    if (!context.training() && !batch.has("advantages"))
+      return {.outputs = {{"log_probabilities", log_p_BT}}};
+
+    const at::Tensor mask_BT = labels_BT.ge(0);
+    const losses::PolicySample sample{
+        .log_probabilities_BT = log_p_BT,
+        .old_BT = batch.has("old") ? batch.tensor("old") : at::Tensor(),
+        .mask_BT = mask_BT,
+        .advantages = batch.tensor("advantages")};
+    nn::Outcome out;
+    at::Tensor losses_BT, clipped_BT;
+    if (options_.ratio == "sum") {
+      losses_BT = of_completions(sample, clipped_BT);
+    } else {
+      const losses::PolicyOutcome made = losses::policy_loss(loss_, sample, options_.of);
+      losses_BT = made.losses_BT;
+      if (loss_.clips) clipped_BT = made.low_BL.bitwise_or(made.high_BL).expand(mask_BT.sizes());
+    }
+    at::Tensor kl_BT;
+    if (options_.kl_coefficient > 0) {
+      kl_BT =
+          losses::kl_estimators().get(options_.kl_estimator)(log_p_BT, batch.tensor("reference"));
+      losses_BT = losses_BT + options_.kl_coefficient * kl_BT;
+    }
+    out.terms.push_back(
+        {.name = "loss", .sum = losses::aggregated_sum(loss_.aggregation, losses_BT, mask_BT)});
+    const auto over_tokens = [&](const char* name, const at::Tensor& values_BT) {
+      add_metric(out,
+                 name,
+                 at::where(mask_BT, values_BT.detach().to(at::kDouble), at::zeros({}, at::kDouble)),
+                 kOfTokens);
+    };
+    if (kl_BT.defined()) over_tokens("kl", kl_BT);
+    if (clipped_BT.defined()) over_tokens("clip_share", clipped_BT);
+    return out;
+  }
+
+  [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
+    const at::Tensor mask_BT = batch.tensor("labels").ge(0);
+    return {losses::aggregated_count(loss_.aggregation, mask_BT, options_.longest),
+            losses::aggregated_count(losses::Aggregation::TokenMean, mask_BT, options_.longest)};
+  }
+  [[nodiscard]] std::int64_t samples_at_once(const nn::Batch& batch) const override {
+    return head_.samples_at_once(batch.tensor("labels").size(1));
+  }
+
+ private:
+  /// The clipped surrogate of whole completions, laid on each one's tokens so that the mean over
+  /// completions of token means is that of completions.
+  at::Tensor of_completions(const losses::PolicySample& sample, at::Tensor& clipped_BT) const {
+    const at::Tensor log_p_B = losses::masked_sums(sample.log_probabilities_BT, sample.mask_BT);
+    const at::Tensor old_B = sample.old_BT.defined()
+                                 ? losses::masked_sums(sample.old_BT, sample.mask_BT)
+                                 : log_p_B.detach();
+    const at::Tensor advantages_B = losses::masked_means(sample.advantages, sample.mask_BT);
+    const at::Tensor losses_B = losses::sequence_surrogate(
+        log_p_B, old_B, advantages_B, options_.of.epsilon_low, options_.of.epsilon_high);
+    const at::Tensor ratios_B = (log_p_B.detach() - old_B).exp();
+    clipped_BT =
+        ratios_B.lt(1 - options_.of.epsilon_low)
+            .bitwise_and(advantages_B.lt(0))
+            .bitwise_or(ratios_B.gt(1 + options_.of.epsilon_high).bitwise_and(advantages_B.gt(0)))
+            .unsqueeze(1)
+            .expand(sample.mask_BT.sizes());
+    return losses_B.unsqueeze(1).expand(sample.mask_BT.sizes());
+  }
+
+  TextHead head_;
+  PolicyObjectiveOptions options_;
+  losses::PolicyLoss loss_;
+};
+
+nn::BlockSpec make_policy(const TrunkOutput& trunk,
+                          const json::Value& options,
+                          config::Problems& problems,
+                          config::Origins& origins) {
+  require_decoder(trunk, "policy");
+  PolicyObjectiveOptions read;
+  config::read(options, read, problems, origins);
+  if (read.ratio == "sum" && read.type != "grpo") {
+    problems.add(
+        origins.place("type"),
+        "type",
+        fmt::format("ratios of whole completions are of the loss grpo alone, not of {}", read.type),
+        "set rl.loss.type to grpo, or rl.loss.ratio to token");
+  }
+  if (read.ratio == "mean" && read.type == "vespo") {
+    problems.add(origins.place("type"),
+                 "type",
+                 "the loss vespo has a ratio of its own for each completion",
+                 "set rl.loss.ratio to token");
+  }
+  return {"head", [trunk, read] { return std::make_unique<Policy>(trunk, read); }};
+}
+
+TESSERA_OBJECTIVE("policy", make_policy);
+TESSERA_OBJECTIVE_KEPT_AS("policy", policy, {.name = "causal_lm"});
+
+}  // namespace
+}  // namespace tessera::models

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/rl/options.h"
+
+#include <fmt/format.h>
+
+#include "tessera/base/text.h"
+
+namespace tessera::tasks {
+
+void RlAdvantage::describe(config::Fields& fields) {
+  fields.field("estimator",
+               estimator,
+               {.text = "How rewards become advantages: group (less the mean of the completions of "
+                        "one prompt), leave_one_out (less the mean of the others), to_go (each "
+                        "token gets the rewards behind it), gae (by a critic), or dschat_gae (by "
+                        "a critic, as DeepSpeed-Chat has it).",
+                .choices = {"group", "leave_one_out", "to_go", "gae", "dschat_gae"}});
+  fields.field("scale",
+               scale,
+               {.text = "Of group: what standard deviation the advantages are divided by.",
+                .choices = {"none", "group", "batch"}});
+  fields.field("sum",
+               sum,
+               {.text = "Of group: whether several rewards are added before or after each of them "
+                        "is normalized.",
+                .choices = {"sum_then_normalize", "normalize_then_sum"}});
+  fields.field(
+      "epsilon", epsilon, {.text = "Added to standard deviations that are divided by.", .min = 0});
+  fields.field(
+      "gamma",
+      gamma,
+      {.text = "Of to_go and gae: what a reward one token later is worth.", .min = 0, .max = 1});
+  fields.field(
+      "lambda",
+      lambda,
+      {.text = "Of gae: how far the critic's errors are carried back.", .min = 0, .max = 1});
+  fields.field(
+      "whiten",
+      whiten,
+      {.text = "Give the advantages of a rollout's tokens the mean 0 and the variance 1."});
+  fields.field("clip_reward",
+               clip_reward,
+               {.text = "The largest absolute value of a completion's reward.",
+                .min = 0,
+                .above_min = true,
+                .default_text = "none"});
+}
+
+void RlLoss::describe(config::Fields& fields) {
+  fields.field("type",
+               type,
+               {.text = "Loss of the policy; docs/preferences.md has the formulas.",
+                .choices = {"grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"}});
+  fields.field("ratio",
+               ratio,
+               {.text = "What is compared with the policy that wrote a completion: each token, the "
+                        "mean of its tokens (GSPO), or their sum, which is the whole completion.",
+                .choices = {"token", "mean", "sum"}});
+  fields.field(
+      "epsilon_low", epsilon_low, {.text = "Ratios are clipped at 1 less this.", .min = 0});
+  fields.field(
+      "epsilon_high", epsilon_high, {.text = "Ratios are clipped at 1 and this.", .min = 0});
+  fields.field("delta",
+               delta,
+               {.text = "The largest ratio, also where the advantage is negative.",
+                .min = 0,
+                .above_min = true,
+                .default_text = "none"});
+}
+
+void RlKl::describe(config::Fields& fields) {
+  fields.field("coefficient",
+               coefficient,
+               {.text = "What the divergence from the reference costs; 0: there is no reference.",
+                .min = 0});
+  fields.field("estimator",
+               estimator,
+               {.text = "The estimate of the divergence at a token; docs/preferences.md.",
+                .choices = {"k1", "k2", "k3"}});
+  fields.choice(
+      "place", place, kKlPlaces, {.text = "Where it is charged: in the loss, or in the rewards."});
+}
+
+void RlCritic::describe(config::Fields& fields) {
+  fields.field("from",
+               from,
+               {.text = "Run, checkpoint or folder that the critic begins as, such as a reward "
+                        "model.",
+                .default_text = "the policy's own beginning, with a new head"});
+  fields.field("lr",
+               lr,
+               {.text = "Learning rate of the critic.",
+                .min = 0,
+                .above_min = true,
+                .default_text = "the policy's"});
+  fields.field("clip_range",
+               clip_range,
+               {.text = "How far a value may move from what it was when the rollout was made.",
+                .min = 0,
+                .above_min = true});
+}
+
+void RlOptions::describe(config::Fields& fields) {
+  fields.field(
+      "algorithm",
+      algorithm,
+      {.text = "The algorithm, which sets the other options.", .choices = rl_algorithms().names()});
+  fields.field("preset",
+               preset,
+               {.text = "The algorithm as another program computes it.",
+                .choices = rl_presets().names(),
+                .default_text = "none"});
+  fields.field("samples", samples, {.text = "Completions of each prompt.", .min = 1, .max = 65536});
+  fields.field("max_new_tokens",
+               max_new_tokens,
+               {.text = "The largest length of a completion.", .unit = "tokens", .min = 1});
+  fields.field("temperature",
+               temperature,
+               {.text = "Of sampling, and of the log-probabilities that are learned.",
+                .min = 0,
+                .above_min = true});
+  fields.field("iterations",
+               iterations,
+               {.text = "How often an update learns from each completion.", .min = 1});
+  fields.field("mini_batches",
+               mini_batches,
+               {.text = "Updates that a rollout is cut into: it has so many times "
+                        "train_batch_size completions.",
+                .min = 1});
+  fields.field("prompts_at_once",
+               prompts_at_once,
+               {.text = "The most prompts of one length whose completions are made together. The "
+                        "ranks do not change which these are.",
+                .min = 1});
+  fields.field("rewards",
+               rewards,
+               {.text = "What is rewarded: [{\"type\": \"exact_match\", \"weight\": 1}, ...]; "
+                        "docs/rl.md has the types and their options.",
+                .required = true,
+                .type = "list of objects"});
+  fields.section("advantage", advantage, "How rewards become advantages.");
+  fields.section("loss", loss, "What the policy learns of advantages.");
+  fields.section("kl", kl, "The divergence from the reference.");
+  fields.section("critic", critic, "The critic of the estimators gae and dschat_gae.");
+  fields.field("reference",
+               reference,
+               {.text = "Run, checkpoint or folder of the reference.",
+                .default_text = "the policy as it began"});
+  fields.choice("truncated",
+                truncated,
+                kTruncated,
+                {.text = "Whether completions that reach max_new_tokens without an end are learned "
+                         "from (keep) or left out of the loss (mask)."});
+  fields.choice(
+      "parity",
+      parity,
+      kParities,
+      {.text = "measure: compare the log-probability of each token as it was sampled with "
+               "that of training, in every rollout. Off: where each rollout serves a "
+               "single update, no pass for it is needed."});
+  fields.field("parity_limit",
+               parity_limit,
+               {.text = "The largest difference of a log-probability; beyond it the run stops.",
+                .min = 0,
+                .above_min = true});
+  fields.choice("on_alarm",
+                on_alarm,
+                kOnAlarm,
+                {.text = "What is done where rollouts say that nothing can be learned any more; "
+                         "docs/rl.md has the alarms."});
+  fields.field("chat_template",
+               chat_template,
+               {.text = "File with a chat template in Jinja, or chatml.",
+                .default_text = "the one of the model's folder"});
+}
+
+Registry<RlAlgorithm>& rl_algorithms() {
+  static Registry<RlAlgorithm> registry("algorithm of reinforcement learning");
+  return registry;
+}
+
+Registry<RlAlgorithm>& rl_presets() {
+  static Registry<RlAlgorithm> registry("preset of reinforcement learning");
+  return registry;
+}
+
+namespace {
+
+/// Sets the values of the algorithm that `key` of the parameters names, where it names one.
+void settle(const json::Value& params,
+            const char* key,
+            const Registry<RlAlgorithm>& known,
+            RlOptions& options) {
+  const json::Value* const name = params.find(key);
+  if (name != nullptr && name->is_string() && known.has(name->as_string()))
+    known.get(name->as_string()).settle(options);
+}
+
+}  // namespace
+
+RlOptions read_rl_options(const json::Value& params,
+                          config::Problems& problems,
+                          config::Origins& origins) {
+  RlOptions options;
+  if (const json::Value* const name = params.find("algorithm"); name == nullptr || name->is_null())
+    rl_algorithms().get(options.algorithm).settle(options);
+  settle(params, "algorithm", rl_algorithms(), options);
+  settle(params, "preset", rl_presets(), options);
+  const std::string algorithm = options.algorithm;
+  config::read(params, options, problems, origins);
+  if (options.preset && origins.given("algorithm") && rl_presets().has(*options.preset)) {
+    problems.add(origins.place("algorithm"),
+                 "algorithm",
+                 fmt::format("algorithm and preset are both given, and the preset {} is {}",
+                             *options.preset,
+                             algorithm),
+                 "keep one of them");
+  }
+  return options;
+}
+
+}  // namespace tessera::tasks

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of reinforcement learning. An algorithm is a set of values for them: how rewards
+// become advantages, which loss follows from these, and where the divergence from the reference is
+// charged.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tessera/base/registry.h"
+#include "tessera/config/choices.h"
+#include "tessera/config/fields.h"
+#include "tessera/config/json.h"
+
+namespace tessera::tasks {
+
+/// `rl.advantage`: how rewards become advantages.
+struct RlAdvantage {
+  std::string estimator = "group";
+  std::string scale = "group";
+  std::string sum = "sum_then_normalize";
+  double epsilon = 1e-4;
+  double gamma = 1.0, lambda = 0.95;
+  bool whiten = false;
+  std::optional<double> clip_reward;
+  void describe(config::Fields& fields);
+};
+
+/// `rl.loss`: the loss of the policy, losses/policy.h.
+struct RlLoss {
+  std::string type = "grpo";
+  std::string ratio = "token";
+  double epsilon_low = 0.2, epsilon_high = 0.2;
+  std::optional<double> delta;
+  void describe(config::Fields& fields);
+};
+
+/// Where the divergence from the reference is charged.
+enum class KlPlace : std::uint8_t { Loss, Reward };
+constexpr auto kKlPlaces =
+    std::to_array<config::Named<KlPlace>>({{KlPlace::Loss, "loss"}, {KlPlace::Reward, "reward"}});
+
+/// `rl.kl`.
+struct RlKl {
+  double coefficient = 0.0;
+  std::string estimator = "k3";
+  KlPlace place = KlPlace::Loss;
+  void describe(config::Fields& fields);
+};
+
+/// `rl.critic`: the model that says what is to be expected, which GAE needs.
+struct RlCritic {
+  std::optional<std::string> from;
+  std::optional<double> lr;
+  double clip_range = 0.2;
+  void describe(config::Fields& fields);
+};
+
+/// What becomes of completions that reach the limit of tokens without an end.
+enum class Truncated : std::uint8_t { Keep, Mask };
+constexpr auto kTruncated =
+    std::to_array<config::Named<Truncated>>({{Truncated::Keep, "keep"}, {Truncated::Mask, "mask"}});
+
+/// What is done about the difference between the log-probabilities of generation and of training.
+enum class Parity : std::uint8_t { Off, Measure };
+constexpr auto kParities =
+    std::to_array<config::Named<Parity>>({{Parity::Off, "off"}, {Parity::Measure, "measure"}});
+
+/// What an alarm does (engine/rl/alarms.h).
+enum class OnAlarm : std::uint8_t { Warn, Stop };
+constexpr auto kOnAlarm =
+    std::to_array<config::Named<OnAlarm>>({{OnAlarm::Warn, "warn"}, {OnAlarm::Stop, "stop"}});
+
+/// The task's parameters.
+struct RlOptions {
+  std::string algorithm = "grpo";
+  std::optional<std::string> preset;
+  std::int64_t samples = 8;
+  std::int64_t max_new_tokens = 64;
+  double temperature = 1.0;
+  std::int64_t iterations = 1;
+  std::int64_t mini_batches = 1;
+  std::int64_t prompts_at_once = 8;
+  json::Value rewards;
+  RlAdvantage advantage;
+  RlLoss loss;
+  RlKl kl;
+  RlCritic critic;
+  std::optional<std::string> reference;
+  Truncated truncated = Truncated::Keep;
+  Parity parity = Parity::Measure;
+  double parity_limit = 0.1;
+  OnAlarm on_alarm = OnAlarm::Warn;
+  std::string chat_template;
+  void describe(config::Fields& fields);
+  /// Completions of a rollout, where an update takes `batch` of them.
+  [[nodiscard]] std::int64_t rollout_size(std::int64_t batch) const { return batch * mini_batches; }
+  /// Updates that learn from one rollout.
+  [[nodiscard]] std::int64_t updates() const { return iterations * mini_batches; }
+};
+
+/// An algorithm, or a preset: values of options, which a configuration may change one by one.
+struct RlAlgorithm {
+  std::string text;                    ///< what it is, for documentation
+  void (*settle)(RlOptions& options);  ///< sets what differs from the defaults of the options
+};
+/// Those of `rl.algorithm`. Adding one is one file in tasks/rl_algorithms/.
+Registry<RlAlgorithm>& rl_algorithms();
+/// Those of `rl.preset`: an algorithm as another program computes it.
+Registry<RlAlgorithm>& rl_presets();
+#define TESSERA_RL_ALGORITHM(key, name, ...)     \
+  static const bool tessera_rl_algorithm_##key = \
+      ::tessera::tasks::rl_algorithms().add(name, __VA_ARGS__)
+#define TESSERA_RL_PRESET(key, name, ...) \
+  static const bool tessera_rl_preset_##key = ::tessera::tasks::rl_presets().add(name, __VA_ARGS__)
+
+/// The options that `params` gives, over those of the algorithm or preset that it names.
+RlOptions read_rl_options(const json::Value& params,
+                          config::Problems& problems,
+                          config::Origins& origins);
+
+}  // namespace tessera::tasks

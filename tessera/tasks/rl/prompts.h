@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prompts, which a policy answers while it trains.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/config/json.h"
+#include "tessera/data/dataset.h"
+#include "tessera/tasks/conversation.h"
+#include "tessera/tasks/record_dataset.h"
+
+namespace tessera::tasks {
+
+struct Prompt {
+  std::vector<std::int32_t> ids;
+  std::string text;
+  json::Value record;
+  std::string place;  ///< "prompts.jsonl:12"
+};
+
+/// The prompt of a record: "prompt", a text or messages, or "messages", which a chat template makes
+/// the beginning of an answer of. Error{Data} for other records, and for messages that end with an
+/// answer.
+Prompt prompt_of(const data::Record& record,
+                 const ConversationTokenizer& conversations,
+                 const data::Tokenizer& tokenizer);
+
+struct PromptsOptions {
+  std::int64_t length = 0;   ///< T, of a prompt with its completion
+  std::int64_t longest = 0;  ///< of a prompt
+  std::int32_t pad_id = 0;
+  std::int64_t uses = 1;   ///< samples that each prompt stands for: completions, and their updates
+  bool reference = false;  ///< whether samples have "reference"
+};
+
+/// The samples of a policy: what a prompt and its completion are in a batch, and how many of them
+/// each prompt stands for. What completions consist of is known only once the policy has written
+/// them: read() gives a prompt without one. "input_ids" [T], int64; "labels" [T]: the token behind,
+/// where it belongs to the completion, else -100; "advantages" and "old" [T], fp64, at the same
+/// places: what the token is worth, and its log-probability under the policy that wrote it;
+/// "reference" [T]: the same under the reference. Threads: const methods from any thread.
+class Prompts final : public RecordDataset {
+ public:
+  explicit Prompts(PromptsOptions options) : options_(options) {}
+  void read_files(const std::vector<std::string>& files,
+                  const data::RecordOptions& how,
+                  const ConversationTokenizer& conversations,
+                  const data::Tokenizer& tokenizer,
+                  const std::function<void()>& poll);
+  [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
+
+  [[nodiscard]] std::string name() const override { return "prompts"; }
+  [[nodiscard]] std::int64_t size() const override { return count() * options_.uses; }
+  [[nodiscard]] std::vector<data::TensorSpec> tensors() const override;
+  void read(std::int64_t index, data::SampleWriter& out) const override;
+  [[nodiscard]] std::optional<std::int64_t> sequence_length() const override {
+    return options_.length;
+  }
+  [[nodiscard]] std::int64_t tokens() const override;
+  [[nodiscard]] std::string fingerprint() const override;
+
+  [[nodiscard]] std::int64_t count() const { return std::ssize(prompts_); }
+  [[nodiscard]] const Prompt& prompt(std::int64_t index) const {
+    return prompts_.at(static_cast<std::size_t>(index));
+  }
+  /// Prompts that leave no room for a completion.
+  [[nodiscard]] std::int64_t left_out() const { return left_out_; }
+
+ private:
+  PromptsOptions options_;
+  std::vector<Prompt> prompts_;
+  std::int64_t left_out_ = 0;
+};
+
+}  // namespace tessera::tasks

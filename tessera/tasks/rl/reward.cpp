@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/rl/reward.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::tasks {
+
+void CommandRewardOptions::describe(config::Fields& fields) {
+  fields.field("command",
+               command,
+               {.text = "The program and its words. It reads a line {\"id\", \"prompt\", "
+                        "\"completion\", \"ended\", \"record\"} for each completion and answers "
+                        "{\"id\", \"reward\"}.",
+                .required = true});
+  fields.field(
+      "timeout",
+      timeout,
+      {.text = "The longest wait for an answer.", .unit = "seconds", .min = 0, .above_min = true});
+  fields.field(
+      "restarts",
+      restarts,
+      {.text = "How often a program that ends or does not answer is started again.", .min = 0});
+}
+
+void ModelRewardOptions::describe(config::Fields& fields) {
+  fields.field(
+      "from",
+      from,
+      {.text = "Run of the task reward, checkpoint or folder of a sequence classifier with "
+               "one label.",
+       .required = true});
+}
+
+Registry<RuleRewardFactory>& rule_rewards() {
+  static Registry<RuleRewardFactory> registry("type of reward");
+  return registry;
+}
+
+namespace {
+
+constexpr const char* kCommand = "command";
+constexpr const char* kModel = "model";
+
+std::vector<std::string> types_of_rewards() {
+  std::vector<std::string> out = rule_rewards().names();
+  out.insert(out.end(), {kCommand, kModel});
+  std::ranges::sort(out);
+  return out;
+}
+
+/// A string of an object, which is taken out of it.
+std::optional<std::string> take_text(json::Value& from,
+                                     const char* key,
+                                     config::Problems& problems) {
+  json::Value* const found = from.find(key);
+  if (found == nullptr) return std::nullopt;
+  const json::Value value = std::move(*found);
+  std::erase_if(from.members(), [&](const auto& member) { return member.first == key; });
+  if (value.is_string()) return value.as_string();
+  problems.add(value.place,
+               key,
+               fmt::format("expected a string, found {}", value.type_name()),
+               "write it between quotes");
+  return std::nullopt;
+}
+
+RlReward read_reward(json::Value item, config::Problems& problems) {
+  RlReward out;
+  config::Origins origins;
+  const json::Place place = item.place;
+  const std::optional<std::string> type = take_text(item, "type", problems);
+  const std::vector<std::string> known = types_of_rewards();
+  if (!type || std::ranges::find(known, *type) == known.end()) {
+    problems.add(place,
+                 "type",
+                 type ? fmt::format("unknown type of reward \"{}\"", *type) : "type is missing",
+                 text::suggestion(type.value_or(""), known));
+    return out;
+  }
+  out.name = take_text(item, "name", problems).value_or(*type);
+  if (const json::Value* const weight = item.find("weight"); weight != nullptr) {
+    if (weight->is_number()) {
+      out.weight = weight->as_double();
+    } else {
+      problems.add(weight->place, "weight", "the weight is no number", "write 1.0, say");
+    }
+    std::erase_if(item.members(), [](const auto& member) { return member.first == "weight"; });
+  }
+  if (*type == kCommand) {
+    config::read(item, out.command.emplace(), problems, origins);
+    if (out.command->command.empty())
+      problems.add(place, "command", "the command is empty", "name a program and its words");
+  } else if (*type == kModel) {
+    config::read(item, out.model.emplace(), problems, origins);
+  } else {
+    out.rule = rule_rewards().get(*type)(item, problems, origins);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<RlReward> read_rewards(const json::Value& list, config::Problems& problems) {
+  std::vector<RlReward> out;
+  const std::vector<json::Value> items = list.is_object()  ? std::vector<json::Value>{list}
+                                         : list.is_array() ? list.items()
+                                                           : std::vector<json::Value>();
+  if (items.empty()) {
+    problems.add(
+        list.place,
+        "rewards",
+        "there is no reward",
+        "write [{\"type\": \"exact_match\"}], say; types: " + text::join(types_of_rewards(), ", "));
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    config::Problems own;
+    if (items[i].is_object()) {
+      out.push_back(read_reward(items[i], own));
+    } else {
+      own.add(items[i].place, "", "a reward is an object", "write {\"type\": \"exact_match\"}");
+    }
+    problems.adopt(own, fmt::format("rewards[{}]", i));
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const bool twice = std::any_of(
+        out.begin(), out.begin() + static_cast<std::ptrdiff_t>(i), [&](const RlReward& other) {
+          return other.name == out[i].name;
+        });
+    if (twice && !out[i].name.empty()) {
+      problems.add(list.place,
+                   "rewards",
+                   fmt::format("two rewards have the name {}", out[i].name),
+                   "give one of them another \"name\"");
+    }
+  }
+  return out;
+}
+
+std::string field_text(const Answer& answer, const std::string& field) {
+  const json::Value* const value = answer.record.find(field);
+  TESSERA_REQUIRE(
+      value != nullptr && (value->is_string() || value->is_number()),
+      Data,
+      fmt::format("{}: the record has no text or number \"{}\", which a reward compares "
+                  "completions with",
+                  answer.place,
+                  field),
+      "name the field in the reward's option \"field\"");
+  return value->is_string() ? value->as_string() : value->dump();
+}
+
+}  // namespace tessera::tasks

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/tasks/rl/rl.h"
+
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
+#include "tessera/tasks/preference_task.h"
+#include "tessera/tasks/rl/prompts.h"
+
+namespace tessera::tasks {
+namespace {
+
+PromptsOptions samples_of(const RlOptions& options, std::int64_t length, std::int32_t pad_id) {
+  return {.length = length,
+          .longest = length - options.max_new_tokens,
+          .pad_id = pad_id,
+          .uses = options.samples * options.iterations,
+          .reference = options.kl.coefficient > 0 && options.kl.place == KlPlace::Loss};
+}
+
+}  // namespace
+
+bool Rl::has_critic() const {
+  return options_.advantage.estimator == "gae" || options_.advantage.estimator == "dschat_gae";
+}
+
+json::Value Rl::objective_options(const data::DataOptions& /*data*/) const {
+  const RlLoss& loss = options_.loss;
+  json::Value out =
+      json::Value::object({{"type", json::Value::string(loss.type)},
+                           {"ratio", json::Value::string(loss.ratio)},
+                           {"epsilon_low", json::Value::number(loss.epsilon_low)},
+                           {"epsilon_high", json::Value::number(loss.epsilon_high)},
+                           {"temperature", json::Value::number(options_.temperature)},
+                           {"longest", json::Value::integer(options_.max_new_tokens)}});
+  if (loss.delta) out["delta"] = json::Value::number(*loss.delta);
+  if (has_reference() && options_.kl.place == KlPlace::Loss) {
+    out["kl_coefficient"] = json::Value::number(options_.kl.coefficient);
+    out["kl_estimator"] = json::Value::string(options_.kl.estimator);
+  }
+  return out;
+}
+
+std::vector<data::TensorSpec> Rl::tensors(std::int64_t sequence_length) const {
+  return Prompts(samples_of(options_, sequence_length, 0)).tensors();
+}
+
+ReadRecords Rl::reader(const DataRequest& request) const {
+  return [this, &request](const std::vector<std::string>& names, data::Split split) {
+    const PromptsOptions samples =
+        samples_of(options_, request.sequence_length, request.tokenizer.padding());
+    TESSERA_REQUIRE(samples.longest > 0,
+                    Config,
+                    fmt::format("completions of {} tokens leave no room for a prompt in "
+                                "data.sequence_length {}",
+                                options_.max_new_tokens,
+                                request.sequence_length),
+                    "raise data.sequence_length, or lower rl.max_new_tokens");
+    const auto chat = open_chat_template(options_.chat_template,
+                                         {request.model_folder, request.tokenizer_folder},
+                                         request.tokenizer);
+    auto out = std::make_unique<Prompts>(samples);
+    out->read_files(data::record_files(names, split),
+                    record_options(request.options, "{\"prompt\": \"...\", \"answer\": \"...\"}"),
+                    ConversationTokenizer(request.tokenizer, chat ? &*chat : nullptr),
+                    request.tokenizer,
+                    request.how.poll);
+    if (out->left_out() > 0) {
+      log::warn_once(fmt::format(
+          "{} of {} prompts are left out: they are longer than the {} tokens that completions of "
+          "rl.max_new_tokens leave in data.sequence_length",
+          text::with_commas(out->left_out()),
+          text::with_commas(out->stats().documents),
+          samples.longest));
+    }
+    return out;
+  };
+}
+
+const Rl* as_rl(const Task* task) {
+  return dynamic_cast<const Rl*>(task);
+}
+
+namespace {
+
+void check_rl(const RlOptions& options,
+              bool critic,
+              config::Problems& problems,
+              const config::Origins& origins) {
+  const auto wrong = [&](const char* key, std::string what, std::string fix) {
+    problems.add(origins.place(key), key, std::move(what), std::move(fix));
+  };
+  const std::string& estimator = options.advantage.estimator;
+  if ((estimator == "group" || estimator == "leave_one_out") && options.samples < 2) {
+    wrong("samples",
+          fmt::format("the estimator {} compares the completions of a prompt, and samples is {}",
+                      estimator,
+                      options.samples),
+          "set samples to 2 or more");
+  }
+  if (options.parity == Parity::Off && options.updates() > 1) {
+    wrong("parity",
+          "several updates learn from a rollout, so that a pass for the log-probabilities of its "
+          "policy is needed in any case",
+          "set parity to \"measure\"");
+  }
+  if (estimator == "dschat_gae" && options.kl.place != KlPlace::Reward) {
+    wrong("kl.place",
+          "dschat_gae charges the divergence in the rewards",
+          "set kl.place to \"reward\"");
+  }
+  for (const char* key : {"critic.from", "critic.lr", "critic.clip_range"}) {
+    if (critic || !origins.given(key)) continue;
+    wrong(key,
+          fmt::format("the estimator {} has no critic", estimator),
+          "remove it, or choose the algorithm ppo");
+  }
+  if (options.reference && options.kl.coefficient == 0) {
+    wrong("reference",
+          "a reference is named, and the divergence from it costs nothing",
+          "set kl.coefficient to 0.05, say, or remove it");
+  }
+}
+
+std::unique_ptr<Task> make_rl(const json::Value& params,
+                              config::Problems& problems,
+                              config::Origins& origins) {
+  RlOptions options = read_rl_options(params, problems, origins);
+  std::vector<RlReward> rewards;
+  if (!options.rewards.is_null()) rewards = read_rewards(options.rewards, problems);
+  auto out = std::make_unique<Rl>(std::move(options), std::move(rewards));
+  check_rl(out->options(), out->has_critic(), problems, origins);
+  return out;
+}
+
+TESSERA_TASK("rl", make_rl);
+
+}  // namespace
+}  // namespace tessera::tasks

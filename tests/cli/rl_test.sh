@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: slow multiprocess
+# timeout: 600
+# The example of reinforcement learning learns; the same bits on any ranks and after a kill; its ledger is replayed; three steps run
+# from one file.   usage: rl_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+tessera=$(realpath "${1:?usage: rl_test.sh PROGRAM}")
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
+mkdir -p "$TESSERA_CACHE"
+
+digits() {
+  [[ -e $box/digits.jsonl ]] || "$repository/examples/rlhf/make_digits.py" 512 >"$box/digits.jsonl"
+}
+train() { # train NAME RANKS KEY=VALUE...
+  local name=$1 ranks=$2
+  shift 2
+  timeout 200 "$tessera" train "$repository/examples/rlhf/grpo.json" -n "$ranks" --set "run.dir=$box/$name" \
+    --set "data.train=$box/digits.jsonl" --set run.threads_per_rank=1 "$@" >"$box/out" 2>"$box/err" ||
+    { cat "$box/out" "$box/err" && exit 1; }
+}
+rewarded() { # rewarded NAME: the mean reward of the last ten steps
+  python3 - "$box/$1/metrics.jsonl" <<'PY'
+import json, sys
+last = [line["terms"]["reward"] for line in map(json.loads, open(sys.argv[1]))][-10:]
+print(last)
+assert sum(last) / len(last) > 0.9, last
+PY
+}
+refuses() { # refuses WORDS COMMAND...
+  local words=$1
+  shift
+  if "$@" >"$box/out" 2>&1; then echo "accepted: $*" && exit 1; fi
+  expect "a refusal that says $words" says "$words" "$box/out"
+}
+learns() {
+  digits
+  train whole 1
+  expect "digits that are copied" rewarded whole
+  "$tessera" data "$repository/examples/rlhf/grpo.json" --set "data.train=$box/digits.jsonl" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  "$tessera" generate "$box/whole" --prompt "7=" --max-new-tokens 1 --temperature 0 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "the digit" says "7" "$box/out"
+  "$tessera" convert "$box/whole" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "a folder of a model that continues text" says "ForCausalLM" "$box/folder/config.json"
+}
+killed() {
+  digits
+  local short=(--set trainer.max_steps=16 --set checkpoint.every=3)
+  train one 1 "${short[@]}"
+  train two 2 "${short[@]}"
+  expect "equal runs on one rank and on two" "$tessera" compare "$box/one" "$box/two"
+  expect "equal ledgers" cmp "$box/one/rollouts.jsonl" "$box/two/rollouts.jsonl"
+  # Killed as soon as the ledger has some of a later rollout.
+  timeout -s KILL 200 "$tessera" train "$repository/examples/rlhf/grpo.json" -n 2 --set "run.dir=$box/torn" "${short[@]}" \
+    --set "data.train=$box/digits.jsonl" --set run.threads_per_rank=1 >/dev/null 2>&1 &
+  local job=$!
+  until [[ $(wc -l <"$box/torn/rollouts.jsonl" 2>/dev/null || echo 0) -ge 2200 ]]; do sleep 0.01; done
+  pkill -KILL -P "$job" || true
+  wait "$job" 2>/dev/null || true
+  train torn 1 "${short[@]}"
+  expect "equal runs after a kill" "$tessera" compare "$box/one" "$box/torn"
+  expect "equal ledgers after a kill" cmp "$box/one/rollouts.jsonl" "$box/torn/rollouts.jsonl"
+  "$tessera" rl replay "$box/torn" 14 >"$box/out" 2>"$box/err" || { cat "$box/out" "$box/err" && exit 1; }
+  expect "an update that was made again" says "step 14: equal" "$box/out"
+  python3 - "$box/torn/rollouts.jsonl" <<'PY'
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+next(line for line in lines if line["kind"] == "worth")["advantages"][0] = 3.5
+with open(sys.argv[1], "w") as out:
+    out.writelines(json.dumps(line) + "\n" for line in lines)
+PY
+  refuses "step 1: loss" "$tessera" rl replay "$box/torn" 1
+  refuses "not built yet: tessera rl why" "$tessera" rl why "$box/torn" 1
+  "$tessera" verify rl "$repository/examples/rlhf/grpo.json" --set "data.train=$box/digits.jsonl" --json >"$box/out" 2>"$box/err" ||
+    { cat "$box/out" "$box/err" && exit 1; }
+  expect "a small difference" python3 -c "
+import json
+told = json.load(open('$box/out'))
+assert told['tokens'] == 256 and told['largest'] < 1e-4 and told['clip_share'] == 0, told"
+}
+chat() {
+  digits
+  "$repository/examples/rlhf/make_pairs.py" "$repository/examples/data/shakespeare.txt" 40 >"$box/pairs.jsonl"
+  python3 - "$box/digits.jsonl" "$box/answers.jsonl" <<'PY'
+import json, sys
+with open(sys.argv[2], "w") as out:
+    for line in map(json.loads, open(sys.argv[1])):
+        out.write(json.dumps({"prompt": line["prompt"], "completion": line["answer"]}) + "\n")
+PY
+  cat >"$box/chat.json" <<JSON
+{
+  "dir": "$box/chat",
+  "common": {"data": {"sequence_length": 160}, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 4, "trainer": {"max_steps": 3},
+             "run": {"threads_per_rank": 1}},
+  "sft": {"model": {"family": "llama", "num_layers": 2, "hidden_size": 32, "num_heads": 2}, "data": {"train": "$box/answers.jsonl"}},
+  "reward": {"data": {"train": "$box/pairs.jsonl"}},
+  "rl": {"rl": {"max_new_tokens": 4}, "data": {"train": "$box/digits.jsonl"}}
+}
+JSON
+  timeout 200 "$tessera" rlhf "$box/chat.json" --set rl.trainer.max_steps=2 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "three steps" says "step 3 of 3: rl" "$box/out"
+  timeout 200 "$tessera" rlhf "$box/chat.json" -n 2 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "what is finished" says "1-sft is finished" "$box/out"
+  expect "the critic and the scores of the reward model" python3 -c "
+import json
+lines = [json.loads(line) for line in open('$box/chat/3-rl/metrics.jsonl')]
+assert [line['step'] for line in lines] == [1, 2, 3], lines
+assert all('critic_loss' in line['terms'] and 'kl_reference' in line['terms'] for line in lines), lines"
+  head -3 "$box/digits.jsonl" >"$box/few.jsonl"
+  "$tessera" prompt-eval "$box/chat/1-sft" "$box/chat/3-rl" --prompts "$box/few.jsonl" --reward "$box/chat/2-reward" \
+    --max-new-tokens 4 --html "$box/page.html" --json >"$box/out" 2>"$box/err" || { cat "$box/out" "$box/err" && exit 1; }
+  expect "both answers with their scores" python3 -c "
+import json
+lines = [json.loads(line) for line in open('$box/out')]
+assert len(lines) == 3 and all({'prompt', 'a', 'b', 'score_a', 'score_b'} == set(line) for line in lines), lines"
+  expect "a page" says "<th>$box/chat/3-rl</th>" "$box/page.html"
+  refuses "\"rl\" is " "$tessera" rlhf "$box/chat.json" --set rl=null
+}
+claim "a model learns by rewards to copy digits" learns
+claim "rollouts are the same on any ranks, after a kill, and when they are replayed" killed
+claim "fine-tuning, a reward model and reinforcement run from one file" chat
+claims_done

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// timeout: 600
+// Policies answer prompts and learn: the same on any ranks, after any stop, and what theory says.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "engine/rl_support.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/engine/rl/alarms.h"
+#include "tessera/engine/rl/plan.h"
+#include "tessera/engine/rl/replay.h"
+#include "tessera/planner/memory.h"
+
+namespace tessera::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Prompts of several lengths.
+std::string some_prompts() {
+  std::string out;
+  for (int i = 0; i < 12; ++i)
+    out += R"({"prompt": ")" +
+           std::string(static_cast<std::size_t>(1 + i % 3), static_cast<char>('a' + i)) +
+           R"(", "answer": "x"})" + "\n";
+  return out;
+}
+
+const char* const kLetters =
+    R"("rewards": [{"type": "regex", "pattern": "[@-~]"}, {"type": "length", "max": 3, "weight": 0.5}])";
+
+std::string options(const std::string& more) {
+  return std::string("{") + kLetters + R"(, "max_new_tokens": 4, "prompts_at_once": 2, )" + more +
+         "}";
+}
+
+const std::string kCases[] = {
+    options(R"("algorithm": "grpo", "samples": 4, "kl": {"coefficient": 0.05})"),
+    options(R"("algorithm": "rloo", "samples": 2, "iterations": 2, "temperature": 0.8)"),
+    options(R"("algorithm": "dapo", "samples": 4, "mini_batches": 2, "truncated": "mask")"),
+    options(R"("algorithm": "reinforce++", "samples": 1)"),
+    options(R"("algorithm": "ppo", "samples": 1, "iterations": 2, "critic": {"lr": 1e-3})"),
+    options(R"("preset": "dschat:ppo")")};
+
+TEST(Rl, IsTheSameOnAnyRanks) {
+  for (const std::string& rl : kCases) {
+    SCOPED_TRACE(rl);
+    const TinyRun run = reinforcing(some_prompts(), rl);
+    const Trace one = train(run, {.ranks = 1, .accumulation = 4, .stage = 0}, {.steps = 4});
+
+    expect_same_bits(one, train(run, {.ranks = 2, .accumulation = 2, .stage = 1}, {.steps = 4}));
+    expect_same_bits(one, train(run, {.ranks = 4, .accumulation = 1, .stage = 2}, {.steps = 4}));
+    expect_same_bits(one, train(run, {.ranks = 2, .accumulation = 2, .stage = 3}, {.steps = 4}));
+  }
+}
+
+std::vector<std::string> lines_of(const std::filesystem::path& file) {
+  std::vector<std::string> out;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);)
+    out.push_back(line);
+  return out;
+}
+
+/// The traces of the later steps of two trainings.
+void expect_same_end(const Trace& whole, const Trace& after) {
+  const auto from = whole.losses.size() - after.losses.size();
+  for (std::size_t i = 0; i < after.losses.size(); ++i) {
+    EXPECT_EQ(whole.losses[from + i], after.losses[i]);
+    EXPECT_EQ(whole.grad_norms[from + i], after.grad_norms[i]);
+    EXPECT_EQ(whole.metrics[from + i], after.metrics[i]);
+  }
+  EXPECT_EQ(whole.digest, after.digest);
+}
+
+TEST(Rl, GoesOnAfterAnyStep) {
+  for (const std::string& rl : kCases) {
+    SCOPED_TRACE(rl);
+    const TinyRun run = reinforcing(some_prompts(), rl);
+    const files::TempDir folder;
+    const Layout one{.ranks = 1, .accumulation = 4}, two{.ranks = 2, .accumulation = 2, .stage = 2};
+    const Trace whole = train(
+        run,
+        one,
+        {.steps = 5, .run_dir = folder.path(), .root = folder.path() / "c", .save_at = {1, 2, 3}});
+    const std::vector<std::string> ledger = lines_of(folder.path() / "rollouts.jsonl");
+    for (const std::filesystem::path& saved : checkpoint::list(folder.path() / "c")) {
+      const Trace after = train(run, two, {.steps = 5, .run_dir = folder.path(), .resume = saved});
+      expect_same_end(whole, after);
+      EXPECT_EQ(lines_of(folder.path() / "rollouts.jsonl"), ledger);
+    }
+  }
+}
+
+// As a kill in the middle of a rollout leaves it: some completions, and half of a line.
+TEST(Rl, GoesOnWithinARollout) {
+  const TinyRun run = reinforcing(some_prompts(), kCases[0]);
+  const files::TempDir folder;
+  const std::filesystem::path file = folder.path() / "rollouts.jsonl";
+  const Trace whole =
+      train(run,
+            {.ranks = 1, .accumulation = 4},
+            {.steps = 3, .run_dir = folder.path(), .root = folder.path() / "c", .save_at = {1}});
+  const std::vector<std::string> ledger = lines_of(file);
+  // 8 completions and what they were worth in each step; step 2 begins with line 16.
+  ASSERT_EQ(ledger.size(), 48U);
+  std::ofstream out(file);
+  for (std::size_t i = 0; i < 20; ++i)
+    out << ledger[i] << "\n";
+  out << ledger[20].substr(0, 30);
+  out.close();
+
+  const Trace after = train(
+      run,
+      {.ranks = 2, .accumulation = 2},
+      {.steps = 3, .run_dir = folder.path(), .resume = *checkpoint::newest(folder.path() / "c")});
+  expect_same_end(whole, after);
+  EXPECT_EQ(lines_of(file), ledger);
+}
+
+TEST(Rl, ReplaysAnUpdateToTheBit) {
+  for (const std::string& rl : {kCases[1], kCases[4]}) {
+    const TinyRun run = reinforcing(some_prompts(), rl);
+    const files::TempDir folder;
+    const Layout layout{.ranks = 1, .accumulation = 4};
+    const Trace whole = train(run,
+                              layout,
+                              {.steps = 4,
+                               .run_dir = folder.path(),
+                               .root = folder.path() / "checkpoints",
+                               .save_at = {2}});
+    planner::Plan plan = run.plan(layout);
+    const auto data = engine::open_data(plan, {});
+    engine::finish_plan(plan, *data);
+    const auto replayed = [&](std::int64_t step) {
+      std::vector<double> losses;
+      comm::run_threads(1, [&](comm::World& world) {
+        engine::rl::replay(plan, world, data, folder.path(), step, [&](const auto& one) {
+          losses.push_back(one.report.loss);
+        });
+      });
+      return losses;
+    };
+    EXPECT_EQ(replayed(4), std::vector<double>(whole.losses.begin() + 2, whole.losses.end()));
+    EXPECT_EQ(replayed(1), std::vector<double>(whole.losses.begin(), whole.losses.begin() + 1));
+    // A changed advantage is another update.
+    const std::filesystem::path file = folder.path() / "rollouts.jsonl";
+    std::string text = files::read(file);
+    const std::size_t at = text.find(R"("advantages":[)") + 14;
+    text.replace(at, text.find_first_of(",]", at) - at, "3.5");
+    files::write_atomic(file, text);
+    EXPECT_NE(replayed(1).front(), whole.losses.front());
+    // And one without a rollout is none.
+    std::ofstream(file) << "";
+    EXPECT_THROW(replayed(1), Error);
+  }
+}
+
+TEST(Rl, MeasuresWhetherTrainingFindsWhatWasSampled) {
+  const TinyRun run = reinforcing(some_prompts(), options(R"("samples": 2)"));
+  auto metrics = metrics_of(run, {.accumulation = 4}, 2);
+  EXPECT_LT(metrics["parity_max"].at(0), 1e-4);
+  EXPECT_LE(metrics["parity_mean"].at(0), metrics["parity_max"].at(0));
+  // The first update sees the policy that wrote: no ratio is clipped.
+  EXPECT_EQ(metrics["clip_share"].at(0), 0.0);
+
+  const TinyRun strict = reinforcing(
+      some_prompts(), options(R"("samples": 2, "temperature": 0.5, "parity_limit": 1e-30)"));
+  try {
+    (void)metrics_of(strict, {.accumulation = 4}, 1);
+    FAIL() << "a difference was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Numeric);
+    EXPECT_THAT(error.what(), HasSubstr("rl.parity_limit"));
+  }
+}
+
+TEST(Rl, RefusesWhatIsNotBuilt) {
+  const auto refusal = [](TinyRun run, const Layout& layout = {.accumulation = 4}) {
+    try {
+      planner::Plan plan = run.plan(layout);
+      engine::rl::settle_plan(plan);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const TinyRun run = reinforcing(some_prompts(), options(R"("samples": 2)"));
+  EXPECT_EQ(refusal(run), "");
+  EXPECT_THAT(refusal(run, {.ranks = 2, .accumulation = 4, .tensor = 2}),
+              HasSubstr("share layers"));
+  EXPECT_THAT(refusal(TinyRun(run).set("data.validation_fraction", "0.5")),
+              HasSubstr("validation"));
+  EXPECT_THAT(refusal(TinyRun(run).set("data.drop_last", "false")), HasSubstr("drop_last"));
+  EXPECT_THAT(refusal(reinforcing(some_prompts(), options(R"("samples": 3)"))),
+              HasSubstr("no whole number of groups"));
+}
+
+TEST(Rl, CountsTheMemoryOfAllModels) {
+  const auto beside = [](const std::string& more) {
+    planner::Plan plan = reinforcing(some_prompts(), options(more)).plan({.accumulation = 4});
+    const std::int64_t alone = planner::estimate_memory(plan).total();
+    engine::rl::settle_plan(plan);
+    EXPECT_EQ(planner::estimate_memory(plan).total(), alone + plan.beside);
+    EXPECT_EQ(planner::estimate_memory(plan).unknown, "");
+    EXPECT_THAT(plan.notes.back(), HasSubstr("beside the policy"));
+    return std::pair(plan.beside, plan.model.num_parameters);
+  };
+  const auto [plain, parameters] = beside(R"("samples": 2)");
+  // A reference is its weights; a critic has gradients and moments too.
+  EXPECT_EQ(beside(R"("samples": 2, "kl": {"coefficient": 0.1})").first - plain, 4 * parameters);
+  EXPECT_GT(beside(R"("algorithm": "ppo", "kl": {"coefficient": 0})").first - plain,
+            8 * parameters);
+  EXPECT_THROW(beside(R"("samples": 2, "reference": "/no/such/run", "kl": {"coefficient": 0.1})"),
+               Error);
+}
+
+TEST(RlAlarms, SayInWordsWhatIsWrong) {
+  const std::vector<std::string> texts = {"", "", "a \xC3\xA4 b"};
+  const auto names = [&](const engine::Metrics& metrics) {
+    std::vector<std::string> out;
+    for (const engine::rl::Alarm& alarm : engine::rl::alarms_of(metrics, texts))
+      out.push_back(alarm.name);
+    return out;
+  };
+  EXPECT_THAT(names({{"entropy", 1.0}, {"equal_groups", 0.2}}), testing::ElementsAre("empty"));
+  EXPECT_THAT(
+      names(
+          {{"entropy", 0.001}, {"equal_groups", 0.92}, {"truncated", 1.0}, {"kl_reference", 6.0}}),
+      testing::ElementsAre("equal_groups", "truncated", "empty", "collapsed", "far"));
+  EXPECT_THAT(engine::rl::alarms_of({{"equal_groups", 0.92}}, texts).front().what,
+              HasSubstr("equal in 92 % of groups: nothing is learned"));
+}
+
+// A bandit: one prompt, one token, and a reward of 1 for some of the tokens. Under a penalty of
+// `coefficient` times the divergence, the best policy is proportional to p_ref e^(r / coefficient).
+struct Bandit {
+  std::string name, rl;
+  double coefficient = 0.4;
+  double scale = 1.0;  ///< of the reward in the estimator's expectation
+  std::int64_t batch = 64;
+};
+
+TEST(Rl, FindsTheBestPolicyOfABandit) {
+  const std::string common =
+      R"("rewards": [{"type": "regex", "pattern": "[@-~]"}], "max_new_tokens": 1, )";
+  const std::vector<Bandit> bandits = {
+      // The mean has the completion itself in it, so that the reward counts 63/64.
+      {"grpo",
+       R"("algorithm": "dr_grpo", "samples": 64, "kl": {"coefficient": 0.4, "estimator": "k2"})",
+       0.4,
+       63.0 / 64},
+      {"rloo", R"("algorithm": "rloo", "samples": 64, "kl": {"coefficient": 0.4})"},
+      {"reinforce++",
+       R"("algorithm": "reinforce++", "advantage": {"whiten": false}, "kl": {"coefficient": 0.4})"},
+      {"ppo",
+       R"("algorithm": "ppo", "advantage": {"whiten": false}, "kl": {"coefficient": 0.4}, "critic": {"lr": 1e-2})"},
+      {"dschat",
+       R"("preset": "dschat:ppo", "advantage": {"lambda": 1}, "kl": {"coefficient": 0.4}, "critic": {"lr": 1e-2})"}};
+  for (const Bandit& bandit : bandits) {
+    SCOPED_TRACE(bandit.name);
+    std::string prompts;
+    for (int i = 0; i < 64; ++i)
+      prompts += "{\"prompt\": \"a\"}\n";
+    constexpr std::int64_t kSteps = 160, kLast = 60;
+    TinyRun run = reinforcing(prompts, "{" + common + bandit.rl + "}");
+    run.set("optimizer.params", R"({"lr": 5e-3, "weight_decay": 0})")
+        .set(
+            "scheduler",
+            R"({"type": "WarmupCosine", "params": {"warmup_num_steps": 5, "total_num_steps": 160, "min_lr": 1e-4}})")
+        .set("trainer.max_steps", "160");
+    auto metrics = metrics_of(run, {.accumulation = 1, .micro_batch = bandit.batch}, kSteps);
+    const std::vector<double>& rewards = metrics["reward"];
+    // 63 of 256 tokens, which are nearly equally probable at the beginning.
+    const double share = 63.0 / 256, weight = std::exp(bandit.scale / bandit.coefficient);
+    const double best = share * weight / (share * weight + 1 - share);
+    double mean = 0;
+    for (std::size_t i = kSteps - kLast; i < kSteps; ++i)
+      mean += rewards.at(i) / kLast;
+    EXPECT_NEAR(rewards.front(), share, 0.2);
+    EXPECT_NEAR(mean, best, 0.05);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test

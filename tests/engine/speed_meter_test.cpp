@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/speed_meter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/files.h"
+
+namespace tessera::engine {
+namespace {
+
+TEST(Speed, IsAShareOfThePeak) {
+  const Speed speed{.flops = 3e12, .peak = 4e12};
+
+  EXPECT_EQ(speed.text(2.0), "1.5 TFLOP/s (MFU 38%)");
+  EXPECT_EQ(speed.text(0.0), "");
+  EXPECT_EQ(Speed().text(1.0), "");
+}
+
+TEST(Speed, IsReadFromARunFolderThatHasIt) {
+  const files::TempDir dir;
+  EXPECT_FALSE(read_speed(dir.path()).has_value());
+
+  files::write_atomic(dir.path() / "speed.json", R"({"flops_per_step":8,"peak_flops_per_s":16})");
+  const auto speed = read_speed(dir.path());
+  ASSERT_TRUE(speed.has_value());
+  EXPECT_EQ(speed->flops, 8.0);
+  EXPECT_EQ(speed->peak, 16.0);
+
+  files::write_atomic(dir.path() / "speed.json", "{\"flops_per");
+  EXPECT_FALSE(read_speed(dir.path()).has_value());
+}
+
+}  // namespace
+}  // namespace tessera::engine

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// The task rl: its options, its prompts, and rewards by rules and programs.
+#include "tessera/tasks/rl/rl.h"
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tasks/tasks_support.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/tasks/rl/prompts.h"
+#include "tessera/tasks/rl/reward_command.h"
+
+namespace tessera::tasks {
+namespace {
+
+using test::error_of;
+using test::Ids;
+using test::open;
+using test::task_of;
+using test::values;
+using ::testing::HasSubstr;
+
+const char* const kReward = R"("rewards": [{"type": "exact_match"}])";
+
+std::string params(const std::string& more = "") {
+  return std::string("{") + kReward + ", \"max_new_tokens\": 4" + (more.empty() ? "" : ", ") +
+         more + "}";
+}
+
+const RlOptions& options_of(const Task& task) {
+  return as_rl(&task)->options();
+}
+
+class RlPrompts : public test::RecordTest {};
+
+TEST_F(RlPrompts, StandForTheirCompletionsAndUpdates) {
+  const auto task = task_of("rl", params(R"("samples": 3, "iterations": 2)"));
+  const data::Datasets data =
+      open(*task, options("{\"prompt\": \"ab\", \"answer\": \"c\"}\n{\"prompt\": \"d\"}\n"), 8);
+
+  EXPECT_EQ(data.train->size(), 2 * 3 * 2);
+  EXPECT_EQ(values(*data.train, 5, "input_ids"), (Ids{'a', 'b', 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(values(*data.train, 6, "input_ids"), (Ids{'d', 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(values(*data.train, 0, "labels"), Ids(8, -100));
+  const auto& prompts = dynamic_cast<const Prompts&>(*data.train);
+  EXPECT_EQ(prompts.prompt(0).record.find("answer")->as_string(), "c");
+  EXPECT_THAT(prompts.prompt(1).place, HasSubstr(":2"));
+}
+
+TEST_F(RlPrompts, OfMessagesAskForAnAnswer) {
+  const auto task = task_of("rl", params(R"("chat_template": "chatml")"));
+  const data::Datasets data =
+      open(*task, options(R"({"messages": [{"role": "user", "content": "hi"}]})"), 200);
+
+  EXPECT_THAT(dynamic_cast<const Prompts&>(*data.train).prompt(0).text,
+              testing::EndsWith("<|im_start|>assistant\n"));
+  EXPECT_THAT(refusal_of("rl",
+                         R"({"messages": [{"role": "assistant", "content": "hi"}]})",
+                         200,
+                         params(R"("chat_template": "chatml")"))
+                  .what(),
+              HasSubstr("ends with an answer"));
+}
+
+TEST_F(RlPrompts, ThatLeaveNoRoomAreLeftOut) {
+  const auto task = task_of("rl", params());
+  const data::Datasets data =
+      open(*task, options("{\"prompt\": \"abcde\"}\n{\"prompt\": \"abcd\"}\n"), 8);
+
+  EXPECT_EQ(dynamic_cast<const Prompts&>(*data.train).count(), 1);
+  EXPECT_EQ(dynamic_cast<const Prompts&>(*data.train).left_out(), 1);
+  EXPECT_THAT(refusal_of("rl", R"({"prompt": "a"})", 4, params()).what(),
+              HasSubstr("no room for a prompt"));
+}
+
+TEST(RlOptionsOf, AnAlgorithmAreItsOwnAndCanBeChanged) {
+  const RlOptions grpo = options_of(*task_of("rl", params()));
+  EXPECT_EQ(grpo.advantage.estimator, "group");
+  EXPECT_EQ(grpo.loss.type, "grpo");
+
+  const RlOptions rloo = options_of(*task_of("rl", params(R"("algorithm": "rloo", "samples": 4)")));
+  EXPECT_EQ(rloo.advantage.estimator, "leave_one_out");
+  EXPECT_EQ(rloo.loss.ratio, "sum");
+  EXPECT_EQ(rloo.kl.place, KlPlace::Reward);
+  EXPECT_EQ(rloo.samples, 4);
+
+  const RlOptions chat = options_of(*task_of("rl", params(R"("preset": "dschat:ppo")")));
+  EXPECT_EQ(chat.advantage.estimator, "dschat_gae");
+  EXPECT_EQ(chat.advantage.clip_reward, 5.0);
+  EXPECT_EQ(chat.kl.coefficient, 0.1);
+  EXPECT_FALSE(chat.advantage.whiten);
+}
+
+TEST(RlOptionsOf, AreRefusedWhereTheyContradictEachOther) {
+  const auto refusal = [](const std::string& more) {
+    return std::string(error_of([&] { (void)task_of("rl", params(more)); }).what());
+  };
+  EXPECT_THAT(refusal(R"("samples": 1)"), HasSubstr("compares the completions of a prompt"));
+  EXPECT_THAT(refusal(R"("algorithm": "grpoo")"), HasSubstr("grpo"));
+  EXPECT_THAT(refusal(R"("preset": "trl:grpo", "algorithm": "ppo")"), HasSubstr("both given"));
+  EXPECT_THAT(refusal(R"("critic": {"lr": 1e-5})"), HasSubstr("has no critic"));
+  EXPECT_THAT(refusal(R"("reference": "runs/a")"), HasSubstr("costs nothing"));
+  EXPECT_THAT(refusal(R"("parity": "off", "iterations": 2)"), HasSubstr("pass"));
+}
+
+TEST(RlRewards, AreReadWithTheirPlaces) {
+  const auto refusal = [](const std::string& rewards) {
+    return std::string(
+        error_of([&] { (void)task_of("rl", "{\"rewards\": " + rewards + "}"); }).text());
+  };
+  EXPECT_THAT(refusal("[]"), HasSubstr("there is no reward"));
+  EXPECT_THAT(refusal(R"([{"type": "exact"}])"), HasSubstr("exact_match"));
+  EXPECT_THAT(refusal(R"([{"weight": 2}])"), HasSubstr("type is missing"));
+  EXPECT_THAT(refusal(R"([{"type": "regex", "pattern": "("}])"), HasSubstr("rewards[0].pattern"));
+  EXPECT_THAT(refusal(R"([{"type": "command", "command": []}])"), HasSubstr("empty"));
+  EXPECT_THAT(refusal(R"([{"type": "exact_match"}, {"type": "exact_match"}])"),
+              HasSubstr("two rewards"));
+}
+
+/// The reward of a completion by the rule that `rule` describes.
+double reward(const std::string& rule,
+              const std::string& text,
+              const std::string& record = "{}",
+              std::int64_t tokens = 0) {
+  config::Problems problems;
+  const std::vector<RlReward> rewards = read_rewards(json::parse(rule, "rule"), problems);
+  problems.raise();
+  const json::Value value = json::parse(record, "record");
+  return rewards.at(0).rule->of({.record = value,
+                                 .place = "prompts.jsonl:7",
+                                 .prompt = "",
+                                 .text = text,
+                                 .tokens = tokens,
+                                 .ended = true});
+}
+
+TEST(RlRewards, ByRules) {
+  EXPECT_EQ(reward(R"({"type": "exact_match"})", " 42\n", R"({"answer": 42})"), 1.0);
+  EXPECT_EQ(reward(R"({"type": "exact_match"})", "Yes", R"({"answer": "yes"})"), 0.0);
+  EXPECT_EQ(
+      reward(R"({"type": "exact_match", "ignore_case": true})", "Yes", R"({"answer": "yes"})"),
+      1.0);
+  EXPECT_EQ(reward(R"({"type": "prefix_match"})", "12x4", R"({"answer": "1234"})"), 0.5);
+  EXPECT_EQ(reward(R"({"type": "prefix_match"})", "1", R"({"answer": "1234"})"), 0.25);
+
+  const char* const number = R"({"type": "number"})";
+  EXPECT_EQ(reward(number, "so #### 1 or #### $1,234.", R"({"answer": "it is\n#### 1234"})"), 1.0);
+  EXPECT_EQ(reward(number, "1234", R"({"answer": 1234})"), 0.0);
+  EXPECT_EQ(reward(number, "#### -5", R"({"answer": -5})"), 1.0);
+  EXPECT_EQ(reward(number, "#### 1e5 or five", R"({"answer": 5})"), 0.0);
+  EXPECT_EQ(reward(R"({"type": "number", "tolerance": 0.1})", "#### 3.1", R"({"answer": "3.14"})"),
+            1.0);
+
+  EXPECT_EQ(reward(R"({"type": "regex", "pattern": "^a+$"})", "aaa"), 1.0);
+  EXPECT_EQ(reward(R"({"type": "regex", "pattern": "^a+$"})", "aab"), 0.0);
+
+  EXPECT_EQ(reward(R"({"type": "length", "min": 2, "max": 3})", "", "{}", 3), 1.0);
+  EXPECT_EQ(reward(R"({"type": "length", "min": 2, "max": 3})", "", "{}", 4), 0.0);
+  // Yu et al. 2025, eq. 13: 0 up to max - buffer, -1 from max on.
+  const char* const overlong = R"({"type": "overlong", "max": 20, "buffer": 4})";
+  EXPECT_EQ(reward(overlong, "", "{}", 16), 0.0);
+  EXPECT_EQ(reward(overlong, "", "{}", 17), -0.25);
+  EXPECT_EQ(reward(overlong, "", "{}", 25), -1.0);
+
+  const char* const format = R"({"type": "format", "parts": ["<a>", "</a>", "<b>"]})";
+  EXPECT_EQ(reward(format, "<a>x</a> <b>"), 1.0);
+  EXPECT_EQ(reward(format, "<b><a>x</a>"), 0.0);
+  EXPECT_EQ(reward(format, "<a>x</a><a><b>"), 0.0);
+}
+
+TEST(RlRewards, NameTheRecordThatLacksTheAnswer) {
+  EXPECT_THAT(error_of([] { (void)reward(R"({"type": "exact_match"})", "a"); }).what(),
+              HasSubstr("prompts.jsonl:7: the record has no text or number \"answer\""));
+}
+
+// A text on which a search goes on for ever has no match.
+TEST(RlRewards, SearchForALimitedTime) {
+  EXPECT_EQ(
+      reward(R"({"type": "regex", "pattern": "^(a|aa|aaa)+$"})", std::string(5000, 'a') + "b"),
+      0.0);
+}
+
+class RlCommand : public ::testing::Test {
+ protected:
+  /// The rewards of three completions "x", "xx" and "xxx" by a program of Python.
+  std::vector<double> rewards(const std::string& program,
+                              double timeout = 20,
+                              std::int64_t restarts = 0) {
+    CommandRewardOptions options;
+    options.command = {"python3", folder_.write("judge.py", program), folder_.write("mark", "")};
+    options.timeout = timeout;
+    options.restarts = restarts;
+    RewardCommand command(options);
+    const json::Value record = json::parse(R"({"answer": "xx"})", "record");
+    std::vector<Answer> answers;
+    for (const char* text : {"x", "xx", "xxx"})
+      answers.push_back({.record = record, .place = "p.jsonl:3", .prompt = "?", .text = text});
+    return command.of(answers);
+  }
+  test::Folder folder_;
+};
+
+TEST_F(RlCommand, RewardsInAnyOrder) {
+  const std::vector<double> out = rewards(R"(
+import json, sys
+lines = [json.loads(sys.stdin.readline()) for _ in range(3)]
+for line in reversed(lines):
+    equal = line["completion"] == line["record"]["answer"]
+    print(json.dumps({"id": line["id"], "reward": 1.5 if equal else None if line["id"] == 2 else 0}), flush=True)
+)");
+  ASSERT_EQ(out.size(), 3U);
+  EXPECT_EQ(out[0], 0.0);
+  EXPECT_EQ(out[1], 1.5);
+  EXPECT_TRUE(std::isnan(out[2]));
+}
+
+TEST_F(RlCommand, IsStartedAgainWithWhatIsOpen) {
+  // It dies after its first answer, and the second one begins where it stopped.
+  const std::vector<double> out = rewards(R"(
+import json, os, sys
+mark = sys.argv[1]
+first = os.path.getsize(mark) == 0
+open(mark, "a").write("x")
+for line in sys.stdin:
+    value = json.loads(line)
+    print(json.dumps({"id": value["id"], "reward": value["id"] + (0 if first else 10)}), flush=True)
+    if first: sys.exit(3)
+)",
+                                          20,
+                                          1);
+  EXPECT_EQ(out, (std::vector<double>{0, 11, 12}));
+}
+
+TEST_F(RlCommand, ThatFailsIsNamedWithTheRecord) {
+  const auto failure = [&](const std::string& program, double timeout = 20) {
+    const Error error = error_of([&] { (void)rewards(program, timeout); });
+    return error;
+  };
+  const Error dead = failure("import sys; sys.exit(3)");
+  EXPECT_EQ(dead.kind(), Error::Kind::Environment);
+  EXPECT_THAT(dead.what(), HasSubstr("python3"));
+  EXPECT_THAT(dead.what(), HasSubstr("p.jsonl:3"));
+  EXPECT_THAT(failure("import time; time.sleep(60)", 0.3).what(), HasSubstr("no answer for"));
+  const Error wrong = failure(R"(print('{"id": 7, "reward": 1}', flush=True); input())");
+  EXPECT_EQ(wrong.kind(), Error::Kind::Data);
+  EXPECT_THAT(failure(R"(print('hello', flush=True); input())").what(), HasSubstr("hello"));
+
+  CommandRewardOptions nothing;
+  nothing.command = {"/no/such/program"};
+  const json::Value record = json::Value::object();
+  const std::vector<Answer> answers = {{.record = record, .place = "p", .prompt = "", .text = ""}};
+  EXPECT_THAT(error_of([&] { (void)RewardCommand(nothing).of(answers); }).what(),
+              HasSubstr("/no/such/program"));
+}
+
+}  // namespace
+}  // namespace tessera::tasks
