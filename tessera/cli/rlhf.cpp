@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera rlhf: supervised fine-tuning, a reward model and reinforcement learning, one after the
-// other from one file.
+// other, from one file.
 #include <array>
 #include <filesystem>
 #include <optional>
@@ -60,7 +60,7 @@ struct RlhfStep {
 constexpr std::array<RlhfStep, 3> kRlhfSteps = {
     {{"sft", "sft", "1-sft"}, {"reward", "reward", "2-reward"}, {"rl", "rl", "3-rl"}}};
 
-/// `more` over `base`, object by object.
+/// Returns `base` with the members of `more`, which take precedence, merged object by object.
 json::Value merged_over(json::Value base, const json::Value& more) {
   if (!base.is_object() || !more.is_object()) return more;
   for (const auto& [key, value] : more.members()) {
@@ -111,8 +111,8 @@ void set_unless_given(json::Value& source, const char* path, json::Value value) 
   planner::set_key(source, path, std::move(value), "tessera rlhf");
 }
 
-/// The configuration of a step: what is common, its own keys, and what follows from the steps
-/// before it.
+/// Returns the configuration of a step: the common keys, its own keys, and those that follow from
+/// the earlier steps.
 json::Value config_of_step(const json::Value& source, std::size_t number) {
   const RlhfStep& step = kRlhfSteps[number];
   const std::filesystem::path dir = source.find("dir")->as_string();
@@ -123,7 +123,7 @@ json::Value config_of_step(const json::Value& source, std::size_t number) {
       out, "run.dir", json::Value::string((dir / step.folder).string()), "tessera rlhf");
   set_unless_given(out, "task", json::Value::string(step.task));
   if (number == 0) return out;
-  // Where the model of the first step begins is not where the others do.
+  // The first step starts from another model than the others.
   const json::Value* const own = source.find(step.name)->find("model");
   if (own == nullptr || own->find("from") == nullptr) {
     json::Value model =
@@ -143,7 +143,7 @@ json::Value config_of_step(const json::Value& source, std::size_t number) {
     planner::set_key(out, "rl.preset", json::Value::string("dschat:ppo"), "tessera rlhf");
   const json::Value* const named =
       out.find("rl")->find(preset != nullptr || algorithm == nullptr ? "preset" : "algorithm");
-  // DeepSpeed-Chat's critic begins as the reward model.
+  // DeepSpeed-Chat's critic starts from the reward model.
   if (named->is_string() && named->as_string().ends_with("ppo"))
     set_unless_given(out, "rl.critic.from", json::Value::string(judge));
   return out;

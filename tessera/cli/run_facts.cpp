@@ -144,7 +144,7 @@ void add_time(Facts& facts, const Totals& totals) {
                    json::Value::number(share(totals.comm_s) / 100.0)});
 }
 
-/// Of runs that were long enough to be measured.
+/// Adds the speed of runs that were long enough to be measured.
 void add_speed(Facts& facts, const Totals& totals, const fs::path& run) {
   const auto speed = engine::read_speed(run);
   if (!speed || totals.steps == 0 || totals.seconds <= 0.0 || speed->peak <= 0.0) return;

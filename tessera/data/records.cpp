@@ -66,7 +66,7 @@ const RecordFormat* format_by_name(const std::string& name) {
 
 const RecordFormat& format_of(const std::string& name, std::string_view bytes) {
   if (const RecordFormat* const known = format_by_name(name)) return *known;
-  // The content says it where the name does not.
+  // The content decides if the name does not.
   if (bytes.starts_with("ARROW1") || bytes.starts_with(std::string_view("\xff\xff\xff\xff", 4)))
     return record_formats().get("arrow");
   const std::size_t first = without_bom(bytes).find_first_not_of(kBlank);

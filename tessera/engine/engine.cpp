@@ -117,7 +117,7 @@ StepReport Engine::train_step() {
   report.loss = result.loss;
   report.metrics = result.metrics;
   if (experience_ != nullptr) {
-    report.save_s += leave_save_behind();  // where the step was skipped, it is still under way
+    report.save_s += leave_save_behind();  // if the step was skipped, the save is still under way
     experience_->learn(report.metrics);
   }
   report.lr = result.lr;

@@ -86,11 +86,12 @@ class Engine {
   /// Reads the tensors that make_reference() stored. Returns whether they existed, the same on
   /// every rank.
   bool read_reference(const std::filesystem::path& kept);
-  /// Of a training that makes what it learns from: call it once the weights are there, before the
-  /// first step. `run_dir`: where that is kept for a run that goes on; empty: nowhere.
+  /// For trainings that generate their own data (experience.h): call it when the weights are set,
+  /// before the first step. `run_dir`: where the data is kept for a resumed run; empty: nowhere.
   void begin_experience(const std::filesystem::path& run_dir = {},
                         Keeping keeping = Keeping::Append);
-  /// One update on the next global batch of the data. Errors: those of TrainState::step().
+  /// Makes one update on the next global batch of the data. Throws the errors of
+  /// TrainState::step().
   StepReport train_step();
   /// Computes the mean loss over the first `eval.batches` batches of `eval.micro_batch` validation
   /// samples; the same bits for any layout. Error{Config} without validation data.
@@ -146,7 +147,7 @@ class Engine {
   [[nodiscard]] std::int64_t evaluated_samples() const;
   StepExtras extras(StepReport& report);
   double leave_save_behind();
-  /// This rank's part of a checkpoint, until release_pieces().
+  /// Returns this rank's part of a checkpoint, valid until release_pieces().
   std::vector<checkpoint::PieceBytes> pieces();
   void release_pieces();
   /// Calls `work` with the weights that eval.weights names.
@@ -160,7 +161,7 @@ class Engine {
   data::SampleOrder order_;
   data::BatchPlan batches_;
   TrainState state_;
-  std::unique_ptr<Experience> experience_;  ///< nullptr: the data has what is learned
+  std::unique_ptr<Experience> experience_;  ///< nullptr: the dataset contains the data
   std::int64_t samples_ = 0, tokens_ = 0;
   double clock_ = 0.0;  ///< start time of the step
   double paused_at_ = 0.0;

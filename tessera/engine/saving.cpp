@@ -63,8 +63,8 @@ class ShowsLife {
   std::thread thread_;  ///< last member, because it uses the others
 };
 
-/// A checkpoint::CopyOut. Copies each span into a block of its own: the sizes recur with every
-/// save, so the caching allocator reuses the blocks and the kernel maps no new pages.
+/// A checkpoint::CopyOut. Copies each span into its own block: the sizes recur with every save, so
+/// the caching allocator reuses the blocks and the kernel maps no new pages.
 std::shared_ptr<const void> copy_out(std::vector<std::span<const std::byte>>& spans) {
   constexpr std::int64_t kGrain = std::int64_t{1} << 20;
   const memory::ScopedTag tag(memory::Tag::Optimizer);

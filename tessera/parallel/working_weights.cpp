@@ -15,7 +15,7 @@
 namespace tessera::parallel {
 namespace {
 
-/// A tensor on the device of the world whose storage has no memory yet.
+/// Creates a tensor on the world's device whose storage has no memory yet.
 at::Tensor hollow(std::int64_t numel, DType dtype, comm::World& world) {
   static std::byte nothing;
   const c10::Device device = device_of(world);

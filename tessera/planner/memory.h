@@ -10,9 +10,9 @@
 
 namespace tessera::planner {
 
-/// Bytes of one rank, of the stage that needs most. Parameters, gradients and optimizer are those
-/// of the flat buffers that a run makes; activations are what the model's blocks ask for on meta
-/// tensors and a few percent more; other is what a process has anyhow, and Plan::beside.
+/// Bytes of one rank, on the stage that needs most. Parameters, gradients and optimizer are those
+/// of the flat buffers of a run; activations are measured by running the model's blocks on meta
+/// tensors, plus a few percent; other is the base memory of a process and Plan::beside.
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
   /// Bytes shared by gradients and activations: with one micro-batch per step, gradient sums reuse

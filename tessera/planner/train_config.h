@@ -225,9 +225,9 @@ struct Plan {
   std::vector<std::string>
       notes;  ///< notes for the user, shown once: keys without an effect, oversubscribed cores
   bool quiet = false;
-  /// Bytes of a rank for what stands beside the model in training: other models, caches.
+  /// Bytes per rank that a training needs besides its model: for other models and caches.
   std::int64_t beside = 0;
-  /// What is known of the memory that the model's blocks need (activations.h).
+  /// Measured memory needs of the model's blocks (activations.h).
   std::shared_ptr<ProbeCache> probes = make_probe_cache();
   /// The mesh of the ranks.
   [[nodiscard]] mesh::Mesh mesh() const;

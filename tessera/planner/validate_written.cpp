@@ -149,7 +149,7 @@ void check_offload(Written& written) {
   const int stage = written.stage();
   const auto device = [&](const char* block) {
     const std::string name = written.word(fmt::format("zero_optimization.{}.device", block));
-    // A disk is refused for any stage: that is told by itself.
+    // A disk is refused in any stage; another check reports it.
     return name == "none" || name == "nvme" ? "" : name;
   };
   const std::string param = device("offload_param"), optimizer = device("offload_optimizer");

@@ -239,7 +239,7 @@ class Explainer {
     }
   }
 
-  // Blocks that are switched off as a whole, of which nothing else is told.
+  // Explains sections that are disabled as a whole, without their keys.
   void add_idle_blocks() {
     if (!draft_.written.is_object()) return;
     for (const auto& [key, value] : draft_.written.members()) {

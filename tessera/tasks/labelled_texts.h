@@ -29,9 +29,9 @@ enum class LabelKind : std::uint8_t {
 /// uses.
 struct TextFields {
   std::string text, pair, label;
-  HistoryOptions history;  ///< in front of the text
-  /// The options text_field, text_pair_field, label_field and of the history; `label_text` says
-  /// what a label is.
+  HistoryOptions history;  ///< put before the text
+  /// Describes the options text_field, text_pair_field, label_field and those of the history;
+  /// `label_text` documents the label.
   void describe(config::Fields& fields, const char* label_text);
 };
 
@@ -106,7 +106,7 @@ class LabelledTexts final : public RecordDataset {
     std::int64_t label = 0;           ///< for LabelKind::Class
     std::vector<float> numbers;       ///< for the other kinds
   };
-  /// Whether two texts, the second perhaps empty, are no longer than a sample.
+  /// Returns whether two texts, the second perhaps empty, fit into a sample.
   [[nodiscard]] bool fits(const data::Tokenizer& tokenizer,
                           const std::string& text,
                           const std::string& pair) const;

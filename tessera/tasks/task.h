@@ -59,9 +59,10 @@ class Task {
     return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},
             {.name = "labels", .dtype = DType::I64, .shape = {sequence_length}}};
   }
-  /// Whether the model writes what it learns while it trains, so that the data has no labels.
+  /// Whether the model generates the data that it learns from during training, so that the data has
+  /// no labels.
   [[nodiscard]] virtual bool writes_answers() const { return false; }
-  /// Whether the data consists of records, so that data.map and data.on_bad_record have a meaning.
+  /// True if the data consists of records, so that data.map and data.on_bad_record apply.
   [[nodiscard]] virtual bool reads_records() const { return false; }
   /// The kinds of records that data.format may name.
   [[nodiscard]] virtual std::vector<std::string> formats() const { return {}; }

@@ -35,10 +35,9 @@ struct PipelineParts {
 /// the part after `where`.
 PipelineParts read_parts(const json& root, const std::string& where);
 
-/// Normalizer, pre-tokenizer, model, post-processor, decoder and added tokens of one file. What its
-/// sections `truncation` and `padding` say depends on the use of a text, so that transformers does
-/// it only where it is asked to; here encode_limited() does. Threads: const methods from any
-/// thread.
+/// Normalizer, pre-tokenizer, model, post-processor, decoder and added tokens of one file. The
+/// sections `truncation` and `padding` are applied only by encode_limited(), because they depend on
+/// the use of a text, as in transformers. Const methods can be called from any thread.
 class Pipeline {
  public:
   /// Throws Error{Format} with `where` for two added tokens with the same id.
@@ -52,8 +51,9 @@ class Pipeline {
   [[nodiscard]] Encoding encode_pair(std::string_view first,
                                      std::string_view second,
                                      bool special = true) const;
-  /// The same with what the sections `truncation` and `padding` say, as the tokenizers library's
-  /// encode() gives one text or one pair. Error{Data} where the text that may be cut is too short.
+  /// As encode(), with the sections `truncation` and `padding` applied as in the tokenizers
+  /// library's encode() of one text or one pair. Throws Error{Data} if the text to truncate is too
+  /// short.
   struct Limited {
     Encoding encoding;
     std::vector<std::uint8_t> attention_mask;  ///< 0 at padding
@@ -62,9 +62,9 @@ class Pipeline {
   [[nodiscard]] Limited encode_pair_limited(std::string_view first,
                                             std::string_view second,
                                             bool special = true) const;
-  /// Appends the ids that the model and the added tokens give, without the post-processor's.
-  /// Special tokens in the text are ordinary text unless `special`. The fast way: words are
-  /// looked up in a cache of the calling thread (2 MiB), and no offsets are kept.
+  /// Appends the ids from the model and the added tokens, without the post-processor's. Special
+  /// tokens in the text are ordinary text unless `special`. Fast: words are looked up in a cache of
+  /// the calling thread (2 MiB), and no offsets are kept.
   void encode_ids(std::string_view text, std::vector<std::int32_t>& out, bool special) const;
   /// Skips ids without a token, and special tokens if `skip_special`.
   [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids,

@@ -56,12 +56,12 @@ TokenizerFile read_ranks(const fs::path& path) {
   TokenizerFile out;
   out.parts = read_tiktoken(path, settings);
   out.spelling = Spelling::ByteCharacters;
-  // The name says how text is cut.
+  // The name determines how text is split, so it is part of the content.
   out.content = path.filename().string() + read_small_file(path) + settings.all();
   return out;
 }
 
-/// Sentencepiece's, or ranks under that name, as Llama 3 has them.
+/// Reads a sentencepiece model, or a file of ranks with this name, as Llama 3 has.
 TokenizerFile read_dot_model(const fs::path& path) {
   const Settings settings(path.parent_path());
   TokenizerFile out;
@@ -84,7 +84,7 @@ constexpr Kind kKinds[] = {{".json", read_json},
                            {".model", read_dot_model},
                            {".tiktoken", read_ranks}};
 
-/// The names of such files in model folders.
+/// The names of tokenizer files in model folders.
 constexpr const char* kNames[] = {"tokenizer.json",
                                   "vocab.txt",
                                   "tokenizer.model",

@@ -26,9 +26,9 @@ struct TokenizerFile {
   std::string content;       ///< everything on which ids depend
 };
 
-/// Reads a tokenizer.json, or a vocab.txt, a model of sentencepiece or a file of tiktoken's ranks
-/// with the settings that lie beside it. Error{Config} for a file of another kind, Error{Format}
-/// for a damaged one and Error{Unsupported} for rules that are not built.
+/// Reads a tokenizer.json, a vocab.txt, a sentencepiece model or a file of tiktoken's ranks, with
+/// the settings next to it. Throws Error{Config} for a file of another kind, Error{Format} for a
+/// damaged one and Error{Unsupported} for rules that are not implemented.
 TokenizerFile read_tokenizer_file(const std::filesystem::path& path);
 
 /// The file of a folder that read_tokenizer_file() can read; nothing if there is none.

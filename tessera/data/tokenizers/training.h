@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Making a tokenizer from text: the pieces that byte-pair merging finds, or those of a unigram
-// language model (unigram_training.h). Sources: Sennrich et al. 2016, "Neural machine translation
-// of rare words with subword units"; the order of merges, of ids and of equals is that of the
-// tokenizers library's trainers.
+// Trains a tokenizer on text: with byte-pair merging, or as a unigram language model
+// (unigram_training.h). Sources: Sennrich et al. 2016, "Neural machine translation of rare words
+// with subword units"; the order of merges and ids, and the choice between equal pairs, are those
+// of the tokenizers library's trainers.
 #pragma once
 
 #include <cstdint>
@@ -40,14 +40,15 @@ LearntMerges learn_merges(const PieceCounts& pieces, const MergeOptions& options
 
 enum class TrainedKind : std::uint8_t {
   Bpe,        ///< over bytes, with GPT-2's pieces
-  WordPiece,  ///< BERT's: words and what follows in them, behind "##"
+  WordPiece,  ///< BERT's: words, and their continuations with the prefix "##"
   Unigram     ///< a unigram language model over words that begin with U+2581
 };
 struct TrainingOptions {
   TrainedKind kind = TrainedKind::Bpe;
   std::int64_t vocab_size = 32000, min_frequency = 2;
-  /// First ids. Empty: "<|endoftext|>", or BERT's five, of which a WordPiece tokenizer needs [UNK],
-  /// [CLS] and [SEP], or <pad>, </s> and <unk>, of which a Unigram tokenizer needs the latter two.
+  /// The first ids. Empty: "<|endoftext|>"; or BERT's five, of which a WordPiece tokenizer needs
+  /// [UNK], [CLS] and [SEP]; or <pad>, </s> and <unk>, of which a Unigram tokenizer needs the
+  /// latter two.
   std::vector<std::string> special = {};
   bool lowercase = true;  ///< only for WordPiece
   std::string text_field = "text";

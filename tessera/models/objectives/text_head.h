@@ -33,7 +33,7 @@ class TextHead {
                                                             nn::StepContext& context,
                                                             bool squares = false,
                                                             double temperature = 1.0) const;
-  /// Block::grid_obstacle().
+  /// See Block::grid_obstacle().
   [[nodiscard]] std::string grid_obstacle() const;
   /// Objective::samples_at_once() for samples of `tokens` tokens.
   [[nodiscard]] std::int64_t samples_at_once(std::int64_t tokens) const;
