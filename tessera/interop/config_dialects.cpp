@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything is first converted to tessera's names, which are DeepSpeed's and some additional ones,
-// and from there to the target's. Source: Colossal-AI's CONFIG, DeepSpeed's configuration
-// reference.
+// Everything is first converted to tessera's names (DeepSpeed's and some more), and from there to
+// the target's. Source: Colossal-AI's CONFIG, DeepSpeed's configuration reference.
 #include "tessera/interop/config_dialects.h"
 
 #include <algorithm>
@@ -57,8 +56,7 @@ constexpr std::array<std::string_view, 7> kScalerWords = {"initial_scale",
                                                           "max_scale"};
 // Arguments that Colossal-AI's files place next to the optimizer's type.
 constexpr std::array<std::string_view, 4> kOptimizerWords = {"lr", "betas", "eps", "weight_decay"};
-// Keys that only Colossal-AI has. `gradient_accumulation` alone is a common mistake in DeepSpeed
-// files.
+// Keys only of Colossal-AI. `gradient_accumulation` alone is a common mistake in DeepSpeed files.
 constexpr std::array<std::string_view, 15> kColossalOnly = {"clip_grad_norm",
                                                             "NUM_EPOCHS",
                                                             "SEQ_LEN",
@@ -157,8 +155,7 @@ void note_leaves(const json::Value& value,
   notes.push_back(fmt::format("{} = {} has no counterpart in {}", path, value.dump(), where));
 }
 
-// The value at `path`, or a value that is there instead of an enclosing object; nullptr if there is
-// neither.
+// The value at `path`, or one in place of an enclosing object; nullptr if there is neither.
 const json::Value* standing_at(const json::Value& source, std::string_view path) {
   const json::Value* at = &source;
   for (const std::string& step : text::split(path, '.')) {
@@ -192,8 +189,7 @@ void batch_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::st
       "BATCH_SIZE = {} is no multiple of NUM_MICRO_BATCHES = {}", *batch, pieces.value_or(1)));
 }
 
-// Reads the arguments of the loss scaler at `section`; its rule is Megatron's unless another is
-// named.
+// Reads the arguments of the loss scaler at `section`; its rule is Megatron's by default.
 void scaler_from_colossal(UnreadKeys& from, const std::string& section, bool on, json::Value& out) {
   put(out, "fp16.enabled", json::Value::boolean(on));
   put(out, "fp16.scaler", from.take(json::join_path(section, "scaler")).value_or(word("megatron")));

@@ -57,18 +57,14 @@ struct ModernBertOptions final : FamilyOptions {
 struct BiasKey {
   const char* key;
   bool ModernBertOptions::*member;
-  const char* claim;
+  const char* place;
 };
 constexpr std::array<BiasKey, 5> kBiases = {{
-    {"attention_bias",
-     &ModernBertOptions::attention_bias,
-     "the two projections of attention have biases"},
-    {"mlp_bias", &ModernBertOptions::mlp_bias, "the projections of the MLP have biases"},
-    {"norm_bias", &ModernBertOptions::norm_bias, "layer norms have biases"},
-    {"classifier_bias",
-     &ModernBertOptions::classifier_bias,
-     "the dense layer of the heads has a bias"},
-    {"decoder_bias", &ModernBertOptions::decoder_bias, "the logits of masked tokens have a bias"},
+    {"attention_bias", &ModernBertOptions::attention_bias, "in the two projections of attention"},
+    {"mlp_bias", &ModernBertOptions::mlp_bias, "in the projections of the MLP"},
+    {"norm_bias", &ModernBertOptions::norm_bias, "in layer norms"},
+    {"classifier_bias", &ModernBertOptions::classifier_bias, "in the dense layer of the heads"},
+    {"decoder_bias", &ModernBertOptions::decoder_bias, "on the logits of masked tokens"},
 }};
 struct DropoutKey {
   const char* key;
@@ -166,8 +162,7 @@ class ModernLayer final : public nn::Block {
   }
 
  private:
-  /// The initial weights of projections to the residual stream are smaller the more of them there
-  /// are.
+  /// Projections to the residual stream are initialized smaller the more of them there are.
   static Init output_init(const ModernShape& shape) {
     return Init::normal(shape.options.init_std /
                         std::sqrt(2.0 * static_cast<double>(shape.num_layers)));
@@ -247,7 +242,9 @@ void ModernBertOptions::describe(config::Fields& fields) {
        .ffn_default = "of the preset, or 3/2 x hidden_size"});
   describe_attention(fields);
   for (const BiasKey& bias : kBiases) {
-    fields.field(bias.key, this->*bias.member, {.text = fmt::format("Whether {}.", bias.claim)});
+    fields.field(bias.key,
+                 this->*bias.member,
+                 {.text = fmt::format("Whether there are biases {}.", bias.place)});
   }
   for (const DropoutKey& dropout : kDropouts) {
     fields.field(dropout.key,
@@ -299,8 +296,7 @@ void ModernBertOptions::describe_attention(config::Fields& fields) {
   fields.field(
       "layer_types",
       layer_types,
-      {.text =
-           "Kind of attention of each layer; empty: the first and every third layer are global.",
+      {.text = "Attention of each layer; empty: the first and every third layer are global.",
        .choices = {kLocal, kGlobal}});
 }
 
