@@ -411,8 +411,7 @@ Resolved resolve_modernbert(const ModernBertOptions& options,
   return out;
 }
 
-/// rope_parameters of transformers 5 has one object per kind of layer; before that there were two
-/// keys.
+/// rope_parameters of transformers 5 has one object per kind of layer; before, there were two keys.
 void read_both_rotaries(const HfConfig& keys, ModernBertOptions& out) {
   constexpr double kLargest = 1e12;
   out.rope_theta = keys.number("global_rope_theta", 160000.0, 1, kLargest);
@@ -472,8 +471,7 @@ ModernBertOptions from_hf(const json::Value& config) {
   return out;
 }
 
-/// The period of global layers, which transformers before 5 needs. Nothing if there is no such
-/// number.
+/// The period of global layers, which transformers before 5 needs; nothing if there is none.
 std::optional<std::int64_t> period_of(const std::vector<bool>& local) {
   const auto layers = static_cast<std::int64_t>(local.size());
   for (std::int64_t every = 1; every <= layers; ++every) {
