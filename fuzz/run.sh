@@ -55,12 +55,12 @@ seeds torch-loop-model "$golden"/interop/torch_tutorial/model_000005.pth
 seeds deepspeed-sharded-model "$golden"/interop/deepspeed_z3_bf16/global_step5/zero_pp_rank_0_mp_rank_00_model_states.pt
 seeds deepspeed-sharded "$golden"/interop/deepspeed_z3_bf16/global_step5/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt
 for target in manifest tokens gguf llmc llmc-tokens megatron modelcenter universal universal-states deepspeed-stage3 \
-  vocab merges tokenizer bert-vocabulary tokenizer-settings sentencepiece tiktoken jsonl records arrow table image; do seeds "$target"; done
+  vocab merges tokenizer bert-vocabulary tokenizer-settings sentencepiece tiktoken jsonl records arrow parquet table image; do seeds "$target"; done
 
 targets=("$@")
 ((${#targets[@]} > 0)) || targets=(safetensors torch index manifest tokens gguf llmc llmc-tokens megatron modelcenter torch-loop
   torch-loop-model deepspeed deepspeed-optimizer deepspeed-sharded deepspeed-sharded-model deepspeed-stage3 universal
-  universal-states vocab merges tokenizer bert-vocabulary tokenizer-settings sentencepiece tiktoken jsonl records arrow table chat image)
+  universal-states vocab merges tokenizer bert-vocabulary tokenizer-settings sentencepiece tiktoken jsonl records arrow parquet table chat image)
 for target in "${targets[@]}"; do
   echo "fuzzing $target for $seconds s"
   TESSERA_FUZZ=$target "$build/readers" -max_total_time="$seconds" -max_len=1000000 -rss_limit_mb=2048 -timeout=20 \

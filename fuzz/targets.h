@@ -318,6 +318,7 @@ inline const std::map<std::string, Target>& targets() {
       {"image", {"x.png", [](const fs::path& f) { see(f / "x.png"); }, ""}},
       {"records", {"x.json", [](const fs::path& f) { read_records(f / "x.json"); }, ""}},
       {"arrow", {"x.arrow", [](const fs::path& f) { read_records(f / "x.arrow"); }, ""}},
+      {"parquet", {"x.parquet", [](const fs::path& f) { read_records(f / "x.parquet"); }, ""}},
       {"table", {"x.csv", [](const fs::path& f) { read_records(f / "x.csv"); }, ""}},
       {"jsonl",
        {"x.jsonl", [](const fs::path& f) { read_lines(files::read(f / "x.jsonl")); }, ""}}};

@@ -65,7 +65,7 @@ json::Value configuration_from_flags(const std::string& model,
                   "tessera train: CONFIG is missing",
                   "tessera init nano --data my.txt > my.json; tessera train my.json, or from flags "
                   "alone: tessera train --model nano --data my.txt");
-  const bool sized = sets(flags, {"model"}) || (!model.empty() && is_path(model));
+  const bool sized = model.empty() ? sets(flags, {"model"}) : is_path(model);
   json::Value out = json::parse(configuration_for(sized || model.empty() ? "nano" : model, data),
                                 "the defaults of tessera init");
   // The preset's sizes do not apply to another model.

@@ -24,6 +24,7 @@ enum class Kind : std::uint8_t {
   WandbProject,
   RunName,
   MegatronRate,  // a parameter of Megatron-LM's schedule
+  Vocabulary,    // a file of GPT-2's tokenizer
   Split,         // shares of training, validation and test data
   One,           // number of hosts: the value must be one
   Told,          // has no effect here: the key is the reason
@@ -168,8 +169,8 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--adam_eps", Kind::Number, "optimizer.eps"},
     {"--max_position_embeddings", Kind::Number, "model.max_positions"},
     {"--ffn_hidden_size", Kind::Number, "model.ffn_hidden_size"},
-    {"--vocab_file", Kind::Text, "tokenizer.vocab"},
-    {"--merge_file", Kind::Text, "tokenizer.merges"},
+    {"--vocab_file", Kind::Vocabulary, "tokenizer.vocab"},
+    {"--merge_file", Kind::Vocabulary, "tokenizer.merges"},
 
     // DeepSpeed-Chat.
     {"--lora_dim", Kind::LoraRank, "adapter"},

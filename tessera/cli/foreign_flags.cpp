@@ -181,6 +181,9 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
       return add_wandb_project(typed, *value, out);
     case Kind::MegatronRate:
       return add_megatron_rate(typed, flag.key, *value, out);
+    case Kind::Vocabulary:
+      out.settings.push_back({typed, "tokenizer.type", json::Value::string("gpt2")});
+      break;
     case Kind::Split:
       return add_split(typed, *value, out);
     case Kind::RunName:
@@ -192,7 +195,7 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
     default:
       break;
   }
-  const bool text = flag.kind == Kind::Text;
+  const bool text = flag.kind == Kind::Text || flag.kind == Kind::Vocabulary;
   json::Value read = text ? json::Value::string(*value) : number(typed, *value);
   // Hugging Face's notation for "not given".
   if (flag.name == "--max_steps" && read.as_double() < 0) return;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
@@ -357,7 +358,8 @@ launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& po
 
 int train_on_hosts(const HostFlags& flags,
                    const HostChoice& choice,
-                   const std::vector<std::string>& line) {
+                   const std::vector<std::string>& line,
+                   bool quiet) {
   const bool ssh = flags.launcher.empty() || flags.launcher == "ssh" || flags.launcher == "pdsh";
   const int ranks = launch::num_slots(choice.pool);
   TESSERA_REQUIRE(
@@ -376,6 +378,13 @@ int train_on_hosts(const HostFlags& flags,
   options.ssh_port = flags.ssh_port;
   options.launcher_args = flags.launcher_args;
   options.notice = [](const std::string& text) { log::warn(text); };
+  if (!quiet) {
+    options.table = [](const std::vector<std::string>& lines) {
+      for (const std::string& one : lines)
+        std::puts(one.c_str());
+      std::fflush(stdout);
+    };
+  }
   if (choice.by_hand) {
     const launch::HostPart part = part_by_hand(flags, choice.pool);
     if (part.secret.guessable)

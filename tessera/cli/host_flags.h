@@ -72,6 +72,7 @@ launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& po
 /// to type.
 int train_on_hosts(const HostFlags& flags,
                    const HostChoice& choice,
-                   const std::vector<std::string>& line);
+                   const std::vector<std::string>& line,
+                   bool quiet);
 
 }  // namespace tessera::cli

@@ -31,7 +31,7 @@ constexpr std::string_view kClasses =
     "    \"class_balance\": \"none\",  // inverse or class_balanced: weigh rare classes more\n"
     "    \"label_smoothing\": 0.0,\n";
 
-constexpr std::array<TaskAdvice, 10> kTasks = {{
+constexpr std::array<TaskAdvice, 11> kTasks = {{
     {"classify",
      "an encoder or a decoder",
      "train.jsonl",
@@ -106,6 +106,19 @@ constexpr std::array<TaskAdvice, 10> kTasks = {{
      "1e-5",
      "accuracy",
      kPredict},
+    {"rl",
+     "a decoder",
+     "prompts.jsonl",
+     R"({"prompt": "...", "answer": "..."} a line; prompts may be messages)",
+     "    \"algorithm\": \"grpo\",  // or rloo, ppo, reinforce++\n"
+     "    \"samples\": 8,  // completions of a prompt\n"
+     "    \"max_new_tokens\": 256,\n"
+     "    \"rewards\": [{\"type\": \"exact_match\"}],  // of the answer; also number, regex, "
+     "length, ...\n",
+     1024,
+     "1e-6",
+     "loss",
+     kChat},
     {"masked_lm",
      "an encoder",
      "my.txt",

@@ -197,6 +197,8 @@ json::Value source_of_config(const std::string& file) {
                           "tokenizer",
                           "optimizer",
                           "activation_checkpointing",
+                          "bf16",
+                          "fp16",
                           "train_micro_batch_size_per_gpu"}) {
     const json::Value* value = source.find(key);
     if (value != nullptr && !value->is_null()) out[key] = *value;
@@ -225,14 +227,25 @@ std::int64_t all_ranks(const PlanWords& words) {
   return words.gpus * words.nodes;
 }
 
-// The plan in DeepSpeed's terms: 16-bit weights, the stage, and as many ranks as there are GPUs, as
-// far as possible.
+// Returns whether a configuration sets the type in which it computes.
+bool says_type(const json::Value& source) {
+  for (const char* block : {"bf16", "fp16"}) {
+    const json::Value* const found = source.find(block);
+    const json::Value* const enabled =
+        found != nullptr && found->is_object() ? found->find("enabled") : nullptr;
+    if (enabled != nullptr && enabled->is_bool()) return true;
+  }
+  return false;
+}
+
+// The plan in DeepSpeed's terms: 16-bit weights unless the configuration sets the type, the stage,
+// and as many ranks as there are GPUs, as far as possible.
 planner::Plan plan_of(const PlanWords& words, int stage) {
   auto [source, folder] = source_of(words.model);
   source["data"]["train"] = json::Value::string("any.txt");
   if (source.find("train_micro_batch_size_per_gpu") == nullptr)
     source["train_micro_batch_size_per_gpu"] = json::Value::integer(1);
-  source["bf16"]["enabled"] = json::Value::boolean(true);
+  if (!says_type(source)) source["bf16"]["enabled"] = json::Value::boolean(true);
   source["zero_optimization"]["stage"] = json::Value::integer(stage);
   const auto ranks = static_cast<int>(std::min<std::int64_t>(all_ranks(words), kMostRanks));
   planner::Plan out = planner::make_plan(source, ranks, words.model);
@@ -257,10 +270,11 @@ std::string in_bytes(std::int64_t count) {
 std::string ours_text(const planner::Plan& plan) {
   const planner::MemoryEstimate need = planner::estimate_memory(plan);
   std::string out =
-      fmt::format("\nIn tessera: stage {}, {} {}, bf16, {}, micro-batch {} x {} tokens\n",
+      fmt::format("\nIn tessera: stage {}, {} {}, {}, {}, micro-batch {} x {} tokens\n",
                   plan.zero_stage,
                   plan.ranks,
                   plan.ranks == 1 ? "rank" : "ranks",
+                  config::name_of(planner::kCommunicationTypes, plan.working),
                   plan.config.optimizer.type,
                   plan.micro_batch,
                   text::with_commas(plan.sequence_length));

@@ -29,7 +29,7 @@ namespace {
 struct PromptEvalWords {
   std::array<std::string, 2> models;
   std::string prompts, html;
-  std::optional<std::string> reward;
+  std::optional<std::string> reward, baseline, finetuned;
   std::int64_t max_new_tokens = 100, seed = 1234;
   double temperature = 0.0;
   Common common;
@@ -42,8 +42,14 @@ bool parse(PromptEvalWords& words, const std::vector<std::string>& line) {
                       {"tessera prompt-eval runs/chat/1-sft runs/chat/3-rl --prompts prompts.jsonl",
                        "tessera prompt-eval A B --prompts FILE --reward runs/chat/2-reward --html "
                        "page.html"});
-  arguments.positional("A", &words.models[0], "Run, checkpoint or folder");
-  arguments.positional("B", &words.models[1], "The other one");
+  arguments.positional("A", &words.models[0], "Run, checkpoint or folder", /*required=*/false);
+  arguments.positional("B", &words.models[1], "The other one", /*required=*/false);
+  arguments.option("--model_name_or_path_baseline,--model-name-or-path-baseline",
+                   &words.baseline,
+                   "DeepSpeed-Chat's word for A");
+  arguments.option("--model_name_or_path_finetune,--model-name-or-path-finetune",
+                   &words.finetuned,
+                   "DeepSpeed-Chat's word for B");
   arguments.option("--prompts", &words.prompts, "Lines of JSON {\"prompt\": \"...\"}");
   arguments.option("--reward", &words.reward, "Reward model that scores the answers");
   arguments.option("--html", &words.html, "Page to write");
@@ -174,6 +180,12 @@ void print_comparison(const PromptEvalWords& words,
 int prompt_eval(const std::vector<std::string>& line) {
   PromptEvalWords words;
   if (!parse(words, line)) return kExitOk;
+  if (words.baseline) words.models[0] = *words.baseline;
+  if (words.finetuned) words.models[1] = *words.finetuned;
+  TESSERA_REQUIRE(!words.models[0].empty() && !words.models[1].empty(),
+                  Config,
+                  "tessera prompt-eval: two models are compared, and one is missing",
+                  "tessera prompt-eval A B --prompts FILE.jsonl");
   TESSERA_REQUIRE(!words.prompts.empty(),
                   Config,
                   "tessera prompt-eval: --prompts is missing",

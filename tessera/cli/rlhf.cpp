@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera rlhf: supervised fine-tuning, a reward model and reinforcement learning, one after the
 // other, from one file.
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -27,7 +29,8 @@ namespace {
 struct RlhfWords {
   std::string config;
   std::optional<std::int64_t> ranks;
-  std::vector<std::string> set;
+  std::vector<std::string> set, steps;
+  std::optional<std::string> actor, reward, deployment;
   bool dry_run = false;
   Common common;
 };
@@ -39,17 +42,80 @@ bool parse(RlhfWords& words, const std::vector<std::string>& line) {
       "the second (rl). CONFIG is {\"dir\": ..., \"common\": {...}, \"sft\": {...}, \"reward\": "
       "{...}, \"rl\": {...}}: each step is a configuration of tessera train over what is common. "
       "The same command goes on where it stopped, in the step that it stopped in.",
-      {"tessera rlhf chat.json", "tessera rlhf chat.json -n 2 --set rl.trainer.max_steps=10"});
+      {"tessera rlhf chat.json",
+       "tessera rlhf chat.json -n 2 --set rl.trainer.max_steps=10",
+       "tessera rlhf chat.json --step 2 3"});
   arguments.positional("CONFIG", &words.config, "JSON file; comments are allowed");
   arguments.option(kRanksOption, &words.ranks, "Local ranks [1]");
   arguments.option("--set",
                    &words.set,
                    "STEP.KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
+  arguments.option("--step", &words.steps, "Steps to run, such as 1 2 3 [all]");
+  arguments.option("--actor-model,--actor_model",
+                   &words.actor,
+                   "Folder or run that the first step begins with: sft.model.from");
+  arguments.option("--reward-model,--reward_model",
+                   &words.reward,
+                   "Folder or run that the second step begins with: reward.model.from");
+  arguments.option(
+      "--deployment-type,--deployment_type",
+      &words.deployment,
+      "DeepSpeed-Chat's word for the ranks: single_gpu is -n 1; with single_node give -n");
   arguments.flag("--dry-run,--dry_run",
                  words.dry_run,
                  "Check the first step that is not finished and print its table without training");
   arguments.common(words.common);
   return arguments.parse(line);
+}
+
+/// `--step 1 2 3` is one option with several words.
+std::vector<std::string> with_single_steps(const std::vector<std::string>& line) {
+  std::vector<std::string> out;
+  bool counting = false;
+  for (const std::string& word : line) {
+    const bool number = word.size() == 1 && word[0] >= '0' && word[0] <= '9';
+    if (counting && number && out.back() != "--step") out.emplace_back("--step");
+    counting = word == "--step" || (counting && number);
+    out.push_back(word);
+  }
+  return out;
+}
+
+/// Whether step `number`, from 1, is asked for. Error{Config} for another word.
+bool is_asked_for(const RlhfWords& words, std::size_t number) {
+  for (const std::string& step : words.steps) {
+    TESSERA_REQUIRE(step == "1" || step == "2" || step == "3",
+                    Config,
+                    fmt::format("--step {}: the steps are 1 (sft), 2 (reward) and 3 (rl)", step),
+                    "--step 1 2 3");
+  }
+  return words.steps.empty() ||
+         std::ranges::find(words.steps, std::to_string(number)) != words.steps.end();
+}
+
+/// What DeepSpeed-Chat's flags stand for.
+void apply_flags(const RlhfWords& words, json::Value& source) {
+  for (const auto& [flag, path, key] :
+       {std::tuple("--actor-model", &words.actor, "sft.model.from"),
+        std::tuple("--reward-model", &words.reward, "reward.model.from")}) {
+    if (!*path) continue;
+    TESSERA_REQUIRE(
+        std::filesystem::exists(**path),
+        Config,
+        fmt::format("{} {}: there is no such folder, and nothing is downloaded", flag, **path),
+        "name a Hugging Face folder, a run or a checkpoint on this disk");
+    planner::set_key(source, key, json::Value::string(**path), flag);
+  }
+  if (!words.deployment) return;
+  TESSERA_REQUIRE(*words.deployment == "single_gpu" || *words.deployment == "single_node",
+                  Unsupported,
+                  fmt::format("not built yet: --deployment-type {}", *words.deployment),
+                  "single_gpu or single_node; the steps can be trained on several hosts one by one "
+                  "with tessera train");
+  TESSERA_REQUIRE(*words.deployment == "single_node" || words.ranks.value_or(1) == 1,
+                  Config,
+                  "--deployment-type single_gpu with several ranks",
+                  "use single_node, or remove -n");
 }
 
 struct RlhfStep {
@@ -151,7 +217,7 @@ json::Value config_of_step(const json::Value& source, std::size_t number) {
 
 int rlhf(const std::vector<std::string>& line) {
   RlhfWords words;
-  if (!parse(words, line)) return kExitOk;
+  if (!parse(words, with_single_steps(line))) return kExitOk;
   TESSERA_REQUIRE(!launch::detect_launcher(),
                   Unsupported,
                   "not supported under a launcher, which starts a single job: tessera rlhf",
@@ -159,10 +225,12 @@ int rlhf(const std::vector<std::string>& line) {
   json::Value source = read_config(words.config);
   for (const std::string& assignment : words.set)
     planner::apply_override(source, assignment);
+  apply_flags(words, source);
   check_rlhf(source, words.config);
   Terminal terminal;
   for (std::size_t number = 0; number < kRlhfSteps.size(); ++number) {
     const RlhfStep& step = kRlhfSteps[number];
+    if (!is_asked_for(words, number + 1)) continue;
     if (!words.common.quiet)
       terminal.line(fmt::format("step {} of {}: {}", number + 1, kRlhfSteps.size(), step.name));
     planner::Plan plan = planner::make_plan(config_of_step(source, number),

@@ -55,7 +55,7 @@ bool parse(TrainerWords& words, const std::vector<std::string>& line) {
   arguments.option("--special",
                    &words.how.special,
                    "A special token; the first one ends texts; repeatable "
-                   "[<|endoftext|>, or BERT's, or T5's]");
+                   "[<|endoftext|>, or the usual ones of the type]");
   arguments.flag("--cased", words.cased, "Keep capital letters and accents, with wordpiece");
   arguments.option("--text-field,--text_field",
                    &words.how.text_field,

@@ -127,17 +127,22 @@ int local_ranks_of(const launch::HostPart* part, const HostChoice& choice, int r
   return launcher ? launcher->local_world_size : ranks;
 }
 
-/// With several hosts, the ranks of each host share only that host's cores.
-void share_cores_of_host(json::Value& source, int ranks, int local_ranks) {
+/// Sets defaults for several hosts unless the configuration sets the keys: the ranks of each host
+/// share its cores, and gradients are reduced once per step, not once per micro-batch.
+void set_defaults_of_hosts(json::Value& source, int ranks, int local_ranks) {
   if (local_ranks == ranks || !source.is_object()) return;
   const json::Value* const run = source.find("run");
-  const bool given = run != nullptr && run->is_object() && run->find("threads_per_rank") != nullptr;
-  if (!given) {
+  const bool has_threads =
+      run != nullptr && run->is_object() && run->find("threads_per_rank") != nullptr;
+  const std::string why = "several hosts";
+  if (!has_threads) {
     planner::set_key(source,
                      "run.threads_per_rank",
                      json::Value::integer(launch::threads_per_rank(local_ranks)),
-                     "several hosts");
+                     why);
   }
+  if (source.find("gradient_reduction") == nullptr)
+    planner::set_key(source, "gradient_reduction", json::Value::string("once"), why);
 }
 
 /// Trains on the ranks of `part` or, if it is null, on those that the command line chooses.
@@ -167,15 +172,24 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   add_model_and_data(words.model, words.data, foreign);
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
-  share_cores_of_host(source, ranks, local_ranks_of(part.get(), choice, ranks));
+  set_defaults_of_hosts(source, ranks, local_ranks_of(part.get(), choice, ranks));
   planner::Plan plan = planner::make_plan(
       source, ranks, path.empty() ? name_from_flags(words.model) : name_of_config(path));
   plan.quiet = words.common.quiet || words.common.json;
 
-  if (choice.several && !words.common.quiet && !words.common.json) print_hosts(choice.pool);
+  if (choice.several && words.dry_run && !words.common.quiet && !words.common.json)
+    print_hosts(choice.pool);
+  if (choice.several && words.dry_run) {
+    // Nothing is started; the plan is that of a host with as many ranks as the first one.
+    part = std::make_shared<launch::HostPart>(
+        launch::HostPart{.hosts = static_cast<int>(choice.pool.size()),
+                         .local_ranks = static_cast<int>(choice.pool.front().slots.size()),
+                         .world_size = ranks});
+  }
   if (choice.several && !words.dry_run) {
     // The configuration is read here first, so that a mistake is reported only once.
-    if (!choice.by_hand || *hosts.node_rank == 0) return train_on_hosts(hosts, choice, line);
+    if (!choice.by_hand || *hosts.node_rank == 0)
+      return train_on_hosts(hosts, choice, line, words.common.quiet || words.common.json);
     part = std::make_shared<launch::HostPart>(part_by_hand(hosts, choice.pool));
   }
   Terminal terminal;
@@ -214,7 +228,15 @@ std::string read_job() {
 
 /// The agent of a host: starts, watches and ends the ranks of this host.
 int agent(const std::vector<std::string>& line) {
-  TESSERA_REQUIRE(line.empty(), Config, "tessera agent takes no words", "");
+  Common common;
+  Arguments arguments(
+      "agent",
+      "Starts and watches the ranks of this host. `tessera train --hostfile` runs it on every "
+      "host\n"
+      "and writes the job to its standard input; there is no reason to run it by hand.",
+      {"ssh HOST tessera agent < job"});
+  arguments.common(common, /*has_json=*/false);
+  if (!arguments.parse(line)) return kExitOk;
   launch::AgentJob job = launch::parse_agent_job(read_job());
   return train_part(job.words, std::make_shared<launch::HostPart>(std::move(job.part)));
 }

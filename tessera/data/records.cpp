@@ -27,7 +27,8 @@ constexpr std::size_t kRefusalsKept = 3;
 constexpr std::string_view kBlank = " \t\r\n";
 
 const char* const kFormats =
-    ".jsonl, .ndjson, .json, .csv, .tsv, .arrow and .feather are read, each also behind .gz or "
+    ".jsonl, .ndjson, .json, .csv, .tsv, .parquet, .arrow and .feather are read, each also behind "
+    ".gz or "
     ".zst";
 
 /// "train.csv" of "train.csv.gz".
@@ -49,16 +50,7 @@ const RecordFormat* format_by_name(const std::string& name) {
   return nullptr;
 }
 
-[[noreturn]] void refuse_format(const std::string& name, std::string_view bytes) {
-  if (bytes.starts_with("PAR1")) {
-    throw Error(
-        Error::Kind::Data,
-        fmt::format("{} is a file of Parquet, which is not read", name),
-        fmt::format("convert it: python3 -c \"import pyarrow.parquet as p, pyarrow.feather as f; "
-                    "f.write_feather(p.read_table('{}'), '{}.arrow')\"",
-                    name,
-                    fs::path(name).stem().string()));
-  }
+[[noreturn]] void refuse_format(const std::string& name) {
   throw Error(Error::Kind::Data,
               fmt::format("{} is no file of records", name),
               fmt::format("give a .jsonl with one object a line; {}", kFormats));
@@ -69,13 +61,14 @@ const RecordFormat& format_of(const std::string& name, std::string_view bytes) {
   // The content decides if the name does not.
   if (bytes.starts_with("ARROW1") || bytes.starts_with(std::string_view("\xff\xff\xff\xff", 4)))
     return record_formats().get("arrow");
+  if (bytes.starts_with("PAR1")) return record_formats().get("parquet");
   const std::size_t first = without_bom(bytes).find_first_not_of(kBlank);
   const std::string_view rest =
       first == std::string_view::npos ? std::string_view() : without_bom(bytes).substr(first);
   const bool text_file = text::lower(fs::path(name).extension().string()) == ".txt";
   if (!text_file && (rest.starts_with("{") || rest.starts_with("[")))
     return record_formats().get("json");
-  refuse_format(name, bytes);
+  refuse_format(name);
 }
 
 const json::Value* find_path(const json::Value& value, std::string_view path) {

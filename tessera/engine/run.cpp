@@ -20,6 +20,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/node_parts.h"
+#include "tessera/comm/flight.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
@@ -35,6 +36,7 @@
 #include "tessera/launch/host_part.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/machine.h"
+#include "tessera/mesh/host_layout.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/planner/memory.h"
@@ -125,8 +127,10 @@ int train_rank(planner::Plan plan,
                const TrainCommand& command) {
   const Patience patience(command.console, world);
   log::open_file(folder.log_file(world.rank()).string());
+  comm::set_flight_folder(folder.log_file(world.rank()).parent_path().string());
   log::info(fmt::format("rank {} of {}, {} threads", world.rank(), world.size(), plan.threads));
-  place_measured_blocks(plan, world, *data->train, launch::available_memory());
+  place_measured_blocks(
+      plan, world, *data->train, memory_of_hosts(plan, plan.ranks / world.host().count));
   Engine engine(plan, world, data);
   for (const std::string& line : planner::build_lines(plan, world.rank()))
     log::info(line);
@@ -203,14 +207,15 @@ report::TableFacts table_facts(const data::Datasets& data,
                                const RunFolder& folder,
                                const ResumePoint& resume,
                                bool dry_run,
-                               std::uint64_t available) {
+                               std::uint64_t available,
+                               bool several_hosts) {
   report::TableFacts facts;
   facts.train_tokens = data.train_tokens;
   facts.validation_tokens = data.validation_tokens;
   facts.train_samples = data.train->size();
   facts.free_disk_bytes = files::free_bytes(folder.path());
   facts.available_memory_bytes = available;
-  facts.host = launch::machine().host;
+  facts.host = several_hosts ? "several" : launch::machine().host;
   facts.run_dir = folder.path().string();
   facts.resume_step = resume.position.step;
   if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();
@@ -218,6 +223,23 @@ report::TableFacts table_facts(const data::Datasets& data,
   facts.tokens_per_s = last_speed(folder.path() / "metrics.jsonl");
   facts.more_notes = dry_run ? "with -v" : fmt::format("in {}", folder.log_file(0).string());
   return facts;
+}
+
+/// Removes the flight recorders of an earlier end, which `tessera doctor` would read.
+void forget_flights(const std::filesystem::path& logs) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(logs, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("flight_rank_")) std::filesystem::remove(entry.path(), ignored);
+  }
+}
+
+/// Says which axes cross between hosts, and warns of those that should not.
+void tell_of_hosts(const planner::Plan& plan, int ranks_per_host, const TrainCommand& command) {
+  const mesh::HostLayoutNotes notes = mesh::host_layout_notes(plan.mesh(), ranks_per_host);
+  if (!notes.text.empty()) say(command, fmt::format("hosts       {}", notes.text));
+  for (const std::string& warning : notes.warnings)
+    log::warn(warning);
 }
 
 /// A hash of the data and the resume point, which hosts without a shared disk may see differently.
@@ -321,9 +343,14 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
 
   const ResumePoint resume = find_resume_point(command.resume, folder, plan, *data);
   if (resume.checkpoint) finish_plan(plan, *data, resume.position);
-  if (is_leader)
-    announce(
-        plan, mine, table_facts(*data, folder, resume, command.dry_run, available), local_ranks);
+  if (is_leader) {
+    const bool several = local_ranks < plan.ranks;
+    announce(plan,
+             mine,
+             table_facts(*data, folder, resume, command.dry_run, available, several),
+             local_ranks);
+    tell_of_hosts(plan, local_ranks, mine);
+  }
   if (const auto code = finished_already(plan, resume, folder, mine, is_leader && !command.dry_run))
     return *code;
   if (command.dry_run) early.reset();  // from here on it only reads, which may take long
@@ -334,6 +361,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   if (is_leader) {
     if (const auto old = make_room(command.resume.kind, folder, resume))
       say(mine, fmt::format("{} to {}", old->what, old->where.string()));
+    forget_flights(folder.log_file(0).parent_path());
     folder.prepare(plan.resolved);
     folder.write_status("running", resume.position.step, 0, "");
   }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -20,8 +22,10 @@
 #include <unistd.h>
 
 #include "tessera/base/clock.h"
+#include "tessera/base/control_page.h"
 #include "tessera/base/error.h"
 #include "tessera/base/quiet_thread.h"
+#include "tessera/launch/host_facts.h"
 #include "tessera/launch/meeting.h"
 #include "tessera/launch/shared_files.h"
 
@@ -32,10 +36,16 @@ constexpr double kTickS = 0.25;
 constexpr double kAliveS = 1.0;  // interval between Alive frames
 // Time for a connection to prove that it belongs to the job.
 constexpr double kProofS = 5.0;
+constexpr double kMostClockS = 2.0;  // largest difference of clocks without a warning
+constexpr std::size_t kMostHostName = 1024;
 constexpr std::size_t kMostStrangers = 64;  // most connections that have not yet proved it
 constexpr std::size_t kMostKeys = 1U << 20;
 // Most bytes buffered for a host that does not receive them.
 constexpr std::size_t kMostUnsent = std::size_t{64} << 20;
+
+double facts_clock() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 /// The socket on which a head listens, on one address of this host.
 Fd listen_on(const std::string& address, int port, std::string& why) {
@@ -115,6 +125,7 @@ class Head::Server {
     std::unique_lock lock(mutex_);
     left_.wait(lock, [this] { return gone_ >= options_.world_size || ending_; });
   }
+  [[nodiscard]] bool ready() const { return ready_; }
   std::string abort_text() {
     const std::lock_guard lock(mutex_);
     return abort_text_;
@@ -133,6 +144,8 @@ class Head::Server {
     // If the connection belongs to a host:
     int host = -1, first = 0, ranks = 0;
     std::string name;
+    HostFacts facts;
+    double arrived_at = 0.0;  // by the clock of the head, since 1970
     bool has_left = false;
     [[nodiscard]] bool is_host() const { return host >= 0; }
   };
@@ -268,6 +281,17 @@ class Head::Server {
     const auto world = body.number<std::int32_t>();
     const auto asked = body.number<std::uint64_t>();
     peer.name = body.text();
+    peer.facts = {peer.name, peer.first, peer.ranks, body.text()};
+    peer.facts.cores = body.number<std::int32_t>();
+    peer.facts.memory = body.number<std::uint64_t>();
+    peer.facts.disk = body.number<std::uint64_t>();
+    peer.facts.clock_s = body.number<double>();
+    peer.arrived_at = facts_clock();
+    TESSERA_REQUIRE(peer.first >= 0 && peer.ranks >= 1 && peer.ranks <= kMostRanks &&
+                        peer.name.size() <= kMostHostName,
+                    Comm,
+                    "it is no host of this job",
+                    "");
     peer.host = host;
     if (refused_) {
       peer.out += refusal_;
@@ -293,22 +317,57 @@ class Head::Server {
                          std::max(peer.first, (*twin)->first)),
              "give every host a node rank of its own; the ranks of a host must be contiguous: with "
              "mpirun --map-by slot, with srun --distribution=block");
+    } else if (asked_ && first_build_ != peer.facts.build) {
+      refuse(Error::Kind::Config,
+             fmt::format("host {} runs another build of tessera than host {}: {} and {}",
+                         peer.name,
+                         first_name_,
+                         peer.facts.build.substr(0, 8),
+                         first_build_.substr(0, 8)),
+             "install the same program on every host, at the same path");
     } else if (asked_ && *asked_ != asked) {
       refuse(
           Error::Kind::Config,
-          fmt::format("host {} has another configuration, data or version of tessera than host {}",
+          fmt::format("host {} has another configuration, data or newest checkpoint than host {}",
                       peer.name,
                       first_name_),
-          "give every host the same program, files and flags");
+          "give every host the same files and flags, and a run folder on a disk that all share");
     } else {
-      if (!asked_) first_name_ = peer.name;
+      if (!asked_) {
+        first_name_ = peer.name;
+        first_build_ = peer.facts.build;
+      }
       asked_ = asked;
       arrived_ += peer.ranks;
       if (arrived_ == options_.world_size) {
         ready_ = true;
+        show_hosts();
         broadcast(FrameWriter(FrameType::Ready));
       }
     }
+  }
+
+  /// Shows the table of hosts, and warns of clocks that differ.
+  void show_hosts() const {
+    std::vector<const Peer*> hosts;
+    for (const auto& peer : peers_) {
+      if (peer->is_host()) hosts.push_back(peer.get());
+    }
+    std::sort(hosts.begin(), hosts.end(), [](const Peer* a, const Peer* b) {
+      return a->first < b->first;
+    });
+    std::vector<HostFacts> facts;
+    std::vector<double> clocks;
+    for (const Peer* host : hosts) {
+      facts.push_back(host->facts);
+      clocks.push_back(host->arrived_at);
+      const double ahead = host->facts.clock_s - host->arrived_at;
+      if (std::abs(ahead) > kMostClockS) {
+        tell(fmt::format(
+            "the clock of host {} differs from that of the head by {:+.1f} s", host->name, ahead));
+      }
+    }
+    if (options_.table) options_.table(host_table(facts, clocks));
   }
 
   void refuse(Error::Kind kind, const std::string& what, const std::string& fix) {
@@ -482,10 +541,11 @@ class Head::Server {
   std::map<std::string, std::string> values_;
   std::multimap<std::string, Peer*> waiting_;
   std::optional<std::uint64_t> asked_;
-  std::string first_name_, refusal_;
+  std::string first_name_, first_build_, refusal_;
   double told_alive_ = 0.0;
   int arrived_ = 0;
-  bool ready_ = false, refused_ = false;
+  std::atomic<bool> ready_{false};
+  bool refused_ = false;
   std::atomic<bool> ending_{false};
 
   std::mutex mutex_;  // for all members below
@@ -527,6 +587,9 @@ void Head::stop_hosts(int signal) {
 }
 void Head::abort(int rank, std::uint32_t kind, std::string_view text) {
   server_->abort(rank, kind, std::string(text));
+}
+bool Head::ready() const {
+  return server_->ready();
 }
 void Head::wait_until_left() {
   server_->wait_until_left();

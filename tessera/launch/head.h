@@ -31,6 +31,8 @@ struct HeadOptions {
   /// Called with notices for the user, for example that a stranger tried to connect. Threads: the
   /// head's.
   std::function<void(const std::string&)> notice;
+  /// Called with the table of hosts (host_facts.h) when all have arrived; in the same thread.
+  std::function<void(const std::vector<std::string>&)> table;
 };
 
 /// Accepts the hosts of one job, tells them when all have arrived, forwards changes of their
@@ -50,6 +52,8 @@ class Head {
   [[nodiscard]] int port() const { return port_; }
   /// Starts the thread. Processes may be forked before this call, not after it.
   void start();
+  /// Returns whether all hosts have arrived.
+  [[nodiscard]] bool ready() const;
   /// Forwards a signal to every host.
   void stop_hosts(int signal);
   /// Breaks the world on every host that has not left.

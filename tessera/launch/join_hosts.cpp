@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -77,6 +78,10 @@ void join_hosts(const HostPart& part, std::uint64_t asked, double timeout_s) {
     options.world_size = part.world_size;
     options.join_timeout_s = timeout_s;
     options.notice = [](const std::string& text) { log::warn(text); };
+    options.table = [](const std::vector<std::string>& lines) {
+      for (const std::string& line : lines)
+        log::info(line);
+    };
     session->head.emplace(std::move(options));
     session->head->start();
   }

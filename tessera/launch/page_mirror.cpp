@@ -59,6 +59,22 @@ void read_line(FrameReader& body, ControlPage& control, const HostPart& part) {
 
 }  // namespace
 
+FrameWriter join_frame(const HostPart& part, std::uint64_t asked, const HostFacts& facts) {
+  FrameWriter frame(FrameType::Join);
+  frame.number(static_cast<std::int32_t>(part.host))
+      .number(static_cast<std::int32_t>(part.first_rank))
+      .number(static_cast<std::int32_t>(part.local_ranks))
+      .number(static_cast<std::int32_t>(part.world_size))
+      .number(asked)
+      .text(part.name)
+      .text(facts.build)
+      .number(static_cast<std::int32_t>(facts.cores))
+      .number(facts.memory)
+      .number(facts.disk)
+      .number(facts.clock_s);
+  return frame;
+}
+
 PageMirror::PageMirror(std::shared_ptr<const HostPart> part, std::uint64_t asked, double timeout_s)
     : part_(std::move(part)),
       client_(part_->master,
@@ -67,13 +83,7 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part, std::uint64_t asked
               part_->secret,
               now_s() + timeout_s),
       interval_s_(std::clamp(0.1 * part_->hosts / 8, 0.1, 1.0)) {
-  client_.send(FrameWriter(FrameType::Join)
-                   .number(static_cast<std::int32_t>(part_->host))
-                   .number(static_cast<std::int32_t>(part_->first_rank))
-                   .number(static_cast<std::int32_t>(part_->local_ranks))
-                   .number(static_cast<std::int32_t>(part_->world_size))
-                   .number(asked)
-                   .text(part_->name));
+  client_.send(join_frame(*part_, asked, facts_of_this_host()));
   const double deadline = now_s() + timeout_s;
   for (double alive = now_s();;) {
     const std::optional<Frame> frame = client_.receive(now_s() + kTickS);

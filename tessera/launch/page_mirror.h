@@ -12,10 +12,14 @@
 #include <vector>
 
 #include "tessera/base/control_page.h"
+#include "tessera/launch/host_facts.h"
 #include "tessera/launch/host_part.h"
 #include "tessera/launch/wire.h"
 
 namespace tessera::launch {
+
+/// The frame with which a host arrives. `asked`: hash of what must be equal on all hosts.
+FrameWriter join_frame(const HostPart& part, std::uint64_t asked, const HostFacts& facts);
 
 /// One for each host, in its agent or in its local rank 0. The lines that it receives are as old as
 /// its interval: 0.1 s on up to eight hosts, at most 1 s. Threads: one of its own after start().

@@ -147,6 +147,7 @@ class Agents {
     head.world_size = num_slots(options.pool);
     head.join_timeout_s = options.join_timeout_s;
     head.notice = options.notice;
+    head.table = options.table;
     address_ = head.address;
     head_.emplace(std::move(head));
   }
@@ -189,10 +190,11 @@ class Agents {
       job.part.secret = secret_;
       first += job.part.local_ranks;
       // ssh is not used to reach this host itself.
-      const std::vector<std::string> words =
-          options_.by_hand || is_this_host(host.name)
-              ? std::vector<std::string>{options_.program, "agent"}
-              : ssh_command(options_, host.name, folder, environment);
+      std::vector<std::string> words = {"env"};
+      words.insert(words.end(), environment.begin(), environment.end());
+      words.insert(words.end(), {options_.program, "agent"});
+      if (!options_.by_hand && !is_this_host(host.name))
+        words = ssh_command(options_, host.name, folder, environment);
       start(words, agent_job_text(job), host.name, signals);
     }
   }
@@ -245,7 +247,11 @@ class Agents {
     const double now = now_s();
     if (now < signalled_at_ + kSameSignalS) return;
     signalled_at_ = now;
-    if (++signals_ > 2) return kill_all();
+    // Agents that have not met prepare, and listen to nobody; there is nothing to save.
+    if (++signals_ > 2 || !head_->ready()) {
+      stopped_by_ = signal;
+      return kill_all();
+    }
     head_->stop_hosts(signal);
   }
 
@@ -333,6 +339,7 @@ class Agents {
       const bool stopped = code == kExitInterrupted || code == kExitTerminated;
       return code >= kOwn && !stopped ? tessera::exit_code(Error::Kind::Environment) : code;
     };
+    if (stopped_by_ != 0) return unsaved_exit_code(stopped_by_);
     const int first = code_of(agents_.front());
     return first != kExitOk || first_bad_ == nullptr ? first : code_of(*first_bad_);
   }
@@ -344,7 +351,7 @@ class Agents {
   std::vector<Agent> agents_;
   const Agent* first_bad_ = nullptr;
   double bad_at_ = 0.0, signalled_at_ = 0.0;
-  int signals_ = 0;
+  int signals_ = 0, stopped_by_ = 0;
   bool killed_ = false;
 };
 

@@ -30,14 +30,15 @@ struct RemoteOptions {
   std::optional<Secret> secret;  ///< empty: a random one
   double join_timeout_s = 60.0;
   std::function<void(const std::string&)> notice;
+  std::function<void(const std::vector<std::string>&)> table;  ///< as HeadOptions::table
 };
 
 /// Runs the job and returns its exit code: that of the host of rank 0, or else the first one that
 /// is not 0. Each agent receives the job's secret and its part on its standard input. The standard
 /// output of the host of rank 0 is passed on unchanged, every other line with the name of its host.
-/// A stop signal is sent to all hosts; a third one ends the connections. No agent outlives this
-/// call or this process. Throws Error{Config} if a host has no address, and Error{Environment} if
-/// ssh cannot be run.
+/// A stop signal is sent to all hosts; one that comes before they have met, or a third one, ends
+/// them. No agent outlives this call or this process. Throws Error{Config} if a host has no
+/// address, and Error{Environment} if ssh cannot be run.
 int run_on_hosts(const RemoteOptions& options);
 
 /// Returns the command line that starts an agent on `host`. Words that a shell of the host reads

@@ -203,10 +203,6 @@ void set_parts(const ComposeOptions& options, ComposedShape& shape, Checks& chec
                  "model.embedding",
                  "positions and segments of an encoder with a decoder are not built",
                  "set embedding to [\"word\"] and position to relative or rotary");
-  checks.require(!decoder || !options.bias,
-                 "model.bias",
-                 "the attention of a decoder to its encoder has no biases",
-                 "set bias to false");
   checks.require(!decoder || options.mask == "fully_visible",
                  "model.mask",
                  "the encoder before a decoder sees all of its text",

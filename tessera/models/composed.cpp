@@ -113,6 +113,7 @@ CrossAttentionSpec cross_attention_of(const ComposedShape& shape) {
           .q_name = "context_attn.q",
           .kv_name = "context_attn.kv",
           .output_name = "context_attn.final_linear",
+          .bias = shape.bias,
           .q_init = init,
           .kv_init = init,
           .output_init = init,

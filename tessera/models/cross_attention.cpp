@@ -28,14 +28,23 @@ void CrossAttention::declare(nn::Params& params) {
                           {.matrix_shape = {2 * H * K, C}});
   output_weight_ = params.add(
       spec_.output_name + ".weight", {C, H * K}, {Embed, Heads}, spec_.output_init, {.unit = K});
+  if (!spec_.bias) return;
+  const auto bias_of_heads = [&](const std::string& name, std::int64_t parts) {
+    return params.add(name + ".bias",
+                      {parts, H, K},
+                      {None, Heads, None},
+                      Init::zeros(),
+                      {.matrix_shape = {parts * H * K}});
+  };
+  q_bias_ = bias_of_heads(spec_.q_name, 1);
+  kv_bias_ = bias_of_heads(spec_.kv_name, 2);
+  output_bias_ = params.add(spec_.output_name + ".bias", {C}, {Embed}, Init::zeros());
 }
 
 CrossAttention::Memory CrossAttention::made_of(const at::Tensor& memory_BSC,
                                                nn::StepContext& context) const {
-  std::vector<at::Tensor> kv =
-      nn::split_heads(nn::linear(memory_BSC, *kv_weight_, /*bias=*/nullptr, context),
-                      2,
-                      nn::heads_of(*kv_weight_).count);
+  std::vector<at::Tensor> kv = nn::split_heads(
+      nn::linear(memory_BSC, *kv_weight_, kv_bias_, context), 2, nn::heads_of(*kv_weight_).count);
   return {std::move(kv[0]), std::move(kv[1])};
 }
 
@@ -80,7 +89,7 @@ at::Tensor CrossAttention::operator()(const at::Tensor& h_BTC,
   const Memory memory = !rows.empty() ? Memory() : memory_of(memory_BSC, block, context);
   const nn::HeadRange heads = nn::heads_of(*q_weight_);
   const at::Tensor q_BHTK =
-      nn::split_heads(nn::linear(h_BTC, *q_weight_, /*bias=*/nullptr, context), 1, heads.count)[0];
+      nn::split_heads(nn::linear(h_BTC, *q_weight_, q_bias_, context), 1, heads.count)[0];
   ops::AttentionArgs args;
   args.causal = false;
   args.scale = spec_.scale;
@@ -90,7 +99,7 @@ at::Tensor CrossAttention::operator()(const at::Tensor& h_BTC,
   const at::Tensor y_BHTK =
       !rows.empty() ? attend_by_text(rows, q_BHTK, memory_BSC, args, block, context)
                     : nn::cross_attention(q_BHTK, memory.k_BHSK, memory.v_BHSK, args, context);
-  return nn::linear(nn::merge_heads(y_BHTK), *output_weight_, /*bias=*/nullptr, context);
+  return nn::linear(nn::merge_heads(y_BHTK), *output_weight_, output_bias_, context);
 }
 
 }  // namespace tessera::models

@@ -21,6 +21,7 @@ struct CrossAttentionSpec {
   std::int64_t num_heads = 0;
   std::int64_t head_dim = 0;
   std::string q_name, kv_name, output_name;  ///< names of the projections
+  bool bias = false;                         ///< biases of all three projections
   Init q_init, kv_init, output_init;         ///< initial weights
   double dropout = 0.0;                      ///< dropout of attention probabilities
   double scale = 0.0;                        ///< see ops::AttentionArgs
@@ -32,7 +33,7 @@ class CrossAttention {
  public:
   explicit CrossAttention(CrossAttentionSpec spec) : spec_(std::move(spec)) {}
   /// Declares `q_name`.weight [1, heads, head_dim, embed], `kv_name`.weight [2, heads, head_dim,
-  /// embed] (keys first) and `output_name`.weight [embed, heads * head_dim].
+  /// embed] (keys first), `output_name`.weight [embed, heads * head_dim] and the biases.
   void declare(nn::Params& params);
   /// Maps normalized h [B, T, C] and the encoder's last hidden states [B, S, C] to the branch [B,
   /// T, C]. `block`: the block that contains this attention.
@@ -67,6 +68,9 @@ class CrossAttention {
   Param* q_weight_ = nullptr;
   Param* kv_weight_ = nullptr;
   Param* output_weight_ = nullptr;
+  Param* q_bias_ = nullptr;
+  Param* kv_bias_ = nullptr;
+  Param* output_bias_ = nullptr;
 };
 
 }  // namespace tessera::models

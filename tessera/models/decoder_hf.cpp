@@ -17,9 +17,13 @@ void read_rotary(const HfConfig& keys, const char* object, DecoderOptions& out) 
   const char* const type = rope.find("rope_type") != nullptr ? "rope_type" : "type";
   out.rope_scaling = rope.word(type, "default");
   const auto names = rotary_scalings();
+  const bool by_batch =
+      out.rope_scaling == "longrope" || out.rope_scaling == "dynamic" || out.rope_scaling == "su";
   rope.refuse(type,
               std::find(names.begin(), names.end(), out.rope_scaling) != names.end(),
-              "one of default, linear, llama3 and yarn");
+              by_batch ? "a rope_type that does not make the result of one text depend on the "
+                         "longest text of its batch (default, linear, llama3 and yarn)"
+                       : "one of default, linear, llama3 and yarn");
   if (out.rope_scaling == "default") return;
   const auto positions = static_cast<double>(out.max_positions.value_or(8192));
   out.rope_original_positions =

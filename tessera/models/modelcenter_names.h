@@ -58,6 +58,20 @@ std::vector<std::pair<std::string, json::Value>> post_norm_encoder_keys();
 /// The keys of Hugging Face's config.json that BERT and RoBERTa share.
 json::Value post_norm_encoder_config(const json::Value& facts, const json::Value& config);
 
+/// Returns whether a file contains an encoder-decoder model with biases by distance. transformers
+/// has no such model gated by the exact gelu.
+bool is_encoder_decoder_file(const ModelCenterFile& file);
+bool gate_is_gelu(const json::Value& config);
+/// Returns the pairs of such a model with `layers` layers in each stack; our names are those of
+/// transformers' T5.
+NamePairs encoder_decoder_names(std::int64_t layers);
+/// Returns ModelCenterModel::computes for such a model.
+std::vector<std::pair<std::string, json::Value>> encoder_decoder_keys();
+/// Throws Error{Unsupported} if one stack has more layers than the other.
+void require_equal_stacks(const json::Value& facts,
+                          const json::Value& config,
+                          const char* class_name);
+
 /// Filled by the model families.
 Registry<ModelCenterModel>& modelcenter_models();
 #define TESSERA_MODELCENTER(family, ...)             \

@@ -103,16 +103,7 @@ std::string their_feed_forward(const json::Value& config) {
 }
 
 json::Value modelcenter_config(const json::Value& facts, const json::Value& config) {
-  const auto layers_of = [&](const char* key) {
-    const json::Value* given = config.find(key);
-    return given == nullptr || given->is_null() ? facts.find("num_layers")->dump() : given->dump();
-  };
-  TESSERA_REQUIRE(layers_of("num_decoder_layers") == layers_of("num_encoder_layers"),
-                  Unsupported,
-                  fmt::format("config.json: {} layers read and {} write",
-                              layers_of("num_encoder_layers"),
-                              layers_of("num_decoder_layers")),
-                  "a T5 of ModelCenter is read with as many of both");
+  require_equal_stacks(facts, config, "T5");
   json::Value out = json::Value::object({{"model_type", json::Value::string("t5")}});
   for (const auto& [fact, key] : NamePairs{{"vocab_size", "vocab_size"},
                                            {"hidden_size", "d_model"},
@@ -134,59 +125,18 @@ json::Value modelcenter_config(const json::Value& facts, const json::Value& conf
   return out;
 }
 
-/// The modules of an attention block of ModelCenter and of transformers.
-void add_attention(NamePairs& out,
-                   const std::string& theirs,
-                   const std::string& layer,
-                   const char* ours) {
-  out.emplace_back(theirs + ".layernorm_before_attention", layer + ".layer_norm");
-  for (const char* which : {"q", "k", "v"})
-    out.emplace_back(fmt::format("{}.self_attention.project_{}", theirs, which),
-                     fmt::format("{}.{}.{}", layer, ours, which));
-  out.emplace_back(theirs + ".self_attention.attention_out", fmt::format("{}.{}.o", layer, ours));
-}
-
-NamePairs modelcenter_names(std::int64_t layers) {
-  NamePairs out = {{"input_embedding", "shared"}, {"output_projection", "lm_head"}};
-  for (const bool writes : {false, true}) {
-    const std::string stack = writes ? "decoder" : "encoder", mlp = writes ? "layer.2" : "layer.1";
-    out.emplace_back(stack + ".output_layernorm", stack + ".final_layer_norm");
-    out.emplace_back(writes ? "position_bias_dec.relative_attention_bias"
-                            : "position_bias_enc.relative_attention_bias",
-                     stack + ".block.0.layer.0.SelfAttention.relative_attention_bias.weight");
-    NamePairs modules = {{"ffn.layernorm_before_ffn", mlp + ".layer_norm"},
-                         {"ffn.ffn.w_in.w", mlp + ".DenseReluDense.wi"},
-                         {"ffn.ffn.w_in.w_0", mlp + ".DenseReluDense.wi_0"},
-                         {"ffn.ffn.w_in.w_1", mlp + ".DenseReluDense.wi_1"},
-                         {"ffn.ffn.w_out", mlp + ".DenseReluDense.wo"}};
-    add_attention(modules, "self_att", "layer.0", "SelfAttention");
-    if (writes) add_attention(modules, "cross_att", "layer.1", "EncDecAttention");
-    add_layers(out, layers, stack + ".layers", stack + ".block", modules);
-  }
-  return out;
-}
-
 // With a tied head, ModelCenter does not scale the hidden states, which transformers' T5 cannot
 // express.
-TESSERA_MODELCENTER(
-    "t5",
-    {.class_name = "T5",
-     .is_of =
-         [](const ModelCenterFile& file) {
-           return file.has("decoder.layers.0.cross_att.self_attention.project_q.weight") &&
-                  file.has("position_bias_enc.relative_attention_bias");
-         },
-     .computes = {{"post_layer_norm", json::Value::boolean(false)},
-                  {"norm_bias", json::Value::boolean(false)},
-                  {"att_bias", json::Value::boolean(false)},
-                  {"ffn_bias", json::Value::boolean(false)},
-                  {"proj_bias", json::Value::boolean(false)},
-                  {"attn_scale", json::Value::boolean(false)},
-                  {"length_scale", json::Value::boolean(false)},
-                  {"tied", json::Value::boolean(false)}},
-     .config_of = modelcenter_config,
-     .names = modelcenter_names,
-     .head = "output_projection.weight"});
+TESSERA_MODELCENTER("t5",
+                    {.class_name = "T5",
+                     .is_of =
+                         [](const ModelCenterFile& file) {
+                           return is_encoder_decoder_file(file) && !gate_is_gelu(file.config);
+                         },
+                     .computes = encoder_decoder_keys(),
+                     .config_of = modelcenter_config,
+                     .names = encoder_decoder_names,
+                     .head = "output_projection.weight"});
 
 }  // namespace
 }  // namespace tessera::models

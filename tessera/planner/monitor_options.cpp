@@ -95,12 +95,11 @@ void CometOptions::describe(config::Fields& f) {
           experiment_key,
           {.text = "Key of the experiment: 32 to 50 letters and digits.",
            .default_text = "a new one for each start"});
-  f.field("mode",
-          mode,
-          {.text = "What the upload does with experiment_key: continue that experiment (get), "
-                   "create one (create), or whichever is possible (get_or_create).",
-           .choices = {"", "get", "create", "get_or_create"},
-           .default_text = "create"});
+  f.choice("mode",
+           mode,
+           kCometModes,
+           {.text = "What the upload does with experiment_key: continue that experiment (get), "
+                    "create one (create), or whichever is possible (get_or_create)."});
   f.choice("tags", tags, kTagStyles, {.text = kTagsText});
 }
 

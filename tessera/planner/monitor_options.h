@@ -20,6 +20,13 @@ enum class TagStyle : std::uint8_t { DeepSpeed, HuggingFace };
 inline constexpr auto kTagStyles = std::to_array<config::Named<TagStyle>>(
     {{TagStyle::DeepSpeed, "deepspeed"}, {TagStyle::HuggingFace, "huggingface"}});
 
+/// What the upload of an offline run does with its experiment key.
+enum class CometMode : std::uint8_t { Create, Get, GetOrCreate };
+inline constexpr auto kCometModes =
+    std::to_array<config::Named<CometMode>>({{CometMode::Create, "create"},
+                                             {CometMode::Get, "get"},
+                                             {CometMode::GetOrCreate, "get_or_create"}});
+
 struct TensorboardOptions {
   bool enabled = false;
   std::string output_path;  ///< empty: in the run folder
@@ -44,7 +51,7 @@ struct CometOptions {
   bool enabled = false;
   std::int64_t samples_log_interval = 100;
   std::string project, workspace, experiment_name, experiment_key;
-  std::string mode;
+  CometMode mode = CometMode::Create;
   TagStyle tags = TagStyle::DeepSpeed;
   void describe(config::Fields& fields);
 };

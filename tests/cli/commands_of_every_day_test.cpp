@@ -114,6 +114,15 @@ TEST(FlagsAlone, LeaveToFlagsWhatTheySay) {
             R"({"type":"Megatron","params":{"lr_decay_style":"cosine","lr_warmup_iters":3}})");
 }
 
+TEST(FlagsAlone, ChangeSizesOfAPreset) {
+  const json::Value made =
+      made_from({"--num-layers", "2", "--vocab-file", "v.json"}, "gpt2-small", "my.txt");
+
+  EXPECT_EQ(made.find("model")->find("preset")->as_string(), "gpt2-small");
+  EXPECT_EQ(made.find("model")->find("num_layers")->as_integer(), 2);
+  EXPECT_EQ(made.find("tokenizer")->dump(), R"({"type":"gpt2","vocab":"v.json"})");
+}
+
 TEST(FlagsAlone, NeedData) {
   EXPECT_THAT(run_program({"train"}).err, HasSubstr("CONFIG is missing"));
   EXPECT_THAT(run_program({"train", "--model", "nano"}).err, HasSubstr("CONFIG is missing"));

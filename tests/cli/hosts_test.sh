@@ -30,15 +30,16 @@ two_hosts_equal_one() {
   expect "one rank trains" succeeds train one
   expect "four ranks train" succeeds train four -n 4 "$@"
   expect "two hosts train" succeeds train two --hostfile "$box/hosts" "$@"
-  expect "the table names the hosts" says "host        127.0.0.2: ranks 2-3" "$box/two.out"
+  expect "the table names the hosts" grep -qE '^127\.0\.0\.2 +2-3 .* GiB .* \+?-?0\.[0-9] s$' "$box/two.out"
   expect "the layout has four ranks" says "4 ranks" "$box/two.out"
   expect "two hosts give the bits of four ranks of one" same four two
   expect "and of one rank" same one two
+  expect "gradients travel as often as the file says" says '"gradient_reduction": "each"' "$box/two/config.json"
   expect "no process is left" until_true none_left
 }
 claim "gloo over 2 x 2 = shm over 4 = 1 rank, to the bit" two_hosts_equal_one --set gradient_reduction=each
-claim "so it is with ZeRO stage 3" two_hosts_equal_one --set zero_optimization.stage=3
-claim "so it is with a pipeline that crosses" two_hosts_equal_one --set parallel.pipeline=2
+claim "so it is with ZeRO stage 3" two_hosts_equal_one --set gradient_reduction=each --set zero_optimization.stage=3
+claim "so it is with a pipeline that crosses" two_hosts_equal_one --set gradient_reduction=each --set parallel.pipeline=2
 
 agents_behind_ssh() {
   configure
@@ -49,7 +50,8 @@ agents_behind_ssh() {
   printf 'node-a slots=1\nnode-b slots=1\n' >"$box/hosts"
   export PATH=$box/bin:$PATH
   printf 'FROM_FILE=1\n' >"$box/env"
-  DS_ENV_FILE=$box/env expect "it trains" succeeds train two -H "$box/hosts" --master_addr 127.0.0.1 --ssh_port 2222
+  DS_ENV_FILE=$box/env expect "it trains" succeeds train two -H "$box/hosts" --master_addr 127.0.0.1 --ssh_port 2222 \
+    --set gradient_reduction=each
   expect "ssh was asked for both" says "-p 2222 node-b cd " "$box/calls"
   expect "the variables of the file are passed on" says "'FROM_FILE=1'" "$box/calls"
   expect "the secret is on no command line" test "$(grep -cE '[0-9a-f]{64}' "$box/calls")" = 0
@@ -81,6 +83,9 @@ rank_of_the_other_host_dies() {
   expect "the exit code is that of a lost rank, not $code" test "$code" = 6
   expect "it ends within 4 s on a busy machine, not $took ms" test "$took" -lt 4000
   expect "the rank is named" says "rank 2 was lost: signal 9 (SIGKILL)" "$box/run.err"
+  "$tessera" doctor "$box/run" >"$box/doctor"
+  expect "the doctor names it too" says "rank 2 broke it: rank 2 was lost" "$box/doctor"
+  expect "and has a line for each rank" test "$(grep -cE '^rank [0-3]: step [0-9]+, its operation' "$box/doctor")" = 4
   expect "no process is left" until_true none_left
 }
 claim "the death of a rank on another host ends the job and is told" rank_of_the_other_host_dies

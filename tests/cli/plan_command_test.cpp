@@ -86,6 +86,20 @@ TEST(PlanCommand, ReadsAConfigurationAndAFolder) {
             2 * (12 * 32 * 32 + 13 * 32) + 2 * 32 + (300 + 48) * 32);
 }
 
+TEST(PlanCommand, TakesTheTypeOfAConfiguration) {
+  const files::TempDir folder;
+  const std::string path = (folder.path() / "my.json").string();
+  const auto of_type = [&](const std::string& block) {
+    files::write_atomic(
+        path, R"({"model": {"preset": "nano"}, "data": {"train": "a.txt"})" + block + "}");
+    return run_program({"plan", "--estimate", "zero2", "--model", path}).out;
+  };
+
+  EXPECT_THAT(of_type(R"(, "bf16": {"enabled": false})"), HasSubstr(", fp32, "));
+  EXPECT_THAT(of_type(R"(, "fp16": {"enabled": true})"), HasSubstr(", fp16, "));
+  EXPECT_THAT(of_type(""), HasSubstr(", bf16, "));
+}
+
 // In stage 3 a GPU holds at least the largest layer: without it there is no table.
 TEST(PlanCommand, RefusesNumbersThatNoModelHas) {
   const auto refusal = [](std::vector<std::string> words) {

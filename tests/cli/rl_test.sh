@@ -102,6 +102,9 @@ JSON
   expect "three steps" says "step 3 of 3: rl" "$box/out"
   timeout 200 "$tessera" rlhf "$box/chat.json" -n 2 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   expect "what is finished" says "1-sft is finished" "$box/out"
+  timeout 200 "$tessera" rlhf "$box/chat.json" --step 2 3 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "no first step" python3 -c "assert 'step 1 of 3' not in open('$box/out').read()"
+  refuses "nothing is downloaded" "$tessera" rlhf "$box/chat.json" --actor-model 1.3b
   expect "the critic and the scores of the reward model" python3 -c "
 import json
 lines = [json.loads(line) for line in open('$box/chat/3-rl/metrics.jsonl')]

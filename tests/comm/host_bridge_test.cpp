@@ -249,6 +249,54 @@ TEST(HostBridge, EndsWhenARankOfAnotherHostFails) {
                Error);
 }
 
+/// Bytes between hosts of a program, less those of as many barriers: what is left are inputs.
+std::size_t input_bytes(const std::vector<int>& per_host,
+                        int operations,
+                        const std::function<void(World&)>& program) {
+  int ranks = 0;
+  for (const int local : per_host)
+    ranks += local;
+  const Mesh mesh = Mesh::data_parallel(ranks);
+  const std::size_t heads = test::run_hosts(per_host, mesh, [&](World& world) {
+    for (int i = 0; i < operations; ++i)
+      world.transport().barrier(world.everyone(), TESSERA_HERE("heads"))->wait();
+  });
+  return test::run_hosts(per_host, mesh, program) - heads;
+}
+
+// 4 ranks on 2 hosts, parts of 1,000 floats: 4,000 bytes a part.
+TEST(HostBridge, SendsInputsOnceToEachHost) {
+  constexpr std::size_t kPart = 1000, kPartBytes = 4 * kPart;
+
+  EXPECT_EQ(
+      input_bytes({2, 2},
+                  1,
+                  [](World& world) {
+                    std::vector<float> in(kPart), out(4 * kPart);
+                    world.transport()
+                        .all_gather(
+                            world.everyone(), span_of(in), span_of(out), TESSERA_HERE("gather"))
+                        ->wait();
+                  }),
+      4 * kPartBytes)
+      << "every rank sends its part once";
+  EXPECT_EQ(input_bytes({2, 2},
+                        1,
+                        [](World& world) {
+                          std::vector<float> in(4 * kPart), out(kPart);
+                          world.transport()
+                              .reduce_scatter(world.everyone(),
+                                              span_of(in),
+                                              span_of(out),
+                                              Op::Sum,
+                                              Write::Store,
+                                              TESSERA_HERE("sum"))
+                              ->wait();
+                        }),
+            4 * 2 * kPartBytes)
+      << "every rank sends the parts of the other host's two";
+}
+
 TEST(HostLayout, KnowsWhoReceivesForWhichHost) {
   const HostLayout layout{{0, 3, 4, 6}};
 

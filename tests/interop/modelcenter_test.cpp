@@ -371,8 +371,8 @@ TEST_F(ModelCenter, T5IsReadUnderHuggingFacesNames) {
                           "relative_attention_max_distance"})
     EXPECT_EQ(read.model_config.find(key)->dump(), hf.find(key)->dump()) << key;
   expect_fits(read);
-  write(R"(, "ffn_activate_fn": "gated_gelu")");
-  refused(path("t5"), "ffn_activate_fn is gated_gelu");
+  write(R"(, "ffn_activate_fn": "gelu")");
+  refused(path("t5"), "ffn_activate_fn is gelu");
   write(
       R"(, "ffn_activate_fn": "gated_gelu_new", "num_decoder_layers": 7, "num_encoder_layers": 2)");
   refused(path("t5"), "2 layers read and 7 write");
@@ -380,6 +380,93 @@ TEST_F(ModelCenter, T5IsReadUnderHuggingFacesNames) {
       path("t5/config.json"),
       R"({"num_heads": 4, "ffn_activate_fn": "gated_gelu_new", "length_scale": true})");
   refused(path("t5"), "length_scale is true, and a T5 is read with false");
+}
+
+/// One tensor for each name, of these rows and columns (one number where there are no columns).
+void write_tensors(const fs::path& folder,
+                   const std::vector<std::pair<std::string, std::vector<std::int64_t>>>& tensors,
+                   const std::string& config) {
+  gpt::File out;
+  gpt::Members members;
+  float next = 0;
+  for (const auto& [name, shape] : tensors) {
+    std::int64_t numel = 1;
+    for (const std::int64_t size : shape)
+      numel *= size;
+    gpt::Tensor tensor{shape, std::vector<float>(static_cast<std::size_t>(numel))};
+    for (float& value : tensor.values)
+      value = next += 0.25F;
+    members.emplace_back(name, out.tensor(tensor, DType::F32));
+  }
+  fs::create_directories(folder);
+  out.write(folder / "pytorch_model.pt", members);
+  files::write_atomic(folder / "config.json", config);
+}
+
+/// The tensors of a layer of 8 channels in 2 heads, whose MLP has 12 behind a gate.
+void add_gated_layer(std::vector<std::pair<std::string, std::vector<std::int64_t>>>& out,
+                     const std::string& layer,
+                     bool crosses) {
+  for (const char* const branch : {"self_att", "cross_att"}) {
+    if (std::string(branch) == "cross_att" && !crosses) continue;
+    const std::string begin = layer + branch;
+    out.push_back({begin + ".layernorm_before_attention.weight", {8}});
+    for (const char* const part : {"project_q", "project_k", "project_v", "attention_out"})
+      out.push_back({fmt::format("{}.self_attention.{}.weight", begin, part), {8, 8}});
+  }
+  out.push_back({layer + "ffn.layernorm_before_ffn.weight", {8}});
+  out.push_back({layer + "ffn.ffn.w_in.w_0.weight", {12, 8}});
+  out.push_back({layer + "ffn.ffn.w_in.w_1.weight", {12, 8}});
+  out.push_back({layer + "ffn.ffn.w_out.weight", {8, 12}});
+}
+
+constexpr const char* kCpmKeys = R"({"num_heads": 2, "dim_head": 4, "dim_model": 8, "dim_ff": 12,
+    "position_bias_num_buckets": 4, "position_bias_max_distance": 9, "norm_eps": 1e-6,
+    "ffn_activate_fn": "gated_gelu", "pos_bias_type": "relative")";
+
+TEST_F(ModelCenter, Cpm1IsReadWithItsScales) {
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>> tensors = {
+      {"input_embedding.weight", {20, 8}},
+      {"position_bias.relative_attention_bias", {4, 2}},
+      {"encoder.output_layernorm.weight", {8}},
+      {"output_projection.weight", {20, 8}}};
+  for (const char* const layer : {"encoder.layers.0.", "encoder.layers.1."})
+    add_gated_layer(tensors, layer, /*crosses=*/false);
+  write_tensors(path("cpm1"), tensors, std::string(kCpmKeys) + R"(, "length_scale": true})");
+
+  const Foreign read = open_foreign(path("cpm1")).value();
+
+  EXPECT_EQ(read.weights.size(), tensors.size());
+  EXPECT_EQ(read.model_config.find("model_type")->as_string(), "cpm1");
+  EXPECT_TRUE(read.model_config.find("length_scale")->as_bool());
+  expect_fits(read);
+  write_tensors(path("cpm1"), tensors, std::string(kCpmKeys) + R"(, "att_bias": true})");
+  refused(path("cpm1"), "att_bias is true, and a CPM1 is read with false");
+}
+
+TEST_F(ModelCenter, Cpm2IsTheOneWhoseGateIsTheExactGelu) {
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>> tensors = {
+      {"input_embedding.weight", {20, 8}},
+      {"position_bias_enc.relative_attention_bias", {4, 2}},
+      {"position_bias_dec.relative_attention_bias", {4, 2}},
+      {"encoder.output_layernorm.weight", {8}},
+      {"decoder.output_layernorm.weight", {8}},
+      {"output_projection.weight", {20, 8}}};
+  add_gated_layer(tensors, "encoder.layers.0.", /*crosses=*/false);
+  add_gated_layer(tensors, "decoder.layers.0.", /*crosses=*/true);
+  write_tensors(path("cpm2"),
+                tensors,
+                std::string(kCpmKeys) + R"(, "num_encoder_layers": 1, "num_decoder_layers": 1})");
+
+  const Foreign read = open_foreign(path("cpm2")).value();
+
+  EXPECT_EQ(read.weights.size(), tensors.size());
+  EXPECT_EQ(read.model_config.find("model_type")->as_string(), "cpm2");
+  expect_fits(read);
+  write_tensors(path("cpm2"),
+                tensors,
+                std::string(kCpmKeys) + R"(, "num_encoder_layers": 1, "num_decoder_layers": 2})");
+  refused(path("cpm2"), "1 layers read and 2 write");
 }
 
 TEST_F(ModelCenter, OptIsReadUnderHuggingFacesNames) {

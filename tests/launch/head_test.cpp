@@ -66,6 +66,10 @@ class HeadOfHosts : public testing::Test {
       const std::lock_guard lock(mutex_);
       notices_.push_back(text);
     };
+    options.table = [this](const std::vector<std::string>& lines) {
+      const std::lock_guard lock(mutex_);
+      table_ = lines;
+    };
     head_.emplace(options);
     head_->start();
     world_ = world;
@@ -87,6 +91,10 @@ class HeadOfHosts : public testing::Test {
     const std::lock_guard lock(mutex_);
     return notices_;
   }
+  std::vector<std::string> table() {
+    const std::lock_guard lock(mutex_);
+    return table_;
+  }
   /// Connects without sending anything.
   int stranger() const {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -99,10 +107,10 @@ class HeadOfHosts : public testing::Test {
   }
 
   Secret secret_ = random_secret();
-  std::optional<Head> head_;
   int world_ = 0;
   std::mutex mutex_;
-  std::vector<std::string> notices_;
+  std::vector<std::string> notices_, table_;
+  std::optional<Head> head_;  // its thread uses what stands above
 };
 
 /// Two hosts that have met, each with a control page.
@@ -162,13 +170,7 @@ TEST_F(HeadOfHosts, WaitsUntilAllHaveLeft) {
 /// Joins as a host and then vanishes without a message, like a host that loses its power.
 void vanish(const HostPart& part) {
   WireClient client(part.master, part.port, 1, part.secret, now_s() + 10.0);
-  client.send(FrameWriter(FrameType::Join)
-                  .number(static_cast<std::int32_t>(part.host))
-                  .number(static_cast<std::int32_t>(part.first_rank))
-                  .number(static_cast<std::int32_t>(part.local_ranks))
-                  .number(static_cast<std::int32_t>(part.world_size))
-                  .number(std::uint64_t{7})
-                  .text(part.name));
+  client.send(join_frame(part, 7, facts_of_this_host()));
   const std::optional<Frame> frame = client.receive(now_s() + 10.0);
   ASSERT_TRUE(frame);
 }
@@ -191,13 +193,7 @@ TEST_F(HeadOfHosts, NamesAHostThatFallsSilent) {
   const auto silent = part(1, 1, 1);
   std::jthread other([&] {
     WireClient client(silent->master, silent->port, 1, silent->secret, now_s() + 10.0);
-    client.send(FrameWriter(FrameType::Join)
-                    .number(std::int32_t{1})
-                    .number(std::int32_t{1})
-                    .number(std::int32_t{1})
-                    .number(std::int32_t{2})
-                    .number(std::uint64_t{7})
-                    .text("node-1"));
+    client.send(join_frame(*silent, 7, facts_of_this_host()));
     nap(6.0);
   });
   Page page(2);
@@ -247,6 +243,47 @@ TEST_F(HeadOfHosts, RefusesHostsThatWereAskedForDifferentThings) {
 
   for (const std::string& text : texts)
     EXPECT_THAT(text, AllOf(HasSubstr("has another configuration"), HasSubstr("node-")));
+}
+
+TEST_F(HeadOfHosts, RefusesAnotherBuildAndWarnsOfAnotherClock) {
+  start(2);
+  const auto a = part(0, 0, 1), b = part(1, 1, 1);
+  HostFacts facts = facts_of_this_host();
+  EXPECT_EQ(facts.build.size(), 16U);
+  WireClient one(a->master, a->port, 1, a->secret, now_s() + 5.0);
+  WireClient other(b->master, b->port, 1, b->secret, now_s() + 5.0);
+
+  one.send(join_frame(*a, 7, facts));
+  nap(0.2);
+  facts.build = "0123456789abcdef";
+  other.send(join_frame(*b, 7, facts));
+
+  std::optional<Frame> frame;
+  do {
+    frame = other.receive(now_s() + 5.0);
+  } while (frame && frame->type == FrameType::Alive);
+  ASSERT_TRUE(frame);
+  ASSERT_EQ(frame->type, FrameType::Refuse);
+  FrameReader body(*frame);
+  body.number<std::uint32_t>();
+  EXPECT_THAT(body.text(), HasSubstr("host node-1 runs another build of tessera than host node-0"));
+}
+
+TEST_F(HeadOfHosts, ShowsATableOfHosts) {
+  start(2);
+  const auto a = part(0, 0, 1), b = part(1, 1, 1);
+  HostFacts facts = facts_of_this_host();
+  WireClient other(b->master, b->port, 1, b->secret, now_s() + 5.0);
+  facts.clock_s -= 100.0;
+  facts.memory = std::uint64_t{3} << 30;
+  other.send(join_frame(*b, 7, facts));
+  const PageMirror mirror(a, 7, 20.0);
+
+  EXPECT_TRUE(eventually([&] { return !table().empty(); }));
+  EXPECT_THAT(table(), testing::SizeIs(3));
+  EXPECT_THAT(table()[1], HasSubstr("node-0"));
+  EXPECT_THAT(table()[2], AllOf(HasSubstr("node-1"), HasSubstr("3.0 GiB"), HasSubstr("-100.")));
+  EXPECT_THAT(notices(), Contains(HasSubstr("the clock of host node-1 differs")));
 }
 
 TEST_F(HeadOfHosts, RefusesRanksThatTwoHostsHave) {

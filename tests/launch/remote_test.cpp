@@ -158,6 +158,13 @@ TEST_F(Remote, ReturnsTheCodeOfTheFirstHostOrOfOneThatFailed) {
   EXPECT_EQ(run("exit 75"), 75) << "stopped and saved";
 }
 
+TEST_F(Remote, EndsAgentsThatHaveNotMetAtTheFirstSignal) {
+  // The first agent stops the job, as Ctrl-C does, while both still prepare.
+  const std::string stop = "[[ $host == 0 ]] && kill -TERM $PPID; sleep 60";
+
+  EXPECT_EQ(run(stop), 143);
+}
+
 TEST_F(Remote, TellsWhichAgentCouldNotBeStartedOrWasKilled) {
   EXPECT_EQ(run("[[ $host == 0 ]] || exit 255"), 8);
   EXPECT_THAT(notices_, Contains(HasSubstr("ssh cannot reach host 127.0.0.2")));

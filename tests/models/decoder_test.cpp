@@ -43,7 +43,7 @@ std::string refusal(const std::string& hf_config) {
   try {
     options_of(hf_config);
   } catch (const Error& error) {
-    return error.what();
+    return error.text();
   }
   return "accepted";
 }
@@ -79,8 +79,11 @@ TEST(Decoders, ReadWindowsAsPublishedFilesMeanThem) {
 TEST(Decoders, RefuseWhatTheyWouldComputeOtherwise) {
   const std::string dynamic = R"("rope_scaling": {"type": "dynamic", "factor": 2})";
   EXPECT_THAT(refusal(with("llama", dynamic)), HasSubstr("dynamic"));
-  EXPECT_THAT(refusal(with("qwen3", R"("rope_scaling": {"rope_type": "longrope"})")),
-              HasSubstr("longrope"));
+  for (const char* type : {"longrope", "dynamic", "su"}) {
+    const std::string scaling = std::string(R"("rope_scaling": {"rope_type": ")") + type + "\"}";
+    EXPECT_THAT(refusal(with("qwen3", scaling)),
+                AllOf(HasSubstr(type), HasSubstr("the longest text of its batch")));
+  }
   EXPECT_THAT(refusal(with("gemma2", R"("use_bidirectional_attention": true)")),
               HasSubstr("use_bidirectional_attention"));
   EXPECT_THAT(refusal(with("mistral", R"("layer_types": ["chunked_attention"])")),

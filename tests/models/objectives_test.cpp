@@ -383,6 +383,10 @@ TEST(Objectives, ThatAreRegisteredCompleteAnyTrunk) {
       batch.set("second_text", at::full({kB}, 3, at::kLong));
       batch.set("reference", at::zeros({kB, 2}, at::kDouble));
       batch.set("wanted", at::ones({kB}, at::kLong));
+      // Of policies and critics: a completion a row.
+      batch.set("advantages", at::full({kB, kT}, -1.0, at::kDouble));
+      batch.set("old_values", at::zeros({kB, kT}, at::kDouble));
+      batch.set("returns", at::ones({kB, kT}, at::kDouble));
 
       const double loss = runner.train(batch);
 

@@ -3,6 +3,7 @@
 // every rank is a thread, and the hosts are connected by socket pairs.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -49,12 +50,16 @@ class SocketPairs {
   [[nodiscard]] int sending(int from, int to) const { return sending_[index(from, to)]; }
   [[nodiscard]] int receiving(int from, int to) const { return receiving_[index(from, to)]; }
   [[nodiscard]] int ranks() const { return ranks_; }
+  /// Counts bytes that are sent between hosts.
+  void count(std::size_t bytes) const { sent_ += bytes; }
+  [[nodiscard]] std::size_t sent() const { return sent_; }
 
  private:
   [[nodiscard]] std::size_t index(int from, int to) const {
     return static_cast<std::size_t>(from * ranks_ + to);
   }
   int ranks_;
+  mutable std::atomic<std::size_t> sent_{0};
   std::vector<int> sending_, receiving_;
 };
 
@@ -72,6 +77,7 @@ class SocketLink final : public comm::HostLink {
                                  MSG_NOSIGNAL);
         if (n <= 0) throw Error(Error::Kind::Comm, "the socket is closed");
         done += static_cast<std::size_t>(n);
+        pairs_.count(static_cast<std::size_t>(n));
       }
     }
   }
@@ -93,11 +99,11 @@ class SocketLink final : public comm::HostLink {
   const SocketPairs& pairs_;
 };
 
-/// Runs `fn` on `per_host[h]` ranks of each host h. Rethrows the error of the first rank that
-/// failed.
-inline void run_hosts(const std::vector<int>& per_host,
-                      const mesh::Mesh& mesh,
-                      const std::function<void(comm::World&)>& fn) {
+/// Runs `fn` on `per_host[h]` ranks of each host h; returns the bytes that were sent between hosts.
+/// Rethrows the error of the first rank that failed.
+inline std::size_t run_hosts(const std::vector<int>& per_host,
+                             const mesh::Mesh& mesh,
+                             const std::function<void(comm::World&)>& fn) {
   comm::HostLayout layout{{0}};
   for (const int ranks : per_host)
     layout.first.push_back(layout.first.back() + ranks);
@@ -145,6 +151,7 @@ inline void run_hosts(const std::vector<int>& per_host,
       close(file);
   }
   if (failure) std::rethrow_exception(failure);
+  return pairs.sent();
 }
 
 }  // namespace tessera::test

@@ -106,6 +106,7 @@ bool ChannelContext::one_core_each() {
 Channel::Channel(ChannelContext& context, std::vector<int> ranks, int index, std::uint64_t key)
     : context_(context),
       ranks_(std::move(ranks)),
+      rank_list_(short_list(ranks_)),
       index_(index),
       key_(key),
       members_(hash_of(ranks_)),

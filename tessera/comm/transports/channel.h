@@ -27,6 +27,8 @@ struct ChannelContext {
   [[nodiscard]] bool aborted() const { return control.aborted.load() != 0; }
   /// Breaks the world with `error` and throws it.
   [[noreturn]] void fail(const Error& error);
+  /// Returns the first rank of this host and the number of its ranks.
+  [[nodiscard]] std::pair<int, int> local() const { return local_; }
   /// Returns whether every rank of this host may have its own processor; false while a rank has not
   /// arrived.
   bool one_core_each();
@@ -55,6 +57,8 @@ class Channel {
   [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }
   [[nodiscard]] std::uint64_t members_hash() const { return members_; }
   [[nodiscard]] std::uint64_t key() const { return key_; }
+  /// Returns the ranks in short form, "0-3".
+  [[nodiscard]] const std::string& rank_list() const { return rank_list_; }
 
   std::uint64_t next_sequence() { return next_++; }
   /// Returns this rank's slot of an operation; its ring is created on first use.
@@ -85,6 +89,7 @@ class Channel {
 
   ChannelContext& context_;
   std::vector<int> ranks_;
+  std::string rank_list_;
   int index_;
   std::uint64_t key_;
   std::uint64_t members_;

@@ -22,6 +22,7 @@ class Operation {
   struct Start {
     Channel& channel;
     std::uint64_t sequence = 0;
+    std::uint64_t number = 0;  ///< among all operations of this rank, from 1
     Signature signature;
     std::string site;
     Slot* slot = nullptr;  ///< slot of this rank; null for a receiver of messages
@@ -50,6 +51,7 @@ class Operation {
   void cancel() { cancelled_ = true; }
   [[nodiscard]] bool cancelled() const { return cancelled_; }
   [[nodiscard]] const std::string& site() const { return start_.site; }
+  [[nodiscard]] std::uint64_t number() const { return start_.number; }
   [[nodiscard]] Kind kind() const { return start_.signature.kind; }
   [[nodiscard]] int members() const { return start_.channel.size(); }
   /// Returns the size of the whole data: a member's result of an all-gather, or its input of other

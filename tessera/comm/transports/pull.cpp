@@ -124,6 +124,9 @@ PullTransport::PullTransport(int rank,
 }
 
 PullTransport::~PullTransport() {
+  // A rank that leaves with an error tells the others once its world has ended.
+  if (std::uncaught_exceptions() > exceptions_ && !wrote_flights_)
+    write_flight(context_->rank, context_->header(context_->rank).flight, context_->control);
   bridge_.reset();
   // Peers may still read what was posted: the arena keeps its contents.
   context_->arena->close();
@@ -329,6 +332,14 @@ Operation::Start PullTransport::start(Channel& channel,
   publish_operation(
       context_->control, context_->rank, fmt::format("{} {}", comm::name(kind), begin.site));
   if (channel.size() > 1) begin.sequence = channel.next_sequence();
+  const RankLine& line = context_->control.line(context_->rank);
+  begin.number = line.last_seq.load(std::memory_order_relaxed);
+  context_->header(context_->rank)
+      .flight.post(begin.number,
+                   begin.sequence,
+                   line.step.load(std::memory_order_relaxed),
+                   channel.rank_list(),
+                   fmt::format("{} {}", comm::name(kind), begin.site));
   return begin;
 }
 
@@ -430,14 +441,40 @@ WorkPtr PullTransport::track(std::shared_ptr<Operation> operation) {
 }
 
 void PullTransport::wait(Operation& operation) {
-  throw_if_aborted(context_->control);
-  if (operation.complete()) return;
+  require_whole_world();
+  if (operation.complete()) return finish(operation);
   await({operation.site(),
          [&] {
            operation.advance();
            return operation.complete();
          },
          [&](std::vector<int>& ranks) { operation.missing(ranks); }});
+  finish(operation);
+}
+
+/// Notes in the flight recorder that this rank has waited for the operation.
+void PullTransport::finish(const Operation& operation) {
+  context_->header(context_->rank).flight.finish(operation.number());
+}
+
+/// Throws the error of a broken world, after the flight recorders of this host were written.
+void PullTransport::require_whole_world() {
+  if (!context_->aborted()) return;
+  write_flights();
+  throw_if_aborted(context_->control);
+}
+
+/// Writes the record of this rank, and of ranks of this host that cannot write their own.
+void PullTransport::write_flights() noexcept {
+  if (std::exchange(wrote_flights_, true)) return;
+  ControlPage& control = context_->control;
+  const auto [first, ranks] = context_->local();
+  for (int rank = first; rank < first + ranks; ++rank) {
+    const bool lost =
+        control.line(rank).state.load() == static_cast<std::uint32_t>(RankState::Lost) ||
+        control.abort_rank.load() == static_cast<std::uint32_t>(rank);
+    if (rank == context_->rank || lost) write_flight(rank, context_->header(rank).flight, control);
+  }
 }
 
 void PullTransport::wait_reusable(Operation& operation) {
@@ -461,7 +498,7 @@ void PullTransport::await(const Awaited& awaited) {
   Watchdog watchdog(context_->control, stall_limit_s_);
   std::vector<int> missing;
   for (;;) {
-    throw_if_aborted(context_->control);
+    require_whole_world();
     if (awaited.ready()) return;
     if (move_all() || spin(awaited.ready)) continue;
     awaited.missing(missing);
@@ -523,7 +560,7 @@ void PullTransport::report_stall(const Awaited& awaited, const std::vector<int>&
                                 text::join_some(ranks, " and ")),
                     "see the logs of the missing ranks; they usually show the reason");
   abort_world(control, culprit, error);
-  throw_if_aborted(control);  // another rank may have been first
+  require_whole_world();  // another rank may have been first
   throw Error(error);
 }
 

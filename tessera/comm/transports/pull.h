@@ -11,6 +11,7 @@
 // rings its doorbell.
 #pragma once
 
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -91,6 +92,9 @@ class PullTransport final : public Transport {
   bool move_all();
   void count(Traffic& part, const Span& span, std::int64_t times = 1);
   void count(const Group& group, const Span& span, std::int64_t times = 1);
+  void finish(const Operation& operation);
+  void require_whole_world();
+  void write_flights() noexcept;
   [[noreturn]] void report_stall(const Awaited& awaited, const std::vector<int>& missing);
 
   std::string name_;
@@ -106,6 +110,8 @@ class PullTransport final : public Transport {
   Traffic sent_;                       ///< part of traffic_
   std::map<int, Traffic> traffic_of_;  ///< part of traffic_, by the id of the group
   int timers_ = 0;
+  int exceptions_ = std::uncaught_exceptions();
+  bool wrote_flights_ = false;
 };
 
 }  // namespace tessera::comm

@@ -20,6 +20,7 @@
 
 #include "tessera/base/control_page.h"
 #include "tessera/base/dtype.h"
+#include "tessera/comm/flight.h"
 #include "tessera/comm/transport.h"
 
 namespace tessera::comm {
@@ -97,6 +98,7 @@ struct ArenaHeader {
   std::array<std::atomic<std::uint64_t>, 16> cores;  ///< processors that the owner may run on
   std::atomic<std::uint32_t> entries;                ///< number of complete entries of `directory`
   std::array<Entry, kEntries> directory;
+  FlightRing flight;  ///< the last operations of the owner
 };
 
 /// Keys of the directory.

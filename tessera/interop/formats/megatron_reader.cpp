@@ -99,7 +99,29 @@ Reader::Reader(fs::path path) : path_(std::move(path)) {
   }
 }
 
+namespace {
+
+/// Models that share the names of a GPT's layers and compute something else: what they are, or
+/// nothing.
+const char* other_model(const Named& tensors) {
+  for (const Weight& weight : tensors.all()) {
+    const auto has = [&](const char* part) { return weight.name.find(part) != std::string::npos; };
+    if (has("inter_attention.") || has("cross_attention."))
+      return "it has an encoder and a decoder, to which Megatron-LM gives learned positions, layer "
+             "norms and biases, where published ones have RMS norms and biases by distance";
+    if (has("tokentype_embeddings.") || has("binary_head.") || has("lm_head.dense."))
+      return "it is a BERT of Megatron-LM, which norms what each branch reads, where published "
+             "BERTs norm the sum behind each";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 Foreign Reader::read() {
+  for (const StageOf at : stages()) {
+    if (const char* const other = other_model(weights(at))) refuse(true, other);
+  }
   read_sizes();
   read_layers();
   read_vocabulary();

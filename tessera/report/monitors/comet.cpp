@@ -130,7 +130,7 @@ class CometMonitor final : public Monitor {
     out["tags"] = json::Value::array();
     out["workspace"] = text_or_null(options_.workspace);
     out["resume_strategy"] =
-        json::Value::string(options_.mode.empty() ? std::string("create") : options_.mode);
+        json::Value::string(config::name_of(planner::kCometModes, options_.mode));
     out["customer_error_reported"] = json::Value::boolean(false);
     out["customer_error_message"] = json::Value();
     out["user_provided_experiment_key"] = json::Value::boolean(!options_.experiment_key.empty());

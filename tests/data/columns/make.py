@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the Arrow files that arrow_test.cpp reads, and the records that they hold.
+"""Writes the Arrow and Parquet files that arrow_test.cpp and parquet_test.cpp read, and the records that they hold.
 usage: pip install pyarrow==26.0.1 datasets==5.2.0 && python3 tests/data/columns/make.py"""
 import json
 import pathlib
@@ -9,6 +9,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.ipc as ipc
+import pyarrow.parquet as parquet
 
 here = pathlib.Path(__file__).parent
 ROWS = 40
@@ -47,6 +48,15 @@ feather.write_feather(table, here / "plain.feather", compression="uncompressed")
 with open(here / "records.jsonl", "w", encoding="utf-8") as out:
     for row in table.to_pylist():
         out.write(json.dumps(row, ensure_ascii=False) + "\n")
+rows = table.drop_columns("half")  # which Parquet keeps as bytes
+parquet.write_table(rows, here / "snappy.parquet", row_group_size=16)
+parquet.write_table(rows, here / "zstd.parquet", compression="zstd", data_page_version="2.0", data_page_size=64, write_batch_size=4)
+parquet.write_table(rows, here / "gzip.parquet", compression="gzip", use_dictionary=False)
+parquet.write_table(rows, here / "lz4.parquet", compression="lz4")
+parquet.write_table(rows.select(["text", "large", "label", "small", "flag"]), here / "delta.parquet", compression="none", use_dictionary=False,
+                    column_encoding={"text": "DELTA_BYTE_ARRAY", "large": "DELTA_LENGTH_BYTE_ARRAY", "label": "DELTA_BINARY_PACKED",
+                                     "small": "DELTA_BINARY_PACKED", "flag": "RLE"})
+parquet.write_table(rows.select(["text"]).append_column("picture", pa.array([b"\xff\x00"] * ROWS, pa.binary())), here / "bytes.parquet")
 split = datasets.DatasetDict({name: datasets.Dataset.from_dict({"text": [f"{name} {i}" for i in range(n)], "label": list(range(n))})
                               for name, n in (("train", 5), ("test", 2))})
 split.save_to_disk(here / "saved", num_shards={"train": 2, "test": 1})

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/report/flight_report.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+#include "tessera/config/json.h"
+
+namespace tessera::report {
+namespace {
+
+constexpr std::uintmax_t kMostFileBytes = std::uintmax_t{1} << 20;
+constexpr std::size_t kMostOperations = 4096;
+
+[[noreturn]] void refuse_line(const std::string& file, std::size_t line) {
+  throw Error(Error::Kind::Format,
+              fmt::format("{}:{}: not a line of a flight recorder", file, line),
+              "remove the file: the records of the other ranks can still be read");
+}
+
+std::int64_t integer_in(const json::Value& line,
+                        const char* key,
+                        const std::string& file,
+                        std::size_t at) {
+  const json::Value* const value = line.is_object() ? line.find(key) : nullptr;
+  const auto number = value != nullptr && value->is_number() ? value->as_integer() : std::nullopt;
+  if (!number) refuse_line(file, at);
+  return *number;
+}
+
+std::string text_in(const json::Value& line,
+                    const char* key,
+                    const std::string& file,
+                    std::size_t at) {
+  const json::Value* const value = line.is_object() ? line.find(key) : nullptr;
+  if (value == nullptr || !value->is_string()) refuse_line(file, at);
+  return value->as_string();
+}
+
+bool truth_in(const json::Value& line, const char* key, const std::string& file, std::size_t at) {
+  const json::Value* const value = line.is_object() ? line.find(key) : nullptr;
+  if (value == nullptr || !value->is_bool()) refuse_line(file, at);
+  return value->as_bool();
+}
+
+FlightLog read_flight_log(const std::filesystem::path& path) {
+  const std::string file = path.string();
+  TESSERA_REQUIRE(std::filesystem::file_size(path) <= kMostFileBytes,
+                  Format,
+                  fmt::format("{} is too long for the record of a rank", file),
+                  "");
+  FlightLog log;
+  std::size_t number = 0;
+  for (const std::string& text : text::split(files::read(path), '\n')) {
+    ++number;
+    if (text.empty()) continue;
+    const json::Value line = json::parse_strict(text, fmt::format("{}:{}", file, number));
+    if (number == 1) {
+      log.rank = static_cast<int>(integer_in(line, "rank", file, number));
+      log.ranks = static_cast<int>(integer_in(line, "ranks", file, number));
+      log.waits_for = static_cast<int>(integer_in(line, "waits_for", file, number));
+      log.step = integer_in(line, "step", file, number);
+      log.posted = integer_in(line, "posted", file, number);
+      log.broke_it = truth_in(line, "broke_it", file, number);
+      log.message = text_in(line, "message", file, number);
+      if (log.rank < 0 || log.ranks < 1 || log.ranks > kMostFlightLogs || log.rank >= log.ranks)
+        refuse_line(file, number);
+      continue;
+    }
+    if (log.operations.size() >= kMostOperations) refuse_line(file, number);
+    log.operations.push_back({integer_in(line, "number", file, number),
+                              integer_in(line, "sequence", file, number),
+                              integer_in(line, "step", file, number),
+                              text_in(line, "ranks", file, number),
+                              text_in(line, "what", file, number),
+                              truth_in(line, "done", file, number)});
+  }
+  if (number == 0 || log.ranks == 0) refuse_line(file, 1);
+  return log;
+}
+
+std::string step_text(std::int64_t step) {
+  return step < 0 ? "before the first step" : fmt::format("step {}", step);
+}
+
+std::string line_of(const FlightLog& log) {
+  std::string text = fmt::format("rank {}: {}", log.rank, step_text(log.step));
+  if (log.operations.empty()) {
+    text += ", has posted nothing";
+  } else {
+    const FlightOperation& last = log.operations.back();
+    text += fmt::format(
+        ", its operation {}: {}{}", last.number, last.what, last.done ? ", which is complete" : "");
+  }
+  if (log.waits_for >= 0) text += fmt::format(", waits for rank {}", log.waits_for);
+  return text;
+}
+
+/// The last operation that each rank of a group has posted there, and all that are known.
+struct GroupFlight {
+  std::map<int, std::int64_t> last;
+  std::map<std::int64_t, std::map<int, std::string>> what;  // by sequence and rank
+};
+
+std::string some_ranks(const std::vector<int>& ranks) {
+  std::vector<std::string> names;
+  for (const int rank : ranks)
+    names.push_back(std::to_string(rank));
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text::join_some(names, ", ");
+}
+
+/// "all_reduce" of "all_reduce loss at x.cpp:12".
+std::string_view kind_in(std::string_view what) {
+  return what.substr(0, what.find(' '));
+}
+
+void explain_group(const std::string& name,
+                   const GroupFlight& group,
+                   std::vector<std::string>& findings) {
+  for (const auto& [sequence, calls] : group.what) {
+    std::set<std::string_view> kinds;
+    for (const auto& [rank, what] : calls)
+      kinds.insert(kind_in(what));
+    if (kinds.size() < 2) continue;
+    std::vector<std::string> each;
+    for (const auto& [rank, what] : calls)
+      each.push_back(fmt::format("rank {} called {}", rank, what));
+    findings.push_back(fmt::format(
+        "operation {} of ranks {} differs: {}", sequence, name, text::join_some(each, "; ")));
+    return;
+  }
+  const std::vector<int> members = ranks_of_list(name);
+  std::int64_t newest = -1, oldest = -1;
+  for (const int rank : members) {
+    const auto last = group.last.find(rank);
+    if (last == group.last.end()) continue;
+    newest = std::max(newest, last->second);
+    oldest = oldest < 0 ? last->second : std::min(oldest, last->second);
+  }
+  if (newest <= oldest) return;
+  std::vector<int> behind;
+  for (const int rank : members) {
+    const auto last = group.last.find(rank);
+    if (last != group.last.end() && last->second == oldest) behind.push_back(rank);
+  }
+  const auto next = group.what.find(oldest + 1);
+  if (next == group.what.end() || next->second.empty()) return;
+  std::vector<int> callers;
+  for (const auto& [rank, what] : next->second)
+    callers.push_back(rank);
+  findings.push_back(fmt::format("{} did not call operation {} of ranks {}: {}; called by {}",
+                                 some_ranks(behind),
+                                 oldest + 1,
+                                 name,
+                                 next->second.begin()->second,
+                                 some_ranks(callers)));
+}
+
+}  // namespace
+
+std::vector<int> ranks_of_list(const std::string& list) {
+  std::vector<int> ranks;
+  for (const std::string& range : text::split(list, ',')) {
+    int first = -1, last = -1;
+    const char* const end = range.data() + range.size();
+    auto [stop, error] = std::from_chars(range.data(), end, first);
+    last = first;
+    if (error == std::errc() && stop != end && *stop == '-') {
+      const auto second = std::from_chars(stop + 1, end, last);
+      stop = second.ptr;
+      error = second.ec;
+    }
+    const bool good = error == std::errc() && stop == end && first >= 0 && last >= first &&
+                      last < kMostFlightLogs;
+    if (!good) return {};
+    for (int rank = first; rank <= last; ++rank)
+      ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::vector<FlightLog> read_flight_logs(const std::filesystem::path& folder) {
+  std::vector<FlightLog> logs;
+  std::error_code unknown;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, unknown)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("flight_rank_") && name.ends_with(".jsonl") &&
+        logs.size() < static_cast<std::size_t>(kMostFlightLogs))
+      logs.push_back(read_flight_log(entry.path()));
+  }
+  std::sort(logs.begin(), logs.end(), [](const FlightLog& a, const FlightLog& b) {
+    return a.rank < b.rank;
+  });
+  return logs;
+}
+
+std::vector<std::string> explain_flight(const std::vector<FlightLog>& logs) {
+  std::vector<std::string> lines, findings;
+  if (logs.empty()) return lines;
+  std::map<std::string, GroupFlight> groups;
+  std::set<int> known;
+  for (const FlightLog& log : logs) {
+    known.insert(log.rank);
+    lines.push_back(line_of(log));
+    for (const FlightOperation& operation : log.operations) {
+      GroupFlight& group = groups[operation.ranks];
+      group.last[log.rank] = std::max(group.last[log.rank], operation.sequence);
+      group.what[operation.sequence][log.rank] = operation.what;
+    }
+  }
+  for (int rank = 0; rank < logs.front().ranks; ++rank) {
+    if (!known.contains(rank))
+      findings.push_back(
+          fmt::format("rank {} left no record: it ended, or its host was lost", rank));
+  }
+  // Both ends of a message are one operation of two different kinds of calls.
+  for (const auto& [name, group] : groups) {
+    const bool messages = !group.what.empty() && !group.what.begin()->second.empty() &&
+                          kind_in(group.what.begin()->second.begin()->second) == "message";
+    if (!messages) explain_group(name, group, findings);
+  }
+  if (findings.empty()) findings.emplace_back("every rank called the same operations");
+  for (const FlightLog& log : logs) {
+    if (log.broke_it)
+      findings.insert(findings.begin(), fmt::format("rank {} broke it: {}", log.rank, log.message));
+  }
+  lines.insert(lines.end(), findings.begin(), findings.end());
+  return lines;
+}
+
+}  // namespace tessera::report

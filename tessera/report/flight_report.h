@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the flight recorders of a broken run say: who waited for whom, and who did not call what.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tessera::report {
+
+/// One posted operation.
+struct FlightOperation {
+  std::int64_t number = 0, sequence = 0, step = -1;
+  std::string ranks, what;
+  bool done = false;
+};
+/// The record of one rank.
+struct FlightLog {
+  int rank = 0, ranks = 0, waits_for = -1;
+  std::int64_t step = -1, posted = 0;
+  bool broke_it = false;
+  std::string message;
+  std::vector<FlightOperation> operations;
+};
+
+/// The most ranks whose records are read.
+inline constexpr int kMostFlightLogs = 65536;
+
+/// Reads the files `flight_rank_*.jsonl` of a folder, by rank. Throws Error{Format} with file and
+/// line for one that is malformed or longer than 1 MiB, and Error{Io}.
+std::vector<FlightLog> read_flight_logs(const std::filesystem::path& folder);
+
+/// Returns one line for each rank, "rank 2: step 12, its operation 340: all_reduce loss ..., waits
+/// for rank 3", then the findings: ranks without a record, operations that some ranks of a group
+/// called and others did not, and operations in which they differ. The first such operation of each
+/// group counts.
+std::vector<std::string> explain_flight(const std::vector<FlightLog>& logs);
+
+/// Returns the ranks of "0-3,8"; nothing for a text that was cut or is malformed.
+std::vector<int> ranks_of_list(const std::string& text);
+
+}  // namespace tessera::report

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/mesh/host_layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tessera::mesh {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// pp, dp.rep, dp.shard, cp, tp.depth, tp.row, tp.col
+TEST(HostLayoutNotes, SayWhatCrossesAndWhatStaysInside) {
+  const auto notes = host_layout_notes(Mesh({2, 1, 1, 1, 1, 1, 2}), 2);
+
+  EXPECT_EQ(notes.text, "pipeline parallelism between hosts; tensor parallelism inside");
+  EXPECT_TRUE(notes.warnings.empty());
+}
+
+TEST(HostLayoutNotes, WarnOfAxesThatWaitInEveryLayer) {
+  const auto notes = host_layout_notes(Mesh({1, 1, 1, 1, 1, 1, 4}), 2);
+
+  EXPECT_EQ(notes.text, "tensor parallelism between hosts");
+  EXPECT_THAT(
+      notes.warnings,
+      ElementsAre(HasSubstr("tensor parallelism of 4 ranks crosses between hosts of 2 ranks")));
+  EXPECT_THAT(host_layout_notes(Mesh({1, 1, 1, 2, 1, 1, 1}), 1).warnings,
+              ElementsAre(HasSubstr("parallel.context.size")));
+}
+
+TEST(HostLayoutNotes, AreEmptyOnOneHost) {
+  EXPECT_EQ(host_layout_notes(Mesh::data_parallel(4), 4).text, "");
+  EXPECT_EQ(host_layout_notes(Mesh::data_parallel(4), 2).text, "data parallelism between hosts");
+}
+
+}  // namespace
+}  // namespace tessera::mesh

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/report/flight_report.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+
+namespace tessera::report {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+FlightLog log_of(int rank, std::vector<FlightOperation> operations) {
+  FlightLog log;
+  log.rank = rank;
+  log.ranks = 3;
+  log.step = 12;
+  log.operations = std::move(operations);
+  return log;
+}
+FlightOperation call(std::int64_t number, std::int64_t sequence, const std::string& what) {
+  return {number, sequence, 12, "0-2", what, false};
+}
+
+TEST(FlightReport, NamesTheRankThatDidNotCallAnOperation) {
+  const auto lines = explain_flight(
+      {log_of(0, {call(5, 3, "all_gather w at a:1"), call(6, 4, "all_reduce loss at b:2")}),
+       log_of(1, {call(5, 3, "all_gather w at a:1")}),
+       log_of(2, {call(5, 3, "all_gather w at a:1"), call(6, 4, "all_reduce loss at b:2")})});
+
+  EXPECT_THAT(
+      lines,
+      Contains("rank 1 did not call operation 4 of ranks 0-2: all_reduce loss at b:2; called by "
+               "ranks 0, 2"));
+  EXPECT_THAT(lines, Contains("rank 1: step 12, its operation 5: all_gather w at a:1"));
+}
+
+TEST(FlightReport, NamesCallsThatDiffer) {
+  const auto lines = explain_flight({log_of(0, {call(1, 0, "all_reduce loss at b:2")}),
+                                     log_of(1, {call(1, 0, "barrier save at c:3")}),
+                                     log_of(2, {})});
+
+  EXPECT_THAT(
+      lines,
+      Contains("operation 0 of ranks 0-2 differs: rank 0 called all_reduce loss at b:2; rank 1 "
+               "called barrier save at c:3"));
+  EXPECT_THAT(lines, Contains("rank 2: step 12, has posted nothing"));
+}
+
+TEST(FlightReport, NamesRanksWithoutARecordAndTheOneThatBrokeIt) {
+  FlightLog broke = log_of(0, {call(1, 0, "barrier a at b:1")});
+  broke.broke_it = true;
+  broke.message = "the loss is nan";
+  broke.waits_for = 2;
+
+  const auto lines = explain_flight({broke, log_of(1, {call(1, 0, "barrier a at b:1")})});
+
+  EXPECT_THAT(lines, Contains("rank 0 broke it: the loss is nan"));
+  EXPECT_THAT(lines, Contains(HasSubstr("waits for rank 2")));
+  EXPECT_THAT(lines, Contains(HasSubstr("rank 2 left no record")));
+}
+
+TEST(FlightReport, FindsNothingWhereAllCalledTheSame) {
+  std::vector<FlightLog> logs;
+  for (int rank = 0; rank < 3; ++rank)
+    logs.push_back(log_of(rank, {call(1, 0, "barrier a at b:1")}));
+
+  EXPECT_THAT(explain_flight(logs), Contains("every rank called the same operations"));
+  EXPECT_TRUE(explain_flight({}).empty());
+}
+
+// The two ends of a message are calls of their own.
+TEST(FlightReport, DoesNotCompareTheEndsOfMessages) {
+  const auto lines = explain_flight(
+      {log_of(0, {{1, 0, 1, "0-1", "message send at a:1", false}}), log_of(1, {}), log_of(2, {})});
+
+  EXPECT_THAT(lines, Not(Contains(HasSubstr("did not call"))));
+}
+
+TEST(FlightReport, ReadsTheListsOfRanks) {
+  EXPECT_THAT(ranks_of_list("0-2,8"), ElementsAre(0, 1, 2, 8));
+  for (const char* text : {"", "0-", "a", "3-1", "0,...", "-1", "0-99999999"})
+    EXPECT_TRUE(ranks_of_list(text).empty()) << text;
+}
+
+TEST(FlightReport, ReadsFilesAndNamesTheLineOfAMistake) {
+  const files::TempDir folder;
+  const auto path = folder.path() / "flight_rank_00001.jsonl";
+  const std::string head =
+      R"({"rank": 1, "ranks": 2, "step": 3, "state": 1, "posted": 9, "waits_for": 0, "broke_it": true, "message": "a \"b\""})";
+  const std::string operation =
+      R"({"number": 9, "step": 3, "ranks": "0-1", "sequence": 4, "what": "barrier x at y:1", "done": true})";
+  files::write_atomic(path, head + "\n" + operation + "\n");
+
+  const auto logs = read_flight_logs(folder.path());
+
+  ASSERT_EQ(logs.size(), 1U);
+  EXPECT_EQ(logs[0].rank, 1);
+  EXPECT_EQ(logs[0].message, "a \"b\"");
+  ASSERT_EQ(logs[0].operations.size(), 1U);
+  EXPECT_EQ(logs[0].operations[0].sequence, 4);
+  EXPECT_TRUE(logs[0].operations[0].done);
+  for (const std::string& text :
+       {std::string("{}\n"), head + "\n{\"number\": 1}\n", head + "\n[\n", std::string()}) {
+    files::write_atomic(path, text);
+    EXPECT_THROW(read_flight_logs(folder.path()), Error) << text;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::report
