@@ -33,9 +33,8 @@ namespace tessera::launch {
 namespace {
 
 constexpr double kTickS = 0.25;
-constexpr double kAliveS = 1.0;  // interval between Alive frames
-// Time for a connection to prove that it belongs to the job.
-constexpr double kProofS = 5.0;
+constexpr double kAliveS = 1.0;      // interval between Alive frames
+constexpr double kProofS = 5.0;      // for a connection to prove that it belongs to the job
 constexpr double kMostClockS = 2.0;  // largest difference of clocks without a warning
 constexpr std::size_t kMostHostName = 1024;
 constexpr std::size_t kMostStrangers = 64;  // most connections that have not yet proved it
