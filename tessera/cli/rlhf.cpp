@@ -81,7 +81,7 @@ std::vector<std::string> with_single_steps(const std::vector<std::string>& line)
   return out;
 }
 
-/// Whether step `number`, from 1, is asked for. Error{Config} for another word.
+/// Returns whether step `number` (from 1) was requested. Throws Error{Config} for another word.
 bool is_asked_for(const RlhfWords& words, std::size_t number) {
   for (const std::string& step : words.steps) {
     TESSERA_REQUIRE(step == "1" || step == "2" || step == "3",
@@ -93,7 +93,7 @@ bool is_asked_for(const RlhfWords& words, std::size_t number) {
          std::ranges::find(words.steps, std::to_string(number)) != words.steps.end();
 }
 
-/// What DeepSpeed-Chat's flags stand for.
+/// Applies DeepSpeed-Chat's flags to the configuration.
 void apply_flags(const RlhfWords& words, json::Value& source) {
   for (const auto& [flag, path, key] :
        {std::tuple("--actor-model", &words.actor, "sft.model.from"),

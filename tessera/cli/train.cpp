@@ -180,7 +180,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   if (choice.several && words.dry_run && !words.common.quiet && !words.common.json)
     print_hosts(choice.pool);
   if (choice.several && words.dry_run) {
-    // Nothing is started; the plan is that of a host with as many ranks as the first one.
+    // A dry run: the plan is that of a host with as many ranks as the first one.
     part = std::make_shared<launch::HostPart>(
         launch::HostPart{.hosts = static_cast<int>(choice.pool.size()),
                          .local_ranks = static_cast<int>(choice.pool.front().slots.size()),

@@ -225,7 +225,7 @@ report::TableFacts table_facts(const data::Datasets& data,
   return facts;
 }
 
-/// Removes the flight recorders of an earlier end, which `tessera doctor` would read.
+/// Removes the flight recorders of an earlier failure, which `tessera doctor` would read.
 void forget_flights(const std::filesystem::path& logs) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(logs, ignored)) {
@@ -234,7 +234,7 @@ void forget_flights(const std::filesystem::path& logs) {
   }
 }
 
-/// Says which axes cross between hosts, and warns of those that should not.
+/// Reports which axes cross between hosts, and warns of those that should not.
 void tell_of_hosts(const planner::Plan& plan, int ranks_per_host, const TrainCommand& command) {
   const mesh::HostLayoutNotes notes = mesh::host_layout_notes(plan.mesh(), ranks_per_host);
   if (!notes.text.empty()) say(command, fmt::format("hosts       {}", notes.text));

@@ -101,8 +101,8 @@ Reader::Reader(fs::path path) : path_(std::move(path)) {
 
 namespace {
 
-/// Models that share the names of a GPT's layers and compute something else: what they are, or
-/// nothing.
+/// Recognizes models that use the names of a GPT's layers but compute something else; returns their
+/// description, or nullptr.
 const char* other_model(const Named& tensors) {
   for (const Weight& weight : tensors.all()) {
     const auto has = [&](const char* part) { return weight.name.find(part) != std::string::npos; };
