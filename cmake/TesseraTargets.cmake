@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # One floor, one call: tessera_floor(NAME USES lower floors... [TORCH] [LINK libraries...])
 #
-# Every source beside the floor's CMakeLists.txt (and one folder below) becomes part of an object library, so that a
-# self-registering file is never dropped by the linker. TORCH: the floor includes libtorch; TORCH_SOURCES a.cpp ...: only
-# these do. Such files become tessera_NAME_tensor and, those that include all of ATen, tessera_NAME_aten.
+# Every source in the folder of the floor's CMakeLists.txt (and one folder below) becomes part of an object library, so that
+# the linker never drops a self-registering file. TORCH: the floor includes libtorch; TORCH_SOURCES a.cpp ...: only these
+# files do. Such files become tessera_NAME_tensor or, if they include all of ATen, tessera_NAME_aten.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// AlexNet on synthetic pictures, over the stages of a pipeline. The network is a plain list of
-// blocks that knows of no ranks: `-p 2` cuts it in two, and with as many threads a rank the losses
-// stay the same to the bit, whatever -p is.
+// AlexNet on synthetic images, over the stages of a pipeline. The network is a plain list of blocks
+// that knows nothing of ranks: `-p 2` splits it in two. With the same number of threads per rank,
+// the losses are bitwise equal for every value of -p.
 //
 //   alexnet_pipeline [-p STAGES] [--ranks RANKS] [--threads OF_A_RANK] [--steps 200]
 //                    [--batch 256] [--side 64] [--deepspeed_config FILE]
 //
-// `--steps=200` is `--steps 200`, and so for all of them. FILE is a configuration in place of the
-// one that is built in; the other options override its keys.
+// `--steps=200` means `--steps 200`, and likewise for all options. FILE is a configuration in place
+// of the built-in one; the other options override its keys.
 //
-// Pictures are SIDE x SIDE (224 as in the paper, small ones for a try). Ranks beyond the stages are
-// data-parallel. Source: Krizhevsky 2014, "One weird trick for parallelizing convolutional neural
-// networks", in the sizes of torchvision; batch and optimizer of DeepSpeed's pipeline tutorial.
+// Images are SIDE x SIDE (224 as in the paper, small ones for a quick try). Ranks beyond the number
+// of stages are data-parallel. Source: Krizhevsky 2014, "One weird trick for parallelizing
+// convolutional neural networks", in the sizes of torchvision; batch and optimizer are those of
+// DeepSpeed's pipeline tutorial.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -64,7 +65,7 @@ struct ConvolutionSizes {
   }
 };
 
-/// relu(x * weight + bias) over the picture, as one matrix product of all windows.
+/// relu(x * weight + bias) over the image, as one matrix product of all windows.
 class Convolution final : public nn::Block {
  public:
   explicit Convolution(ConvolutionSizes sizes) : sizes_(sizes) {}
@@ -74,7 +75,7 @@ class Convolution final : public nn::Block {
     bias_ = params.add("bias", {sizes_.out}, {None}, Init::zeros());
   }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
-    // The first layer reads the pictures, in the type of the weights.
+    // The first layer reads the images, in the type of the weights.
     const at::Tensor x_BHWC = in.diff.empty()
                                   ? batch.tensor("pixels").to(weight_->tensor().scalar_type())
                                   : in.diff.at(0);
@@ -93,7 +94,7 @@ class Convolution final : public nn::Block {
   Param* bias_ = nullptr;
 };
 
-/// relu(dropout(x) * weight + bias) of all features of a picture.
+/// relu(dropout(x) * weight + bias) of all features of an image.
 class Dense final : public nn::Block {
  public:
   Dense(std::int64_t in, std::int64_t out) : in_(in), out_(out) {}
@@ -137,7 +138,7 @@ class Classes final : public nn::Objective {
   Param* weight_ = nullptr;
 };
 
-/// The whole network. Nothing here says how it is spread.
+/// The whole network. Nothing here says how it is distributed.
 nn::Model alexnet(std::int64_t side) {
   const std::vector<ConvolutionSizes> convolutions = {
       {.in = kColours, .out = 64, .side = 11, .step = 4, .padding = 2, .pooled = true},
@@ -153,7 +154,7 @@ nn::Model alexnet(std::int64_t side) {
     pixels = sizes.pixels(pixels);
   }
   const std::int64_t features = 256 * pixels * pixels;
-  const std::int64_t width = 4096 * side / 224;  // of the paper for its pictures
+  const std::int64_t width = 4096 * side / 224;  // width of the paper for its images
   model.blocks.push_back(
       {"classifier.0", [=] { return std::make_unique<Dense>(features, width); }});
   model.blocks.push_back({"classifier.1", [=] { return std::make_unique<Dense>(width, width); }});
@@ -161,8 +162,8 @@ nn::Model alexnet(std::int64_t side) {
   return model;
 }
 
-/// Pictures that are a function of their number: stripes whose distance is the class, in a colour
-/// of their own, under noise. Values of pixels lie between -1 and 1.
+/// Images that are a function of their number: stripes whose distance is the class, in a colour
+/// that each image has for itself, plus noise. Pixel values lie between -1 and 1.
 class Pictures final : public data::Dataset {
  public:
   Pictures(std::int64_t size, std::int64_t side) : size_(size), side_(side) {}
@@ -206,7 +207,7 @@ constexpr const char* kProgram = "alexnet_pipeline";
 
 struct Options {
   std::string config;                        ///< a file; empty: built in
-  std::map<std::string, std::int64_t> keys;  ///< of the configuration, as given
+  std::map<std::string, std::int64_t> keys;  ///< keys that the configuration gives
   std::int64_t ranks = 0, side = 64;
 };
 

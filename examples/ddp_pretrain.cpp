@@ -203,7 +203,7 @@ int run(int argc, char** argv) {
     std::fputs(kUsage, stdout);
     return 0;
   }
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // so that lines of several ranks appear at once
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // so that the lines of several ranks appear at once
   const Options options = read_options(argc, argv);
   const planner::Plan plan = make_plan(options);
   std::printf(

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that tessera has never heard of, made of plain blocks, trained with ZeRO-3 and recompute
-// by one call: planner::make_plan(..., own_model()). No class is replaced or wrapped: parameters
-// are declared, the configuration says how they are spread and which blocks run twice. With a
-// folder it has checkpoints and goes on from the newest one when it is started again.
+// A model that tessera does not know, built from plain blocks, trained with ZeRO-3 and recompute by
+// one call: planner::make_plan(..., own_model()). No class is replaced or wrapped: the blocks
+// declare their parameters, and the configuration says how these are distributed and which blocks
+// are recomputed. With a folder it writes checkpoints, and continues from the newest one when it is
+// started again.
 //
 //   own_model [RANKS] [STEPS] [FOLDER]
 #include <cstdio>
@@ -73,7 +74,7 @@ class Loss final : public nn::Objective {
   void declare(nn::Params& params) override {
     weight_ = params.add("weight", {kVocab, kWidth}, {Vocab, Embed}, Init::normal(0.02));
   }
-  /// Without labels it predicts: the logits of every token.
+  /// Without labels it predicts: the result is the logits of every token.
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     if (!batch.has("labels"))
       return {.outputs = {{"logits", nn::linear(in.diff.at(0), *weight_, nullptr, context)}}};
@@ -112,7 +113,7 @@ class Print final : public engine::Hook {
   }
 };
 
-/// Goes on from the newest checkpoint of the run folder, if there is one.
+/// Continues from the newest checkpoint of the run folder, if there is one.
 void resume(engine::Engine& engine, const std::filesystem::path& folder) {
   if (const auto newest = checkpoint::newest(folder / checkpoint::kFolderOfRun))
     engine.load(checkpoint::Checkpoint(*newest));

@@ -52,7 +52,7 @@ class Points final : public data::Dataset {
   std::uint64_t seed_;
 };
 
-/// tanh(x * weight + bias) of the features of a sample, or of what the layer before made of them.
+/// tanh(x * weight + bias), where x is the features of a sample or the output of the layer before.
 class Layer final : public nn::Block {
  public:
   explicit Layer(std::int64_t in) : in_(in) {}
@@ -106,7 +106,7 @@ nn::Model make_model() {
   return model;
 }
 
-/// Prints every twentieth loss, and beside it the loss on held-out points.
+/// Prints every twentieth loss and, next to it, the loss on held-out points.
 class Print final : public engine::Hook {
  public:
   Print() : Hook(kReport) {}

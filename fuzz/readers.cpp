@@ -13,8 +13,8 @@
 
 namespace {
 
-// Readers rename to the names of a family of models. Families need libtorch, which this build
-// leaves out, so that names of its own stand in for theirs.
+// Readers rename tensors to the names of a family of models. Families need libtorch, which this
+// build leaves out, so this file registers names of its own instead.
 TESSERA_GPT_NAMES("fuzzed",
                   {.architecture = "Fuzzed",
                    .model_type = "fuzzed",

@@ -123,8 +123,8 @@ inline void write_vocabulary(const fs::path& folder) {
   std::ofstream(folder / "vocab.json", std::ios::binary) << vocab.dump();
 }
 
-/// Checks that an accepted tokenizer decodes every text to the original, unless it is any file,
-/// which may normalize texts.
+/// Checks that an accepted tokenizer decodes every text to the original. A tokenizer read from "any
+/// file" is exempt because it may normalize texts.
 inline void encode(const fs::path& folder) {
   const data::TokenizerPtr tokenizer = data::tokenizer_from_folder(folder);
   for (const std::string text : {"", "abab ab's  12\n", "\xC3\xA4\xFF<|endoftext|>"}) {
@@ -167,7 +167,7 @@ inline void read_lines(std::string_view file) {
   }
 }
 
-/// Decodes a picture and makes a small one of it.
+/// Decodes an image and makes a small one of it.
 inline void see(const fs::path& path) {
   const files::Mapped file(path);
   const data::images::Image image = data::images::decode_image(file.bytes(), path.string());

@@ -11,7 +11,7 @@ while read -r from to file; do
     { echo "$file includes tessera/$to, which is not a lower floor than tessera/$from"; bad=1; }
 done < <(grep -rHoE '#include "tessera/[a-z]+/' tessera --include='*.h' --include='*.cpp' |
          sed -E 's|^(tessera/([a-z]+)/[^:]*):#include "tessera/([a-z]+)/|\2 \3 \1|')
-# libtorch stays off the floors that must run without it.
+# Floors that must work without libtorch do not include it.
 if grep -rnE '#include <(ATen|c10|torch)/' tessera/{base,config,mesh,launch,comm,data,checkpoint,interop/formats} --include='*.h' --include='*.cpp'; then
   echo "these floors include no libtorch"; bad=1
 fi
@@ -21,7 +21,7 @@ if grep -rn '#include "tessera/parallel/compressed/' tessera --include='*.h' --i
     grep -v '^tessera/parallel/compressed/'; then
   echo "tessera/parallel/compressed is included by itself alone"; bad=1
 fi
-# A file that grows beyond this has a second idea in it.
+# A longer file has more than one purpose and should be split.
 if git ls-files -co --exclude-standard 'tessera/*.h' 'tessera/*.cpp' 'tests/*.h' 'tests/*.cpp' 'examples/*.cpp' 'bench/*.cpp' |
     xargs wc -l | awk '$2 != "total" && $1 > 600 {print $2 " has " $1 " lines, 600 are allowed"; bad = 1} END {exit !bad}'; then
   bad=1

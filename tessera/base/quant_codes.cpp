@@ -13,13 +13,13 @@ namespace tessera {
 namespace {
 
 constexpr int kDecades = 7;
-/// Below it a block counts as zeros.
+/// A block with a smaller scale counts as zeros.
 constexpr float kSmallestScale = 1e-38F;
 
 std::array<float, 256> dynamic_values(bool both) {
   std::vector<double> out = {0.0, 1.0};
   for (int decade = 0; decade < kDecades; ++decade) {
-    // The bounds between as many equal parts of [0.1, 1]; their means are the numbers.
+    // The bounds divide [0.1, 1] into equal parts, whose means are the numbers.
     const int parts = both ? 1 << decade : 2 << decade;
     const auto bound = [&](int i) {
       const float step = (1.0F - 0.1F) / static_cast<float>(parts);
@@ -72,8 +72,8 @@ bool decodes_to(std::span<const std::uint8_t> codes,
   return true;
 }
 
-/// Scales that the block may have been decoded with: its largest magnitude is that of one of the
-/// ends of the table.
+/// Scales with which the block may have been decoded: its largest magnitude is that of one of the
+/// table's ends.
 std::vector<float> scales_of(float largest, const DynamicMap& map) {
   std::vector<float> out = {largest};
   const float end = std::abs(map.values().front());
@@ -98,7 +98,7 @@ DynamicMap::DynamicMap(bool both) : values_(dynamic_values(both)) {
   midpoints_.back() = std::numeric_limits<float>::infinity();
   for (std::size_t negative = 0; negative < 2; ++negative) {
     for (std::size_t step = 0; step < kSteps; ++step) {
-      // The lowest number of the step: of negative ones the magnitude that is the largest.
+      // The lowest number of the step; for negative numbers this is the largest magnitude.
       const auto bits = static_cast<std::uint32_t>(step) << kShift;
       const float smallest = std::bit_cast<float>(bits),
                   largest = std::bit_cast<float>(bits | ((1U << kShift) - 1U));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of numbers that stand for others in four or eight bits: NF4 (Dettmers et al. 2023, "QLoRA:
-// efficient finetuning of quantized LLMs") and the dynamic map (Dettmers 2015, "8-bit
+// Tables of the numbers that codes of four or eight bits represent: NF4 (Dettmers et al. 2023,
+// "QLoRA: efficient finetuning of quantized LLMs") and the dynamic map (Dettmers 2015, "8-bit
 // approximations for parallelism in deep learning"; Dettmers et al. 2021, "8-bit optimizers via
 // block-wise quantization"), with the values of bitsandbytes.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// Quantiles of a normal distribution, scaled to [-1, 1], ascending; the 0 is one of them.
+/// Quantiles of a normal distribution, scaled to [-1, 1], in ascending order, including 0.
 inline constexpr std::array<float, 16> kNf4Values = {
     -1.0F,
     -0.6961928009986877F,
@@ -32,7 +32,8 @@ inline constexpr std::array<float, 16> kNf4Values = {
     1.0F,
 };
 
-/// Numbers between two neighbours of a table; what equals one belongs to the lower neighbour.
+/// The midpoints of neighbours in a table; a number equal to a midpoint belongs to the lower
+/// neighbour.
 template <std::size_t N>
 constexpr std::array<float, N - 1> midpoints(const std::array<float, N>& values) {
   std::array<float, N - 1> out{};
@@ -43,47 +44,48 @@ constexpr std::array<float, N - 1> midpoints(const std::array<float, N>& values)
 inline constexpr std::array<float, 15> kNf4Midpoints = midpoints(kNf4Values);
 
 /// 256 numbers in [0, 1], or with a sign in (-1, 1]: seven decades, each with twice as many numbers
-/// as the one below it. Zero and one are among them, minus one is not.
+/// as the decade below. Zero and one are included, minus one is not.
 class DynamicMap {
  public:
-  /// The table without negative numbers, and the one with as many of them as of positive ones.
+  /// The table without negative numbers, and the table with as many negative as positive ones.
   static const DynamicMap& positive();
   static const DynamicMap& both();
 
   [[nodiscard]] const std::array<float, 256>& values() const { return values_; }
-  /// The place of the nearest number. `x` in [-1, 1]; without negative numbers what is below 0
-  /// counts as 0. Cost: one look-up and one comparison.
+  /// Returns the index of the nearest number. `x` must be in [-1, 1]; in the table without negative
+  /// numbers, x below 0 counts as 0. Cost: one look-up and one comparison.
   [[nodiscard]] std::uint8_t code_of(float x) const;
 
  private:
   explicit DynamicMap(bool both);
-  // The bits of a float from the seventh of its mantissa up tell which numbers are near, but for
-  // one midpoint at most.
+  // The upper bits of a float, up to the seventh of its mantissa, determine the near numbers, with
+  // at most one midpoint between them.
   static constexpr int kShift = 16;
   static constexpr std::size_t kSteps = (0x3f800000U >> kShift) + 1;
 
   std::array<float, 256> values_{};
-  std::array<float, 256> midpoints_{};                       ///< the last one is infinite
-  std::array<std::array<std::uint8_t, kSteps>, 2> first_{};  ///< by sign
+  std::array<float, 256> midpoints_{};  ///< the last one is infinite
+  /// Code of the first candidate, by sign and upper bits.
+  std::array<std::array<std::uint8_t, kSteps>, 2> first_{};
 };
 
-/// Numbers in blocks of `block`, each as its largest magnitude and eight bits a number.
-/// Source: bitsandbytes' quantize_blockwise().
+/// Destinations for numbers encoded in blocks of `block`: a scale for each block, its largest
+/// magnitude, and eight bits for each number. Source: bitsandbytes' quantize_blockwise().
 struct Codes8 {
-  std::span<std::uint8_t> codes;  ///< one a number
-  std::span<float> scales;        ///< one a block
+  std::span<std::uint8_t> codes;  ///< one for each number
+  std::span<float> scales;        ///< one for each block
 };
-/// `x`: finite numbers. Sizes: as many codes, and a scale for each block, the last of which may be
-/// shorter. Cost: two passes. Threads: any.
+/// Encodes `x`, finite numbers. `to` must have a code for each number and a scale for each block,
+/// the last of which may be shorter. Cost: two passes. Threads: any.
 void encode_blocks(std::span<const float> x, std::size_t block, const DynamicMap& map, Codes8 to);
-/// As encode_blocks() for numbers that were decoded before: gives the codes and scales that they
-/// were decoded from where there are some, so that saving and loading changes nothing. Numbers of
-/// other origin are encoded as there.
+/// As encode_blocks() for numbers that may have been decoded before: returns the codes and scales
+/// from which they were decoded, if there are such codes, so that saving and loading changes
+/// nothing. Other numbers are encoded as by encode_blocks().
 void encode_blocks_again(std::span<const float> x,
                          std::size_t block,
                          const DynamicMap& map,
                          Codes8 to);
-/// `values`: the 256 that the codes stand for.
+/// Decodes; `values` are the 256 numbers that the codes represent.
 void decode_blocks(std::span<const std::uint8_t> codes,
                    std::span<const float> scales,
                    std::size_t block,

@@ -29,7 +29,7 @@ Listener::Listener() noexcept : next_(listener_of_thread) {
 }
 
 Listener::~Listener() {
-  // The order of destruction may differ where hooks own listeners.
+  // The order of destruction may differ if hooks own listeners.
   Listener** at = &listener_of_thread;
   while (*at != nullptr && *at != this)
     at = &(*at)->next_;

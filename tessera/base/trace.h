@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spans of time on the thread of a rank, for those who listen: what it computes, waits for and
-// writes.
+// Spans of time on the thread of a rank, reported to listeners: computing, waiting and writing.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 namespace tessera::trace {
 
 enum class Kind : std::uint8_t {
-  Phase,       ///< data, reduction, update: parts of a step that are no block
+  Phase,       ///< data, reduction, update: parts of a step outside of blocks
   Block,       ///< forward or backward of one block
   Operation,   ///< a kernel or an operation of libtorch
   Collective,  ///< from the post of a collective to its result
@@ -25,15 +24,14 @@ struct Span {
   Kind kind = Kind::Phase;
   std::string_view name;      ///< "forward", "linear", "all_gather"
   std::string_view detail;    ///< block, shape or call site
-  double begin = 0, end = 0;  ///< now_s()
+  double begin = 0, end = 0;  ///< as now_s()
   double flops = 0, bytes = 0;
-  int ranks = 1;  ///< that take part in a collective
+  int ranks = 1;  ///< number of ranks that take part in a collective
   [[nodiscard]] double seconds() const { return end - begin; }
 };
 
-/// Hears the spans of the thread that made it, each when it ends, so that inner ones come before
-/// outer ones. Without a listener
-/// a Scope costs one look at a thread-local pointer.
+/// Receives the spans of the thread that created it, each when it ends, so that inner spans come
+/// before outer ones. Without a listener a Scope costs one read of a thread-local pointer.
 class Listener {
  public:
   Listener() noexcept;
@@ -47,9 +45,9 @@ class Listener {
   Listener* next_;
 };
 
-/// Whether somebody listens on this thread.
+/// Returns whether this thread has a listener.
 bool heard() noexcept;
-/// Hands a span to the listeners of this thread.
+/// Passes a span to the listeners of this thread.
 void tell(const Span& span);
 
 /// A span from here to the end of the scope.

@@ -20,7 +20,7 @@ struct StreamedTensor {
   /// Fills elements [begin, end), row-major, as `dtype`.
   std::function<void(std::int64_t begin, std::int64_t end, std::byte* out)> read;
   std::vector<std::string> aliases;  ///< other names of the same tensor (tied weights)
-  /// Gives up the memory of what was read, which is read anew when it is asked for again; empty
+  /// Frees the memory of the data that was read; it is read again on demand; empty
   /// where nothing stays.
   std::function<void()> release;
   [[nodiscard]] std::uint64_t bytes() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera adapter merge|extract|list: a model with its adapter inside, the adapter alone, and what
+// tessera adapter merge|extract|list: merges an adapter into its model, extracts it, or lists what
 // it adapts.
 #include <cstdint>
 #include <cstdio>
@@ -46,7 +46,7 @@ fs::path new_folder(const std::string& action, const std::string& destination) {
 }
 
 void merge_adapter(const fs::path& source, const fs::path& target, const Common& common) {
-  // Says so where there is none.
+  // Throws if there is none.
   const interop::AdapterExport adapter = interop::open_adapter_export(source);
   const interop::ModelExport model = interop::open_model_export(source, std::nullopt);
   constexpr std::uint64_t kShard = 5'000'000'000;
@@ -116,13 +116,13 @@ int adapter_command(const std::vector<std::string>& line) {
   Common common;
   Arguments arguments(
       "adapter",
-      "merge: writes the model with the adapter in its weights, as a Hugging Face folder. extract: "
-      "writes the adapter as a folder of PEFT's. list: lists the adapted layers.",
+      "merge: writes the model with the adapter merged into its weights, as a Hugging Face folder. "
+      "extract: writes the adapter as a PEFT folder. list: lists the adapted layers.",
       {"tessera adapter merge runs/my merged",
        "tessera adapter extract runs/my my-lora",
        "tessera adapter list my-lora --json"});
   arguments.positional("ACTION", &action, "merge, extract or list");
-  arguments.positional("PATH", &path, "A run, a checkpoint or a folder of PEFT's");
+  arguments.positional("PATH", &path, "A run, a checkpoint or a PEFT folder");
   arguments.positional("DST", &destination, "For merge and extract: a new folder", false);
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;

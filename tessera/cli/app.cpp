@@ -38,10 +38,10 @@ Registry<Command>& commands() {
 
 namespace {
 
-/// What the environment may say.
+/// An environment variable.
 struct Variable {
   const char* name;
-  const char* help;  ///< empty: for tests and set-up
+  const char* help;  ///< empty: only for tests and set-up
 };
 constexpr Variable kVariables[] = {
     {"TESSERA_CACHE",
@@ -49,7 +49,7 @@ constexpr Variable kVariables[] = {
     {"TESSERA_ISA",
      "kernel variant: portable, avx2, avx512, avx512_bf16 or amx [the best that the CPU supports]"},
     {"TESSERA_KERNELS",
-     "cpu [default], or aten: libtorch's own operations, slower, to compare results with"},
+     "cpu [default], or aten: libtorch's operations, slower, for comparing results"},
     {"TESSERA_LOG", "log level: debug, info, warn or error"},
     {"TESSERA_SECRET_FILE",
      "file with the secret of a job of several hosts that another launcher starts"},
@@ -78,7 +78,7 @@ std::string overview() {
   return out;
 }
 
-// A misspelt variable would silently do nothing.
+// Reports misspelt variables, which would otherwise be ignored silently.
 void check_environment() {
   std::vector<std::string> known;
   for (const Variable& variable : kVariables)
@@ -104,18 +104,19 @@ void set_log_level() {
   log::warn(std::string("TESSERA_LOG is \"") + wanted + "\", expected debug, info, warn or error");
 }
 
-// DeepSpeed's launcher puts the number of a rank before all words that it was given.
+// DeepSpeed's launcher puts the number of a rank before the given arguments.
 std::vector<std::string> after_local_rank(std::vector<std::string> words) {
   while (!words.empty() && (words.front().starts_with("--local_rank=") ||
                             words.front().starts_with("--local-rank="))) {
     std::vector<std::string> rank = {words.front()};
-    take_foreign_flags(rank);  // refuses what is no integer
+    take_foreign_flags(rank);  // throws if it is not an integer
     words.erase(words.begin());
   }
   return words;
 }
 
-// The habits of other launchers: flags first, a script, a configuration alone.
+// Reports habits from other launchers: flags before the command, a script, a configuration without
+// a command.
 void refuse_order(const std::vector<std::string>& words) {
   const std::string& first = words.front();
   const std::vector<std::string> rest(words.begin() + 1, words.end());
@@ -174,15 +175,15 @@ int tell(const Error& error) {
   return exit_code(error.kind());
 }
 
-/// Whether nobody reads standard output any more. Where a write before the last met that, nothing
-/// else tells it from a full disk.
+/// True if standard output has no reader any more. If a write before the last one failed for that
+/// reason, nothing else distinguishes it from a full disk.
 bool reader_has_gone() {
   pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
   return ::poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
 }
 
-/// What a command prints is what it was asked for: a full disk behind `>` is a failure. A reader
-/// that has gone is none.
+/// Checks the command's output: a full disk behind `>` is a failure; a reader that has exited is
+/// not.
 int after_output(int code) {
   errno = 0;
   const bool flushed = std::fflush(stdout) == 0;
@@ -205,7 +206,7 @@ int tell_foreign(const std::string& what) {
 
 extern "C" int tessera_main(int argc, char** argv) {
   using namespace tessera;
-  // A file that may grow no further is an error of write(), which has a name and a remedy.
+  // If a file exceeds the size limit, write() fails with an error that has a message and a fix.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     log::set_sink(cli::print_log);

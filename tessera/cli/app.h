@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program: picks the command, and turns whatever leaves it into words and an exit code.
+// The program: selects the command, and converts errors to messages and an exit code.
 #pragma once
 
-/// The whole program but for the loading of its library. Returns the exit code.
+/// The whole program except for the loading of its library. Returns the exit code.
 extern "C" int tessera_main(int argc, char** argv);

@@ -51,7 +51,7 @@ void add(CLI::App& app,
         CLI::Option* option = app.add_option(names, *value, help);
         option->required(required);
         if constexpr (std::is_same_v<decltype(value), std::vector<std::string>*>) {
-          // One word for each use of an option; a positional takes all that are left.
+          // Each use of an option takes one word; a positional takes all that remain.
           if (names.front() == '-') option->type_size(1)->allow_extra_args(false)->take_all();
         }
       },
@@ -90,7 +90,7 @@ namespace {
 
 thread_local Collecting* collecting = nullptr;
 
-// Both kinds, as typed.
+// Names of both kinds, as typed.
 std::vector<std::string> names_of(const CLI::Option& option) {
   std::vector<std::string> out;
   for (const std::string& name : option.get_snames())
@@ -135,11 +135,11 @@ std::vector<std::string> with_known_names(const CLI::App& app, std::vector<std::
   return words;
 }
 
-// An option's value is never the next option: nobody looks for a run named -q.
+// An option must not become the value of the previous option: nobody means a run named -q.
 void refuse_options_as_values(const CLI::App& app, const std::vector<std::string>& words) {
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
     if (!has_option(app, words[i], /*with_value=*/true)) continue;
-    ++i;  // its value
+    ++i;  // skip its value
     const std::string name = words[i].substr(0, words[i].find('='));
     if (!has_option(app, name, /*with_value=*/false)) continue;
     throw Error(
@@ -152,7 +152,7 @@ void refuse_options_as_values(const CLI::App& app, const std::vector<std::string
   }
 }
 
-// A word that is nobody's.
+// Reports a word that matches nothing.
 [[noreturn]] void refuse_word(const CLI::App& app,
                               const std::vector<std::string>& also,
                               const std::string& word) {

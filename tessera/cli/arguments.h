@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A command line: what a command takes, read into variables, with --help made from the same list.
+// A command line: declares a command's arguments, parses them into variables and prints --help from
+// the same declarations.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct Common {
   bool json = false;
 };
 
-/// Where a value goes.
+/// The variable that receives a value.
 using Target = std::variant<std::string*,
                             std::int64_t*,
                             double*,
@@ -27,10 +28,11 @@ using Target = std::variant<std::string*,
                             std::optional<double>*,
                             std::vector<std::string>*>;
 
-/// What a command takes, for completion in shells and the manual page.
+/// The arguments of a command, for completion in shells and the manual page.
 struct CommandDoc {
   struct Option {
-    std::vector<std::string> names;  ///< "-n", "--num-gpus"; of a positional, its name alone
+    /// "-n", "--num-gpus"; the name alone for a positional argument.
+    std::vector<std::string> names;
     bool has_value = false;
     std::string help;
   };
@@ -39,8 +41,8 @@ struct CommandDoc {
   std::vector<Option> options;
 };
 
-/// While one lives, every Arguments::parse() of this thread writes down what its command takes, in
-/// place of reading words, and returns false.
+/// While an object exists, every Arguments::parse() of this thread records the command's arguments
+/// instead of parsing words, and returns false.
 class Collecting {
  public:
   Collecting();
@@ -56,7 +58,7 @@ class Collecting {
 
 class Arguments {
  public:
-  /// `command` as typed ("train"), one sentence, and lines to copy.
+  /// `command` as typed ("train"), one sentence, and example lines to copy.
   Arguments(const std::string& command,
             const std::string& sentence,
             const std::vector<std::string>& examples);
@@ -64,7 +66,7 @@ class Arguments {
   Arguments(const Arguments&) = delete;
   Arguments& operator=(const Arguments&) = delete;
 
-  /// A word without a dash, in the order of the calls.
+  /// Declares a positional argument; they are assigned in the order of the calls.
   void positional(const std::string& name,
                   Target target,
                   const std::string& help,
@@ -72,15 +74,15 @@ class Arguments {
   /// `names`: "--out" or "-n,--num-gpus". A vector collects every use.
   void option(const std::string& names, Target target, const std::string& help);
   void flag(const std::string& names, bool& target, const std::string& help);
-  /// Options that were taken before, for the nearest name of an unknown one.
+  /// Names of former options, which are suggested for an unknown one.
   void also(std::vector<std::string> names);
-  /// --quiet, -v, which also shows the log, and, if the command can write it, --json. `target`
-  /// outlives this.
+  /// Declares --quiet, -v, which also shows the log, and, if the command can write it, --json.
+  /// `target` must outlive this.
   void common(Common& target, bool has_json = false);
 
-  /// Reads the words after the command; "-" and "_" in names of options are the same. False if help
-  /// was asked for; it has been printed. Error{Config} for what does not fit, with the nearest
-  /// option.
+  /// Parses the words after the command; "-" and "_" in names of options are equivalent. Returns
+  /// false if help was requested, which has been printed. Throws Error{Config} for words that do
+  /// not fit, with the nearest option.
   [[nodiscard]] bool parse(const std::vector<std::string>& typed);
   [[nodiscard]] std::string help() const;
 

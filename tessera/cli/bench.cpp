@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera bench: how fast this machine does what training consists of.
+// tessera bench: measures the speed of this machine for the parts of a training.
 #include <string>
 #include <vector>
 
@@ -34,7 +34,7 @@ int bench(const std::vector<std::string>& line) {
                        "tessera bench comm -n 2",
                        "tessera bench comm --help"});
   arguments.positional("WHAT", &what, "step or comm");
-  Common common;  // of the two commands
+  Common common;  // for both subcommands
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
   refuse_measurement(what);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera bench comm: how fast ranks exchange data.
+// tessera bench comm: measures the speed of communication between ranks.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -143,7 +143,7 @@ std::string speed_line(const comm::CollectiveSpeed& speed) {
                      speed.bus_bandwidth() / 1e9);
 }
 
-/// One line a result as it comes; JSON: one object a line.
+/// Prints one line per result as soon as it is known; with JSON, one object per line.
 void measure(comm::World& world, const comm::MeasureOptions& options, const Common& common) {
   const bool table = !common.json && !common.quiet;
   if (table && world.is_leader()) {

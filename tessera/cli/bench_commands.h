@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of `tessera bench`. Each gets the words after its name.
+// The subcommands of `tessera bench`. Each receives the words after its name.
 #pragma once
 
 #include <string>

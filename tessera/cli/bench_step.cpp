@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera bench step: where the time of a training step goes, and what the machine would allow.
+// tessera bench step: profiles a training step and compares it with what the machine allows.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -28,7 +28,7 @@
 namespace tessera::cli {
 namespace {
 
-/// Until caches are full and weights are where they stay.
+/// Number of steps until caches are warm and memory is allocated.
 constexpr std::int64_t kWarmup = 2;
 
 struct StepWords {
@@ -68,7 +68,7 @@ planner::Plan plan_of(const StepWords& words) {
   json::Value source = read_config(words.config);
   for (const std::string& assignment : words.set)
     planner::apply_override(source, assignment);
-  // Nothing is evaluated, so that no validation data are missed.
+  // Evaluation is disabled, so that no validation data is required.
   planner::set_key(source, "eval.every", json::Value::integer(0), "tessera bench step");
   return planner::make_plan(source, ranks_of(words.ranks), words.config);
 }

@@ -31,14 +31,14 @@ using data::chat::ChatTemplate;
 struct ChatWords {
   std::string path, system, chat_template, date, weights = "fp32";
   GenerationWords how;
-  RankWords ranks;  // one: several would have to share the keyboard
+  RankWords ranks;  // one rank: several would have to share the keyboard
   Common common;
 };
 
 bool parse(ChatWords& words, const std::vector<std::string>& line) {
   Arguments arguments("chat",
-                      "Holds a conversation in the model's chat template. /reset forgets it, /quit "
-                      "ends it.",
+                      "Holds a conversation with the model's chat template. /reset starts a new "
+                      "one, /quit ends the program.",
                       {"tessera chat ./my-model",
                        "tessera chat ./my-model --system \"Be brief.\" --temperature 0.7",
                        "echo \"Hello\" | tessera chat ./my-model --temperature 0",
@@ -47,9 +47,8 @@ bool parse(ChatWords& words, const std::vector<std::string>& line) {
   arguments.option("--system", &words.system, "System prompt [none]");
   arguments.option("--template",
                    &words.chat_template,
-                   "File with a chat template in Jinja [the one of the model's folder]");
-  arguments.option(
-      "--date", &words.date, "Date that a template tells the model, YYYY-MM-DD [today]");
+                   "File with a chat template in Jinja [the model folder's template]");
+  arguments.option("--date", &words.date, "Current date for the chat template, YYYY-MM-DD [today]");
   words.how.declare(arguments);
   arguments.option("--weights",
                    &words.weights,
@@ -66,7 +65,7 @@ ChatTemplate template_of(const ChatWords& words, const engine::OpenModel& model)
   }
   std::vector<std::filesystem::path> folders = {model.source, words.path, model.beside};
   std::string name;
-  if (model.config) {  // of a run: what its task names, and the folder of its tokenizer
+  if (model.config) {  // a run: the template of its task, and the folder of its tokenizer
     name = tasks::chat_template_of(*model.config);
     const json::Value* const tokenizer = model.config->find("tokenizer");
     const json::Value* const vocab = tokenizer != nullptr ? tokenizer->find("vocab") : nullptr;
@@ -89,12 +88,12 @@ std::optional<std::time_t> date_of(const std::string& text) {
                   Config,
                   "--date " + text + " is not a date",
                   "write it as 2024-07-26");
-  day.tm_hour = 12;  // midday, so that no time zone changes the day
+  day.tm_hour = 12;  // noon, so that no time zone changes the date
   day.tm_isdst = -1;
   return std::mktime(&day);
 }
 
-/// Adds the template's end token: its id, or its text where the tokenizer has no id for it.
+/// Adds the template's end token: its id, or its text if the tokenizer has no id for it.
 void stop_at_end_token(engine::GenerateOptions& options,
                        const ChatTemplate& chat,
                        const data::Tokenizer& tokenizer) {
@@ -123,7 +122,7 @@ json::Value beginning(const ChatWords& words) {
   return messages;
 }
 
-/// Answers one line; what could not be rendered is told, and the conversation stays as it was.
+/// Answers one line; if the template fails, reports it and keeps the conversation unchanged.
 void answer(engine::Generator& generator,
             const ChatTemplate& chat,
             const engine::GenerateOptions& options,

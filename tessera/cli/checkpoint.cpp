@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera checkpoint verify|list|merge: are they whole, which are there, and all files as one.
+// tessera checkpoint verify|list|merge: verifies or lists checkpoints, or merges the files of one.
 #include "tessera/checkpoint/checkpoint.h"
 
 #include <cstdint>
@@ -48,7 +48,7 @@ std::vector<fs::path> some_at(const fs::path& path) {
   return found;
 }
 
-/// Verifies all of them, then throws the first damage.
+/// Verifies all checkpoints, then throws the first error.
 int verify(const fs::path& path, const Common& common) {
   std::optional<Error> first;
   std::vector<json::Value> rows;
@@ -72,7 +72,7 @@ int verify(const fs::path& path, const Common& common) {
   return kExitOk;
 }
 
-/// Lists all of them, then throws the first damage.
+/// Lists all checkpoints, then throws the first error.
 int list(const fs::path& path, const Common& common) {
   std::optional<Error> first;
   std::vector<json::Value> rows;
@@ -114,8 +114,8 @@ bool holds_shards(const fs::path& folder) {
   return false;
 }
 
-/// A run's newest checkpoint, or one that lies in parts: of each its folder, the first with the
-/// manifest, or with that of a host's part.
+/// Opens a run's newest checkpoint, or one that is divided into parts: `paths` has the folder of
+/// each, first the one with the manifest, or with that of a host's part.
 std::shared_ptr<const checkpoint::Checkpoint> open_parts(const std::vector<fs::path>& paths) {
   using checkpoint::is_checkpoint;
   if (paths.size() == 1 && (is_checkpoint(paths.front()) || !holds_shards(paths.front())))
@@ -135,7 +135,7 @@ std::shared_ptr<const checkpoint::Checkpoint> open_parts(const std::vector<fs::p
       checkpoint::open_parts(parts.front(), others));
 }
 
-/// Runs `work`; what is missing or damaged has the remedy of whoever puts parts together.
+/// Runs `work`; adds to missing or damaged parts the fix for merging parts.
 template <class Work>
 auto with_parts(Work work) {
   try {
@@ -150,7 +150,7 @@ auto with_parts(Work work) {
   }
 }
 
-/// The files of all ranks as one, under plain names. What fails leaves nothing behind.
+/// Merges the files of all ranks into one set with plain names. A failure leaves no files behind.
 int merge(std::vector<fs::path> paths, const Common& common) {
   TESSERA_REQUIRE(paths.size() >= 2,
                   Config,

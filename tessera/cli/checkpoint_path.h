@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a PATH on the command line means when a checkpoint is wanted.
+// Resolves a PATH on the command line to checkpoints.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +8,9 @@
 
 namespace tessera::cli {
 
-/// A checkpoint's folder itself, or every complete checkpoint of a run or of its `checkpoints`
-/// folder, oldest first. Empty if there is none. Error{Format} if `path` does not exist.
+/// Returns a checkpoint's folder itself, or every complete checkpoint of a run or of its
+/// `checkpoints` folder, oldest first. Empty if there is none. Throws Error{Format} if `path` does
+/// not exist.
 std::vector<std::filesystem::path> checkpoints_at(const std::filesystem::path& path);
 
 }  // namespace tessera::cli

@@ -11,7 +11,7 @@ namespace tessera::cli {
 
 struct Command {
   std::string help;  ///< one line for the overview; empty: not listed
-  /// Words after the command's name -> exit code. Errors are thrown.
+  /// Takes the words after the command's name and returns the exit code. Errors are thrown.
   int (*run)(const std::vector<std::string>& words);
 };
 

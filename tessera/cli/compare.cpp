@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera compare: whether two runs are the same to the last bit, but for the time they took.
+// tessera compare: compares two runs bit by bit, except for times.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -83,7 +83,7 @@ Difference compare_metrics(const fs::path& a, const fs::path& b) {
                      in_b.size());
 }
 
-/// Digest lines by tensor. Nothing in a name holds the last three words of a line.
+/// Digest lines by tensor. A name cannot contain the last three words of a line.
 std::map<std::string, std::string> by_tensor(const std::vector<std::string>& lines) {
   std::map<std::string, std::string> out;
   for (const std::string& line : lines) {
@@ -124,12 +124,12 @@ Difference compare_checkpoints(const fs::path& a, const fs::path& b) {
   return std::nullopt;
 }
 
-/// What two paths have in common to be compared.
+/// The two sides of a comparison.
 struct Sides {
   bool metrics = false, checkpoints = false;
 };
 
-/// The first thing that differs, and what was compared.
+/// Finds the first difference, and counts what was compared.
 Difference compare_runs(const fs::path& a, const fs::path& b, Sides& sides) {
   const auto points_a = checkpoints_at(a), points_b = checkpoints_at(b);
   const fs::path metrics_a = a / "metrics.jsonl", metrics_b = b / "metrics.jsonl";
@@ -140,7 +140,7 @@ Difference compare_runs(const fs::path& a, const fs::path& b, Sides& sides) {
       fmt::format(
           "neither {} nor {} holds metrics or a complete checkpoint", a.string(), b.string()),
       "name two run folders or two checkpoints");
-  // A checkpoint beside a run has no metrics, and that is no difference.
+  // A checkpoint next to a run has no metrics; that is not a difference.
   const bool runs = !checkpoint::is_checkpoint(a) && !checkpoint::is_checkpoint(b);
   if (has_a && has_b) {
     sides.metrics = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera completion, tessera man: what the program takes, for shells and as a manual page, made
-// from the same lists as --help.
+// tessera completion, tessera man: completion for shells and a manual page, made from the same
+// lists as --help.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -21,7 +21,7 @@
 namespace tessera::cli {
 namespace {
 
-/// Commands whose first word chooses what they do.
+/// Commands whose first word selects an action.
 struct Group {
   std::string_view command;
   std::vector<std::string> actions;
@@ -58,7 +58,7 @@ std::vector<CommandDoc> all_commands() {
       try {
         commands().get(name).run(line);
       } catch (const Error&) {
-        continue;  // it wants an action
+        continue;  // it requires an action
       }
       for (; before < collecting.found().size(); ++before) {
         const CommandDoc& found = collecting.found()[before];
@@ -103,7 +103,7 @@ std::string names_of_all(const std::vector<CommandDoc>& all) {
   return text::join(names, " ");
 }
 
-/// zsh reads bash's completion.
+/// zsh loads bash's completion.
 std::string bash(const std::vector<CommandDoc>& all, bool zsh) {
   std::string out = zsh ? "#compdef tessera\nautoload -U +X bashcompinit && bashcompinit\n"
                         : "# tessera completion bash > /etc/bash_completion.d/tessera\n";
@@ -154,7 +154,7 @@ std::string fish(const std::vector<CommandDoc>& all) {
   return out;
 }
 
-/// A line that begins with a dot or a quote would be a request of roff.
+/// roff would interpret a line that begins with a dot or a quote.
 std::string roff(const std::string& text) {
   std::string out;
   for (const std::string& line : text::split(text, '\n')) {
@@ -183,7 +183,7 @@ std::string manual(const std::vector<CommandDoc>& all) {
 
 int completion(const std::vector<std::string>& line) {
   std::string shell;
-  Common common;  // there is nothing else to say
+  Common common;  // only the common options
   Arguments arguments(
       "completion",
       "Prints a script that completes commands and options in a shell.",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera config: what the keys of a configuration mean.
+// tessera config: documents the keys of a configuration.
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -88,7 +88,7 @@ Hugging Face's Trainer replaces `"auto"` by values; tessera does the same, from 
 ## Keys
 )";
 
-// Those of the optimizers or schedules that have a parameter of this name.
+// The optimizers or schedules that have a parameter of this name.
 template <class Build>
 std::vector<std::string> holders_of(const std::string& name,
                                     const std::vector<std::string>& types,
@@ -107,7 +107,7 @@ std::vector<std::string> holders_of(const std::string& name,
   return out;
 }
 
-// "optimizer.params.lr", or "optimizer.lr" for short: nothing for a name that none of them has.
+// Explains "optimizer.params.lr", or "optimizer.lr" for short; returns nothing for an unknown name.
 std::optional<std::string> explain_parameter(const std::string& path) {
   const std::size_t dot = path.find('.');
   if (dot == std::string::npos) return std::nullopt;
@@ -137,7 +137,7 @@ std::optional<std::string> explain_parameter(const std::string& path) {
                      text::join(holders, ", "));
 }
 
-// All keys: the section `model` once for each family, the default one first.
+// All keys: the section `model` once per family, the default family first.
 std::vector<config::KeyDoc> all_keys() {
   std::vector<config::KeyDoc> keys = config::document(planner::TrainConfig());
   const auto in_model = [](const config::KeyDoc& key) { return key.path.starts_with("model."); };
@@ -158,7 +158,8 @@ std::vector<config::KeyDoc> all_keys() {
   return keys;
 }
 
-// Keys of DeepSpeed that tessera's options do not read, at `path` or in it. Whether there are any.
+// Prints the DeepSpeed keys at or below `path` that tessera's options do not read. Returns whether
+// there are any.
 bool explain_foreign(const std::string& path, const std::vector<std::string>& own) {
   if (path.empty()) return false;
   bool found = false;
@@ -177,7 +178,7 @@ int explain(const std::string& path) {
   bool found = false;
   std::vector<std::string> names;
   for (const config::KeyDoc& key : all_keys()) {
-    // Families share keys.
+    // Families have keys in common.
     if (std::find(names.begin(), names.end(), key.path) != names.end()) continue;
     names.push_back(key.path);
     if (key.path != path && key.path.substr(0, path.size() + 1) != path + "." && !path.empty())
@@ -214,7 +215,7 @@ int docs(const std::string& page) {
 
 const std::vector<std::string> kActions = {"explain", "convert", "docs"};
 
-// Whether there is a file or a flag among the words after `explain`.
+// True if the words after `explain` contain a file or a flag.
 bool is_about_file(const std::vector<std::string>& words) {
   return std::any_of(words.begin(), words.end(), [](const std::string& word) {
     return word.starts_with("-") || names_config(word);
@@ -250,7 +251,7 @@ int config_command(const std::vector<std::string>& line) {
                        "tessera config docs layouts              docs/layouts.md"});
   arguments.positional("WHAT", &what, "explain, convert or docs");
   arguments.positional("KEY", &key, "Key, section, file or page", /*required=*/false);
-  Common common;  // there is nothing else to say
+  Common common;  // no other output
   arguments.common(common);
   if (!arguments.parse(line)) return kExitOk;
   if (what == "explain") return explain(key);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of `tessera config` that take a file. Each gets the words after its name.
+// The subcommands of `tessera config` that take a file. Each receives the words after its name.
 #pragma once
 
 #include <string>

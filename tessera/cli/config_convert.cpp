@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera config convert FILE --to X: a configuration in the words of another system.
+// tessera config convert FILE --to X: converts a configuration to another system's keys.
 #include <cstdio>
 #include <string>
 #include <vector>

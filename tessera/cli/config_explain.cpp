@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera config explain FILE: what a configuration comes to, and where each value comes from.
+// tessera config explain FILE: shows every resolved value of a configuration and its source.
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -56,7 +56,7 @@ std::optional<int> ranks_of(const ExplainWords& words) {
   return static_cast<int>(*words.ranks);
 }
 
-// A key that nobody knows: in a file for DeepSpeed it may be another tool's, and is said.
+// Reports unknown keys; in a file for DeepSpeed they may belong to another tool.
 void tell_unknown(const std::vector<std::string>& unknown, bool pure) {
   if (unknown.empty()) return;
   if (!pure) throw Error(Error::Kind::Config, text::join(unknown, "\n"));
@@ -64,7 +64,7 @@ void tell_unknown(const std::vector<std::string>& unknown, bool pure) {
     log::warn(line + " (train would reject it)");
 }
 
-// What the table says of keys that train would not take, where there is no table.
+// Reports keys that train would refuse, if there is no table.
 void tell_refused(const report::Explanation& explanation) {
   for (const auto* keys : {&explanation.keys, &explanation.refused}) {
     for (const report::ExplainedKey& key : *keys) {

@@ -75,7 +75,7 @@ std::optional<std::string> decode_config(const std::string& argument) {
   return decoded;
 }
 
-/// The configuration that is the argument itself.
+/// A configuration that is the argument itself.
 std::optional<std::string> in_place_of_file(const std::string& argument) {
   std::error_code ignored;
   return fs::exists(argument, ignored) ? std::nullopt : decode_config(argument);
@@ -107,7 +107,7 @@ std::string read_text(const std::string& argument) {
   return files::read(path);
 }
 
-// Assignments alone are a configuration, of Colossal-AI's kind; anything else is a script.
+// A file with only assignments is a Colossal-AI configuration; any other is a script.
 void refuse_python_config(const std::string& file) {
   std::error_code ignored;
   if (!ends_with(file, ".py") || !fs::is_regular_file(file, ignored)) return;
@@ -115,7 +115,7 @@ void refuse_python_config(const std::string& file) {
   try {
     config = !config::parse_python(read_text(file), file).members().empty();
   } catch (const Error&) {
-    // a script
+    // it is a script
   }
   TESSERA_REQUIRE(!config,
                   Config,
@@ -147,7 +147,7 @@ ReadConfig read_config_or_python(const std::string& argument) {
     try {
       return python();
     } catch (const Error&) {
-      // It is no Python either: what is wrong with the JSON is the better message.
+      // It is not Python either, so the JSON error is the better message.
     }
     throw;
   }

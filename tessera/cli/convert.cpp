@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera convert SRC DST: a model as others read it.
+// tessera convert SRC DST: converts a model to another format.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -108,7 +108,7 @@ bool names_torch_file(const fs::path& path) {
   return kind == ".bin" || kind == ".pt" || kind == ".pth";
 }
 
-/// optimizer_000005.pth beside model_000005.pth: what a training loop of torch keeps of one step.
+/// optimizer_000005.pth next to model_000005.pth: the files of one step of a torch training loop.
 std::optional<fs::path> optimizer_beside(const fs::path& target) {
   static const std::regex model("model(_\\d{1,15}\\.(?:pth|pt))");
   std::smatch match;
@@ -131,7 +131,7 @@ void check_target(const Wanted& wanted, const fs::path& target) {
   require_replaceable(target, wanted.source);
 }
 
-/// What is said while a conversion runs, and after it.
+/// The messages during and after a conversion.
 class Told {
  public:
   Told(std::uint64_t total, const Common& common)
@@ -140,7 +140,7 @@ class Told {
     if (common_.quiet || common_.json) return [](std::uint64_t) {};
     return [this](std::uint64_t bytes) { progress_.add(bytes); };
   }
-  /// What was written: a line, or an object for machines.
+  /// Prints what was written: a line, or a JSON object.
   void end(const fs::path& target, std::size_t tensors) {
     if (common_.json) {
       terminal_.line(json::Value::object(
@@ -168,7 +168,7 @@ std::uint64_t bytes_of(const std::vector<checkpoint::StreamedTensor>& tensors) {
   return total;
 }
 
-/// Numbers that fp16 or bf16 has no room for: said, and where.
+/// Warns of tensors with numbers that fp16 or bf16 cannot represent.
 void warn_of(const interop::Overflows& overflows, DType dtype) {
   if (overflows.empty()) return;
   std::int64_t lost = 0;
@@ -186,7 +186,7 @@ void warn_of(const interop::Overflows& overflows, DType dtype) {
       dtype == DType::F16 ? "; --dtype bf16 has the range of fp32" : ""));
 }
 
-/// Weights alone: a folder of Hugging Face's, or a file of torch.
+/// Writes only weights: a Hugging Face folder, or a torch file.
 void write_model(const Wanted& wanted, const Common& common) {
   const interop::ModelExport model =
       interop::open_model_export(wanted.source, wanted.dtype, wanted.averaged);
@@ -228,7 +228,7 @@ void write_gguf_file(const Wanted& wanted, const Common& common) {
   told.end(wanted.target, plan.tensors.size());
 }
 
-/// Weights and states of all that keep one.
+/// The number of weights and states.
 std::size_t tensors_of(const interop::Foreign& training) {
   std::size_t total = training.weights.size();
   for (const auto& [state, tensors] : training.state)
@@ -236,7 +236,7 @@ std::size_t tensors_of(const interop::Foreign& training) {
   return total;
 }
 
-/// model_N.pth and optimizer_N.pth.
+/// Writes model_N.pth and optimizer_N.pth.
 void write_pair(const Wanted& wanted, const fs::path& optimizer, const Common& common) {
   interop::Foreign training = interop::open_training_export(wanted.source);
   interop::order_by_module(training);
@@ -330,15 +330,15 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
       "--shard-size", &words.shard_size, "Maximum size of a safetensors file: 500MB, 2GB");
   arguments.flag("--ema",
                  words.averaged,
-                 "Write the moving average of the weights (trainer.ema) in place of the weights");
+                 "Write the moving average of the weights (trainer.ema) instead of the weights");
   arguments.flag(
       "--overwrite", words.overwrite, "Replace the result of an earlier conversion at DST");
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
 }
 
-/// A name such as "model.onnx" asks for a file of a format that is not written; as a folder it
-/// would surprise. "llama-3.2" and "run.v2" are folders.
+/// A name such as "model.onnx" suggests a file format that is not supported; creating a folder of
+/// that name would be a surprise. "llama-3.2" and "run.v2" are folders.
 void refuse_other_file_names(const fs::path& target) {
   static const std::set<std::string> formats = {".onnx",
                                                 ".ggml",

@@ -31,7 +31,7 @@ ConvertProgress::ConvertProgress(std::uint64_t total_bytes, engine::Console& con
 void ConvertProgress::add(std::uint64_t bytes) {
   done_ += bytes;
   const double now = now_();
-  // A piece of work of which nothing was shown ends without a word too.
+  // If nothing was shown, the end is not shown either.
   const bool last = done_ >= total_ && (shown_ || console_.is_terminal());
   if (now < next_ && !last) return;
   next_ = now + (console_.is_terminal() ? kLiveSeconds : kLineSeconds);

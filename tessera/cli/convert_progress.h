@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a conversion is: a bar on a terminal, now and then a line where there is none.
+// The progress of a conversion: a bar on a terminal, else an occasional line.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace tessera::cli {
 
-/// Shares never fall, and the last that is shown is 100 %, once all bytes were told of. On a
-/// terminal at most ten times a second, elsewhere every five seconds: what is done before says
-/// nothing.
+/// Percentages never decrease, and the last one shown is 100 %, once all bytes were reported. On a
+/// terminal they are shown at most ten times a second, elsewhere every five seconds; shorter
+/// conversions print nothing.
 class ConvertProgress {
  public:
-  /// Seconds since whenever; never falls.
+  /// Returns monotonic seconds.
   using Clock = std::function<double()>;
   static double seconds();
 
   ConvertProgress(std::uint64_t total_bytes, engine::Console& console, Clock now = seconds);
-  /// So many more bytes were written.
+  /// Reports `bytes` more written bytes.
   void add(std::uint64_t bytes);
   [[nodiscard]] std::uint64_t done() const { return done_; }
 

@@ -41,7 +41,7 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(fs::symlink_status(path));
 }
 
-/// What stands in a folder, by name.
+/// The entries of a folder, sorted by name.
 std::vector<fs::path> entries_of(const fs::path& folder) {
   std::vector<fs::path> out;
   for (const auto& entry : fs::directory_iterator(folder))
@@ -50,7 +50,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return out;
 }
 
-/// Plain files of these names and nothing else.
+/// Requires that the folder has only plain files of these names.
 void require_files(const fs::path& folder, const std::function<bool(const fs::path&)>& is_known) {
   for (const fs::path& path : entries_of(folder)) {
     if (!is_file(path) || !is_known(path)) refuse_unwritten(path);
@@ -61,7 +61,8 @@ void require_files(const fs::path& folder, const std::set<std::string>& known) {
                 [&](const fs::path& path) { return known.count(path.filename().string()) > 0; });
 }
 
-/// A file of torch as write_torch_weights() begins it; torch.save has the file's own name there.
+/// True if a torch file begins as write_torch_weights() writes it; torch.save writes the file's own
+/// name there.
 bool is_converted_file(const fs::path& path) {
   constexpr std::size_t kLocalHeader = 30;
   constexpr std::string_view kRoot = "pytorch_model/";
@@ -71,7 +72,7 @@ bool is_converted_file(const fs::path& path) {
   return file.good() && begin.starts_with("PK\x03\x04") && begin.ends_with(kRoot);
 }
 
-/// A GGUF file with the mark of write_gguf(); others were downloaded.
+/// True for a GGUF file with the mark of write_gguf(); others were downloaded.
 bool is_converted_gguf(const fs::path& path) {
   try {
     return interop::is_gguf(path) &&
@@ -88,7 +89,7 @@ std::set<std::string> names_beside(const fs::path& folder) {
   return out;
 }
 
-/// As write_universal() lays it out.
+/// Requires the layout of write_universal().
 void require_universal(const fs::path& folder) {
   static const std::regex ours("global_step\\d+");
   const std::string tag =
@@ -114,7 +115,8 @@ void require_universal(const fs::path& folder) {
   }
 }
 
-/// A checkpoint of ours that was made of another program's. One of a run has the same names.
+/// Requires a tessera checkpoint that was converted from another program's. A run's checkpoint has
+/// the same file names.
 void require_imported(const fs::path& folder) {
   std::set<std::string> known = names_beside(folder);
   known.insert({std::string(checkpoint::kManifestName), checkpoint::shard_name(0)});
@@ -129,7 +131,7 @@ void require_imported(const fs::path& folder) {
   if (!imported) refuse(folder, "is the checkpoint of a run");
 }
 
-/// A model as write_model() writes it: its config.json, and weights in one form.
+/// Requires a model as write_model() writes it: its config.json, and weights in one format.
 void require_hugging_face(const fs::path& folder) {
   static const std::regex shard("model-\\d{5,}-of-\\d{5,}\\.safetensors");
   std::set<std::string> known = names_beside(folder);
@@ -152,7 +154,7 @@ fs::path real(const fs::path& path) {
   return fs::weakly_canonical(fs::absolute(path).lexically_normal());
 }
 
-/// Whether `inner` is `outer` or lies in it.
+/// True if `inner` is `outer` or inside it.
 bool lies_in(const fs::path& inner, const fs::path& outer) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
@@ -165,7 +167,7 @@ void require_replaceable(const fs::path& target, const fs::path& source) {
   const fs::path there = real(target.parent_path()) / target.filename(), from = real(source);
   if (lies_in(from, there))
     refuse(target, fmt::format("holds {}, the source of the conversion", source.string()));
-  // Of a run the checkpoints; what lies beside them is no part of it.
+  // Of a run only the checkpoints are read, not the files next to them.
   const fs::path read =
       is_folder(from / checkpoint::kFolderOfRun) ? from / checkpoint::kFolderOfRun : from;
   if (lies_in(there, read))

@@ -6,9 +6,9 @@
 
 namespace tessera::cli {
 
-/// Passes where a conversion of `source` may replace what stands at `target`: an empty folder, a
-/// file or folder of whose every name and mark a conversion is known to write, and none that the
-/// source is read from. Error{Config} names what is in the way.
+/// Returns if a conversion of `source` may replace what is at `target`: an empty folder, or a file
+/// or folder in which a conversion is known to write every name and mark, and from which the source
+/// is not read. Throws Error{Config} that names the obstacle.
 void require_replaceable(const std::filesystem::path& target, const std::filesystem::path& source);
 
 }  // namespace tessera::cli

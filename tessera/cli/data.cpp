@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera data: what training will see of some data.
+// tessera data: shows what training will see of some data.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -35,7 +35,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kNothing = -100;
-constexpr std::int64_t kDefaultLength = 1024;  // of samples, where neither file nor model says it
+constexpr std::int64_t kDefaultLength = 1024;  // sample length if neither file nor model defines it
 
 struct DataWords {
   std::string source, model;
@@ -61,7 +61,7 @@ bool parse(DataWords& words, const std::vector<std::string>& line) {
       &words.model,
       "Run, checkpoint, Hugging Face folder or .gguf: its tokenizer, chat template and "
       "length [the configuration's; for a file, the byte tokenizer and chatml]");
-  arguments.option("--samples", &words.samples, "How many samples are shown [3]");
+  arguments.option("--samples", &words.samples, "Number of samples to show [3]");
   arguments.option("--set", &words.set, "KEY=VALUE: overrides a key of the configuration");
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
@@ -111,7 +111,7 @@ struct Opened {
   std::int64_t vocab_size = 0, length = 0;
   std::optional<json::Value> model;
   fs::path model_folder, tokenizer_folder;
-  std::string form;  // how the records were recognised, in words; empty: the configuration says it
+  std::string form;  // how the records were recognized; empty: by the configuration
   std::vector<std::string> notes;
 
   [[nodiscard]] tasks::DataRequest request() const {
@@ -168,7 +168,7 @@ void open_tokenizer(const DataWords& words, Opened& out) {
   out.tokenizer_folder = found->beside;
 }
 
-/// The first record that can be read; nothing where there is none.
+/// The first record that can be read; nothing if there is none.
 std::optional<data::Record> first_record(const std::vector<std::string>& files,
                                          const data::RecordOptions& how) {
   struct Found {};
@@ -179,7 +179,7 @@ std::optional<data::Record> first_record(const std::vector<std::string>& files,
       throw Found{};
     });
   } catch (const Found&) {
-    // The rest is read by the task.
+    // The task reads the rest.
   }
   return out;
 }
@@ -210,7 +210,7 @@ void open_file(const DataWords& words, Opened& out) {
   if (is_text(words.source)) {
     out.form = "text";
   } else {
-    out.options.pack = false;  // each record by itself
+    out.options.pack = false;  // each record separately
     const data::RecordOptions how = tasks::record_options(out.options, "");
     const auto record =
         first_record(data::record_files(out.options.train, data::Split::Train), how);
@@ -229,7 +229,7 @@ bool colours() {
   return Terminal().is_terminal() && (plain == nullptr || *plain == '\0');
 }
 
-/// Text of a file for a terminal: control characters are spelled out, lines go on below.
+/// Text of a file for a terminal: control characters are escaped, lines are wrapped with an indent.
 std::string shown(std::string_view text, std::string_view indent) {
   std::string out;
   for (const char c : text::replace_invalid_utf8(std::string(text))) {
@@ -258,7 +258,7 @@ std::string words_of(const data::Tokenizer& tokenizer, const std::vector<std::in
   for (const std::int64_t id : ids) {
     const auto small = static_cast<std::int32_t>(id);
     const std::string_view bytes = tokenizer.bytes_of(small);
-    // A token that would show nothing: that of the end of text, of padding, of a mask.
+    // A token without visible text: end of text, padding, a mask.
     const bool silent = bytes.empty() || (bytes.size() == 1 && bytes[0] == '\0');
     if (!silent) {
       run.push_back(small);
@@ -331,7 +331,7 @@ class Printer {
     return colour_ ? "\033[32m" + text + "\033[0m" : "{+" + text + "+}";
   }
 
-  /// The text, in which what is learned stands out; a hidden token is followed by its own text.
+  /// The text with learned parts highlighted; a masked token is followed by its original text.
   [[nodiscard]] std::string marked(const tasks::SampleView& view) const {
     const bool classes = opened_.task->objective() == "token_classification";
     std::string out;
@@ -373,7 +373,7 @@ class Printer {
     return text::join(out, " ");
   }
 
-  /// Powers of two, with the shortest and the longest length.
+  /// Prints powers of two, with the shortest and the longest length.
   void histogram(std::vector<std::int64_t> lengths) {
     if (lengths.empty()) return;
     std::ranges::sort(lengths);
@@ -396,7 +396,7 @@ class Printer {
   struct Bin {
     std::int64_t from, to, count;
   };
-  /// `lengths`: sorted.
+  /// `lengths` must be sorted.
   static std::vector<Bin> bins(const std::vector<std::int64_t>& lengths) {
     std::vector<Bin> out;
     for (const std::int64_t length : lengths) {
@@ -516,7 +516,7 @@ int show_data(const std::vector<std::string>& line) {
   return kExitOk;
 }
 
-TESSERA_COMMAND("data", "show what training will see of some data", show_data);
+TESSERA_COMMAND("data", "show the samples that training will see", show_data);
 
 }  // namespace
 }  // namespace tessera::cli

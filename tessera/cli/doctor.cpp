@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera doctor: what each rank of a run was doing when it broke.
+// tessera doctor: reports what each rank of a run was doing when it broke.
 #include <cstdio>
 #include <filesystem>
 #include <string>

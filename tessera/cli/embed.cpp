@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera embed: the embedding of each line of a file.
+// tessera embed: computes the embedding of each line of a file.
 #include "tessera/engine/embed.h"
 
 #include <algorithm>
@@ -43,34 +43,36 @@ bool parse_embed(EmbedWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "embed",
       "Writes the embedding of each line of a file: one hidden state of the model, or the mean of "
-      "all. Folders of sentence-transformers say themselves how.",
+      "all. Folders of sentence-transformers define the pooling.",
       {"tessera embed ./all-MiniLM-L6-v2 lines.txt --out embeddings.npy",
        "tessera embed runs/my texts.jsonl --pooling mean --normalize --out embeddings.jsonl",
        "tessera embed ./qwen3 lines.txt --pooling last"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
-  arguments.positional("FILE", &words.file, "Text, a line at a time, or .jsonl");
-  arguments.option("--field", &words.field, "Member of a .jsonl line that holds the text [text]");
+  arguments.positional("FILE", &words.file, "Text file, one text per line, or .jsonl");
+  arguments.option(
+      "--field", &words.field, "Member of a .jsonl line that contains the text [text]");
   arguments.option(
       "--out", &words.out, "File for the embeddings, .jsonl or .npy [standard output]");
   arguments.option("--pooling",
                    &words.pooling,
-                   "Hidden state: cls (first token), last or mean [as the folder says; else last "
-                   "for decoders, mean for encoders]");
-  arguments.flag("--normalize", words.normalize, "Divide embeddings by their length");
-  arguments.option("--max-tokens",
-                   &words.max_tokens,
-                   "Tokens of a text; its end is cut off [as the folder says]");
+                   "Pooling of hidden states: cls (first token), last or mean [as in the folder; "
+                   "else last for decoders, mean for encoders]");
+  arguments.flag("--normalize", words.normalize, "Normalize embeddings to length 1");
   arguments.option(
-      "--prompt", &words.prompt, "Text before every text [the folder's default prompt]");
-  arguments.option(
-      "--batch-tokens", &words.batch_tokens, "Most tokens of a batch, with padding [8192]");
+      "--max-tokens",
+      &words.max_tokens,
+      "Maximum number of tokens per text; longer texts are truncated [as in the folder]");
+  arguments.option("--prompt", &words.prompt, "Prefix of every text [the folder's default prompt]");
+  arguments.option("--batch-tokens",
+                   &words.batch_tokens,
+                   "Maximum number of tokens per batch, with padding [8192]");
   arguments.option("--weights", &words.weights, "fp32 or bf16 (with bf16 activations) [fp32]");
   words.ranks.declare(arguments);
   arguments.common(words.common);
   return arguments.parse(line);
 }
 
-/// How texts are read and pooled: what was asked for, or else what the folder says.
+/// How texts are read and pooled: by the options, else by the folder's settings.
 struct EmbedPlan {
   std::string folder;
   std::optional<std::string> pooling;
@@ -132,7 +134,7 @@ void prepare_texts(std::vector<std::string>& texts, const EmbedPlan& plan) {
   }
 }
 
-/// Where embeddings go.
+/// The output for embeddings.
 class EmbeddingOutput {
  public:
   EmbeddingOutput(const std::string& path,

@@ -24,7 +24,7 @@
 namespace tessera::cli {
 namespace {
 
-constexpr std::int64_t kMicroBatch = 8;  // for data that is no run's own
+constexpr std::int64_t kMicroBatch = 8;  // for data that does not belong to a run
 
 struct EvalWords {
   std::string path;
@@ -61,7 +61,7 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-/// What is measured, and the batch size.
+/// The held-out data, and the batch size.
 struct HeldOut {
   std::shared_ptr<const data::Dataset> dataset;
   std::int64_t micro_batch = kMicroBatch;
@@ -69,7 +69,7 @@ struct HeldOut {
   std::string task_name;
 };
 
-/// What the run kept of its training data.
+/// The validation data that the run split off its training data.
 std::shared_ptr<const data::Dataset> tail_of_run(const planner::Plan& plan) {
   const auto datasets = engine::open_data(plan, {});
   return {datasets, datasets->validation.get()};
@@ -110,7 +110,8 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
                                               : " has no validation data of its own"),
                   "specify it with --data");
   config::Problems problems;
-  if (task == nullptr) task = tasks::make_task({}, problems);  // of a model that is no run's
+  // For a model that does not belong to a run.
+  if (task == nullptr) task = tasks::make_task({}, problems);
   const data::TokenizeOptions how;
   out.dataset = task->open_held_out({.options = options,
                                      .tokenizer = *opened.tokenizer,
@@ -136,8 +137,8 @@ bool predicts_tokens(const data::Dataset& dataset, const models::Resolved& shape
   });
 }
 
-/// Bytes of the text that the labels of the first `samples` samples stand for: those of end of text
-/// are in no file. None where a label stands for no text, or all of them do.
+/// Number of bytes of text for the labels of the first `samples` samples; end-of-text labels count
+/// none. Nothing if a label has no text, or if all labels are end of text.
 std::optional<std::int64_t> label_bytes(const data::Dataset& dataset,
                                         std::int64_t samples,
                                         const data::Tokenizer& tokenizer) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `tessera report` tells: one list, printed as a table or as JSON.
+// The facts of `tessera report`: one list, printed as a table or as JSON.
 #pragma once
 
 #include <filesystem>
@@ -11,16 +11,17 @@
 namespace tessera::cli {
 
 struct Fact {
-  std::string key;    ///< in JSON
-  std::string label;  ///< in the table; empty: JSON only
+  std::string key;    ///< key in JSON
+  std::string label;  ///< label in the table; empty: JSON only
   std::string text;
   json::Value value;
 };
 using Facts = std::vector<Fact>;
 
-/// What this machine can do: takes about a second, because speeds are measured.
+/// The capabilities of this machine. Takes about a second, because speeds are measured.
 Facts machine_facts();
-/// A run summed up from its metrics.jsonl and status.json. Error{Io} if `run` is no run folder.
+/// Summarizes a run from its metrics.jsonl and status.json. Throws Error{Io} if `run` is not a run
+/// folder.
 Facts run_facts(const std::filesystem::path& run);
 
 std::string as_table(const Facts& facts);

@@ -26,7 +26,7 @@ bool is_preset(const std::string& name) {
   return false;
 }
 
-/// A folder, a .gguf file, or a run; a preset wins over a folder of that name.
+/// True for a folder, a .gguf file, or a run; a preset takes precedence over a folder of that name.
 bool is_path(const std::string& name) {
   std::error_code ignored;
   return !is_preset(name) && fs::exists(name, ignored);
@@ -68,7 +68,7 @@ json::Value configuration_from_flags(const std::string& model,
   const bool sized = model.empty() ? sets(flags, {"model"}) : is_path(model);
   json::Value out = json::parse(configuration_for(sized || model.empty() ? "nano" : model, data),
                                 "the defaults of tessera init");
-  // The sizes of another model say nothing of this one.
+  // The preset's sizes do not apply to another model.
   if (sized) drop(out, {"model", "tokenizer"});
   if (sets(flags,
            {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}))

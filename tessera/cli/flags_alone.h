@@ -9,16 +9,18 @@
 
 namespace tessera::cli {
 
-/// What `tessera init PRESET --data DATA` writes. Error{Config} for an unknown preset.
+/// Returns what `tessera init PRESET --data DATA` writes. Throws Error{Config} for an unknown
+/// preset.
 std::string configuration_for(const std::string& preset, const std::string& data);
 
-/// The configuration that flags are applied to where no file is named: that of `tessera init`,
-/// without batch sizes and schedule if `flags` say them. `model`: a preset, a model folder, a .gguf
-/// file, or empty; `data`: likewise. Error{Config} if neither these nor `flags` name data.
+/// Returns the configuration to which flags are applied if no file is named: that of `tessera
+/// init`, without batch sizes and schedule if `flags` set them. `model`: a preset, a model folder,
+/// a .gguf file, or empty; `data`: a path, or empty. Throws Error{Config} if neither these nor
+/// `flags` name data.
 json::Value configuration_from_flags(const std::string& model,
                                      const std::string& data,
                                      const ForeignFlags& flags);
-/// What the run is called after.
+/// Returns the name of the run.
 std::string name_from_flags(const std::string& model);
 
 /// Adds --model and --data to the settings of a configuration file.

@@ -12,25 +12,25 @@ enum class Kind : std::uint8_t {
   Number,
   Text,
   Switch,
-  Off,    // a switch whose key is false where the flag is given
+  Off,    // a switch whose key becomes false if the flag is given
   Stage,  // a switch between ZeRO's stages 1 and 0
   Config,
-  Rank,         // an integer that nobody needs
-  Beta,         // of Adam: key is the index
-  LoraRank,     // DeepSpeed-Chat's rank of an adapter; 0 is none
-  LoraModules,  // what the names of adapted layers contain
+  Rank,         // an integer that is not needed
+  Beta,         // a beta of Adam: the key is its index
+  LoraRank,     // DeepSpeed-Chat's rank of an adapter; 0 means none
+  LoraModules,  // a part of the names of adapted layers
   ReportTo,     // names of monitors
-  BoardFolder,  // of TensorBoard's files; key: "on" where it also switches them on
+  BoardFolder,  // folder of TensorBoard's files; key: "on" if the flag also enables them
   WandbProject,
   RunName,
   MegatronRate,  // a parameter of Megatron-LM's schedule
   Vocabulary,    // a file of GPT-2's tokenizer
   Split,         // shares of training, validation and test data
-  One,           // of several hosts: the value must say that there is one
-  Told,          // has no meaning here: key is why
+  One,           // number of hosts: the value must be one
+  Told,          // has no effect here: the key is the reason
   ToldValue,     // the same with a value
-  ToldSwitch,    // the same with true or false, or nothing
-  Refused,       // cannot be done: key is what to do instead
+  ToldSwitch,    // the same with true or false, or without a value
+  Refused,       // unsupported: the key is the alternative
 };
 
 struct Flag {
@@ -38,11 +38,11 @@ struct Flag {
   Kind kind;
   std::string_view key;
 };
-inline constexpr std::string_view kBetas = "betas#";   // and the index
+inline constexpr std::string_view kBetas = "betas#";   // followed by the index
 inline constexpr std::string_view kWarmup = "warmup";  // resolved when the schedule is known
 inline constexpr std::string_view kSchedule = "scheduler.type";
 inline constexpr std::string_view kEvaluate =
-    "when to evaluate";  // in Hugging Face's words, over the steps
+    "when to evaluate";  // Hugging Face's setting, combined with the steps
 inline constexpr std::string_view kSave = "when to save";
 inline constexpr std::string_view kMetric = "metric of the best",
                                   kGreater = "whether more is better";
@@ -50,7 +50,7 @@ inline constexpr std::string_view kRatio =
     "warmup of the run";  // resolved when its length is known
 inline constexpr std::string_view kVirtual =
     "layers of a chunk";  // resolved when the stages are known
-inline constexpr std::string_view kSharing = "how tokens travel";  // in Megatron-LM's words
+inline constexpr std::string_view kSharing = "how tokens travel";  // Megatron-LM's setting
 inline constexpr std::string_view kChunks = "parallel.pipeline.chunks";
 inline constexpr std::string_view kShown =
     "every step is written to the run folder and to the monitors that are enabled";
@@ -130,7 +130,7 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--recompute_granularity", Kind::Text, "activation_checkpointing.granularity"},
     {"--use_distributed_optimizer", Kind::Stage, "zero_optimization.stage"},
 
-    // Where a training is shown.
+    // Flags that choose where a training is shown.
     {"--report_to", Kind::ReportTo, ""},
     {"--logging_dir", Kind::BoardFolder, ""},
     {"--run_name", Kind::RunName, ""},
@@ -150,7 +150,7 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--logging_strategy", Kind::ToldValue, kShown},
     {"--disable_tqdm", Kind::ToldSwitch, kShown},
 
-    // Megatron-LM's other basic ones.
+    // Other basic flags of Megatron-LM.
     {"--train_iters", Kind::Number, "trainer.max_steps"},
     {"--lr", Kind::Number, "optimizer.lr"},
     {"--data_path", Kind::Text, "data.train"},

@@ -53,7 +53,8 @@ std::optional<bool> truth(std::string_view word) {
   return std::nullopt;
 }
 
-// One flag at words[at], its value inside of the word or in the next one. Advances past both.
+// Reads one flag at words[at], with its value inside the word or in the next one, and advances past
+// both.
 class Reader {
  public:
   explicit Reader(const std::vector<std::string>& words) : words_(words) {}
@@ -62,7 +63,7 @@ class Reader {
   [[nodiscard]] const std::string& word() const { return words_[at_]; }
   void skip() { ++at_; }
 
-  // The value of the flag here, if there is one; a following flag is none.
+  // The value of the flag here, if there is one; a following flag is not a value.
   std::optional<std::string> value(Kind kind) {
     const std::string word = words_[at_++];
     const std::size_t equals = word.find('=');
@@ -87,7 +88,7 @@ json::Value number(const std::string& flag, const std::string& text) {
     json::Value out = json::parse(text, flag);
     if (out.is_number()) return out;
   } catch (const Error&) {
-    // told below, in the words of a command line
+    // reported below, as an error of the command line
   }
   throw Error(
       Error::Kind::Config, fmt::format("{}: expected a number, found \"{}\"", flag, text), "");
@@ -96,7 +97,7 @@ json::Value number(const std::string& flag, const std::string& text) {
 void read_config_flag(const std::string& typed,
                       const std::optional<std::string>& value,
                       ForeignFlags& out) {
-  // DeepSpeed's own launcher writes a bare --deepspeed beside --deepspeed_config.
+  // DeepSpeed's own launcher writes a bare --deepspeed along with --deepspeed_config.
   if (!value) return;
   TESSERA_REQUIRE(out.config.empty() || out.config == *value,
                   Config,
@@ -114,7 +115,7 @@ void read_lora_rank(const std::string& typed, const std::string& value, ForeignF
   out.settings.push_back({typed, "adapter.alpha", json::Value::integer(1)});
 }
 
-// An expression for the names that do not contain `part`.
+// A regular expression for the names that do not contain `part`.
 std::string names_without(const std::string& part) {
   std::string escaped;
   for (const char c : part) {
@@ -196,14 +197,14 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
   }
   const bool text = flag.kind == Kind::Text || flag.kind == Kind::Vocabulary;
   json::Value read = text ? json::Value::string(*value) : number(typed, *value);
-  // Hugging Face's word for "not given".
+  // Hugging Face's notation for "not given".
   if (flag.name == "--max_steps" && read.as_double() < 0) return;
   const std::string key =
       flag.kind == Kind::Beta ? fmt::format("{}{}", kBetas, flag.key) : std::string(flag.key);
   out.settings.push_back({typed, key, std::move(read)});
 }
 
-// One of Adam's two decays; the other stays, or has its default.
+// Sets one of Adam's two betas; the other one is kept, or has its default.
 void set_beta(json::Value& source, std::size_t index, const ForeignFlags::Setting& setting) {
   json::Value betas = json::Value::array({json::Value::number(0.9), json::Value::number(0.999)});
   const json::Value* at = &source;
@@ -222,7 +223,7 @@ std::string schedule_in(const json::Value& source) {
   return type != nullptr && type->is_string() ? type->as_string() : "";
 }
 
-// DeepSpeed's schedules that warm up; Hugging Face's names have underscores.
+// DeepSpeed's schedules with a warm-up; Hugging Face's names contain underscores.
 bool is_deepspeed_warmup(std::string_view schedule) {
   const std::string name = text::lower(schedule);
   return name.starts_with("warmup") && !name.starts_with("warmup_");
@@ -269,7 +270,7 @@ std::optional<std::int64_t> integer_at(const json::Value& source,
   return at != nullptr && at->is_number() ? at->as_integer() : std::nullopt;
 }
 
-// Hugging Face's: a share of all steps, unless steps are given.
+// Hugging Face's warm-up ratio: a share of all steps, unless steps are given.
 void set_warmup_ratio(json::Value& source, const ForeignFlags::Setting& setting) {
   const double ratio = setting.value.as_double();
   TESSERA_REQUIRE(ratio >= 0.0 && ratio <= 1.0,
@@ -311,7 +312,7 @@ void set_chunks(json::Value& source, const ForeignFlags::Setting& setting) {
   planner::set_key(source, kChunks, json::Value::integer(*layers / (*each * stages)), setting.flag);
 }
 
-// Megatron-LM refuses the two together as well.
+// Megatron-LM also refuses the combination.
 void require_one_count_of_chunks(const ForeignFlags& flags, const ForeignFlags::Setting& layers) {
   for (const ForeignFlags::Setting& setting : flags.settings) {
     TESSERA_REQUIRE(
@@ -323,7 +324,7 @@ void require_one_count_of_chunks(const ForeignFlags& flags, const ForeignFlags::
   }
 }
 
-// Megatron-LM's words for what ranks that share tokens send to each other.
+// Megatron-LM's names for what context-parallel ranks send to each other.
 void set_sharing(json::Value& source, const ForeignFlags::Setting& setting) {
   const std::string& word = setting.value.as_string();
   const bool ring = word == "p2p";
@@ -337,8 +338,8 @@ void set_sharing(json::Value& source, const ForeignFlags::Setting& setting) {
                    setting.flag);
 }
 
-// Hugging Face's strategies: "no", "steps" (as many as --eval_steps and --save_steps say), "epoch",
-// and of checkpoints "best".
+// Hugging Face's strategies: "no", "steps" (as given by --eval_steps and --save_steps), "epoch",
+// and for checkpoints "best".
 void set_strategy(json::Value& source, const ForeignFlags::Setting& setting) {
   const std::string& word = setting.value.as_string();
   const bool saves = setting.key == kSave;
@@ -370,9 +371,9 @@ void set_best_metric(json::Value& source,
   planner::set_key(source, "eval.best", best, (metric != nullptr ? metric : greater)->flag);
 }
 
-// The configuration under the names that flags set: "pipeline": 2 has no size, and an old name
-// would stand beside the new one. Two names that the file itself sets apart stay, and are told with
-// all that is wrong in it.
+// The configuration with the key names that flags set, because "pipeline": 2 has no size, and an
+// old name would coexist with the new one. If the file itself sets two names differently, both are
+// kept and reported with the other errors.
 json::Value in_flags_names(json::Value source) {
   source = planner::spell_out_parallel(std::move(source));
   config::Problems problems;
@@ -381,7 +382,7 @@ json::Value in_flags_names(json::Value source) {
   return source;
 }
 
-// What needs no other setting.
+// Sets a key that needs no other setting.
 void set_one(json::Value& source, const ForeignFlags::Setting& setting) {
   if (setting.key.starts_with(kBetas))
     return set_beta(source, setting.key.back() == '1' ? 1 : 0, setting);
@@ -455,7 +456,7 @@ std::vector<std::string> apply(const ForeignFlags& flags,
   }
   for (const std::string& assignment : overrides)
     planner::apply_override(source, assignment);
-  // Hugging Face's: of 0 steps the ratio counts.
+  // In Hugging Face's Trainer, with 0 steps the ratio counts.
   if (ratio != nullptr && (warmup == nullptr || warmup->value.as_double() <= 0)) {
     set_warmup_ratio(source, *ratio);
   } else if (warmup != nullptr) {

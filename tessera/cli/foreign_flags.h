@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flags that scripts for DeepSpeed, Hugging Face and Megatron-LM pass, as the keys that they set.
+// Converts flags of scripts for DeepSpeed, Hugging Face and Megatron-LM to configuration keys.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace tessera::cli {
 
-/// What was found among the words of a command line.
+/// The flags found on a command line.
 struct ForeignFlags {
   struct Setting {
     std::string flag;  ///< as typed
@@ -18,31 +18,31 @@ struct ForeignFlags {
     json::Value value;
   };
   std::vector<Setting> settings;
-  std::string config;              ///< of --deepspeed or --deepspeed_config; empty: not given
-  std::vector<std::string> notes;  ///< flags of launchers that have no meaning here
+  std::string config;              ///< value of --deepspeed or --deepspeed_config; empty: not given
+  std::vector<std::string> notes;  ///< notes about launcher flags that have no effect here
 };
 
-/// Takes the known flags and their values out of `words`; "-" and "_" in names are the same.
-/// Error{Config} for a value that is missing or no number, Error{Unsupported} with one line of cure
-/// for a launcher's flag that asks for other hosts or a search.
+/// Removes the known flags and their values from `words`; "-" and "_" in names are equivalent.
+/// Throws Error{Config} for a value that is missing or not a number, and Error{Unsupported} with a
+/// remedy for a launcher flag that requests other hosts or a search.
 ForeignFlags take_foreign_flags(std::vector<std::string>& words);
 
-/// The configuration that the words name, `named` as such or one of the flags; empty: none does.
-/// Error{Config} for two different ones.
+/// The configuration on the command line, `named` explicitly or by one of the flags; empty: none.
+/// Throws Error{Config} for two different ones.
 std::string config_of(const std::string& named, const ForeignFlags& flags);
 
-/// Sets the keys in `source`, under the names that they have now, then those of `overrides`
-/// (--set). Last of all `warmup_steps` becomes the parameter that the schedule knows, and without a
-/// schedule Hugging Face's default one, linear; a warm-up ratio does where no steps are given, and
-/// needs trainer.max_steps. Layers of a virtual pipeline stage become chunks: Error{Config} where
-/// the model does not divide into them. A way to share tokens that is neither a ring nor Ulysses is
-/// Error{Unsupported}. A schedule of DeepSpeed in `source` stays, whatever --lr_scheduler_type
-/// says, as in Hugging Face. Returns what the user should be told.
+/// Sets the keys in `source` under their current names, then those of `overrides` (--set). At the
+/// end `warmup_steps` becomes the schedule's parameter; without a schedule it selects Hugging
+/// Face's default, linear. A warm-up ratio is used if no steps are given, and needs
+/// trainer.max_steps. Layers of a virtual pipeline stage become chunks; throws Error{Config} if the
+/// model is not divisible into them. Throws Error{Unsupported} for a context-parallel mode other
+/// than a ring or Ulysses. A DeepSpeed schedule in `source` is kept, whatever --lr_scheduler_type
+/// says, as in Hugging Face. Returns notes for the user.
 std::vector<std::string> apply(const ForeignFlags& flags,
                                json::Value& source,
                                std::span<const std::string> overrides = {});
 
-/// All of them, with two dashes.
+/// All names, with two dashes.
 std::vector<std::string> foreign_flag_names();
 /// Lines for --help.
 std::string foreign_flags_help();

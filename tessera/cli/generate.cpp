@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera generate: text as it is made.
+// tessera generate: prints text as it is generated.
 #include "tessera/engine/generate.h"
 
 #include <cstdio>
@@ -35,7 +35,7 @@ struct GenerateWords {
   std::string early_stopping = "heuristic";
   bool echo = false;
   GenerationWords how;
-  PromptFile file;  ///< of --prompts
+  PromptFile file;  ///< for --prompts
   RankWords ranks;
   Common common;
 };
@@ -60,24 +60,25 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
       &words.samples,
       "Number of texts to generate together, each with the next seed; printed at the end [1]");
   arguments.flag("--echo", words.echo, "Print the prompt first");
-  arguments.option("--beams", &words.beams, "Number of beams of a beam search; 1 is none [1]");
+  arguments.option("--beams", &words.beams, "Number of beams; 1 disables beam search [1]");
   arguments.option(
-      "--return", &words.returned, "Number of the best texts of a beam search to print [1]");
+      "--return", &words.returned, "Number of beam search results to print, best first [1]");
   arguments.option("--length-penalty",
                    &words.length_penalty,
                    "Beam search divides scores by length to this power [1.0]");
-  arguments.option("--early-stopping",
-                   &words.early_stopping,
-                   "When a beam search ends: full (as many finished texts as beams), heuristic (no "
-                   "beam is better now), or never (none can become better) [heuristic]");
-  arguments.option("--prompts",
-                   &words.prompts,
-                   "JSON lines, each with a \"prompt\"; the texts go to --out, in their order");
+  arguments.option(
+      "--early-stopping",
+      &words.early_stopping,
+      "When a beam search ends: full (as many finished texts as beams), heuristic (no beam has a "
+      "better score now), or never (no beam can get a better score) [heuristic]");
+  arguments.option(
+      "--prompts",
+      &words.prompts,
+      "JSON lines, each with a \"prompt\"; the texts are written to --out in the same order");
   arguments.option(
       "--out",
       &words.out,
-      "File for the texts of --prompts; what is there already is kept, and the run goes "
-      "on behind it");
+      "File for the texts of --prompts; existing lines are kept, and the run continues after them");
   arguments.option("--batch-size",
                    &words.at_once,
                    "Number of texts of --prompts to generate together; no text depends on it [8]");
@@ -144,7 +145,7 @@ json::Value text_json(const std::string& text, const engine::Generated& made) {
   return out;
 }
 
-/// What was made of `tokens` in all, after the prompt was read.
+/// Tokens per second for `tokens` in total, after the prompt was processed.
 double tokens_per_s(std::size_t tokens, const engine::Generated& made) {
   return made.decode_s > 0 ? static_cast<double>(tokens) / made.decode_s : 0.0;
 }
@@ -179,7 +180,7 @@ void one_text(engine::Generator& generator,
   if (words.common.verbose) tell_speed(terminal, made.tokens.size(), made);
 }
 
-/// They are told when all have ended.
+/// Prints the texts after all have ended.
 void several_texts(engine::Generator& generator,
                    const engine::GenerateOptions& options,
                    const GenerateWords& words,
@@ -235,7 +236,7 @@ void beams(engine::Generator& generator,
   if (words.common.json) terminal.line(out.dump());
 }
 
-// Every rank makes the same text, because weights are gathered together; one prints it.
+// Every rank generates the same text, because weights are gathered together; one prints it.
 void generate_on(engine::OpenModel& model, const GenerateWords& words, bool is_leader) {
   engine::GenerateOptions options = words.how.options(*model.tokenizer);
   options.beams = static_cast<int>(words.beams);

@@ -29,17 +29,17 @@ std::int32_t stop_id(const std::string& word) {
 
 void GenerationWords::declare(Arguments& arguments) {
   arguments.option("--max-new-tokens", &max_new_tokens, "Maximum number of generated tokens [100]");
-  arguments.option("--min-new-tokens", &min_new_tokens, "No end before so many tokens [0]");
+  arguments.option("--min-new-tokens", &min_new_tokens, "Minimum number of generated tokens [0]");
   arguments.option("--temperature", &temperature, "Sampling temperature; 0 is greedy [1.0]");
   arguments.option("--top-k", &top_k, "Sample from the k most likely tokens; 0 uses all [0]");
   arguments.option(
       "--top-p", &top_p, "Sample from the most likely tokens with this total probability [1.0]");
   arguments.option(
-      "--min-p", &min_p, "Least probability as a share of the most likely token's [0]");
+      "--min-p", &min_p, "Minimum probability, as a fraction of the most likely token's [0]");
   arguments.option("--typical-p",
                    &typical_p,
                    "Sample from the most typical tokens with this total probability [1.0]");
-  arguments.option("--epsilon-cutoff", &epsilon_cutoff, "Least probability of a token [0]");
+  arguments.option("--epsilon-cutoff", &epsilon_cutoff, "Minimum probability of a token [0]");
   arguments.option("--eta-cutoff",
                    &eta_cutoff,
                    "The same, lower where the model is uncertain (eta sampling) [0]");
@@ -48,13 +48,13 @@ void GenerationWords::declare(Arguments& arguments) {
                    "Above 1: tokens of the prompt and the text become less likely [1.0]");
   arguments.option("--frequency-penalty",
                    &frequency_penalty,
-                   "Subtracted from a token's logit for each time that it was generated [0]");
+                   "Number subtracted from a token's logit each time it was generated [0]");
   arguments.option("--presence-penalty",
                    &presence_penalty,
-                   "Subtracted once from the logit of a token that was generated [0]");
+                   "Number subtracted once from the logit of every generated token [0]");
   arguments.option("--no-repeat-ngram",
                    &no_repeat_ngram,
-                   "No sequence of so many tokens occurs twice; 0 allows all [0]");
+                   "Length of token sequences that must not occur twice; 0 allows all [0]");
   arguments.option(
       "--bad-word", &bad_words, "Text whose tokens are never generated in a row; repeatable");
   arguments.option("--stop", &stop, "End before this text; repeatable");
@@ -110,7 +110,7 @@ void GenerationWords::check() const {
 }
 
 void GenerationWords::check_for_beams() const {
-  // Temperature 0 draws nothing either.
+  // Temperature 0 does not sample either.
   const bool samples = (temperature != 1.0 && temperature != 0.0) || top_k > 0 || top_p < 1 ||
                        min_p > 0 || typical_p < 1 || epsilon_cutoff > 0 || eta_cutoff > 0;
   TESSERA_REQUIRE(!samples,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of every command that makes text.
+// Options of every command that generates text.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ struct GenerationWords {
   bool ignore_eos = false;
 
   void declare(Arguments& arguments);
-  /// Error{Config} for values out of range and for options that contradict each other.
+  /// Throws Error{Config} for values out of range and for options that contradict each other.
   void check() const;
-  /// Error{Config} for options that a beam search does not have.
+  /// Throws Error{Config} for options that beam search does not support.
   void check_for_beams() const;
   [[nodiscard]] engine::GenerateOptions options(const data::Tokenizer& tokenizer) const;
 };
 
-/// "full", "heuristic" or "never"; Error{Config} for another word.
+/// "full", "heuristic" or "never"; throws Error{Config} for any other value.
 engine::EarlyStopping early_stopping_from_name(std::string_view name);
 
 }  // namespace tessera::cli

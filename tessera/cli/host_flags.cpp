@@ -94,7 +94,7 @@ std::string launcher_in(const std::string& typed, const std::string& value) {
   return name;
 }
 
-/// Colossal-AI's flags of a single process mean what torch's variables mean.
+/// Colossal-AI's flags of a single process have the meaning of torch's variables.
 void set_variable(const char* name, const std::string& typed, const std::string& value) {
   const char* const before = std::getenv(name);
   TESSERA_REQUIRE(before == nullptr || value == before,
@@ -156,7 +156,7 @@ void apply_value(HostFlags& out,
   set_variable("MASTER_PORT", typed, value);
 }
 
-/// Where a flag's value may not be another flag: "-1" is a number and no flag.
+/// Returns whether a word can be a flag's value: "-1" is a number, not a flag.
 bool is_value(const std::string& word) {
   return word.size() < 2 || word[0] != '-' || (word[1] >= '0' && word[1] <= '9');
 }
@@ -167,7 +167,7 @@ bool asks_for_hosts(const HostFlags& flags) {
          flags.force_multi;
 }
 
-/// The slots of this host are processors, as far as a filter does not name others.
+/// The slots of this host are processors, unless a filter names others.
 launch::HostPool local_pool(const HostFlags& flags) {
   launch::HostSlots host{"localhost", {}};
   const bool named = flags.filter.include.find(':') != std::string::npos;

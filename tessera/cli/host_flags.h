@@ -49,22 +49,22 @@ std::string host_flags_help();
 /// Returns what the flags say about the processes of local ranks.
 launch::LocalStart local_start(const HostFlags& flags);
 
-/// Where the ranks of a command run.
+/// The hosts on which the ranks of a command run.
 struct HostChoice {
   launch::HostPool pool;  ///< empty: this host alone, without slots
   bool several = false;   ///< hosts other than this one are started, or this one as if it were
   bool by_hand = false;   ///< this process is one of several hosts, each started by hand
-  std::vector<std::string> notes;  ///< what the user should be told
+  std::vector<std::string> notes;  ///< notes for the user
 };
 
-/// Resolves the flags: reads the hostfile, if none is named /job/hostfile if a flag asks for hosts,
-/// and applies the filters; `per_host` is -n. A hostfile that does not exist means this host alone,
-/// as in DeepSpeed, and is told. Throws Error{Config} as launch::read_hostfile() and
-/// filter_hosts(), and for flags of hosts beside a launcher that has started the ranks already.
+/// Resolves the flags: reads the hostfile (/job/hostfile if none is named and a flag asks for
+/// hosts) and applies the filters; `per_host` is -n. If the hostfile does not exist, the pool is
+/// this host, as in DeepSpeed, with a note. Throws Error{Config} as launch::read_hostfile() and
+/// filter_hosts(), and for flags of hosts under a launcher that has already started the ranks.
 HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_host);
 
-/// The part of this host if every host is started by hand. Throws Error{Config} if nothing says
-/// where the hosts meet.
+/// Returns the part of this host if every host is started by hand. Throws Error{Config} if neither
+/// flags nor environment say where the hosts meet.
 launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& pool);
 
 /// Runs the command line `line` of `tessera train` on the hosts of the pool, and returns the exit

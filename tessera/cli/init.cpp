@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera init: a commented configuration to begin with.
+// tessera init: writes a commented configuration to start from.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -21,7 +21,7 @@
 namespace tessera::cli {
 namespace {
 
-// What suits a preset: sizes of the batch, and how fast it may learn.
+// Recommended values for a preset: batch sizes and learning rate.
 struct Advice {
   std::string_view preset;
   int sequence_length, global_batch, accumulation, max_steps, warmup;
@@ -142,7 +142,7 @@ int init(const std::vector<std::string>& line) {
                    fmt::format("Fine-tune a model: {} [pretrain]",
                                text::join(tasks_with_configuration(), ", ")));
   arguments.option("--from", &from, "Model that --task fine-tunes [model-folder]");
-  Common common;  // there is nothing else to say
+  Common common;  // no other output
   arguments.common(common);
   if (!arguments.parse(line)) return kExitOk;
   if (!task.empty() && task != "pretrain") {

@@ -14,16 +14,16 @@
 namespace tessera::cli {
 namespace {
 
-// The values and comments of `init --task` that differ from task to task.
+// The values and comments of `init --task` that depend on the task.
 struct TaskAdvice {
   std::string_view name;
-  std::string_view model;    // which models it suits
-  std::string_view data;     // file, where none is given
-  std::string_view record;   // what it holds
+  std::string_view model;    // the kind of model
+  std::string_view data;     // example file name
+  std::string_view record;   // its content
   std::string_view options;  // lines of the task's own section; empty: none
-  int sequence_length;       // 0: samples are no texts
+  int sequence_length;       // 0: samples are not text
   std::string_view lr, best;
-  std::string_view use;  // a command for what has been trained
+  std::string_view use;  // a command for the trained model
 };
 constexpr std::string_view kPredict = "tessera predict RUN new.jsonl --out said.jsonl";
 constexpr std::string_view kChat = "tessera chat RUN";
@@ -173,8 +173,8 @@ std::string task_configuration(const std::string& task,
   add(fmt::format("  \"task\": {},\n", json_text(advice.name)));
   if (!advice.options.empty())
     add(fmt::format("  {}: {{\n{}  }},\n", json_text(advice.name), advice.options));
-  add("  // \"adapter\": {\"type\": \"lora\", \"r\": 8, \"alpha\": 16},  // beside frozen weights; "
-      "then ten times the lr\n");
+  add("  // \"adapter\": {\"type\": \"lora\", \"r\": 8, \"alpha\": 16},  // train small matrices; "
+      "then use ten times the lr\n");
   add("  \"data\": {\n");
   add(fmt::format("    \"train\": {},  // {}\n",
                   json_text(data.empty() ? advice.data : std::string_view(data)),

@@ -7,10 +7,10 @@
 
 namespace tessera::cli {
 
-/// The tasks that task_configuration() knows: all but pretrain.
+/// The tasks that task_configuration() supports: all except pretrain.
 std::vector<std::string> tasks_with_configuration();
-/// The text of a configuration that trains the model `from` on `task`. `data` empty: a name that
-/// suits. Error{Config} with the nearest name for another task.
+/// The text of a configuration that trains the model `from` on `task`. If `data` is empty, it
+/// contains an example name. Throws Error{Config} with the nearest name for an unknown task.
 std::string task_configuration(const std::string& task,
                                const std::string& from,
                                const std::string& data);

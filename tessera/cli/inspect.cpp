@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera inspect: what a run, a checkpoint, a file of tensors or of tokens holds.
+// tessera inspect: shows the contents of a run, a checkpoint, or a file of tensors or tokens.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -37,12 +37,12 @@ struct Row {
   std::string name;
   DType dtype = DType::F32;
   std::vector<std::int64_t> shape;
-  std::string digest;              ///< a line of checkpoint::digest_line; empty if not asked for
-  std::string stored = {};         ///< the file's own name of the type; empty: that of `dtype`
+  std::string digest;              ///< a line of checkpoint::digest_line; empty if not requested
+  std::string stored = {};         ///< the file's own name of the type; empty: the name of `dtype`
   std::uint64_t stored_bytes = 0;  ///< with `stored`
 };
 
-/// What there is to say about a path: facts in their order, then tensors.
+/// The findings about a path: facts in order, then tensors.
 struct Findings {
   std::vector<std::pair<std::string, json::Value>> facts;
   std::vector<Row> rows;
@@ -64,7 +64,7 @@ bool is_state(const Row& row) {
   return row.name.starts_with("optimizer.");
 }
 
-/// A name that cannot move a terminal's cursor.
+/// Escapes characters that could move a terminal's cursor.
 std::string printable(std::string name) {
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
@@ -106,7 +106,7 @@ Findings of_checkpoint(const fs::path& folder, bool digest) {
   return found;
 }
 
-/// Of a tensor's elements in row-major order, whatever lies where.
+/// The digest of a tensor's elements in row-major order, whatever their layout.
 std::string digest_of(const checkpoint::StreamedTensor& tensor, const std::string& name) {
   constexpr std::int64_t kElements = 1 << 20;
   std::vector<std::byte> buffer;
@@ -135,7 +135,7 @@ void sort_rows(Findings& found) {
   });
 }
 
-/// Names are the other program's; its optimizer's state stands where ours would.
+/// Names are the other program's; its optimizer state is listed like tessera's.
 Findings of_foreign(const fs::path& path, bool digest) {
   const interop::Foreign opened = *interop::open_foreign(path);
   Findings found;
@@ -155,7 +155,7 @@ Findings of_foreign(const fs::path& path, bool digest) {
   return found;
 }
 
-/// Of a file of tensors, by its first bytes where names do not tell.
+/// The format of a tensor file, by its first bytes if the name does not tell.
 std::string format_of(const fs::path& file) {
   if (file.extension() == ".safetensors") return "safetensors";
   std::array<char, 2> begin{};
@@ -255,7 +255,7 @@ Findings findings(const fs::path& path, bool digest) {
   if (interop::is_gguf(path) && fs::is_regular_file(path)) return of_gguf(path, digest);
   if (interop::is_foreign(path)) return of_foreign(path, digest);
   if (is_weight_file(path)) {
-    // Any file of torch.save: what is no tensor is passed over.
+    // Any torch.save file: values other than tensors are ignored.
     const bool torch = path.extension() != ".safetensors";
     return of_files(
         "file",

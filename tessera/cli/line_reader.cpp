@@ -17,7 +17,7 @@ namespace tessera::cli {
 
 LineReader::LineReader(std::string prompt)
     : prompt_(std::move(prompt)), edits_(isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) {
-  // Otherwise a character of several bytes would be edited byte by byte.
+  // Without this, a character of several bytes would be edited byte by byte.
   if (edits_) (void)std::setlocale(LC_CTYPE, "");
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of standard input. On a terminal they are edited with the keys of readline, and earlier
-// ones come back with the arrows.
+// Lines of standard input. On a terminal they are edited with readline's keys, and the arrows
+// recall earlier lines.
 #pragma once
 
 #include <optional>
@@ -11,9 +11,9 @@ namespace tessera::cli {
 /// Threads: one. The lines of a terminal are remembered until the program ends.
 class LineReader {
  public:
-  /// `prompt` is written before each line on a terminal, and nowhere else.
+  /// `prompt` is written before each line, only on a terminal.
   explicit LineReader(std::string prompt);
-  /// The next line without its end; absent at the end of the input.
+  /// Returns the next line without its end; nothing at the end of the input.
   [[nodiscard]] std::optional<std::string> next();
 
  private:

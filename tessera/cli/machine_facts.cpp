@@ -85,7 +85,7 @@ void add_memory(Facts& facts, const launch::Machine& machine) {
                    json::Value::string(machine.huge_pages)});
 }
 
-/// Of the nearest folder above `path` that exists.
+/// Free space on the disk of the nearest existing folder at or above `path`.
 std::uint64_t free_disk(std::filesystem::path path) {
   path = std::filesystem::absolute(path);
   while (!std::filesystem::exists(path) && path != path.root_path())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program's first lines. They need nothing but the C++ library, so that when something else is
-// missing they can still say what, where it was looked for, and what brings it.
+// The program's entry point. It needs only the C++ library, so that it can report any missing
+// library: which one, where it was searched, and how to install it.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -22,7 +22,7 @@ constexpr const char* kLibtorch = "libtorch-2.11.0";
 
 using Main = int (*)(int, char**);
 
-/// Where the library lies beside a program that was built (build/PRESET/bin) or installed
+/// Where the library is, relative to a program that was built (build/PRESET/bin) or installed
 /// (PREFIX/bin).
 std::vector<fs::path> library_places() {
   std::error_code unknown;
@@ -34,7 +34,7 @@ std::vector<fs::path> library_places() {
           bin / kLibrary};
 }
 
-/// Folders that tools/setup.sh may have put libtorch into, in its order.
+/// Folders into which tools/setup.sh may have installed libtorch, in its order.
 std::vector<fs::path> libtorch_places() {
   std::vector<fs::path> caches;
   const auto add = [&](const char* variable, const char* below) {
@@ -44,7 +44,7 @@ std::vector<fs::path> libtorch_places() {
   add("TESSERA_CACHE", "");
   add("XDG_CACHE_HOME", "tessera");
   add("HOME", ".cache/tessera");
-  std::error_code unknown;  // a build tree lies in the clone, whose own cache comes last
+  std::error_code unknown;  // a build tree is inside the clone, whose own cache comes last
   const fs::path bin = fs::read_symlink("/proc/self/exe", unknown).parent_path();
   caches.push_back(bin.parent_path().parent_path().parent_path() / ".cache");
   for (fs::path& cache : caches)
@@ -57,8 +57,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, unknown);
 }
 
-/// What the loader said without the sentence around it: the name of the file that it did not find,
-/// or nothing.
+/// The name of the missing file in the loader's message; empty if there is none.
 std::string missing_library(const std::string& message) {
   const auto end = message.find(": cannot open shared object file");
   return end == std::string::npos ? "" : message.substr(0, end);
@@ -98,8 +97,8 @@ int complain_about_load(const fs::path& library, const std::string& message) {
                   "tools/setup.sh (it fetches libtorch into the first writable of these caches)");
 }
 
-/// libtorch may have moved since tessera was linked: a library that is loaded already is not
-/// searched for.
+/// libtorch may have moved since tessera was linked; a library that is already loaded is not
+/// searched again.
 void load_libtorch_from_cache() {
   for (const fs::path& place : libtorch_places()) {
     if (!is_there(place / "libtorch_cpu.so")) continue;
@@ -116,8 +115,8 @@ void* load(const fs::path& library, std::string& message) {
   return handle;
 }
 
-/// What is opened next would take the number of a standard stream that whoever started us closed,
-/// and be written to as if it were one.
+/// If the parent process closed a standard stream, the next opened file would get its number and be
+/// written to as if it were the stream.
 void open_closed_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) < 0) static_cast<void>(open("/dev/null", O_RDWR));

@@ -16,7 +16,7 @@ json::Value number_or_word(const std::string& text, const std::string& flag) {
     json::Value out = json::parse(text, flag);
     if (out.is_number()) return out;
   } catch (const Error&) {
-    // a word
+    // the value is a word
   }
   return json::Value::string(text);
 }

@@ -9,15 +9,15 @@
 
 namespace tessera::cli {
 
-/// A parameter of Megatron-LM's schedule (scheduler.type Megatron), which this also chooses: a
-/// number or a word.
+/// Adds a parameter of Megatron-LM's schedule, and selects this schedule (scheduler.type Megatron);
+/// the value is a number or a word.
 void add_megatron_rate(const std::string& typed,
                        std::string_view parameter,
                        const std::string& value,
                        ForeignFlags& out);
 
-/// --split 949,50,1: shares of training, validation and test data. The test data is left out, with
-/// a note. Error{Config} for anything else than up to three numbers.
+/// Adds --split 949,50,1: shares of training, validation and test data. The test data is left out,
+/// with a note. Throws Error{Config} unless the value is at most three numbers.
 void add_split(const std::string& typed, const std::string& value, ForeignFlags& out);
 
 }  // namespace tessera::cli

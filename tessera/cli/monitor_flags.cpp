@@ -14,7 +14,7 @@ void set(const std::string& typed, const std::string& key, json::Value value, Fo
   out.settings.push_back({typed, key, std::move(value)});
 }
 
-/// With the names that dashboards of Hugging Face's Trainer have.
+/// Enables the monitor, with the names that dashboards of Hugging Face's Trainer use.
 void enable(const std::string& typed, const std::string& section, ForeignFlags& out) {
   set(typed, section + ".enabled", json::Value::boolean(true), out);
   set(typed, section + ".tags", json::Value::string("huggingface"), out);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera plan: what a model needs, before there is a machine for it.
+// tessera plan: shows the requirements of a model before a machine exists for it.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -71,10 +71,10 @@ int stage_of(const std::string& estimate) {
   return name.back() - '0';
 }
 
-constexpr std::int64_t kMostHosts = 1'000'000;  // and ranks of each
+constexpr std::int64_t kMostHosts = 1'000'000;  // and ranks per host
 constexpr std::int64_t kMostParams = 1'000'000'000'000'000;
 
-// The numbers that stand in place of a model.
+// Checks the numbers that replace a model.
 void check_params(const PlanWords& words, int stage) {
   const std::int64_t total = *words.total_params;
   TESSERA_REQUIRE(total >= 1 && total <= kMostParams,
@@ -140,11 +140,11 @@ std::vector<std::string> all_presets() {
 
 struct Source {
   json::Value config;
-  std::optional<models::ModelOptions> folder;  ///< the model of one, as it is
+  std::optional<models::ModelOptions> folder;  ///< the model of a folder, unchanged
 };
 
-// With the vocabulary of the published model; where the preset has none, with the tokenizer that
-// `tessera init` gives it.
+// Uses the vocabulary of the published model; if the preset has none, the tokenizer that `tessera
+// init` would choose.
 json::Value source_of_preset(const std::string& preset, const std::string& family) {
   json::Value out;
   out["model"]["family"] = json::Value::string(family);
@@ -165,7 +165,7 @@ Source source_of_folder(const std::string& folder) {
   return {std::move(config), source.model};
 }
 
-// No text is read, so that a vocabulary need not be as large as a tokenizer's.
+// No text is read, so the vocabulary need not be as large as a tokenizer's.
 models::Resolved without_tokenizer(const models::ModelOptions& options) {
   config::Problems problems;
   models::Resolved out = models::resolve(options, /*tokenizer_size=*/1, std::nullopt, problems, {});
@@ -178,7 +178,7 @@ bool is_auto(const json::Value& value) {
   return value.is_string() && value.as_string() == "auto";
 }
 
-// What the command line of a training would say: memory does not depend on it.
+// Removes values that the command line of a training would set; memory does not depend on them.
 void drop_auto(json::Value& config) {
   const auto drop = [](json::Value& object) {
     std::erase_if(object.members(), [](const auto& member) { return is_auto(member.second); });
@@ -227,7 +227,7 @@ std::int64_t all_ranks(const PlanWords& words) {
   return words.gpus * words.nodes;
 }
 
-// Whether a configuration says which type it computes in.
+// Returns whether a configuration sets the type in which it computes.
 bool says_type(const json::Value& source) {
   for (const char* block : {"bf16", "fp16"}) {
     const json::Value* const found = source.find(block);
@@ -238,8 +238,8 @@ bool says_type(const json::Value& source) {
   return false;
 }
 
-// The model in DeepSpeed's terms: 16 bits unless a configuration says otherwise, the stage, as many
-// ranks as there are GPUs and may be.
+// The plan in DeepSpeed's terms: 16-bit weights unless the configuration sets the type, the stage,
+// and as many ranks as there are GPUs, as far as possible.
 planner::Plan plan_of(const PlanWords& words, int stage) {
   auto [source, folder] = source_of(words.model);
   source["data"]["train"] = json::Value::string("any.txt");
@@ -322,7 +322,7 @@ json::Value rows_json(int stage, const report::ModelSize& size, const report::Ma
   return out;
 }
 
-// A configuration alone, as the other commands take it.
+// Reports a configuration without an option, which the other commands accept.
 void refuse_lone_word(const std::vector<std::string>& line) {
   if (line.empty() || line.front().starts_with("-")) return;
   const std::string& word = line.front();

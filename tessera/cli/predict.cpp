@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera predict: what a classifier says of each record of a file.
+// tessera predict: writes a classifier's prediction for each record of a file.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -42,32 +42,33 @@ struct PredictWords {
 bool parse_predict(PredictWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "predict",
-      "Writes what a model that classifies, tags or estimates says of each record of a file: a "
-      "JSON line for each, in the file's order. A file that holds some lines already is gone on "
-      "with.",
+      "Writes the prediction of a model that classifies, tags or estimates for each record of a "
+      "file: one JSON line per record, in the file's order. If the output file already contains "
+      "some lines, the command continues after them.",
       {"tessera predict runs/moods texts.csv --out moods.jsonl",
        "tessera predict ./bert-finetuned texts.jsonl --map '{\"text\": \"review\"}'",
        "tessera predict runs/birds folder-of-pictures --out birds.jsonl -n 2"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.positional("FILE", &words.data, "Records: .jsonl, .json, .csv or .tsv; no labels");
   arguments.option("--out", &words.out, "File for the predictions [standard output]");
-  arguments.option("--map", &words.map, "Names of fields, as data.map has them [those of the run]");
+  arguments.option(
+      "--map", &words.map, "Field names, in the format of data.map [those of the run]");
   arguments.option("--length",
                    &words.length,
-                   "Tokens of a text; its end is cut off [those of the run; else at most 512]");
-  arguments.option(
-      "--batch", &words.batch, "Samples computed at a time [those of eval.micro_batch]");
+                   "Maximum number of tokens per text; longer texts are truncated [as in the run; "
+                   "else at most 512]");
+  arguments.option("--batch", &words.batch, "Number of samples per batch [eval.micro_batch]");
   words.ranks.declare(arguments);
   arguments.common(words.common);
   return arguments.parse(line);
 }
 
-/// The task of a model that is no run's, by its head.
+/// The task of a model without a run, by its head.
 std::shared_ptr<const tasks::Task> task_of(const models::ObjectiveChoice& objective) {
   const json::Value* const problem = objective.options.find("problem_type");
   const std::string kind = problem != nullptr ? problem->as_string() : "";
   tasks::TaskOptions options;
-  options.type = "pretrain";  // which says that models of its kind make text
+  options.type = "pretrain";  // throws: models of its kind generate text
   if (objective.name == "sequence_classification") {
     options.type = kind == "regression" ? "regression" : "classify";
     if (kind == "multi_label_classification")
@@ -93,7 +94,7 @@ std::vector<std::string> label_names(const models::ObjectiveChoice& objective) {
   return out;
 }
 
-/// What is predicted.
+/// The records to predict.
 struct ToPredict {
   std::shared_ptr<const tasks::Task> task;
   std::unique_ptr<data::Dataset> dataset;
@@ -129,7 +130,7 @@ ToPredict open_to_predict(const PredictWords& words, const engine::OpenModel& op
   return out;
 }
 
-/// How many samples the file has predictions of. A last line without its end is cut off.
+/// The number of samples with predictions in the file. An incomplete last line is removed.
 std::int64_t already_predicted(const std::string& path, std::int64_t samples) {
   std::error_code ignored;
   if (path.empty() || !fs::exists(path, ignored)) return 0;
@@ -226,7 +227,7 @@ int predict(const std::vector<std::string>& line) {
                     });
 }
 
-TESSERA_COMMAND("predict", "say what a classifier predicts for each record", predict);
+TESSERA_COMMAND("predict", "write a classifier's prediction for each record", predict);
 
 }  // namespace
 }  // namespace tessera::cli

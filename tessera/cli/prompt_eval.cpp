@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera prompt-eval: what two models answer to the same prompts, side by side.
+// tessera prompt-eval: prints the answers of two models to the same prompts side by side.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -102,7 +102,7 @@ Answers answers_of(const PromptEvalWords& words,
     asked.push_back(generator.encode(prompt));
     engine::Generated made = generator.run_ids(asked.back(), how, {});
     out.texts.push_back(text::replace_invalid_utf8(made.text));
-    // The end is a token of the answer, as a reward model has learned it.
+    // The end is a token of the answer: a reward model was trained with it.
     if (made.ended || made.tokens.empty()) made.tokens.push_back(model->tokenizer->end_of_text());
     answered.push_back(std::move(made.tokens));
   }

@@ -32,7 +32,7 @@ std::string prompt_of(const std::string& line, const std::string& place) {
   return prompt->as_string();
 }
 
-/// How many prompts the file has texts of. A last line without its end is cut off.
+/// Returns the number of prompts with texts in the file. An incomplete last line is removed.
 std::size_t already_made(const std::string& path, const std::vector<std::string>& prompts) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return 0;
@@ -129,7 +129,7 @@ class TextFile {
   Terminal terminal_;
 };
 
-/// Texts end in any order; lines are written in that of the prompts.
+/// Texts end in any order; lines are written in the order of the prompts.
 void draw(engine::Generator& generator,
           const engine::GenerateOptions& options,
           const PromptFile& file,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts for a file of prompts, in their order; an interrupted run goes on where it stopped.
+// Generates texts for a file of prompts, in order; an interrupted run continues where it stopped.
 #pragma once
 
 #include <cstddef>
@@ -13,25 +13,26 @@ namespace tessera::cli {
 struct PromptFile {
   std::string out;
   std::vector<std::string> prompts;
-  std::size_t made = 0;  ///< of them, those whose texts `out` holds
-  int returned = 1;      ///< texts of a beam search for each prompt
-  int samples = 1;       ///< texts that are drawn for each prompt, the i-th with seed + i
-  int at_once = 1;       ///< texts that are made together; no text depends on it
+  std::size_t made = 0;  ///< number of prompts whose texts are already in `out`
+  int returned = 1;      ///< number of beam search results per prompt
+  int samples = 1;       ///< number of texts sampled per prompt, the i-th with seed + i
+  int at_once = 1;       ///< number of texts generated together; no text depends on it
   bool quiet = false;
 };
 
-/// The {"prompt": text} of each line. Error{Data} for other lines, and for a file without one.
+/// Returns the {"prompt": text} of each line. Throws Error{Data} for other lines, and for a file
+/// without a prompt.
 std::vector<std::string> read_prompts(const std::string& path);
 
-/// Reads {"prompt": text} from each line of `in`. Lines that `out` holds already are kept when they
-/// are those of the first prompts; a last one that was cut is removed. Error{Data} for damaged
-/// lines, and where `out` belongs to other prompts. Before ranks start, since these would see what
+/// Reads {"prompt": text} from each line of `in`. Existing lines of `out` are kept if they belong
+/// to the first prompts; an incomplete last line is removed. Throws Error{Data} for damaged lines,
+/// and if `out` belongs to other prompts. Call it before ranks start, because they would see what
 /// the first of them writes.
 PromptFile open_prompt_file(const std::string& in, const std::string& out);
 
-/// Appends {"prompt", "text", "tokens", "ended"} to the file for each prompt that has no text yet,
-/// flushed with each line; where a prompt has several texts, they are its "samples" or "beams".
-/// Only the rank that `is_leader` writes.
+/// Appends {"prompt", "text", "tokens", "ended"} to the file for each prompt without a text,
+/// flushed after each line; several texts of a prompt are its "samples" or "beams". Only the rank
+/// with `is_leader` writes.
 void texts_of_file(engine::Generator& generator,
                    const engine::GenerateOptions& options,
                    const PromptFile& file,

@@ -63,7 +63,8 @@ int with_model(std::unique_ptr<engine::OpenModel> model,
   }
   return engine::run_ranks(
       mesh::Mesh::data_parallel(ranks), threads, engine::log_failure, [&](comm::World& world) {
-        const std::unique_ptr<engine::OpenModel> mine = std::move(model);  // ends before its world
+        // Destroyed before its world.
+        const std::unique_ptr<engine::OpenModel> mine = std::move(model);
         engine::load_model(*mine, world, as);
         fn(*mine, world.is_leader());
         world.transport().barrier(world.everyone(), TESSERA_HERE("end of the command"))->wait();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many ranks a command runs on, and how it starts them.
+// The number of ranks of a command, and how it starts them.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@
 
 namespace tessera::cli {
 
-/// -n under all the names that launchers have for it.
+/// -n and its names in other launchers.
 inline constexpr const char* kRanksOption =
     "-n,--nproc-per-node,--nproc_per_node,--num-gpus,--num_gpus,--num-accelerators,"
     "--num_accelerators";
 
-/// `asked` of -n, else 1, unless a launcher has started the ranks already. Error{Config}.
+/// The value of -n, by default 1, unless a launcher has already started the ranks. Throws
+/// Error{Config}.
 int ranks_of(std::optional<std::int64_t> asked);
 
 /// -n and --threads of a command that reads a model.
@@ -26,8 +27,8 @@ struct RankWords {
   void declare(Arguments& arguments);
 };
 
-/// Loads the model on one rank or several, with weights `as` those, and runs `fn` on each; the exit
-/// code. `is_leader` on the rank that prints.
+/// Loads the model on one or more ranks, with weights in the dtype `as`, and runs `fn` on each;
+/// returns the exit code. `is_leader` is true on the rank that prints.
 int with_model(std::unique_ptr<engine::OpenModel> model,
                const RankWords& words,
                engine::ReadAs as,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera report: report the capabilities of this machine, or the results of a run.
+// tessera report: shows the capabilities of this machine, or the results of a run.
 #include <algorithm>
 #include <cstdio>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera rl: what a ledger of rollouts is good for.
+// tessera rl: uses of a ledger of rollouts.
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -58,7 +58,7 @@ int replay(const ReplayWords& words) {
   planner::Plan plan = engine::rl::plan_of_run(words.run, ranks_of(words.ranks));
   const auto data = engine::open_data(plan, {});
   engine::finish_plan(plan, *data);
-  // A longer training has other rates: those of the run are asked for.
+  // A longer training has other learning rates, so the step must be within the run.
   TESSERA_REQUIRE(words.step <= plan.max_steps,
                   Config,
                   fmt::format("the run has {} steps, and STEP is {}", plan.max_steps, words.step),

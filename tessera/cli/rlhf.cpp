@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera rlhf: supervised fine-tuning, a reward model and reinforcement learning, one after the
-// other from one file.
+// other, from one file.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -81,7 +81,7 @@ std::vector<std::string> with_single_steps(const std::vector<std::string>& line)
   return out;
 }
 
-/// Whether step `number`, from 1, is asked for. Error{Config} for another word.
+/// Returns whether step `number` (from 1) was requested. Throws Error{Config} for another word.
 bool is_asked_for(const RlhfWords& words, std::size_t number) {
   for (const std::string& step : words.steps) {
     TESSERA_REQUIRE(step == "1" || step == "2" || step == "3",
@@ -93,7 +93,7 @@ bool is_asked_for(const RlhfWords& words, std::size_t number) {
          std::ranges::find(words.steps, std::to_string(number)) != words.steps.end();
 }
 
-/// What DeepSpeed-Chat's flags stand for.
+/// Applies DeepSpeed-Chat's flags to the configuration.
 void apply_flags(const RlhfWords& words, json::Value& source) {
   for (const auto& [flag, path, key] :
        {std::tuple("--actor-model", &words.actor, "sft.model.from"),
@@ -126,7 +126,7 @@ struct RlhfStep {
 constexpr std::array<RlhfStep, 3> kRlhfSteps = {
     {{"sft", "sft", "1-sft"}, {"reward", "reward", "2-reward"}, {"rl", "rl", "3-rl"}}};
 
-/// `more` over `base`, object by object.
+/// Returns `base` with the members of `more`, which take precedence, merged object by object.
 json::Value merged_over(json::Value base, const json::Value& more) {
   if (!base.is_object() || !more.is_object()) return more;
   for (const auto& [key, value] : more.members()) {
@@ -177,8 +177,8 @@ void set_unless_given(json::Value& source, const char* path, json::Value value) 
   planner::set_key(source, path, std::move(value), "tessera rlhf");
 }
 
-/// The configuration of a step: what is common, its own keys, and what follows from the steps
-/// before it.
+/// Returns the configuration of a step: the common keys, its own keys, and those that follow from
+/// the earlier steps.
 json::Value config_of_step(const json::Value& source, std::size_t number) {
   const RlhfStep& step = kRlhfSteps[number];
   const std::filesystem::path dir = source.find("dir")->as_string();
@@ -189,7 +189,7 @@ json::Value config_of_step(const json::Value& source, std::size_t number) {
       out, "run.dir", json::Value::string((dir / step.folder).string()), "tessera rlhf");
   set_unless_given(out, "task", json::Value::string(step.task));
   if (number == 0) return out;
-  // Where the model of the first step begins is not where the others do.
+  // The first step starts from another model than the others.
   const json::Value* const own = source.find(step.name)->find("model");
   if (own == nullptr || own->find("from") == nullptr) {
     json::Value model =
@@ -209,7 +209,7 @@ json::Value config_of_step(const json::Value& source, std::size_t number) {
     planner::set_key(out, "rl.preset", json::Value::string("dschat:ppo"), "tessera rlhf");
   const json::Value* const named =
       out.find("rl")->find(preset != nullptr || algorithm == nullptr ? "preset" : "algorithm");
-  // DeepSpeed-Chat's critic begins as the reward model.
+  // DeepSpeed-Chat's critic starts from the reward model.
   if (named->is_string() && named->as_string().ends_with("ppo"))
     set_unless_given(out, "rl.critic.from", json::Value::string(judge));
   return out;

@@ -31,7 +31,7 @@ struct Totals {
   std::int64_t steps = 0, last_step = 0, tokens = 0, skipped = 0, mem_peak_bytes = 0;
   double epoch = 0.0;
   double seconds = 0.0, data_s = 0.0, comm_s = 0.0;
-  double trained_tokens = 0.0;  // in those seconds
+  double trained_tokens = 0.0;  // within those seconds
   std::optional<Point> first, last, best, last_eval, best_eval;
 };
 
@@ -48,7 +48,7 @@ void keep_smaller(std::optional<Point>& best, const Point& point) {
 void add_step(Totals& totals, const json::Value& line, std::int64_t step) {
   ++totals.steps;
   totals.last_step = step;
-  // A loss that was not finite stands there as null.
+  // A non-finite loss is stored as null.
   if (const auto loss = number(line, "loss")) {
     const Point point{step, *loss};
     if (!totals.first) totals.first = point;
@@ -144,7 +144,7 @@ void add_time(Facts& facts, const Totals& totals) {
                    json::Value::number(share(totals.comm_s) / 100.0)});
 }
 
-/// Of runs that were long enough to be measured.
+/// Adds the speed of runs that were long enough to be measured.
 void add_speed(Facts& facts, const Totals& totals, const fs::path& run) {
   const auto speed = engine::read_speed(run);
   if (!speed || totals.steps == 0 || totals.seconds <= 0.0 || speed->peak <= 0.0) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera score: how likely a model finds each line of a file.
+// tessera score: computes the likelihood of each line of a file.
 #include "tessera/engine/score.h"
 
 #include <cmath>
@@ -38,8 +38,9 @@ bool parse(ScoreWords& words, const std::vector<std::string>& line) {
                        "tessera score ./gpt2 texts.jsonl --field body --out scores.jsonl",
                        "tessera score ./gpt2 lines.txt --tokens"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
-  arguments.positional("FILE", &words.file, "Text, a line at a time, or .jsonl");
-  arguments.option("--field", &words.field, "Member of a .jsonl line that holds the text [text]");
+  arguments.positional("FILE", &words.file, "Text file, one text per line, or .jsonl");
+  arguments.option(
+      "--field", &words.field, "Member of a .jsonl line that contains the text [text]");
   arguments.option("--out", &words.out, "File for the scores [standard output]");
   arguments.flag("--tokens", words.tokens, "Also write the log-probability of each token");
   arguments.option("--weights", &words.weights, "fp32 or bf16 (with bf16 activations) [fp32]");
@@ -106,7 +107,7 @@ int score(const std::vector<std::string>& line) {
       [&](engine::OpenModel& model, bool is_leader) { score_on(model, words, texts, is_leader); });
 }
 
-TESSERA_COMMAND("score", "tell how likely a model finds each line of a file", score);
+TESSERA_COMMAND("score", "compute the likelihood of each line of a file", score);
 
 }  // namespace
 }  // namespace tessera::cli

@@ -21,7 +21,7 @@ bool coloured() {
 
 void to_stderr(const char* colour, const char* label, std::string_view text) {
   const bool colours = coloured();
-  // One write a message, so that lines of several processes do not mix.
+  // One write per message, so that lines of several processes do not mix.
   std::string out = std::string(colours ? colour : "") + label + (colours ? "\033[0m" : "");
   out += text;
   out += '\n';
@@ -34,7 +34,7 @@ std::size_t columns() {
   return known ? size.ws_col : 80;
 }
 
-// At most `width` characters of the text, never part of one.
+// At most `width` characters of the text; a character is never split.
 std::string_view clip(std::string_view text, std::size_t width) {
   std::size_t characters = 0, end = 0;
   for (; end < text.size(); ++end) {
@@ -81,7 +81,7 @@ void Terminal::live(std::string_view text) {
   if (!terminal_) return;
   erase_live();
   if (text.empty()) return;
-  // A line that wraps could not be taken back.
+  // A wrapped line could not be erased.
   put(clip(text, columns() - 1));
   flush();
   live_ = true;

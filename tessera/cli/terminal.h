@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Standard output and standard error: tables, steps and text on one, warnings and errors on the
+// Standard output and standard error: tables, steps and text go to one, warnings and errors to the
 // other.
 #pragma once
 
@@ -31,9 +31,9 @@ class Terminal final : public engine::Console {
   std::function<void()> on_wait_;
 };
 
-/// "error: ..." on standard error, coloured on a terminal unless NO_COLOR is set.
+/// Prints "error: ..." to standard error, coloured on a terminal unless NO_COLOR is set.
 void print_error(const std::string& text);
-/// From which level messages appear on standard error; warnings and errors unless it is lowered.
+/// Sets the level from which messages appear on standard error; the default is warnings and errors.
 /// The log's own level is lowered with it.
 void show_log(log::Level level);
 /// The sink of the program's log.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera tokenize: text into a .bin/.idx pair.
+// tessera tokenize: converts text to a .bin/.idx pair.
 #include <cstdio>
 #include <filesystem>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera tokenizer train: a tokenizer that is learnt from text.
+// tessera tokenizer train: trains a tokenizer on text.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -48,13 +48,13 @@ bool parse(TrainerWords& words, const std::vector<std::string>& line) {
   arguments.option("--out", &words.out, "Folder for tokenizer.json and tokenizer_config.json");
   arguments.option("--type", &words.type, "bpe (over bytes), wordpiece or unigram [bpe]");
   arguments.option(
-      "--vocab-size,--vocab_size", &words.how.vocab_size, "Number of tokens at most [32000]");
+      "--vocab-size,--vocab_size", &words.how.vocab_size, "Maximum number of tokens [32000]");
   arguments.option("--min-frequency,--min_frequency",
                    &words.min_frequency,
-                   "A pair that is rarer is not merged, with bpe and wordpiece [2]");
+                   "Minimum frequency of a merged pair, with bpe and wordpiece [2]");
   arguments.option("--special",
                    &words.how.special,
-                   "A special token; the first one ends texts; may be given several times "
+                   "A special token; the first one ends texts; repeatable "
                    "[<|endoftext|>, or the usual ones of the type]");
   arguments.flag("--cased", words.cased, "Keep capital letters and accents, with wordpiece");
   arguments.option("--text-field,--text_field",

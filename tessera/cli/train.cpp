@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera train: a configuration and what the command line changes in it, handed to the engine.
+// tessera train: applies the command line to a configuration and runs the training.
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -88,7 +88,7 @@ json::Value memory_json(const planner::Plan& plan) {
   return out;
 }
 
-// One object for a machine: what was planned, and after a run how it ended.
+// Prints one JSON object: the plan, and after a run its result.
 void print_json(const planner::Plan& plan, int code, bool dry_run) {
   json::Value out;
   out["exit_code"] = json::Value::integer(code);
@@ -127,8 +127,8 @@ int local_ranks_of(const launch::HostPart* part, const HostChoice& choice, int r
   return launcher ? launcher->local_world_size : ranks;
 }
 
-/// Sets the defaults of several hosts where the configuration says nothing: the ranks of each share
-/// the cores of that host, and gradients travel once per step, not once per micro-batch.
+/// Sets defaults for several hosts unless the configuration sets the keys: the ranks of each host
+/// share its cores, and gradients are reduced once per step, not once per micro-batch.
 void set_defaults_of_hosts(json::Value& source, int ranks, int local_ranks) {
   if (local_ranks == ranks || !source.is_object()) return;
   const json::Value* const run = source.find("run");
@@ -145,7 +145,7 @@ void set_defaults_of_hosts(json::Value& source, int ranks, int local_ranks) {
     planner::set_key(source, "gradient_reduction", json::Value::string("once"), why);
 }
 
-/// Trains on the ranks of `part`, or, without it, on those that the command line chooses.
+/// Trains on the ranks of `part` or, if it is null, on those that the command line chooses.
 int train_part(const std::vector<std::string>& line, std::shared_ptr<const launch::HostPart> part) {
   std::vector<std::string> rest = line;
   for (const std::string& word : line)
@@ -180,14 +180,14 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   if (choice.several && words.dry_run && !words.common.quiet && !words.common.json)
     print_hosts(choice.pool);
   if (choice.several && words.dry_run) {
-    // Nothing is started; the plan is that of a host with as many ranks as the first one.
+    // A dry run: the plan is that of a host with as many ranks as the first one.
     part = std::make_shared<launch::HostPart>(
         launch::HostPart{.hosts = static_cast<int>(choice.pool.size()),
                          .local_ranks = static_cast<int>(choice.pool.front().slots.size()),
                          .world_size = ranks});
   }
   if (choice.several && !words.dry_run) {
-    // The configuration is read here first, so that a mistake in it is told once.
+    // The configuration is read here first, so that a mistake is reported only once.
     if (!choice.by_hand || *hosts.node_rank == 0)
       return train_on_hosts(hosts, choice, line, words.common.quiet || words.common.json);
     part = std::make_shared<launch::HostPart>(part_by_hand(hosts, choice.pool));
@@ -207,7 +207,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
     print_json(plan, code, words.dry_run);
   else if (!words.dry_run)
     std::clearerr(
-        stdout);  // training does not fail because nobody could read it: its folder has it all
+        stdout);  // training does not fail for lack of a reader, because its folder has everything
   return code;
 }
 

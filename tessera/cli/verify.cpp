@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera verify: whether a layout trains what one rank trains, and how far from it.
+// tessera verify: checks that a layout trains the same as one rank, and measures the deviation.
 #include "tessera/engine/verify.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ namespace tessera::cli {
 namespace {
 
 constexpr int kExitDifferent = 1;
-/// Bounds of the loss are promised for so many steps.
+/// The loss bounds are promised for this number of steps.
 constexpr std::int64_t kSteps = 10;
 
 struct VerifyWords {
@@ -93,17 +93,17 @@ json::Value source_of(const VerifyWords& words,
   json::Value source = read_config(path);
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
-  // More threads would cut sums by the number of cores that a rank happens to have.
+  // More threads would split sums by the number of cores that a rank happens to have.
   planner::set_key(source, "run.threads_per_rank", json::Value::integer(1), "tessera verify");
   return source;
 }
 
-/// A layout: what it trains, and the same for its first gradient.
+/// A layout: its plan, and the plan for its first gradient.
 struct Side {
   planner::Plan plan, gradient;
 };
 
-/// All that can be wrong is known before the first rank starts.
+/// All errors that can be detected are reported before the first rank starts.
 Side side_of(planner::Plan plan, const std::string& path) {
   const json::Value keeping = planner::keeping_gradient(plan.resolved);
   planner::Plan gradient = planner::make_plan(keeping, plan.ranks, path);
@@ -117,7 +117,7 @@ void finish(Side& side, const data::Datasets& data) {
   }
 }
 
-/// Where the run has fewer steps than are asked for, both layouts go on alike.
+/// If the run has fewer steps than requested, both layouts are extended equally.
 void train_longer(std::initializer_list<planner::Plan*> plans, std::int64_t steps) {
   const std::int64_t run = (*plans.begin())->max_steps;
   if (run >= steps) return;
@@ -136,12 +136,12 @@ data::TokenizeOptions tokenize_options(const planner::Plan& plan, const launch::
   return how;
 }
 
-/// One line of the verdict: the largest deviation of a kind, where it is, and what it may be.
+/// One line of the result: the largest deviation of a kind, its place, and its bound.
 struct Finding {
   std::string what;  ///< "first gradient"
   double largest = 0.0;
   std::string where;
-  std::optional<double> bound;  ///< nothing: no promise
+  std::optional<double> bound;  ///< absent: no promise
   bool kept = true;
 };
 
@@ -149,7 +149,7 @@ Finding loss_finding(const engine::Deviations& found, const planner::Promise& pr
   Finding out{.what = "loss", .where = "every step", .bound = promise.loss};
   for (std::size_t s = 0; s < found.losses.size(); ++s) {
     const double deviation = found.losses[s];
-    // Later steps are shown, and promised nothing: roundings grow.
+    // Later steps are shown without a promise, because rounding errors grow.
     if (deviation > out.largest) {
       out.largest = deviation;
       out.where = fmt::format("step {}", s + 1);
@@ -170,7 +170,7 @@ Finding tensor_finding(const std::string& what,
     const engine::Deviation& deviation = tensor.*kind;
     const bool kept =
         bits ? deviation.same_bits : !bound || deviation.relative <= bound.value_or(0);
-    // The first that differs stands there until one is further off.
+    // The first difference is kept until a larger one is found.
     if (deviation.relative > out.largest || (out.kept && !kept)) {
       out.largest = std::max(out.largest, deviation.relative);
       out.where = tensor.name;
@@ -181,7 +181,7 @@ Finding tensor_finding(const std::string& what,
 }
 
 std::vector<Finding> findings_of(const engine::Deviations& found, const planner::Promise& promise) {
-  // Optimizers like Adam make an update of full size of a gradient that is only rounding.
+  // Optimizers like Adam turn a gradient that is only rounding error into a full-size update.
   const std::optional<double> weights = promise.bits ? std::optional(0.0) : std::nullopt;
   return {
       tensor_finding("first gradient",
@@ -212,14 +212,14 @@ std::string layout_text(const planner::Plan& plan) {
                      plan.accumulation);
 }
 
-/// Everything that the two outputs tell.
+/// The content of both outputs.
 struct Verdict {
   const Side& layout;
   const Side& single;
   const planner::Promise& promise;
   const engine::Deviations& found;
   std::vector<Finding> findings;
-  /// To the last bit, whatever was promised.
+  /// True if all bits are equal, whatever was promised.
   [[nodiscard]] bool equal() const {
     return found.same_losses &&
            std::all_of(found.tensors.begin(), found.tensors.end(), [](const auto& tensor) {
@@ -274,7 +274,7 @@ void print_table(Terminal& terminal, const Verdict& verdict, bool verbose) {
                                   : "within bounds: the layout keeps its promise, with other bits");
 }
 
-/// Infinity, which JSON has no word for, is null.
+/// Infinity, which JSON cannot represent, becomes null.
 json::Value finding_json(const Finding& finding) {
   json::Value out;
   out["largest"] = json::Value::number(finding.largest);
@@ -318,13 +318,13 @@ void print_json(const Verdict& verdict) {
   std::printf("%s\n", out.dump().c_str());
 }
 
-/// Both layouts one after the other, in a folder that goes with this.
+/// Runs both layouts one after the other, in a folder that is removed with this object.
 class Trainings {
  public:
   Trainings(const Side& layout, const Side& single, std::int64_t steps)
       : layout_(layout), single_(single), steps_(steps) {}
 
-  /// The first exit code that is not 0, or 0.
+  /// Returns the first exit code that is not 0, or 0.
   int run(Terminal* shown,
           const std::shared_ptr<const data::Datasets>& data,
           const launch::EarlyStop& early) {
@@ -401,7 +401,7 @@ int verify(const std::vector<std::string>& line) {
   return run_verify(words, source_of(words, foreign, path), path);
 }
 
-TESSERA_COMMAND("verify", "tell whether a layout trains what one rank trains", verify);
+TESSERA_COMMAND("verify", "verify that a layout trains the same as one rank", verify);
 
 }  // namespace
 }  // namespace tessera::cli

@@ -6,7 +6,7 @@
 
 namespace tessera::cli {
 
-/// tessera verify rl CONFIG: whether what is sampled has the log-probabilities that training
+/// tessera verify rl CONFIG: checks that sampled tokens have the log-probabilities that training
 /// computes. `line`: the words after "rl".
 int verify_rl(const std::vector<std::string>& line);
 

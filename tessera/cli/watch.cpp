@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera watch: runs in a browser on this host, or as text.
+// tessera watch: shows runs in a browser on this host, or as text.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kPoints = 1500;  // of a curve: more cannot be seen
+constexpr std::size_t kPoints = 1500;  // points of a curve: more would not be visible
 constexpr std::size_t kMostRuns = 64;
 
 struct WatchWords {
@@ -90,7 +90,7 @@ json::Value details_of(std::vector<report::RunView>& runs) {
   return out;
 }
 
-/// Nobody else on this host shall read the page: 128 bits that cannot be guessed.
+/// Other users of this host must not read the page, so its address has 128 random bits.
 std::string make_token() {
   unsigned char bytes[16];
   TESSERA_REQUIRE(::getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes),
@@ -111,7 +111,7 @@ bool same_token(const std::string* given, const std::string& token) {
   return different == 0;
 }
 
-/// Waits for Ctrl-C or SIGTERM, at most so long; signals are blocked by a NoSignals.
+/// Waits for Ctrl-C or SIGTERM for at most `seconds`; the caller blocks signals with a NoSignals.
 bool stopped_within(int seconds) {
   sigset_t ends;
   sigemptyset(&ends);

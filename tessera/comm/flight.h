@@ -17,7 +17,7 @@ namespace tessera::comm {
 
 /// One posted operation. Plain bytes and atomics: a rank of another process reads it.
 struct FlightEntry {
-  std::atomic<std::uint64_t> number;    ///< which operation of the rank, from 1; stored last
+  std::atomic<std::uint64_t> number;    ///< number among the rank's operations, from 1; stored last
   std::atomic<std::uint64_t> done;      ///< equal to `number` once the rank has waited for it
   std::atomic<std::uint64_t> sequence;  ///< its number among the operations of its group
   std::atomic<std::int64_t> step;
@@ -38,7 +38,7 @@ struct FlightRing {
   void finish(std::uint64_t number) noexcept;
 };
 
-/// An entry as a file has it.
+/// An entry in the form of a file.
 struct FlightRecord {
   std::uint64_t number = 0, sequence = 0;
   std::int64_t step = -1;
@@ -49,14 +49,14 @@ struct FlightRecord {
 /// left out.
 std::vector<FlightRecord> read_flight(const FlightRing& ring);
 
-/// Returns "0-3,8": the ranks in short form, cut to what fits into an entry.
+/// Returns the ranks in short form, "0-3,8", truncated to the size of an entry.
 std::string short_list(const std::vector<int>& ranks);
 
-/// Sets where the ranks of this process write their records if the world breaks, once; like the log
-/// file, it is one for the process. Empty: nowhere.
+/// Sets the folder into which the ranks of this process write their records if the world breaks;
+/// call it once. Like the log file, there is one per process. Empty: none.
 void set_flight_folder(const std::string& folder);
 /// Writes `flight_rank_00003.jsonl`: a line about the rank, then one for each record. Does nothing
-/// without a folder; a disk that refuses is ignored, because a more important error is under way.
+/// without a folder; write errors are ignored, because a more important error is under way.
 void write_flight(int rank, const FlightRing& ring, ControlPage& control) noexcept;
 
 }  // namespace tessera::comm

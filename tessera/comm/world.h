@@ -24,8 +24,8 @@ class World {
         mesh::Mesh mesh,
         std::unique_ptr<Transport> transport,
         std::shared_ptr<ControlPage> control);
-  /// The same for a model on a device: `tensors` moves the memory of the device, `host` the numbers
-  /// that the ranks agree on.
+  /// As above for a model on a device: `tensors` moves memory of the device, and `host` moves the
+  /// numbers on which the ranks agree.
   World(int rank,
         mesh::Mesh mesh,
         std::unique_ptr<Transport> host,
@@ -39,7 +39,7 @@ class World {
   [[nodiscard]] int size() const { return mesh_.size(); }
   [[nodiscard]] bool is_leader() const { return rank_ == 0; }
   [[nodiscard]] const mesh::Mesh& mesh() const { return mesh_; }
-  /// Moves the memory of the model's tensors: weights, gradients, what layers exchange.
+  /// Moves the memory of the model's tensors: weights, gradients, and data that layers exchange.
   [[nodiscard]] Transport& transport() { return tensors_ ? *tensors_ : *host_transport_; }
   /// Moves memory of the host; the same as transport() unless the model is on a device.
   [[nodiscard]] Transport& host_transport() { return *host_transport_; }

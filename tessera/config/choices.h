@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields whose values are the names of an enumeration. The table of names stands beside the options
-// that have the field, and describe() passes it along; code below the reader sees enumerators only.
+// Fields whose values are the names of an enumeration. The table of names is next to the options
+// that have the field, and describe() passes it on; code other than the reader sees only
+// enumerators.
 //
 //   enum class Shape : std::uint8_t { Linear, Cosine };
 //   constexpr auto kShapes = std::to_array<config::Named<Shape>>({
@@ -54,7 +55,7 @@ E value_of(const NameTable<E, N>& names, std::string_view name) {
 struct ChoiceSlot {
   std::vector<std::string> names;
   bool optional = false;                             ///< the field may have no value
-  std::function<std::optional<std::string>()> read;  ///< the word now; nothing without a value
+  std::function<std::optional<std::string>()> read;  ///< the current word; nothing without a value
   std::function<void(const std::string&)> set;       ///< takes one of `names`
 };
 

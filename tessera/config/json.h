@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON values that know where they stood: line, column and key path.
+// JSON values that record their source position: line, column and key path.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ void PairTable::put(const BpeModel::Merge& merge, std::uint32_t rank) {
   std::size_t i = slot(key);
   while (slots_[i].key != kEmpty && slots_[i].key != key)
     i = (i + 1) & mask_;
-  // Of a pair that is listed twice the last line counts: it is a map from pairs to ranks.
+  // If a pair is listed twice, the last line counts, as in a map from pairs to ranks.
   slots_[i] = {key, rank, merge.result};
 }
 
@@ -69,8 +69,8 @@ std::span<const std::int32_t> BpeMerger::merge_by_scan() {
   return {ids_.data(), pairs + 1};
 }
 
-// A linked list of symbols and a heap of pairs. A pair that changed since it was pushed is
-// recognised when it is popped, because the table gives another rank for what stands there now.
+// A linked list of symbols and a heap of pairs. When a pair is popped that has changed since it was
+// pushed, the table returns another rank for the current pair, which reveals the change.
 std::span<const std::int32_t> BpeMerger::merge_by_heap() {
   const auto count = static_cast<std::int32_t>(ids_.size());
   constexpr std::int32_t kGone = -1;

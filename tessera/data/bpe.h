@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair merging: the pair of lowest rank first, the leftmost of equals.
+// Byte-pair merging: the pair of lowest rank first, the leftmost of equal pairs.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,27 @@
 
 namespace tessera::data {
 
-/// What a byte-level BPE tokenizer consists of, whichever files it came from.
+/// The parts of a byte-level BPE tokenizer, independent of its files.
 struct BpeModel {
   struct Merge {
     std::int32_t left, right, result;
   };
-  std::vector<std::string> tokens;  ///< bytes by id; empty where there is no token
+  std::vector<std::string> tokens;  ///< bytes by id; empty for an id without a token
   std::vector<Merge> merges;        ///< by rank
   std::int32_t end_of_text = -1;
 };
 
-/// vocab.json and merges.txt in GPT-2's form. Error{Format} with file and line for what does not
-/// fit together.
+/// Reads vocab.json and merges.txt in GPT-2's format. Throws Error{Format} with file and line if
+/// they are inconsistent.
 BpeModel read_bpe(const std::string& vocab_path, const std::string& merges_path);
-/// A tokenizer.json whose parts do what GPT-2's do; Error{Unsupported} names the first part that
-/// does not.
+/// Reads a tokenizer.json whose parts do the same as GPT-2's; throws Error{Unsupported} that names
+/// the first part that does not.
 BpeModel read_bpe_json(const std::string& path);
-/// The same check of a tokenizer.json that lies beside vocab.json and merges.txt, which do not say
-/// what else is done to text.
+/// The same check for a tokenizer.json next to vocab.json and merges.txt, which do not describe the
+/// other processing of text.
 void require_gpt2_parts_of(const std::string& path);
 
-/// (left, right) -> rank and merged id. Open addressing, half empty.
+/// Maps (left, right) to rank and merged id. Open addressing, half empty.
 class PairTable {
  public:
   struct Hit {
@@ -41,9 +41,9 @@ class PairTable {
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
 
   PairTable() = default;
-  /// Ranks are places in the list.
+  /// The rank of a merge is its index in the list.
   explicit PairTable(const std::vector<BpeModel::Merge>& merges);
-  /// ranks[i] is that of merges[i]; equal ones are allowed.
+  /// ranks[i] is the rank of merges[i]; equal ranks are allowed.
   PairTable(const std::vector<BpeModel::Merge>& merges, const std::vector<std::uint32_t>& ranks);
   [[nodiscard]] Hit find(std::int32_t left, std::int32_t right) const {
     const std::uint64_t key = pack(left, right);
@@ -75,12 +75,13 @@ class PairTable {
   int shift_ = 63;
 };
 
-/// Merges one piece. Holds scratch memory: one thread per instance; the table is shared.
+/// Merges one piece. Has scratch memory, so each thread needs its own instance; the table is
+/// shared.
 class BpeMerger {
  public:
   explicit BpeMerger(const PairTable& pairs) : pairs_(pairs) {}
-  /// `symbols` are the ids of single bytes; returns what is left after all merges, valid until the
-  /// next call. Quadratic for short pieces; n log n from kHeapFrom symbols on, so that no text is
+  /// `symbols` are the ids of single bytes; returns the ids after all merges, valid until the next
+  /// call. Cost: quadratic for short pieces; n log n from kHeapFrom symbols on, so that no text is
   /// slow.
   std::span<const std::int32_t> merge(std::span<const std::int32_t> symbols);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files that byte-level BPE tokenizers come in.
+// Reads the files of byte-level BPE tokenizers.
 #include <array>
 #include <unordered_map>
 
@@ -39,7 +39,7 @@ std::array<char32_t, 256> printable_bytes() {
   return characters;
 }
 
-// The bytes that a token of the vocabulary stands for; nothing if a character is none of GPT-2's.
+// The bytes that a vocabulary token represents; nothing if a character is not one of GPT-2's.
 std::optional<std::string> bytes_of_printable(std::string_view text) {
   static const auto inverse = [] {
     std::array<int, 0x144> map{};

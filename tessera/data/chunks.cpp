@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// "file:line:byte", both from 1, of byte `offset` of `text`, which begins at byte `before` of the
-// file.
+// "file:line:byte", both counted from 1, for byte `offset` of `text`, which begins at byte `before`
+// of the file.
 std::string place_of(const Chunk& chunk, std::string_view text, std::size_t offset) {
   const std::string_view earlier = chunk.file->text().substr(0, chunk.begin);
   const std::string_view here = text.substr(0, offset);
@@ -39,7 +39,7 @@ std::int64_t count_of(std::string_view text, std::string_view what) {
   return count;
 }
 
-// Lines of Windows end as others do. Copies only where there is one.
+// Converts Windows line ends to Unix line ends. Copies only if there are any.
 std::string_view with_unix_lines(std::string_view text, std::string& scratch) {
   std::size_t at = text.find("\r\n");
   if (at == std::string_view::npos) return text;
@@ -48,7 +48,7 @@ std::string_view with_unix_lines(std::string_view text, std::string& scratch) {
   std::size_t begin = 0;
   for (; at != std::string_view::npos; at = text.find("\r\n", begin)) {
     scratch.append(text, begin, at - begin);
-    begin = at + 1;  // the newline stays
+    begin = at + 1;  // the newline is kept
   }
   scratch.append(text, begin);
   return scratch;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizing in pieces that threads take in any order and that are written in one.
+// Tokenization in chunks that threads process in any order and that are written in order.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,23 @@
 
 namespace tessera::data {
 
-/// A stretch of one file: whole lines of a .jsonl, or a part of a .txt between two safe cuts.
+/// A range of one file: whole lines of a .jsonl, or a part of a .txt between two safe cuts.
 struct Chunk {
   const Source* source = nullptr;
   std::shared_ptr<const files::Mapped> file;
-  std::size_t begin = 0, end = 0;  ///< in the file's bytes
-  bool continues = false;          ///< goes on with the document of the chunk before
-  std::size_t file_bytes = 0;      ///< that are done with this chunk, a byte order mark included
+  std::size_t begin = 0, end = 0;  ///< in bytes of the file
+  bool continues = false;          ///< continues the document of the previous chunk
+  /// File bytes that this chunk completes, including a byte order mark.
+  std::size_t file_bytes = 0;
   [[nodiscard]] std::string_view text() const { return file->text().substr(begin, end - begin); }
 };
 
-/// Cuts the sources into chunks, from left to right. What it gives depends on the files alone.
+/// Splits the sources into chunks, from left to right. The result depends only on the files.
 class Chunker {
  public:
   Chunker(const std::vector<Source>& sources, const Tokenizer& tokenizer)
       : sources_(sources), tokenizer_(tokenizer) {}
-  /// False at the end.
+  /// Returns false at the end.
   bool next(Chunk& chunk);
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
@@ -43,18 +44,18 @@ class Chunker {
   std::shared_ptr<const files::Mapped> file_;
 };
 
-/// What a chunk became. Its documents are joined with end of text; what stands before the first and
-/// after the last of them is the writer's to join.
+/// The result of a chunk. Its documents are joined with end of text; the writer adds the joints
+/// before the first and after the last of them.
 struct Encoded {
-  std::vector<std::byte> tokens;  ///< in the file's form
+  std::vector<std::byte> tokens;  ///< in the file format
   std::vector<std::int64_t>
-      lengths;  ///< of documents, the joining token counted with the one before it
+      lengths;  ///< lengths of the documents; the joining token belongs to the document before it
   bool continues = false;
   std::int64_t bytes = 0, skipped_empty = 0, replaced_utf8 = 0;
-  std::exception_ptr error;  ///< then nothing else counts
+  std::exception_ptr error;  ///< if set, the other fields are invalid
 };
 
-/// Never throws: what goes wrong is in `error`. One encoder a thread.
+/// Never throws; `error` holds any exception. Each thread needs its own encoder.
 class ChunkEncoder {
  public:
   ChunkEncoder(const Tokenizer& tokenizer, const TokenizeOptions& options, TokenWidth width)

@@ -19,7 +19,7 @@ std::string of(const Dataset& dataset, const TensorSpec& spec) {
   return fmt::format("{}: tensor \"{}\"", dataset.name(), spec.name);
 }
 
-/// The bits of 16-bit floats have no type of C++.
+/// C++20 has no type for 16-bit floats, so their bits are stored as integers.
 bool holds(DType dtype, DType element) {
   return dtype == element ||
          (element == DType::U16 && (dtype == DType::F16 || dtype == DType::BF16));

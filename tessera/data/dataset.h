@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A dataset: a fixed list of samples, each of named tensors of any dtype and shape.
+// A dataset: a fixed list of samples, each of which consists of named tensors of any dtype and
+// shape.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +20,11 @@ namespace tessera::data {
 
 /// A tensor that every sample of a dataset has.
 struct TensorSpec {
-  std::string name;  ///< by which the blocks of a model read it: "input_ids", "pixels"
+  std::string name;  ///< name by which the blocks of a model read it: "input_ids", "pixels"
   DType dtype = DType::F32;
   std::vector<std::int64_t> shape = {};  ///< of one sample, all sizes above 0; empty: one number
-  bool optional = false;                 ///< a batch has it only where one of its samples needs it
+  /// A batch contains it only if one of its samples needs it.
+  bool optional = false;
   [[nodiscard]] std::int64_t numel() const;
   [[nodiscard]] std::size_t bytes() const;
   bool operator==(const TensorSpec&) const = default;
@@ -30,47 +32,47 @@ struct TensorSpec {
 
 class SampleWriter;
 
-/// A fixed list of samples. The i-th sample is always the same, whichever rank reads it. Samples
-/// become a batch by stacking: a tensor of shape [...] becomes one of shape [B, ...]. Threads:
-/// const methods from any thread.
+/// A fixed list of samples. The i-th sample is always the same, on whichever rank. Samples become a
+/// batch by stacking: a tensor of shape [...] becomes one of shape [B, ...]. Const methods can be
+/// called from any thread.
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  /// What messages call it.
+  /// The dataset's name in messages.
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual std::int64_t size() const = 0;
   /// The tensors of a sample, the same for all samples.
   [[nodiscard]] virtual std::vector<TensorSpec> tensors() const = 0;
-  /// Writes every tensor of sample `index`, the optional ones too. What is drawn at random is a
-  /// function of `index`, or of out.number().
+  /// Writes every tensor of sample `index`, including optional ones. Random choices must be
+  /// functions of `index` or of out.number().
   virtual void read(std::int64_t index, SampleWriter& out) const = 0;
-  /// Positions of a sample that is a sequence of tokens. Without one, a sample counts as one token
+  /// The length of a sample that is a sequence of tokens. If absent, a sample counts as one token
   /// in reports.
   [[nodiscard]] virtual std::optional<std::int64_t> sequence_length() const { return std::nullopt; }
-  /// A tensor that read() does not write: the model, as it is before training, makes it of every
-  /// sample, as the output of this name of its objective. F64.
+  /// A tensor that read() does not write: the model computes it for every sample before the
+  /// training, as the output of this name of its objective. F64.
   [[nodiscard]] virtual std::optional<TensorSpec> made_by_model() const { return std::nullopt; }
 };
 
-/// Error{Shape} where two tensors of the dataset have one name, or a size is below 1.
+/// Throws Error{Shape} if two tensors of the dataset have the same name, or a size is below 1.
 void check_tensors(const Dataset& dataset);
 
-/// Where a dataset writes its samples: room for some samples of each tensor, one sample behind the
-/// other. Error{Shape} names the dataset and the tensor for a name that it did not declare, another
-/// element type, another number of values, and a tensor that is left unwritten. Threads: one.
+/// The memory into which a dataset writes its samples: some samples of each tensor, one after the
+/// other. Throws Error{Shape} that names the dataset and the tensor for an undeclared name, another
+/// element type, another number of values, and a tensor that was not written. Used by one thread.
 class SampleWriter {
  public:
-  /// `tensors`: memory for each of dataset.tensors(). Both outlive this.
+  /// `tensors`: memory for each of dataset.tensors(). Both must outlive this.
   SampleWriter(const Dataset& dataset, std::vector<std::byte*> tensors);
 
-  /// The room of a tensor, to be filled completely. T is the element type: float for F32,
+  /// The memory of a tensor, to be filled completely. T is the element type: float for F32,
   /// std::int64_t for I64, std::uint16_t for the bits of F16 and BF16.
   template <class T>
   [[nodiscard]] std::span<T> tensor(std::string_view name) {
     const std::span<std::byte> room = room_of(name, dtype_of<T>());
     return {reinterpret_cast<T*>(room.data()), room.size() / sizeof(T)};
   }
-  /// Copies the values of a tensor, all of them.
+  /// Copies all values of a tensor.
   template <class T>
   void set(std::string_view name, std::span<const T> values) {
     copy(name, dtype_of<T>(), std::as_bytes(values), sizeof(T));
@@ -79,22 +81,22 @@ class SampleWriter {
   void set(std::string_view name, const std::vector<T>& values) {
     set(name, std::span<const T>(values));
   }
-  /// The only value of a tensor that is one number.
+  /// Sets the only value of a tensor that is one number.
   template <class T>
   requires std::is_arithmetic_v<T>
   void set(std::string_view name, T value) { set(name, std::span<const T>(&value, 1)); }
-  /// The number of the sample in the whole run (samples consumed before it), where it is read for
-  /// training; else its index. Random choices that should differ from epoch to epoch are functions
-  /// of it, so that no layout and no resume changes them.
+  /// The number of the sample in the whole run (samples consumed before it) if it is read for
+  /// training; else its index. Random choices that should differ between epochs are functions of
+  /// it, so that they do not depend on layout or resume.
   [[nodiscard]] std::int64_t number() const { return number_; }
-  /// Makes the batch have an optional tensor, for the other samples too.
+  /// Makes the batch contain an optional tensor, also for the other samples.
   void need(std::string_view name);
 
-  // For the reader of a batch.
-  /// Lets the dataset write sample `index` into the room of number `row`; `number`: see number().
+  // Methods for the reader of a batch.
+  /// Lets the dataset write sample `index` into row `row`; `number`: see number().
   void read(std::int64_t index, std::int64_t row, std::int64_t number);
   [[nodiscard]] const std::vector<TensorSpec>& tensors() const { return specs_; }
-  /// Whether tensor number `tensor` stands in the batch.
+  /// True if the batch contains tensor number `tensor`.
   [[nodiscard]] bool has(std::size_t tensor) const {
     return !specs_[tensor].optional || needed_[tensor];
   }
@@ -126,13 +128,13 @@ class SampleWriter {
   std::int64_t index_ = 0, row_ = 0, number_ = 0;
 };
 
-/// One sample in memory of its own.
+/// One sample with its own memory.
 class Sample {
  public:
   Sample(const Dataset& dataset, std::int64_t index);
-  /// Whether the sample has the tensor; an optional one only where it needs it.
+  /// True if the sample has the tensor; an optional tensor only if the sample needs it.
   [[nodiscard]] bool has(std::string_view name) const;
-  /// The values of a tensor. Error{Shape} as SampleWriter.
+  /// The values of a tensor. Throws Error{Shape} as SampleWriter does.
   template <class T>
   [[nodiscard]] std::span<const T> values(std::string_view name) {
     return writer_->tensor<T>(name);
@@ -143,18 +145,19 @@ class Sample {
   std::unique_ptr<SampleWriter> writer_;
 };
 
-/// The datasets of a run. A program that trains on a dataset of its own fills in `train` and, to
-/// evaluate, `validation` and `test`.
+/// The datasets of a run. A program with its own dataset sets `train` and, to evaluate,
+/// `validation` and `test`.
 struct Datasets {
   std::unique_ptr<Dataset> train, validation, test;      ///< all but train may be null
-  std::int64_t train_tokens = 0, validation_tokens = 0;  ///< 0 where they do not consist of tokens
-  TokenizeStats train_stats, validation_stats;           ///< of the sources as they were tokenized
-  std::string fingerprint;  ///< of what is trained on: a resume with other data is refused. Empty:
-                            ///< not compared
-  std::string validation_fingerprint;  ///< of data.validation; empty without
+  std::int64_t train_tokens = 0, validation_tokens = 0;  ///< 0 if they do not consist of tokens
+  /// Statistics of the sources' tokenization.
+  TokenizeStats train_stats, validation_stats;
+  /// Fingerprint of the training data: a resume with other data is refused. Empty: not compared.
+  std::string fingerprint;
+  std::string validation_fingerprint;  ///< of data.validation; empty if there is none
 };
 
-/// All of some data as one dataset.
+/// One source of data, opened as one dataset.
 struct OpenedDataset {
   std::unique_ptr<Dataset> dataset;
   std::int64_t tokens = 0;

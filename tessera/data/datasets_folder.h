@@ -9,12 +9,13 @@
 
 namespace tessera::data {
 
-/// Whether the folder has state.json or dataset_dict.json of `datasets`.
+/// Returns whether the folder has state.json or dataset_dict.json of `datasets`.
 bool is_datasets_folder(const std::string& folder);
 
-/// Its Arrow files in the order of state.json; of several splits those of the first that has one
-/// of the names. Error{Data} where there is none, naming those that there are, for files that are
-/// not there, and for rows that an index chooses (which save_to_disk no longer writes).
+/// Returns the folder's Arrow files in the order of state.json; with several splits, those of the
+/// first that has one of the names. Throws Error{Data} if there is no such split (naming the
+/// existing ones), if files are missing, and for rows chosen by an index (which save_to_disk no
+/// longer writes).
 std::vector<std::string> datasets_files(const std::string& folder,
                                         std::span<const std::string_view> splits);
 

@@ -129,7 +129,7 @@ std::vector<std::pair<std::size_t, std::size_t>> FileTokenizer::encode_spans(
     std::string_view text, std::vector<std::int32_t>& out) const {
   const tokenizers::Encoding encoding = pipeline_.encode(text, /*special=*/false);
   out.insert(out.end(), encoding.ids.begin(), encoding.ids.end());
-  // Offsets count code points; the bytes at which these begin.
+  // Offsets count code points; these are the bytes at which code points begin.
   std::vector<std::size_t> begins;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if ((static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80U) begins.push_back(i);

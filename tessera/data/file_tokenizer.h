@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizer of a file: a tokenizer.json, whatever its parts, or a vocab.txt.
+// A tokenizer that is read from a file: a tokenizer.json with any parts, or a vocab.txt.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,24 @@
 
 namespace tessera::data {
 
-/// Threads: const methods from any thread.
+/// Const methods can be called from any thread.
 class FileTokenizer final : public Tokenizer {
  public:
-  /// Reads the file by read_tokenizer_file(), and the end of a text from the files beside it:
-  /// eos_token or sep_token of tokenizer_config.json or special_tokens_map.json, else eos_token_id
-  /// of generation_config.json or config.json, else a token that usually is it. Error{Format} for a
-  /// bad file and where no end is known, Error{Unsupported} for parts that are not built.
+  /// Reads the file with read_tokenizer_file(). The end of a text is taken from the files next to
+  /// it: eos_token or sep_token of tokenizer_config.json or special_tokens_map.json, else
+  /// eos_token_id of generation_config.json or config.json, else a usual token for it. Throws
+  /// Error{Format} for a bad file or if no end is found, and Error{Unsupported} for parts that are
+  /// not implemented.
   explicit FileTokenizer(const std::filesystem::path& path);
 
   [[nodiscard]] std::string name() const override { return "file"; }
   [[nodiscard]] std::int64_t size() const override { return pipeline_.size(); }
   [[nodiscard]] std::int32_t end_of_text() const override { return end_; }
-  /// `pad_token` of the files beside it, else the end of a text.
+  /// `pad_token` of the files next to it, else the end of a text.
   [[nodiscard]] std::int32_t padding() const override { return padding_; }
   void encode(std::string_view text, std::vector<std::int32_t>& out, bool special) const override;
-  /// Text that the token adds inside of a text; a piece that begins a word brings its space.
+  /// The text that the token contributes inside a text; a piece that begins a word includes its
+  /// space.
   [[nodiscard]] std::string_view bytes_of(std::int32_t id) const override;
   [[nodiscard]] std::string fingerprint() const override { return fingerprint_; }
   [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids) const override;

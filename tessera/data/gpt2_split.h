@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-2's pattern by hand: '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+// GPT-2's pattern as handwritten code: '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+|
+// ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 #pragma once
 
 #include <cstddef>
@@ -9,13 +10,13 @@
 
 namespace tessera::data {
 
-/// Walks over the pieces of a text. Every byte belongs to exactly one piece; merges never cross
+/// Iterates over the pieces of a text. Every byte belongs to exactly one piece; merges never cross
 /// pieces.
 class Gpt2Splitter {
  public:
   explicit Gpt2Splitter(const CharClasses& classes) : classes_(classes) {}
 
-  /// End of the piece that starts at `p` (p < end).
+  /// The end of the piece that starts at `p` (p < end).
   const char* next(const char* p, const char* end) const {
     if (*p == '\'') {
       if (const int length = contraction(p, end)) return p + length;
@@ -32,16 +33,17 @@ class Gpt2Splitter {
     return run(p + first.length, end, first.kind);
   }
 
-  /// The first place at or after `from` where `text` can be cut in two that are encoded apart
-  /// without changing an id: before white space that follows something else. No piece goes on over
-  /// such a place, and the look-ahead of a run of white space never reaches it.
+  /// The first position at or after `from` where `text` can be split into two parts that are
+  /// encoded separately with the same ids: before white space that follows another character. No
+  /// piece extends over such a position, and the look-ahead of a run of white space never reaches
+  /// it.
   std::size_t cut(std::string_view text, std::size_t from) const {
     const char* const begin = text.data();
     const char* const end = begin + text.size();
     const char* p = begin + (from < text.size() ? from : text.size());
     while (p > begin && p < end && (static_cast<unsigned char>(*p) & 0xC0U) == 0x80U)
       --p;
-    CharClass before = CharClass::Space;  // what stands before p is not looked at
+    CharClass before = CharClass::Space;  // characters before p are not read
     while (p < end) {
       const Classified c = classify(classes_, p, end);
       if (c.kind == CharClass::Space && before != CharClass::Space) break;
@@ -85,7 +87,7 @@ class Gpt2Splitter {
     return p;
   }
 
-  // The last white space before a word stays for the word (or stands alone if there is only one).
+  // The last white space before a word belongs to the word (or stands alone if there is only one).
   const char* spaces(const char* p, int length, const char* end) const {
     const char* last = p;
     const char* q = p + length;

@@ -21,7 +21,7 @@ std::span<const std::byte> bytes(const T* data, std::size_t count) {
   return std::as_bytes(std::span(data, count));
 }
 
-// Over everything that encode depends on, wherever it was read from.
+// A hash of everything on which encode depends, whatever its source.
 std::string fingerprint_of(const BpeModel& model) {
   files::Hasher hasher;
   for (const std::string& token : model.tokens) {
@@ -36,7 +36,7 @@ std::string fingerprint_of(const BpeModel& model) {
 
 }  // namespace
 
-/// What one thread needs while it encodes.
+/// The working state of one thread during encoding.
 class Gpt2Tokenizer::State {
  public:
   explicit State(const PairTable& pairs) : merger(pairs) {}
@@ -92,7 +92,7 @@ void Gpt2Tokenizer::encode(std::string_view text,
 void Gpt2Tokenizer::encode_ordinary(std::string_view text,
                                     State& state,
                                     std::vector<std::int32_t>& out) const {
-  // Ids are gathered here first: a word's seven slots are copied whole, whatever their number.
+  // Ids are first collected here, because a word's seven slots are always copied as a whole.
   std::array<std::int32_t, 1024> buffer;
   std::size_t filled = 0;
   const auto flush = [&] {

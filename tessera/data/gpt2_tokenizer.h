@@ -13,9 +13,9 @@
 
 namespace tessera::data {
 
-/// Exact to GPT2Tokenizer; any bytes can be encoded and come back by decode (what is no UTF-8 is
-/// split like punctuation). Each thread that encodes takes a state of some 2 MiB from a pool and
-/// leaves it there, with the words it has seen. Threads: const methods from any thread.
+/// Exactly as GPT2Tokenizer; any bytes can be encoded, and decode restores them (invalid UTF-8 is
+/// split like punctuation). Each encoding thread takes a state of some 2 MiB from a pool and
+/// returns it with the words it has seen. Const methods can be called from any thread.
 class Gpt2Tokenizer final : public Tokenizer {
  public:
   explicit Gpt2Tokenizer(BpeModel model);

@@ -31,8 +31,7 @@ void append_utf8(char32_t c, std::string& out) {
   }
 }
 
-/// Reads from left to right; every method returns false once something is wrong, and problem_ says
-/// what.
+/// Parses from left to right; every method returns false after an error, which problem_ describes.
 class LineReader {
  public:
   LineReader(std::string_view line,
@@ -126,7 +125,7 @@ class LineReader {
                  "set data.text_field to the field that holds the text");
   }
 
-  // Any value, with a stack of open brackets instead of recursion.
+  // Parses any value, with a stack of open brackets instead of recursion.
   bool value() {
     std::string open;
     do {
@@ -148,7 +147,7 @@ class LineReader {
     } while (!open.empty());
     return true;
   }
-  // After a value: leaves what ends here, or moves on to the next item.
+  // After a value: closes brackets that end here, or moves on to the next item.
   bool close(std::string& open) {
     while (!open.empty()) {
       if (take(',')) return open.back() == ']' || key();
@@ -241,7 +240,7 @@ class LineReader {
       return pair(begin, code, out);
     return unit(begin, code, out);
   }
-  // A high surrogate and the escape after it.
+  // Parses a high surrogate and the escape after it.
   bool pair(std::size_t begin, char32_t high, std::string* out) {
     const std::size_t back = at_;
     at_ += 2;
@@ -251,7 +250,7 @@ class LineReader {
       if (out != nullptr) append_utf8(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00), *out);
       return true;
     }
-    at_ = back;  // the second escape stands for itself
+    at_ = back;  // the second escape is not part of a pair
     return unit(begin, high, out);
   }
   bool unit(std::size_t begin, char32_t code, std::string* out) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One line of a .jsonl file: the whole line is checked, one string is taken out of it.
+// Checks a whole line of a .jsonl file and extracts one string from it.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,17 @@
 
 namespace tessera::data {
 
-/// What is wrong with a line, and at which of its bytes (from 0).
+/// An error in a line, and its byte position (from 0).
 struct LineProblem {
   std::size_t offset;
   std::string what;
   std::string fix;
 };
 
-/// Puts the string at `field` of the JSON object in `line` into `out`. `line` must be valid UTF-8.
-/// A lone surrogate escape is a problem, or (replace) becomes U+FFFD and is counted. Refused:
-/// anything but one object, the field absent, twice or no string, nesting deeper than 200.
+/// Extracts the string at `field` of the JSON object in `line` into `out`. `line` must be valid
+/// UTF-8. A lone surrogate escape is an error, or (replace) becomes U+FFFD and is counted. These
+/// are errors: anything other than one object, the field absent, repeated or not a string, nesting
+/// deeper than 200.
 std::optional<LineProblem> read_text_field(std::string_view line,
                                            std::string_view field,
                                            bool replace,

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kHeaderBytes = 256 * sizeof(std::int32_t);
 constexpr std::int64_t kPollTokens = std::int64_t{1} << 24;
 
-/// GPT-2's files have two bytes a token, Llama 3's four.
+/// GPT-2's files have two bytes per token, Llama 3's four.
 struct Kind {
   std::int32_t magic, version;
   std::int64_t width;

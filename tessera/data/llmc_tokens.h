@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// llm.c's token files: 256 numbers, then the tokens. Bytes: docs/formats/tokens.md.
+// Token files of llm.c: 256 numbers, then the tokens. Byte layout: docs/formats/tokens.md.
 #pragma once
 
 #include <filesystem>
@@ -9,10 +9,10 @@
 
 namespace tessera::data {
 
-/// Whether the file begins as llm.c's do; never throws.
+/// True if the file begins as llm.c's files do; never throws.
 bool is_llmc_tokens(const std::filesystem::path& path);
-/// The file as one sequence: llm.c keeps no borders of documents. Error{Data} for what contradicts
-/// its header.
+/// Opens the file as one sequence, because llm.c keeps no document boundaries. Throws Error{Data}
+/// if the file contradicts its header.
 std::shared_ptr<const TokenFile> open_llmc_tokens(const std::filesystem::path& path);
 
 }  // namespace tessera::data

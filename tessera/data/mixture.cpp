@@ -15,7 +15,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr std::int64_t kFinest = 65'536;  // places of a pattern
+constexpr std::int64_t kFinest = 65'536;  // maximum number of places of a pattern
 constexpr std::size_t kMostSources = 1000;
 
 const char* const kSourcesForm = R"(write [{"path": "a.jsonl", "weight": 3}, {"path": "b.jsonl"}])";
@@ -168,7 +168,8 @@ Mixture Mixture::interleaved(std::vector<std::int64_t> sizes,
   Mixture out;
   out.sizes_ = std::move(sizes);
   out.counts_ = whole_weights(weights);
-  // The k-th sample of a source stands in the middle of the k-th of as many equal stretches.
+  // The k-th sample of a source is placed in the middle of the k-th of equally many equal
+  // intervals.
   struct Turn {
     std::int64_t half = 0, stretches = 0;  ///< at half / (2 * stretches) of the pattern
     std::uint16_t source = 0, earlier = 0;
@@ -188,7 +189,7 @@ Mixture Mixture::interleaved(std::vector<std::int64_t> sizes,
     out.pattern_.push_back(turn.source);
     out.earlier_.push_back(turn.earlier);
   }
-  // Where the first sample of each source stands that it does not have, and the last that it has.
+  // For each source: the position of the first sample beyond its size, and of its last sample.
   const auto length = std::ssize(turns);
   const auto place_of = [&](std::size_t s, std::int64_t k) {
     const std::int64_t within = k % out.counts_[s];

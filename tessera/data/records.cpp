@@ -58,7 +58,7 @@ const RecordFormat* format_by_name(const std::string& name) {
 
 const RecordFormat& format_of(const std::string& name, std::string_view bytes) {
   if (const RecordFormat* const known = format_by_name(name)) return *known;
-  // The content says it where the name does not.
+  // The content decides if the name does not.
   if (bytes.starts_with("ARROW1") || bytes.starts_with(std::string_view("\xff\xff\xff\xff", 4)))
     return record_formats().get("arrow");
   if (bytes.starts_with("PAR1")) return record_formats().get("parquet");
@@ -80,7 +80,7 @@ const json::Value* find_path(const json::Value& value, std::string_view path) {
   return inner == nullptr ? nullptr : find_path(*inner, path.substr(dot + 1));
 }
 
-/// Reads the records of one file after the other.
+/// Reads the records of the files, one after the other.
 class Reader {
  public:
   Reader(const RecordOptions& options, const TakeRecord& take) : options_(options), take_(take) {}
@@ -168,13 +168,14 @@ class Reader {
   RecordCounts counts_;
 };
 
-// Words in names of files, as they are published.
+// Words for parts of data sets in published file names.
 constexpr std::array<std::string_view, 1> kTrainWords = {"train"};
 constexpr std::array<std::string_view, 5> kValidationWords = {
     "validation", "valid", "val", "dev", "eval"};
 constexpr std::array<std::string_view, 1> kTestWords = {"test"};
 
-/// Whether the name is "train", or begins with it and a sign such as in "train-00000-of-00002".
+/// True if the name is the word, such as "train", or begins with it and a separator, such as in
+/// "train-00000-of-00002".
 bool has_word(const std::string& name, std::span<const std::string_view> words) {
   const std::string lower = text::lower(name);
   return std::ranges::any_of(words, [&](std::string_view word) {

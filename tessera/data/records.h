@@ -17,69 +17,70 @@ namespace tessera::data {
 /// A record of a file.
 struct Record {
   json::Value value;  ///< an object
-  std::string place;  ///< "train.jsonl:12"
-  /// Whether it is the row of a table as text, in which a text of digits looks like a number.
+  std::string place;  ///< its place, such as "train.jsonl:12"
+  /// True for a row of a text table, in which digits in a string look like a number.
   bool row = false;
 
   /// Throws Error{Data} with the place.
   [[noreturn]] void refuse(const std::string& what, std::string fix) const;
 };
 
-/// How records are read.
+/// Options for reading records.
 struct RecordOptions {
-  bool replace_invalid_utf8 = false;  ///< by U+FFFD, in place of an error
-  bool skip_bad = false;              ///< a record that is refused is counted and left out
-  /// Names of fields as tasks call them, and as the files do: {"prompt", "question"}. The name of a
-  /// field inside of another one is written with dots: "answer.text".
+  bool replace_invalid_utf8 = false;  ///< by U+FFFD, instead of an error
+  bool skip_bad = false;              ///< counts and skips an invalid record
+  /// Maps the tasks' field names to those of the files: {"prompt", "question"}. A nested field is
+  /// written with dots: "answer.text".
   std::map<std::string, std::string> map;
-  std::string example;  ///< a record, for messages: {"text": "..."}
+  std::string example;  ///< a record as an example in messages: {"text": "..."}
 };
 
-/// What was met while records were read.
+/// Counts from reading records.
 struct RecordCounts {
-  std::int64_t records = 0;          ///< those that were taken
+  std::int64_t records = 0;          ///< accepted records
   std::int64_t blank = 0;            ///< empty lines and rows
-  std::int64_t bad = 0;              ///< those that were left out
-  std::int64_t replaced_utf8 = 0;    ///< those in which bytes were replaced
-  std::vector<std::string> refused;  ///< what was wrong with the first bad ones, with their places
+  std::int64_t bad = 0;              ///< skipped records
+  std::int64_t replaced_utf8 = 0;    ///< records in which bytes were replaced
+  std::vector<std::string> refused;  ///< errors of the first bad records, with their places
 };
 
 using TakeRecord = std::function<void(const Record&)>;
-/// Calls take(record) for every record of the files in order. The files are those that
-/// record_files() returns. Error{Data} names file and line of a record that cannot be read or that
-/// `take` refuses by Error{Data}, unless options.skip_bad. Memory: the largest file, twice where it
-/// is compressed or no .jsonl.
+/// Calls take(record) for every record of the files in order. `files` is a result of
+/// record_files(). Throws Error{Data} with file and line for a record that cannot be read or for
+/// which `take` throws Error{Data}, unless options.skip_bad. Memory: the largest file; twice that
+/// if it is compressed or not a .jsonl.
 RecordCounts for_each_record(const std::vector<std::string>& files,
                              const RecordOptions& options,
                              const TakeRecord& take);
 
-/// Which part of data that comes in parts is meant.
+/// The part of a data set that is published in parts.
 enum class Split : std::uint8_t { Train, Validation, Test };
 
-/// The files that `names` stand for, in order: files, patterns such as "data/*.jsonl", and folders.
-/// A folder whose files are named by their part (train.csv, dev.csv, test.csv; train-00000.jsonl)
-/// stands for those of `split`, another one for all its files of records by byte order of names.
-/// Error{Data} for what is missing, of a format that is not read, and for a folder without files.
+/// The files for `names`, in order: files, patterns such as "data/*.jsonl", and folders. A folder
+/// whose files are named by their part (train.csv, dev.csv, test.csv; train-00000.jsonl)
+/// contributes those of `split`; any other folder contributes all its record files in byte order of
+/// names. Throws Error{Data} for something missing, for an unsupported format, and for a folder
+/// without files.
 std::vector<std::string> record_files(const std::vector<std::string>& names, Split split);
 
-// Formats. Adding one is one file in data/record_formats/ that ends with TESSERA_RECORD_FORMAT.
+// Formats. To add one, add one file to data/record_formats/ that ends with TESSERA_RECORD_FORMAT.
 
-/// The contents of a file, whose compression is undone.
+/// The decompressed contents of a file.
 struct RecordText {
   std::string_view bytes;
   std::string name;  ///< for messages
 };
-/// Takes what stands at a place: text of one JSON object, or a value that was made of a row.
+/// Receives the JSON object at a place, as text or as a value made from a row.
 struct RecordSink {
   std::function<void(std::string_view json, std::int64_t line)> json;
   std::function<void(json::Value value, std::int64_t line)> value;
   std::function<void(const Error& error)> bad;  ///< throws, or counts the record
   std::function<void()> blank;
 };
-/// A format of files. `read` calls the sink for each record in order; lines count from 1.
+/// A file format. `read` calls the sink for each record in order; lines count from 1.
 struct RecordFormat {
-  std::vector<std::string> extensions;  ///< ".csv"
-  bool rows = false;                    ///< whether its records are rows of a table as text
+  std::vector<std::string> extensions;  ///< such as ".csv"
+  bool rows = false;                    ///< its records are rows of a text table
   void (*read)(const RecordText& text, const RecordSink& sink);
 };
 Registry<RecordFormat>& record_formats();
@@ -87,8 +88,8 @@ Registry<RecordFormat>& record_formats();
   static const bool tessera_record_format_##name = \
       ::tessera::data::record_formats().add(#name, __VA_ARGS__)
 
-/// The contents of a file that gzip or zstd has compressed, by its content; others unchanged.
-/// `kept` holds what was made. Error{Data} for damaged files and for more than 64 GiB.
+/// Decompresses gzip or zstd, which is detected by content, into `kept`; returns other contents
+/// unchanged. Throws Error{Data} for damaged files and for more than 64 GiB.
 std::string_view decompressed(std::string_view bytes, const std::string& name, std::string& kept);
 
 }  // namespace tessera::data

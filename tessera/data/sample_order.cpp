@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of samples and the cutting into batches: arithmetic on (seed, epoch, position).
+// The order of samples and the division into batches: arithmetic on (seed, epoch, position).
 #include "tessera/data/sample_order.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace tessera::data {
 namespace {
 
-// Four rounds are a pseudo-random permutation (Luby and Rackoff 1988); narrow halves want a few
+// Four rounds give a pseudo-random permutation (Luby and Rackoff 1988); narrow halves need a few
 // more.
 constexpr int kRounds = 8;
 
@@ -40,7 +40,7 @@ std::int64_t SampleOrder::operator()(std::int64_t epoch, std::int64_t position) 
   const auto size = static_cast<std::uint64_t>(size_);
   const int half = (static_cast<int>(std::bit_width(size - 1)) + 1) / 2;
   const std::uint64_t key = mix64(seed_, static_cast<std::uint64_t>(epoch));
-  // The domain is at most four times too large: walk along the cycle until it is back inside.
+  // The domain is at most four times too large: follow the cycle until it is back inside.
   auto x = static_cast<std::uint64_t>(position);
   do {
     x = feistel(x, half, key);
@@ -69,7 +69,7 @@ GlobalBatch BatchPlan::at(std::int64_t consumed) const {
   TESSERA_ASSERT(consumed >= 0);
   const std::int64_t wanted = batch_at(consumed);
   GlobalBatch batch{.epoch = consumed / size_, .first = consumed % size_};
-  // Another batch size before a resume may have left less than a batch here.
+  // Another batch size before a resume may have left less than a whole batch here.
   if (drop_last_ && size_ - batch.first < wanted) batch = {.epoch = batch.epoch + 1, .first = 0};
   batch.size = std::min(wanted, size_ - batch.first);
   batch.consumed_before = batch.epoch * size_ + batch.first;
@@ -89,7 +89,8 @@ double BatchPlan::steps_in(double epochs, std::int64_t consumed) const {
                all = std::ceil(epochs * static_cast<double>(steps_per_epoch()));
   double steps = 0;
   while (true) {
-    // From here on as if all batches had been of this size: the same from every such step.
+    // Counts from here on as if all batches had this size, which gives the same result from every
+    // such step.
     const std::int64_t whole = consumed / size_, here = consumed % size_, batches = here / batch_;
     if (here % batch_ == 0 && batch_at(consumed) == batch_) {
       const double made = static_cast<double>(whole) * static_cast<double>(steps_per_epoch()) +

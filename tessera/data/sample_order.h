@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order that samples are read in and how they are cut into batches: a function of (seed,
-// epoch), nothing to store.
+// The order in which samples are read and their division into batches: a function of (seed, epoch)
+// without stored state.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace tessera::data {
 
-/// Position i of epoch e -> sample. A permutation of [0, size) by a Feistel network with cycle
-/// walking; the identity without shuffle. O(1), no memory.
+/// Maps position i of epoch e to a sample. A permutation of [0, size) by a Feistel network with
+/// cycle walking; the identity without shuffle. O(1), no memory.
 class SampleOrder {
  public:
   SampleOrder(std::int64_t size, bool shuffle, std::uint64_t seed)
@@ -22,28 +22,28 @@ class SampleOrder {
   std::uint64_t seed_;
 };
 
-/// Which samples each step trains on. Batch boundaries never cross an epoch: with drop_last the
-/// rest is dropped, else trained at its own size. The state of a run is one number: samples
-/// consumed (dropped ones included).
+/// The samples of each step. Batches never cross an epoch: with drop_last the remainder is dropped,
+/// else it is a smaller batch. The state of a run is one number: samples consumed (including
+/// dropped ones).
 struct GlobalBatch {
   std::int64_t epoch = 0;
   std::int64_t first = 0;            ///< position in the epoch
-  std::int64_t size = 0;             ///< samples
-  std::int64_t consumed_before = 0;  ///< of the run: number of the first sample
+  std::int64_t size = 0;             ///< number of samples
+  std::int64_t consumed_before = 0;  ///< number of the batch's first sample within the run
   std::int64_t consumed_after = 0;
 };
 class BatchPlan {
  public:
-  /// `size_at`: batch size of the update that begins after so many samples, where it grows up to
-  /// `global_batch`.
+  /// `size_at`: the batch size of an update, as a function of the samples consumed before it, if
+  /// the batch grows up to `global_batch`.
   BatchPlan(std::int64_t dataset_size,
             std::int64_t global_batch,
             bool drop_last,
             std::function<std::int64_t(std::int64_t consumed)> size_at = {});
-  /// The batch that starts when `consumed` samples of the run are behind us.
+  /// The batch that starts after `consumed` samples of the run.
   [[nodiscard]] GlobalBatch at(std::int64_t consumed) const;
-  [[nodiscard]] std::int64_t steps_per_epoch() const;  ///< of whole batches
-  /// Steps until so many passes over the data are made, once `consumed` samples are behind us.
+  [[nodiscard]] std::int64_t steps_per_epoch() const;  ///< counts whole batches
+  /// Number of steps until the given number of passes over the data, from `consumed` samples on.
   [[nodiscard]] double steps_in(double epochs, std::int64_t consumed = 0) const;
 
  private:

@@ -22,7 +22,7 @@ constexpr const char* kFetch = "fetch it again";
 std::string read_small_file(const fs::path& path) {
   std::error_code failed;
   const fs::file_status status = fs::status(path, failed);
-  // Of what is not there, or may not be looked at, the reading tells.
+  // If the file is missing or inaccessible, the read below reports it.
   TESSERA_REQUIRE(!fs::exists(status) || fs::is_regular_file(status),
                   Format,
                   path.string() + " is not a plain file",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small files that lie beside a model's weights.
+// Reads the small files next to a model's weights.
 #pragma once
 
 #include <filesystem>
@@ -7,9 +7,9 @@
 
 namespace tessera::data {
 
-/// The content of config.json, tokenizer.json and their like. Error{Format} unless it is a plain
-/// file, or a link to one, of at most 256 MiB: a pipe would be waited for, and a device has no end.
-/// Error{Io} where it cannot be read.
+/// The content of config.json, tokenizer.json and the like. Throws Error{Format} unless it is a
+/// regular file, or a link to one, of at most 256 MiB: reading a pipe would block, and a device has
+/// no end. Throws Error{Io} if it cannot be read.
 std::string read_small_file(const std::filesystem::path& path);
 
 }  // namespace tessera::data

@@ -109,7 +109,7 @@ std::shared_ptr<const files::Mapped> map_source(const fs::path& path) {
   try {
     return std::make_shared<const files::Mapped>(path);
   } catch (const Error& e) {
-    if (may_be_read(path)) throw;  // a limit of this process, or the disk
+    if (may_be_read(path)) throw;  // a limit of this process, or the disk, is the cause
     throw Error(Error::Kind::Data, e.what(), "check that the file is there and may be read");
   }
 }

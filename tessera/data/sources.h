@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which files a list of data sources means.
+// Resolves a list of data sources to files.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +13,28 @@
 
 namespace tessera::data {
 
-/// A file of text: one document, or one a line.
+/// A text file: one document, or one per line.
 struct Source {
   enum class Kind : std::uint8_t { Text, Lines };
   std::filesystem::path path;
   Kind kind;
 };
 
-/// The files of `paths` in order; a folder stands for its .txt and .jsonl files by byte order of
-/// names (others and subfolders are not looked at). Error{Data} for what is missing, unreadable, of
-/// another kind, or has no such file; Error{Io} for a folder that a limit or the disk keeps closed.
+/// The files of `paths` in order; a folder contributes its .txt and .jsonl files in byte order of
+/// names (other files and subfolders are ignored). Throws Error{Data} for something missing,
+/// unreadable, of another kind, or without such a file; throws Error{Io} if a limit or the disk
+/// prevents opening a folder.
 std::vector<Source> expand_sources(const std::vector<std::filesystem::path>& paths);
 
-/// Whether `path` names a .bin/.idx pair: by either name, or by a prefix that is no file or folder
-/// itself.
+/// True if `path` names a .bin/.idx pair: by either name, or by a prefix that is not itself a file
+/// or folder.
 bool names_token_file(const std::filesystem::path& path);
 
-/// Throws Error{Data} for a file or folder that is not there, with the nearest name.
+/// Throws Error{Data} for a missing file or folder, and suggests the nearest name.
 [[noreturn]] void refuse_missing(const std::filesystem::path& path);
 
-/// The mapped file. Error{Data} if it is not there or may not be read; Error{Io} if a limit of this
-/// process or the disk is why it cannot.
+/// Maps the file. Throws Error{Data} if it is missing or must not be read, and Error{Io} if a limit
+/// of this process or the disk is the cause.
 std::shared_ptr<const files::Mapped> map_source(const std::filesystem::path& path);
 
 /// The text without a byte order mark.

@@ -24,10 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// Part of every key: raise it when the same text would give other files.
+// Part of every key; raise it when the same text would give different files.
 constexpr std::string_view kCacheVersion = "tessera-tokens-1";
 
-// Read from a slow disk in a fraction of a second.
+// Bytes that a slow disk delivers in a fraction of a second.
 constexpr std::size_t kPollBytes = std::size_t{16} << 20;
 
 void add(files::Hasher& hasher, std::string_view text, const std::function<void()>& poll = {}) {
@@ -54,13 +54,13 @@ std::string key_of(const std::vector<Source>& sources,
   return files::hex64(hasher.digest());
 }
 
-/// The files of some data, each with what differs once it was written or replaced.
+/// The source files, with the attributes that change when a file is written or replaced.
 class Seen {
  public:
   explicit Seen(const std::vector<Source>& sources) {
     for (const Source& source : sources) {
       struct stat status {};
-      if (::stat(source.path.c_str(), &status) != 0) status = {};  // opening it says why
+      if (::stat(source.path.c_str(), &status) != 0) status = {};  // opening it reports the reason
       files_.emplace_back(source.path,
                           status.st_dev,
                           status.st_ino,
@@ -69,7 +69,7 @@ class Seen {
                           status.st_mtim.tv_nsec);
     }
   }
-  /// Error{Data} unless `now` is the same.
+  /// Throws Error{Data} unless `now` is the same.
   void require_same(const Seen& now) const {
     const auto [was, is] =
         std::mismatch(files_.begin(), files_.end(), now.files_.begin(), now.files_.end());
@@ -111,8 +111,8 @@ Json as_json(const TokenizeStats& stats) {
           {"replaced_utf8", stats.replaced_utf8}};
 }
 
-// The entry, if it is complete. Its folder was renamed into place when it was; what the disk did to
-// it since then shows in sizes.
+// The entry, if it is complete. Its folder was renamed into place when it was complete; later
+// damage by the disk is detected by the sizes.
 std::optional<OpenedTokens> look_up(const fs::path& entry) {
   std::error_code ignored;
   if (!fs::exists(entry / "about.json", ignored)) return std::nullopt;
@@ -126,7 +126,7 @@ std::optional<OpenedTokens> look_up(const fs::path& entry) {
                    .skipped_empty = about.at("skipped_empty"),
                    .replaced_utf8 = about.at("replaced_utf8")};
     if (found.stats.tokens == found.file->tokens()) {
-      // Its last use; a cache that cannot be written does without.
+      // Records the last use; in a read-only cache this is skipped.
       fs::last_write_time(entry / "about.json", fs::file_time_type::clock::now(), ignored);
       return found;
     }
@@ -137,7 +137,7 @@ std::optional<OpenedTokens> look_up(const fs::path& entry) {
   return std::nullopt;
 }
 
-/// A folder that is removed again unless it was kept.
+/// A temporary folder that is removed unless it is kept.
 class Workplace {
  public:
   explicit Workplace(fs::path path) : path_(std::move(path)) { fs::create_directories(path_); }
@@ -166,7 +166,7 @@ class Workplace {
   bool kept_ = false;
 };
 
-// Whoever was killed while building left its folder; under the key's lock nobody else is building.
+// Removes folders of builders that were killed; under the key's lock no other process builds.
 void remove_leftovers(const fs::path& entry) {
   std::error_code ignored;
   const std::string start = entry.filename().string() + ".tmp-";
@@ -191,7 +191,7 @@ void build(const std::vector<fs::path>& sources,
   work.keep_as(entry);
 }
 
-/// Held by the one process that makes an entry; its file goes with it.
+/// The lock of the process that builds an entry; its file is removed with it.
 class BuildLock {
  public:
   BuildLock(const fs::path& entry, const std::function<void()>& poll)
@@ -234,7 +234,7 @@ struct Entry {
   std::uintmax_t bytes = 0;
 };
 
-// Complete entries, the longest unused first.
+// The complete entries, the longest unused first.
 std::vector<Entry> entries_in(const fs::path& folder) {
   std::vector<Entry> found;
   std::error_code ignored;
@@ -253,7 +253,7 @@ std::vector<Entry> entries_in(const fs::path& folder) {
   return found;
 }
 
-// Renamed first: an entry that is half removed must not look complete.
+// Renames first, because a half-removed entry must not look complete.
 bool remove_entry(const fs::path& entry) {
   const auto lock = files::Lock::try_acquire(entry.string() + ".lock");
   if (lock == nullptr) return false;

@@ -101,9 +101,8 @@ class Documents final : public TokenDataset {
   }
   [[nodiscard]] std::int64_t size() const override { return size_; }
   [[nodiscard]] std::int64_t length() const override { return length_; }
-  // End of text follows every document as a label, however often it stands in the file (between
-  // documents, and where the text has its own) or not (after the last), so that a model learns to
-  // stop.
+  // An end-of-text label follows every document, whether the file contains one (between documents,
+  // or as part of the text) or several, or none (after the last), so that a model learns to stop.
   bool get(std::int64_t index,
            std::int64_t* input_ids,
            std::int64_t* labels,
@@ -126,8 +125,8 @@ class Documents final : public TokenDataset {
   }
 
  private:
-  // Without the end of text that joins it to the next document, and without its own: a file does
-  // not say which of them the last one is.
+  // The length without the end of text that joins it to the next document and without its own,
+  // because a file does not show which of the two its last one is.
   [[nodiscard]] std::int64_t text_length(std::int64_t index) const {
     const std::int64_t begin = tokens_->sequence_begin(first_ + index);
     std::int64_t length = tokens_->sequence_length(first_ + index), last = pad_id_;
@@ -148,7 +147,7 @@ std::vector<std::filesystem::path> paths_of(const std::vector<std::string>& name
   return {names.begin(), names.end()};
 }
 
-/// Makes datasets of one configuration out of stretches of token files.
+/// Creates datasets of one configuration from ranges of token files.
 class Maker {
  public:
   Maker(const DataOptions& options, const Tokenizer& tokenizer, std::int64_t length)
@@ -157,7 +156,7 @@ class Maker {
         length_(length),
         stride_(options.stride.value_or(length)) {}
 
-  // Tokens with pack, documents without.
+  // Number of tokens with pack, of documents without.
   [[nodiscard]] std::int64_t units(const TokenFile& file) const {
     return options_.pack ? file.tokens() : file.sequences();
   }
@@ -176,7 +175,7 @@ class Maker {
     if (!options_.separate_documents) return windows;
     return make_packed_documents(std::move(windows), end_of_text_);
   }
-  /// Documents that are kept apart must show where they end.
+  /// Documents that are kept apart must end with an end of text.
   void require_ends(const TokenFile& file, const std::string& key) const {
     if (!options_.separate_documents || file.sequences() < 2) return;
     const std::int64_t length = file.sequence_length(0);
@@ -247,7 +246,7 @@ void require_consistent(const DataOptions& options, std::int64_t sequence_length
   }
 }
 
-// What the sequence of samples is a function of.
+// The fingerprint of everything on which the sequence of samples depends.
 std::string fingerprint_of(const DataOptions& options,
                            const std::string& contents,
                            std::int64_t length) {
@@ -262,7 +261,7 @@ std::string fingerprint_of(const DataOptions& options,
   return files::hex64(files::xxh3(std::as_bytes(std::span(text))));
 }
 
-// Left-out documents are the user's to know about.
+// Warns the user of skipped documents.
 void tell_skipped(const TokenizeStats& stats, const std::string& key) {
   if (stats.skipped_empty > 0) {
     log::warn_once(fmt::format("{}: {} blank lines or empty texts were skipped",
@@ -276,7 +275,7 @@ void tell_skipped(const TokenizeStats& stats, const std::string& key) {
   }
 }
 
-// How the options say that text is read.
+// The tokenize options that the data options imply.
 TokenizeOptions reading_of(const DataOptions& options, TokenizeOptions how) {
   how.text_field = options.text_field;
   how.invalid_utf8 = options.invalid_utf8;
@@ -326,26 +325,26 @@ void DataOptions::describe(config::Fields& fields) {
                 .required = true});
   fields.field("sources",
                sources,
-               {.text = "Several sources of training data in place of train, read by their "
+               {.text = "Several sources of training data instead of train, mixed by their "
                         "weights: [{\"path\": \"a.jsonl\", \"weight\": 3}, {\"path\": "
-                        "\"b.jsonl\"}]. Of four samples, three are of the first one.",
+                        "\"b.jsonl\"}] takes three of every four samples from the first source.",
                 .default_text = "none"});
-  fields.field("mix_until",
-               mix_until,
-               {.text = "Length of an epoch of several sources: last reads all samples of all, "
-                        "smaller ones more than once; first ends where a source has no further "
-                        "sample.",
-                .choices = {"last", "first"}});
+  fields.field(
+      "mix_until",
+      mix_until,
+      {.text =
+           "Length of an epoch over several sources: last reads all samples of all sources, those "
+           "of smaller ones more than once; first ends when one source has no further sample.",
+       .choices = {"last", "first"}});
   fields.field(
       "validation",
       validation,
-      {.text = "Separate evaluation data, in the same forms as train.", .default_text = "none"});
-  fields.field(
-      "test",
-      test,
-      {.text = "Data that is evaluated once, completely, after the training, with the best "
-               "weights if checkpoint.best is set; in the same forms as train.",
-       .default_text = "none"});
+      {.text = "Separate evaluation data, in the same formats as train.", .default_text = "none"});
+  fields.field("test",
+               test,
+               {.text = "Data that is evaluated once, completely, after the training, with the "
+                        "best weights if checkpoint.best is set; in the same formats as train.",
+                .default_text = "none"});
   fields.field("validation_fraction",
                validation_fraction,
                {.text = "Fraction of the token stream, at its end, that is held out for "
@@ -386,24 +385,23 @@ void DataOptions::describe(config::Fields& fields) {
                         "with its smaller size."});
   fields.field("invalid_utf8",
                invalid_utf8,
-               {.text = "Handling of bytes that are not UTF-8: refuse stops and names the place, "
+               {.text = "Handling of bytes that are not UTF-8: refuse stops and reports the place, "
                         "replace substitutes U+FFFD.",
                 .choices = {"refuse", "replace"}});
   fields.field("map",
                map,
-               {.text = "Names of fields for tasks that read records: {\"prompt\": \"question\"} "
-                        "reads as prompt what the files call question; \"answers.text\" is a field "
-                        "inside of another one.",
+               {.text = "Field names for tasks that read records: {\"prompt\": \"question\"} reads "
+                        "the field question as prompt; \"answers.text\" is a nested field.",
                 .default_text = "none"});
   fields.field(
       "format",
       format,
-      {.text = "Kind of the records; auto finds it by their fields.",
+      {.text = "Kind of the records; auto detects it by their fields.",
        .choices = {"auto", "text", "messages", "sharegpt", "alpaca", "prompt_completion"}});
   fields.field("on_bad_record",
                on_bad_record,
-               {.text = "Handling of a record that cannot be read: stop names the place, skip "
-                        "leaves it out and counts it.",
+               {.text = "Handling of a record that cannot be read: stop reports its place, skip "
+                        "skips and counts it.",
                 .choices = {"stop", "skip"}});
 }
 
@@ -432,7 +430,7 @@ std::unique_ptr<TokenDataset> make_documents(std::shared_ptr<const TokenFile> to
 
 namespace {
 
-/// Cuts data.validation_fraction of a file off and makes samples of both parts.
+/// Splits off data.validation_fraction of a file and creates samples from both parts.
 struct Parts {
   Parts(const DataOptions& options, const Maker& maker, const OpenedTokens& opened) {
     const std::int64_t all = maker.units(*opened.file);
@@ -453,7 +451,7 @@ std::string tail_text(const DataOptions& options) {
                      options.validation_fraction);
 }
 
-/// Opens data.sources: one after the other, then mixed.
+/// Opens the entries of data.sources one after the other, then mixes them.
 Datasets open_sources(
     const DataOptions& options,
     const Maker& maker,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Datasets of token sequences, and the options that name them.
+// Datasets of token sequences, and their options.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace tessera::data {
 /// `data` of the configuration.
 struct DataOptions {
   std::vector<std::string> train;
-  json::Value sources;             ///< mixture.h; null: none
-  std::string mix_until = "last";  ///< mixture.h
+  json::Value sources;             ///< see mixture.h; null: none
+  std::string mix_until = "last";  ///< see mixture.h
   std::vector<std::string> validation;
   std::vector<std::string> test;
   double validation_fraction = 0.0;
@@ -32,16 +32,16 @@ struct DataOptions {
   bool shuffle = true;
   bool drop_last = true;
   std::string invalid_utf8 = "refuse";
-  // Of tasks that read records.
+  // For tasks that read records.
   json::Value map;              ///< {"prompt": "question"}; null: none
   std::string format = "auto";  ///< the kind of records
   std::string on_bad_record = "stop";
   void describe(config::Fields& fields);
 };
 
-/// Samples of `length` tokens with a label for each: the tensors "input_ids" [T], "labels" [T] and
-/// "attention_mask" [T], which a batch has only where a sample is padded, and, where documents are
-/// kept apart, "document_starts" [T], all int64. Threads: const methods from any thread.
+/// Samples of `length` tokens with one label each. The tensors are "input_ids" [T]; "labels" [T];
+/// "attention_mask" [T], which a batch contains only if a sample is padded; and, if documents are
+/// kept apart, "document_starts" [T]; all int64. Const methods can be called from any thread.
 class TokenDataset : public Dataset {
  public:
   [[nodiscard]] std::string name() const override { return "token dataset"; }
@@ -56,35 +56,35 @@ class TokenDataset : public Dataset {
                    std::int64_t* input_ids,
                    std::int64_t* labels,
                    std::int64_t* mask) const = 0;
-  /// Whether the documents of a sample do not attend to each other; get() then ignores the label
-  /// that follows an end of text.
+  /// True if the documents of a sample do not attend to each other; get() then ignores the label
+  /// after an end of text.
   [[nodiscard]] virtual bool separates_documents() const { return false; }
-  /// Writes, for each of `length` inputs, the position of the first one of its document. Called
-  /// only where documents are separate.
+  /// Writes, for each of `length` inputs, the position of its document's first token. Called only
+  /// if documents are separate.
   virtual void document_starts(const std::int64_t* /*input_ids*/, std::int64_t* /*starts*/) const {}
 };
 
-/// Windows of the joined stream: window i is tokens [i*stride, i*stride + length], its last token
-/// only a label. [begin, end) of the stream's tokens.
+/// Windows of the joined stream: window i has the tokens [i*stride, i*stride + length]; the last
+/// one is only a label. [begin, end) is the range of the stream's tokens.
 std::unique_ptr<TokenDataset> make_windows(std::shared_ptr<const TokenFile> tokens,
                                            std::int64_t begin,
                                            std::int64_t end,
                                            std::int64_t length,
                                            std::int64_t stride);
-/// The same windows, with the documents in them kept apart: each ends with `end_of_text`.
+/// The same windows with separate documents, each of which ends with `end_of_text`.
 std::unique_ptr<TokenDataset> make_packed_documents(std::unique_ptr<TokenDataset> windows,
                                                     std::int32_t end_of_text);
-/// One document a sample, cut or padded to `length` with end of text; labels of padding are -100.
-/// Ends of text at the end of a document count as one, its last label. Error{Data} for a document
-/// of nothing else.
+/// One document per sample, truncated or padded to `length` with end of text; labels of padding are
+/// -100. Several end-of-text tokens at the end of a document count as one, its last label. Throws
+/// Error{Data} for a document that consists only of them.
 std::unique_ptr<TokenDataset> make_documents(std::shared_ptr<const TokenFile> tokens,
                                              std::int64_t first,
                                              std::int64_t last,
                                              std::int64_t length,
                                              std::int32_t pad_id);
 
-/// Opens (tokenizing first where needed) what the options name and cuts off the validation tail.
-/// Error{Data} for less data than `min_samples`.
+/// Opens (and first tokenizes if needed) the data that the options name and splits off the
+/// validation tail. Throws Error{Data} if there are fewer than `min_samples` samples.
 Datasets open_datasets(const DataOptions& options,
                        const Tokenizer& tokenizer,
                        std::int64_t vocab_size,
@@ -92,8 +92,9 @@ Datasets open_datasets(const DataOptions& options,
                        std::int64_t min_samples,
                        const TokenizeOptions& how);
 
-/// Opens `names`, which messages call `key`, as data.validation is. Error{Data} where they make no
-/// sample; with `shorter`, one that is short where all tokens are fewer than `sequence_length`.
+/// Opens `names` in the way of data.validation; messages refer to them as `key`. Throws Error{Data}
+/// if they give no sample; with `shorter`, returns one shorter sample if all tokens together are
+/// fewer than `sequence_length`.
 OpenedDataset open_dataset(const DataOptions& options,
                            const std::vector<std::string>& names,
                            const std::string& key,

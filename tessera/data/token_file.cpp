@@ -27,7 +27,7 @@ constexpr const char* kFix = "make the pair anew with `tessera tokenize`, or cop
   throw Error(Error::Kind::Data, path.string() + ": " + what, fix);
 }
 
-// The array stands behind a 34-byte header: nothing in it is aligned.
+// The array follows a 34-byte header, so nothing in it is aligned.
 template <class T>
 T load(const std::byte* base, std::uint64_t index) {
   T value;
@@ -35,7 +35,7 @@ T load(const std::byte* base, std::uint64_t index) {
   return value;
 }
 
-// An i8 is a number here, and keeps its sign.
+// An i8 is a number here and keeps its sign.
 template <class T>
 std::int64_t id_of(T token) {
   return token;  // NOLINT(bugprone-signed-char-misuse)
@@ -60,7 +60,7 @@ std::int64_t bytes_per_token(Code code, const fs::path& path) {
   refuse(path, fmt::format("unknown token type code {} (expected 1 to 8)", static_cast<int>(code)));
 }
 
-// Calls `visit` with a typed zero for the file's type.
+// Calls `visit` with a zero of the file's type.
 template <class F>
 auto typed(Code code, F visit) {
   switch (code) {
@@ -185,10 +185,10 @@ class MappedTokenFile final : public TokenFile {
   void place_arrays(std::uint64_t sequences, std::uint64_t documents) {
     const std::uint64_t size = idx_->bytes().size();
     const std::uint64_t room = size - format::kHeaderBytes;
-    // Bounded before they are multiplied: no product below can overflow.
+    // Bounded before they are multiplied, so no product below can overflow.
     const bool bounded = sequences <= room / 12 && documents <= room / 8;
     const std::uint64_t expected = bounded ? sequences * 12 + documents * 8 : 0;
-    // Multimodal indexes have one more byte a sequence at the end.
+    // Multimodal indexes have one additional byte per sequence at the end.
     if (!bounded || (room != expected && room != expected + sequences)) {
       refuse(idx_path_,
              fmt::format("the header says {} sequences and {} document marks, which does not fit a "
@@ -204,8 +204,8 @@ class MappedTokenFile final : public TokenFile {
     marks_ = pointers_ + sequences * sizeof(std::int64_t);
   }
 
-  // Sequences lie back to back from 0 to the end of the .bin: the stream of a run is the file
-  // itself.
+  // Checks that sequences are contiguous from 0 to the end of the .bin, because a run's stream is
+  // the file itself.
   void check_sequences() {
     const std::uint64_t bin_bytes = bin_->bytes().size();
     std::uint64_t expected = 0;
@@ -217,7 +217,7 @@ class MappedTokenFile final : public TokenFile {
         refuse(idx_path_,
                fmt::format("sequence {} begins at byte {}, expected {}", i, pointer, expected));
       }
-      // At most 2^31 * 8 a turn and checked against the file at once: cannot overflow.
+      // Adds at most 2^31 * 8 and is checked against the file at once, so it cannot overflow.
       expected += static_cast<std::uint64_t>(length) * static_cast<std::uint64_t>(width_);
       if (expected > bin_bytes) {
         refuse(bin_path_,

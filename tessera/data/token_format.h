@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constants of Megatron's index file, shared by reader and writer. Do not change: they are on disk.
-// Bytes: docs/formats/tokens.md.
+// Constants of Megatron's index file, shared by reader and writer. They are stored on disk and must
+// not change. Byte layout: docs/formats/tokens.md.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ inline constexpr std::array<char, 9> kMagic = {'M', 'M', 'I', 'D', 'I', 'D', 'X'
 inline constexpr std::uint64_t kVersion = 1;
 inline constexpr std::size_t kHeaderBytes = 34;  ///< magic, version, dtype, sequences, documents
 
-/// Codes 6 (float64) and 7 (float32) exist and are no tokens.
+/// Codes 6 (float64) and 7 (float32) exist but are not used for tokens.
 enum class Code : std::uint8_t {
   U8 = 1,
   I8 = 2,

@@ -59,7 +59,7 @@ OutputFile::OutputFile(fs::path path)
   files::remove_stale_drafts(path_);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) fail("create", errno);
-  // For writers who cannot see this process. Best effort: not every file system has locks.
+  // For writers that cannot see this process. Best effort: not every file system has locks.
   static_cast<void>(::flock(fd_, LOCK_EX | LOCK_NB));
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a .bin/.idx pair under temporary names; nothing is left behind unless finish() was
-// reached.
+// Writes a .bin/.idx pair under temporary names; no files remain unless finish() completed.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +11,16 @@
 
 namespace tessera::data {
 
-/// Bytes a token takes on disk: u16 for vocabularies below 65500 (as Megatron chooses), else i32.
+/// Bytes per token on disk: u16 for vocabularies below 65500 (as Megatron chooses), else i32.
 enum class TokenWidth : std::uint8_t { U16 = 2, I32 = 4 };
 TokenWidth token_width(std::int64_t vocabulary);
-/// Appends `ids` in the file's form. Ids must fit, which the width was chosen for.
+/// Appends `ids` in the file format. The ids must fit into `width`.
 void append_tokens(std::span<const std::int32_t> ids,
                    TokenWidth width,
                    std::vector<std::byte>& out);
 
 /// A file under construction: `<path>.tmp-<process>`, removed by the destructor unless committed.
-/// What killed writers of `path` left goes first. Error{Io}.
+/// Temporary files of killed writers of `path` are deleted first. Throws Error{Io}.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path path);
@@ -29,8 +28,8 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   void write(std::span<const std::byte> bytes);
-  void sync();    ///< flushes and fsyncs; a full disk is told here at the latest
-  void commit();  ///< renames into place and syncs the folder; after sync()
+  void sync();    ///< flushes and fsyncs; reports a full disk at the latest here
+  void commit();  ///< renames into place and syncs the folder; call after sync()
 
  private:
   void flush();
@@ -40,11 +39,12 @@ class OutputFile {
   std::vector<std::byte> buffer_;
 };
 
-/// The pair. Documents are counted in order; Error{Data} for one of more than 2^31 - 1 tokens.
+/// Writes the pair. Documents are counted in order; throws Error{Data} for a document of more than
+/// 2^31 - 1 tokens.
 class TokenWriter {
  public:
   TokenWriter(const std::filesystem::path& prefix, TokenWidth width);
-  /// Tokens of the document that is open, in the file's form.
+  /// Writes tokens of the current document, in the file format.
   void write(std::span<const std::byte> tokens);
   void begin_document() { lengths_.push_back(0); }
   void add_to_document(std::int64_t tokens);

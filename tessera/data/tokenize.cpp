@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to a .bin/.idx pair: chunks are encoded by threads in any order and written in one.
+// Converts text to a .bin/.idx pair: threads encode chunks in any order, and the chunks are written
+// in order.
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -19,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Joins what the chunks became.
+/// Joins the results of the chunks.
 class Joiner {
  public:
   Joiner(TokenWriter& writer, const Tokenizer& tokenizer, TokenWidth width) : writer_(writer) {
@@ -59,9 +60,9 @@ class Joiner {
   std::vector<std::byte> end_of_text_;
 };
 
-/// Threads that take chunks as they come and hand them over in order. At most kAhead chunks a
-/// thread wait for the writer, so that memory stays small whatever the size of the data. Fewer
-/// threads than asked for, or none, where no more can be had.
+/// Threads that take chunks from a queue and return them in order. At most kAhead chunks per thread
+/// wait for the writer, which bounds the memory whatever the size of the data. If no more threads
+/// can be created, there are fewer than requested, or none.
 class Workers {
  public:
   Workers(Chunker& chunker, int threads, const ChunkEncoder& encoder)
@@ -71,7 +72,7 @@ class Workers {
       for (int i = 0; i < threads; ++i)
         threads_.emplace_back([this, encoder] { work(encoder); });
     } catch (const std::exception&) {
-      // No thread or no memory: those that run do all of it.
+      // No thread or no memory is available: the running threads do all the work.
     }
   }
   ~Workers() {
@@ -87,7 +88,7 @@ class Workers {
   Workers& operator=(const Workers&) = delete;
 
   [[nodiscard]] bool none() const { return threads_.empty(); }
-  /// The next chunk in order; false at the end. Needs a thread.
+  /// Returns the next chunk in order; false at the end. Needs at least one thread.
   bool next(Encoded& out) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock,
@@ -117,7 +118,7 @@ class Workers {
     }
   }
 
-  // A file that cannot be opened is the error of the chunk that would have been its first.
+  // If a file cannot be opened, its first chunk reports the error.
   bool take(Chunk& chunk, std::int64_t& number, Encoded& encoded) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return stop_ || ended_ || taken_ - written_ < limit_; });
@@ -145,7 +146,7 @@ class Workers {
   std::map<std::int64_t, Encoded> ready_;
   std::int64_t taken_ = 0, written_ = 0;
   bool ended_ = false, stop_ = false;
-  std::vector<std::thread> threads_;  // last: they use what stands above
+  std::vector<std::thread> threads_;  // last members, because they use the ones above
 };
 
 std::int64_t bytes_of(const std::vector<Source>& sources) {

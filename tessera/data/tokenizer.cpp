@@ -22,10 +22,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What Hugging Face calls the files of a tokenizer.
+// Hugging Face's names of a tokenizer's files.
 constexpr const char *kVocab = "vocab.json", *kMerges = "merges.txt", *kWhole = "tokenizer.json";
 
-/// ids 0..255 are the bytes. End of text is byte 0, which no text file holds.
+/// Ids 0..255 are the bytes. End of text is byte 0, which no text file contains.
 class ByteTokenizer final : public Tokenizer {
  public:
   ByteTokenizer() {
@@ -47,7 +47,7 @@ class ByteTokenizer final : public Tokenizer {
     return {bytes_.data() + id, 1};
   }
   [[nodiscard]] std::string fingerprint() const override { return "byte"; }
-  // Between any two characters; the two bytes of a line's end stay together.
+  // Between any two characters, but not between the two bytes of a line end.
   [[nodiscard]] std::size_t cut(std::string_view text, std::size_t from) const override {
     std::size_t at = std::min(from, text.size());
     while (at < text.size() &&
@@ -60,7 +60,7 @@ class ByteTokenizer final : public Tokenizer {
   std::array<char, 256> bytes_;
 };
 
-// Tokens that a folder adds to its vocabulary would change what its model was trained on.
+// Tokens that a folder adds to its vocabulary would change the ids on which its model was trained.
 void refuse_added_tokens(const fs::path& folder) {
   const fs::path path = folder / "added_tokens.json";
   if (!fs::exists(path)) return;
@@ -76,7 +76,7 @@ void refuse_added_tokens(const fs::path& folder) {
   }
 }
 
-// The parts that decide about ids, whatever else a newer version writes beside them.
+// Compares only the parts that determine the ids, whatever else a newer version writes.
 bool is_byte_tokenizer(const fs::path& path) {
   const auto theirs = nlohmann::json::parse(read_small_file(path), nullptr, false);
   const auto ours = nlohmann::json::parse(byte_tokenizer_json());
@@ -113,7 +113,7 @@ TokenizerPtr make_file(const TokenizerOptions& options) {
   return std::make_shared<FileTokenizer>(options.vocab);
 }
 
-/// Whether `check` passes; false where it refuses what is not GPT-2's.
+/// True if `check` passes; false if it throws because something differs from GPT-2.
 template <class Check>
 bool is_gpt2(const Check& check) {
   try {
@@ -180,7 +180,7 @@ JoinedIds Tokenizer::join(const std::vector<std::int32_t>& first,
   return out;
 }
 
-// The bytes of the ids of a tokenizer of bytes are those of the text.
+// For a tokenizer over bytes, the bytes of its ids are those of the text.
 std::vector<std::pair<std::size_t, std::size_t>> Tokenizer::encode_spans(
     std::string_view text, std::vector<std::int32_t>& out) const {
   std::vector<std::pair<std::size_t, std::size_t>> spans;
@@ -260,7 +260,7 @@ std::optional<TokenizerOptions> find_bpe(const fs::path& folder) {
 TokenizerOptions tokenizer_options_of(const fs::path& folder) {
   const auto found = find_bpe(folder);
   const fs::path whole = folder / kWhole;
-  std::error_code ignored;  // a name that leads to itself is no file
+  std::error_code ignored;  // a symbolic link to itself is not a file
   if (found && !fs::exists(whole, ignored)) {
     refuse_added_tokens(folder);
     return *found;

@@ -22,7 +22,7 @@ std::string as_json(std::string_view text) {
   return Json(text).dump();
 }
 
-/// By id, as people and differences want them.
+/// Sorted by id, which is best for readers and diffs.
 std::vector<std::pair<std::int64_t, std::string>> tokens_of(const Json& vocab) {
   std::vector<std::pair<std::int64_t, std::string>> out;
   for (const auto& [token, id] : vocab.items()) {
@@ -58,7 +58,7 @@ std::string gpt2_tokenizer_json(const std::string& vocab, const std::string& mer
                   Format,
                   std::string("vocab.json is no object with the token ") + kEndOfText,
                   "take vocab.json and merges.txt of the same tokenizer");
-  // Member by member: an ordered JSON object of 50,000 members is slow to fill.
+  // Writes member by member, because filling an ordered JSON object of 50,000 members is slow.
   std::string out = R"({
   "version": "1.0",
   "truncation": null,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A byte-level BPE tokenizer in the one file that others read.
+// Writes a byte-level BPE tokenizer as a single tokenizer.json.
 #pragma once
 
 #include <string>
 
 namespace tessera::data {
 
-/// tokenizer.json of what a vocab.json and a merges.txt (their texts, as read_bpe() accepts them)
-/// make up: the parts and their values as GPT-2's published one has them, tokens by id, merges as
-/// "a b", which every version of the tokenizers library reads. Error{Format} for a vocabulary that
-/// is no object or lacks "<|endoftext|>".
+/// Returns the tokenizer.json for the texts of a vocab.json and a merges.txt (as read_bpe() accepts
+/// them): parts and values as in GPT-2's published file, tokens by id, merges as "a b", which every
+/// version of the tokenizers library reads. Throws Error{Format} for a vocabulary that is not an
+/// object or lacks "<|endoftext|>".
 std::string gpt2_tokenizer_json(const std::string& vocab, const std::string& merges);
 
 }  // namespace tessera::data

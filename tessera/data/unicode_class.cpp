@@ -8,8 +8,8 @@
 namespace tessera::data {
 namespace {
 
-// White_Space of PropList.txt. Categories alone do not give it: the separators Zs, Zl, Zp and six
-// controls.
+// White_Space of PropList.txt. The general categories do not determine it: it has the separators
+// Zs, Zl, Zp and six controls.
 bool is_white_space(char32_t c, utf8proc_category_t category) {
   return (c >= 0x09 && c <= 0x0D) || c == 0x85 || category == UTF8PROC_CATEGORY_ZS ||
          category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The four classes of characters that the GPT-2 splitter tells apart, by Unicode general category.
+// The four character classes of the GPT-2 splitter, by Unicode general category.
 #pragma once
 
 #include <array>
@@ -14,14 +14,14 @@ namespace tessera::data {
 /// UTF-8.
 enum class CharClass : std::uint8_t { Other, Letter, Number, Space };
 
-/// Two-stage table over all code points; built once in a process, some 30 kB.
+/// Two-stage table over all code points; built once per process, some 30 kB.
 class CharClasses {
  public:
   static const CharClasses& instance();
   [[nodiscard]] CharClass of(char32_t code_point) const {
     return blocks_[index_[code_point >> kShift]][code_point & kMask];
   }
-  /// Of a byte below 0x80.
+  /// The class of a byte below 0x80.
   [[nodiscard]] CharClass of_ascii(unsigned char byte) const { return ascii_[byte]; }
 
  private:
@@ -34,15 +34,15 @@ class CharClasses {
   std::vector<Block> blocks_;
 };
 
-/// A character and how many bytes it takes.
+/// A character and its length in bytes.
 struct Decoded {
   char32_t code_point;
   int length;
   bool valid;
 };
 
-/// The character at `p` (p < end). Overlong forms, surrogates and cut sequences are one invalid
-/// byte.
+/// The character at `p` (p < end). Overlong forms, surrogates and truncated sequences count as one
+/// invalid byte.
 inline Decoded decode_utf8(const char* p, const char* end) {
   const auto byte = [p](int i) { return static_cast<unsigned char>(p[i]); };
   const auto tail = [&](int i) { return (byte(i) & 0xC0U) == 0x80U; };

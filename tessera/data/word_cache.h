@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words that were merged before: bytes -> ids in one cache line.
+// A cache of merged words: maps bytes to ids within one cache line.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace tessera::data {
 
 namespace detail {
-/// 32 bytes of ones, then 32 of zeros: read at 32 - n it keeps the first n bytes.
+/// 32 bytes of ones, then 32 of zeros: a load at 32 - n is the mask of the first n bytes.
 struct KeepFirst {
   unsigned char bytes[64];
   constexpr KeepFirst() : bytes{} {
@@ -21,14 +21,14 @@ struct KeepFirst {
 inline constexpr KeepFirst kKeepFirst;
 }  // namespace detail
 
-/// A direct-mapped table of short words; a newer word takes the place of an older one, so that its
-/// size never grows. One thread per instance.
+/// A direct-mapped table of short words; a newer word replaces an older one, so that the size is
+/// constant. Each thread needs its own instance.
 class WordCache {
  public:
   static constexpr std::size_t kLongestWord = 31;  ///< bytes
   static constexpr std::size_t kMostIds = 7;
 
-  /// The word with its length in the last byte: equal keys are equal words.
+  /// The word, with its length in the last byte: equal keys are equal words.
   struct Key {
     std::uint64_t part[4];
     bool operator==(const Key&) const = default;
@@ -57,7 +57,7 @@ class WordCache {
     key.part[3] |= static_cast<std::uint64_t>(length) << 56;
     return key;
   }
-  /// The only entry where the word may stand.
+  /// The only entry that can hold the word.
   Entry& entry(const Key& key) {
     const std::uint64_t hash =
         fold(key.part[0] ^ 0x2D358DCCAA6C78A5ULL, key.part[1] ^ 0x8BB84B93962EACC9ULL) ^
@@ -73,7 +73,7 @@ class WordCache {
 
  private:
   static constexpr std::size_t kEntries = std::size_t{1}
-                                          << 15;  // 2 MiB: stays in a second-level cache
+                                          << 15;  // 2 MiB, which fits into a second-level cache
   static std::uint64_t fold(std::uint64_t a, std::uint64_t b) {
     const auto product = static_cast<unsigned __int128>(a) * b;
     return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);

@@ -45,7 +45,7 @@ nn::Batch prompt_batch(std::span<const std::int32_t> ids) {
 
 namespace {
 
-/// The last `tokens` of each text, [texts, tokens].
+/// The last `tokens` of each sequence, [sequences, tokens].
 at::Tensor ends_of(std::span<const std::vector<std::int32_t>> texts, std::size_t tokens) {
   at::Tensor ids = at::empty(
       {static_cast<std::int64_t>(texts.size()), static_cast<std::int64_t>(tokens)}, at::kLong);

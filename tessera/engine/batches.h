@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples of a dataset as the tensors of one micro-batch.
+// Converts samples of a dataset to the tensors of one micro-batch.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace tessera::engine {
 
-/// The tensors of `samples`, stacked: each tensor of the dataset with the samples as its first
-/// dimension, an optional one only where one of these samples needs it. `numbers`: the number of
-/// each sample in the whole run (the key of its dropout). There may be no samples.
+/// Stacks the tensors of `samples`: each tensor of the dataset gets the samples as its first
+/// dimension; an optional tensor is present only if one of these samples needs it. `numbers`: the
+/// number of each sample in the whole run, which keys its dropout. `samples` may be empty.
 nn::Batch make_batch(const data::Dataset& dataset,
                      std::span<const std::int64_t> samples,
                      std::span<const std::int64_t> numbers);
-/// A batch of one text without labels, for generation.
+/// A batch of one sequence without labels, for generation.
 nn::Batch prompt_batch(std::span<const std::int32_t> ids);
-/// The last `tokens` of each of several texts that have so many.
+/// The last `tokens` tokens of each of several sequences, which must have at least that many.
 nn::Batch prompt_batch(std::span<const std::vector<std::int32_t>> texts, std::size_t tokens);
-/// The same of texts that answer `source`, for a decoder with an encoder: "decoder_input_ids" are
-/// theirs, and "input_ids" the source in every row. An empty source: a cache has what the encoder
-/// made of it.
+/// The same for sequences that answer `source`, for an encoder-decoder model: "decoder_input_ids"
+/// are theirs, and "input_ids" has the source in every row. If `source` is empty, a cache holds the
+/// encoder's output.
 nn::Batch answer_batch(std::span<const std::int32_t> source,
                        std::span<const std::vector<std::int32_t>> texts,
                        std::size_t tokens);

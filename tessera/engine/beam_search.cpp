@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Beam search in the arithmetic of transformers.
+// Beam search with the arithmetic of transformers.
 #include <algorithm>
 #include <cmath>
 
@@ -16,20 +16,20 @@
 namespace tessera::engine {
 namespace {
 
-constexpr double kNone = -1e9;  // the score of a beam that does not exist
+constexpr double kNone = -1e9;  // the score of an unused beam
 
 struct Candidate {
   std::vector<std::int32_t> ids;
   double score = kNone;
-  bool done = false;      ///< ends here, by a token or by its length
-  std::int64_t beam = 0;  ///< the running one that it continues
+  bool done = false;      ///< the sequence ends here, by a token or by its length
+  std::int64_t beam = 0;  ///< the running beam that it continues
 };
 
 bool better(const Candidate& a, const Candidate& b) {
   return a.score > b.score;
 }
 
-/// Finished texts, and whether the search goes on.
+/// The finished sequences, and whether the search continues.
 class Search {
  public:
   Search(const GenerateOptions& options, std::size_t prompt) : options_(options), prompt_(prompt) {
@@ -43,7 +43,7 @@ class Search {
     running_.front().score = 0.0;
   }
 
-  /// `best`: candidates by falling score, more than there are beams.
+  /// `best`: candidates in descending order of score, more than there are beams.
   void step(const std::vector<Candidate>& best) {
     std::vector<Candidate> all = finished_;
     const bool full = options_.early_stopping == EarlyStopping::Full && all_finished();
@@ -94,8 +94,8 @@ class Search {
   std::vector<Candidate> running_, finished_;
 };
 
-/// The row of the KV cache that each running beam continues. There are as many rows as there were
-/// beams at first.
+/// Returns the row of the KV cache that each running beam continues. There are as many rows as
+/// there were beams initially.
 at::Tensor cache_rows(const std::vector<Candidate>& running, std::size_t width) {
   std::vector<std::int64_t> rows(width);
   for (std::size_t b = 0; b < running.size(); ++b)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a run speaks to its user. The library never prints: the program hands one of these in.
+// The interface through which a run prints. The library never prints; the program passes one of
+// these in.
 #pragma once
 
 #include <functional>
@@ -7,19 +8,19 @@
 
 namespace tessera::engine {
 
-/// Standard output as the program sees it. Threads: rank 0's own.
+/// Standard output as the program presents it. Used only on rank 0's own thread.
 class Console {
  public:
   virtual ~Console() = default;
-  /// One whole line; the live line, if there is one, is moved out of its way.
+  /// Prints one whole line, above the live line if there is one.
   virtual void line(std::string_view text) = 0;
-  /// Replaces the live line at the bottom of a terminal; nothing when piped.
+  /// Replaces the live line at the bottom of a terminal; does nothing if the output is piped.
   virtual void live(std::string_view text) = 0;
-  /// Text as it is made, without a line end (generation).
+  /// Prints text without a line end, as generation produces it.
   virtual void stream(std::string_view text) = 0;
   [[nodiscard]] virtual bool is_terminal() const = 0;
-  /// Called every second for as long as nobody takes what is said: the reader of a pipe, a terminal
-  /// that was stopped.
+  /// Sets a function that is called every second while the output is blocked, because a pipe's
+  /// reader or a stopped terminal does not read it.
   virtual void on_wait(const std::function<void()>& /*call*/) {}
 };
 

@@ -14,12 +14,12 @@
 namespace tessera::engine {
 namespace {
 
-// Texts that are sorted together.
+// Number of texts that are sorted together.
 constexpr std::int64_t kWindow = 8192;
 
 using Ids = std::vector<std::int32_t>;
 
-/// Texts [B] padded to the longest, [B, T].
+/// Pads texts [B] to the longest, [B, T].
 nn::Batch padded_batch(std::span<const Ids* const> texts, EmbedStats& stats) {
   std::size_t longest = 0;
   for (const Ids* ids : texts)

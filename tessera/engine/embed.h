@@ -15,28 +15,28 @@
 namespace tessera::engine {
 
 struct EmbedOptions {
-  std::int64_t max_tokens = 0;  ///< of a text, special ones among them; 0: the model's positions
-  std::int64_t batch_tokens = 8192;  ///< of a batch, padding among them; one text may have more
+  std::int64_t max_tokens = 0;       ///< of a text, with special tokens; 0: the model's positions
+  std::int64_t batch_tokens = 8192;  ///< of a batch, with padding; a single text may have more
 };
 
-/// What was read.
+/// Counts of what was read.
 struct EmbedStats {
   std::int64_t texts = 0, tokens = 0, padding = 0;
-  std::int64_t cut = 0;  ///< texts that lost their end
+  std::int64_t cut = 0;  ///< truncated texts
 };
 
-/// The ids of a text as the tokenizer's post-processor gives them, of at most `most`: what is
-/// beyond is cut off before the tokens that end a text.
+/// Encodes a text with the tokenizer's post-processor to at most `most` ids; the excess is removed
+/// before the tokens that end a text.
 std::vector<std::int32_t> encode_whole(const data::Tokenizer& tokenizer,
                                        const std::string& text,
                                        std::int64_t most,
                                        bool& cut);
 
-/// Calls sink(i, embedding) for each text, in order; `done` is told now and then how many texts
-/// there are so far. Some thousand texts at a time are sorted by length, put into batches and
-/// padded, which changes no embedding but by rounding. Memory: the activations of a batch, and the
-/// embeddings of these texts. Error{Data} for a text without tokens, and for ids beyond the
-/// vocabulary. Collective where the model is shared by ranks.
+/// Calls sink(i, embedding) for each text, in order; calls `done` now and then with the number of
+/// texts so far. Some thousand texts at a time are sorted by length, batched and padded, which
+/// changes an embedding only by rounding. Memory: the activations of a batch, and the embeddings of
+/// these texts. Throws Error{Data} for a text without tokens and for ids beyond the vocabulary.
+/// Collective if ranks share the model.
 EmbedStats embed(parallel::Executor& executor,
                  const data::Tokenizer& tokenizer,
                  const models::Resolved& model,

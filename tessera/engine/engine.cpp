@@ -80,7 +80,8 @@ int Engine::micros_of(const data::GlobalBatch& batch) const {
   return state_.round_micros(static_cast<int>((batch.size + each - 1) / each));
 }
 
-/// What ranks tell each other within the collectives of a step, so that it costs none of its own.
+/// Numbers that ranks exchange within the collectives of a step, so that no additional collective
+/// is needed.
 StepExtras Engine::extras(StepReport& report) {
   StepExtras extras;
   extras.to_sum = [this] {
@@ -116,7 +117,7 @@ StepReport Engine::train_step() {
   report.loss = result.loss;
   report.metrics = result.metrics;
   if (experience_ != nullptr) {
-    report.save_s += leave_save_behind();  // where the step was skipped, it is still under way
+    report.save_s += leave_save_behind();  // if the step was skipped, the save is still under way
     experience_->learn(report.metrics);
   }
   report.lr = result.lr;
@@ -148,11 +149,11 @@ StepReport Engine::train_step() {
   return report;
 }
 
-/// Of the validation data.
+/// The number of validation samples to evaluate.
 std::int64_t Engine::evaluated_samples() const {
   const planner::EvalOptions& options = plan_.config.eval;
   const std::int64_t samples = data_->validation == nullptr ? 0 : data_->validation->size();
-  // Metrics of a part of the samples say little.
+  // Task metrics on few samples are not meaningful.
   constexpr std::int64_t kBatches = 10;
   if (!options.batches && plan_.task && plan_.task->has_metrics()) return samples;
   return std::min(samples, options.batches.value_or(kBatches) * options.micro_batch);
@@ -207,9 +208,9 @@ std::string Engine::sample() {
 
 std::string Engine::sample_text() {
   std::string text;
-  // Sharded weights are gathered together, layers are computed together, and stages hand flows on:
-  // then all ranks that take part make the same text. So do those that share tokens in training:
-  // here each has all.
+  // If weights are sharded, layers are split, or stages pass flows on, all ranks that take part
+  // generate the same text; so do ranks that share tokens in training, because here each has all
+  // tokens.
   const bool with_speaker = world_.group(mesh::AxisSet::dp()).index == 0;
   if (with_speaker || plan_.zero_stage == 3) {
     const planner::EvalOptions& options = plan_.config.eval;

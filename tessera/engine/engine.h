@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training loop's inner part on one rank: feeds a TrainState with the batches of a plan's data,
-// and saves, resumes, evaluates and reports it.
+// The inner part of the training loop on one rank: feeds a TrainState with batches of a plan's
+// data, and saves, resumes, evaluates and reports.
 #pragma once
 
 #include <cstdint>
@@ -26,35 +26,38 @@
 
 namespace tessera::engine {
 
-/// What one step did. Everything but the times is the same on every rank.
+/// The result of one step. All fields but the times are the same on every rank.
 struct StepReport {
-  std::int64_t step = 0;  ///< from 1
+  std::int64_t step = 0;  ///< counted from 1
   double epoch = 0.0;     ///< passes over the training data so far
   double loss = 0.0;      ///< before the update, over the global batch
-  Metrics metrics;        ///< the terms of the loss, before the update too
+  Metrics metrics;        ///< the terms of the loss, also before the update
   double lr = 0.0;
   double grad_norm = 0.0;         ///< before clipping
-  std::int64_t tokens = 0;        ///< so far
-  std::int64_t samples = 0;       ///< so far
-  std::int64_t batch_tokens = 0;  ///< of this step
+  std::int64_t tokens = 0;        ///< number of tokens so far
+  std::int64_t samples = 0;       ///< number of samples so far
+  std::int64_t batch_tokens = 0;  ///< tokens of this step
   bool skipped = false;           ///< no update: the gradient was not finite
-  std::string skip_reason;        ///< which gradient on which rank, and how the loss scale changes
+  /// The non-finite gradient, its rank, and the change of the loss scale.
+  std::string skip_reason;
   std::int64_t skipped_total = 0;
-  std::optional<double> loss_scale;  ///< by which this step's loss was multiplied (fp16)
+  std::optional<double> loss_scale;  ///< the factor of this step's loss (fp16)
   double seconds = 0.0;  ///< from the end of the last update to the end of this one, without
                          ///< evaluation and saving
   double data_s = 0.0, forward_s = 0.0, backward_s = 0.0, reduce_s = 0.0, optimizer_s = 0.0;
-  double comm_s = 0.0;              ///< waits and copies of collectives, inside of the others
-  double receive_s = 0.0;           ///< from other stages of the pipeline, inside of comm_s
-  double save_s = 0.0;              ///< copying pieces that a background save has not written yet
-  std::int64_t mem_peak_bytes = 0;  ///< largest rank
+  double comm_s = 0.0;     ///< waits and copies of collectives, part of the other times
+  double receive_s = 0.0;  ///< part of comm_s: receives from other stages of the pipeline
+  /// Time to copy pieces that a background save has not written yet.
+  double save_s = 0.0;
+  std::int64_t mem_peak_bytes = 0;  ///< maximum over the ranks
   bool stop_requested = false;      ///< a signal asked all ranks to stop after this step
   int stop_signal = 0;
-  bool save_proposed = false;  ///< Engine::propose_save() on any rank before this step
+  bool save_proposed = false;  ///< some rank called Engine::propose_save() before this step
   bool epoch_ended = false;
 };
 
-/// Trains a plan's model on its data. Threads: the rank's own. All methods are collective.
+/// Trains a plan's model on its data. Used only on the rank's own thread. All methods are
+/// collective.
 class Engine {
  public:
   Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const data::Datasets> data);
@@ -69,28 +72,31 @@ class Engine {
   [[nodiscard]] parallel::ModelInstance& model() { return state_.model(); }
   [[nodiscard]] parallel::Executor& executor() { return state_.executor(); }
   [[nodiscard]] std::int64_t step() const { return state_.steps(); }
-  /// Of the training data, trained so far.
+  /// Returns the number of samples of the training data trained so far.
   [[nodiscard]] std::int64_t samples() const { return samples_; }
   [[nodiscard]] std::int64_t max_steps() const { return plan_.max_steps; }
   [[nodiscard]] memory::Usage memory() const { return memory::current_ledger().usage(); }
 
-  /// Sets the first weights: from seed and names, or from plan.config.model.from.
+  /// Initializes the weights, from seed and names or from plan.config.model.from.
   void initialize_weights() { state_.initialize_weights(); }
-  /// Lets the model, as it is now, make what the data wants of it (Dataset::made_by_model()): call
-  /// it before the first step. `keep`: a file that keeps it for a run that goes on; empty: none.
+  /// Computes with the current model the tensors that the data needs from it
+  /// (Dataset::made_by_model()); call it before the first step. `keep`: a file that stores them for
+  /// resuming; empty: none.
   void make_reference(const std::filesystem::path& keep = {});
-  /// Reads what a run has kept. Whether it was there; the same on every rank.
+  /// Reads the tensors that make_reference() stored. Returns whether they existed, the same on
+  /// every rank.
   bool read_reference(const std::filesystem::path& kept);
-  /// Of a training that makes what it learns from: call it once the weights are there, before the
-  /// first step. `run_dir`: where that is kept for a run that goes on; empty: nowhere.
+  /// For trainings that generate their own data (experience.h): call it when the weights are set,
+  /// before the first step. `run_dir`: where the data is kept for a resumed run; empty: nowhere.
   void begin_experience(const std::filesystem::path& run_dir = {},
                         Keeping keeping = Keeping::Append);
-  /// One update on the next global batch of the data. Errors: those of TrainState::step().
+  /// Makes one update on the next global batch of the data. Throws the errors of
+  /// TrainState::step().
   StepReport train_step();
   /// Computes the mean loss over the first `eval.batches` batches of `eval.micro_batch` validation
   /// samples; the same bits for any layout. Error{Config} without validation data.
   EvalReport evaluate(const EvalRounds& rounds = {});
-  /// The same over all of data.test. Error{Config} without it.
+  /// The same over all of data.test. Throws Error{Config} if there is none.
   EvalReport evaluate_test();
   /// Generates a continuation of eval.prompt, which rank 0 returns; other ranks return an empty
   /// string.
@@ -107,18 +113,19 @@ class Engine {
   void save_in_background(const std::filesystem::path& root, std::function<void()> then = {});
   /// Whether save_in_background() has begun a checkpoint and finish_save() was not called yet.
   [[nodiscard]] bool saving() const { return background_ != nullptr; }
-  /// Whether finish_save() would not wait for a disk; the same on all ranks. Only while saving().
+  /// True if finish_save() would not wait for a disk; the same on all ranks. Call it only while
+  /// saving().
   [[nodiscard]] bool save_settled() const;
   /// Waits for the checkpoint that is being written. If it could not be written, every rank throws
-  /// the same Error{Io}. Only while saving().
+  /// the same Error{Io}. Call it only while saving().
   checkpoint::BackgroundSave::Outcome finish_save();
-  /// Proposes to save; the next step's report says on every rank whether any of them did.
+  /// Proposes to save; the next step's report says on every rank whether any rank proposed it.
   void propose_save(bool mine) { save_proposed_ = mine; }
   /// Sets the best evaluation that checkpoints record; load() restores it. Call it on all ranks.
   void set_best(std::optional<BestEvaluation> best) { best_ = best; }
   [[nodiscard]] const std::optional<BestEvaluation>& best() const { return best_; }
-  /// What early stopping decides from; checkpoints record it where the plan stops early. Change it
-  /// on all ranks alike.
+  /// The state from which early stopping decides; checkpoints record it if the plan stops early.
+  /// Change it identically on all ranks.
   [[nodiscard]] Standing& standing() { return standing_; }
   /// The ranks that take part in a save, grouped by host if checkpoint.use_node_local_storage is
   /// set.
@@ -140,7 +147,7 @@ class Engine {
   [[nodiscard]] std::int64_t evaluated_samples() const;
   StepExtras extras(StepReport& report);
   double leave_save_behind();
-  /// This rank's part of a checkpoint, until release_pieces().
+  /// Returns this rank's part of a checkpoint, valid until release_pieces().
   std::vector<checkpoint::PieceBytes> pieces();
   void release_pieces();
   /// Calls `work` with the weights that eval.weights names.
@@ -154,33 +161,34 @@ class Engine {
   data::SampleOrder order_;
   data::BatchPlan batches_;
   TrainState state_;
-  std::unique_ptr<Experience> experience_;  ///< nullptr: the data has what is learned
+  std::unique_ptr<Experience> experience_;  ///< nullptr: the dataset contains the data
   std::int64_t samples_ = 0, tokens_ = 0;
-  double clock_ = 0.0;  ///< start of the step's time
+  double clock_ = 0.0;  ///< start time of the step
   double paused_at_ = 0.0;
-  double comm_before_pause_ = 0.0;  ///< seconds of collectives of the step so far
+  double comm_before_pause_ = 0.0;  ///< seconds spent in collectives of this step so far
   bool save_proposed_ = false;
   std::optional<BestEvaluation> best_;
   Standing standing_;
-  std::unique_ptr<checkpoint::BackgroundSave> background_;  ///< last: its thread ends first
+  /// Last member, so that its thread ends first.
+  std::unique_ptr<checkpoint::BackgroundSave> background_;
 };
 
-/// How far a training has come.
+/// How far a training has progressed.
 struct Position {
   std::int64_t step = 0, samples = 0;
 };
-/// Fills in what needs the data: max_steps, from where the training stands, and a sequence_length
-/// of 1 where the samples are no sequences. Error{Config} if there is nothing to train, or the data
-/// has samples of another length than the plan; Error{Shape} if the tensors of the datasets are
-/// wrong.
+/// Completes the plan with what depends on the data: max_steps, counted from the position of the
+/// training, and a sequence_length of 1 if the samples are not sequences. Throws Error{Config} if
+/// there is nothing to train, or if the data's samples have another length than the plan; throws
+/// Error{Shape} if the tensors of the datasets are wrong.
 void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position& from = {});
-/// Opens the plan's data, tokenizing what is not in the cache.
+/// Opens the plan's data and tokenizes what is not in the cache.
 std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
                                                 const data::TokenizeOptions& how);
-/// What a TrainState needs of a plan whose max_steps is known.
+/// The TrainState options of a plan whose max_steps is known.
 TrainStateOptions train_state_options(const planner::Plan& plan);
-/// The third of the four steps (configuration, launch, initialize, fit): an engine with its first
-/// weights.
+/// The third of the four steps (configuration, launch, initialize, fit): returns an engine with
+/// initialized weights.
 std::unique_ptr<Engine> initialize(const planner::Plan& plan,
                                    comm::World& world,
                                    std::shared_ptr<const data::Datasets> data = nullptr);

@@ -19,7 +19,7 @@ namespace {
 
 using BatchTerms = std::vector<std::vector<parallel::TermValues>>;  ///< [batch]
 
-/// The terms that any batch has, as the ranks of `group` agree about them.
+/// The terms of all batches; the ranks of `group` agree on them.
 std::vector<TermKey> keys_of(comm::World& world,
                              const comm::Group& group,
                              const BatchTerms& terms,
@@ -32,7 +32,7 @@ std::vector<TermKey> keys_of(comm::World& world,
   return agree_on_terms(world, group, mine, objective);
 }
 
-/// Sums over the batches, in their order, of every term and every denominator.
+/// Sums every term and every denominator over the batches, in their order.
 EvalReport report_of(comm::World& world,
                      const comm::Group& group,
                      const BatchTerms& terms,
@@ -51,8 +51,8 @@ EvalReport report_of(comm::World& world,
         "let Term::denominator count from 0");
     num_counts = std::max(num_counts, static_cast<std::size_t>(key.denominator) + 1);
   }
-  // [batch][term], then [batch][denominator]. Every entry is written by one rank and is zero
-  // elsewhere, so these sums are exact; where ranks share the tokens, each writes those of its own.
+  // [batch][term], then [batch][denominator]. One rank writes each entry and the others have zero,
+  // so these sums are exact; if ranks share the tokens, each writes the values of its own tokens.
   std::vector<double> values;
   for (const std::vector<parallel::TermValues>& batch : terms) {
     const std::vector<double> of_batch = values_in_order(keys, batch, 1);
@@ -79,7 +79,7 @@ EvalReport report_of(comm::World& world,
     const double mean = denominator == 0 ? 0.0 : total(k, keys.size()) / denominator;
     if (k == 0 && keys[k].block == objective) {
       report.loss = mean;
-      // The first denominator counts what is predicted; others may be sums of weights.
+      // The first denominator counts predicted tokens; others may be sums of weights.
       report.tokens = static_cast<std::int64_t>(total(first_count, num_counts));
     }
     if (Metric* const known = find_metric(report.metrics, keys[k].name)) {
@@ -109,14 +109,14 @@ EvalReport evaluate(parallel::Executor& executor,
                   "tessera generate");
   const std::int64_t batches = (samples + micro_batch - 1) / micro_batch;
   const comm::Group& group = world.group(mesh::AxisSet::dp());
-  // Only the stage with the objective has something to add.
+  // Only the stage with the objective contributes.
   const comm::Group& all =
       world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp});
   const nn::ContextParallel* const shared = executor.model().context_parallel();
-  // What this rank's batches give; of the others it has nothing.
+  // The results of this rank's batches; entries of other batches are empty.
   std::vector<std::vector<parallel::TermValues>> terms(static_cast<std::size_t>(batches));
   std::vector<std::vector<double>> counts(terms.size());
-  // Ranks that share the tokens of a sample have no logits of all of them.
+  // Ranks that share the tokens of a sample do not have the logits of all of them.
   const bool predicts = task != nullptr && task->has_metrics() && shared == nullptr;
   PredictionsOfBatches predictions(terms.size());
   const auto compute = [&](std::int64_t i) {
@@ -150,7 +150,7 @@ EvalReport evaluate(parallel::Executor& executor,
                   "evaluate on more, or other, data");
   if (!predicts) return report;
   report.predictions = predictions.gather(world, all);
-  // A program's own model may give no logits.
+  // A user's model may have no logits.
   if (report.predictions.rows() == 0 || report.predictions.label_width == 0) return report;
   for (const tasks::NamedValue& value : task->metrics(report.predictions)) {
     if (find_metric(report.metrics, value.name) == nullptr) {

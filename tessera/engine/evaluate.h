@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Held-out loss: the same windows in the same batches, whatever the layout.
+// Held-out loss: the same windows in the same batches, in every layout.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,24 @@
 namespace tessera::engine {
 
 struct EvalReport {
-  double loss = 0.0;        ///< mean of the objective's first term, in nats a token
-  std::int64_t tokens = 0;  ///< what that term is divided by
-  Metrics metrics = {};     ///< all terms of the loss, and those of the task
-  /// What the model said of every sample, in their order, and what is true; of tasks with metrics.
+  double loss = 0.0;        ///< mean of the objective's first term, in nats per token
+  std::int64_t tokens = 0;  ///< denominator of that term
+  Metrics metrics = {};     ///< all terms of the loss, and the task's metrics
+  /// The model's prediction for every sample, in order, and the labels; only for tasks with
+  /// metrics.
   tasks::Predictions predictions = {};
 };
 
-/// What a caller does around the rounds of an evaluation, in which every data-parallel rank
-/// computes at most one batch.
+/// Callbacks around the rounds of an evaluation; in each round every data-parallel rank computes at
+/// most one batch.
 struct EvalRounds {
   std::function<void()> before = {}, after = {};
 };
 
-/// Mean loss and terms over the first `samples` samples in batches of `micro_batch`. Collective:
-/// batch i is computed by rank i mod n and reduced in i, so neither its shape nor the order of sums
-/// knows the layout. `task`: also computes its metrics of all predictions, which every rank then
-/// has. Error{Data} where they have no token to predict.
+/// Mean loss and terms over the first `samples` samples in batches of `micro_batch`. Collective.
+/// Rank i mod n computes batch i, and batches are reduced in order, so neither the batches' shapes
+/// nor the order of sums depends on the layout. `task`: also computes its metrics from all
+/// predictions, on every rank. Throws Error{Data} if the samples have no token to predict.
 EvalReport evaluate(parallel::Executor& executor,
                     comm::World& world,
                     const data::Dataset& dataset,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training learns from where no dataset has it: the model itself makes it, step by step.
+// Training data that no dataset contains: the model itself generates it, step by step.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,26 @@
 
 namespace tessera::engine {
 
-/// Whether what is made is kept for a run that goes on, or what a run has kept is learned again.
+/// Whether generated data is kept for a resumed run, or the data that a run has kept is learned
+/// again.
 enum class Keeping : std::uint8_t { Append, Replay };
 
-/// Stands between an Engine and its dataset, which says what samples stand for. All methods but
-/// samples() are collective. Threads: the rank's own.
+/// Provides the data between an Engine and its dataset, which defines the samples. All methods
+/// except samples() are collective. Used only on the rank's own thread.
 class Experience {
  public:
   virtual ~Experience() = default;
-  /// Called once the weights are there, new or of a checkpoint after `step` updates. `run_dir`:
-  /// where to keep what is made; empty: nowhere.
+  /// Called when the weights are set, initially or from a checkpoint after `step` updates.
+  /// `run_dir`: where generated data is kept; empty: nowhere.
   virtual void begin(std::int64_t step, const std::filesystem::path& run_dir, Keeping keeping) = 0;
-  /// Makes what the step on `batch` learns from, by the weights of now.
+  /// Generates the data for the step on `batch`, with the current weights.
   virtual void make(const data::GlobalBatch& batch) = 0;
-  /// Samples [first, end) of that batch, this rank's. Perhaps none.
+  /// Returns samples [first, end) of that batch, for this rank; the range may be empty.
   [[nodiscard]] virtual nn::Batch samples(std::int64_t first, std::int64_t end) const = 0;
-  /// Called after the update: whatever else learns does, and what is to be reported is added.
+  /// Called after the update: updates other models, and adds metrics to report.
   virtual void learn(Metrics& metrics) = 0;
-  /// What belongs to a checkpoint beside the model, readable until release_pieces(); and the
-  /// reverse, before begin().
+  /// Returns the state that a checkpoint contains besides the model, readable until
+  /// release_pieces(). load() reads it from a checkpoint, before begin().
   [[nodiscard]] virtual std::vector<checkpoint::PieceBytes> pieces() = 0;
   virtual void release_pieces() = 0;
   virtual void load(const checkpoint::Checkpoint& checkpoint) = 0;

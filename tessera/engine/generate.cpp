@@ -25,7 +25,7 @@
 namespace tessera::engine {
 namespace {
 
-/// Hands bytes on as whole characters.
+/// Passes bytes on as whole characters.
 class Utf8Stream {
  public:
   explicit Utf8Stream(const std::function<void(std::string_view)>& out) : out_(out) {}
@@ -48,7 +48,7 @@ class Utf8Stream {
   std::string pending_;
 };
 
-/// Chooses by the rules: one row of logits, whose history is `seen`.
+/// Chooses the next token by the rules, from one row of logits; `seen` is the row's history.
 std::int32_t choose(const at::Tensor& logits_V,
                     std::int64_t vocab,
                     const GenerateOptions& options,
@@ -86,7 +86,8 @@ std::int32_t choose(const at::Tensor& logits_V,
   return chosen;
 }
 
-/// Appends the bytes of a token. True where a stop string begins in the text, which is cut there.
+/// Appends the bytes of a token. Returns true if a stop string occurs in the text, which is
+/// truncated there.
 bool append_and_stop(std::string& text,
                      std::string_view bytes,
                      const std::vector<std::string>& stops) {
@@ -138,7 +139,7 @@ Generated Generator::run(std::string_view prompt,
                          const std::function<void(std::string_view)>& on_text) {
   std::vector<std::int32_t> ids = encode(prompt);
   Utf8Stream stream(on_text);
-  // What could be the beginning of a stop string waits.
+  // Bytes that may begin a stop string are held back.
   const std::size_t waiting = longest(options.stop_strings) - 1;
   std::string text;
   std::size_t told = 0;
@@ -201,7 +202,7 @@ std::vector<Generated> Generator::run_samples(std::vector<std::int32_t> ids,
   return make(std::move(ids), options, count, {});
 }
 
-/// Behind the last token of each text, fp32 [texts, vocabulary].
+/// The logits after the last token of each sequence, fp32 [sequences, vocabulary].
 at::Tensor Generator::next_logits(const nn::Batch& batch,
                                   nn::StepContext& context,
                                   bool ignore_eos) {
@@ -218,16 +219,16 @@ at::Tensor Generator::next_logits(const nn::Batch& batch,
   return logits;
 }
 
-/// A text while it is made.
+/// A sequence during its generation.
 struct Generator::Text {
-  std::vector<std::int32_t> prompt;  ///< what an encoder reads, or what the text begins with
-  std::vector<std::int32_t> ids;     ///< of the decoder: the window that it sees
-  std::vector<std::int32_t> seen;    ///< everything from the prompt on, for the rules
-  std::size_t given = 0;             ///< of `seen`, what was given
+  std::vector<std::int32_t> prompt;  ///< the encoder's input, or the beginning of the sequence
+  std::vector<std::int32_t> ids;     ///< ids of the decoder: the window that it sees
+  std::vector<std::int32_t> seen;    ///< all ids from the prompt on, for the rules
+  std::size_t given = 0;             ///< number of ids in `seen` that were given
   std::uint64_t seed = 0;
-  std::int64_t steps = 0;   ///< tokens that were chosen
+  std::int64_t steps = 0;   ///< number of tokens chosen
   std::int64_t cached = 0;  ///< positions in the KV cache
-  std::size_t number = 0;   ///< among those that were asked for
+  std::size_t number = 0;   ///< number among the requested sequences
   std::size_t cache = 0;    ///< nn::TextRow::text
   Generated out;
 
@@ -254,7 +255,7 @@ std::int64_t Generator::room() const {
 void Generator::begin_window(Text& text,
                              const GenerateOptions& options,
                              nn::StepContext& context) const {
-  // Where the window is full, the last half of it is read anew, so that the text can go on.
+  // When the window is full, its last half is processed again, so that generation can continue.
   const std::int64_t limit = text.cached > 0 ? std::max<std::int64_t>(1, room() / 2) : room();
   const auto length = std::min<std::int64_t>(std::ssize(text.ids), limit);
   text.ids.erase(text.ids.begin(), text.ids.end() - length);
@@ -264,7 +265,7 @@ void Generator::begin_window(Text& text,
 
 void Generator::take(Text& text, const at::Tensor& logits_V, const GenerateOptions& options) const {
   if (text.out.ended) {
-    // It grows on unseen, so that all texts are of one length.
+    // A sequence that has ended continues to grow, unreported, so that all have the same length.
     text.ids.push_back(text.ids.back());
     return;
   }
@@ -284,7 +285,7 @@ void Generator::take(Text& text, const at::Tensor& logits_V, const GenerateOptio
   out.ended = append_and_stop(out.text, tokenizer_.bytes_of(next), options.stop_strings);
 }
 
-/// `on_token` receives those of the first text.
+/// `on_token` receives the tokens of the first sequence.
 std::vector<Generated> Generator::make(std::vector<std::int32_t> prompt,
                                        const GenerateOptions& options,
                                        int count,
@@ -376,7 +377,7 @@ void Generator::run_prompts(
   TESSERA_REQUIRE(
       at_once >= 1, Config, fmt::format("{} texts at once: expected 1 or more", at_once), "");
   nn::StepContext context(nn::Mode::Prefill, options.seed);
-  std::vector<Text> texts;  // those that are being made
+  std::vector<Text> texts;  // sequences being generated
   std::vector<std::size_t> caches;
   for (std::size_t i = std::min(asked.size(), static_cast<std::size_t>(at_once)); i > 0; --i)
     caches.push_back(i - 1);

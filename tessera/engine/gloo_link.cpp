@@ -32,7 +32,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Waiting for a message ends with the world, not by itself.
+/// A wait for a message ends with the world; it has no timeout of its own.
 constexpr milliseconds kForever = std::chrono::hours(24 * 365);
 constexpr int kTag = 0;
 
@@ -40,7 +40,8 @@ milliseconds as_milliseconds(double seconds) {
   return milliseconds(static_cast<std::int64_t>(seconds * 1e3));
 }
 
-/// The values that the head of the job keeps, as libtorch asks for them. Threads: one.
+/// The values that the head of the job keeps, through the interface that libtorch requires.
+/// Threads: one.
 class HeadStore final : public c10d::Store {
  public:
   HeadStore(const launch::HostPart& part, double timeout_s)
@@ -101,7 +102,7 @@ class HeadStore final : public c10d::Store {
   std::map<std::string, std::string> values_;
 };
 
-/// Every host tells how many ranks it has; a host is named by its first rank.
+/// Every host reports how many ranks it has; a host is named by its first rank.
 comm::HostLayout exchange_layout(HeadStore& store, int rank, const launch::HostPart& part) {
   const auto key = [](int first) { return fmt::format("ranks of the host from {}", first); };
   if (rank == part.first_rank) {

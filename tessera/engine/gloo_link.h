@@ -10,7 +10,7 @@
 
 namespace tessera::engine {
 
-/// The connections of a rank, and what the ranks have told each other about their hosts.
+/// The connections of a rank, and what the ranks have exchanged about their hosts.
 struct GlooConnection {
   std::unique_ptr<comm::HostLink> link;
   comm::HostLayout layout;

@@ -12,7 +12,7 @@ namespace tessera::engine {
 
 class Trainer;
 
-/// Work that the configuration asks for and that only a hook can do: the sections `eval` and
+/// Work that the configuration requests and only a hook can do: the sections `eval` and
 /// `checkpoint`.
 enum class Duty : std::uint8_t { Evaluate, Save };
 
@@ -21,7 +21,7 @@ enum class Duty : std::uint8_t { Evaluate, Save };
 /// of points and priorities: Colossal-AI's trainer.
 class Hook {
  public:
-  /// Losses and metrics come first, schedules next, what reports or writes last.
+  /// Losses and metrics run first, schedules next, hooks that report or write last.
   static constexpr int kMetric = 0;
   static constexpr int kSchedule = 1;
   static constexpr int kReport = 10;
@@ -30,8 +30,7 @@ class Hook {
   virtual ~Hook() = default;
   [[nodiscard]] int priority() const { return priority_; }
   [[nodiscard]] virtual std::string_view name() const = 0;
-  /// Whether this hook does that work. Trainer::fit() warns of work that is configured and that no
-  /// hook does.
+  /// True if this hook does that work. Trainer::fit() warns of configured work that no hook does.
   [[nodiscard]] virtual bool does(Duty /*duty*/) const { return false; }
 
   virtual void after_hook_is_attached(Trainer& /*trainer*/) {}
@@ -42,17 +41,18 @@ class Hook {
   virtual void after_train_epoch(Trainer& /*trainer*/) {}
   virtual void before_train_iter(Trainer& /*trainer*/) {}
   virtual void after_train_iter(Trainer& /*trainer*/, const StepReport& /*report*/) {}
-  /// Around one pass over the validation data, and in it around every round: each data-parallel
-  /// rank computes one batch, or none in the last round.
+  /// Called around one pass over the validation data, and within it around every round: each
+  /// data-parallel rank computes one batch, or none in the last round.
   virtual void before_test(Trainer& /*trainer*/) {}
   virtual void before_test_epoch(Trainer& /*trainer*/) {}
   virtual void before_test_iter(Trainer& /*trainer*/) {}
   virtual void after_test_iter(Trainer& /*trainer*/) {}
   virtual void after_test_epoch(Trainer& /*trainer*/) {}
   virtual void after_test(Trainer& /*trainer*/, const EvalReport& /*report*/) {}
-  /// The test set was evaluated after the training.
+  /// Called after the test set was evaluated, at the end of the training.
   virtual void after_test_set(Trainer& /*trainer*/, const EvalReport& /*report*/) {}
-  /// The model has continued eval.prompt; ranks that do not speak have an empty text.
+  /// Called after the model has continued eval.prompt; the text is empty on ranks other than the
+  /// leader.
   virtual void after_sample(Trainer& /*trainer*/, std::string_view /*text*/) {}
 
  private:

@@ -25,7 +25,7 @@ void check_length(const planner::Plan& plan, const data::Dataset& set, const cha
                   "set data.sequence_length to the length of the samples");
 }
 
-/// Both datasets can be read, and a model that reads one can read the other.
+/// Checks that both datasets can be read and that one model can read both.
 void check_datasets(const planner::Plan& plan, const data::Datasets& data) {
   data::check_tensors(*data.train);
   if (data.test != nullptr) data::check_tensors(*data.test);
@@ -57,7 +57,7 @@ std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
       .model_folder = plan.config.model->from.value_or(""),
       .tokenizer_folder = std::filesystem::path(plan.config.tokenizer.vocab).parent_path()};
   auto data = std::make_shared<data::Datasets>(plan.task->open(request));
-  // Opened now, so that what is wrong with it is told before the training.
+  // Opened now, so that errors in it are reported before the training.
   const std::vector<std::string>& test = plan.config.data.test;
   if (!test.empty()) data->test = plan.task->open_held_out(request, test, "data.test").dataset;
   return data;
@@ -73,7 +73,7 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position
     if (!spec.optional) plan.sample.push_back(std::move(spec));
   }
   if (auto made = data.train->made_by_model()) plan.sample.push_back(*std::move(made));
-  // Samples that are no sequences count as one token each.
+  // Samples that are not sequences count as one token each.
   if (!data.train->sequence_length()) plan.sequence_length = 1;
   check_datasets(plan, data);
   const planner::TrainerOptions& trainer = plan.config.trainer;

@@ -15,7 +15,7 @@
 namespace tessera::engine {
 namespace {
 
-/// The threads of this process; 0 where /proc does not say.
+/// The number of threads of this process; 0 if /proc does not tell.
 std::size_t count_threads() {
   std::error_code error;
   const std::filesystem::directory_iterator tasks("/proc/self/task", error);

@@ -130,7 +130,7 @@ int run(const launch::Options& options,
 }  // namespace
 
 void prepare_process(int threads) {
-  // Writing beyond the limit on file sizes fails that write instead of ending the process.
+  // Writing beyond the file size limit then fails that write instead of ending the process.
   std::signal(SIGXFSZ, SIG_IGN);
   memory::install_caching_allocator();
   require_threads(threads);

@@ -15,7 +15,7 @@
 namespace tessera::engine {
 
 using launch::Report;
-/// The texts of reports about a job that trains, saves and can resume.
+/// The messages of reports about a job that trains, saves and can resume.
 launch::Messages training_words();
 /// A Report that logs its lines as errors.
 void log_failure(const std::vector<std::string>& lines, int exit_code);
@@ -24,15 +24,15 @@ void log_failure(const std::vector<std::string>& lines, int exit_code);
 struct HowToStart {
   launch::LocalStart local;
   std::shared_ptr<const launch::HostPart> part;  ///< null: all ranks run on this host
-  std::uint64_t asked = 0;  ///< hash of what ranks must agree about besides the plan
+  std::uint64_t asked = 0;  ///< hash of the facts, besides the plan, on which ranks must agree
 };
 
 /// Runs `fn` on every rank of the plan and returns the job's exit code. Without launcher variables
 /// this process becomes the supervisor of plan.ranks children; under torchrun, srun or mpirun it is
-/// one of the ranks, with others on other hosts if the launcher says so, and all of them must have
-/// been given the same plan, apart from their threads: Error{Config} if not. An Error that leaves
-/// `fn` stops the other ranks with its message, and its code is the rank's exit code. The caller
-/// must not have run an ATen operation before: Error{Config} if one has started worker threads
+/// one of the ranks, with others on other hosts if the launcher says so. All ranks must then have
+/// the same plan, except for threads; otherwise Error{Config} is thrown. An Error that leaves `fn`
+/// stops the other ranks with its message, and its code is the rank's exit code. The caller must
+/// not have run an ATen operation before; throws Error{Config} if one has started worker threads
 /// (kernel_threads.h).
 int run_ranks(const planner::Plan& plan,
               const Report& report,
@@ -40,17 +40,17 @@ int run_ranks(const planner::Plan& plan,
               const launch::Messages& words = training_words(),
               const HowToStart& how = {});
 
-/// A hash of everything in the plan that its ranks must agree about.
+/// A hash of everything in the plan that its ranks must agree on.
 std::uint64_t asked_of(const planner::Plan& plan);
 
-/// The same for ranks without a plan, on that grid; `threads` of each rank's kernels, 0: cores /
-/// local ranks.
+/// The same for ranks without a plan, on the given mesh. `threads` is for each rank's kernels; 0:
+/// cores / local ranks.
 int run_ranks(const mesh::Mesh& mesh,
               int threads,
               const Report& report,
               const std::function<int(comm::World&)>& fn);
 
-/// Sets what is global in libtorch, once on each rank: allocator and number of threads.
+/// Sets libtorch's global state, once on each rank: allocator and number of threads. Throws
 /// Error{Environment} if the process cannot start that number of threads.
 void prepare_process(int threads);
 

@@ -20,7 +20,7 @@ bool is_id(std::span<double> logits, std::int32_t id) {
   return id >= 0 && static_cast<std::size_t>(id) < logits.size();
 }
 
-/// The ids, those with the larger value first, or the smaller.
+/// The ids sorted by value, descending or ascending.
 std::vector<std::size_t> sorted_ids(std::span<const double> values, bool descending) {
   std::vector<std::size_t> ids(values.size());
   std::iota(ids.begin(), ids.end(), std::size_t{0});
@@ -38,7 +38,7 @@ double nth_largest(std::span<const double> logits, std::size_t k) {
   return *place;
 }
 
-/// Removes tokens below a probability, but none of the `keep` likeliest.
+/// Removes tokens below a probability, except the `keep` most likely ones.
 void keep_above(std::span<double> logits,
                 std::span<const double> probabilities,
                 double least,

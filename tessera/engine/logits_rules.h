@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules that change the logits of the next token before it is chosen, in the meaning and the order
+// Rules that change the logits of the next token before it is chosen, with the semantics and order
 // of transformers.
 #pragma once
 
@@ -9,30 +9,32 @@
 
 namespace tessera::engine {
 
-/// The rules of a call. Defaults change nothing.
+/// The rules of a call. The defaults change nothing.
 struct LogitsRules {
-  double repetition_penalty = 1.0;   ///< Keskar et al. 2019: of tokens in prompt and text
-  double frequency_penalty = 0.0;    ///< subtracted for each time a token was made
-  double presence_penalty = 0.0;     ///< subtracted once for a token that was made
-  std::int64_t no_repeat_ngram = 0;  ///< no run of so many tokens occurs twice; 0: any
-  std::vector<std::vector<std::int32_t>> bad_words;  ///< sequences that are never completed
-  std::int64_t min_new_tokens = 0;                   ///< no end before so many tokens
-  double min_p = 0.0;                                ///< of the likeliest token's probability
-  double typical_p = 1.0;       ///< mass of the typical tokens, Meister et al. 2022
-  double epsilon_cutoff = 0.0;  ///< smallest probability, Hewitt et al. 2022
-  double eta_cutoff = 0.0;      ///< the same, smaller where the entropy is high
+  double repetition_penalty = 1.0;   ///< Keskar et al. 2019; applies to tokens in prompt and output
+  double frequency_penalty = 0.0;    ///< subtracted once per occurrence of a generated token
+  double presence_penalty = 0.0;     ///< subtracted once for every generated token
+  std::int64_t no_repeat_ngram = 0;  ///< no sequence of this many tokens occurs twice; 0: no limit
+  std::vector<std::vector<std::int32_t>> bad_words;  ///< token sequences that are never completed
+  std::int64_t min_new_tokens = 0;                   ///< no end before this many tokens
+  /// Fraction of the most likely token's probability.
+  double min_p = 0.0;
+  double typical_p = 1.0;       ///< probability mass of the typical tokens, Meister et al. 2022
+  double epsilon_cutoff = 0.0;  ///< minimum probability, Hewitt et al. 2022
+  double eta_cutoff = 0.0;      ///< the same, lower where the entropy is high
 
-  /// Whether a rule beside temperature, top-k and top-p is set.
+  /// True if a rule other than temperature, top-k and top-p is set.
   [[nodiscard]] bool any() const;
 };
 
-/// What was read and made so far.
+/// The tokens read and generated so far.
 struct TokenHistory {
   std::span<const std::int32_t> ids;  ///< prompt and new tokens
-  std::size_t prompt = 0;             ///< of them, those of the prompt
+  std::size_t prompt = 0;             ///< number of these that belong to the prompt
 };
 
-// Each works on one row; minus infinity removes a token. `keep`: so many tokens stay at least.
+// Each function works on one row; minus infinity removes a token. `keep`: minimum number of tokens
+// that remain.
 void apply_repetition_penalty(std::span<double> logits, const TokenHistory& seen, double penalty);
 void apply_count_penalties(std::span<double> logits,
                            const TokenHistory& seen,
@@ -54,8 +56,8 @@ void keep_typical(std::span<double> logits, double mass, std::size_t keep = 1);
 void keep_epsilon(std::span<double> logits, double epsilon, std::size_t keep = 1);
 void keep_eta(std::span<double> logits, double epsilon, std::size_t keep = 1);
 
-/// The rules that also hold for greedy text and for beams: penalties, n-grams, bad words, least
-/// length.
+/// The rules that also apply to greedy decoding and to beams: penalties, n-grams, bad words,
+/// minimum length.
 void apply_rules(std::span<double> logits,
                  const LogitsRules& rules,
                  const TokenHistory& seen,

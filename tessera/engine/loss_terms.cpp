@@ -13,8 +13,8 @@
 namespace tessera::engine {
 namespace {
 
-/// The ranks among which the tokens of a global batch are spread, those of one micro-batch
-/// together.
+/// The ranks over which the tokens of a global batch are distributed; ranks with the same
+/// micro-batch are adjacent.
 constexpr mesh::AxisSet kTokens = {mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp};
 
 bool same_term(const TermKey& a, int block, const std::string& name) {
@@ -34,8 +34,8 @@ TermKey key_of(const parallel::TermValues& term) {
   return {term.block, term.name, term.denominator, term.weight};
 }
 
-/// Keys as numbers: how many, then of each block, denominator, weight, and the name's length and
-/// bytes.
+/// Encodes keys as numbers: their count, then for each its block, denominator, weight, and the
+/// length and bytes of its name.
 std::vector<double> encode(const std::vector<TermKey>& keys) {
   std::vector<double> out = {static_cast<double>(keys.size())};
   for (const TermKey& key : keys) {
@@ -64,7 +64,7 @@ void decode(const double* from, std::vector<TermKey>& keys) {
   }
 }
 
-/// The metric of the name, at its end if it is new.
+/// The metric of that name; appended if it is new.
 Metric& metric_of(Metrics& metrics, const TermKey& key, const std::vector<double>& denominators) {
   if (Metric* const known = find_metric(metrics, key.name)) return *known;
   const auto d = static_cast<std::size_t>(key.denominator);
@@ -161,13 +161,14 @@ Metrics TermReduction::reduce(const parallel::StepOutput& out,
   const auto micros = static_cast<std::size_t>(num_micros);
   std::vector<double> mine = values_in_order(known_, out.terms, micros);
   if (stages_ > 1) {
-    // A block's term stands on one stage and is zero on the others, so that sum is exact.
+    // A block's term is on one stage and zero on the others, so that this sum is exact.
     mine = world_.all_reduce(world_.group({mesh::Axis::Pp}),
                              std::move(mine),
                              comm::Op::Sum,
                              TESSERA_HERE("loss terms of the stages"));
   }
-  // Blocks of a micro-batch first, then micro-batches in their global order, as the loss.
+  // Sums over the blocks of a micro-batch first, then over micro-batches in their global order, as
+  // for the loss.
   for (const TermKey& key : known_)
     metric_of(metrics, key, out.denominators);
   std::vector<double> by_name(metrics.size() * micros, 0.0);

@@ -11,15 +11,16 @@
 
 namespace tessera::engine {
 
-/// A line as it stands, without its end, and what it says.
+/// Receives a raw line, without its line end, and its parsed values.
 using MetricReader = std::function<void(const std::string& line, const json::Value& values)>;
 
-/// Every line of metrics.jsonl that is an object with a step, in its order. Others are left out: a
-/// process that was killed may leave half of one.
+/// Calls fn for every line of metrics.jsonl that is an object with a step, in order. Other lines
+/// are skipped: a killed process may leave an incomplete one.
 void for_each_metric(const std::string& content, const MetricReader& fn);
 
-/// Takes the lines of steps past `last_step`, and a torn last one, out of such a file, so that
-/// after a resume every step stands there once. Nothing where there is no file. Error{Io}.
+/// Removes the lines of steps after `last_step`, and an incomplete last line, from a metrics file,
+/// so that after a resume the file has every step once. Does nothing if the file does not exist.
+/// Throws Error{Io}.
 void drop_later_lines(const std::filesystem::path& path, std::int64_t last_step);
 
 }  // namespace tessera::engine

@@ -19,7 +19,7 @@
 namespace tessera::engine {
 namespace {
 
-/// The terms of a loss that has several.
+/// The terms of a loss with several terms.
 json::Value terms_json(const Metrics& metrics) {
   json::Value out = json::Value::object();
   for (const Metric& metric : metrics)
@@ -104,7 +104,7 @@ void MetricsFile::write(std::int64_t step, const EvalReport& report, EvalSplit s
 
 double last_speed(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return 0.0;
-  constexpr std::size_t kTail = 65536;  // a line that it cuts is left out
+  constexpr std::size_t kTail = 65536;  // an incomplete line at its beginning is left out
   const std::string all = files::read(path);
   double out = 0.0;
   for_each_metric(all.substr(all.size() - std::min(all.size(), kTail)),

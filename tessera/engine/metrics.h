@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.jsonl: one JSON object a line, flushed every step; and the line that people read.
+// metrics.jsonl, one JSON object per line, flushed every step; and the step line for people.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace tessera::engine {
 
-/// Which data an evaluation was made on: its keys begin with "eval_" or with "test_".
+/// The data of an evaluation: its keys begin with "eval_" or with "test_".
 enum class EvalSplit : std::uint8_t { Validation, Test };
 
-/// A line of metrics.jsonl. `time`: seconds since 1970; `breakdown`: with the times of the parts of
-/// a step.
+/// Returns a line of metrics.jsonl. `time`: seconds since 1970; `breakdown`: include the times of
+/// the parts of a step.
 json::Value step_values(const StepReport& report, bool breakdown, double time);
 json::Value eval_values(std::int64_t step, const EvalReport& report, EvalSplit split);
 
-/// Appends to a run's metrics.jsonl. Error{Io} when it cannot be written.
+/// Appends to a run's metrics.jsonl. Throws Error{Io} if it cannot be written.
 class MetricsFile {
  public:
-  /// Opens the file and first cuts the lines of steps past `last_step`: after a resume every step
-  /// stands there once.
+  /// Opens the file and removes the lines of steps after `last_step`, so that after a resume every
+  /// step appears once.
   MetricsFile(const std::filesystem::path& path, std::int64_t last_step);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
@@ -40,16 +40,16 @@ class MetricsFile {
   std::filesystem::path path_;
 };
 
-/// tokens_per_s of the last training step in metrics.jsonl; 0 if there is none.
+/// Returns tokens_per_s of the last training step in metrics.jsonl; 0 if there is none.
 double last_speed(const std::filesystem::path& path);
 
-/// Lines that cannot be read (a torn last one) are left out.
+/// Lines that cannot be parsed, such as an incomplete last one, are left out.
 report::LossHistory read_losses(const std::filesystem::path& path);
 
 /// "step 120/5000 | loss 3.2104 | lr 3.0e-04 | gnorm 0.82 | 178.0k tok/s | mem 1.2 GiB | data 1%
 /// comm 9% | ETA 2h13m"
 std::string step_line(const StepReport& report, std::int64_t max_steps, double eta_s);
-/// The second line of `wall_clock_breakdown`.
+/// The second line, printed with `wall_clock_breakdown`.
 std::string breakdown_line(const StepReport& report);
 
 }  // namespace tessera::engine

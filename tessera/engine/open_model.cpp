@@ -49,14 +49,15 @@ void build(OpenModel& out, comm::World& world, ReadAs as) {
       *out.model, std::vector<parallel::Policy*>{out.gather.get()});
 }
 
-/// What this rank holds of a parameter: elements [begin, end) of its box, which `values` receives.
+/// Elements [begin, end) of this rank's box of a parameter, to be written to `values`.
 struct HeldRange {
   const ParamInfo* info = nullptr;
   std::int64_t begin = 0, end = 0;
   float* values = nullptr;
 };
 
-/// Of the parameters of one flat buffer, whose own elements `values` stands for.
+/// The ranges of the parameters of one flat buffer; `values` points to the rank's own elements of
+/// it.
 std::vector<HeldRange> ranges_of(const parallel::FlatGroup& group, int rank, float* values) {
   const std::int64_t numel = group.weights.own().numel();
   const std::int64_t first = numel == group.layout.numel() ? 0 : group.layout.shard_begin(rank);
@@ -73,8 +74,7 @@ std::vector<HeldRange> ranges_of(const parallel::FlatGroup& group, int rank, flo
 
 using Fill = std::function<void(const std::vector<HeldRange>&)>;
 
-/// `fill` writes fp32; other weights are rounded to what the model works with, one buffer at a
-/// time.
+/// `fill` writes fp32; weights of another dtype are rounded, one buffer at a time.
 void fill_groups(OpenModel& out, const Fill& fill) {
   const int rank = out.world->group(mesh::AxisSet::dp()).index;
   std::vector<HeldRange> all;
@@ -139,8 +139,7 @@ void load(OpenModel& out) {
     group.weights.settle();
 }
 
-// Converted into a checkpoint of ours, still another program's, or a lone file: there is no run to
-// plan.
+// A converted checkpoint, one of another program, or a single file: there is no run to plan.
 void find_imported(OpenModel& out) {
   const planner::ModelSource source = planner::open_model_source(out.source);
   out.beside = source.folder;
@@ -152,8 +151,8 @@ void find_imported(OpenModel& out) {
   out.weights = planner::source_weights(source, out.shape);
 }
 
-// A run's resolved configuration says the shape and the tokenizer by itself: where its first
-// weights came from may be gone.
+// A run's resolved configuration describes shape and tokenizer completely; the source of its
+// initial weights may no longer exist.
 json::Value without_source(json::Value config) {
   std::erase_if(config.members(), [](const auto& member) { return member.first == "adapter"; });
   if (json::Value* const model = config.find("model"); model != nullptr && model->is_object())
@@ -167,7 +166,8 @@ void find_run(OpenModel& out) {
       opened.meta().config.find("data") == nullptr) {
     return find_imported(out);
   }
-  // The resolved batch sizes close for the ranks that trained it, not for the one that reads it.
+  // The resolved batch sizes are consistent for the ranks of the training, not for the reading
+  // process.
   const json::Value* ranks = opened.meta().extra.find("ranks");
   const auto trained_on = ranks == nullptr ? 1 : static_cast<int>(ranks->as_integer().value_or(1));
   out.config = without_source(opened.meta().config);
@@ -176,7 +176,7 @@ void find_run(OpenModel& out) {
   out.shape = plan.model;
   out.trained_on = trained_on;
   out.tokenizer = plan.tokenizer;
-  // What an adapter computes is in the weights that are read.
+  // The weights that are read already include an adapter's change.
   const planner::ModelSource source = planner::open_model_source(out.source);
   if (!source.adapter.empty()) out.weights = planner::source_weights(source, out.shape);
 }
@@ -222,7 +222,7 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path) {
 }
 
 void set_objective(OpenModel& model, const models::ObjectiveChoice& objective) {
-  // A folder's files are told apart by what belongs to the head that they were saved with.
+  // The head that the model was saved with determines which files of a folder are read.
   if (!model.weights && !model.config) model.weights = hugging_face_source(model);
   model.shape.model = models::with_objective(model.shape.trunk, objective.name, objective.options);
   model.shape.objective = objective;
@@ -256,7 +256,7 @@ void check_memory(const OpenModel& model, int ranks, std::uint64_t available, Re
                   Unsupported,
                   fmt::format("not built yet: weights in int8 on {} ranks", ranks),
                   "use bf16, or one rank");
-  // Eight bits are made out of sixteen, which are there until the last matrix is narrow.
+  // 8-bit matrices are made from 16-bit ones, which exist until the last matrix is converted.
   const std::uint64_t width = as == ReadAs::F32 ? 4 : as == ReadAs::BF16 ? 2 : 3;
   std::int64_t elements = 0;
   for (const auto& param : nn::parameters_of(model.shape.model))

@@ -18,7 +18,7 @@ void append(const at::Tensor& tensor, std::vector<float>& out) {
   out.insert(out.end(), values.data_ptr<float>(), values.data_ptr<float>() + values.numel());
 }
 
-/// [rows, width] of what has a row for each sample, or for each token.
+/// [rows, width] of a tensor with one row per sample, or per token.
 at::Tensor rows_of(const at::Tensor& tensor, std::int64_t rows) {
   return tensor.reshape({rows, tensor.numel() / std::max<std::int64_t>(rows, 1)});
 }
@@ -38,7 +38,7 @@ void PredictionsOfBatches::add(std::size_t batch,
   at::Tensor labels;
   if (labelled) {
     labels = rows_of(samples.tensor(name), rows);
-    if (logits.size(0) > samples.size()) {  // of tokens
+    if (logits.size(0) > samples.size()) {  // one row per token
       const at::Tensor kept = labels.select(1, 0).ge(0);
       logits = logits.index({kept.to(logits.device())});
       labels = labels.index({kept});
@@ -54,7 +54,8 @@ void PredictionsOfBatches::add(std::size_t batch,
 
 tasks::Predictions PredictionsOfBatches::gather(comm::World& world,
                                                 const comm::Group& group) const {
-  // Sizes first. Every entry is written by one rank and is zero elsewhere, so that sums are exact.
+  // Sizes are exchanged first. One rank writes each entry and the others have zero, so the sums are
+  // exact.
   std::vector<double> sizes;
   for (const tasks::Predictions& batch : batches_) {
     sizes.insert(sizes.end(),
@@ -120,7 +121,7 @@ void predict(parallel::Executor& executor,
   const comm::Group& group = world.group(mesh::AxisSet::dp());
   const comm::Group& all =
       world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp});
-  constexpr std::int64_t kRounds = 8;  // of batches between two exchanges
+  constexpr std::int64_t kRounds = 8;  // batches between two exchanges
   const std::int64_t window = kRounds * group.size() * micro_batch;
   for (std::int64_t begin = first; begin < dataset.size(); begin += window) {
     const std::int64_t end = std::min(dataset.size(), begin + window);

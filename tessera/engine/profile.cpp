@@ -52,7 +52,7 @@ std::int64_t kept_bytes() {
   return memory::current_ledger().usage().total;
 }
 
-/// Forward and backward once; `flow` is what the block begins with, `next` what it hands on.
+/// Runs forward and backward once; `flow` is the block's input, `next` its output.
 BlockCost run_once(Alone& alone,
                    const nn::Flow& flow,
                    const nn::Batch& batch,
@@ -102,7 +102,7 @@ BlockCost run_once(Alone& alone,
   return cost;
 }
 
-/// Bytes of this rank for each parameter of its stage, as the plan predicts them.
+/// Bytes on this rank for each parameter of its stage, as the plan predicts them.
 double bytes_a_parameter(const planner::Plan& plan, const std::vector<double>& elements) {
   const planner::MemoryEstimate need = planner::estimate_memory(plan);
   double most = 1;
@@ -212,7 +212,7 @@ void place_measured_blocks(planner::Plan& plan,
     }
     shared.back() = static_cast<double>(available);
   }
-  // Sums with zeros: what the first rank measured, and saw of the memory.
+  // Sums with zeros, which distributes what the first rank measured, and its available memory.
   shared = world.all_reduce(
       world.everyone(), std::move(shared), comm::Op::Sum, TESSERA_HERE("what the blocks cost"));
   std::vector<BlockCost> costs(blocks);

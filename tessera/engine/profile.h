@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures what each block of a model costs on this machine, and cuts pipeline stages by it.
+// Measures the cost of each block of a model on this machine, and partitions pipeline stages by it.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 namespace tessera::engine {
 
 struct BlockCost {
-  double seconds = 0;      ///< forward and backward of a micro-batch
-  std::int64_t bytes = 0;  ///< that its forward keeps for the backward
+  double seconds = 0;      ///< forward and backward of one micro-batch
+  std::int64_t bytes = 0;  ///< what the forward keeps for the backward
 };
 
-/// Runs every block alone on the output of the block before it, in the working type, and takes the
-/// fastest of three runs. `seed` is that of the weights and of dropout. Holds the weights of one
-/// block at a time. Cost: three passes through the model. Errors name the block. `after_each` is
-/// called after each run of a block.
+/// Runs every block alone on the output of the previous one, in the working dtype, and returns the
+/// fastest of three runs. `seed` is used for weights and dropout. Holds the weights of one block at
+/// a time. Cost: three passes through the model. Errors name the block. `after_each` is called
+/// after each run of a block.
 std::vector<BlockCost> measure_blocks(
     const nn::Model& model,
     DType working,
@@ -29,14 +29,14 @@ std::vector<BlockCost> measure_blocks(
     const nn::Batch& batch,
     const std::function<void()>& after_each = [] {});
 
-/// The bounds of the plan's parts whose slowest is as fast as it can be, among those that fit into
-/// 95 % of `available` bytes of this host; `costs` has one entry a block. Empty where none fits.
+/// The bounds that minimize the time of the slowest part, among those that fit into 95 % of
+/// `available` bytes of this host; `costs` has one entry per block. Empty if none fits.
 std::vector<int> bounds_by_cost(const planner::Plan& plan,
                                 const std::vector<BlockCost>& costs,
                                 std::uint64_t available);
 
-/// Where the plan's partition is "profile": the first rank measures the blocks, and all ranks take
-/// the bounds that this gives. Collective. Error{Memory} where no stages fit.
+/// If the plan's partition is "profile", the first rank measures the blocks, and all ranks use the
+/// resulting bounds. Collective. Throws Error{Memory} if no partition fits.
 void place_measured_blocks(planner::Plan& plan,
                            comm::World& world,
                            const data::Dataset& data,

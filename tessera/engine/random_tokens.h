@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data for benchmarks: uniform random tokens, a function of the index, of which nothing can be
-// learnt.
+// Data for benchmarks: uniform random tokens that are a function of the index and contain nothing
+// to learn.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace tessera::engine {
 
-/// Threads: any.
+/// Usable from any thread.
 class RandomTokens final : public data::TokenDataset {
  public:
-  /// Tokens below `vocab`.
+  /// Tokens are below `vocab`.
   RandomTokens(std::int64_t length, std::int64_t vocab) : length_(length), vocab_(vocab) {}
   [[nodiscard]] std::int64_t size() const override { return std::int64_t{1} << 20; }
   [[nodiscard]] std::int64_t length() const override { return length_; }

@@ -21,8 +21,8 @@
 namespace tessera::engine {
 namespace {
 
-/// A dataset whose samples have one more tensor, of which the first `values.size() / numel` samples
-/// have values.
+/// A dataset whose samples have one more tensor; the first `values.size() / numel` samples have
+/// values.
 class Referenced final : public data::Dataset {
  public:
   Referenced(std::shared_ptr<const data::Datasets> owner,
@@ -57,7 +57,7 @@ class Referenced final : public data::Dataset {
   [[nodiscard]] const std::vector<double>& values() const { return values_; }
 
  private:
-  std::shared_ptr<const data::Datasets> owner_;  ///< of `base_`
+  std::shared_ptr<const data::Datasets> owner_;  ///< owns `base_`
   const data::Dataset& base_;
   data::TensorSpec spec_;
   std::vector<double> values_;
@@ -122,8 +122,8 @@ Values made_of(const data::Dataset& dataset,
   return values;
 }
 
-// The file: a mark, a hash of all that follows, the hash of the data, the numbers of values, the
-// values.
+// File layout: a magic number, a hash of everything after it, the hash of the data, the numbers of
+// values, the values.
 constexpr std::uint64_t kMark = 0x3165636e65726566ULL;  // "ference1"
 struct Header {
   std::uint64_t mark = kMark, hash = 0, data = 0, train = 0, validation = 0;
@@ -145,7 +145,7 @@ const Values& values_of(const data::Dataset* dataset) {
 struct Kept {
   Values train, validation;
 };
-/// Nothing where the file does not hold what the data wants.
+/// Returns nothing if the file does not contain what the data needs.
 std::optional<Kept> read_kept(const data::Datasets& data, const std::filesystem::path& file) {
   std::string bytes;
   try {

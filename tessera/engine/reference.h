@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the model, as it is before training, makes of every sample: the log-probabilities of a
-// reference.
+// The reference log-probabilities: what the model computes for every sample before the training.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +12,29 @@
 
 namespace tessera::engine {
 
-/// Whether a dataset has a tensor that the model makes.
+/// True if a dataset has a tensor that the model must compute.
 bool wants_reference(const data::Datasets& data);
 
-/// How many samples are needed, and in batches of what size they are read.
+/// The number of samples, and the batch size in which they are read.
 struct ReferenceSamples {
   std::int64_t train_batch = 1;
   std::int64_t validation = 0, validation_batch = 1;
 };
 
-/// The datasets with the tensors that they want of the model (Dataset::made_by_model()), made by
-/// its weights of now: those of all training samples and of the first validation samples. Batches
-/// are consecutive samples, of which data-parallel rank r computes number i where i mod n is r, so
-/// that no value depends on the layout. Error{Shape} where the objective has no such output.
+/// Returns the datasets with the tensors that they need from the model (Dataset::made_by_model()),
+/// computed with its current weights, for all training samples and the first validation samples.
+/// Batches are consecutive samples; data-parallel rank r computes batches i with i mod n = r, so
+/// that no value depends on the layout. Throws Error{Shape} if the objective has no such output.
 /// Collective.
 std::shared_ptr<const data::Datasets> with_reference(std::shared_ptr<const data::Datasets> data,
                                                      parallel::Executor& executor,
                                                      comm::World& world,
                                                      const ReferenceSamples& samples);
 
-/// Writes what with_reference() added. Error{Io}.
+/// Writes what with_reference() added. Throws Error{Io}.
 void keep_reference(const data::Datasets& with_reference, const std::filesystem::path& file);
-/// Reads it again, so that a run that goes on has the reference that it began with. nullptr where
-/// the file is absent, damaged or of other data; the same on every rank. Collective.
+/// Reads the file, so that a resumed run has its original reference. Returns nullptr if the file is
+/// absent, damaged or belongs to other data; the same on every rank. Collective.
 std::shared_ptr<const data::Datasets> with_kept_reference(
     std::shared_ptr<const data::Datasets> data,
     comm::World& world,

@@ -25,17 +25,18 @@ namespace fs = std::filesystem;
 
 enum class Weight { Free, Accepted, Refused };
 
-/// By the longest prefix of the key path that stands here; everything else is free.
+/// Classifies by the longest prefix of the key path that is listed here; everything else may differ
+/// freely.
 Weight weight_of(std::string_view path) {
   static constexpr std::array<std::pair<std::string_view, Weight>, 36> kRules = {{
       {"adapter", Weight::Refused},
       {"adapter.dropout", Weight::Accepted},
-      {"adapter.from", Weight::Free},  // likewise: where its first values came from
+      {"adapter.from", Weight::Free},  // likewise: the source of its initial values
       {"adapter.lr_ratio", Weight::Accepted},
       {"task", Weight::Refused},
       {"model", Weight::Refused},
       {"model.from",
-       Weight::Free},  // where the first weights came from; the shape is compared by itself
+       Weight::Free},  // the source of the initial weights; the shape is compared separately
       {"model.preset", Weight::Free},
       {"model.dropout", Weight::Refused},
       {"tokenizer", Weight::Refused},
@@ -80,7 +81,7 @@ Weight weight_of(std::string_view path) {
   return weight;
 }
 
-/// Calls fn(path, old, new) for every leaf that differs; either side may be nullptr.
+/// Calls fn(path, old, new) for every leaf that differs; either value may be nullptr.
 template <class Fn>
 void differences(const std::string& path,
                  const json::Value* before,
@@ -107,7 +108,7 @@ void differences(const std::string& path,
   }
 }
 
-/// Whether a block like fp16 is switched on in a resolved configuration.
+/// True if a block such as fp16 is enabled in a resolved configuration.
 bool is_on(const json::Value& config, std::string_view block) {
   const json::Value* found = config.find(block);
   const json::Value* enabled =
@@ -115,7 +116,7 @@ bool is_on(const json::Value& config, std::string_view block) {
   return enabled != nullptr && enabled->is_bool() && enabled->as_bool();
 }
 
-/// Whether `path` lies in a block that is switched off before and after.
+/// True if `path` is in a block that is disabled before and after.
 bool is_idle(std::string_view path, const json::Value& before, const json::Value& after) {
   for (const std::string_view block : {"fp16", "bf16", "amp", "torch_autocast"}) {
     if (path.starts_with(block) && path.size() > block.size() && path[block.size()] == '.')
@@ -124,7 +125,7 @@ bool is_idle(std::string_view path, const json::Value& before, const json::Value
   return false;
 }
 
-/// What becomes of the loss scaler; masters and moments are fp32 in every checkpoint.
+/// Describes a change of the loss scaler; masters and moments are fp32 in every checkpoint.
 std::optional<std::string> scaler_change(const checkpoint::Meta& meta, const planner::Plan& plan) {
   const json::Value* state = meta.extra.find("loss_scaler");
   const bool half = plan.working == DType::F16;
@@ -137,7 +138,7 @@ std::optional<std::string> scaler_change(const checkpoint::Meta& meta, const pla
       text::number(optim::LossScaler(plan.scaling, plan.scaling_stage).scale()));
 }
 
-/// Whether two words that differ name one thing.
+/// True if two different names mean the same thing.
 bool name_one_thing(std::string_view path, const json::Value* before, const json::Value* after) {
   if (before == nullptr || after == nullptr || !before->is_string() || !after->is_string())
     return false;
@@ -163,7 +164,7 @@ fs::path checkpoint_at(const fs::path& path) {
               "name a run folder or one of its checkpoints/step-NNNNNNNN");
 }
 
-// Another program's configuration has neither our defaults nor all of our keys.
+// Another program's configuration has neither tessera's defaults nor all of its keys.
 void narrow_to_imported(const checkpoint::Meta& meta,
                         std::vector<std::string>& accepted,
                         std::vector<std::string>& refused) {
@@ -178,10 +179,10 @@ void narrow_to_imported(const checkpoint::Meta& meta,
   refused = std::move(kept);
 }
 
-/// State that the plan's optimizer keeps and the checkpoint has not.
+/// Describes state that the plan's optimizer keeps but the checkpoint lacks.
 std::optional<std::string> state_anew(const checkpoint::Checkpoint& opened,
                                       const planner::Plan& plan) {
-  // A host's part of a save does not tell what the others hold.
+  // One host's part of a save does not show what the others hold.
   if (plan.config.checkpoint.use_node_local_storage) return std::nullopt;
   std::set<std::string> states;
   std::vector<std::string> names;
@@ -231,13 +232,13 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   const std::string old_data = text_of(meta.extra, "data");
   if (!old_data.empty() && old_data != data.fingerprint)
     refused.emplace_back("the training data is another");
-  // It does not touch the weights; but evaluations before and after are not to be compared.
+  // It does not affect the weights, but evaluations before and after are not comparable.
   const json::Value* old_validation = meta.extra.find("validation");
   if (old_validation != nullptr && old_validation->is_string() &&
       old_validation->as_string() != data.validation_fingerprint) {
     accepted.emplace_back("data.validation: other contents than before");
   }
-  // Once all ranks were data-parallel.
+  // Older checkpoints, in which all ranks are data-parallel, lack "data_ranks".
   const json::Value* ranks = meta.extra.find("data_ranks");
   if (ranks == nullptr) ranks = meta.extra.find("ranks");
   if (ranks != nullptr && ranks->as_integer().value_or(plan.data_ranks) != plan.data_ranks &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a run goes on from a checkpoint, and what may differ.
+// Decides whether a run continues from a checkpoint, and which differences are allowed.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace tessera::engine {
 
-/// What --resume asks for.
+/// The choices of --resume.
 struct ResumeFrom {
   enum class Kind : std::uint8_t {
     Newest,  ///< the newest complete checkpoint of the run folder, if it has one
     Never,   ///< start over; the old contents of the folder are moved aside
-    Path     ///< the run or checkpoint at `path`, of another program too
+    Path     ///< the run or checkpoint at `path`, possibly of another program
   };
   Kind kind = Kind::Newest;
   std::filesystem::path path;
@@ -29,26 +29,27 @@ struct ResumeFrom {
 /// Reads "auto" (Newest), "never" or a path.
 ResumeFrom resume_from(const std::string& word);
 
-/// Where a run starts.
+/// The point from which a run starts.
 struct ResumePoint {
-  std::optional<std::filesystem::path> checkpoint;  ///< nothing: from the beginning
+  std::optional<std::filesystem::path> checkpoint;  ///< empty: from the beginning
   Position position;
-  std::string stopped_early;  ///< why the run ended there; empty if it did not
+  std::string stopped_early;  ///< why the run stopped early there; empty if it did not
   std::vector<std::string>
       changes;  ///< accepted differences, "optimizer.params.lr: 0.001 -> 0.0003"
 };
 
-/// Compares the configuration of a checkpoint with the plan. Free: ranks, layout, micro-batch and
-/// accumulation, max_steps, eval, checkpoint, run, printing. Accepted and listed: optimizer
-/// parameters, scheduler, clipping, precision, global batch, the contents of data.validation.
-/// Anything else in model, tokenizer, data, sequence length, seed or optimizer type is
-/// Error{Config} with every difference and the ways on. Of another program's checkpoint only what
-/// its configuration says is compared, and nothing but a contradiction of the model refused.
+/// Compares the configuration of a checkpoint with the plan. These may differ freely: ranks,
+/// layout, micro-batch and accumulation, max_steps, eval, checkpoint, run, printing. These are
+/// accepted and listed: optimizer parameters, scheduler, clipping, precision, global batch, the
+/// contents of data.validation. Any other difference in model, tokenizer, data, sequence length,
+/// seed or optimizer type throws Error{Config} with every difference and the remedies. For another
+/// program's checkpoint only what its configuration contains is compared, and only a contradiction
+/// of the model is refused.
 std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
                                           const planner::Plan& plan,
                                           const data::Datasets& data);
 
-/// Finds the checkpoint that `from` asks for and checks that the run may continue from it.
+/// Finds the checkpoint that `from` selects and checks that the run may continue from it.
 /// Checkpoints of other programs: interop/formats/foreign.h.
 ResumePoint find_resume_point(const ResumeFrom& from,
                               const RunFolder& folder,

@@ -13,7 +13,7 @@
 namespace tessera::engine {
 namespace {
 
-/// Beyond this a rate counts as risen.
+/// A rate counts as risen if it exceeds the old one by this factor.
 constexpr double kRise = 1.1;
 
 const json::Value* at_path(const json::Value& source, const char* section, const char* key) {
@@ -26,12 +26,12 @@ std::optional<std::int64_t> max_steps_of(const json::Value& config) {
   return steps != nullptr && steps->is_number() ? steps->as_integer() : std::nullopt;
 }
 
-/// The plan with what the saved run says of its schedule.
+/// Returns the plan with the saved run's schedule.
 std::optional<planner::Plan> plan_of_saved(const checkpoint::Meta& meta,
                                            const planner::Plan& plan) {
   const auto steps = max_steps_of(meta.config);
   const json::Value* const type = at_path(meta.config, "optimizer", "type");
-  // Rates of two optimizers are not to be compared.
+  // Rates of different optimizers cannot be compared.
   if (!steps || type == nullptr || !type->is_string()) return std::nullopt;
   planner::Plan out = plan;
   out.max_steps = *steps;
@@ -62,7 +62,7 @@ CurveChange curve_change(const checkpoint::Meta& meta, const planner::Plan& plan
     expected = rate_at(*saved, meta.step + 1);
     next = rate_at(plan, meta.step + 1);
   } catch (const Error&) {
-    return out;  // parameters that a later version does not know
+    return out;  // parameters that this version does not know
   }
   if (next == expected) return out;
   if (saved->max_steps != plan.max_steps) {

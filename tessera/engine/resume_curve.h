@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a resume with other values does to the curve of the learning rate.
+// The effect of a resume with other settings on the learning-rate curve.
 #pragma once
 
 #include <string>
@@ -11,12 +11,13 @@
 namespace tessera::engine {
 
 struct CurveChange {
-  std::vector<std::string> lines;  ///< for the first table: old -> new, and the two rates
+  std::vector<std::string> lines;  ///< for the first table: old -> new value, and both rates
   std::string warning;             ///< empty unless the rate rises again
 };
 
-/// Compares the rate of the next update in the saved run and in `plan`, whose max_steps is known.
-/// Empty if both are the same, or if the saved configuration does not say how long its run was.
+/// Compares the rate of the next update in the saved run and in `plan`, whose max_steps must be
+/// known. The result is empty if both are equal, or if the saved configuration does not determine
+/// the length of its run.
 CurveChange curve_change(const checkpoint::Meta& meta, const planner::Plan& plan);
 
 }  // namespace tessera::engine

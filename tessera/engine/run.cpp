@@ -51,8 +51,9 @@ void say(const TrainCommand& command, std::string_view text) {
   if (command.console != nullptr && !command.quiet) command.console->line(text);
 }
 
-/// Up to this size a checkpoint is read completely before any rank starts, which takes a second or
-/// two. Of a larger one only the headers are; every rank verifies the part that it loads.
+/// Checkpoints up to this size are read completely before any rank starts, which takes a second or
+/// two. For larger ones only the headers are read first; every rank verifies the part that it
+/// loads.
 constexpr std::uint64_t kVerifiedFirst = std::uint64_t{2} << 30;
 
 /// Shows the progress of tokenizing at most a few times a second.
@@ -79,7 +80,7 @@ data::TokenizeOptions tokenize_options(const planner::Plan& plan,
   return how;
 }
 
-/// Logs all notes; the first table has room for a few.
+/// Logs all notes; the first table has room for only a few.
 void tell_notes(const planner::Plan& plan) {
   for (const std::string& note : plan.notes)
     log::info("note: " + note);
@@ -135,7 +136,7 @@ int train_rank(planner::Plan plan,
     log::info(line);
   if (world.rank() == 0) tell_notes(plan);
   const auto from = checkpoint_of_all(engine, resume, folder, command);
-  // A run that goes on has other weights than the reference, which it has kept.
+  // A resumed run has other weights than the reference, which was stored.
   const std::filesystem::path kept = folder.path() / "reference.bin";
   const bool has_reference = from && folder.holds(*from) && engine.read_reference(kept);
   if (!from || (!has_reference && wants_reference(*data))) {
@@ -151,7 +152,7 @@ int train_rank(planner::Plan plan,
     const std::string state = trainer.stop_signal() != 0 ? "stopped" : "finished";
     const std::string message =
         trainer.incomplete().empty() ? trainer.early_stop() : trainer.incomplete().front();
-    // The engine may be back at its best checkpoint.
+    // The engine may have loaded its best checkpoint.
     const std::int64_t step = trainer.last() ? trainer.last()->step : engine.step();
     trainer.try_to_write([&] { folder.write_status(state, step, code, message); });
     if (code == kExitIncomplete) log::error("trained to the end, but: " + message);
@@ -159,7 +160,7 @@ int train_rank(planner::Plan plan,
   return code;
 }
 
-/// Writes a status; if the disk refuses, warns and keeps the job's exit code.
+/// Writes a status; if the disk is full or read-only, warns and keeps the job's exit code.
 void try_to_note(const std::function<void()>& note) {
   try {
     note();
@@ -194,7 +195,7 @@ std::optional<int> finished_already(const planner::Plan& plan,
   return kExitOk;
 }
 
-/// Refuses a damaged checkpoint before the ranks start. Error{Format}.
+/// Throws Error{Format} for a damaged checkpoint before the ranks start.
 void check_resume_point(const ResumePoint& resume, const planner::Plan& plan, bool all_of_it) {
   if (!resume.checkpoint) return;
   const checkpoint::Checkpoint opened = interop::open_training(*resume.checkpoint, plan);
@@ -224,7 +225,7 @@ report::TableFacts table_facts(const data::Datasets& data,
   return facts;
 }
 
-/// Removes the flight recorders of an earlier end, which `tessera doctor` would read.
+/// Removes the flight recorders of an earlier failure, which `tessera doctor` would read.
 void forget_flights(const std::filesystem::path& logs) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(logs, ignored)) {
@@ -233,7 +234,7 @@ void forget_flights(const std::filesystem::path& logs) {
   }
 }
 
-/// Says which axes cross between hosts, and warns of those that should not.
+/// Reports which axes cross between hosts, and warns of those that should not.
 void tell_of_hosts(const planner::Plan& plan, int ranks_per_host, const TrainCommand& command) {
   const mesh::HostLayoutNotes notes = mesh::host_layout_notes(plan.mesh(), ranks_per_host);
   if (!notes.text.empty()) say(command, fmt::format("hosts       {}", notes.text));
@@ -254,8 +255,8 @@ struct MovedAside {
   std::string what;
   std::filesystem::path where;
 };
-/// Moves aside what belongs to another training, or to the steps after the resume point, so that
-/// the checkpoints and metrics.jsonl of the folder describe one training.
+/// Moves aside files of another training, or of steps after the resume point, so that the
+/// checkpoints and metrics.jsonl of the folder describe one training.
 std::optional<MovedAside> make_room(ResumeFrom::Kind from,
                                     const RunFolder& folder,
                                     const ResumePoint& resume) {
@@ -276,7 +277,7 @@ std::optional<MovedAside> make_room(ResumeFrom::Kind from,
   return MovedAside{"the old contents were moved", *where};
 }
 
-/// Variables that choose devices elsewhere, and what they mean here.
+/// Returns notes about variables that choose devices in other programs, and their effect here.
 std::vector<std::string> answers_to_environment() {
   std::vector<std::string> out;
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "DS_ACCELERATOR"}) {
@@ -312,7 +313,7 @@ void announce(const planner::Plan& plan,
 }  // namespace
 
 int run_training(planner::Plan plan, const TrainCommand& command) {
-  // Training continues if the reader of its output leaves: the run folder has everything.
+  // Training continues if the reader of its output exits, because the run folder has everything.
   std::signal(SIGPIPE, SIG_IGN);
   // An unknown TESSERA_ISA or TESSERA_KERNELS is refused before a rank starts.
   static_cast<void>(ops::isa());
@@ -380,7 +381,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
     HowToStart how = command.how;
     how.asked = asked_besides(*data, resume);
     code = run_ranks(plan, report, train, training_words(), how);
-  } catch (const Error& error) {  // before there were ranks
+  } catch (const Error& error) {  // before ranks were started
     if (is_leader) {
       try_to_note([&] {
         folder.write_status("failed", resume.position.step, exit_code(error.kind()), error.what());

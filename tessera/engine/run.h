@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One training run from a plan to its exit code: data, folder, resume point, first table, ranks,
+// Runs one training from a plan to its exit code: data, folder, resume point, first table, ranks,
 // status.
 #pragma once
 
@@ -16,12 +16,12 @@ struct TrainCommand {
   ResumeFrom resume;
   bool dry_run = false;
   bool quiet = false;          ///< no table and no step lines
-  Console* console = nullptr;  ///< null: nothing is said
+  Console* console = nullptr;  ///< null: print nothing
   HowToStart how;              ///< without `asked`
 };
 
-/// Errors that can be known before a rank starts are thrown, and so is launch::Stopped if a signal
-/// comes before then; after that the report goes to the console and the code is returned.
+/// Errors that are detected before a rank starts are thrown, as is launch::Stopped if a signal
+/// arrives before then; later errors are reported on the console, and their code is returned.
 int run_training(planner::Plan plan, const TrainCommand& command);
 
 }  // namespace tessera::engine

@@ -23,11 +23,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The ranks of a supervisor that was killed hold its lock until the kernel has ended them too.
+// The ranks of a killed supervisor hold its lock until the kernel has ended them too.
 constexpr double kOrphansS = 10.0;
 constexpr std::chrono::milliseconds kRetry{50};
 
-/// `folder` is the run folder itself, or one in or above it.
+/// `folder` is the run folder itself, or a folder inside or above it.
 [[noreturn]] void refuse_unwritable(const fs::path& path,
                                     const fs::path& folder,
                                     const std::string& why,
@@ -47,7 +47,7 @@ void require_writable(const fs::path& path, const fs::path& folder) {
     refuse_unwritable(path, folder, std::strerror(errno));
 }
 
-/// Whether it was not there before.
+/// Returns true if the folder did not exist before.
 bool make_folder(const fs::path& path, const fs::path& folder) {
   std::error_code failure;
   const bool made = fs::create_directories(folder, failure);
@@ -59,8 +59,8 @@ bool make_folder(const fs::path& path, const fs::path& folder) {
   return made;
 }
 
-/// `now` in place of what the file holds, which takes no more room on a full disk; what is too long
-/// of the old goes last.
+/// Replaces the file's content by `now` in place, which needs no more room on a full disk; the
+/// excess of the old content is truncated last.
 bool overwrite(const fs::path& path, const std::string& now) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (fd < 0) return false;
@@ -70,8 +70,8 @@ bool overwrite(const fs::path& path, const std::string& now) {
   return done;
 }
 
-/// A status that cannot be replaced, because there is no room for a second file, must not say
-/// "running" for ever.
+/// If there is no room for a second file, the status is overwritten in place, because it must not
+/// say "running" forever.
 void replace_status(const fs::path& path, const json::Value& status) {
   const std::string text = status.dump(2) + '\n';
   try {
@@ -92,25 +92,25 @@ std::string state_in(const json::Value& status) {
               "wait for that run, stop it, or choose another run.dir");
 }
 
-// Of a training that was moved aside: PATH.old-1.
+// Suffix of the folder of a training that was moved aside: PATH.old-1.
 constexpr std::string_view kOld = "old-";
 
 template <class Name>
 fs::path first_free(Name name) {
   for (int n = 1;; ++n) {
-    std::error_code unusable;  // as a name that is too long: renaming tells
+    std::error_code unusable;  // such as a name that is too long; the rename reports it
     if (fs::path path = name(n); !fs::exists(path, unusable)) return path;
   }
 }
 
-/// All of `going` or none: where one cannot follow, those before it return.
+/// Moves all of `going` or none: if one cannot be moved, the previous ones are moved back.
 void move_into(const fs::path& target, const std::vector<fs::path>& going) {
   std::size_t moved = 0;
   try {
     for (; moved < going.size(); ++moved)
       fs::rename(going[moved], target / going[moved].filename());
   } catch (const fs::filesystem_error&) {
-    std::error_code ignored;  // what went there can return
+    std::error_code ignored;  // what was moved there can be moved back
     while (moved-- > 0)
       fs::rename(target / going[moved].filename(), going[moved], ignored);
     fs::remove(target, ignored);
@@ -168,7 +168,7 @@ void RunFolder::check() const {
   if (owner && !files::Lock::owner_is_gone(*owner)) refuse_locked(path_, *owner);
 }
 
-/// What an earlier run has left of the folders below.
+/// Checks what an earlier run has left in the subfolders.
 void RunFolder::require_writable_inside() const {
   for (const fs::path& folder : {logs(), checkpoints()}) {
     std::error_code failure;
@@ -234,7 +234,7 @@ bool RunFolder::holds(const fs::path& checkpoint) const {
       fs::weakly_canonical(checkpoint, failure).parent_path(), checkpoints(), failure);
 }
 
-/// Made inside of the folder first: whether it can be renamed tells whether what is inside can.
+/// First created inside the folder: if this can be renamed, so can the folder's contents.
 fs::path RunFolder::make_aside() const {
   const fs::path here = fs::canonical(path_);
   const fs::path inside = first_free([&](int n) { return here / fmt::format("{}{}", kOld, n); });

@@ -13,46 +13,48 @@
 
 namespace tessera::engine {
 
-/// A run folder that this process owns. A second process is refused at once with the owner's host
-/// and process.
+/// A run folder that this process owns. Another process is refused at once with the owner's host
+/// and process id.
 class RunFolder {
  public:
   enum class Access : std::uint8_t {
-    Own,    ///< creates the folder if need be and takes its lock
-    Check,  ///< for a dry run: refuses what Own would refuse, and makes nothing
-    Look,   ///< for the ranks of a launcher that do not speak
+    Own,    ///< creates the folder if needed and takes its lock
+    Check,  ///< for a dry run: refuses what Own would refuse, and creates nothing
+    Look,   ///< for a launcher's ranks other than the leader
   };
-  /// Error{Io} if the folder cannot be written or somebody else owns it.
+  /// Throws Error{Io} if the folder cannot be written or another process owns it.
   explicit RunFolder(const std::filesystem::path& path, Access access = Access::Own);
-  /// A folder that was made and never prepared, because something else was refused, goes again.
+  /// Deletes a folder that was created but never prepared because something else was refused.
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] std::filesystem::path checkpoints() const;
-  /// config.json and the folders below. Error{Io}.
+  /// Writes config.json and creates the subfolders. Throws Error{Io}.
   void prepare(const json::Value& resolved) const;
-  /// Replaces status.json, or overwrites it where the disk has no room for a second one.
+  /// Replaces status.json, or overwrites it in place if the disk has no room for a second file.
   void write_status(const std::string& state,
                     std::int64_t step,
                     int exit_code,
                     const std::string& message) const;
-  /// Corrects state and exit code once the job has ended; keeps step and message.
+  /// Corrects state and exit code after the job has ended; keeps step and message.
   void finish_status(int exit_code) const;
-  /// Of a training that is found to have reached its end, whatever stopped it then.
+  /// Writes the status of a training that turns out to have reached its end, even if it was stopped
+  /// then.
   void note_finished(std::int64_t step) const;
-  /// Last step that metrics.jsonl knows; 0 if there is none.
+  /// The last step in metrics.jsonl; 0 if there is none.
   [[nodiscard]] std::int64_t last_metric_step() const;
-  /// Whether a training has left something here.
+  /// True if the folder contains files of a training.
   [[nodiscard]] bool has_training() const;
-  /// Whether the checkpoint is one of this run.
+  /// True if the checkpoint belongs to this run.
   [[nodiscard]] bool holds(const std::filesystem::path& checkpoint) const;
-  /// Moves everything but the lock, and but what `spared` lies in, to PATH.old-N, or to old-N in
-  /// the folder where that is another disk or nobody may write. Returns where to, or nothing if
-  /// there was nothing. Error{Io}, and then everything is where it was.
+  /// Moves everything except the lock and the entry that contains `spared` to PATH.old-N, or to
+  /// old-N inside the folder if the parent is on another disk or not writable. Returns the target,
+  /// or nothing if there was nothing to move. Throws Error{Io}; then everything is back in its
+  /// place.
   std::optional<std::filesystem::path> move_aside(const std::filesystem::path& spared = {}) const;
-  /// The same with the checkpoints of steps beyond `step`, and a copy of metrics.jsonl.
+  /// Does the same with the checkpoints of steps after `step`, and a copy of metrics.jsonl.
   std::optional<std::filesystem::path> move_later_aside(std::int64_t step) const;
   [[nodiscard]] std::filesystem::path log_file(int rank) const;
 

@@ -27,7 +27,8 @@
 namespace tessera::engine {
 namespace {
 
-/// Shows that this rank is alive while it waits for its disk, so that peers wait as long as needed.
+/// Signals that this rank is alive while it waits for its disk, so that peers wait as long as
+/// needed.
 class ShowsLife {
  public:
   explicit ShowsLife(comm::World& world) {
@@ -38,7 +39,7 @@ class ShowsLife {
           world.show_life();
       });
     } catch (const std::system_error& error) {
-      // The signs of life are needed only if the disk takes minutes.
+      // The signals are needed only if the disk takes minutes.
       log::info(fmt::format("a checkpoint is saved without signs of life: no thread can be had: {}",
                             error.what()));
     }
@@ -59,11 +60,11 @@ class ShowsLife {
   std::mutex mutex_;
   std::condition_variable end_;
   bool over_ = false;
-  std::thread thread_;  ///< last: it uses the others
+  std::thread thread_;  ///< last member, because it uses the others
 };
 
-/// A checkpoint::CopyOut. Copies each span into a block of its own: the sizes recur with every
-/// save, so the caching allocator reuses the blocks and the kernel maps no new pages.
+/// A checkpoint::CopyOut. Copies each span into its own block: the sizes recur with every save, so
+/// the caching allocator reuses the blocks and the kernel maps no new pages.
 std::shared_ptr<const void> copy_out(std::vector<std::span<const std::byte>>& spans) {
   constexpr std::int64_t kGrain = std::int64_t{1} << 20;
   const memory::ScopedTag tag(memory::Tag::Optimizer);
@@ -174,7 +175,7 @@ bool Engine::save_settled() const {
 
 checkpoint::BackgroundSave::Outcome Engine::finish_save() {
   TESSERA_ASSERT(saving());
-  // The save has ended, also if finish() throws.
+  // The save has ended, even if finish() throws.
   const auto save = std::move(background_);
   const ShowsLife life(world_);
   return save->finish();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of which each rank has made some, on every rank.
+// Gives every rank numbers of which each rank has computed some.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,9 @@
 
 namespace tessera::engine {
 
-/// Sums over the ranks that read different samples, some numbers at a time: each value is one
-/// rank's, and the others have 0. `what`: for reports. Collective; as many values on every rank.
+/// Sums over the ranks that read different samples, some numbers at a time: one rank has each
+/// value, and the others have 0. `what`: for reports. Collective; all ranks must have the same
+/// number of values.
 void share_values(comm::World& world, std::vector<double>& values, const char* what);
 
 }  // namespace tessera::engine

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kIgnored = 2;    // steps until caches are full
 constexpr std::int64_t kMeasured = 12;  // the step whose arithmetic is counted
-constexpr double kWorthIt_s = 60;       // of what is left
+constexpr double kWorthIt_s = 60;       // minimum remaining time
 
 }  // namespace
 
@@ -26,7 +26,7 @@ std::string Speed::text(double step_s) const {
   return fmt::format("{:.3g} TFLOP/s (MFU {:.0f}%)", rate / 1e12, 100 * rate / peak);
 }
 
-/// The same on every rank.
+/// The result is the same on every rank.
 bool SpeedMeter::is_worth_it(Engine& engine) {
   comm::World& world = engine.world();
   const double left = static_cast<double>(engine.max_steps() - engine.step());
@@ -40,7 +40,7 @@ void SpeedMeter::before_step(Engine& engine) {
   if (steps_ + 1 != kMeasured) return;
   engine.pause_clock();
   measures_ = is_worth_it(engine);
-  // A profiler of this step has a log of its own: then nothing is measured, on any rank.
+  // If a profiler of this step has a log already, nothing is measured, on any rank.
   if (measures_ && ops::OpLog::current() == nullptr) log_ = std::make_unique<ops::OpLog>();
   engine.resume_clock();
 }
@@ -87,7 +87,7 @@ std::optional<Speed> read_speed(const std::filesystem::path& run_dir) {
     if (flops == nullptr || peak == nullptr) return std::nullopt;
     return Speed{flops->as_double(), peak->as_double()};
   } catch (const Error&) {
-    return std::nullopt;  // damaged: the other numbers of the run do not depend on it
+    return std::nullopt;  // the file is damaged: other numbers of the run do not depend on it
   }
 }
 

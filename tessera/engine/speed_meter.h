@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much arithmetic a training does in a second, and how much of what the machine can do that is.
+// Measures a training's arithmetic per second, and its fraction of the machine's peak.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,23 @@
 
 namespace tessera::engine {
 
-/// Of all ranks together.
+/// For all ranks together.
 struct Speed {
-  double flops = 0;  ///< of the matrix products of a step, what is computed again included
+  double flops = 0;  ///< of a step's matrix products, including recomputed ones
   double peak =
-      0;  ///< FLOP/s that products in the working dtype reach, measured on all ranks at once
-  /// "0.145 TFLOP/s (MFU 61%)" of a step that took so long.
+      /// FLOP/s of matrix products in the working dtype, measured on all ranks at the same time.
+      0;
+  /// Returns "0.145 TFLOP/s (MFU 61%)" for a step of this duration.
   [[nodiscard]] std::string text(double step_s) const;
 };
 
 /// Measures a training that will take more than a minute: the arithmetic of its twelfth step, and
-/// after it the machine, which takes about half a second. Shorter trainings are not measured. All
+/// then the machine, which takes about half a second. Shorter trainings are not measured. All
 /// methods are collective.
 class SpeedMeter {
  public:
   void before_step(Engine& engine);
-  /// Writes speed.json into `run_dir`, unless that is empty, on the rank that speaks. Error{Io}.
+  /// Writes speed.json into `run_dir`, unless it is empty, on the leader. Throws Error{Io}.
   void after_step(Engine& engine, const StepReport& report, const std::filesystem::path& run_dir);
   [[nodiscard]] const std::optional<Speed>& speed() const { return speed_; }
 
@@ -41,7 +42,7 @@ class SpeedMeter {
   std::optional<Speed> speed_;
 };
 
-/// What speed.json of a run folder says; nothing if it is not there.
+/// Returns the contents of speed.json in a run folder; nothing if it does not exist.
 std::optional<Speed> read_speed(const std::filesystem::path& run_dir);
 
 }  // namespace tessera::engine

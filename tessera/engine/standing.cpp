@@ -18,11 +18,11 @@ const char* mode_of(const planner::BestRule& rule) {
   return rule.higher ? "max" : "min";
 }
 
-/// Whether a state that was written by to_json() or state() is of this rule.
+/// True if a state written by to_json() or state() belongs to this rule.
 bool is_of(const json::Value& value, const planner::BestRule& rule) {
   if (!value.is_object()) return false;
   const json::Value *metric = value.find("metric"), *mode = value.find("mode");
-  // Once the loss alone decided, and nothing said so.
+  // Older states have no metric, because the loss alone decided then.
   if (metric == nullptr) return rule.metric == kLoss && !rule.higher;
   return metric->is_string() && metric->as_string() == rule.metric && mode != nullptr &&
          mode->is_string() && mode->as_string() == mode_of(rule);

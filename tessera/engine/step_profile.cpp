@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kSmallShare = 1e-3;
 
-/// One line of the page; texts that are too long lose their ends.
+/// One line of the page; texts that are too long are truncated.
 std::string line_of(std::string_view name,
                     std::string_view shape,
                     std::string_view calls,
@@ -44,7 +44,7 @@ std::string_view in_words(DType dtype) {
   return dtype == DType::BF16 ? "bf16" : "fp16";
 }
 
-/// Calls and milliseconds are those of one step.
+/// Calls and milliseconds are per step.
 class Page {
  public:
   explicit Page(const StepProfile& profile) : profile_(profile) {}
@@ -155,7 +155,7 @@ std::optional<StepProfile> profile_steps(Engine& engine, std::int64_t warmup, st
   for (std::int64_t step = 0; step < warmup; ++step) {
     if (engine.train_step().stop_requested) return std::nullopt;
   }
-  // The clock of a step begins at the end of the one before: measuring is not part of it.
+  // A step's clock starts at the end of the previous step, so measuring is excluded from it.
   engine.pause_clock();
   const ops::OpLog log;
   engine.resume_clock();

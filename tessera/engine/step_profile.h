@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a training step goes, operation by operation, and what the machine would allow:
-// a roofline. Source: Williams, Waterman and Patterson 2009.
+// The time of a training step, operation by operation, compared with what the machine allows: a
+// roofline. Source: Williams, Waterman and Patterson 2009.
 #pragma once
 
 #include <cstdint>
@@ -13,39 +13,40 @@
 
 namespace tessera::engine {
 
-/// What the machine gives at most: products in the working dtype, and bytes of memory, a second.
+/// The machine's peak rates: floating-point operations of products in the working dtype, and bytes
+/// of memory, per second.
 struct Roof {
   double flops = 0, bytes = 0;
-  /// Seconds that an operation needs at least.
+  /// The minimum time of an operation in seconds.
   [[nodiscard]] double seconds(double its_flops, double its_bytes) const;
-  /// Whether arithmetic, not memory, is what bounds it.
+  /// True if an operation is bound by arithmetic, not by memory.
   [[nodiscard]] bool bound_by_flops(double its_flops, double its_bytes) const;
 };
-/// Measured in about a second, with this rank's threads.
+/// Measures the rates in about a second, with this rank's threads.
 Roof measure_roof(DType working);
 
-/// Of the rank that measured, over all measured steps.
+/// The profile of the measuring rank, over all measured steps.
 struct StepProfile {
   std::int64_t steps = 0;
-  double seconds = 0;       ///< of these steps; operations, collectives and the rest are all of it
+  double seconds = 0;       ///< total of these steps: operations, collectives and the rest
   double collectives = 0;   ///< waits and copies between ranks
-  std::int64_t tokens = 0;  ///< of all ranks
-  std::vector<ops::OpRow> operations;  ///< the longest first
+  std::int64_t tokens = 0;  ///< tokens of all ranks
+  std::vector<ops::OpRow> operations;  ///< sorted by time, longest first
   Roof roof;
 
   [[nodiscard]] double in_operations() const;
-  /// Between operations: the executor, autograd, allocation, data.
+  /// Time between operations: executor, autograd, allocation, data.
   [[nodiscard]] double rest() const;
-  /// Of all operations, if each ran as fast as the machine allows.
+  /// Minimum time of all operations if each ran at the machine's peak rates.
   [[nodiscard]] double least_seconds() const;
 };
 
-/// Trains `warmup` steps, then `steps` with a log of this rank's operations; nothing where a signal
-/// stopped the ranks meanwhile (ControlPage::stop_requested). Collective.
+/// Trains `warmup` steps, then `steps` with a log of this rank's operations. Returns nothing if a
+/// signal stopped the ranks meanwhile (ControlPage::stop_requested). Collective.
 std::optional<StepProfile> profile_steps(Engine& engine, std::int64_t warmup, std::int64_t steps);
 
-/// A page of at most 120 columns. Operations under a thousandth of the step are one line, unless
-/// `all`.
+/// Formats a page of at most 120 columns. Operations that take less than a thousandth of the step
+/// share one line, unless `all`.
 std::string roofline_page(const StepProfile& profile, const planner::Plan& plan, bool all);
 
 }  // namespace tessera::engine

@@ -21,8 +21,8 @@
 namespace tessera::engine {
 namespace {
 
-/// The ranks over which the tokens of a global batch are spread, those that share a micro-batch
-/// side by side.
+/// The ranks over which the tokens of a global batch are distributed; ranks that share a
+/// micro-batch are adjacent.
 constexpr mesh::AxisSet kTokens = {mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp};
 
 /// A run whose loss scaler never gives up ends after this many consecutive overflows at the
@@ -37,8 +37,8 @@ std::string place_of(const parallel::GradientReduction::Culprit& culprit) {
                      culprit.micro);
 }
 
-/// Refuses stages that do not hold the whole model between them, all of it once: ranks that cut it
-/// in different places. Collective.
+/// Refuses stages that do not together hold the whole model exactly once, because ranks have
+/// different bounds. Collective.
 void check_stages(comm::World& world, parallel::ModelInstance& model) {
   std::int64_t blocks = 0, parameters = 0;
   for (int chunk = 0; chunk < model.layout().chunks; ++chunk) {
@@ -88,7 +88,7 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
   }
   weights_ = std::make_unique<parallel::WeightGather>(*model_, options_.gather);
   gradients_ = std::make_unique<parallel::GradientReduction>(world_, *model_, options_.reduction);
-  // A run that goes on after a step that is not finite learns from that step itself what was wrong.
+  // If a run continues after a non-finite step, that step itself must find the cause.
   gradients_->watch(scaler_.has_value() || options_.on_nonfinite == OnNonfinite::Skip);
   optimizer_ = std::make_unique<parallel::ShardedOptimizer>(world_,
                                                             *model_,
@@ -124,7 +124,7 @@ int TrainState::round_micros(int num_micros) const {
   return (num_micros + round - 1) / round * round;
 }
 
-/// What this rank does in a step of `num_micros` micro-batches.
+/// The actions of this rank in a step of `num_micros` micro-batches.
 const std::vector<parallel::Action>& TrainState::actions(int num_micros) {
   std::vector<parallel::Action>& known = actions_[num_micros];
   if (!known.empty()) return known;
@@ -228,7 +228,7 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
   result.reduce_s = now_s() - reduce_start;
 
   const bool finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
-  // A finite loss with a gradient that is not finite is what the loss scale of fp16 answers to.
+  // A finite loss with a non-finite gradient is handled by the fp16 loss scale.
   const bool scalable = scaler_ && std::isfinite(result.loss);
   if (!finite && !scalable && options_.on_nonfinite == OnNonfinite::Stop)
     refuse_nonfinite(result, input);
@@ -267,7 +267,7 @@ std::vector<double> TrainState::finish_gradients(double scale) {
   gradients_->finish();
   const double limit = options_.clip_value;
   if (limit <= 0) return gradients_->chunk_sums();
-  // What is infinite must be seen before it is clipped to the limit.
+  // An infinite value must be detected before it is clipped to the limit.
   std::vector<double> sums = gradients_->chunk_sums();
   if (!std::isfinite(optim::gradient_norm(sums))) return sums;
   gradients_->clamp(limit * scale);
@@ -284,7 +284,7 @@ std::string TrainState::first_nonfinite(const std::vector<double>& sums) const {
       suspect->block);
 }
 
-/// Moves the loss scale. Every rank saw the same sums, so all ranks move it alike.
+/// Adjusts the loss scale. Every rank has the same sums, so all ranks adjust it identically.
 void TrainState::follow_scale(StepResult& result) {
   const double scale = *result.loss_scale;
   hopeless_ = result.skipped && scaler_->at_smallest() ? hopeless_ + 1 : 0;
@@ -312,21 +312,21 @@ void TrainState::follow_scale(StepResult& result) {
 }
 
 double TrainState::clip(double norm) const {
-  // Clipping can be left off during the warm-up, as long as the learning rate itself bounds the
+  // Clipping can be disabled during the warm-up, as long as the learning rate itself bounds the
   // step.
   const std::int64_t updates = step_ - skipped_;
   if (options_.clip_after_warmup && updates <= options_.schedule->warmup_steps()) return 1.0;
   return optim::clip_coefficient(norm, options_.clip_norm);
 }
 
-/// The loss is the fp64 sum over micro-batches j = m * n + r in ascending order, on every rank;
-/// where ranks share the tokens of a micro-batch, over their parts in rank order.
+/// The loss is the fp64 sum over micro-batches j = m * n + r in ascending order, on every rank; if
+/// ranks share the tokens of a micro-batch, over their parts in rank order.
 void TrainState::reduce_losses(parallel::StepOutput out,
                                int num_micros,
                                const StepExtras& extras,
                                StepResult& result) {
   if (options_.stages.stages > 1) {
-    // A block's loss stands on one stage and is zero on the others, so that sum is exact.
+    // A block's loss is on one stage and zero on the others, so that this sum is exact.
     const comm::Group& column = world_.group({mesh::Axis::Pp});
     out.block_losses = world_.all_reduce(
         column, std::move(out.block_losses), comm::Op::Sum, TESSERA_HERE("losses of the stages"));
@@ -334,7 +334,7 @@ void TrainState::reduce_losses(parallel::StepOutput out,
   const std::vector<double> mine = out.losses(num_micros);
   const std::vector<double> to_max = extras.to_max ? extras.to_max() : std::vector<double>();
   const parallel::GradientReduction::Finding finding = gradients_->finding();
-  // One all-gather carries the losses, the caller's numbers and what the gradients' watch found.
+  // One all-gather carries the losses, the caller's numbers and the findings of the gradient check.
   std::vector<double> values = mine;
   values.insert(values.end(), to_max.begin(), to_max.end());
   values.insert(values.end(), finding.begin(), finding.end());
@@ -365,7 +365,7 @@ void TrainState::reduce_losses(parallel::StepOutput out,
   result.metrics = terms_->reduce(out, num_micros, result.loss, new_terms);
 }
 
-/// Runs the step once more and inspects every gradient as it is made.
+/// Runs the step once more and checks every gradient as it is computed.
 std::optional<parallel::GradientReduction::Culprit> TrainState::find_culprit(
     const parallel::StepInput& input) {
   gradients_->start_diagnosis();
@@ -434,7 +434,8 @@ void TrainState::load(const checkpoint::Checkpoint& checkpoint) {
   step_ = meta.step;
   if (const json::Value* skipped = meta.extra.find("skipped"))
     skipped_ = skipped->as_integer().value_or(0);
-  // A checkpoint of another precision has no scaler's state: then the scale starts as configured.
+  // A checkpoint of another precision has no loss scaler state; the scale then starts as
+  // configured.
   const json::Value* scaler = meta.extra.find("loss_scaler");
   if (scaler_ && scaler != nullptr) scaler_->restore(*scaler);
 }

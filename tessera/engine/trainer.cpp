@@ -14,7 +14,7 @@
 namespace tessera::engine {
 namespace {
 
-/// Whether the section differs from its defaults in when to save and what to keep.
+/// True if the section's settings of when to save and what to keep differ from its defaults.
 bool asks_for_checkpoints(const planner::CheckpointOptions& options) {
   const planner::CheckpointOptions defaults;
   return options.when().any() ||
@@ -75,7 +75,7 @@ StepReport Trainer::make_step() {
   try {
     return engine_.train_step();
   } catch (const Error& error) {
-    // All ranks diverge at once, so the checkpoint being written is one to resume from.
+    // All ranks diverge at once, so the checkpoint being written is fit for resuming.
     if (error.kind() == Error::Kind::Numeric && engine_.saving()) {
       try {
         engine_.finish_save();
@@ -92,7 +92,7 @@ bool Trainer::has_hook_for(Duty duty) const {
       hooks_.begin(), hooks_.end(), [duty](const auto& hook) { return hook->does(duty); });
 }
 
-/// Warns of evaluations and checkpoints that the configuration asks for and no hook makes.
+/// Warns of evaluations and checkpoints that the configuration requests and no hook makes.
 void Trainer::warn_of_unserved() {
   if (warned_ || !engine_.world().is_leader()) return;
   warned_ = true;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training loop: steps until the plan is done or a stop is requested, with hooks around them.
+// The training loop: runs steps until the plan is done or a stop is requested, and calls hooks
+// around them.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +20,17 @@
 
 namespace tessera::engine {
 
-/// The last of the four steps. Threads: the rank's own.
+/// The last of the four steps. Used only on the rank's own thread.
 class Trainer {
  public:
-  /// `console` may be null: then nothing is printed. An empty `run_dir`: no hook writes files.
-  /// Error{Io} if that folder does not exist.
+  /// `console` may be null: then nothing is printed. If `run_dir` is empty, no hook writes files.
+  /// Throws Error{Io} if that folder does not exist.
   explicit Trainer(Engine& engine, Console* console = nullptr, std::filesystem::path run_dir = {});
 
-  /// Before fit() or after it: Error{Bug} while hooks run.
+  /// Call before or after fit(); throws Error{Bug} while hooks run.
   void attach(std::unique_ptr<Hook> hook);
-  /// Trains to the plan's max_steps; warns once if the configuration asks for evaluations or
-  /// checkpoints and no hook makes them. Returns the exit code: 0, 9 (something asked for was not
+  /// Trains to the plan's max_steps; warns once if the configuration requests evaluations or
+  /// checkpoints and no hook makes them. Returns the exit code: 0, 9 (something requested was not
   /// done), 75 or 130 (stopped and saved), 143 (stopped, nothing saved).
   int fit();
 
@@ -45,8 +46,8 @@ class Trainer {
   void tell_sample(std::string_view text) { each(&Hook::after_sample, text); }
   /// Ends the loop after this step. Call it on all ranks.
   void stop() { stop_ = true; }
-  /// The same for a training whose evaluations show no gain: a success, whose reason is told at the
-  /// end.
+  /// Ends a training whose evaluations show no gain; this is a success, and the reason is printed
+  /// at the end.
   void stop_early(std::string reason) {
     stop_ = true;
     early_stop_ = std::move(reason);
@@ -56,8 +57,8 @@ class Trainer {
   /// Records that something requested could not be done although training continues: the exit code
   /// becomes 9, and the reason is reported at the end.
   void note_incomplete(std::string reason) { incomplete_.push_back(std::move(reason)); }
-  /// Runs `write`. An Error{Io} becomes a warning and a note_incomplete(), because training is
-  /// worth more than a file. Returns whether it was written.
+  /// Runs `write`. Converts an Error{Io} to a warning and a note_incomplete(), because the training
+  /// is worth more than a file. Returns whether it was written.
   bool try_to_write(const std::function<void()>& write);
   [[nodiscard]] const std::vector<std::string>& incomplete() const { return incomplete_; }
   /// Records that a checkpoint of this step is on disk.
@@ -67,7 +68,7 @@ class Trainer {
   [[nodiscard]] int stop_signal() const { return stop_signal_; }
 
  private:
-  /// Counts a call of hooks that is running, also when a hook throws.
+  /// Counts a running call of hooks; exception-safe.
   class Calling {
    public:
     explicit Calling(int& count) : count_(count) { ++count_; }

@@ -26,9 +26,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A loss scale of 2^40 needs as many steps to come down; no scale begins higher.
+/// A loss scale of 2^40 needs that many steps to decrease; no scale starts higher.
 constexpr std::int64_t kMostSkips = 64;
-/// Of all tensors' norm: a tensor below it is measured as if it had so much.
+/// Fraction of the norm of all tensors; tensors with a smaller norm are measured as if they had
+/// this norm.
 constexpr double kFloor = 1e-3;
 constexpr const char* kLosses = "losses";
 constexpr double kNoNumber = std::numeric_limits<double>::infinity();
@@ -40,13 +41,13 @@ fs::path training_of(const fs::path& folder) {
   return folder / "training";
 }
 
-/// Nothing of a rank is under way when it leaves.
+/// Waits until no transfer of the rank is under way before it leaves.
 void part(comm::World& world, Engine& engine) {
   engine.finish();
   world.transport().barrier(world.everyone(), TESSERA_HERE("end of a verified run"))->wait();
 }
 
-/// All ranks alike; nothing is kept.
+/// Called by all ranks; nothing is kept.
 int stopped(comm::World& world, Engine& engine, const StepReport& report) {
   part(world, engine);
   return launch::unsaved_exit_code(report.stop_signal);
@@ -62,7 +63,7 @@ double norm(const std::vector<float>& values) {
 /// The tensors of one kind in a checkpoint, by the names of their parameters.
 class Tensors {
  public:
-  /// Those whose names begin with `prefix`; an empty one: the parameters.
+  /// Selects names that begin with `prefix`; an empty prefix selects the parameters.
   Tensors(const fs::path& checkpoint, const std::string& prefix) : opened_(checkpoint) {
     for (const checkpoint::Checkpoint::Tensor& tensor : opened_.tensors()) {
       const bool state = tensor.name.starts_with("optimizer.");
@@ -81,7 +82,7 @@ class Tensors {
   [[nodiscard]] std::vector<float> values(const std::string& name) const {
     return opened_.values(*by_name_.at(name));
   }
-  /// Of all of them together.
+  /// The norm of all tensors together.
   [[nodiscard]] double whole_norm() const {
     double sum = 0;
     for (const auto& [name, tensor] : by_name_) {
@@ -104,7 +105,7 @@ Deviation difference(const std::vector<float>& reference,
           std::memcmp(reference.data(), other.data(), reference.size() * sizeof(float)) == 0};
 }
 
-/// Tensors of one kind in both traces, one after the other.
+/// Iterates over the tensors of one kind that both traces have.
 template <class Receive>
 void compare_tensors(const fs::path& reference,
                      const fs::path& other,
@@ -155,7 +156,7 @@ int keep_first_gradient(comm::World& world,
                         const std::shared_ptr<const data::Datasets>& data,
                         const fs::path& folder) {
   const std::unique_ptr<Engine> engine = initialize(gradient_plan, world, data);
-  // A gradient that overflows fp16 is none: the scale comes down, and the next samples follow.
+  // An fp16 gradient that overflows is unusable: the scale decreases, and the next samples follow.
   StepReport report;
   do {
     report = engine->train_step();
@@ -220,7 +221,7 @@ LayoutTrace trace_layout(const planner::Plan& plan,
   const auto training = [&](comm::World& world) {
     return train_traced(world, plan, data, steps, folder);
   };
-  const launch::Messages words;  // nothing of it is resumed
+  const launch::Messages words;  // nothing of it can be resumed
   out.code = run_ranks(gradient_plan, report, gradient, words);
   if (out.code == kExitOk) out.code = run_ranks(plan, report, training, words);
   return out.code == kExitOk ? read_trace(folder) : out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same training in two layouts, measured against each other: first gradient, losses, weights.
+// Runs the same training in two layouts and compares first gradient, losses and weights.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,19 @@
 
 namespace tessera::engine {
 
-/// What one layout made of the first steps.
+/// The results of the first steps in one layout.
 struct LayoutTrace {
-  int code = 0;                ///< of the ranks; with another than 0 the rest is empty
+  int code = 0;                ///< exit code of the ranks; if it is not 0, the rest is empty
   std::vector<double> losses;  ///< of each step
-  /// Checkpoints: of the first gradient (planner::keeping_gradient), and after the last step.
+  /// Checkpoints of the first gradient (planner::keeping_gradient) and of the weights after the
+  /// last step.
   std::filesystem::path gradient, weights;
 };
 
-/// Trains `steps` steps of `plan` from its first weights, after the one of `gradient_plan` that
-/// keeps the gradient; both on ranks of their own, which leave what they made under `folder`.
-/// `report` is told why a rank failed. The caller must not have run an ATen operation.
+/// Runs the first step of `gradient_plan`, which keeps the gradient, and then `steps` steps of
+/// `plan` from its initial weights, each on its own ranks, which write their results under
+/// `folder`. `report` receives the reason if a rank fails. The caller must not have run an ATen
+/// operation.
 LayoutTrace trace_layout(const planner::Plan& plan,
                          const planner::Plan& gradient_plan,
                          const std::shared_ptr<const data::Datasets>& data,
@@ -32,7 +34,8 @@ LayoutTrace trace_layout(const planner::Plan& plan,
                          const std::filesystem::path& folder,
                          const Report& report);
 
-/// The body of one rank of the two runs; all ranks call it. The exit code: 0, or as after a signal.
+/// The function that one rank runs in each of the two runs; all ranks call it. Returns the exit
+/// code: 0, or the code of a signal.
 int keep_first_gradient(comm::World& world,
                         const planner::Plan& gradient_plan,
                         const std::shared_ptr<const data::Datasets>& data,
@@ -42,16 +45,16 @@ int train_traced(comm::World& world,
                  const std::shared_ptr<const data::Datasets>& data,
                  std::int64_t steps,
                  const std::filesystem::path& folder);
-/// What these left under `folder`.
+/// Reads the results that these wrote under `folder`.
 LayoutTrace read_trace(const std::filesystem::path& folder);
 
-/// ||other - reference|| / max(||reference||, floor); infinite where a value is no number.
+/// ||other - reference|| / max(||reference||, floor); infinite if a value is NaN.
 double deviation_of(const std::vector<float>& reference,
                     const std::vector<float>& other,
                     double floor);
 
-/// deviation_of() with a thousandth of the norm of all tensors as the floor: what is zero in
-/// theory, as the gradient of a key's bias, is noise.
+/// deviation_of() with one thousandth of the norm of all tensors as the floor, because a gradient
+/// that is zero in theory, such as that of a key's bias, is noise.
 struct Deviation {
   double relative = 0.0;
   bool same_bits = true;
@@ -61,11 +64,12 @@ struct TensorDeviation {
   Deviation gradient, weights;
 };
 struct Deviations {
-  std::vector<double> losses;            ///< |other - reference| / |reference|, of each step
-  bool same_losses = true;               ///< to the bit
-  std::vector<TensorDeviation> tensors;  ///< of each trained or frozen parameter, in byte order
+  std::vector<double> losses;  ///< |other - reference| / |reference| of each step
+  bool same_losses = true;     ///< bit by bit
+  /// One entry per trained or frozen parameter, sorted by name (bytes).
+  std::vector<TensorDeviation> tensors;
 };
-/// Error{Format} if the two do not hold the same tensors.
+/// Throws Error{Format} if the two do not contain the same tensors.
 Deviations compare_traces(const LayoutTrace& reference, const LayoutTrace& other);
 
 }  // namespace tessera::engine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The adapter of a run, a checkpoint or a folder of PEFT's, as PEFT writes one.
+// Exports the adapter of a run, a checkpoint or a PEFT folder in PEFT's format.
 #pragma once
 
 #include <filesystem>
@@ -14,13 +14,13 @@ namespace tessera::interop {
 
 struct AdapterExport {
   models::Adapter adapter;
-  std::string base;    ///< as it is named; empty: the checkpoint holds it
+  std::string base;    ///< name of the base; empty: the checkpoint contains it
   json::Value config;  ///< adapter_config.json
   std::vector<checkpoint::StreamedTensor> tensors;
 };
 
-/// No values are read before they are asked for. Error{Config} where no adapter is there; errors as
-/// planner::open_model_source.
+/// Reads no values until they are requested. Throws Error{Config} if there is no adapter; other
+/// errors as planner::open_model_source.
 AdapterExport open_adapter_export(const std::filesystem::path& source);
 
 }  // namespace tessera::interop

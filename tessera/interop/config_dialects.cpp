@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything is taken to this house's words first, which are DeepSpeed's and a few more, and from
-// there to the other's. Source: Colossal-AI's CONFIG, DeepSpeed's configuration reference.
+// Everything is first converted to tessera's names (DeepSpeed's and some more), and from there to
+// the target's. Source: Colossal-AI's CONFIG, DeepSpeed's configuration reference.
 #include "tessera/interop/config_dialects.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace tessera::interop {
 namespace {
 
-// One value, another name.
+// The same value under another name.
 struct Rename {
   std::string_view colossal, ours;
 };
@@ -40,13 +40,13 @@ constexpr std::array<Rename, 14> kRenames = {{
     {"SEED", "trainer.seed"},
     {"zero.model_config.gradient_predivide_factor", "gradient_predivide_factor"},
 }};
-// Of their scalers: what DeepSpeed's calls so.
+// Arguments of Colossal-AI's scalers, with DeepSpeed's names.
 constexpr std::array<Rename, 3> kScaler = {{
     {"growth_interval", "fp16.loss_scale_window"},
     {"hysteresis", "fp16.hysteresis"},
     {"min_scale", "fp16.min_loss_scale"},
 }};
-// Of Colossal-AI's scaler, which is `fp16.scaler` "megatron" under the same names.
+// Arguments of Colossal-AI's scaler, which is `fp16.scaler` "megatron" with the same names.
 constexpr std::array<std::string_view, 7> kScalerWords = {"initial_scale",
                                                           "growth_interval",
                                                           "growth_factor",
@@ -54,9 +54,9 @@ constexpr std::array<std::string_view, 7> kScalerWords = {"initial_scale",
                                                           "hysteresis",
                                                           "min_scale",
                                                           "max_scale"};
-// Arguments that stand beside the optimizer's type in their files.
+// Arguments that Colossal-AI's files place next to the optimizer's type.
 constexpr std::array<std::string_view, 4> kOptimizerWords = {"lr", "betas", "eps", "weight_decay"};
-// Keys that nobody else has. `gradient_accumulation` alone is a common slip in DeepSpeed files.
+// Keys only of Colossal-AI. `gradient_accumulation` alone is a common mistake in DeepSpeed files.
 constexpr std::array<std::string_view, 15> kColossalOnly = {"clip_grad_norm",
                                                             "NUM_EPOCHS",
                                                             "SEQ_LEN",
@@ -74,12 +74,12 @@ constexpr std::array<std::string_view, 15> kColossalOnly = {"clip_grad_norm",
                                                             "WARMUP_EPOCHS"};
 constexpr std::array<std::string_view, 5> kDeepSpeedSchedules = {
     "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest"};
-constexpr double kLargestWhole = 0x1p62;  // what an integer of JSON has room for
+constexpr double kLargestWhole = 0x1p62;  // the range of a JSON integer
 constexpr double kBytesPerMb = 1024.0 * 1024.0;
-constexpr double kBytesPerElement = 2.0;  // gradients of ZeRO's 16-bit weights
+constexpr double kBytesPerElement = 2.0;  // for gradients of ZeRO's 16-bit weights
 
-// A configuration from which values are taken one by one; what is left has no counterpart. null
-// counts as not given.
+// A configuration from which values are taken one by one; the remaining ones have no counterpart.
+// null counts as absent.
 class UnreadKeys {
  public:
   explicit UnreadKeys(json::Value source) : source_(std::move(source)) {}
@@ -102,7 +102,7 @@ class UnreadKeys {
     return value && value->is_string() ? value->as_string() : "";
   }
   [[nodiscard]] const json::Value& rest() const { return source_; }
-  /// Undoes a take of a path of two keys.
+  /// Reverses the take of a path of two keys.
   void put_back(std::string_view path, json::Value value) {
     const std::size_t dot = path.find('.');
     json::Value& section = source_[path.substr(0, dot)];
@@ -111,7 +111,7 @@ class UnreadKeys {
   }
 
  private:
-  // An object that this empties goes with its last member.
+  // An object that becomes empty is removed with its last member.
   static std::optional<json::Value> take_from(json::Value& object, std::string_view path) {
     const std::size_t dot = path.find('.');
     const std::string_view key = path.substr(0, dot);
@@ -155,7 +155,7 @@ void note_leaves(const json::Value& value,
   notes.push_back(fmt::format("{} = {} has no counterpart in {}", path, value.dump(), where));
 }
 
-// What stands at `path`, or in the place of an object on the way there; nullptr: nothing.
+// The value at `path`, or one in place of an enclosing object; nullptr if there is neither.
 const json::Value* standing_at(const json::Value& source, std::string_view path) {
   const json::Value* at = &source;
   for (const std::string& step : text::split(path, '.')) {
@@ -172,7 +172,7 @@ bool is_megatrons(const json::Value& ours) {
   return scaler != nullptr && scaler->is_string() && scaler->as_string() == "megatron";
 }
 
-// ---- Colossal-AI -> ours ----
+// ---- Colossal-AI to tessera ----
 
 void batch_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::string>& notes) {
   const auto batch = from.take_number("BATCH_SIZE");
@@ -181,7 +181,7 @@ void batch_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::st
   if (pieces || passes)
     put(out, "gradient_accumulation_steps", whole(pieces.value_or(1) * passes.value_or(1)));
   if (!batch) return;
-  // BATCH_SIZE is what one data-parallel rank loads at a time; a pipeline cuts it into
+  // BATCH_SIZE is what one data-parallel rank loads at a time; a pipeline divides it into
   // micro-batches.
   const double micro = *batch / pieces.value_or(1);
   if (micro == std::floor(micro)) return put(out, "train_micro_batch_size_per_gpu", whole(micro));
@@ -189,11 +189,11 @@ void batch_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::st
       "BATCH_SIZE = {} is no multiple of NUM_MICRO_BATCHES = {}", *batch, pieces.value_or(1)));
 }
 
-// The arguments of the loss scaler at `section`; its rule is one of ours unless another is named.
+// Reads the arguments of the loss scaler at `section`; its rule is Megatron's by default.
 void scaler_from_colossal(UnreadKeys& from, const std::string& section, bool on, json::Value& out) {
   put(out, "fp16.enabled", json::Value::boolean(on));
   put(out, "fp16.scaler", from.take(json::join_path(section, "scaler")).value_or(word("megatron")));
-  // PyTorch's name of the start, which AMP_TYPE.TORCH takes.
+  // PyTorch's name for the initial scale, which AMP_TYPE.TORCH uses.
   if (auto value = from.take(json::join_path(section, "init_scale")))
     put(out, "fp16.initial_scale", std::move(*value));
   for (const std::string_view key : kScalerWords) {
@@ -206,7 +206,7 @@ void fp16_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::str
   const auto block = from.rest().find("fp16");
   if (block == nullptr || !block->is_object()) return;
   const std::string mode = from.take_word("fp16.mode");
-  if (mode.empty()) return;  // None is off, and without a mode the words are ours
+  if (mode.empty()) return;  // None disables it, and without a mode the keys are tessera's
   const auto enabled = from.take("fp16.enabled");
   const bool on = !enabled || !enabled->is_bool() || enabled->as_bool();
   scaler_from_colossal(from, "fp16", on, out);
@@ -237,7 +237,7 @@ void zero_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::str
   }
 }
 
-// Puts it where nothing else stands; of two that differ the second is named.
+// Sets the value if the key is absent; if two values differ, notes the second.
 void put_once(json::Value& out,
               const std::string& path,
               const json::Value& value,
@@ -295,7 +295,7 @@ bool is_known(const std::string& path) {
          std::find(own.begin(), own.end(), path) != own.end();
 }
 
-// Words of tessera and DeepSpeed, which `train` reads beside Colossal-AI's; others are named.
+// Keeps keys of tessera and DeepSpeed, which `train` reads along with Colossal-AI's; notes others.
 void keep_known(const json::Value& object,
                 const std::string& path,
                 json::Value& out,
@@ -343,7 +343,7 @@ Converted from_colossal(const json::Value& source) {
   return out;
 }
 
-// ---- ours -> Colossal-AI ----
+// ---- tessera to Colossal-AI ----
 
 std::int64_t pipeline_size(const json::Value& source) {
   const json::Value* parallel = source.find("parallel");
@@ -418,14 +418,14 @@ Converted to_colossal(const json::Value& ours) {
     put(out.value, "NUM_CHUNKS", std::move(*chunks));
   if (auto parallel = from.take("parallel")) put(out.value, "parallel", std::move(*parallel));
   for (const Rename& rename : kRenames) {
-    // Of two names that stand for one key the first is written.
+    // If two names correspond to one key, the first is written.
     if (auto value = from.take(rename.ours)) put(out.value, rename.colossal, std::move(*value));
   }
   note_leaves(from.rest(), "", "Colossal-AI's CONFIG", out.notes);
   return out;
 }
 
-// ---- DeepSpeed's and ours ----
+// ---- DeepSpeed and tessera ----
 
 Converted from_deepspeed(const json::Value& source) {
   Converted out;
@@ -445,7 +445,7 @@ Converted from_deepspeed(const json::Value& source) {
   return out;
 }
 
-// Keys of DeepSpeed stay, the others are named.
+// Keeps DeepSpeed's keys and notes the others.
 json::Value keep_deepspeed(const json::Value& object,
                            const std::string& path,
                            std::vector<std::string>& notes) {
@@ -465,7 +465,7 @@ json::Value keep_deepspeed(const json::Value& object,
   return out;
 }
 
-// Megatron's scaler in the words of DeepSpeed's, as far as it has them.
+// Expresses Megatron's scaler with DeepSpeed's keys, as far as possible.
 json::Value with_deepspeeds_scaler(const json::Value& ours, std::vector<std::string>& notes) {
   if (!is_megatrons(ours)) return ours;
   notes.emplace_back(
@@ -485,7 +485,7 @@ json::Value with_deepspeeds_scaler(const json::Value& ours, std::vector<std::str
                                   text::number(*scale),
                                   text::number(power)));
   }
-  // These are what DeepSpeed's scale moves by.
+  // The fixed factors of DeepSpeed's scale.
   for (const auto& [key, fixed] :
        {std::pair("fp16.growth_factor", 2.0), std::pair("fp16.backoff_factor", 0.5)}) {
     UnreadKeys probe(from.rest());
@@ -507,7 +507,8 @@ Converted to_deepspeed(const json::Value& ours) {
   if (stages > 1) {
     if (!from.take("parallel.pipeline.size")) from.take("parallel.pipeline");
     put(moved, "pipeline.stages", json::Value::integer(stages));
-    // Their partitions have our names; they have none by predicted work, and none by bounds.
+    // Colossal-AI's partitions have the same names; it has none by predicted work, and none by
+    // bounds.
     const std::string partition = UnreadKeys(from.rest()).take_word("parallel.pipeline.partition");
     if (!partition.empty() && partition != "balanced")
       put(moved, "pipeline.partition", *from.take("parallel.pipeline.partition"));
@@ -571,9 +572,9 @@ Converted convert_config(const json::Value& source, Dialect to) {
 
 Converted convert_config(const json::Value& source, Dialect from, Dialect to) {
   if (from == to) return {source, {}};
-  // Colossal-AI's words are compared with what is written, not with what is built here.
+  // Colossal-AI's keys are compared with what is written, not with what is supported here.
   const bool direct = to == Dialect::ColossalAi || from == Dialect::Tessera;
-  // Short forms that both have stay short.
+  // Short forms that both have are kept.
   const bool short_forms = to == Dialect::ColossalAi && from == Dialect::Tessera;
   config::Problems problems;
   Converted ours =

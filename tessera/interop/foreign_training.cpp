@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Reads pieces of our tensors out of others'.
+/// Reads pieces of tessera's tensors from another program's tensors.
 class Renamed final : public checkpoint::Source {
  public:
   void add(std::string name, std::shared_ptr<const ParamInfo> info, models::WeightSource from) {
@@ -36,7 +36,7 @@ class Renamed final : public checkpoint::Source {
     const Entry& entry = entries_.at(name);
     const Shape& shape = entry.info->shape;
     const auto width = static_cast<std::int64_t>(size_of(to));
-    // Of a range of whole rows this is one run; of a box, one for each of its rows.
+    // A range of whole rows is one run; a box has one run per row.
     checkpoint::SharedRuns runs({mesh::whole(shape), 0, entry.info->numel()}, want);
     std::vector<float> piece;
     while (const auto run = runs.next()) {
@@ -71,7 +71,8 @@ json::Value comparable(const json::Value& config) {
   return out;
 }
 
-/// Optimizers that keep the same moments of the same gradients; others go by their own name.
+/// Optimizers that keep the same moments of the same gradients have one name; others keep their
+/// own.
 std::string kind_of(const std::string& type) {
   static constexpr std::array<std::string_view, 10> kAdam = {"adam",
                                                              "adamw",
@@ -99,7 +100,7 @@ void require_state(bool has_state, const fs::path& path, const std::string& what
       "start a new training from its weights: model.from");
 }
 
-/// Moments of one rule are none of another's, though they may have its names.
+/// Moments of one rule are useless for another, even if they have the same names.
 void check_optimizer(const Foreign& foreign, const planner::Plan& plan, const fs::path& path) {
   const std::string& wanted = plan.config.optimizer.type;
   const char* const fix =
@@ -139,7 +140,7 @@ void check_optimizer(const Foreign& foreign, const planner::Plan& plan, const fs
   }
 }
 
-/// Parameters of which the optimizer kept nothing while it kept it of others.
+/// Reports parameters without optimizer state if others have it.
 void require_all_trained(const Foreign& foreign, const models::WeightMap& map) {
   std::set<std::string> trained;
   for (const auto& [state, tensors] : foreign.state) {

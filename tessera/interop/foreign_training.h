@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training that another program saved, as a checkpoint of ours: any layout loads any part of it.
+// Presents a training that another program saved as a tessera checkpoint, of which any layout loads
+// any part.
 #pragma once
 
 #include <filesystem>
@@ -11,21 +12,21 @@
 
 namespace tessera::interop {
 
-/// The tensors under our names and in our layouts, read when they are asked for; step, position,
-/// skipped steps and the loss scaler's state. meta().extra.imported says what it was, meta().config
-/// has what its program's configuration says of optimizer, schedule and clipping. Where it does not
-/// say how many samples it saw, each step took `global_batch`. Error{Format} lists the names that
-/// do not fit the model.
+/// The tensors have tessera's names and layouts and are read on demand; also converted are step,
+/// position, skipped steps and the loss scaler's state. meta().extra.imported describes the origin;
+/// meta().config has the optimizer, schedule and clipping of the program's configuration. If the
+/// checkpoint does not contain the number of samples, each step counts as `global_batch`. Throws
+/// Error{Format} that lists the names that do not fit the model.
 checkpoint::Checkpoint as_checkpoint(const Foreign& foreign,
                                      const models::Family& family,
                                      const models::Resolved& model,
                                      std::int64_t sequence_length,
                                      std::int64_t global_batch);
 
-/// What stands at `path`: a checkpoint of ours, or another program's for the plan's model and
-/// optimizer. Error{Config} where its moments are another rule's or lack one that the optimizer
-/// keeps, and where checkpoint.load_universal asks for a universal checkpoint that is not there;
-/// Error{Format} where it has no optimizer's state at all and the optimizer keeps some.
+/// Opens the checkpoint at `path`: tessera's, or another program's for the plan's model and
+/// optimizer. Throws Error{Config} if its moments belong to another rule or lack one that the
+/// optimizer keeps, and if checkpoint.load_universal requires a universal checkpoint that does not
+/// exist; throws Error{Format} if it has no optimizer state but the optimizer keeps some.
 checkpoint::Checkpoint open_training(const std::filesystem::path& path, const planner::Plan& plan);
 
 }  // namespace tessera::interop

@@ -46,7 +46,7 @@ std::string raw(const std::string& text) {
   return raw(static_cast<std::uint64_t>(text.size())) + text;
 }
 
-/// Keys and values as the file has them.
+/// Keys and values in the file's format.
 class Keys {
  public:
   void add(const std::string& key, const std::string& text) {
@@ -97,7 +97,7 @@ class Keys {
   throw Error(Error::Kind::Unsupported, what + ", which GGUF has no word for", kOtherFix);
 }
 
-/// The number that llama.cpp gives a file of mostly this type.
+/// llama.cpp's number for a file that mostly has this type.
 std::int64_t file_type(GgmlType type) {
   if (type == GgmlType::F16) return 1;
   if (type == GgmlType::Q8_0) return 7;
@@ -158,7 +158,7 @@ class Planner {
   }
 
  private:
-  /// Every key of the family, whatever version wrote the file and whatever it left out.
+  /// Completes config.json with every key of the family, independent of the version that wrote it.
   static json::Value complete(const json::Value& config) {
     const models::ModelOptions options = models::options_from_hf(config);
     return models::families().get(options.family()).to_hf(*options);
@@ -190,7 +190,7 @@ class Planner {
   [[nodiscard]] std::string known_as(const std::string& name) const {
     return map_->known_as != nullptr ? map_->known_as(name) : name;
   }
-  /// The file's name, whether or not the weights' names have the prefix of the whole model.
+  /// The tensor's name in the file, whether or not its name has the prefix of the whole model.
   [[nodiscard]] std::string name_of(const StreamedTensor& tensor) const {
     const std::string& first = names_->modules.front().second;
     const std::string known = known_as(tensor.name);
@@ -249,8 +249,8 @@ class Planner {
     if (type == GgmlType::Q8_0) keys_.count("general.quantization_version", 2);
   }
 
-  /// The architecture computes this whatever config.json says: another spelling of the same is
-  /// fine.
+  /// The architecture always computes this, so config.json must agree; another notation of the same
+  /// value is allowed.
   void require_implied(const std::string& name, const json::Value& value) const {
     json::Value changed = config_;
     changed[name] = value;
@@ -289,19 +289,19 @@ class Planner {
     }
   }
 
-  /// Whether config.json says the base of the frequencies under the family's own key.
+  /// True if config.json has the base of the frequencies under the family's own key.
   [[nodiscard]] bool has_base() const {
     return std::ranges::any_of(names_->keys, [this](const auto& entry) {
       return entry.gguf == "rope.freq_base" && number_at(config_, entry.config.c_str());
     });
   }
 
-  /// The part of a config.json that says the scaling, under either generation's name.
+  /// The rotary scaling part of a config.json, under either generation's name.
   [[nodiscard]] const json::Value* scaling() const {
     for (const char* name : {"rope_parameters", "rope_scaling"}) {
       const json::Value* found = config_.find(name);
       if (found == nullptr || !found->is_object()) continue;
-      // Where layers with a window have positions of their own, a scaling is of the others.
+      // If windowed layers have their own positions, a scaling applies to the others.
       const json::Value* full = found->find(models::kFullAttention);
       return full != nullptr && full->is_object() ? full : found;
     }
@@ -411,7 +411,7 @@ class Planner {
               "write another type: --dtype bf16 or fp32");
 }
 
-/// Floats as the type of the tensor.
+/// Encodes floats in the tensor's type.
 void encode(const GgufPlan::Tensor& tensor, const std::vector<float>& in, std::string& out) {
   const auto count = static_cast<std::int64_t>(in.size());
   const GgmlBlock block = ggml_block(tensor.type);

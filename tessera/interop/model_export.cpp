@@ -52,7 +52,8 @@ bool is_infinite(DType dtype, const std::byte* element) {
   return std::isinf(value);
 }
 
-/// Converts; finite numbers that become infinite are counted under the tensor's name.
+/// Converts to a narrower dtype; counts finite numbers that become infinite under the tensor's
+/// name.
 void narrow(const std::string& name,
             DType from,
             const std::byte* in,
@@ -79,8 +80,8 @@ void narrow(const std::string& name,
 using Read = std::function<void(std::int64_t, std::int64_t, std::byte*)>;
 using SharedOverflows = std::shared_ptr<Overflows>;
 
-/// A parameter as the source of a part of a tensor of theirs. If the tensor does not have the
-/// parameter's order, the whole parameter is held, as fp32, while the tensor is read.
+/// Reads a parameter as the source of a part of an exported tensor. If the tensor does not have the
+/// parameter's order, the whole parameter is held in fp32 while the tensor is read.
 models::ReadFloats parameter_reader(const models::WeightSource& weights,
                                     const models::TheirTensor::Part& part,
                                     const std::shared_ptr<std::vector<float>>& whole) {
@@ -98,7 +99,7 @@ models::ReadFloats parameter_reader(const models::WeightSource& weights,
   };
 }
 
-/// A tensor of theirs, read from parameters of ours.
+/// Reads an exported tensor from tessera's parameters.
 Read read_tensor(const models::WeightSource& weights,
                  const models::TheirTensor& theirs,
                  DType dtype,
@@ -130,7 +131,8 @@ Read read_tensor(const models::WeightSource& weights,
   };
 }
 
-/// Ids of the source's tokenizer; all of the vocabulary where it says nothing of one.
+/// Number of ids of the source's tokenizer; the whole vocabulary if the source does not describe
+/// one.
 std::int64_t tokenizer_size(const planner::ModelSource& source) {
   if (source.says_tokenizer && !source.hugging_face)
     return planner::source_tokenizer(source)->size();
@@ -156,7 +158,7 @@ const models::Family& family_of(const planner::ModelSource& source) {
   return models::families().get(source.model.family());
 }
 
-/// Tensors of ours under their names, as `dtype`.
+/// tessera's tensors under Hugging Face's names, as `dtype`.
 std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
                                     const planner::ModelSource& source,
                                     const Parameters& parameters,
@@ -172,7 +174,7 @@ std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
 }
 
 constexpr std::array<const char*, 3> kTokenIds = {"bos_token_id", "eos_token_id", "pad_token_id"};
-/// What lies beside weights in a folder of Hugging Face's. It goes along as it is, byte by byte.
+/// The files that accompany weights in a Hugging Face folder; they are copied unchanged.
 constexpr std::array<const char*, 13> kBesideWeights = {"generation_config.json",
                                                         "tokenizer.json",
                                                         "tokenizer_config.json",
@@ -187,7 +189,7 @@ constexpr std::array<const char*, 13> kBesideWeights = {"generation_config.json"
                                                         "special_tokens_map.json",
                                                         "added_tokens.json"};
 
-/// What a folder's config.json says of its tokenizer, for which a checkpoint of ours has no word.
+/// The token ids in a folder's config.json, which tessera's checkpoints otherwise do not store.
 json::Value said_of_tokens(const fs::path& folder) {
   json::Value ids = json::Value::object();
   const fs::path path = folder / "config.json";
@@ -200,7 +202,7 @@ json::Value said_of_tokens(const fs::path& folder) {
   return ids;
 }
 
-/// The same on its way out: over what is written without it.
+/// Writes these ids to an exported config.json.
 void say_again(json::Value& config, const fs::path& checkpoint) {
   const checkpoint::Checkpoint opened(checkpoint);
   const json::Value* ids = at_path(opened.meta().extra, "hugging_face.token_ids");
@@ -224,7 +226,7 @@ ModelExport of_checkpoint(const planner::ModelSource& source,
       nn::parameters_of(resolved.model),
       dtype,
       out.overflows);
-  // A converted checkpoint keeps the files that it came with: none is made up beside them.
+  // A converted checkpoint keeps the files with which it came; no others are generated.
   out.files = files_beside(source.folder);
   const bool brought = !out.files.empty();
   if (source.says_tokenizer) {
@@ -246,8 +248,8 @@ ModelExport of_checkpoint(const planner::ModelSource& source,
   return out;
 }
 
-/// The states of which a checkpoint has one value for each weight, and of which parameters it has
-/// them: frozen ones have none, and rules keep other states of other parameters.
+/// The elementwise states of a checkpoint and the parameters that have them: frozen parameters have
+/// none, and rules keep different states for different parameters.
 std::map<std::string, Parameters> states_of(const checkpoint::Checkpoint& opened,
                                             const Parameters& parameters) {
   constexpr std::string_view kPrefix = "optimizer.";
@@ -280,7 +282,7 @@ models::WeightSource state_source(const std::shared_ptr<const checkpoint::Checkp
   };
 }
 
-/// The rate of the next update, where the configuration alone says it.
+/// The learning rate of the next update, if it follows from the configuration alone.
 std::optional<double> next_rate(const json::Value& config, std::int64_t updates) {
   const auto base = number_at(config, "optimizer.params.lr");
   if (!base) return std::nullopt;
@@ -298,7 +300,7 @@ std::optional<double> next_rate(const json::Value& config, std::int64_t updates)
     if (schedule == nullptr || !problems.empty()) return std::nullopt;
     return schedule->lr(updates + 1);
   } catch (const Error&) {
-    return std::nullopt;  // a schedule that needs to know more of the run
+    return std::nullopt;  // a schedule that needs more information about the run
   }
 }
 
@@ -336,7 +338,7 @@ interop::Foreign training_of_checkpoint(const planner::ModelSource& source) {
   return out;
 }
 
-/// The tensor as `wanted`, if it is one of floats.
+/// Converts a float tensor to `wanted`.
 checkpoint::StreamedTensor as_dtype(const checkpoint::StreamedTensor& tensor,
                                     std::optional<DType> wanted,
                                     const SharedOverflows& overflows) {
@@ -350,7 +352,7 @@ checkpoint::StreamedTensor as_dtype(const checkpoint::StreamedTensor& tensor,
   return {tensor.name, *wanted, tensor.shape, read, tensor.aliases, tensor.release};
 }
 
-/// Tied tensors: those that share a storage, and those of which a safetensors file says so.
+/// Finds tied tensors: those that share a storage, and those listed in a safetensors file.
 std::vector<checkpoint::StreamedTensor> of_weights(const std::vector<fs::path>& paths,
                                                    const std::vector<Weight>& weights,
                                                    std::optional<DType> wanted,
@@ -391,7 +393,7 @@ std::vector<checkpoint::StreamedTensor> of_weights(const std::vector<fs::path>& 
   return out;
 }
 
-/// What lies beside the weights in a folder: config.json first, if it is there.
+/// Adds the files next to the weights in a folder: config.json first, if it exists.
 void add_files(ModelExport& out, const fs::path& folder, std::optional<DType> dtype) {
   const fs::path path = folder / "config.json";
   if (!fs::is_regular_file(path)) return;
@@ -450,7 +452,7 @@ ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) 
   return out;
 }
 
-/// A base with an adapter of PEFT's merged into it.
+/// A base with a PEFT adapter merged into it.
 ModelExport of_adapted(const planner::ModelSource& source, std::optional<DType> wanted) {
   if (!source.hugging_face) return of_checkpoint(source, wanted, /*averaged=*/false);
   const DType dtype = wanted.value_or(source.bf16 ? DType::BF16 : DType::F32);
@@ -465,7 +467,8 @@ ModelExport of_adapted(const planner::ModelSource& source, std::optional<DType> 
   return out;
 }
 
-/// None where there is none, and where it is none of ours: its files go along unread.
+/// Nothing if there is no tokenizer, or if tessera cannot read it; its files are copied in any
+/// case.
 std::optional<data::TokenizerOptions> tokenizer_of(const fs::path& folder) {
   try {
     const data::TokenizerOptions options = data::tokenizer_options_of(fs::absolute(folder));
@@ -481,7 +484,7 @@ std::optional<data::TokenizerOptions> tokenizer_of(const fs::path& folder) {
 std::vector<std::pair<std::string, std::string>> files_beside(const fs::path& folder) {
   std::vector<std::pair<std::string, std::string>> out;
   for (const char* name : kBesideWeights) {
-    std::error_code failed;  // a name that leads to itself is no file
+    std::error_code failed;  // a symbolic link to itself is not a file
     if (fs::is_regular_file(folder / name, failed))
       out.emplace_back(name, data::read_small_file(folder / name));
   }
@@ -549,7 +552,7 @@ NativeExport open_native_export(const fs::path& path) {
   }
   out.meta.config["model"] = resolved.description;
   checkpoint_objective(out.meta, resolved);
-  // Without one the checkpoint says nothing of it, and whoever reads text with it is asked.
+  // Without one the checkpoint does not describe a tokenizer, and a reader of text must specify it.
   if (auto tokenizer = tokenizer_of(source.folder))
     out.meta.config["tokenizer"] = config::write(*tokenizer);
   out.files = files_beside(source.folder);

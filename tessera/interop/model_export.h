@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model under the names that others know it by: its tensors, its config.json, its tokenizer's
-// files.
+// Exports a model under Hugging Face's names: its tensors, its config.json, its tokenizer's files.
 #pragma once
 
 #include <cstdint>
@@ -19,44 +18,44 @@
 
 namespace tessera::interop {
 
-/// Tensor -> finite numbers of it that became infinite in a narrower type.
+/// For each tensor, the number of finite values that became infinite in a narrower dtype.
 using Overflows = std::map<std::string, std::int64_t>;
 
-/// What of a tokenizer's files and generation_config.json lies beside weights: name and content.
+/// The tokenizer's files and generation_config.json of a folder: name and content.
 std::vector<std::pair<std::string, std::string>> files_beside(const std::filesystem::path& folder);
 
 struct ModelExport {
   std::vector<checkpoint::StreamedTensor> tensors;
-  /// config.json and what else lies beside the weights: name and content.
+  /// config.json and the other files that accompany the weights: name and content.
   std::vector<std::pair<std::string, std::string>> files;
-  /// Complete once all tensors were read, which one thread does.
+  /// Complete after all tensors were read, which must be done by one thread.
   std::shared_ptr<Overflows> overflows = std::make_shared<Overflows>();
 };
 
-/// Opens a run or checkpoint of ours (optimizer state is left out), another program's checkpoint
-/// (likewise), a Hugging Face folder or a lone file of weights (whose tensors keep their names,
-/// whatever model it is; without config.json `files` is empty). `dtype` (F32, BF16 or F16) changes
-/// the float tensors; without it they stay as they are. No weights are read before they are asked
-/// for; a transposed tensor is then held whole, as fp32. Errors: Error{Config} if nothing is there,
-/// Error{Format} for damage, Error{Unsupported} for a model that Hugging Face's has no place for.
-/// `averaged`: the moving average of a run or checkpoint of ours (averaged_weights()) in place of
-/// its weights.
+/// Opens a run or checkpoint of tessera or of another program (without optimizer state), a Hugging
+/// Face folder, or a single file of weights (whose tensors keep their names, whatever the model;
+/// without config.json `files` is empty). `dtype` (F32, BF16 or F16) converts the float tensors;
+/// without it they are unchanged. Weights are read on demand; a transposed tensor is then held as a
+/// whole, in fp32. Throws Error{Config} if there is nothing at the path, Error{Format} for damage,
+/// and Error{Unsupported} for a model that Hugging Face's format cannot represent. `averaged`:
+/// exports the moving average of a tessera run or checkpoint (averaged_weights()) instead of its
+/// weights.
 ModelExport open_model_export(const std::filesystem::path& source,
                               std::optional<DType> dtype,
                               bool averaged = false);
 
-/// A training under the names that others know it by, optimizer state and all, in fp32: of a run or
-/// checkpoint of ours, or another program's as it is. Errors as above.
+/// Exports a training under Hugging Face's names, with optimizer state, in fp32: of a run or
+/// checkpoint of tessera, or another program's unchanged. Errors as above.
 interop::Foreign open_training_export(const std::filesystem::path& source);
 
-/// What a checkpoint of ours needs: of another program's checkpoint or a Hugging Face folder (whose
-/// weights alone are there), under our names. Ids of special tokens that config.json says stay in
-/// meta.extra.hugging_face; they and the files come out again.
+/// The contents of a tessera checkpoint made from another program's checkpoint or a Hugging Face
+/// folder (only its weights), under tessera's names. Ids of special tokens in config.json are kept
+/// in meta.extra.hugging_face; an export writes them and the files again.
 struct NativeExport {
   checkpoint::Meta meta;
   std::vector<checkpoint::StreamedTensor> tensors;
-  /// The tokenizer's files and generation_config.json as they are, which go into the checkpoint's
-  /// folder: name and content.
+  /// The tokenizer's files and generation_config.json unchanged, for the checkpoint's folder: name
+  /// and content.
   std::vector<std::pair<std::string, std::string>> files;
 };
 NativeExport open_native_export(const std::filesystem::path& path);

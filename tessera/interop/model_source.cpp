@@ -37,7 +37,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What Hugging Face's config.json says of the type of the weights, under either name.
+// True if Hugging Face's config.json says that the weights are bf16, under either key.
 bool says_bf16(const json::Value& hf) {
   for (const char* key : {"dtype", "torch_dtype"}) {
     const json::Value* type = hf.find(key);
@@ -46,7 +46,7 @@ bool says_bf16(const json::Value& hf) {
   return false;
 }
 
-// Reads the model's objective from the checkpoint's metadata; the name is empty if it has none.
+// Reads the model's objective from the checkpoint's metadata; the name is empty if there is none.
 models::ObjectiveChoice objective_of(const checkpoint::Meta& meta) {
   const json::Value* said = meta.extra.find("objective");
   const json::Value* name = said != nullptr && said->is_object() ? said->find("name") : nullptr;
@@ -58,7 +58,7 @@ models::ObjectiveChoice objective_of(const checkpoint::Meta& meta) {
   return out;
 }
 
-// Whether a run's configuration has the block switched on.
+// True if a block is enabled in a run's configuration.
 bool is_on(const json::Value& config, const char* block) {
   const json::Value* found = config.find(block);
   const json::Value* enabled =
@@ -78,8 +78,8 @@ planner::ModelSource open_hugging_face(const fs::path& folder, json::Value hf) {
   return out;
 }
 
-// A section of a checkpoint's configuration; what cannot be read there is damage and not the user's
-// doing.
+// Reads a section of a checkpoint's configuration; invalid values mean damage, not a user's
+// mistake.
 template <class S>
 void read_section(const json::Value& config, const char* key, const fs::path& folder, S& options) {
   const json::Value* section = config.find(key);
@@ -100,7 +100,7 @@ void read_section(const json::Value& config, const char* key, const fs::path& fo
                   "name another checkpoint");
 }
 
-// What a checkpoint says of its adapter, and of the base that it leaves out.
+// Reads the adapter of a checkpoint, and the base that it omits.
 void read_adapter(const checkpoint::Checkpoint& opened,
                   const fs::path& folder,
                   planner::ModelSource& out) {
@@ -147,7 +147,7 @@ planner::ModelSource open_checkpoint(const fs::path& folder) {
   out.says_tokenizer = opened.meta().extra.find("imported") == nullptr ||
                        opened.meta().config.find("tokenizer") != nullptr;
   if (out.says_tokenizer) read_section(opened.meta().config, "tokenizer", folder, out.tokenizer);
-  // A converted checkpoint brings its tokenizer along; what it was made of may be gone.
+  // A converted checkpoint contains its tokenizer; its source may no longer exist.
   const auto brought = data::find_bpe(folder);
   if (brought && out.tokenizer.type == "gpt2") out.tokenizer = *brought;
   if (out.tokenizer.type == "file") {
@@ -161,7 +161,7 @@ planner::ModelSource open_checkpoint(const fs::path& folder) {
   return out;
 }
 
-// A folder of the cache with the files that a single file has words for, named by their contents.
+// Writes the files contained in a single file to a cache folder that is named by their contents.
 fs::path unpacked(const std::vector<std::pair<std::string, std::string>>& files) {
   files::Hasher hasher;
   for (const auto& [name, content] : files) {
@@ -181,7 +181,8 @@ fs::path unpacked(const std::vector<std::pair<std::string, std::string>>& files)
   return folder;
 }
 
-// What another program saved keeps its shape in its own words, or in a config.json beside it.
+// Another program's checkpoint describes its shape in its own format, or in a config.json next to
+// it.
 planner::ModelSource open_foreign_source(const fs::path& path) {
   const Foreign opened = *open_foreign(path);
   planner::ModelSource out;
@@ -217,7 +218,7 @@ planner::ModelSource open_folder(const fs::path& folder) {
   return open_hugging_face(folder, json::parse_strict(data::read_small_file(file), file.string()));
 }
 
-// A folder of PEFT's: the model that it adapts, merged with it.
+// A PEFT folder: the model that it adapts, merged with the adapter.
 planner::ModelSource open_peft_source(const fs::path& folder) {
   const PeftFolder peft = open_peft(folder);
   const fs::path base = base_of(peft);
@@ -234,7 +235,7 @@ planner::ModelSource open_peft_source(const fs::path& folder) {
   return out;
 }
 
-// Weights say nothing of the model but its shapes: the rest lies beside them.
+// Weights only reveal the shapes of the model; the rest is in files next to them.
 planner::ModelSource open_lone_file(const fs::path& path) {
   const fs::path folder = fs::absolute(path).parent_path();
   TESSERA_REQUIRE(
@@ -247,8 +248,7 @@ planner::ModelSource open_lone_file(const fs::path& path) {
   return out;
 }
 
-// A checkpoint as a source of weights: the range that is asked for is one piece of the whole
-// tensor.
+// A checkpoint as a source of weights: the requested range is one piece of the whole tensor.
 void load_range(const checkpoint::Checkpoint& from,
                 const std::string& tensor,
                 const ParamInfo& info,

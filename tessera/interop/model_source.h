@@ -10,12 +10,12 @@
 
 namespace tessera::interop {
 
-/// Whether `path` is a checkpoint of another program. A folder with Hugging Face weights counts as
-/// a Hugging Face folder even if it also holds other files.
+/// True if `path` is a checkpoint of another program. A folder with Hugging Face weights counts as
+/// a Hugging Face folder even if it also contains other files.
 bool is_foreign_source(const std::filesystem::path& path);
 
-/// The moving average of the weights (trainer.ema) in a checkpoint of tessera; parameters that were
-/// not trained have their weights. Error{Config} where the checkpoint has no average.
+/// The moving average of the weights (trainer.ema) in a checkpoint of tessera; for parameters that
+/// were not trained, their weights. Throws Error{Config} if the checkpoint has no average.
 models::WeightSource averaged_weights(const std::filesystem::path& checkpoint);
 
 }  // namespace tessera::interop

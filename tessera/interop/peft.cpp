@@ -28,7 +28,7 @@ using models::AdapterModule;
 
 constexpr std::string_view kPrefix = "base_model.model.";
 
-/// Keys that change what an adapter computes, or its base, and are not built.
+/// Keys that change what an adapter or its base computes, and are not implemented.
 constexpr std::array<std::string_view, 16> kNotBuilt = {"alora_invocation_tokens",
                                                         "arrow_config",
                                                         "corda_config",
@@ -46,7 +46,7 @@ constexpr std::array<std::string_view, 16> kNotBuilt = {"alora_invocation_tokens
                                                         "loftq_config",
                                                         "auto_mapping_of_tokens"};
 
-/// Whether a value says something: null, false, and what is empty do not.
+/// True if a value is set: not null, false or empty.
 bool is_set(const json::Value* value) {
   if (value == nullptr || value->is_null()) return false;
   if (value->is_bool()) return value->as_bool();
@@ -55,7 +55,7 @@ bool is_set(const json::Value* value) {
   return true;
 }
 
-/// Reads typed values of adapter_config.json; a wrong type is damage.
+/// Reads typed values of adapter_config.json; a wrong type means damage.
 class PeftKeys {
  public:
   PeftKeys(const json::Value& config, std::string file) : config_(config), file_(std::move(file)) {}
@@ -176,7 +176,7 @@ models::AdapterOptions options_of(const json::Value& config, const std::string& 
   return out;
 }
 
-/// A tensor's name without what PEFT puts before and into it.
+/// A tensor's name without PEFT's prefixes and infixes.
 std::string plain_name(std::string name) {
   if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
   for (const std::string_view inserted : {".default", ".modules_to_save", ".base_layer"}) {
@@ -190,18 +190,18 @@ std::string plain_name(std::string name) {
   return name;
 }
 
-/// A tensor of the folder that stands for all or some of a parameter.
+/// A tensor of the folder that corresponds to all or a part of a parameter.
 struct PeftTensor {
   std::string name;  ///< plain_name()
   Shape shape;
   std::string stored;  ///< the name that PEFT writes
-  /// Into the parameter.
+  /// Copies it into the parameter.
   std::function<void(const std::vector<float>& theirs, float* ours)> into;
-  /// Out of it.
+  /// Copies it out of the parameter.
   std::function<void(const float* ours, std::vector<float>& theirs)> out_of;
 };
 
-/// Rows of `width` floats, each of ours from or to the row of theirs that it is.
+/// Rows of `width` floats; each row of the parameter corresponds to a row of the tensor.
 PeftTensor of_rows(std::string name,
                    Shape shape,
                    const std::vector<std::int64_t>& rows,
@@ -223,7 +223,7 @@ PeftTensor of_rows(std::string name,
   return out;
 }
 
-/// The matrix, stored with its dims exchanged.
+/// A matrix that is stored transposed.
 PeftTensor of_transposed(std::string name, std::int64_t rows, std::int64_t columns) {
   PeftTensor out{std::move(name), {columns, rows}, {}, {}, {}};
   out.stored = std::string(kPrefix) + out.name;
@@ -238,7 +238,7 @@ PeftTensor of_transposed(std::string name, std::int64_t rows, std::int64_t colum
   return out;
 }
 
-/// The tensors that each parameter of the adapter is made of.
+/// The tensors that form each parameter of the adapter.
 using PeftLayout = std::map<std::string, std::vector<PeftTensor>>;
 
 void add_module(const AdapterModule& module, PeftLayout& out) {
@@ -258,7 +258,8 @@ void add_module(const AdapterModule& module, PeftLayout& out) {
       of_rows(module.magnitude(), {module.outputs}, module.rows, module.outputs, 1));
 }
 
-/// A parameter that is trained whole. Biases of adapted layers are stored inside of them.
+/// Adds a parameter that is trained as a whole. Biases of adapted layers are stored inside these
+/// layers.
 void add_trained(const ParamInfo& info,
                  const models::WeightMap& map,
                  const std::set<std::string>& adapted,
@@ -329,7 +330,7 @@ std::vector<float> floats_of(const Weight& weight) {
   return out;
 }
 
-/// Base weights that PEFT writes beside an adapter of an embedding.
+/// True for base weights that PEFT writes along with an adapter of an embedding.
 bool is_base_weight(const std::string& stored) {
   return stored.ends_with(".base_layer.weight");
 }
@@ -456,7 +457,8 @@ json::Value peft_config(const models::Adapter& adapter,
       out.push_back(json::Value::string(name));
     return out;
   };
-  // Full names mean the same modules whatever the program that reads them finds in the model.
+  // Full names select the same modules, whatever other modules the reading program finds in the
+  // model.
   std::set<std::string> modules;
   json::Value ranks = json::Value::object(), alphas = json::Value::object();
   bool transposed = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters in the folders of PEFT: adapter_config.json and adapter_model.safetensors (or .bin).
+// Adapters in PEFT folders: adapter_config.json and adapter_model.safetensors (or .bin).
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@
 
 namespace tessera::interop {
 
-/// An adapter as a folder says it; its tensors lie in mapped files.
+/// The adapter in a folder; its tensors are in mapped files.
 struct PeftFolder {
   std::filesystem::path folder;
   models::AdapterOptions options;
@@ -23,36 +23,37 @@ struct PeftFolder {
   std::vector<Weight> tensors;
 };
 
-/// Whether the folder holds an adapter of PEFT's.
+/// True if the folder contains a PEFT adapter.
 bool is_peft(const std::filesystem::path& folder);
 
-/// Error{Format} for a folder that lacks a file or is damaged, Error{Unsupported} for another kind
-/// of adapter than LoRA and for keys that change what it computes and are not built.
+/// Throws Error{Format} for a folder that lacks a file or is damaged, and Error{Unsupported} for
+/// adapters other than LoRA and for keys that change the computation and are not implemented.
 PeftFolder open_peft(const std::filesystem::path& folder);
 
-/// The base that the folder names, as a path: relative to the working directory or to the folder.
-/// Error{Config} where nothing is there.
+/// The path of the base that the folder names, relative to the working directory or to the folder.
+/// Throws Error{Config} if it does not exist.
 std::filesystem::path base_of(const PeftFolder& peft);
 
-/// What the folder has of Adapter::parameters, under our names. Error{Format} lists tensors that
-/// are missing, unexpected or of another shape. Memory: one matrix of an adapter at a time.
-/// Threads: any.
+/// The folder's values for Adapter::parameters, under tessera's names. Throws Error{Format} that
+/// lists tensors that are missing, unexpected or of another shape. Memory: one matrix of an adapter
+/// at a time. Can be used from any thread.
 models::WeightSource peft_weights(const PeftFolder& peft,
                                   const models::Adapter& adapter,
                                   const models::WeightMap& map);
 
-/// adapter_config.json of an adapter; `base`: how it names its base; `objective`: of the model.
+/// The adapter_config.json of an adapter; `base`: its name for the base; `objective`: that of the
+/// model.
 json::Value peft_config(const models::Adapter& adapter,
                         const std::string& base,
                         const std::string& objective);
 
-/// The tensors of adapter_model.safetensors, fp32, of `weights` under our names. Memory: one matrix
-/// at a time while it is read.
+/// The tensors of adapter_model.safetensors, fp32, from `weights` under tessera's names. Memory:
+/// one matrix at a time while it is read.
 std::vector<checkpoint::StreamedTensor> peft_tensors(const models::Adapter& adapter,
                                                      const models::WeightMap& map,
                                                      models::WeightSource weights);
 
-/// Writes both files into `folder`, which exists. Error{Io}.
+/// Writes both files to `folder`, which must exist. Throws Error{Io}.
 void write_peft(const std::filesystem::path& folder,
                 const json::Value& config,
                 const std::vector<checkpoint::StreamedTensor>& tensors);

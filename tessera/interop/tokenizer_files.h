@@ -11,9 +11,9 @@
 
 namespace tessera::interop {
 
-/// Adds the files, by name and content, that make transformers read text as the tokenizer does. The
-/// byte tokenizer has no special token: byte 0 ends a text, and generation_config.json says so.
-/// Error{Format} or Error{Io} for a file that cannot be read.
+/// Adds the files, by name and content, with which transformers tokenizes text as the tokenizer
+/// does. The byte tokenizer has no special token: byte 0 ends a text, and generation_config.json
+/// says so. Throws Error{Format} or Error{Io} for a file that cannot be read.
 void add_tokenizer_files(std::vector<std::pair<std::string, std::string>>& files,
                          const data::TokenizerOptions& options,
                          std::int64_t max_positions);

@@ -36,7 +36,7 @@ void add_list(std::string& text, const char* title, const std::vector<std::strin
                       names.size() > kShown ? ", ..." : "");
 }
 
-/// Where a file and a model do not agree, tensor by tensor.
+/// The differences between a file and a model, tensor by tensor.
 struct Mismatch {
   std::vector<std::string> missing, unexpected, misshapen;
 
@@ -53,7 +53,8 @@ struct Mismatch {
   }
 };
 
-/// Elements [begin, end) of `tensor` as fp32, those of another type some at a time in `raw`.
+/// Reads elements [begin, end) of `tensor` as fp32; other dtypes are converted piece by piece in
+/// `raw`.
 void read_floats(const checkpoint::StreamedTensor& tensor,
                  std::int64_t begin,
                  std::int64_t end,
@@ -73,13 +74,14 @@ void read_floats(const checkpoint::StreamedTensor& tensor,
   }
 }
 
-/// A tensor of theirs that a parameter is composed of.
+/// A stored tensor from which a parameter is composed.
 struct Source {
   models::StridedCopy copy;
   StreamedTensor tensor;
 };
 
-/// What the tensor has of elements [begin, end) of the parameter; returns how many it has.
+/// Reads the tensor's part of elements [begin, end) of the parameter; returns its number of
+/// elements.
 std::int64_t read_range(const Source& source, std::int64_t begin, std::int64_t end, float* out) {
   std::vector<std::byte> raw;
   std::int64_t elements = 0;
@@ -91,7 +93,7 @@ std::int64_t read_range(const Source& source, std::int64_t begin, std::int64_t e
   return elements;
 }
 
-/// Whether two tensors have the same bits as fp32.
+/// True if two tensors have the same bits as fp32.
 bool equal(const checkpoint::StreamedTensor& a, const checkpoint::StreamedTensor& b) {
   if (a.shape != b.shape || !checkpoint::convertible(a.dtype, DType::F32)) return false;
   constexpr std::int64_t kElements = 1 << 18;
@@ -108,7 +110,7 @@ bool equal(const checkpoint::StreamedTensor& a, const checkpoint::StreamedTensor
   return true;
 }
 
-/// The head that is stored beside the token table of a tied model must be that table.
+/// A head that is stored next to the token table of a tied model must equal that table.
 void require_tied(const checkpoint::StreamedTensor& head,
                   const checkpoint::StreamedTensor& table,
                   const std::string& what) {
@@ -150,7 +152,7 @@ void ReadPages::add(const void* tensor,
     release_ = release;
     bytes_ = 0;
   }
-  // Reads out of order touch the same pages again later.
+  // Reads out of order access the same pages again later.
   if (!in_order) return;
   bytes_ += std::max(bytes, kPage);
   if (bytes_ < kHeld) return;
@@ -169,7 +171,7 @@ class Found {
       : map_(map), mismatch_(mismatch) {
     for (const StreamedTensor& tensor : tensors) {
       if (map.is_buffer != nullptr && map.is_buffer(tensor.name)) continue;
-      // Of two names that are equal without wrappers, neither is known to be the right one.
+      // If two names are equal without wrappers, neither is known to be the right one.
       std::string name = unwrapped(tensor.name);
       if (map.known_as != nullptr) name = map.known_as(std::move(name));
       if (!by_name_.emplace(std::move(name), &tensor).second)
@@ -177,13 +179,13 @@ class Found {
     }
   }
 
-  /// With or without the base; nullptr if it is not there.
+  /// Finds a tensor with or without the base; nullptr if there is none.
   const StreamedTensor* find(const std::string& name) const {
     auto at = by_name_.find(name);
     if (at == by_name_.end()) at = by_name_.find(map_.without_base(name));
     return at == by_name_.end() ? nullptr : at->second;
   }
-  /// The tensor of a part, if it fits; else adds to the mismatch, once for each tensor.
+  /// The tensor of a part, if it fits; else adds it to the mismatch, once per tensor.
   const StreamedTensor* take(const models::Composition::Part& part) {
     const StreamedTensor* tensor = find(part.tensor);
     const bool first = asked_.insert(part.tensor).second;
@@ -275,7 +277,7 @@ models::WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
 
 namespace {
 
-/// Whether the name, without wrappers, is that of a tensor that every file of some family has.
+/// True if the name, without wrappers, is that of a tensor that every file of some family has.
 bool is_anchor(std::string_view plain) {
   for (const std::string& name : models::families().names()) {
     const models::WeightMap& map = models::families().get(name).weight_map;
@@ -284,8 +286,8 @@ bool is_anchor(std::string_view plain) {
   return false;
 }
 
-/// The prefix of a model's names under `key`; nothing where no model is there. The shortest, should
-/// there be several.
+/// The prefix of a model's names under `key`; nothing if there is no model. If there are several,
+/// the shortest.
 std::optional<std::string> container_under(std::string_view key,
                                            const std::vector<Weight>& weights) {
   std::optional<std::string> out;
@@ -299,7 +301,8 @@ std::optional<std::string> container_under(std::string_view key,
   return out;
 }
 
-/// The prefix of every name; empty where the file is the state_dict, or of an unknown family.
+/// The prefix of all names; empty if the file itself is the state_dict, or belongs to an unknown
+/// family.
 std::string container_of(const std::vector<Weight>& weights) {
   for (const std::string_view key : {"", "state_dict.", "model_state_dict.", "model.", "net."}) {
     if (auto container = container_under(key, weights)) return *container;
@@ -307,8 +310,8 @@ std::string container_of(const std::vector<Weight>& weights) {
   return "";
 }
 
-/// Drops aliases that share the storage of the tensor that they are tied to: these need not be
-/// compared with it.
+/// Drops aliases that share the storage of the tensor with which they are tied, because these need
+/// no comparison.
 void drop_shared_aliases(std::vector<Weight>& weights,
                          const models::WeightMap& map,
                          const models::Resolved& model) {

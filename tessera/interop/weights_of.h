@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors of other programs under our names.
+// Presents other programs' tensors under tessera's names.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +17,19 @@
 
 namespace tessera::interop {
 
-/// A name without what wrappers put before it: "module." and "_orig_mod.", in any order.
+/// Removes the prefixes that wrappers add to a name: "module." and "_orig_mod.", in any order.
 std::string unwrapped(std::string name);
 
-/// The tensors of the state_dict of a model of any family that a training loop saved beside other
-/// things, under "state_dict", "model_state_dict", "model", "module" or "net": without that key and
-/// without wrappers. All tensors where there is none.
+/// The tensors of a model's state_dict that a training loop saved together with other things, under
+/// "state_dict", "model_state_dict", "model", "module" or "net": without that key and without
+/// wrappers. Returns all tensors if there is no such state_dict.
 std::vector<Weight> state_dict_of(std::vector<Weight> weights);
 
-/// Keeps few the pages of mapped files that reads leave behind: those of one tensor; and where its
-/// bytes are read in their order, of 16 MiB of it. Threads: any.
+/// Limits the pages of mapped files that reads leave in memory: to those of one tensor, and if it
+/// is read in order, to 16 MiB of it. Can be used from any thread.
 class ReadPages {
  public:
-  /// `bytes` of the tensor whose pages `release` gives up were read.
+  /// Call after `bytes` of the tensor were read; `release` frees its pages.
   void add(const void* tensor,
            std::uint64_t bytes,
            bool in_order,
@@ -42,22 +42,23 @@ class ReadPages {
   std::function<void()> release_;
 };
 
-/// A source over tensors that have Hugging Face's names and layouts for the family, with or without
-/// its base prefix, and with any wrappers before them (unwrapped). `what` names them in messages.
-/// Error{Format} lists names that are missing, unexpected or of another shape, and refuses a stored
-/// head that a tied model would not use. The source keeps what the tensors keep; any range of any
-/// parameter may be asked for, from any thread. Cost: a transposed matrix is read line by line.
-/// Memory: some of these lines, and some MB for types other than fp32. `pages`: shared by sources
-/// that are read in turn.
+/// A source over tensors with Hugging Face's names and layouts for the family, with or without its
+/// base prefix, and with any wrapper prefixes (unwrapped). `what` names them in messages. Throws
+/// Error{Format} that lists names that are missing, unexpected or of another shape, and for a
+/// stored head that a tied model would not use. The source keeps alive what the tensors keep alive;
+/// any range of any parameter may be read, from any thread. Cost: a transposed matrix is read line
+/// by line. Memory: some of these lines, and some MB for dtypes other than fp32. `pages`: shared by
+/// sources that are read in turn.
 models::WeightSource weights_of(const std::vector<checkpoint::StreamedTensor>& tensors,
                                 const models::Family& family,
                                 const models::Resolved& resolved,
                                 const std::string& what,
                                 std::shared_ptr<ReadPages> pages = std::make_shared<ReadPages>());
 
-/// A source over the weights of a Hugging Face folder, safetensors or torch's, whole or in shards,
-/// or of a lone file of such; what bitsandbytes narrowed is widened. Checks all names and shapes
-/// first; the source keeps the files mapped and reads only what it is asked for. Errors as above.
+/// Returns a source over the weights of a Hugging Face folder (safetensors or torch files, single
+/// or in shards) or of a single such file; weights quantized by bitsandbytes are dequantized.
+/// Checks all names and shapes first; the source keeps the files mapped and reads only requested
+/// parts. Errors as above.
 models::WeightSource weights_from_hf(const std::filesystem::path& path,
                                      const models::Family& family,
                                      const models::Resolved& resolved);

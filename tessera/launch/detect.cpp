@@ -120,7 +120,7 @@ constexpr Names kLaunchers[] = {
      nullptr,
      {}},
 };
-// Rank and size of these launchers alone would let every rank train alone.
+// If only rank and size of these launchers are set, every rank would train alone.
 constexpr std::array kRefusedHalves = {0, 6};  // of kLaunchers: torchrun, mpiexec
 static_assert(std::string_view(kLaunchers[kRefusedHalves[0]].rank) == "RANK" &&
               std::string_view(kLaunchers[kRefusedHalves[1]].rank) == "PMI_RANK");
@@ -272,14 +272,14 @@ Launcher read(const Names& names) {
   return found;
 }
 
-/// Returns whether `other` is set although `found` determines the ranks, and tells something else.
+/// Returns whether `other` is set although `found` determines the ranks, and has different values.
 bool disagrees(const Names& other, const Launcher& found) {
   return is_set(other) && other.launcher != found.name &&
          (number(other.rank) != found.rank || number(other.size) != found.world_size);
 }
 
-/// One process on each host, or in each container, that only knows its rank and where to meet: as
-/// Kubernetes starts them (PyTorchJob), or by hand with torch's variables.
+/// One process on each host, or in each container, that knows only its rank and the meeting point:
+/// as Kubernetes starts them (PyTorchJob), or by hand with torch's variables.
 std::optional<Launcher> one_rank_per_host() {
   const Names& names = kLaunchers[0];
   for (const char* name : {names.rank, names.size, "MASTER_ADDR", "MASTER_PORT"}) {
@@ -315,7 +315,7 @@ std::optional<Launcher> sagemaker() {
   return found;
 }
 
-/// Rejects a rank and a size without the local ones: every rank would train alone.
+/// Throws if rank and size are set without the local ones: every rank would train alone.
 void refuse_half_of(const Names& names) {
   if (variable(names.rank) == nullptr || variable(names.size) == nullptr) return;
   const int rank = number(names.rank), size = number(names.size);

@@ -33,13 +33,14 @@ namespace tessera::launch {
 namespace {
 
 constexpr double kTickS = 0.25;
-constexpr double kAliveS = 1.0;      // between signs of life
+constexpr double kAliveS = 1.0;      // interval between Alive frames
 constexpr double kProofS = 5.0;      // for a connection to prove that it belongs to the job
-constexpr double kMostClockS = 2.0;  // between clocks, without a warning
+constexpr double kMostClockS = 2.0;  // largest difference of clocks without a warning
 constexpr std::size_t kMostHostName = 1024;
-constexpr std::size_t kMostStrangers = 64;  // connections that have proved nothing yet
+constexpr std::size_t kMostStrangers = 64;  // most connections that have not yet proved it
 constexpr std::size_t kMostKeys = 1U << 20;
-constexpr std::size_t kMostUnsent = std::size_t{64} << 20;  // bytes that a host does not take
+// Most bytes buffered for a host that does not receive them.
+constexpr std::size_t kMostUnsent = std::size_t{64} << 20;
 
 double facts_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -132,11 +133,11 @@ class Head::Server {
     std::string from;
     bool proved = false, closed = false;
     Greeting greeting;
-    std::string proof;  // what has arrived of the client's proof
+    std::string proof;  // received part of the client's proof
     FrameBuffer in;
     std::string out;
     double since = 0.0, heard = 0.0;
-    // Of the connection of a host:
+    // If the connection belongs to a host:
     int host = -1, first = 0, ranks = 0;
     std::string name;
     HostFacts facts;
@@ -183,7 +184,7 @@ class Head::Server {
       if (fd.get() < 0) return;
       const auto strangers = std::count_if(
           peers_.begin(), peers_.end(), [](const auto& peer) { return !peer->proved; });
-      // All hosts of a large job arrive at once; strangers do not push them out.
+      // All hosts of a large job arrive at once; strangers must not displace them.
       if (static_cast<std::size_t>(strangers) >=
           kMostStrangers + static_cast<std::size_t>(2 * options_.world_size))
         continue;
@@ -543,7 +544,7 @@ class Head::Server {
   bool refused_ = false;
   std::atomic<bool> ending_{false};
 
-  std::mutex mutex_;  // of everything below
+  std::mutex mutex_;  // for all members below
   std::condition_variable left_;
   std::vector<std::function<void()>> orders_;
   std::string abort_text_;

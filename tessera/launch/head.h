@@ -18,28 +18,28 @@
 
 namespace tessera::launch {
 
-/// What the hosts of a job must agree about.
+/// Facts on which the hosts of a job must agree, and options of the head.
 struct HeadOptions {
-  std::string address;  ///< of this host; nothing listens on its other addresses
+  std::string address;  ///< an address of this host; nothing listens on its other addresses
   int port = 0;         ///< 0: any free one
-  int ports = 1;        ///< the first free one of so many is taken
+  int ports = 1;        ///< number of ports to try; the first free one is used
   Secret secret;
   int world_size = 1;
   double join_timeout_s = 60.0;
   /// A host that sends nothing for this long is lost.
   double silence_s = 8.0;
-  /// Called for what a user should know, for example that a stranger tried to connect. Threads:
-  /// that of the head.
+  /// Called with notices for the user, for example that a stranger tried to connect. Threads: the
+  /// head's.
   std::function<void(const std::string&)> notice;
   /// Called with the table of hosts (host_facts.h) when all have arrived; in the same thread.
   std::function<void(const std::vector<std::string>&)> table;
 };
 
-/// Accepts the hosts of one job, tells them when all have arrived, passes on what changes on their
+/// Accepts the hosts of one job, tells them when all have arrived, forwards changes of their
 /// control pages, and keeps values that ranks exchange before their transport exists. If a host is
 /// lost, the others are told within `silence_s`. A connection that does not prove that it belongs
-/// to the job is closed, and nothing that it sends is interpreted. Threads: one of its own; the
-/// methods may be called from any.
+/// to the job is closed, and none of its data is interpreted. Threads: one of its own; the methods
+/// may be called from any thread.
 class Head {
  public:
   /// Listens from now on. Throws Error{Environment} if none of the ports is free, or if the address
@@ -54,11 +54,11 @@ class Head {
   void start();
   /// Returns whether all hosts have arrived.
   [[nodiscard]] bool ready() const;
-  /// Passes a signal on to every host.
+  /// Forwards a signal to every host.
   void stop_hosts(int signal);
   /// Waits until every host has left or is lost.
   void wait_until_left();
-  /// The error that broke the world; empty: it is whole.
+  /// Returns the error that broke the world; empty if there is none.
   [[nodiscard]] std::string abort_text() const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What hosts of a job tell about themselves before the ranks begin.
+// Facts that the hosts of a job report about themselves before the ranks begin.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct HostFacts {
   double clock_s = 0.0;      ///< seconds since 1970
 };
 
-/// Facts of this host, without name and ranks. Reads the library's file once.
+/// Returns the facts of this host, without name and ranks. Reads the library's file once.
 HostFacts facts_of_this_host();
 
 /// Returns one line for each host and a heading. `now_s`: the clock of the head when each arrived,

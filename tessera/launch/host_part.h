@@ -12,11 +12,11 @@ namespace tessera::launch {
 struct HostPart {
   int host = 0, hosts = 1;  ///< index of this host
   int first_rank = 0, local_ranks = 1, world_size = 1;
-  std::string name;    ///< of this host, for messages
+  std::string name;    ///< name of this host, for messages
   std::string master;  ///< address of the head (head.h)
-  int port = 0;        ///< on which the head listens, or the first of kMasterPorts
+  int port = 0;        ///< port on which the head listens, or the first of kMasterPorts
   Secret secret;
-  /// The head runs in the process of rank 0, and not in the process that started the hosts.
+  /// Whether the head runs in the process of rank 0 instead of the process that started the hosts.
   bool head_in_rank_0 = false;
 };
 

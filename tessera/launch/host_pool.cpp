@@ -23,7 +23,7 @@ namespace tessera::launch {
 namespace {
 
 constexpr std::uintmax_t kMostHostfileBytes = std::uintmax_t{16} << 20;
-constexpr std::size_t kMostNameBytes = 255;  // of a name in the DNS
+constexpr std::size_t kMostNameBytes = 255;  // most bytes of a name in DNS
 
 std::optional<int> whole_number(std::string_view text) {
   int value = 0;
@@ -61,7 +61,7 @@ std::vector<std::string> words_of(std::string_view line) {
   return words;
 }
 
-/// Where a line of a hostfile stands.
+/// The position of a line in a hostfile.
 struct Place {
   const std::string& file;
   std::size_t line;
@@ -157,7 +157,8 @@ std::vector<std::set<int>> named_slots(const HostPool& pool,
   std::vector<std::set<int>> named(pool.size());
   for (const std::string& node : text::split(filter, '@')) {
     const std::string_view spec = text::trim(node);
-    // The name of a host may be an address of IPv6: a host of the whole spec goes first.
+    // The name of a host may be an IPv6 address: a host that equals the whole spec takes
+    // precedence.
     std::size_t colon = spec.rfind(':');
     const auto with_name = [&](std::string_view name) {
       return std::find_if(

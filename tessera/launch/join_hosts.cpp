@@ -19,8 +19,8 @@
 namespace tessera::launch {
 namespace {
 
-/// What a process keeps for its host. Not destroyed with static objects: other threads may still
-/// run.
+/// State that a process keeps for its host. Not destroyed with static objects: other threads may
+/// still run.
 struct Session {
   std::optional<Head> head;
   std::optional<PageMirror> mirror;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kTickS = 0.05;
 constexpr double kLifeSignS = 1.0;
-constexpr double kSilenceS = 8.0;  // of the head
+constexpr double kSilenceS = 8.0;  // silence after which the head counts as lost
 constexpr std::size_t kLinesInFrame = 1024;
 
 /// The words of RankLine::where, which its owner writes while others read it.

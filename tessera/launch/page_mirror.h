@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The connection of a host to the head of its job: it keeps the lines of other hosts' ranks on this
-// host's control page, and carries the end of the world both ways.
+// The connection of a host to the head of its job: keeps the lines of other hosts' ranks on this
+// host's control page up to date, and forwards the end of the world in both directions.
 #pragma once
 
 #include <atomic>
@@ -50,7 +50,7 @@ class PageMirror {
   WireClient client_;
   ControlPage* control_ = nullptr;
   std::function<void(int)> on_stop_;
-  std::vector<std::string> sent_;  ///< what the head knows of each local rank
+  std::vector<std::string> sent_;  ///< the last line of each local rank that the head received
   double interval_s_, looked_ = 0.0, spoke_ = 0.0, heard_ = 0.0;
   bool told_abort_ = false;
   std::atomic<bool> ending_{false};

@@ -36,8 +36,8 @@ namespace {
 
 constexpr int kTickMs = 50;
 constexpr double kSameSignalS = 0.1;
-constexpr std::size_t kMostLine = std::size_t{1}
-                                  << 16;  // of output, before it is passed on unfinished
+/// Bytes of output after which an unfinished line is passed on.
+constexpr std::size_t kMostLine = std::size_t{1} << 16;
 /// After the world is broken, agents end their ranks within the grace period of a supervisor.
 constexpr double kAgentGraceS = 8.0;
 constexpr double kOwnProblemsS = 3.0;
@@ -50,7 +50,7 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
-/// Returns the address from which this host reaches `name`; asking for a route sends nothing.
+/// Returns the address of this host on the route to `name`; finding the route sends nothing.
 std::string address_towards(const std::string& name) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
@@ -110,7 +110,7 @@ struct Agent {
   std::array<std::string, 2> unfinished;
 };
 
-/// Passes complete lines on; those of the first host's standard output as they are.
+/// Passes complete lines on; those of the first host's standard output unchanged.
 void pass_on(Agent& agent, int stream, bool first, std::string_view bytes) {
   std::FILE* const to = stream == 0 ? stdout : stderr;
   std::string& line = agent.unfinished[static_cast<std::size_t>(stream)];
@@ -190,7 +190,7 @@ class Agents {
       job.part.port = head_->port();
       job.part.secret = secret_;
       first += job.part.local_ranks;
-      // A host is never left through ssh to come back to itself.
+      // ssh is not used to reach this host itself.
       std::vector<std::string> words = {"env"};
       words.insert(words.end(), environment.begin(), environment.end());
       words.insert(words.end(), {options_.program, "agent"});
@@ -215,7 +215,7 @@ class Agents {
     std::fflush(nullptr);
     const pid_t child = fork();
     if (child == 0) {
-      // Ctrl-C reaches the process group of this process, which passes it on by itself.
+      // Ctrl-C reaches this process's group; this process passes it on to the agents itself.
       setpgid(0, 0);
       prctl(PR_SET_PDEATHSIG, SIGTERM);
       if (getppid() != self) _exit(kExitTerminated);
@@ -239,7 +239,7 @@ class Agents {
     agent.output = {std::move(out_read), std::move(err_read)};
     for (const Fd& output : agent.output)
       fcntl(output.get(), F_SETFL, O_NONBLOCK);
-    // A job fits into the buffer of a pipe, so that a host that hangs does not hold up the others.
+    // The job fits into the buffer of a pipe, so that a hanging host does not delay the others.
     static_cast<void>(!write(agent.input.get(), job.data(), job.size()));
     agents_.push_back(std::move(agent));
   }
@@ -308,8 +308,7 @@ class Agents {
     }
   }
 
-  /// Ends agents that are left over after one has failed: one that never joined knows nothing of
-  /// it.
+  /// Ends agents that remain after one has failed: an agent that never joined does not learn of it.
   void end_the_rest() {
     if (first_bad_ == nullptr || killed_ || now_s() < bad_at_ + kAgentGraceS) return;
     kill_all();
@@ -318,7 +317,7 @@ class Agents {
   void kill_all() noexcept {
     killed_ = true;
     for (Agent& agent : agents_) {
-      agent.input = Fd();  // ends an agent behind a connection that does not pass signals on
+      agent.input = Fd();  // ends an agent whose connection does not pass signals on
       if (!agent.ended) kill(-agent.pid, SIGKILL);
     }
     for (Agent& agent : agents_) {
@@ -335,7 +334,7 @@ class Agents {
   [[nodiscard]] int exit_code() const {
     const auto code_of = [](const Agent& agent) {
       if (!WIFEXITED(agent.status)) return tessera::exit_code(Error::Kind::Comm);
-      constexpr int kOwn = 126;  // from here on a shell or ssh speaks, or a signal
+      constexpr int kOwn = 126;  // exit codes from here on come from a shell, ssh or a signal
       const int code = WEXITSTATUS(agent.status);
       const bool stopped = code == kExitInterrupted || code == kExitTerminated;
       return code >= kOwn && !stopped ? tessera::exit_code(Error::Kind::Environment) : code;

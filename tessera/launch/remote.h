@@ -17,12 +17,13 @@ namespace tessera::launch {
 /// How agents are started.
 struct RemoteOptions {
   HostPool pool;
-  std::string program;             ///< path of the program, the same on every host
-  std::vector<std::string> words;  ///< of its command line, after the name of the agent's command
-  std::string master_address;      ///< empty: the address of this host on the way to the others
-  int master_port = 0;             ///< 0: any free one
+  std::string program;  ///< path of the program, the same on every host
+  /// Words of its command line after the name of the agent's command.
+  std::vector<std::string> words;
+  std::string master_address;  ///< empty: the address of this host on the way to the others
+  int master_port = 0;         ///< 0: any free one
   std::optional<int> ssh_port;
-  std::string launcher_args;  ///< options of ssh, or a command that runs on each host before
+  std::string launcher_args;  ///< options of ssh, or a command that is run on each host first
   /// The other hosts are started by hand: only the agent of the first host is started, on this one,
   /// and the others find the head at master_address and master_port.
   bool by_hand = false;
@@ -32,12 +33,12 @@ struct RemoteOptions {
   std::function<void(const std::vector<std::string>&)> table;  ///< as HeadOptions::table
 };
 
-/// Runs the job and returns its exit code: that of the host of rank 0, or the first other one that
-/// is not 0. The secret of the job and what each agent has to do travel on the agent's standard
-/// input. The standard output of the host of rank 0 is passed on as it is, every other line with
-/// the name of its host. A stop signal goes to all hosts; one that comes before they have met, or a
-/// third one, ends them. No agent outlives this call, nor this process. Throws Error{Config} if a
-/// host has no address, and Error{Environment} if ssh cannot be run.
+/// Runs the job and returns its exit code: that of the host of rank 0, or else the first one that
+/// is not 0. Each agent receives the job's secret and its part on its standard input. The standard
+/// output of the host of rank 0 is passed on unchanged, every other line with the name of its host.
+/// A stop signal is sent to all hosts; one that comes before they have met, or a third one, ends
+/// them. No agent outlives this call or this process. Throws Error{Config} if a host has no
+/// address, and Error{Environment} if ssh cannot be run.
 int run_on_hosts(const RemoteOptions& options);
 
 /// Returns the command line that starts an agent on `host`. Words that a shell of the host reads

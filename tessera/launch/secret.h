@@ -15,12 +15,12 @@ namespace tessera::launch {
 inline constexpr std::size_t kSecretBytes = 32;
 using Mac = std::array<std::byte, kSecretBytes>;
 
-/// A key of 256 bits. It travels on the standard input of an agent, never on a command line, and is
+/// A key of 256 bits. It is sent on the standard input of an agent, never on a command line, and is
 /// never logged.
 struct Secret {
   std::array<std::byte, kSecretBytes> key{};
-  /// The key is a hash of names that others can guess: it keeps jobs apart and strangers out that
-  /// connect by accident, not attackers.
+  /// Whether the key is a hash of names that others can guess: it then separates jobs and rejects
+  /// strangers that connect by accident, but not attackers.
   bool guessable = false;
 };
 

@@ -224,7 +224,7 @@ WireClient::WireClient(
           fd_ = std::move(fd);
           return;
         }
-        // What listens somewhere tells more than that nothing listens elsewhere.
+        // An error of a listener is more informative than that no process listens on another port.
         if (at == port || fd.get() >= 0) why = fmt::format("port {}: {}", at, reason);
       }
     }

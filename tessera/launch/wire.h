@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connections between the hosts of a job: both sides prove that they know the secret of the job
-// before anything that the other side sends is interpreted. Afterwards frames travel in the clear.
+// before any other data of the other side is interpreted. Later frames are not encrypted.
 #pragma once
 
 #include <cstddef>
@@ -118,7 +118,7 @@ class WireClient {
   bool send(const FrameWriter& frame);
   /// Returns the next frame, or nothing at `deadline` or if the connection has ended.
   std::optional<Frame> receive(double deadline);
-  /// Whether the other side has closed the connection, or something failed.
+  /// Returns whether the other side has closed the connection, or an error occurred.
   [[nodiscard]] bool closed() const { return closed_; }
 
  private:

@@ -20,9 +20,9 @@ at::Tensor zero_like(const at::Tensor& x) {
   return at::zeros({}, x.options());
 }
 
-/// Moments of the elements that are not NaN along a dimension, which is kept.
+/// Moments along a dimension, which is kept, of the elements that are not NaN.
 struct Moments {
-  at::Tensor mean, deviation;  ///< deviation: unbiased; 0 of fewer than two elements
+  at::Tensor mean, deviation;  ///< deviation: unbiased; 0 for fewer than two elements
 };
 Moments moments(const at::Tensor& values, std::int64_t dim) {
   const at::Tensor there = values.isnan().logical_not();
@@ -51,7 +51,7 @@ void check_rewards(const at::Tensor& rewards_BF,
                   "give rewards [completions, functions] and weights [functions]");
 }
 
-/// The weighted sum of the rewards that are there; NaN where there is none. [B, F] -> [B].
+/// The weighted sum of the existing rewards; NaN if there is none. [B, F] -> [B].
 at::Tensor weighted_sum(const at::Tensor& rewards_BF, const at::Tensor& weights_F) {
   const at::Tensor absent_BF = rewards_BF.isnan();
   const at::Tensor sum_B =
@@ -97,7 +97,8 @@ Gae generalized_advantages(const GaeInput& in, const GaeOptions& options) {
     at::Tensor advantage_B = error_B + options.gamma * options.lambda * going_on_B * carried_B;
     at::Tensor before_B = value_B;
     if (in.mask_BT.defined()) {
-      // Behind the completion nothing is carried, and what follows its last token is the bootstrap.
+      // After the completion the recursion carries nothing; the value after its last token is the
+      // bootstrap.
       const at::Tensor inside_B = in.mask_BT.select(1, t).ne(0);
       advantage_B = at::where(inside_B, advantage_B, zero_B);
       before_B = at::where(inside_B, value_B, bootstrap_B);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Estimates of the Kullback-Leibler divergence of a policy from a reference, for each token that
-// was drawn from the policy. Source: Schulman, "Approximating KL Divergence" (2020).
+// Estimators of the Kullback-Leibler divergence of a policy from a reference, for each token
+// sampled from the policy. Source: Schulman, "Approximating KL Divergence" (2020).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,12 +9,12 @@
 
 namespace tessera::losses {
 
-/// Log-probabilities of the same tokens under the policy and the reference -> estimates of the same
-/// shape. Differentiable in the policy's.
+/// Maps log-probabilities of the same tokens under the policy and the reference to estimates of the
+/// same shape. Differentiable with respect to the policy's.
 using KlEstimator = at::Tensor (*)(const at::Tensor& log_probabilities,
                                    const at::Tensor& reference);
 
-/// By name, with r = log p - log p_ref: "k1" r, unbiased, whose gradient is noise of mean 0; "k2"
+/// By name, with r = log p - log p_ref: "k1" r, unbiased, whose gradient is noise with mean 0; "k2"
 /// r^2 / 2, whose gradient is that of the divergence; "k3" e^-r + r - 1, unbiased and never
 /// negative.
 const Registry<KlEstimator>& kl_estimators();

@@ -6,7 +6,7 @@
 namespace tessera::losses {
 namespace {
 
-/// `x` where the completion is wanted, else -x.
+/// `x` if the completion is desirable, else -x.
 at::Tensor towards(const at::Tensor& x_B, const at::Tensor& wanted_B) {
   return at::where(wanted_B, x_B, -x_B);
 }

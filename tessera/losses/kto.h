@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses of single completions that are labelled as wanted or not: KTO (Ethayarajh et al. 2024,
-// eq. 7) and the form of APO-zero without pairs.
+// Losses of single completions labelled as desirable or undesirable: KTO (Ethayarajh et al. 2024,
+// eq. 7) and the unpaired form of APO-zero.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +15,8 @@ struct KtoOptions {
   double desirable_weight = 1.0, undesirable_weight = 1.0;
 };
 struct KtoLoss {
-  /// log(policy / reference), whether each is wanted, and the divergence -> the loss of each, not
-  /// yet weighted.
+  /// Maps log(policy / reference), the labels and the divergence to the unweighted loss of each
+  /// completion.
   at::Tensor (*losses)(const at::Tensor& ratios_B,
                        const at::Tensor& wanted_B,
                        const at::Tensor& divergence,
@@ -25,8 +25,8 @@ struct KtoLoss {
 };
 /// "kto", "apo_zero_unpaired".
 const Registry<KtoLoss>& kto_losses();
-/// The point of reference: the mean of log(policy / reference) over completions that answer other
-/// prompts, at least 0 and held constant; 0 where there are none. [B] -> 0-d.
+/// The reference point: the mean of log(policy / reference) over completions that answer other
+/// prompts, at least 0 and without a gradient; 0 if there are none. [B] -> 0-d.
 at::Tensor kto_divergence(const at::Tensor& mismatched_ratios_B);
 /// The weighted loss of each completion, [B]. `wanted_B`: bool.
 at::Tensor kto(const KtoLoss& loss,

@@ -27,7 +27,7 @@ at::Tensor simpo(const at::Tensor& margins_P, const CpoOptions& options) {
 /// log(1 - e^x) for x <= 0, exact at both ends (Maechler 2012).
 at::Tensor log1m_exp(const at::Tensor& x) {
   const at::Tensor near_zero = x.gt(-std::log(2.0));
-  // Each branch reads only its own elements, lest the other's gradient be 0 * infinity.
+  // Each branch reads only its own elements, because the other's gradient would be 0 * infinity.
   const at::Tensor inside = at::where(near_zero, x, at::full_like(x, -1.0)),
                    outside = at::where(near_zero, at::full_like(x, -1.0), x);
   return at::where(near_zero, at::log(-at::expm1(inside)), at::log1p(-at::exp(outside)));

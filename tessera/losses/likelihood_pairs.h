@@ -16,10 +16,10 @@ struct CpoOptions {
   double gamma = 0.5;  ///< SimPO's target margin
   double alpha = 0.0;  ///< AlphaPO: rewards (1 - p^-alpha) / alpha; 0: their limit, log p
 };
-/// What a loss of this kind is a function of.
+/// A loss of this kind.
 struct CpoLoss {
   at::Tensor (*losses)(const at::Tensor& margins_P, const CpoOptions& options);
-  bool of_means = false;  ///< log-probabilities are means over tokens, in place of sums
+  bool of_means = false;  ///< log-probabilities are means over tokens instead of sums
 };
 /// "sigmoid", "hinge", "ipo", "simpo".
 const Registry<CpoLoss>& cpo_losses();
@@ -31,7 +31,8 @@ at::Tensor cpo(const CpoLoss& loss,
                const at::Tensor& rejected_P,
                const CpoOptions& options);
 
-/// The logarithm of the ratio of odds p / (1 - p), of log-probabilities that are means over tokens.
+/// The logarithm of the ratio of the odds p / (1 - p), from log-probabilities that are means over
+/// tokens.
 at::Tensor log_odds_ratios(const at::Tensor& chosen_P, const at::Tensor& rejected_P);
 /// ORPO's odds-ratio loss of each pair, -beta log sigmoid(log odds ratio); the cross-entropy of the
 /// chosen text is added to its mean.

@@ -39,7 +39,7 @@ at::Tensor masked_mean(const at::Tensor& values_BT, const at::Tensor& mask_BT) {
   return masked_sums(values_BT, mask_BT).sum() / count;
 }
 
-// ATen's own has no kernel for tensors without data, on which memory is predicted.
+// ATen's own function has no kernel for meta tensors, with which memory is predicted.
 at::Tensor log_sigmoid_of(const at::Tensor& x) {
   return -at::logaddexp(at::zeros_like(x), -x);
 }

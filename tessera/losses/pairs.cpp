@@ -11,7 +11,7 @@
 namespace tessera::losses {
 namespace {
 
-/// Above it, exp has no fp32 value.
+/// For larger exponents exp overflows in fp32.
 constexpr double kLargestExponent = 80.0;
 
 at::Tensor reverse_kl(const at::Tensor& ratios, double /*alpha*/) {

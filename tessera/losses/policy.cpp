@@ -13,7 +13,7 @@
 namespace tessera::losses {
 namespace {
 
-/// Log-ratios beyond it are taken for it.
+/// Larger log-ratios are clamped to it.
 constexpr double kLargestLogRatio = 20.0, kSmallestRatio = 1e-8;
 
 at::Tensor scalar(double value, const at::Tensor& like) {
@@ -41,7 +41,7 @@ at::Tensor cispo(const PolicyRatios& of, const PolicyOptions& options) {
          of.log_probabilities_BT;
 }
 
-/// Gao et al. 2025 (SAPO): a sigmoid in place of the clip, with the slope 1 at a ratio of 1.
+/// Gao et al. 2025 (SAPO): a sigmoid instead of the clip, with slope 1 at a ratio of 1.
 at::Tensor sapo(const PolicyRatios& of, const PolicyOptions& options) {
   const at::Tensor steepness = at::where(of.advantages.gt(0),
                                          scalar(options.sapo_temperature_positive, of.advantages),
@@ -49,8 +49,8 @@ at::Tensor sapo(const PolicyRatios& of, const PolicyOptions& options) {
   return -at::sigmoid(steepness * (of.ratios_BL - 1)) * (4 / steepness) * of.advantages;
 }
 
-/// VESPO (2026): e^lambda w^k e^(-lambda w) of the completion's ratio w, without a gradient, weighs
-/// the log-probability.
+/// VESPO (2026): e^lambda w^k e^(-lambda w), with the completion's ratio w and without a gradient,
+/// weights the log-probability.
 at::Tensor vespo(const PolicyRatios& of, const PolicyOptions& options) {
   const at::Tensor sum_B1 =
       masked_sums(of.log_ratios_BT.detach().clamp(-kLargestLogRatio, kLargestLogRatio), of.mask_BT)
@@ -68,7 +68,7 @@ at::Tensor vespo(const PolicyRatios& of, const PolicyOptions& options) {
   return -phi * of.advantages * of.log_probabilities_BT;
 }
 
-/// Whether completions of negative advantage are near enough to the policy, [B, 1] bool.
+/// Whether completions with a negative advantage are close enough to the policy, [B, 1] bool.
 at::Tensor near_policy(const PolicyRatios& of, double threshold) {
   const at::Tensor drift_B1 = masked_means(-of.log_ratios_BT.detach(), of.mask_BT).unsqueeze(1);
   return of.advantages.ge(0).bitwise_or(drift_B1.le(threshold));

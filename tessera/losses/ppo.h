@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proximal policy optimisation of token sequences with a critic, as DeepSpeed-Chat computes it.
-// Column t of a tensor [B, T] speaks of the token behind token t of the text, so that T is one less
-// than the texts' length.
+// Proximal policy optimization of token sequences with a critic, as in DeepSpeed-Chat. Column t of
+// a tensor [B, T] refers to the token after token t, so T is one less than the length of the
+// sequences.
 #pragma once
 
 #include <cstdint>
 
 #include <ATen/core/Tensor.h>
 
-// Legend: B texts, T tokens, A tokens from the first answered one on.
+// Legend: B sequences, T tokens, A tokens from the first answer token on.
 namespace tessera::losses {
 
 struct PpoOptions {
@@ -17,15 +17,15 @@ struct PpoOptions {
   double gamma = 1.0, lambda = 0.95;
 };
 
-/// What becomes of texts before they are learned from. Nothing has a gradient.
+/// The quantities derived from sequences before learning. Nothing has a gradient.
 struct PpoExperience {
-  at::Tensor rewards_BT, values_BT;      ///< 0 behind the texts
-  at::Tensor ends_B;                     ///< int64: behind the last column that counts
-  at::Tensor advantages_BA, returns_BA;  ///< of the columns from `start` on, not whitened
+  at::Tensor rewards_BT, values_BT;      ///< 0 after the sequences
+  at::Tensor ends_B;                     ///< int64: after the last column that counts
+  at::Tensor advantages_BA, returns_BA;  ///< for the columns from `start` on, not whitened
 };
-/// Every token is charged kl_coefficient * log(policy / reference), and the column behind the
-/// answer, or the last one, gets the clipped score. `mask_BT`: tokens that are no padding; `start`:
-/// the first column of the answer, the prompt's length - 1.
+/// The reward of every token is -kl_coefficient * log(policy / reference); the column after the
+/// answer, or the last one, additionally gets the clipped score. `mask_BT`: tokens that are not
+/// padding; `start`: the first column of the answer, the prompt's length - 1.
 PpoExperience ppo_experience(const at::Tensor& log_probabilities_BT,
                              const at::Tensor& reference_BT,
                              const at::Tensor& values_BT,
@@ -40,8 +40,8 @@ at::Tensor ppo_actor_loss(const at::Tensor& log_probabilities_BA,
                           const at::Tensor& advantages_BA,
                           const at::Tensor& mask_BA,
                           double clip_range);
-/// Half the mean over the mask of the larger squared error, of the value and of the value that is
-/// held within `clip_range` of the old one. [B, A] -> 0-d.
+/// Half the mean over the mask of the larger squared error, of the value and of the value clipped
+/// to within `clip_range` of the old one. [B, A] -> 0-d.
 at::Tensor ppo_critic_loss(const at::Tensor& values_BA,
                            const at::Tensor& old_BA,
                            const at::Tensor& returns_BA,

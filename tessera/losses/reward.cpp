@@ -8,13 +8,13 @@
 namespace tessera::losses {
 namespace {
 
-/// The place of the first true element of each row, `otherwise` where there is none.
+/// The position of the first true element of each row; `otherwise` if there is none.
 at::Tensor first_place(const at::Tensor& marked_PT, std::int64_t otherwise) {
   const at::Tensor places_T = at::arange(marked_PT.size(1), marked_PT.options().dtype(at::kLong));
   return at::where(marked_PT, places_T, at::full({}, otherwise, places_T.options())).amin(1);
 }
 
-/// The place of padding token number `leading` of each row, else the row's length.
+/// The position of padding token number `leading` in each row, else the row's length.
 at::Tensor text_ends(const at::Tensor& ids_PT, std::int64_t padding, std::int64_t leading) {
   const at::Tensor padding_PT = ids_PT.eq(padding);
   return first_place(padding_PT.logical_and(padding_PT.cumsum(1).eq(leading + 1)), ids_PT.size(1));

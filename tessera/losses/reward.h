@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses of reward models, which learn from pairs to score the chosen text above the rejected one
-// (Bradley and Terry).
+// Losses of reward models, which learn from pairs to score the chosen sequence above the rejected
+// one (Bradley and Terry).
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,28 @@
 // Legend: P pairs, T tokens.
 namespace tessera::losses {
 
-/// The loss of each pair by the scores of its two texts: -log sigmoid(chosen - rejected - margin),
-/// and `centering` * (chosen + rejected)^2, which holds the mean score at 0. `margin_P`: undefined
-/// without margins. [P] -> [P].
+/// The loss of each pair from the scores of its two sequences: -log sigmoid(chosen - rejected -
+/// margin), plus `centering` * (chosen + rejected)^2, which keeps the mean score at 0. `margin_P`:
+/// undefined without margins. [P] -> [P].
 at::Tensor pairwise_reward(const at::Tensor& chosen_P,
                            const at::Tensor& rejected_P,
                            const at::Tensor& margin_P = {},
                            double centering = 0.0);
 
-/// The tokens of a pair that DeepSpeed-Chat compares: [begin, end).
+/// The range of tokens of a pair that DeepSpeed-Chat compares: [begin, end).
 struct ComparedTokens {
   at::Tensor begin_P, end_P;                ///< int64
-  at::Tensor chosen_end_P, rejected_end_P;  ///< behind each text's last token
+  at::Tensor chosen_end_P, rejected_end_P;  ///< after each sequence's last token
 };
-/// From the first token in which the ids of the two texts differ to the end of the longer one; of
-/// texts that are equal, the last token of the row alone. A text ends at its padding token number
+/// From the first token that differs between the two sequences to the end of the longer one; for
+/// equal sequences, only the last token of the row. A sequence ends at its padding token number
 /// `leading_padding` (0: the first one), or with the row. ids [P, T] int64.
 ComparedTokens compared_tokens(const at::Tensor& chosen_ids_PT,
                                const at::Tensor& rejected_ids_PT,
                                std::int64_t padding,
                                std::int64_t leading_padding = 0);
-/// DeepSpeed-Chat's loss of each pair: the mean of -log sigmoid(chosen - rejected) over the tokens
-/// that are compared. Scores of all tokens [P, T] -> [P].
+/// DeepSpeed-Chat's loss of each pair: the mean of -log sigmoid(chosen - rejected) over the
+/// compared tokens. Scores of all tokens [P, T] -> [P].
 at::Tensor tokenwise_reward(const at::Tensor& chosen_PT,
                             const at::Tensor& rejected_PT,
                             const ComparedTokens& tokens);

@@ -28,7 +28,7 @@ void release(void* counted) {
   mine->state->current -= mine->bytes;
 }
 
-/// In place of libtorch's allocator of the meta device, which gives no memory either.
+/// Replaces libtorch's allocator for the meta device, which does not allocate memory either.
 class CountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (this_count == nullptr || bytes == 0) return {nullptr, c10::Device(c10::DeviceType::Meta)};

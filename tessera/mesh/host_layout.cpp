@@ -14,7 +14,7 @@ namespace {
 struct NamedAxis {
   std::string_view name;
   AxisSet axes;
-  std::string_view key;  // of the axes that are used in every layer
+  std::string_view key;  // key of the axes that communicate in every layer
 };
 
 const std::vector<NamedAxis>& named_axes() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which axes of the mesh cross between hosts, and what a user should be told about that.
+// Which axes of the mesh cross between hosts, and notes about it for the user.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 namespace tessera::mesh {
 
 /// `text`: "pipeline and data parallelism cross between hosts, tensor parallelism stays inside";
-/// empty for one host. `warnings`: one for each axis whose ranks wait for each other in every
-/// layer, and that crosses although another number of slots or ranks would keep it inside.
+/// empty for one host. `warnings`: one for each axis that communicates in every layer and crosses
+/// between hosts although another number of slots or ranks would avoid it.
 struct HostLayoutNotes {
   std::string text;
   std::vector<std::string> warnings;
 };
 
-/// `ranks_per_host`: of every host but possibly the last one; the ranks of a host follow each
-/// other.
+/// `ranks_per_host`: number on every host, except possibly the last one; the ranks of a host are
+/// contiguous.
 HostLayoutNotes host_layout_notes(const Mesh& mesh, int ranks_per_host);
 
 }  // namespace tessera::mesh

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight", kBias = ".bias";
 
-/// Modules of output layers that PEFT trains whole where a model classifies.
+/// Output modules that PEFT trains as a whole in a classifier.
 constexpr std::array<std::string_view, 2> kClassifiers = {"classifier", "score"};
 
 std::string module_of(const std::string& tensor) {
@@ -37,11 +37,11 @@ std::int64_t product(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-/// A parameter of the model: where it stands and what it is composed of.
+/// A parameter of the model: the block that declares it, and its composition.
 struct Place {
   std::shared_ptr<const ParamInfo> info;
-  bool in_head = false;  ///< of the objective alone
-  int homes = 0;         ///< in the trunk
+  bool in_head = false;  ///< only the objective declares it
+  int homes = 0;         ///< number of declaring blocks in the trunk
   std::vector<std::string> tensors;
 };
 
@@ -67,7 +67,7 @@ std::vector<Place> places_in(const nn::Model& model, const WeightMap& map) {
   return out;
 }
 
-/// Whether one of the modules around a tensor is meant.
+/// True if the tensor lies in one of the modules.
 bool is_in(const std::vector<std::string>& modules, const std::string& tensor) {
   for (std::string module = module_of(tensor); !module.empty(); module = module_of(module)) {
     if (std::any_of(modules.begin(), modules.end(), [&](const std::string& name) {
@@ -78,7 +78,7 @@ bool is_in(const std::vector<std::string>& modules, const std::string& tensor) {
   return false;
 }
 
-/// Notes the row of the tensor (`from`) that each row of ours (`to`) is.
+/// Records for each row of the parameter (`to`) the row of the tensor (`from`).
 void note_rows(std::span<const StridedCopy::Dim> dims,
                std::int64_t to,
                std::int64_t from,
@@ -98,7 +98,7 @@ double norm_of(const float* values, std::size_t count) {
   return std::sqrt(sum);
 }
 
-/// The row of the weight that row `row` of the module's box is.
+/// The weight's row for row `row` of the module's box.
 std::int64_t row_of_box(const AdapterModule& module, std::int64_t row) {
   const Shape& shape = module.weight->shape;
   std::int64_t out = 0, stride = 1;
@@ -110,8 +110,8 @@ std::int64_t row_of_box(const AdapterModule& module, std::int64_t row) {
   return out;
 }
 
-/// The module whose weight is `tensor`, a part of the parameter or all of it; nothing where it is
-/// no matrix.
+/// The module with the weight `tensor`, which is a part of the parameter or all of it; nothing if
+/// it is not a matrix.
 std::optional<AdapterModule> module_in(const Place& place,
                                        const std::string& tensor,
                                        const WeightMap& map) {
@@ -120,7 +120,7 @@ std::optional<AdapterModule> module_in(const Place& place,
   out.weight = place.info;
   out.part.module = module_of(tensor);
   out.inputs = info.shape.back();
-  // One column tells the rows apart.
+  // One column suffices to distinguish the rows.
   ParamInfo column = info;
   column.shape.back() = 1;
   column.matrix_shape.back() = 1;
@@ -164,7 +164,7 @@ std::optional<AdapterModule> module_in(const Place& place,
   return out;
 }
 
-/// A matrix that a head multiplies its input by for its outputs, which no adapter may replace.
+/// True for the output matrix of a head, which no adapter may replace.
 bool is_output_layer(const Place& place, const std::string& module) {
   if (place.info->role == Role::OutputHead) return true;
   if (place.homes > 0) return false;
@@ -178,7 +178,7 @@ bool is_table(const ParamInfo& info) {
   return info.role == Role::TokenTable || info.role == Role::PositionTable;
 }
 
-/// Whether a layer multiplies by it.
+/// True if a layer multiplies by it.
 bool is_matrix(const ParamInfo& info) {
   return info.role == Role::Matrix && info.matrix_shape.size() == 2;
 }
@@ -220,8 +220,8 @@ void find_modules(const Place& place,
   }
 }
 
-/// Adds the parameter to those that are trained whole if `chosen` says so of its tensors: of all of
-/// them or of none.
+/// Adds the parameter to those trained as a whole if `chosen` is true for its tensors; it must be
+/// true for all of them or for none.
 template <class Chosen>
 void train_whole(const Place& place, const char* key, const Chosen& chosen, Adapter& out) {
   const auto count = std::count_if(place.tensors.begin(), place.tensors.end(), chosen);
@@ -259,8 +259,8 @@ void train_biases(const std::vector<Place>& places, Adapter& out) {
   }
 }
 
-/// Which matrices are kept in fewer bits: as with bitsandbytes, those of linear layers that are no
-/// output layer.
+/// Finds the matrices that are stored in fewer bits: as in bitsandbytes, those of linear layers
+/// except output layers.
 void find_quantized(const std::vector<Place>& places, Adapter& out) {
   if (out.options.quantize_base == QuantizedBase::None) return;
   TESSERA_REQUIRE(!out.options.has_magnitude(),
@@ -285,7 +285,7 @@ void require_saved_modules(const std::vector<Place>& places,
         return is_in({name}, tensor);
       });
     });
-    // What PEFT adds by itself to every classifier.
+    // Modules that PEFT adds to every classifier by itself.
     const bool expected =
         std::find(kClassifiers.begin(), kClassifiers.end(), name) != kClassifiers.end();
     TESSERA_REQUIRE(found || expected,
@@ -298,7 +298,7 @@ void require_saved_modules(const std::vector<Place>& places,
   }
 }
 
-/// What of a name follows a table of it, for the message that nothing fits.
+/// Examples of module names, for the message that no module matches.
 std::string some_modules(const std::vector<Place>& places) {
   std::vector<std::string> out;
   for (const Place& place : places) {
@@ -315,7 +315,7 @@ struct HeldModule {
   std::vector<float> a, b, magnitude;
 };
 
-/// The last modules whose parameters were asked for.
+/// A cache of the modules whose parameters were read last.
 class HeldModules {
  public:
   HeldModules(const Adapter& adapter, WeightSource source)
@@ -351,7 +351,7 @@ class HeldModules {
   std::vector<std::shared_ptr<const HeldModule>> held_;
 };
 
-/// The row of the box that row `row` of the weight is; nothing where it lies outside.
+/// The box's row for row `row` of the weight; nothing if it is outside.
 std::optional<std::int64_t> row_in_box(const AdapterModule& module, std::int64_t row) {
   const Shape& shape = module.weight->shape;
   const nn::LowRankPart& part = module.part;
@@ -366,7 +366,7 @@ std::optional<std::int64_t> row_in_box(const AdapterModule& module, std::int64_t
   return out;
 }
 
-/// Adds what the module's adapter makes of one row of the weight, which is whole.
+/// Adds the adapter's change to one complete row of the weight.
 void merge_row(const HeldModule& held, std::int64_t row, float* values) {
   const nn::LowRankPart& part = held.module->part;
   const auto inputs = static_cast<std::size_t>(held.module->inputs),
@@ -439,7 +439,7 @@ Adapter find_adapter(const AdapterOptions& options, const Resolved& model, const
 
 nn::Model adapted(const nn::Model& model, const Adapter& adapter) {
   struct Rules {
-    std::map<std::string, std::vector<AdapterModule>> modules;  ///< by the name of the weight
+    std::map<std::string, std::vector<AdapterModule>> modules;  ///< by the weight's name
     std::set<std::string> trained;
   };
   auto rules = std::make_shared<Rules>();
@@ -458,7 +458,7 @@ nn::Model adapted(const nn::Model& model, const Adapter& adapter) {
         if (found == rules->modules.end()) continue;
         const std::vector<AdapterModule>& modules = found->second;
         if (modules.front().table) {
-          // A head that shares the table multiplies by it as it is.
+          // A head that shares the table multiplies by the unadapted table.
           if (!head) nn::add_low_rank_table(params, *param, modules.front().part);
           continue;
         }
@@ -518,7 +518,7 @@ WeightSource merged_weights(const Adapter& adapter,
     if (found == merger->by_weight.end()) return merger->base(info, begin, end, out);
     const std::int64_t inputs = info.shape.back(), first = begin / inputs,
                        last = (end + inputs - 1) / inputs;
-    // Whole rows: a norm is that of all of a row.
+    // Reads whole rows, because a norm needs all of a row.
     constexpr std::int64_t kFloats = std::int64_t{1} << 22;
     const std::int64_t at_a_time = std::max<std::int64_t>(1, kFloats / inputs);
     std::vector<float> rows;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-rank adapters of a model of any family. Modules are named as in Hugging Face's files, by the
-// family's weight map: where several of them lie in one parameter of ours, each can have an adapter
-// of its own.
+// Low-rank adapters for a model of any family. Modules have the names of Hugging Face's files,
+// given by the family's weight map. If one parameter contains several modules, each can have its
+// own adapter.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ namespace tessera::models {
 
 /// An adapter of one module.
 struct AdapterModule {
-  nn::LowRankPart part;  ///< with the name of the module
+  nn::LowRankPart part;  ///< with the module's name
   std::shared_ptr<const ParamInfo> weight;
   bool table = false;
   bool transposed = false;  ///< files store the weight [inputs, outputs]
   std::int64_t inputs = 0, outputs = 0;
-  /// Row of the module that each row of ours is, in the order of the box; empty: the same.
+  /// The module's row for each row of the parameter, in the order of the box; empty: the same.
   std::vector<std::int64_t> rows;
 
-  // Names of its parameters.
+  // Names of the adapter's parameters.
   [[nodiscard]] std::string a() const;
   [[nodiscard]] std::string b() const;
   [[nodiscard]] std::string magnitude() const { return part.module + ".lora_magnitude_vector"; }
@@ -38,35 +38,35 @@ struct AdapterModule {
 struct Adapter {
   AdapterOptions options;
   std::vector<AdapterModule> modules;
-  /// Parameters of the model that are trained whole, and saved with the adapter: modules_to_save
-  /// and biases.
+  /// Parameters of the model that are trained as a whole and saved with the adapter:
+  /// modules_to_save and biases.
   std::set<std::string> trained;
-  /// Matrices of the model that are kept in fewer bits, as options.quantize_base says: those of all
-  /// linear layers but the head and what is trained.
+  /// Matrices of the model that are stored in fewer bits (options.quantize_base): those of all
+  /// linear layers except the head and trained ones.
   std::set<std::string> quantized;
-  /// All that is trained, by name: the adapter's own parameters, and these.
+  /// All trained parameters, by name: the adapter's own, and those of the model.
   std::map<std::string, std::shared_ptr<const ParamInfo>> parameters;
-  /// Whether the parameter of that name, of the adapted model, is trained.
+  /// True if the parameter of that name, of the adapted model, is trained.
   [[nodiscard]] bool trains(const std::string& name) const;
 };
 
-/// What the options mean for a model that has no adapter yet. Error{Config} where nothing fits
-/// them, and for a target or a module to save that is not there; Error{Unsupported} for modules
-/// that cannot be adapted, such as a head.
+/// Applies the options to a model without an adapter. Throws Error{Config} if no module matches, or
+/// if a target or a module to save does not exist; throws Error{Unsupported} for modules that
+/// cannot be adapted, such as a head.
 Adapter find_adapter(const AdapterOptions& options, const Resolved& model, const WeightMap& map);
 
-/// The model with the adapter: its blocks declare more parameters, and nothing but what
-/// Adapter::trains() says is trained.
+/// The model with the adapter: its blocks declare more parameters, and only those for which
+/// Adapter::trains() is true are trained.
 nn::Model adapted(const nn::Model& model, const Adapter& adapter);
 
-/// The first values of the adapter's parameters: by their Init from the seed, magnitudes from the
-/// rows of `base`; of other parameters those of `base`. Threads: as `base`.
+/// The initial values of the parameters: adapter parameters by their Init from the seed, magnitudes
+/// from the rows of `base`; other parameters as in `base`. Thread safety is that of `base`.
 WeightSource first_adapter_weights(const Adapter& adapter, WeightSource base, std::uint64_t seed);
 
-/// The weights of the plain model that computes the same: W + scale B A of `base`, with the norms
-/// of its rows replaced by the magnitudes where there are some. `adapter_weights` gives what the
-/// adapter trains, under our names. A, B and norms of a module are held while it is read. Threads:
-/// as the sources.
+/// The weights of the equivalent model without an adapter: W + scale B A of `base`, with the norms
+/// of its rows replaced by the magnitudes if there are any. `adapter_weights` provides the
+/// adapter's trained parameters, under tessera's names. A, B and norms of a module are held in
+/// memory while it is read. Thread safety is that of the sources.
 WeightSource merged_weights(const Adapter& adapter,
                             WeightSource base,
                             WeightSource adapter_weights);

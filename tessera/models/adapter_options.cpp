@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kMostRank = 65536;
 
-/// Whether the expression matches all of `text`.
+/// True if the expression matches all of `text`.
 bool matches_all(const std::string& expression, const std::string& text) {
   data::tokenizers::Ranges found;
   data::tokenizers::regex_pattern("\\A(?:" + expression + ")\\z")->find(text, found);
@@ -47,7 +47,7 @@ std::vector<std::string> names_in(const std::string& key, const json::Value& val
   return out;
 }
 
-/// A string is a regular expression, a list has names.
+/// A string is a regular expression; a list contains names.
 void read_names(const std::string& key,
                 const json::Value& value,
                 std::string& expression,
@@ -96,8 +96,8 @@ std::optional<double> number_of(const std::vector<std::pair<std::string, double>
   return std::nullopt;
 }
 
-/// The number behind the last ".`list`." of a name, or behind the last component that has one and a
-/// list's name before it where `list` is empty.
+/// The number after the last ".`list`." of a name; if `list` is empty, after the last component
+/// that is preceded by a list's name and followed by a number.
 std::optional<std::int64_t> layer_of(const std::string& module, const std::string& list) {
   std::optional<std::int64_t> out;
   std::vector<std::string> parts;
@@ -109,7 +109,7 @@ std::optional<std::int64_t> layer_of(const std::string& module, const std::strin
     }
     parts.push_back(std::exchange(part, {}));
   }
-  // A component before the list's name and one behind the number.
+  // There must be a component before the list's name and one after the number.
   for (std::size_t i = 2; i + 1 < parts.size(); ++i) {
     const bool number =
         !parts[i].empty() && parts[i].size() < 10 &&
@@ -136,8 +136,9 @@ void AdapterOptions::describe(config::Fields& f) {
            .min = 0,
            .max = 1e9,
            .above_min = true});
-  f.field(
-      "dropout", dropout, {.text = "Dropout of what an adapter reads.", .min = 0, .max = 0.999});
+  f.field("dropout",
+          dropout,
+          {.text = "Dropout probability on an adapter's input.", .min = 0, .max = 0.999});
   f.field("targets",
           targets,
           {.text = "Layers that get an adapter, by their Hugging Face names: \"all-linear\" (all "
@@ -147,7 +148,7 @@ void AdapterOptions::describe(config::Fields& f) {
            .type = "string or list of strings"});
   f.field("exclude",
           exclude,
-          {.text = "Layers that get none, in the same words.",
+          {.text = "Layers that get no adapter, in the same notation.",
            .default_text = "none",
            .type = "string or list of strings"});
   f.field("rank_pattern",
@@ -157,7 +158,7 @@ void AdapterOptions::describe(config::Fields& f) {
            .type = "object"});
   f.field("alpha_pattern",
           alpha_pattern,
-          {.text = "Alphas of single layers, in the same words.",
+          {.text = "Alphas of single layers, in the same notation.",
            .default_text = "{}",
            .type = "object"});
   f.field("layers",
@@ -167,40 +168,42 @@ void AdapterOptions::describe(config::Fields& f) {
            .type = "integer or list of integers"});
   f.field("layers_pattern",
           layers_pattern,
-          {.text = "Name before the number of a layer, such as \"h\" or \"layers\".",
+          {.text = "Module name before a layer's number, such as \"h\" or \"layers\".",
            .default_text = "any"});
-  f.field("modules_to_save",
-          modules_to_save,
-          {.text = "Modules that are trained whole and saved beside the adapter, such as lm_head.",
-           .default_text = "the head of a classifier"});
-  f.choice("bias",
-           bias,
-           kAdapterBiases,
-           {.text = "Biases that are trained too: none, all, or those of adapted layers "
-                    "(lora_only)."});
+  f.field(
+      "modules_to_save",
+      modules_to_save,
+      {.text = "Modules that are trained as a whole and saved with the adapter, such as lm_head.",
+       .default_text = "the head of a classifier"});
+  f.choice(
+      "bias",
+      bias,
+      kAdapterBiases,
+      {.text = "Biases that are also trained: none, all, or those of adapted layers (lora_only)."});
   f.field("rank_stabilized",
           rank_stabilized,
           {.text = "Scale by alpha / sqrt(r), as rslora does; for dora as well."});
-  f.field("lr_ratio",
-          lr_ratio,
-          {.text = "Learning rate of the matrices B over that of the matrices A (LoRA+).",
-           .min = 0,
-           .max = 1e6,
-           .above_min = true,
-           .default_text = "1"});
+  f.field(
+      "lr_ratio",
+      lr_ratio,
+      {.text = "Ratio of the learning rate of the matrices B to that of the matrices A (LoRA+).",
+       .min = 0,
+       .max = 1e6,
+       .above_min = true,
+       .default_text = "1"});
   f.field("from",
           from,
-          {.text = "A folder of PEFT's (adapter_config.json) whose adapter is trained further.",
+          {.text = "PEFT folder (adapter_config.json) whose adapter is trained further.",
            .default_text = "none"});
   f.choice("quantize_base",
            quantize_base,
            kQuantizedBases,
-           {.text = "What the frozen matrices of linear layers are kept as (QLoRA): nf4 (4 bits, "
-                    "blocks of 64), int8 (with a scale a row), or none (the type of the run)."});
+           {.text = "Storage type of the frozen matrices of linear layers (QLoRA): nf4 (4 bits, "
+                    "blocks of 64), int8 (one scale per row), or none (the run's type)."});
   f.field("double_quantization",
           double_quantization,
-          {.text = "With nf4: keep the scales of blocks in 8 bits, 4.13 bits a weight in place of "
-                   "4.5."});
+          {.text = "With nf4: store the scales of blocks in 8 bits, which takes 4.13 bits per "
+                   "weight instead of 4.5."});
 }
 
 double AdapterOptions::scale(std::int64_t rank, double own_alpha) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The section `adapter` of a configuration: which layers get a low-rank adapter, and which. The
-// rules are those of PEFT, so that its adapter_config.json says the same.
+// The section `adapter` of a configuration: which layers get a low-rank adapter of which kind. The
+// rules are those of PEFT, so an adapter_config.json has the same meaning.
 #pragma once
 
 #include <array>
@@ -16,12 +16,13 @@
 
 namespace tessera::models {
 
-/// Which biases are trained beside an adapter: none, all of the model, or those of adapted layers.
+/// Which biases are trained in addition to an adapter: none, all biases of the model, or those of
+/// adapted layers.
 enum class AdapterBias : std::uint8_t { None, All, LoraOnly };
 inline constexpr auto kAdapterBiases = std::to_array<config::Named<AdapterBias>>(
     {{AdapterBias::None, "none"}, {AdapterBias::All, "all"}, {AdapterBias::LoraOnly, "lora_only"}});
 
-/// What the base's matrices are kept as: their own type, NF4, or int8 with a scale a row.
+/// Storage type of the base's matrices: the run's type, NF4, or int8 with a scale for each row.
 enum class QuantizedBase : std::uint8_t { None, Nf4, Int8 };
 inline constexpr auto kQuantizedBases = std::to_array<config::Named<QuantizedBase>>(
     {{QuantizedBase::None, "none"}, {QuantizedBase::Nf4, "nf4"}, {QuantizedBase::Int8, "int8"}});
@@ -39,43 +40,44 @@ struct AdapterOptions {
   AdapterBias bias = AdapterBias::None;
   bool rank_stabilized = false;
   std::optional<double> lr_ratio;
-  std::string from;  ///< a folder of PEFT's, whose values the adapter begins with
+  std::string from;  ///< PEFT folder with the adapter's initial values
   QuantizedBase quantize_base = QuantizedBase::None;
-  bool double_quantization = true;  ///< of nf4: its scales are in eight bits too
+  bool double_quantization = true;  ///< for nf4: stores its scales in eight bits too
   void describe(config::Fields& fields);
 
   [[nodiscard]] bool enabled() const { return !type.empty(); }
   [[nodiscard]] bool has_magnitude() const { return type == "dora"; }
-  /// What B A x is multiplied by: alpha / r, or alpha / sqrt(r) where the rank does not change the
+  /// The factor of B A x: alpha / r, or alpha / sqrt(r), with which the rank does not change the
   /// size of the update. Source: Kalajdzievski 2023, "A rank stabilization scaling factor for
   /// fine-tuning with LoRA".
   [[nodiscard]] double scale(std::int64_t rank, double own_alpha) const;
 };
 
-/// Whether a module's full name, "model.layers.0.mlp.up_proj", is meant by one that is written:
-/// equal to it, or to what follows one of its dots.
+/// True if `written` matches a module's full name, such as "model.layers.0.mlp.up_proj": it is
+/// equal to the name or to a suffix after one of its dots.
 bool means_module(std::string_view written, std::string_view module);
 
-/// Which modules the options mean. Regular expressions run with a bound of steps.
+/// Decides which modules the options select. Regular expressions have a step limit.
 class AdapterRules {
  public:
-  /// Error{Config} for values of another kind, unknown types, ranks below 1 and expressions that do
-  /// not compile.
+  /// Throws Error{Config} for values of the wrong type, unknown adapter types, ranks below 1 and
+  /// expressions that do not compile.
   explicit AdapterRules(const AdapterOptions& options);
-  /// Whether the module is adapted. `everything`: it is one of those that "all-linear" means.
+  /// True if the module is adapted. `everything`: the module is one of those that "all-linear"
+  /// selects.
   [[nodiscard]] bool targets(const std::string& module, bool everything) const;
   [[nodiscard]] std::int64_t rank(const std::string& module) const;
   [[nodiscard]] double alpha(const std::string& module) const;
 
  private:
   using Names = std::vector<std::string>;
-  /// Numbers by regular expression, in the order in which they are written.
+  /// Numbers by regular expression, in the order of the configuration.
   using Numbers = std::vector<std::pair<std::string, double>>;
   [[nodiscard]] bool in_layers(const std::string& module) const;
 
   const AdapterOptions& options_;
   bool all_linear_ = false;
-  std::string expression_, excluded_expression_;  ///< empty: names
+  std::string expression_, excluded_expression_;  ///< empty: the targets are a list of names
   Names names_, excluded_names_;
   std::vector<std::int64_t> layers_;
   bool by_layer_ = false;

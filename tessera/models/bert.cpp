@@ -117,12 +117,12 @@ Composition compose(const ParamInfo& info) {
   return compose_encoder(info, stored);
 }
 
-/// The numbers of the positions, which old versions stored among the weights.
+/// Position numbers, which old versions stored among the weights.
 bool is_buffer(std::string_view name) {
   return name.ends_with("embeddings.position_ids");
 }
 
-/// The first files call the parameters of a norm gamma and beta.
+/// The first files name the parameters of a norm gamma and beta.
 std::string known_as(std::string name) {
   const auto rename = [&name](std::string_view old, std::string_view known) {
     if (name.ends_with(old)) name.replace(name.size() - old.size(), old.size(), known);
@@ -132,7 +132,7 @@ std::string known_as(std::string name) {
   return name;
 }
 
-/// Files of pre-training hold a pooler and two heads, one of which predicts the next sentence.
+/// Files of pre-training contain a pooler and two heads, one of which predicts the next sentence.
 bool may_be_unused(std::string_view name) {
   return name.starts_with("cls.") || name.starts_with("bert.pooler.") ||
          name.starts_with("pooler.");

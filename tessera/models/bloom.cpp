@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The BLOOM family: attention that is biased by distance (ALiBi) in place of positions, a norm
-// behind the token embedding, a tied head. Source: Scao et al. 2022, "BLOOM: a 176B-parameter
-// open-access multilingual language model".
+// The BLOOM family: attention with a bias by distance (ALiBi) instead of positions, a norm after
+// the token embedding, a tied head. Source: Scao et al. 2022, "BLOOM: a 176B-parameter open-access
+// multilingual language model".
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -140,7 +140,7 @@ struct BloomOptions final : LayerNormOptions {
   }
 };
 
-/// The first of the keys that is there: an old name, and the attribute that stands for it, win.
+/// The first existing key: an old name, and the attribute that it maps to, take precedence.
 std::int64_t first_count(const HfConfig& keys,
                          const std::vector<const char*>& names,
                          std::int64_t absent,
@@ -193,8 +193,8 @@ json::Value to_hf(const BloomOptions& options) {
   return out;
 }
 
-/// Hugging Face's names are ours with "transformer." before them, but for what stands behind the
-/// trunk.
+/// Hugging Face's names are tessera's with the prefix "transformer.", except for parameters after
+/// the trunk.
 Composition compose(const ParamInfo& info) {
   const bool outside = info.name == "lm_head.weight" || info.name == "score.weight";
   const std::string theirs = (outside ? "" : "transformer.") + info.name;

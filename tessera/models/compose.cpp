@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models that a configuration composes of parts (models/composed.h), with TencentPretrain's keys
+// Models that a configuration composes from parts (models/composed.h), with TencentPretrain's keys
 // and names.
 #include <algorithm>
 #include <array>
@@ -68,8 +68,8 @@ struct ComposeOptions final : FamilyOptions {
   void describe_parts(config::Fields& fields) {
     fields.field("embedding",
                  embedding,
-                 {.text = "What the first vector of a token is the sum of: its word, its position, "
-                          "its segment (the token type).",
+                 {.text = "Summands of a token's embedding: its word, its position, its segment "
+                          "(the token type).",
                   .choices = {"word", "pos", "seg"}});
     fields.field("embedding_norm",
                  embedding_norm,
@@ -77,31 +77,33 @@ struct ComposeOptions final : FamilyOptions {
                   .default_text = "where norm_position is post"});
     fields.field("position_offset",
                  position_offset,
-                 {.text = "Row of the position table that the first token has; above 0, padding "
-                          "has no position (RoBERTa: 2).",
+                 {.text = "Row of the position table for the first token; if above 0, padding has "
+                          "no position (RoBERTa: 2).",
                   .min = 0,
                   .max = 1e6});
-    fields.field("encoder", encoder, {.text = "The stack that reads.", .choices = {"transformer"}});
+    fields.field("encoder",
+                 encoder,
+                 {.text = "The stack that reads the input (encoder).", .choices = {"transformer"}});
     fields.field("decoder",
                  decoder,
-                 {.text = "The stack that writes an answer to what the encoder read.",
+                 {.text = "The stack that generates the output from the encoder's (decoder).",
                   .choices = {"none", "transformer"}});
-    fields.field("target",
-                 target,
-                 {.text = "Heads that the model has: the next token, masked tokens, whether two "
-                          "texts follow each other, the class of a sample. The task says which one "
-                          "is trained.",
-                  .choices = {"lm", "mlm", "sp", "cls"}});
+    fields.field(
+        "target",
+        target,
+        {.text = "Heads of the model: the next token, masked tokens, whether one text follows the "
+                 "other, the class of a sample. The task selects the one that is trained.",
+         .choices = {"lm", "mlm", "sp", "cls"}});
   }
   void describe_layers(config::Fields& fields) {
-    fields.field("mask",
-                 mask,
-                 {.text = "Which tokens a token of the encoder sees: all, or itself and those "
-                          "before it.",
-                  .choices = {"fully_visible", "causal"}});
+    fields.field(
+        "mask",
+        mask,
+        {.text = "Which tokens a token of the encoder attends to: all, or itself and earlier ones.",
+         .choices = {"fully_visible", "causal"}});
     fields.field("norm_position",
                  norm_position,
-                 {.text = "Whether norms stand before the branches of a layer or behind them.",
+                 {.text = "Whether norms come before or after the branches of a layer.",
                   .choices = {"pre", "post"}});
     fields.field("norm",
                  norm,
@@ -112,10 +114,10 @@ struct ComposeOptions final : FamilyOptions {
                   .min = 0,
                   .max = 1,
                   .above_min = true});
-    fields.field("feed_forward",
-                 feed_forward,
-                 {.text = "The MLP: two projections, or three of which one is a gate.",
-                  .choices = {"dense", "gated"}});
+    fields.field(
+        "feed_forward",
+        feed_forward,
+        {.text = "The MLP: two projections, or three with a gate.", .choices = {"dense", "gated"}});
     fields.field("activation",
                  activation,
                  {.text = "Activation function of the MLP or of its gate.",
@@ -123,14 +125,13 @@ struct ComposeOptions final : FamilyOptions {
     fields.field("bias", bias, {.text = "Whether the projections of the layers have biases."});
     fields.field("scale_attention",
                  scale_attention,
-                 {.text = "Whether scores are divided by the square root of the channels of a "
-                          "head."});
-    fields.field("position",
-                 position,
-                 {.text = "How layers know the order of the tokens: by the embedding alone, by a "
-                          "learned bias of attention, or by rotary positions of neighbouring "
-                          "channels.",
-                  .choices = {"embedding", "relative", "rotary"}});
+                 {.text = "Whether attention scores are divided by the square root of head_dim."});
+    fields.field(
+        "position",
+        position,
+        {.text = "Position information of the layers: only from the embedding, a learned attention "
+                 "bias by distance, or rotary positions on neighbouring channels.",
+         .choices = {"embedding", "relative", "rotary"}});
     fields.field("head_dim",
                  head_dim,
                  {.text = "Channels of one attention head.",
@@ -139,12 +140,12 @@ struct ComposeOptions final : FamilyOptions {
                   .default_text = "hidden_size / num_heads"});
     fields.field("position_buckets",
                  position_buckets,
-                 {.text = "Number of buckets of distances, with position relative.",
+                 {.text = "Number of distance buckets, with position relative.",
                   .min = static_cast<double>(ops::least_buckets(true)),
                   .max = 1e5});
     fields.field("position_max_distance",
                  position_max_distance,
-                 {.text = "Distance from which all tokens are in one bucket.",
+                 {.text = "Distance from which all tokens share one bucket.",
                   .unit = "tokens",
                   .min = 2,
                   .max = 1e8});
@@ -164,15 +165,16 @@ struct ComposeOptions final : FamilyOptions {
                   .default_text = "num_layers"});
     fields.field("scale_output",
                  scale_output,
-                 {.text = "Whether the head of a decoder reads hidden states divided by the square "
-                          "root of hidden_size."});
+                 {.text = "Whether the input of a decoder's head is divided by the square root of "
+                          "hidden_size."});
     fields.field("start_token",
                  start_token,
                  {.text = "Token with which the decoder's input begins.", .min = 0, .max = 1e8});
-    fields.field(
-        "pad_token",
-        pad_token,
-        {.text = "Token in the decoder's input where a label is ignored.", .min = 0, .max = 1e8});
+    fields.field("pad_token",
+                 pad_token,
+                 {.text = "Token that replaces an ignored label in the decoder's input.",
+                  .min = 0,
+                  .max = 1e8});
   }
 };
 
@@ -301,7 +303,7 @@ json::Value description_of(const ComposeOptions& options, const ComposedShape& s
   return config::write(whole);
 }
 
-/// The objective that the first head is trained with.
+/// The objective that trains the first head.
 std::string objective_of(const ComposeOptions& options, const ComposedShape& shape) {
   const std::string first = options.target.empty() ? "lm" : options.target.front();
   if (first == "mlm") return "masked_lm";
@@ -325,7 +327,7 @@ Resolved resolve_compose(const ComposeOptions& options,
   set_parts(options, shape, checks);
   set_layers_of(options, shape, checks);
   set_decoder(options, shape, checks);
-  // Of what was refused, a decoder of possible sizes is listed.
+  // If the shape was refused, a decoder of possible sizes is listed instead.
   ComposedShape usable = shape;
   if (!problems.empty()) {
     make_possible(usable);
@@ -372,7 +374,7 @@ std::vector<std::string> words_of(const HfConfig& keys, const char* key) {
   return out;
 }
 
-/// The words that are built; others are refused by name.
+/// The implemented values; others are refused by name.
 std::vector<std::string> known_words(const HfConfig& keys,
                                      const char* key,
                                      const std::vector<std::string>& known) {
@@ -521,7 +523,8 @@ json::Value to_hf(const ComposeOptions& options) {
   return out;
 }
 
-/// TencentPretrain's names are ours, but that it stores the projections of one input apart.
+/// TencentPretrain's names are the same, except that it stores the projections of one input
+/// separately.
 Composition compose(const ParamInfo& info) {
   const Shape& shape = info.shape;
   const auto joined = [&](std::string_view ours, const std::vector<std::string>& theirs) {
@@ -551,7 +554,7 @@ Composition compose(const ParamInfo& info) {
   return Composition::of(info.name, shape);
 }
 
-/// TencentPretrain calls the parameters of a norm gamma and beta.
+/// TencentPretrain names the parameters of a norm gamma and beta.
 std::string known_as(std::string name) {
   for (const auto& [old, known] :
        {std::pair<std::string_view, std::string_view>{".gamma", ".weight"}, {".beta", ".bias"}})
@@ -576,7 +579,7 @@ TESSERA_MODEL(
                      {"tgt_embedding.word.embedding.weight", "embedding.word.embedding.weight"}},
             .anchor = "embedding.word.embedding.weight",
             .known_as = known_as,
-            // Files hold all heads of the training that made them.
+            // Files contain all heads of the training that produced them.
             .may_be_unused = [](std::string_view name) { return name.starts_with("target."); }}});
 
 }  // namespace

@@ -18,7 +18,7 @@
 #include "tessera/nn/functional.h"
 #include "tessera/ops/rotary.h"
 
-// Legend: B batch, S tokens that are read, T tokens that are written, C embed.
+// Legend: B batch, S tokens of the encoder, T tokens of the decoder, C embed.
 namespace tessera::models {
 namespace {
 
@@ -30,7 +30,7 @@ NormSpec norm_of(const ComposedShape& shape) {
   return {.kind = shape.norm, .eps = shape.norm_eps};
 }
 
-/// A stack whose layers do not end with a norm ends with one.
+/// A stack whose layers do not end with a norm gets one at its end.
 NormSpec last_norm_of(const ComposedShape& shape) {
   return shape.residual == ResidualOrder::PreNorm ? norm_of(shape)
                                                   : NormSpec{.kind = NormKind::None};
@@ -205,8 +205,8 @@ class ComposedInput final : public nn::Block {
   Param* segments_ = nullptr;
 };
 
-/// A layer of either stack. It changes the first tensor of the flow and hands on the second one,
-/// which is the embedded target while a text is read, and what was read while one is written.
+/// A layer of either stack. It changes the first tensor of the flow and passes on the second, which
+/// is the embedded target in the encoder, and the encoder's output in the decoder.
 class ComposedLayer final : public nn::Block {
  public:
   ComposedLayer(const ComposedShape& shape, bool writes)
@@ -235,7 +235,7 @@ class ComposedLayer final : public nn::Block {
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor x_BTC = in.diff.at(0);
-    // Nothing is read while a text is written, after its first token.
+    // During generation the encoder reads nothing after the first token.
     if (!writes_ && x_BTC.size(1) == 0) return {.flow = std::move(in)};
     const at::Tensor memory_BSC = writes_ ? in.diff.at(1) : at::Tensor();
     in.diff.at(0) = shape_.residual == ResidualOrder::PreNorm
@@ -289,7 +289,7 @@ class ComposedLayer final : public nn::Block {
   Norm attention_norm_, cross_norm_, mlp_norm_;
 };
 
-/// The last norm of the stack that reads; from here on the target comes first.
+/// The last norm of the encoder; after it the target is the first tensor of the flow.
 class ComposedTurn final : public nn::Block {
  public:
   explicit ComposedTurn(const ComposedShape& shape) : shape_(shape), norm_(last_norm_of(shape)) {}

@@ -35,7 +35,7 @@ struct CpmShape : LayerNormShape {
   std::string activation = "gelu";
   bool gated = true, length_scale = false, attention_scale = false, norm_bias = false;
 
-  /// What a layer of so many inputs divides its output by, inverted.
+  /// Returns the factor of a layer's output: the inverse of its divisor for this number of inputs.
   [[nodiscard]] double scale_of(std::int64_t inputs) const {
     return length_scale ? 1.0 / std::sqrt(static_cast<double>(inputs)) : 1.0;
   }
@@ -114,8 +114,8 @@ class Embedding final : public nn::Block {
   Param* table_ = nullptr;
 };
 
-/// The linear layers of a branch divide alike, so what the first ones read and what the last one
-/// makes is divided in their place.
+/// The linear layers of a branch have the same divisor, so the inputs of the first ones and the
+/// output of the last one are scaled instead.
 class Layer final : public nn::Block {
  public:
   explicit Layer(const CpmShape& shape)
@@ -154,7 +154,7 @@ class Layer final : public nn::Block {
   Norm attention_norm_, mlp_norm_;
 };
 
-/// The last norm. A head is a linear layer too: what it reads is divided here.
+/// The last norm. The head is a linear layer too: its input is scaled here.
 class End final : public nn::Block {
  public:
   explicit End(const CpmShape& shape) : shape_(shape), norm_(norm_of(shape)) {}
@@ -336,7 +336,7 @@ json::Value to_hf(const CpmOptions& options) {
        {"tied", flag(options.tie_embeddings)}});
 }
 
-/// ModelCenter's names: what has the same input is one parameter here.
+/// ModelCenter's names: weights with the same input are one parameter here.
 Composition compose(const ParamInfo& info) {
   const auto joined = [&](const std::string& ours, const std::vector<std::string>& theirs) {
     const Shape stored = {info.numel() / info.shape.front() / info.shape.back(), info.shape.back()};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPM-2: an encoder and a decoder of T5's kind whose MLP has a gate of the exact gelu, with a head
-// of its own. Source: Zhang et al. 2021, "CPM-2: large-scale cost-effective pre-trained language
-// models", and OpenBMB/ModelCenter.
+// CPM-2: an encoder-decoder model like T5 whose MLP has a gate with the exact gelu, with an untied
+// head. Source: Zhang et al. 2021, "CPM-2: large-scale cost-effective pre-trained language models",
+// and OpenBMB/ModelCenter.
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -8,7 +8,8 @@
 
 #include "tessera/nn/functional.h"
 
-// Legend: B batch, T tokens, S tokens of the other text, C embed, H heads, K channels of a head.
+// Legend: B batch, T tokens, S tokens of the encoder's sequence, C embed, H heads, K channels of a
+// head.
 namespace tessera::models {
 
 using enum LogicalAxis;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a decoder's tokens to what an encoder made of another text.
+// Attention of a decoder's tokens to an encoder's output for another sequence.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +20,23 @@ struct CrossAttentionSpec {
   std::int64_t hidden_size = 0;
   std::int64_t num_heads = 0;
   std::int64_t head_dim = 0;
-  std::string q_name, kv_name, output_name;  ///< of the projections
-  bool bias = false;                         ///< of all three
-  Init q_init, kv_init, output_init;         ///< of the weights
-  double dropout = 0.0;                      ///< on attention probabilities
-  double scale = 0.0;                        ///< as in ops::AttentionArgs
+  std::string q_name, kv_name, output_name;  ///< names of the projections
+  bool bias = false;                         ///< biases of all three projections
+  Init q_init, kv_init, output_init;         ///< initial weights
+  double dropout = 0.0;                      ///< dropout of attention probabilities
+  double scale = 0.0;                        ///< see ops::AttentionArgs
 };
 
-/// Reads "attention_mask" of the batch, which is of the other text. In Decode it uses the keys and
-/// values that Prefill made, and reads no other text.
+/// Reads "attention_mask" of the batch, which belongs to the encoder's sequence. In Decode it uses
+/// the keys and values from Prefill and does not read the encoder's output.
 class CrossAttention {
  public:
   explicit CrossAttention(CrossAttentionSpec spec) : spec_(std::move(spec)) {}
   /// Declares `q_name`.weight [1, heads, head_dim, embed], `kv_name`.weight [2, heads, head_dim,
   /// embed] (keys first), `output_name`.weight [embed, heads * head_dim] and the biases.
   void declare(nn::Params& params);
-  /// h [B, T, C], normalized, and the other text's last hidden states [B, S, C] -> the branch [B,
-  /// T, C]. `block`: the one that it is part of.
+  /// Maps normalized h [B, T, C] and the encoder's last hidden states [B, S, C] to the branch [B,
+  /// T, C]. `block`: the block that contains this attention.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& h_BTC,
                                       const at::Tensor& memory_BSC,
                                       const nn::Batch& batch,
@@ -44,11 +44,11 @@ class CrossAttention {
                                       nn::StepContext& context) const;
 
  private:
-  /// Keys and values of the other text, [B, H, S, K] each.
+  /// Keys and values of the encoder's sequence, [B, H, S, K] each.
   struct Memory {
     at::Tensor k_BHSK, v_BHSK;
   };
-  /// Those of texts that differ in length, by number; each of one sample.
+  /// Memories of sequences of different lengths, by number; each has one sample.
   struct Memories {
     std::vector<Memory> texts;
   };
@@ -56,7 +56,7 @@ class CrossAttention {
   [[nodiscard]] Memory memory_of(const at::Tensor& memory_BSC,
                                  const nn::Block& block,
                                  nn::StepContext& context) const;
-  /// Attention of each row to the other text that its text answers.
+  /// Attention of each row to the encoded sequence that its sequence answers.
   [[nodiscard]] at::Tensor attend_by_text(const std::vector<nn::TextRow>& rows,
                                           const at::Tensor& q_BHTK,
                                           const at::Tensor& memory_BSC,

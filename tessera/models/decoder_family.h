@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A family of decoder.h, as its file declares it.
+// Declares a family that is based on decoder.h.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 
 namespace tessera::models {
 
-/// A family of decoders with options of its own type: what it shares with the others follows.
+/// A decoder family with its own options type; this template adds what all such families share.
 template <class Options>
 struct DecoderFamilyOf {
   std::vector<Preset> presets;
-  HfDecoder hf;  ///< its model_type is the family's name
-  /// Sets what the options have no common key for, after everything else is set.
+  HfDecoder hf;  ///< its model_type must be the family's name
+  /// Sets values without a common option, after everything else is set.
   void (*specialize)(const Options& options, DecoderShape& shape) = nullptr;
-  /// Reads the family's own keys of config.json, after the common ones; absent: it has none.
+  /// Reads the family's own keys of config.json, after the common ones; nullptr: it has none.
   void (*read)(const HfConfig& keys, Options& out) = nullptr;
-  /// Adds them; `options` are resolved.
+  /// Writes these keys; `options` are resolved.
   void (*write)(const Options& options, json::Value& hf_config) = nullptr;
   WeightMap weight_map = decoder_weights();
   std::vector<std::string> text_of = {};  ///< Family::text_of

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face's config.json of the families of decoder.h.
+// Hugging Face's config.json for the families of decoder.h.
 #pragma once
 
 #include <cstdint>
@@ -11,37 +11,37 @@
 
 namespace tessera::models {
 
-/// A family as Hugging Face has it: its names, its keys, and the defaults of absent ones.
+/// A family's properties in Hugging Face: its names, its keys, and the defaults of absent keys.
 struct HfDecoder {
   std::string model_type, architecture;  ///< "mistral", "MistralForCausalLM"
   std::int64_t layers = 32, hidden = 4096, heads = 32, vocab = 32000, positions = 2048, ffn = 11008;
-  std::int64_t kv_heads = 0;  ///< 0: as many as heads
+  std::int64_t kv_heads = 0;  ///< 0: same as the number of heads
   std::int64_t head_dim = 0;  ///< 0: hidden / heads
   double rms_norm_eps = 1e-6, rope_theta = 10000.0;
   const char* activation_key = "hidden_act";
   const char* activation = "silu";
   bool tied = false;
-  bool has_attention_bias = false;  ///< whether there is the key attention_bias
-  bool has_mlp_bias = false;        ///< whether there is the key mlp_bias
+  bool has_attention_bias = false;  ///< the key attention_bias exists
+  bool has_mlp_bias = false;        ///< the key mlp_bias exists
 };
-/// Reads what all these families have, and refuses quantized and pruned weights and rotary scalings
-/// whose result depends on the longest text of a batch.
+/// Reads the keys that all these families have. Refuses quantized and pruned weights, and rotary
+/// scalings whose result depends on the longest sequence of a batch.
 void read_decoder(const HfConfig& keys, const HfDecoder& hf, DecoderOptions& out);
-/// Reads rope_parameters (transformers 5), or rope_scaling beside rope_theta.
+/// Reads rope_parameters (transformers 5), or rope_scaling and rope_theta.
 void read_rotary(const HfConfig& keys, const char* object, DecoderOptions& out);
-/// `layer_types`, or nothing where it is absent; other words are refused.
+/// `layer_types`, or an empty list if absent; throws for unknown values.
 std::vector<std::string> layer_types_of(const HfConfig& keys);
 void read_layer_types(const HfConfig& keys, DecoderOptions& out);
-/// The share of a head's channels that turn: of rope_parameters, or a key beside it.
+/// The share of a head's channels that are rotated, from rope_parameters or from a separate key.
 double partial_rotary_factor(const HfConfig& keys, double absent);
 void set_partial_rotary_factor(json::Value& hf_config, double share);
-/// Qwen's windows: none unless `use_sliding_window`, and then in layers from `max_window_layers`
-/// on, unless layer_types says otherwise.
+/// Qwen's windows: none unless `use_sliding_window` is set; then in layers from `max_window_layers`
+/// on, unless layer_types specifies otherwise.
 void read_late_windows(const HfConfig& keys, DecoderOptions& out);
 void late_windows_to_hf(const DecoderOptions& options, json::Value& hf_config);
-/// `sliding_window` as Hugging Face has it: null for none.
+/// `sliding_window` in Hugging Face's form: null for none.
 json::Value window_to_hf(const DecoderOptions& options);
-/// The keys that all these families have, of resolved options.
+/// Writes the keys that all these families have, from resolved options.
 json::Value decoder_to_hf(const DecoderOptions& options, const HfDecoder& hf);
 
 }  // namespace tessera::models

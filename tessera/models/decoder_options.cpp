@@ -52,7 +52,7 @@ void DecoderOptions::describe_mlp_bias(config::Fields& fields) {
 void DecoderOptions::describe_rotary_share(config::Fields& fields) {
   fields.field("rotary_share",
                rotary_share,
-               {.text = "Share of the channels of a head that rotary positions turn.",
+               {.text = "Share of a head's channels that rotary positions rotate.",
                 .min = 0,
                 .max = 1,
                 .above_min = true});
@@ -61,14 +61,14 @@ void DecoderOptions::describe_rotary_share(config::Fields& fields) {
 void DecoderOptions::describe_windows(config::Fields& fields) {
   fields.field("sliding_window",
                sliding_window,
-               {.text = "Number of tokens that a token attends to, itself among them, in layers "
+               {.text = "Number of tokens that a token attends to, including itself, in layers "
                         "with a sliding window; 0 disables the windows.",
                 .unit = "tokens",
                 .min = 0,
                 .max = 1e8});
   fields.field("layer_types",
                layer_types,
-               {.text = "Attention of each layer; empty: by the rule of the family.",
+               {.text = "Kind of attention of each layer; empty: the family's rule.",
                 .choices = {kSlidingAttention, kFullAttention}});
 }
 
@@ -94,11 +94,12 @@ void DecoderOptions::describe_rest(config::Fields& fields) {
 void DecoderOptions::describe_rotary(config::Fields& fields) {
   fields.field(
       "rope_theta", rope_theta, {.text = "Base of the rotary frequencies.", .min = 1, .max = 1e12});
-  fields.field("rope_scaling",
-               rope_scaling,
-               {.text = "Scaling of the rotary frequencies for contexts longer than those of "
-                        "the first training.",
-                .choices = rotary_scalings()});
+  fields.field(
+      "rope_scaling",
+      rope_scaling,
+      {.text =
+           "Scaling of the rotary frequencies for contexts longer than in the original training.",
+       .choices = rotary_scalings()});
   fields.field("rope_factor",
                rope_factor,
                {.text = "Factor of rope_scaling.", .min = 0, .max = 1e6, .above_min = true});
@@ -116,27 +117,27 @@ void DecoderOptions::describe_rotary(config::Fields& fields) {
                 .min = 0,
                 .max = 1e6,
                 .above_min = true});
-  fields.field("rope_original_positions",
-               rope_original_positions,
-               {.text = "Sequence length of the first training, for rope_scaling llama3 and yarn.",
-                .unit = "tokens",
-                .min = 1,
-                .max = 1e8});
+  fields.field(
+      "rope_original_positions",
+      rope_original_positions,
+      {.text = "Sequence length of the original training, for rope_scaling llama3 and yarn.",
+       .unit = "tokens",
+       .min = 1,
+       .max = 1e8});
   fields.field("rope_beta_fast",
                rope_beta_fast,
-               {.text = "Turns within rope_original_positions from which rope_scaling yarn keeps a "
-                        "frequency.",
+               {.text = "Number of rotations within rope_original_positions from which "
+                        "rope_scaling yarn keeps a frequency.",
                 .min = 0,
                 .max = 1e6,
                 .above_min = true});
-  fields.field(
-      "rope_beta_slow",
-      rope_beta_slow,
-      {.text = "Turns within rope_original_positions up to which rope_scaling yarn divides "
-               "a frequency by the whole factor.",
-       .min = 0,
-       .max = 1e6,
-       .above_min = true});
+  fields.field("rope_beta_slow",
+               rope_beta_slow,
+               {.text = "Number of rotations within rope_original_positions up to which "
+                        "rope_scaling yarn divides a frequency by the whole factor.",
+                .min = 0,
+                .max = 1e6,
+                .above_min = true});
   fields.field("rope_attention_factor",
                rope_attention_factor,
                {.text = "Factor of sines and cosines with rope_scaling yarn.",
@@ -234,7 +235,7 @@ json::Value description_of(const std::string& family,
   return config::write(whole);
 }
 
-/// A shape whose blocks can be listed, even if some sizes were refused.
+/// Returns a shape whose blocks can be listed, even if some sizes were refused.
 DecoderShape possible(DecoderShape shape) {
   make_possible(shape);
   if (shape.head_channels() % 2 != 0) shape.head_dim = shape.head_channels() + 1;

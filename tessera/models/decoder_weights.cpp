@@ -15,7 +15,7 @@ std::string hf_name(const std::string& ours) {
 }
 
 /// The boxes of queries, keys and values in [groups, queries + 2, channels, ...], or in [3, heads,
-/// channels, ...] where no heads are shared: the number of heads of each, and its part's shape.
+/// channels, ...] if heads share nothing: the number of heads of each, and the shape of its part.
 struct HeadsPart {
   std::int64_t rows = 0;
   Shape stored, here;
@@ -42,7 +42,7 @@ bool is_part(const std::string& name, std::string_view module) {
 Composition compose_decoder(const ParamInfo& info) {
   const Shape& shape = info.shape;
   const std::string theirs = hf_name(info.name);
-  // The name with "qkv", say, replaced by "q".
+  // The name with, for example, "qkv" replaced by "q".
   const auto part = [&](std::string_view ours, std::string_view its, Shape stored) {
     std::string name = theirs;
     name.replace(name.find(ours), ours.size(), its);

@@ -11,18 +11,19 @@
 
 namespace tessera::models {
 
-/// The composition under Hugging Face's names: ours with "model." before them, but for what stands
-/// behind the trunk; queries, keys and values apart, and so gate and up projections.
+/// The composition under Hugging Face's names: tessera's names with the prefix "model.", except for
+/// parameters after the trunk; queries, keys and values are separate tensors, as are gate and up
+/// projections.
 Composition compose_decoder(const ParamInfo& info);
-/// The same where files hold queries, keys and values as rows of one matrix, and gate and up too
-/// (Phi 3).
+/// The same for files with queries, keys and values as rows of one matrix, and gate and up as rows
+/// of another (Phi 3).
 Composition compose_fused_decoder(const ParamInfo& info);
-/// Rotary frequencies that old versions stored among the weights.
+/// True for rotary frequencies, which old versions stored among the weights.
 bool is_rotary_buffer(std::string_view name);
 /// The weight map of such a family.
 WeightMap decoder_weights(Composition (*compose)(const ParamInfo& info) = compose_decoder);
 
-/// The modules of a layer in the order of torch; the defaults are LLaMA's.
+/// The modules of a layer in torch's order; the defaults are LLaMA's.
 struct DecoderModules {
   std::vector<std::string> attention = {"q_proj", "k_proj", "v_proj", "o_proj"};
   std::vector<std::string> mlp = {"gate_proj", "up_proj", "down_proj"};

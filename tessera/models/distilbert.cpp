@@ -17,7 +17,7 @@
 namespace tessera::models {
 namespace {
 
-// Not a key of Hugging Face's config.json.
+// Hugging Face's config.json has no key for it.
 constexpr double kNormEps = 1e-12;
 
 const std::vector<Preset>& presets() {
@@ -162,7 +162,7 @@ Composition compose(const ParamInfo& info) {
   return compose_encoder(info, stored);
 }
 
-/// The numbers of the positions, which old versions stored among the weights.
+/// Position numbers, which old versions stored among the weights.
 bool is_buffer(std::string_view name) {
   return name.ends_with("embeddings.position_ids");
 }

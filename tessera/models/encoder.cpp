@@ -179,7 +179,7 @@ void EncoderOptions::describe_encoder(config::Fields& fields, const EncoderTexts
   if (texts.types) {
     fields.field("type_vocab_size",
                  type_vocab_size,
-                 {.text = "Number of token types, which tell the texts of a pair apart.",
+                 {.text = "Number of token types, which distinguish the texts of a pair.",
                   .min = 1,
                   .max = 1e4});
   }
@@ -194,7 +194,7 @@ void EncoderOptions::describe_encoder(config::Fields& fields, const EncoderTexts
                 .default_text = "dropout"});
   fields.field("classifier_dropout",
                classifier_dropout,
-               {.text = "Dropout probability in the heads that classify.",
+               {.text = "Dropout probability in classification heads.",
                 .min = 0,
                 .max = kMaxDropout,
                 .default_text = "dropout"});
@@ -356,7 +356,7 @@ Composition compose_encoder(const ParamInfo& info, const StoredNames& names) {
   const std::string theirs = (outside ? "" : names.base) + info.name;
   const std::size_t at = theirs.find(names.fused);
   if (at == std::string::npos) return Composition::of(theirs, info.shape);
-  // [3, heads, channels, ...], of three tensors [heads * channels, ...].
+  // Composes [3, heads, channels, ...] from three tensors [heads * channels, ...].
   Shape stored = {info.shape[1] * info.shape[2]}, here = info.shape;
   stored.insert(stored.end(), info.shape.begin() + 3, info.shape.end());
   here.front() = 1;

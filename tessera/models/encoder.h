@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The encoder of BERT and its kin: learned positions, a norm behind the embedding and behind each
-// branch of a layer, and attention in both directions. Families give it names and a shape; heads
-// are the objectives'.  Source: Devlin et al. 2019, "BERT".
+// The encoder of BERT and similar families: learned positions, a norm after the embedding and after
+// each branch of a layer, and bidirectional attention. Families define names and a shape;
+// objectives define heads. Source: Devlin et al. 2019, "BERT".
 #pragma once
 
 #include <array>
@@ -20,21 +20,21 @@
 
 namespace tessera::models {
 
-/// Names of an encoder's modules, without the base of the family's files.
+/// Names of an encoder's modules, without the base prefix of the family's files.
 struct EncoderNames {
   std::string words, positions;  ///< tables: "embeddings.word_embeddings"
-  std::string types;             ///< table of token types; empty: the family has none
+  std::string types;             ///< table of token types; empty: none
   std::string embedding_norm;
-  std::string layers;  ///< of blocks: "encoder.layer" for "encoder.layer.3"
+  std::string layers;  ///< of the blocks: "encoder.layer" for "encoder.layer.3"
   /// Modules of a layer.
   std::string qkv, attention_output, attention_norm, ffn_input, ffn_output, ffn_norm;
 };
 
-/// Everything that fixes an encoder.
+/// The complete shape of an encoder.
 struct EncoderShape : Sizes {
   std::int64_t type_vocab_size = 2;
-  /// Positions count the tokens that are not padding, from the id of the padding + 1 on; absent:
-  /// every token, from 0 on.
+  /// If set, positions count only the tokens that are not padding, starting at the padding id + 1;
+  /// if absent, every token has a position, starting at 0.
   std::optional<std::int64_t> counted_pad;
   std::string activation = "gelu";
   double dropout = 0.0, attention_dropout = 0.0;
@@ -46,9 +46,9 @@ struct EncoderShape : Sizes {
   }
 };
 
-/// The blocks "embeddings" and `layers`.0, `layers`.1, ... The fused projection of a layer is
-/// [3, heads, head_dim, embed]. Reads "input_ids", and where the batch has them "attention_mask"
-/// and "token_type_ids" (absent: type 0).
+/// The blocks "embeddings" and `layers`.0, `layers`.1, ... The fused projection of a layer is [3,
+/// heads, head_dim, embed]. Reads "input_ids" and, if the batch has them, "attention_mask" and
+/// "token_type_ids" (absent: type 0).
 Trunk encoder_trunk(const EncoderShape& shape, const EncoderNames& names, HeadSpecs heads);
 
 /// The keys of the section `model` that encoders share.
@@ -59,24 +59,24 @@ struct EncoderOptions : FamilyOptions {
   double layer_norm_eps = 1e-12;
 
  protected:
-  /// What differs between families.
+  /// Documentation texts that differ between families.
   struct EncoderTexts {
     std::vector<Preset> presets;
     std::string preset_default, positions_default;
-    bool types = true;  ///< whether there is the key type_vocab_size
+    bool types = true;  ///< the key type_vocab_size exists
   };
   void describe_encoder(config::Fields& fields, const EncoderTexts& texts);
 };
 
-/// How a family completes the shared part of Family::resolve.
+/// The family-specific inputs of the shared Family::resolve.
 struct EncoderFamily {
   std::string name;
   const std::vector<Preset>& presets;
   EncoderNames names;
-  std::optional<std::int64_t> counted_pad = {};  ///< of EncoderShape
+  std::optional<std::int64_t> counted_pad = {};  ///< see EncoderShape
   HeadSpecs heads = {};
 };
-/// Family::resolve of an encoder. `described`: the options as they are written, completed by this.
+/// Family::resolve for an encoder. `described`: the given options, which this completes.
 Resolved resolve_encoder(const EncoderOptions& options,
                          const EncoderFamily& family,
                          std::int64_t tokenizer_size,
@@ -84,14 +84,14 @@ Resolved resolve_encoder(const EncoderOptions& options,
                          config::Problems& problems,
                          const config::Origins& origins);
 
-/// An encoder with options of its own type, as its file declares it.
+/// Declares an encoder family with its own options type.
 template <class Options>
 struct EncoderFamilyOf {
   std::string name;
   std::vector<Preset> presets;
   EncoderNames names;
   HeadSpecs (*heads)(const Options& options) = nullptr;
-  /// EncoderShape::counted_pad; absent: every token has a position.
+  /// EncoderShape::counted_pad; nullptr: every token has a position.
   std::int64_t (*counted_pad)(const Options& options) = nullptr;
   std::function<Options(const json::Value& hf_config)> from_hf;
   std::function<json::Value(const Options& options)> to_hf;
@@ -125,20 +125,20 @@ struct EncoderFamilyOf {
   }
 };
 
-/// Keys of config.json that BERT and RoBERTa share, with the defaults of transformers. Refuses
-/// decoders, relative positions, pruned heads and quantized weights.
+/// Reads the keys of config.json that BERT and RoBERTa share, with the defaults of transformers.
+/// Refuses decoders, relative positions, pruned heads and quantized weights.
 void encoder_from_hf(const HfConfig& keys, EncoderOptions& out);
-/// The reverse; `architecture` is for masked language modelling.
+/// Writes these keys; `architecture` is the one for masked language modelling.
 json::Value encoder_to_hf(const EncoderOptions& options,
                           const char* architecture,
                           const char* model_type);
 
-/// The names under which files of a family store an encoder.
+/// The names under which a family's files store an encoder.
 struct StoredNames {
   std::string base;                       ///< "bert."
-  std::vector<std::string> outside;       ///< beginnings of names that have no base
-  std::string fused;                      ///< the projection in ours: ".qkv."
-  std::array<std::string, 3> apart = {};  ///< in theirs: ".query.", ".key.", ".value."
+  std::vector<std::string> outside;       ///< beginnings of names without the base
+  std::string fused;                      ///< the fused projection in tessera: ".qkv."
+  std::array<std::string, 3> apart = {};  ///< its parts in the files: ".query.", ".key.", ".value."
 };
 Composition compose_encoder(const ParamInfo& info, const StoredNames& names);
 

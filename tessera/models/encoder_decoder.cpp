@@ -17,7 +17,7 @@
 #include "tessera/models/self_attention.h"
 #include "tessera/nn/functional.h"
 
-// Legend: B batch, S tokens that the encoder reads, T tokens that the decoder writes, C embed.
+// Legend: B batch, S tokens of the encoder, T tokens of the decoder, C embed.
 namespace tessera::models {
 
 namespace {
@@ -44,12 +44,13 @@ TrunkOutput output_of(const EncoderDecoderShape& shape) {
   };
 }
 
-/// First weights of a projection from `inputs` features.
+/// Standard deviation of the initial weights of a projection from `inputs` features.
 double std_of(const EncoderDecoderShape& shape, std::int64_t inputs) {
   return shape.init_factor / std::sqrt(static_cast<double>(inputs));
 }
 
-/// Scores are not divided by the root of the channels, so queries begin smaller by it.
+/// Scores are not divided by the root of the channels, so the initial query weights are smaller by
+/// it.
 double query_std(const EncoderDecoderShape& shape) {
   return std_of(shape, shape.hidden_size * shape.head_dim);
 }
@@ -108,7 +109,7 @@ MlpSpec mlp_of(const EncoderDecoderShape& shape, int layer) {
   };
 }
 
-/// Both texts' tokens.
+/// The embedding of both sequences' tokens.
 class Tables final : public nn::Block {
  public:
   explicit Tables(const EncoderDecoderShape& shape) : shape_(shape), output_(output_of(shape)) {}
@@ -140,7 +141,7 @@ class Tables final : public nn::Block {
   Param* table_ = nullptr;
 };
 
-/// Whether there is nothing to read: while a text is made, after its first token.
+/// True if there is nothing to encode: in generation, after the first token.
 bool is_empty(const at::Tensor& x_BSC) {
   return x_BSC.size(1) == 0;
 }
@@ -184,7 +185,7 @@ class EncoderLayer final : public nn::Block {
   Norm attention_norm_, mlp_norm_;
 };
 
-/// The encoder's last norm; from here on the target comes first.
+/// The encoder's last norm; after it the target is the first tensor of the flow.
 class EncoderEnd final : public nn::Block {
  public:
   explicit EncoderEnd(const EncoderDecoderShape& shape) : shape_(shape), norm_(norm_of(shape)) {}

@@ -97,26 +97,26 @@ json::Value description_of(const std::string& family,
   return config::write(whole);
 }
 
-/// A shape whose blocks can be listed, even if some sizes were refused.
+/// Returns a shape whose blocks can be listed, even if some sizes were refused.
 EncoderDecoderShape possible(EncoderDecoderShape shape) {
   make_possible(shape);
   shape.head_dim = std::max<std::int64_t>(shape.head_dim, 1);
   return shape;
 }
 
-/// The activation and whether it is a gate: "relu", "gated-gelu".
+/// Reads the activation and whether it is gated: "relu", "gated-gelu".
 void read_feed_forward(const HfConfig& keys, const char* absent, EncoderDecoderOptions& out) {
   std::string word = keys.word("feed_forward_proj", absent);
   out.gated = word.starts_with(kGated);
   if (out.gated) word.erase(0, kGated.size());
-  // The gate that is called gelu is its tanh form.
+  // A gated "gelu" means the tanh approximation.
   if (word == "gelu" && out.gated) word = "gelu_new";
   const bool known = word == "relu" || word == "silu" || word == "gelu" || word == "gelu_new";
   keys.refuse("feed_forward_proj", known, "feed_forward_proj relu, gated-gelu or gated-silu");
   out.activation = word == "gelu_new" ? kGate : word;
 }
 
-/// The id of a token, which may be 0.
+/// Reads a token's id, which may be 0.
 std::int64_t token_of(const HfConfig& keys, const char* key, std::int64_t absent) {
   const double id = keys.number(key, static_cast<double>(absent), 0, 1e8);
   keys.refuse(key, id == std::floor(id), "tokens that are whole numbers");
@@ -152,15 +152,15 @@ void EncoderDecoderOptions::describe_shape(config::Fields& fields) {
                 .min = 1,
                 .max = 1e6,
                 .default_text = "of the preset, or hidden_size / num_heads"});
-  fields.field("position_buckets",
-               position_buckets,
-               {.text = "Number of buckets of distances between tokens, each of which has a "
-                        "learned bias for every head.",
-                .min = static_cast<double>(ops::least_buckets(true)),
-                .max = 1e5});
+  fields.field(
+      "position_buckets",
+      position_buckets,
+      {.text = "Number of buckets of token distances; each has a learned bias for every head.",
+       .min = static_cast<double>(ops::least_buckets(true)),
+       .max = 1e5});
   fields.field("position_max_distance",
                position_max_distance,
-               {.text = "Distance from which all tokens are in one bucket.",
+               {.text = "Distance from which all tokens share one bucket.",
                 .unit = "tokens",
                 .min = 2,
                 .max = 1e8});
@@ -175,8 +175,8 @@ void EncoderDecoderOptions::describe_all(config::Fields& fields,
                   .ffn_default = "of the preset, or 4 x hidden_size"});
   describe_shape(fields);
   describe_dropout(fields,
-                   "Dropout probability after the embedding, on attention weights, inside of the "
-                   "MLP and on the outputs of every branch and stack.");
+                   "Dropout probability after the embedding, on attention weights, inside the MLP "
+                   "and on the outputs of every branch and stack.");
   fields.field("activation",
                activation,
                {.text = "Activation function of the MLP, or of its gate.",
@@ -185,8 +185,7 @@ void EncoderDecoderOptions::describe_all(config::Fields& fields,
   describe_tie(fields);
   fields.field("scale_output",
                scale_output,
-               {.text = "Whether the head reads hidden states divided by the square root of "
-                        "hidden_size.",
+               {.text = "Whether the head's input is divided by the square root of hidden_size.",
                 .default_text = "tie_embeddings"});
   fields.field("rms_norm_eps",
                rms_norm_eps,
@@ -196,17 +195,18 @@ void EncoderDecoderOptions::describe_all(config::Fields& fields,
                 .above_min = true});
   fields.field("init_factor",
                init_factor,
-               {.text = "Factor of the standard deviations of initial weights, which follow from "
-                        "the number of inputs.",
+               {.text = "Factor of the standard deviations of initial weights, which otherwise "
+                        "depend on the number of inputs.",
                 .min = 0,
                 .max = 100});
   fields.field("start_token",
                start_token,
                {.text = "Token with which the decoder's input begins.", .min = 0, .max = 1e8});
-  fields.field(
-      "pad_token",
-      pad_token,
-      {.text = "Token in the decoder's input where a label is ignored.", .min = 0, .max = 1e8});
+  fields.field("pad_token",
+               pad_token,
+               {.text = "Token that replaces an ignored label in the decoder's input.",
+                .min = 0,
+                .max = 1e8});
   describe_label_smoothing(fields);
   describe_from(fields);
 }
@@ -277,7 +277,7 @@ void read_encoder_decoder(const json::Value& hf_config,
   out.init_factor = keys.number("initializer_factor", 1.0, 0, 100);
   out.pad_token = token_of(keys, "pad_token_id", 0);
   out.start_token = token_of(keys, "decoder_start_token_id", out.pad_token);
-  // transformers 5 writes that the head is shared whatever the model is.
+  // transformers 5 writes that the head is tied, whatever the model is.
   const bool said = keys.flag("tie_word_embeddings", defaults.tied);
   out.scale_output = keys.flag("scale_decoder_outputs", said);
   out.tie_embeddings = said && *out.scale_output;
@@ -324,7 +324,7 @@ json::Value encoder_decoder_to_hf(const EncoderDecoderOptions& options,
 
 Composition compose_encoder_decoder(const ParamInfo& info) {
   const Shape& shape = info.shape;
-  // One of the tensors that are one parameter here, under its own name.
+  // One of the tensors that form one parameter here, under its own name.
   const auto part = [&](const std::string& ours, const std::string& its) {
     std::string name = info.name;
     name.replace(name.rfind(ours), ours.size(), its);
@@ -351,7 +351,7 @@ WeightMap encoder_decoder_weights() {
           .ties = {{"lm_head.weight", "shared.weight"},
                    {"encoder.embed_tokens.weight", "shared.weight"},
                    {"decoder.embed_tokens.weight", "shared.weight"}},
-          // Old files hold a table that no layer reads.
+          // Old files contain a table that no layer reads.
           .is_buffer =
               [](std::string_view name) {
                 return name.ends_with(".EncDecAttention.relative_attention_bias.weight");

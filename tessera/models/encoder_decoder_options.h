@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options, the keys of Hugging Face and the weight map that families of encoder_decoder.h
-// share.
+// The options, Hugging Face keys and weight map that families of encoder_decoder.h share.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +31,7 @@ struct EncoderDecoderOptions : FamilyOptions {
   void describe_shape(config::Fields& fields);
 };
 
-/// The name of such a family and what its config.json means by absent keys.
+/// The name of such a family and its defaults for absent keys of config.json.
 struct HfEncoderDecoder {
   std::string model_type;  ///< the family's name
   std::string architecture;
@@ -41,7 +40,7 @@ struct HfEncoderDecoder {
   bool tied;
 };
 
-/// Family::resolve of such a family.
+/// Family::resolve for such a family.
 Resolved resolve_encoder_decoder(const std::string& family,
                                  const std::vector<Preset>& presets,
                                  const EncoderDecoderOptions& options,
@@ -49,24 +48,26 @@ Resolved resolve_encoder_decoder(const std::string& family,
                                  std::optional<std::int64_t> sequence_length,
                                  config::Problems& problems,
                                  const config::Origins& origins);
-/// Reads a config.json. `max_positions` stays open: no weight depends on it. The head is divided
-/// and shared as `scale_decoder_outputs` says where a file has it (transformers 5), else as
-/// `tie_word_embeddings` does.
+/// Reads a config.json. `max_positions` remains unset, because no weight depends on it.
+/// `scale_decoder_outputs` decides whether the head's input is scaled and the head is tied, if the
+/// file has that key (transformers 5); else `tie_word_embeddings` does.
 void read_encoder_decoder(const json::Value& hf_config,
                           const HfEncoderDecoder& defaults,
                           EncoderDecoderOptions& out);
-/// The reverse, of resolved options.
+/// Writes a config.json from resolved options.
 json::Value encoder_decoder_to_hf(const EncoderDecoderOptions& options,
                                   const HfEncoderDecoder& names);
 
-/// The composition under Hugging Face's names: queries, keys and values apart, and so the gate.
+/// The composition under Hugging Face's names: queries, keys and values are separate tensors, and
+/// so is the gate.
 Composition compose_encoder_decoder(const ParamInfo& info);
 /// The weight map of such a family.
 WeightMap encoder_decoder_weights();
-/// The modules of such a model in the order of torch.
+/// The modules of such a model in torch's order.
 std::vector<std::string> encoder_decoder_modules();
 
-/// Such a family with options of its own type: what it shares with the others follows.
+/// Declares such a family with its own options type; this template adds what all such families
+/// share.
 template <class Options>
 struct EncoderDecoderFamilyOf {
   std::vector<Preset> presets;

@@ -28,7 +28,7 @@ const std::string& default_family() {
 
 namespace {
 
-/// The family whose models are the text part of files of this type; nothing where there is none.
+/// The family of the text part of files of this type; nothing if there is none.
 std::optional<std::string> family_of_text_in(const std::string& type) {
   for (const std::string& family : families().names()) {
     const auto& types = families().get(family).text_of;
@@ -37,7 +37,8 @@ std::optional<std::string> family_of_text_in(const std::string& type) {
   return std::nullopt;
 }
 
-/// The config.json of the text part, with what the whole says for all its parts.
+/// The config.json of the text part, completed with the values that the whole file sets for all its
+/// parts.
 json::Value text_config_of(const json::Value& whole) {
   const json::Value* text = whole.find("text_config");
   TESSERA_REQUIRE(text != nullptr && text->is_object(),
@@ -78,7 +79,7 @@ ModelOptions options_from_hf(const json::Value& hf_config) {
 
 namespace {
 
-/// Keys whose values come from the preset that is named.
+/// Adds the keys whose values come from the named preset.
 void add_derivations(const std::vector<Preset>& presets,
                      const FamilyOptions& options,
                      Resolved& out) {
@@ -110,7 +111,7 @@ Resolved resolve(const ModelOptions& options,
     chosen[key] = value;
   out.model = with_objective(out.trunk, name, chosen);
   add_derivations(family.presets, *options, out);
-  // What a family says of its size is of a model with a head for causal language modelling.
+  // A family's facts describe a model with a causal language-modelling head.
   if (name != "causal_lm" || out.num_parameters == 0) {
     const nn::ParamInfos head = nn::declared_by(out.model.blocks.back());
     out.tied_head = std::ranges::any_of(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registry of model families. A family is pure data and functions without files: its options,
-// its presets, how options become blocks, and its names in other programs' files.
+// The registry of model families. A family consists of data and functions that open no files: its
+// options, its presets, the conversion of options to blocks, and its names in other programs'
+// files.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +28,22 @@ namespace tessera::models {
 
 /// An objective of models::objectives() and its options.
 struct ObjectiveChoice {
-  std::string name = {};  ///< empty: the one that the family is trained for
+  std::string name = {};  ///< empty: the family's default
   json::Value options = json::Value::object();
 };
 
-/// What the rest of the program needs to know of any model.
+/// What the rest of the program needs to know about a model.
 struct Resolved {
   json::Value
-      description;  ///< resolved `model` section: written to config.json and compared at resume
-  Trunk trunk;      ///< all blocks but the objective
-  /// Options that the family passes to its objective; only what is not the objective's default.
+      /// The resolved `model` section, which is written to config.json and compared on resume.
+      description;
+  Trunk trunk;  ///< all blocks except the objective
+  /// Options that the family passes to its objective, as far as they differ from the objective's
+  /// defaults.
   json::Value objective_options = json::Value::object();
   nn::Model model;  ///< the trunk and the objective
-  /// By name, and the options that were chosen for it. A family whose options say what a model is
-  /// trained for names it, in place of Family::objective.
+  /// The objective's name and its options. If a family's options determine what the model is
+  /// trained for, the family sets it, instead of using Family::objective.
   ObjectiveChoice objective;
   std::int64_t vocab_size = 0;
   std::int64_t tokenizer_size = 0;
@@ -48,29 +51,30 @@ struct Resolved {
   std::int64_t num_parameters = 0;
   std::int64_t num_layers = 0, hidden_size = 0, num_heads = 0, num_kv_heads = 0;
   bool tied_head = false;  ///< the head uses the token table as its weight
-  /// Key of the section `model` -> where its value comes from if it is not given: "preset nano".
+  /// For each key of the section `model` that was not given, the source of its value: "preset
+  /// nano".
   std::map<std::string, std::string> derivations;
 };
 
-/// Fills [begin, end) elements (row-major, global) of the named parameter from files, as fp32.
+/// Fills elements [begin, end) (row-major, global) of the named parameter from files, as fp32.
 using WeightSource =
     std::function<void(const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out)>;
 
-/// A key that may be given beside `model.from` and then overrides the source's value.
+/// A key that may be given together with `model.from` and then overrides the source's value.
 struct Adjustable {
   std::string key;
-  std::vector<std::string> resets = {};  ///< keys whose values in the source it replaces too
+  std::vector<std::string> resets = {};  ///< keys whose values in the source it also replaces
 };
 
 struct Family {
-  /// The defaults.
+  /// Creates default options.
   std::function<std::unique_ptr<FamilyOptions>()> options;
   std::vector<Preset> presets;
   std::vector<Adjustable> adjustable;
-  /// Options of this family, `tokenizer_size` and `sequence_length` -> a trunk and the facts of the
-  /// model with a language-model head; models::resolve() adds the objective. Pure: never opens
-  /// `model.from` (see merge_options). The description leaves out preset and from. Checks between
-  /// keys go to `problems`.
+  /// Converts options of this family, `tokenizer_size` and `sequence_length` to a trunk and the
+  /// facts of the model with a language-model head; models::resolve() adds the objective. Pure:
+  /// never opens `model.from` (see merge_options). The description omits preset and from. Errors
+  /// that involve several keys are added to `problems`.
   std::function<Resolved(const FamilyOptions& options,
                          std::int64_t tokenizer_size,
                          std::optional<std::int64_t> sequence_length,
@@ -78,24 +82,24 @@ struct Family {
                          const config::Origins& origins)>
       resolve;
   /// Reads Hugging Face's config.json: every key that changes what the model computes is honoured
-  /// or refused by name; keys of other tasks or libraries pass. Absent keys have Hugging Face's
-  /// defaults. Error{Format}, Error{Unsupported}.
+  /// or refused by name; keys of other tasks or libraries are ignored. Absent keys have Hugging
+  /// Face's defaults. Throws Error{Format} and Error{Unsupported}.
   std::function<std::unique_ptr<FamilyOptions>(const json::Value& hf_config)> from_hf;
-  /// The reverse, for options that are resolved: every size is given. Error{Unsupported} for what
-  /// Hugging Face's architecture has no key for.
+  /// Writes a config.json from resolved options, in which every size is given. Throws
+  /// Error{Unsupported} for values that Hugging Face's architecture has no key for.
   std::function<json::Value(const FamilyOptions& options)> to_hf;
-  /// Names and layouts under Hugging Face's names.
+  /// Hugging Face's names and layouts.
   WeightMap weight_map;
-  /// Whether a configuration without `model.family` means this family.
+  /// True if a configuration without `model.family` uses this family.
   bool is_default = false;
-  /// The objective of a model for which nobody names one.
+  /// The default objective.
   std::string objective = "causal_lm";
-  /// model_types of files in which such a model is the part that reads and writes text: their
-  /// `text_config` is its config.json.
+  /// The model_types of files that contain such a model as their text part: their `text_config` is
+  /// its config.json.
   std::vector<std::string> text_of = {};
 };
 
-/// A family as its file declares it: with functions of its own options type.
+/// Declares a family with functions of its own options type.
 template <class Options>
 struct FamilyOf {
   std::vector<Preset> presets;
@@ -144,15 +148,16 @@ struct FamilyOf {
 };
 
 Registry<Family>& families();
-/// The family of a configuration that names none.
+/// The family of a configuration without `model.family`.
 const std::string& default_family();
-/// The name of the family that a config.json of a Hugging Face folder asks for, or of the one that
-/// is its text_config (Family::text_of): Error{Unsupported} with the nearest one that is built.
+/// The name of the family for a config.json of a Hugging Face folder, or for its text_config
+/// (Family::text_of). Throws Error{Unsupported} with the nearest implemented family.
 std::string family_of_hf(const json::Value& hf_config);
-/// The options that a config.json of a Hugging Face folder describes. Errors as Family::from_hf.
+/// The options that a config.json of a Hugging Face folder describes. Throws the errors of
+/// Family::from_hf.
 ModelOptions options_from_hf(const json::Value& hf_config);
-/// Family::resolve of the options' family, completed with the objective. Error{Config} for an
-/// unknown objective, for options that it lacks, and for a trunk that it cannot complete.
+/// Family::resolve of the options' family, completed with the objective. Throws Error{Config} for
+/// an unknown objective, for options that it lacks, and for a trunk that it cannot complete.
 Resolved resolve(const ModelOptions& options,
                  std::int64_t tokenizer_size,
                  std::optional<std::int64_t> sequence_length,

@@ -17,7 +17,7 @@ namespace tessera::models {
 void GemmaOptions::describe_gemma(config::Fields& fields) {
   fields.field("query_scalar",
                query_scalar,
-               {.text = "Scores are divided by the square root of this number.",
+               {.text = "Attention scores are divided by the square root of this number.",
                 .min = 0,
                 .max = 1e6,
                 .above_min = true,
@@ -196,8 +196,8 @@ const HfDecoder kHf = {.model_type = "gemma",
                        .tied = true,
                        .has_attention_bias = true};
 
-/// The published files say "gelu", and mean its approximation by tanh; some say it under a second
-/// key, which counts.
+/// The published files say "gelu" but mean its tanh approximation; some have the right name under a
+/// second key, which takes precedence.
 void read(const HfConfig& keys, Gemma1Options& out) {
   require_causal(keys);
   const char* const key = keys.empty("hidden_activation") ? "hidden_act" : "hidden_activation";

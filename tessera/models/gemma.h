@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the versions of Gemma share. Source: Gemma team 2024, "Gemma: open models based on Gemini
-// research and technology".
+// What the versions of Gemma have in common. Source: Gemma team 2024, "Gemma: open models based on
+// Gemini research and technology".
 #pragma once
 
 #include <cstdint>
@@ -28,31 +28,31 @@ struct GemmaOptions : DecoderOptions {
   double score_softcap = 0.0, logit_softcap = 0.0;
 
  protected:
-  /// What stands behind the sizes.
+  /// Describes the options after the sizes.
   void describe_gemma(config::Fields& fields);
 };
 
-/// Norms whose weights count from 1, and embeddings times sqrt(hidden_size): of every version.
+/// Sets what every version has: norms whose weights are stored minus 1, and embeddings multiplied
+/// by sqrt(hidden_size).
 void specialize_gemma(DecoderShape& shape);
-/// Scales and caps of scores and logits, and norms before and after attention and MLP.
+/// Sets scales and caps of scores and logits, and norms before and after attention and MLP.
 void specialize_gemma(const GemmaOptions& options, DecoderShape& shape);
 
-/// The soft caps of files that do not say them; a cap that is null means none.
+/// The soft caps for files without these keys; a cap of null means none.
 struct GemmaCaps {
   double score = 0.0, logit = 0.0;
 };
 void read_gemma(const HfConfig& keys, const GemmaCaps& absent, GemmaOptions& out);
 void write_gemma(const GemmaOptions& options, json::Value& hf_config);
-/// The names of the four norms of a layer in the order of torch.
+/// The names of the four norms of a layer in torch's order.
 DecoderModules gemma_modules();
 
-/// The names of any version in GGUF files, whose norms have 1 added.
+/// The names of any version in GGUF files, whose norm weights include the added 1.
 GgufNames gemma_gguf_names(std::string architecture, std::string model_type);
-/// The same for versions with four norms in a layer, and windows: 2 and 3.
+/// The same for the versions with four norms per layer and windows: 2 and 3.
 GgufNames gemma_gguf_names_with_windows(std::string architecture, std::string model_type);
-/// What llama.cpp computes of these without a word of the file: windows in layers where `slides`,
-/// and scores that are scaled by the width of a head, or, in the model of 27B, by hidden_size /
-/// heads.
+/// Values that llama.cpp derives and files do not store: windows in layers where `slides` is true,
+/// and the scale of scores by the width of a head or, in the 27B model, by hidden_size / heads.
 GgufNames::Values derived_gemma_gguf(const json::Value& config,
                                      std::int64_t layers_of_27b,
                                      const LayerRule& slides);

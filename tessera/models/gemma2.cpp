@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma 2: soft caps, every second layer with a window, norms before and after attention and MLP.
+// Gemma 2: soft caps, windows in every second layer, norms before and after attention and MLP.
 // Source: Gemma team 2024, "Gemma 2: improving open language models at a practical size".
 #include <cstdint>
 #include <memory>
@@ -74,7 +74,7 @@ struct Gemma2Options final : GemmaOptions {
   }
 };
 
-/// Every second layer has a window, from the first on.
+/// Every second layer has a window, starting with the first.
 bool slides(std::int64_t layer) {
   return layer % 2 == 0;
 }

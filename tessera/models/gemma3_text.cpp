@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma 3, its text model: five layers with a window to one without, each kind with rotary
-// positions of its own. Source: Gemma team 2025, "Gemma 3 technical report".
+// Gemma 3's text model: five layers with a window for each one without; both kinds have their own
+// rotary positions. Source: Gemma team 2025, "Gemma 3 technical report".
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -107,7 +107,7 @@ struct Gemma3Options final : GemmaOptions {
   }
 };
 
-/// Five layers with a window, and one without.
+/// Five layers with a window, then one without.
 bool slides(std::int64_t layer) {
   return (layer + 1) % 6 != 0;
 }
@@ -137,8 +137,8 @@ const HfDecoder kHf = {.model_type = "gemma3_text",
                        .tied = true,
                        .has_attention_bias = true};
 
-/// rope_parameters of transformers 5 hold one object for each kind of layer; before that the layers
-/// with a window had rope_local_base_freq, and no scaling.
+/// rope_parameters of transformers 5 has one object per kind of layer; before that the layers with
+/// a window had rope_local_base_freq and no scaling.
 void read_both_rotaries(const HfConfig& keys, Gemma3Options& out) {
   out.local_rope_theta = keys.number("rope_local_base_freq", 10000.0, 1, 1e12);
   if (keys.empty("rope_parameters")) return;
@@ -150,7 +150,7 @@ void read_both_rotaries(const HfConfig& keys, Gemma3Options& out) {
   out.local_rope_theta = local.number("rope_theta", out.local_rope_theta, 1, 1e12);
 }
 
-/// Every n-th layer sees all tokens before.
+/// Every n-th layer attends to all earlier tokens.
 void set_pattern(const HfConfig& keys, Gemma3Options& out) {
   if (!out.layer_types.empty()) return;
   const char* const key =
@@ -180,8 +180,7 @@ void write(const Gemma3Options& options, json::Value& out) {
   out["rope_local_base_freq"] = local;
 }
 
-/// Files of the models that also see images have the text model behind a name of its own, before
-/// or behind "model.".
+/// Files of multimodal models have the text model under its own prefix, before or after "model.".
 std::string known_as(std::string name) {
   constexpr std::string_view kText = "language_model.", kModel = "model.";
   const bool within = name.starts_with(std::string(kModel) + std::string(kText));
@@ -189,7 +188,7 @@ std::string known_as(std::string name) {
   return name.starts_with(kText) ? name.substr(kText.size()) : name;
 }
 
-/// What sees images.
+/// True for the vision part.
 bool may_be_unused(std::string_view name) {
   if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
   return name.starts_with("vision_tower.") || name.starts_with("multi_modal_projector.");

@@ -10,8 +10,8 @@
 namespace tessera::models {
 namespace {
 
-/// The text of "*" and what stands behind the module: {"3", ".weight"} of "blk.3.attn_q.weight" and
-/// "blk.*.attn_q".
+/// The text matched by "*" and the rest after the module: {"3", ".weight"} for
+/// "blk.3.attn_q.weight" and "blk.*.attn_q".
 std::optional<std::pair<std::string, std::string>> match(std::string_view name,
                                                          std::string_view module) {
   const std::size_t star = module.find('*');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names under which GGUF files store a family of models: what the reader and the writer of that
-// format need to know of it. The family declares them.
+// Names under which GGUF files store a family of models, for the reader and the writer of that
+// format. The family declares them.
 #pragma once
 
 #include <optional>
@@ -14,11 +14,11 @@
 
 namespace tessera::models {
 
-/// A family's names in GGUF files and under Hugging Face. "*" stands for the number of a layer.
+/// A family's names in GGUF files and in Hugging Face. "*" stands for a layer's number.
 struct GgufNames {
-  /// A number of the file: its key behind the architecture ("block_count") and its key in
-  /// config.json; empty: Hugging Face has no key, because it follows from others. A key that is not
-  /// required has Hugging Face's default where it is absent.
+  /// A number in the file: its key without the architecture prefix ("block_count") and its key in
+  /// config.json; the latter is empty if Hugging Face has no key because the value follows from
+  /// others. A key that is not required has Hugging Face's default if absent.
   struct Key {
     std::string gguf, config;
     bool real = false, required = true;
@@ -28,34 +28,33 @@ struct GgufNames {
 
   std::string architecture, model_type;  ///< of config.json
   std::vector<Key> keys;
-  /// What the architecture computes without saying so: key and value of config.json.
+  /// What the architecture always computes without storing it: keys and values of config.json.
   Values implied;
-  /// A tensor of the file whose presence switches a flag of config.json on: {"blk.0.attn_q.bias",
+  /// Tensors of the file whose presence sets a flag of config.json: {"blk.0.attn_q.bias",
   /// "attention_bias"}.
   std::vector<std::pair<std::string, std::string>> flags;
-  /// A module of the file and Hugging Face's; each has a ".weight" and possibly a ".bias".
+  /// Modules of the file and Hugging Face's; each has a ".weight" and optionally a ".bias".
   std::vector<std::pair<std::string, std::string>> modules;
   /// Modules of the file whose matrices Hugging Face stores as [in, out].
   std::vector<std::string> transposed;
-  /// Modules of the file whose rows are ordered for rotary positions that turn neighbours, where
-  /// Hugging Face turns halves of a head, each with the key that counts its heads.
+  /// Modules of the file whose rows are ordered for rotary positions on neighbouring channels,
+  /// while Hugging Face rotates the halves of a head; each with the key of its number of heads.
   std::vector<std::pair<std::string, std::string>> rotated;
-  bool rotary = false;         ///< whether the model has rotary positions
-  std::string tie = "output";  ///< module of the head, absent where it is the token table
-  /// Modules of the file whose vectors are Hugging Face's plus 1.
+  bool rotary = false;         ///< the model has rotary positions
+  std::string tie = "output";  ///< module of the head, absent if the head is the token table
+  /// Modules of the file whose vectors equal Hugging Face's plus 1.
   std::vector<std::string> raised = {};
-  /// Modules of the file whose rows are [query | key | value][head][channel], where Hugging Face's
+  /// Modules of the file whose rows are [query | key | value][head][channel], while Hugging Face's
   /// are [head][query | key | value][channel].
   std::vector<std::string> by_part = {};
-  /// Key of config.json for the share of a head's channels that turn; empty: all turn.
+  /// Key of config.json for the share of a head's channels that are rotated; empty: all channels.
   std::string rotary_share = {};
-  /// A flag of the file and its key in config.json.
+  /// Flags of the file and their keys in config.json.
   std::vector<std::pair<std::string, std::string>> switches = {};
-  /// What the architecture computes without saying so, where that follows from other keys of
-  /// config.json; as `implied`.
+  /// As `implied`, for values that depend on other keys of config.json.
   Values (*derived)(const json::Value& config) = nullptr;
-  /// The architecture that files have for it, where that is another family's, as which the files
-  /// are then read; empty: the name under which it is registered.
+  /// The architecture name in files, if the family is stored as another family, as which the files
+  /// are then read; empty: the name under which the family is registered.
   std::string stored_as = {};
 
   /// Hugging Face's name of a tensor of the file, and the reverse; nothing for other names.
@@ -63,21 +62,21 @@ struct GgufNames {
   [[nodiscard]] std::optional<std::string> to_gguf_name(std::string_view theirs) const;
 };
 
-/// Whether `name` is a tensor of `module`, which may have a "*": "blk.3.attn_q.weight" is one of
-/// "blk.*.attn_q".
+/// True if `name` is a tensor of `module`, which may contain a "*": "blk.3.attn_q.weight" belongs
+/// to "blk.*.attn_q".
 bool is_of_module(std::string_view name, std::string_view module);
 
-/// The names of a decoder with rotary positions, RMS norms and a gated MLP under the names that
-/// most of Hugging Face's families share; attention and MLP without biases.
+/// The names of a decoder with rotary positions, RMS norms, a gated MLP and no biases, with the
+/// Hugging Face names that most families share.
 GgufNames rotary_decoder_names(std::string architecture, std::string model_type);
-/// Changes such names: a key becomes required, a module gets a name or is not there.
+/// Changes to such names: makes a key required, or renames or removes a module.
 void require_key(GgufNames& names, std::string_view gguf);
 void set_module(GgufNames& names, std::string_view gguf, std::string theirs);
 void remove_module(GgufNames& names, std::string_view gguf);
 
-/// Filled by the families of models, by `general.architecture` of the files.
+/// Filled by the model families; the key is `general.architecture` of the files.
 Registry<GgufNames>& gguf_names();
-/// Architectures of the files that are read.
+/// The architectures that can be read.
 std::vector<std::string> gguf_architectures();
 #define TESSERA_GGUF_NAMES(architecture, ...)       \
   static const bool tessera_gguf_names_registered = \

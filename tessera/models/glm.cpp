@@ -53,7 +53,7 @@ DecoderModules glm_modules() {
   return {.mlp = {"gate_up_proj", "down_proj"}};
 }
 
-// ---- GLM-4-9B as it first was ----
+// ---- the first version of GLM-4-9B ----
 
 namespace {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the versions of GLM share: rotary positions that turn neighbouring channels of half of each
-// head, biases of queries, keys and values, and fused gate and up projections in its files. Source:
-// GLM team 2024, "ChatGLM: a family of large language models".
+// What the versions of GLM have in common: rotary positions on neighbouring channels of half of
+// each head, biases of queries, keys and values, and fused gate and up projections in the files.
+// Source: GLM team 2024, "ChatGLM: a family of large language models".
 #pragma once
 
 #include <vector>
@@ -22,12 +22,12 @@ struct GlmOptions : DecoderOptions {
   void describe_glm(config::Fields& fields, const std::vector<Preset>& presets);
 };
 void specialize_glm(DecoderShape& shape);
-/// Names, and defaults of absent keys; `has_attention_bias` is about queries, keys and values.
+/// Names, and defaults of absent keys; `has_attention_bias` refers to queries, keys and values.
 HfDecoder hf_of_glm(const char* model_type, const char* architecture);
-/// The share of a head that turns.
+/// Reads the share of a head's channels that are rotated.
 void read_glm(const HfConfig& keys, GlmOptions& out);
 void write_glm(const GlmOptions& options, json::Value& hf_config);
-/// Gate and up projections are rows of one matrix; queries, keys and values stand apart.
+/// Gate and up projections are rows of one matrix; queries, keys and values are separate tensors.
 Composition compose_glm(const ParamInfo& info);
 DecoderModules glm_modules();
 

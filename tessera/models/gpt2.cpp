@@ -48,7 +48,8 @@ TrunkOutput output_of(const Gpt2Shape& shape) {
   };
 }
 
-/// The residual stream adds two projections a layer: their variance is divided by that number.
+/// Each layer adds two projections to the residual stream; the variance is divided by their total
+/// number.
 Init residual_init(const Gpt2Shape& shape) {
   return Init::normal(shape.init_std / std::sqrt(2.0 * static_cast<double>(shape.num_layers)));
 }
@@ -367,7 +368,7 @@ json::Value to_hf(const Gpt2Options& options) {
        {"tie_word_embeddings", json::Value::boolean(options.tie_embeddings)}});
 }
 
-/// Hugging Face's names are ours with "transformer." before them, and its Conv1D stores the
+/// Hugging Face's names are tessera's with the prefix "transformer."; its Conv1D stores the
 /// matrices of a layer as [in, out].
 Composition compose(const ParamInfo& info) {
   const auto ends_with = [&](std::string_view end) { return info.name.ends_with(end); };
@@ -380,7 +381,7 @@ Composition compose(const ParamInfo& info) {
   return (conv1d ? theirs.transposed() : theirs).viewed(info.shape);
 }
 
-/// Causal masks that old versions stored among the weights.
+/// Causal masks, which old versions stored among the weights.
 bool is_buffer(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }

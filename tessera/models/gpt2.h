@@ -12,7 +12,7 @@
 
 namespace tessera::models {
 
-/// Everything that fixes a GPT-2: options with presets and files resolved.
+/// The complete shape of a GPT-2, after presets and files are resolved.
 struct Gpt2Shape : Sizes {
   double embedding_dropout = 0.0, attention_dropout = 0.0, residual_dropout = 0.0;
   bool qkv_bias = true, tie_embeddings = true;
@@ -23,11 +23,11 @@ struct Gpt2Shape : Sizes {
 
 /// The blocks "wte" (embedding) and "h.0", "h.1", ... Parameter names are Hugging Face's without
 /// "transformer.": wte.weight, wpe.weight, h.N.ln_1.weight, h.N.attn.c_attn.weight [3, heads,
-/// head_dim, embed] (where heads share keys and values: [kv_heads, heads / kv_heads + 2, head_dim,
+/// head_dim, embed] (if heads share keys and values: [kv_heads, heads / kv_heads + 2, head_dim,
 /// embed]), h.N.attn.c_proj.weight [embed, heads * head_dim], h.N.mlp.c_fc.weight, ...
 Trunk gpt2_trunk(const Gpt2Shape& shape);
-/// The trunk with the objective causal_lm as the block "head": ln_f.weight, ln_f.bias and, untied
-/// only, lm_head.weight.
+/// The trunk with the objective causal_lm as the block "head": ln_f.weight, ln_f.bias and, only if
+/// untied, lm_head.weight.
 nn::Model gpt2(const Gpt2Shape& shape);
 
 }  // namespace tessera::models

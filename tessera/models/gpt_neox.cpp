@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPT-NeoX family (Pythia): rotary positions on a part of each head's channels, attention and
-// MLP side by side on the residual stream, a head of its own. Sources: Black et al. 2022,
+// MLP in parallel on the residual stream, an untied head. Sources: Black et al. 2022,
 // "GPT-NeoX-20B"; Biderman et al. 2023, "Pythia".
 #include <algorithm>
 #include <cstdint>
@@ -30,7 +30,7 @@ struct NeoxShape : LayerNormShape {
   bool parallel_residual = true, attention_bias = true;
   std::string activation = "gelu";
 
-  /// Channels of a head that are turned; what it is cut off to is Hugging Face's.
+  /// Number of rotated channels per head, truncated as in Hugging Face.
   [[nodiscard]] std::int64_t rotary_channels() const {
     return static_cast<std::int64_t>(static_cast<double>(hidden_size / num_heads) *
                                      rotary_fraction);
@@ -160,25 +160,26 @@ struct NeoxOptions final : LayerNormOptions {
     describe_decoder_sizes(fields, presets(), "pythia-nano if no size is given");
     fields.field("rotary_fraction",
                  rotary_fraction,
-                 {.text = "Share of the channels of a head that rotary positions turn.",
+                 {.text = "Share of a head's channels that rotary positions rotate.",
                   .min = 0,
                   .max = 1,
                   .above_min = true});
     fields.field("rope_theta",
                  rope_theta,
                  {.text = "Base of the rotary frequencies.", .min = 1, .max = 1e12});
-    fields.field("rope_scaling",
-                 rope_scaling,
-                 {.text = "Scaling of the rotary frequencies for contexts longer than those of "
-                          "the first training.",
-                  .choices = {"default", "linear"}});
+    fields.field(
+        "rope_scaling",
+        rope_scaling,
+        {.text =
+             "Scaling of the rotary frequencies for contexts longer than in the original training.",
+         .choices = {"default", "linear"}});
     fields.field("rope_factor",
                  rope_factor,
                  {.text = "Factor of rope_scaling.", .min = 0, .max = 1e6, .above_min = true});
     fields.field("parallel_residual",
                  parallel_residual,
-                 {.text = "Whether attention and MLP of a layer read the same input, and not one "
-                          "after the other."});
+                 {.text = "Whether attention and MLP of a layer read the same input (in parallel) "
+                          "instead of one after the other."});
     fields.field("attention_bias",
                  attention_bias,
                  {.text = "Whether the projections of attention have biases."});
@@ -287,7 +288,7 @@ json::Value to_hf(const NeoxOptions& options) {
   return out;
 }
 
-/// Hugging Face's names are ours with "gpt_neox." before them, but for what stands behind the
+/// Hugging Face's names are tessera's with the prefix "gpt_neox.", except for parameters after the
 /// trunk.
 Composition compose(const ParamInfo& info) {
   if (info.name == "lm_head.weight") return Composition::of("embed_out.weight", info.shape);
@@ -298,7 +299,7 @@ Composition compose(const ParamInfo& info) {
   return Composition::of(theirs, info.shape);
 }
 
-/// Causal masks and rotary frequencies that old versions stored among the weights.
+/// Causal masks and rotary frequencies, which old versions stored among the weights.
 bool is_buffer(std::string_view name) {
   return name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias") ||
          name.ends_with(".rotary_emb.inv_freq");
@@ -331,8 +332,8 @@ TESSERA_MODULE_ORDER("gpt_neox",
                                   "gpt_neox.final_layer_norm",
                                   "embed_out"}});
 
-// llama.cpp computes GELU by its approximation, whatever the model was trained with: the published
-// models have GELU itself.
+// llama.cpp always computes GELU by its approximation; the published models were trained with the
+// exact GELU.
 TESSERA_GGUF_NAMES("gptneox",
                    {.architecture = "GPTNeoXForCausalLM",
                     .model_type = "gpt_neox",

@@ -15,12 +15,12 @@
 namespace tessera::models {
 namespace {
 
-/// How the names of architectures end that have an objective's head.
+/// The suffixes of architecture names that have an objective's head.
 struct Ending {
   std::string_view text, objective;
   bool classifies = false;  ///< has labels
 };
-// "LMHeadModel" is no "Model": the first that fits is meant.
+// The first match counts, because "LMHeadModel" also ends with "Model".
 constexpr std::array<Ending, 10> kEndings = {
     {{"ForMaskedLM", "masked_lm"},
      {"ForSequenceClassification", "sequence_classification", true},
@@ -39,8 +39,8 @@ const Ending* ending_of(std::string_view architecture) {
   return found == kEndings.end() ? nullptr : &*found;
 }
 
-/// Whether a folder without a head is one of a family that is trained to go on with text: its head
-/// is the table, which is there.
+/// True if a folder without a head belongs to a family that is trained to continue text: its head
+/// is the token table, which exists.
 bool continues_text(const HfConfig& keys) {
   const std::string type = keys.word("model_type", "");
   return !families().has(type) || families().get(type).objective == "causal_lm";
@@ -67,7 +67,7 @@ std::string unnamed(std::int64_t id) {
   return fmt::format("LABEL_{}", id);
 }
 
-/// The names of the labels in the order of their ids; empty where they have none of their own.
+/// The names of the labels in the order of their ids; empty if they have only default names.
 json::Value label_names_of(const HfConfig& keys, std::int64_t labels) {
   json::Value out = json::Value::array();
   const json::Value* names = keys.find("id2label");
@@ -82,7 +82,7 @@ json::Value label_names_of(const HfConfig& keys, std::int64_t labels) {
   return named ? out : json::Value::array();
 }
 
-/// What a model is called whose training had the objective.
+/// The objective under which a model trained with this one is saved.
 ObjectiveChoice kept_as(const ObjectiveChoice& trained_by) {
   if (!kept_objectives().has(trained_by.name)) return trained_by;
   const KeptObjective& kept = kept_objectives().get(trained_by.name);
@@ -124,7 +124,7 @@ void say_objective(json::Value& hf_config, const ObjectiveChoice& trained_by) {
   if (wanted == kEndings.end()) return;
   std::string_view model = own;
   if (const Ending* ending = ending_of(own)) model.remove_suffix(ending->text.size());
-  // The family's own architecture is right where its objective is meant.
+  // The family's own architecture is right if its own objective is meant.
   if (objective_of_hf(hf_config).name != objective.name) {
     hf_config["architectures"] =
         json::Value::array({json::Value::string(fmt::format("{}{}", model, wanted->text))});

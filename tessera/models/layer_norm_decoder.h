@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What families of decoders with layer norms and as many heads of keys as of queries share:
-// options, sizes, and reading of Hugging Face's config.json.
+// What decoder families with layer norms and one key head per query head have in common: options,
+// sizes, and reading of Hugging Face's config.json.
 #pragma once
 
 #include <cstdint>
@@ -17,59 +17,61 @@
 
 namespace tessera::models {
 
-/// Options of such a family; `dropout` is on the outputs of attention and MLP.
+/// Options of such a family; `dropout` applies to the outputs of attention and MLP.
 struct LayerNormOptions : FamilyOptions {
   double attention_dropout = 0.0;
   double layer_norm_eps = 1e-5;
 
  protected:
-  /// `preset` and the sizes; `preset_default`: see SizeTexts.
+  /// Describes `preset` and the sizes; `preset_default`: see SizeTexts.
   void describe_decoder_sizes(config::Fields& fields,
                               const std::vector<Preset>& presets,
                               const std::string& preset_default);
-  /// `dropout` and `attention_dropout`.
+  /// Describes `dropout` and `attention_dropout`.
   void describe_dropouts(config::Fields& fields);
   void describe_layer_norm_eps(config::Fields& fields);
-  /// Keys that come last: initial weights, label smoothing, `from`.
+  /// Describes the last keys: initial weights, label smoothing, `from`.
   void describe_end(config::Fields& fields);
 };
 
-/// What the shapes of such families have in common.
+/// The common part of such families' shapes.
 struct LayerNormShape : Sizes {
   bool tie_embeddings = true;
   double dropout = 0.0, attention_dropout = 0.0, layer_norm_eps = 1e-5, init_std = 0.02;
 };
 
-/// Sets the sizes and checks them. The MLP has 4 x hidden_size channels unless the options say
-/// otherwise.
+/// Sets and checks the sizes. The MLP has 4 x hidden_size channels by default.
 void set_decoder_sizes(const FamilyOptions& options,
                        const std::vector<Preset>& presets,
                        std::int64_t tokenizer_size,
                        std::optional<std::int64_t> sequence_length,
                        Sizes& sizes,
                        Checks& checks);
-/// Gives the options every size in place of preset and source.
+/// Writes every size to the options and clears preset and source.
 void give_sizes(const Sizes& sizes, FamilyOptions& options);
-/// Sets what the options and the shape have in common beside the sizes.
+/// Sets what the options and the shape have in common, except for the sizes.
 void set_layer_norm_shape(const LayerNormOptions& options, LayerNormShape& shape);
-/// The facts of a model of these sizes. `options`: as they were given.
+/// The facts of a model of these sizes. `options`: as given by the user.
 Resolved facts_of(const FamilyOptions& options,
                   const std::vector<Preset>& presets,
                   const Sizes& sizes,
                   Trunk trunk,
                   json::Value description);
 
-/// Such a family with options and a shape of its own types: what it shares with the others follows.
+/// Declares such a family with its own types of options and shape; this template adds what all such
+/// families share.
 template <class Options, class Shape>
 struct LayerNormFamilyOf {
   std::string name;
   std::vector<Preset> presets;
-  /// Sets and checks what the shape has of its own, after everything else; absent: nothing.
+  /// Sets and checks the family's own part of the shape, after everything else; nullptr: there is
+  /// none.
   void (*specialize)(const Options& options, Shape& shape, Checks& checks) = nullptr;
-  /// A shape whose blocks can be listed, even if some of it was refused; absent: any is.
+  /// Returns a shape whose blocks can be listed, even if some of it was refused; nullptr: every
+  /// shape is.
   Shape (*possible)(Shape shape) = nullptr;
   Trunk (*trunk)(const Shape& shape) = nullptr;
-  /// Gives the options what is derived of the shape's own part; absent: nothing is.
+  /// Writes derived values of the shape's own part to the options; nullptr: there are none.
   void (*complete)(const Shape& shape, Options& options) = nullptr;
   Options (*from_hf)(const json::Value& hf_config) = nullptr;
   json::Value (*to_hf)(const Options& options) = nullptr;
@@ -114,21 +116,21 @@ struct LayerNormFamilyOf {
   }
 };
 
-/// The block of a layer.
+/// Makes the block of a layer.
 nn::BlockSpec block_of(std::string name, LayerSpec spec);
 
-/// Error{Unsupported} for another `model_type`, and for weights that are no plain floats of all
-/// heads.
+/// Throws Error{Unsupported} for another `model_type`, for quantized weights and for pruned heads.
 void require_plain(const HfConfig& keys, const char* model_type);
-/// An activation under Hugging Face's name. Error{Unsupported} naming the family for one without.
+/// Hugging Face's name of an activation. Throws Error{Unsupported} with the family's name if it has
+/// none.
 std::string hf_activation(const std::string& activation, const char* family);
-/// architectures, model_type and the keys that all such families write under one name.
+/// Writes architectures, model_type and the keys that all such families name equally.
 json::Value hf_begin(const LayerNormOptions& options,
                      const char* architecture,
                      const char* model_type);
 
-/// Queries, keys and values of a layer, which a file stores in one tensor head by head,
-/// [head][query | key | value][channel], as our [3, heads, channels, ...].
+/// Composes tessera's [3, heads, channels, ...] from one tensor of a file with a layer's queries,
+/// keys and values head by head, [head][query | key | value][channel].
 Composition qkv_by_head(std::string name, const Shape& ours);
 
 }  // namespace tessera::models

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of layer_types, which are Hugging Face's too.
+// The values of layer_types, which are also Hugging Face's.
 #pragma once
 
 namespace tessera::models {

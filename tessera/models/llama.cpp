@@ -20,7 +20,7 @@ nn::Model llama(const LlamaShape& shape) {
 
 namespace {
 
-/// Llama 3.1 and later: rotary positions that are scaled for texts longer than 8192 tokens.
+/// Llama 3.1 and later: rotary positions scaled for sequences longer than 8192 tokens.
 std::vector<PresetValue> longer(double factor, bool tied = false) {
   return {{"rope_theta", 500000.0},
           {"rope_scaling", "llama3"},

@@ -8,11 +8,11 @@
 
 namespace tessera::models {
 
-/// Everything that fixes a Llama.
+/// The complete shape of a Llama.
 using LlamaShape = DecoderShape;
 
-/// decoder_trunk() with the objective causal_lm as the block "head": norm.weight and, untied only,
-/// lm_head.weight.
+/// decoder_trunk() with the objective causal_lm as the block "head": norm.weight and, only if
+/// untied, lm_head.weight.
 nn::Model llama(const LlamaShape& shape);
 
 }  // namespace tessera::models

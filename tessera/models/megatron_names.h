@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Families that Megatron-LM's GPTModel trains with RMS norms, rotary positions and a gated MLP:
-// under which names Hugging Face stores such a model. The family declares them.
+// Hugging Face's names for families that Megatron-LM's GPTModel can train with RMS norms, rotary
+// positions and a gated MLP. The family declares them.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@
 
 namespace tessera::models {
 
-/// Which of these decoders a family is. No two families are the same.
+/// Identifies a family among these decoders; no two families are equal.
 struct RotaryKind {
   bool qkv_bias = false;  ///< queries, keys and values have biases (--add-qkv-bias)
   bool qk_norm = false;   ///< the heads of queries and keys have norms (--qk-layernorm)
   bool operator==(const RotaryKind&) const = default;
 };
 
-/// Hugging Face's names: modules of the model, and modules of a layer. Matrices are [out, in].
+/// Hugging Face's names of the model's modules and of a layer's modules. Matrices are [out, in].
 struct MegatronNames {
   RotaryKind kind;
   std::string architecture, model_type;  ///< of config.json
@@ -31,9 +31,10 @@ struct MegatronNames {
               gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj";
 };
 
-/// Filled by the families of models.
+/// Filled by the model families.
 Registry<MegatronNames>& megatron_names();
-/// The names of the family of this kind. Error{Unsupported} naming `what` where none is built.
+/// The names of the family of this kind. Throws Error{Unsupported} with `what` if none is
+/// implemented.
 const MegatronNames& megatron_names_of(const RotaryKind& kind, const std::string& what);
 #define TESSERA_MEGATRON_NAMES(family, ...)             \
   static const bool tessera_megatron_names_registered = \

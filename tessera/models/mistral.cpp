@@ -96,7 +96,7 @@ const HfDecoder kHf = {.model_type = "mistral",
 
 void read(const HfConfig& keys, MistralOptions& out) {
   read_layer_types(keys, out);
-  // Absent means 4096; null means that there is none, as in files since version 0.2.
+  // Absent means 4096; null means no window, as in files since version 0.2.
   const bool absent = !keys.given("sliding_window");
   out.sliding_window = absent ? 4096 : keys.count_or_null("sliding_window", 1e8);
 }
@@ -112,7 +112,7 @@ TESSERA_MODEL(
 
 TESSERA_MODULE_ORDER("mistral", decoder_order());
 
-// llama.cpp has no window for it.
+// llama.cpp has no window for this family.
 TESSERA_GGUF_NAMES("mistral", [] {
   GgufNames names = rotary_decoder_names("MistralForCausalLM", "mistral");
   names.implied.emplace_back("sliding_window", json::Value());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ModernBERT family: an encoder with rotary positions, norms before the branches and gated
-// MLPs, in which every third layer sees the whole text and the others see what is near.  Source:
-// Warner et al. 2024, "Smarter, better, faster, longer".
+// MLPs, in which every third layer attends globally and the others locally. Source: Warner et al.
+// 2024, "Smarter, better, faster, longer".
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -53,7 +53,7 @@ struct ModernBertOptions final : FamilyOptions {
   void describe_attention(config::Fields& fields);
 };
 
-/// Keys that have the same names in Hugging Face's config.json: of biases, and of dropouts.
+/// Keys that have the same names in Hugging Face's config.json: biases and dropouts.
 struct BiasKey {
   const char* key;
   bool ModernBertOptions::*member;
@@ -78,14 +78,14 @@ constexpr std::array<DropoutKey, 4> kDropouts = {{
      "on attention weights and on the output of attention"},
     {"mlp_dropout",
      &ModernBertOptions::mlp_dropout,
-     "inside the MLP; 0 where ranks share its features"},
-    {"classifier_dropout", &ModernBertOptions::classifier_dropout, "in the heads that classify"},
+     "inside the MLP; must be 0 if ranks share its features"},
+    {"classifier_dropout", &ModernBertOptions::classifier_dropout, "in classification heads"},
 }};
 
-/// Everything that fixes a model.
+/// The complete shape of a model.
 struct ModernShape : Sizes {
-  ModernBertOptions options;  ///< for all but sizes
-  std::vector<bool> local;    ///< for each layer
+  ModernBertOptions options;  ///< for everything but sizes
+  std::vector<bool> local;    ///< for each layer: attends locally
 };
 
 NormSpec norm_of(const ModernBertOptions& options) {
@@ -129,8 +129,8 @@ class ModernEmbeddings final : public nn::Block {
   Param* words_ = nullptr;
 };
 
-/// x + attention(norm(x)), then x + mlp(norm(x)). The first layer reads what the norm of the
-/// embedding gives and has none of its own before attention.
+/// x + attention(norm(x)), then x + mlp(norm(x)). The first layer reads the normalized embedding
+/// and has no norm before attention.
 class ModernLayer final : public nn::Block {
  public:
   ModernLayer(const ModernShape& shape, std::int64_t layer)
@@ -162,7 +162,7 @@ class ModernLayer final : public nn::Block {
   }
 
  private:
-  /// Projections back to the residual stream begin smaller the more of them there are.
+  /// Projections to the residual stream are initialized smaller the more of them there are.
   static Init output_init(const ModernShape& shape) {
     return Init::normal(shape.options.init_std /
                         std::sqrt(2.0 * static_cast<double>(shape.num_layers)));
@@ -261,10 +261,11 @@ void ModernBertOptions::describe(config::Fields& fields) {
                classifier_activation,
                {.text = "Activation function of the dense layer in the heads.",
                 .choices = ops::activation_names()});
-  fields.field("classifier_pooling",
-               classifier_pooling,
-               {.text = "What the head of whole texts reads: the first token, or the mean of all.",
-                .choices = {"cls", "mean"}});
+  fields.field(
+      "classifier_pooling",
+      classifier_pooling,
+      {.text = "Input of the head for whole texts: the first token, or the mean of all tokens.",
+       .choices = {"cls", "mean"}});
   fields.field("layer_norm_eps",
                layer_norm_eps,
                {.text = "Epsilon added to the variance in layer norms.",
@@ -279,7 +280,7 @@ void ModernBertOptions::describe(config::Fields& fields) {
 void ModernBertOptions::describe_attention(config::Fields& fields) {
   fields.field("rope_theta",
                rope_theta,
-               {.text = "Base of the rotary frequencies in layers that see the whole text.",
+               {.text = "Base of the rotary frequencies in layers with global attention.",
                 .min = 1,
                 .max = 1e12});
   fields.field("local_rope_theta",
@@ -287,16 +288,16 @@ void ModernBertOptions::describe_attention(config::Fields& fields) {
                {.text = "Base of the rotary frequencies in local layers.", .min = 1, .max = 1e12});
   fields.field("local_attention",
                local_attention,
-               {.text = "Width of the attention in local layers: a token sees those at most half "
-                        "of it away, before it and behind.",
+               {.text = "Width of the attention in local layers: a token attends to tokens up to "
+                        "half of it before and after.",
                 .unit = "tokens",
                 .min = 2,
                 .max = 1e8});
-  fields.field("layer_types",
-               layer_types,
-               {.text = "Attention of each layer; empty: the first and every third one see the "
-                        "whole text.",
-                .choices = {kLocal, kGlobal}});
+  fields.field(
+      "layer_types",
+      layer_types,
+      {.text = "Attention of each layer; empty: the first and every third layer are global.",
+       .choices = {kLocal, kGlobal}});
 }
 
 HeadSpecs heads_of(const ModernBertOptions& options) {
@@ -318,7 +319,7 @@ HeadSpecs heads_of(const ModernBertOptions& options) {
           .masked_lm = decoder};
 }
 
-/// Which layers are local: as layer_types says, or by the rule.
+/// Which layers are local: by layer_types, or by the rule.
 std::vector<bool> local_layers(const ModernBertOptions& options, std::int64_t layers) {
   std::vector<bool> out;
   for (std::int64_t i = 0; i < layers; ++i) {
@@ -362,7 +363,7 @@ ModernShape shape_of(const ModernBertOptions& options,
   return shape;
 }
 
-/// A shape whose blocks can be listed, even if some sizes were refused.
+/// Returns a shape whose blocks can be listed, even if some sizes were refused.
 ModernShape possible_of(ModernShape shape) {
   make_possible(shape);
   const std::int64_t channels = shape.hidden_size / shape.num_heads;
@@ -410,8 +411,7 @@ Resolved resolve_modernbert(const ModernBertOptions& options,
   return out;
 }
 
-/// rope_parameters of transformers 5 hold one object for each kind of layer; before that there were
-/// two keys.
+/// rope_parameters of transformers 5 has one object per kind of layer; before, there were two keys.
 void read_both_rotaries(const HfConfig& keys, ModernBertOptions& out) {
   constexpr double kLargest = 1e12;
   out.rope_theta = keys.number("global_rope_theta", 160000.0, 1, kLargest);
@@ -471,8 +471,7 @@ ModernBertOptions from_hf(const json::Value& config) {
   return out;
 }
 
-/// What transformers before 5 has to be told of the layers: every how many of them sees the whole
-/// text. Nothing where there is no such number.
+/// The period of global layers, which transformers before 5 needs; nothing if there is none.
 std::optional<std::int64_t> period_of(const std::vector<bool>& local) {
   const auto layers = static_cast<std::int64_t>(local.size());
   for (std::int64_t every = 1; every <= layers; ++every) {
@@ -536,7 +535,7 @@ json::Value to_hf(const ModernBertOptions& options) {
   return out;
 }
 
-/// Queries, keys and values are rows of one matrix, and so are gates and what they let through.
+/// Queries, keys and values are rows of one matrix, and so are gate and up.
 Composition compose(const ParamInfo& info) {
   constexpr std::array<std::string_view, 3> kOutside = {"head.", "decoder.", "classifier."};
   const auto has = [&](std::string_view part) { return info.name.find(part) != std::string::npos; };
@@ -554,7 +553,7 @@ Composition compose(const ParamInfo& info) {
   return Composition::of(theirs, stored).viewed(shape);
 }
 
-/// Heads of other tasks.
+/// True for heads of other tasks.
 bool may_be_unused(std::string_view name) {
   return name.starts_with("head.") || name.starts_with("decoder.");
 }

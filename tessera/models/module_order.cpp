@@ -21,8 +21,8 @@ std::optional<Place> ModuleOrder::place(std::string_view name) const {
     return full.starts_with(base) ? full.substr(base.size()) : full;
   };
   const std::string_view plain = without_base(name);
-  std::string_view root;   // before the number, of the module at hand
-  std::int64_t first = 0;  // of the modules with that root
+  std::string_view root;   // text before the number, for the current module
+  std::int64_t first = 0;  // index of the first module with that root
   for (std::size_t i = 0; i < modules.size(); ++i) {
     const std::string_view module = without_base(modules[i]);
     const auto place = static_cast<std::int64_t>(i);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which torch counts a module's parameters: an optimizer's state is numbered by it and
-// not by names.
+// The order in which torch enumerates a module's parameters; torch numbers an optimizer's state by
+// it instead of using names.
 #pragma once
 
 #include <array>
@@ -14,20 +14,20 @@
 
 namespace tessera::models {
 
-/// The modules of a Hugging Face model that have parameters, in the order of the model. "*" stands
-/// for the number of a layer; modules with the same text before it alternate, layer by layer. Each
-/// module has a ".weight", and then possibly a ".bias".
+/// The modules of a Hugging Face model that have parameters, in the model's order. "*" stands for a
+/// layer's number; modules with the same text before it alternate, layer by layer. Each module has
+/// a ".weight" and then optionally a ".bias".
 struct ModuleOrder {
   std::string base;  ///< prefix that files of the bare model omit: "transformer."
   std::vector<std::string> modules;
 
-  /// Compared from the first number on.
+  /// Compared lexicographically.
   using Place = std::array<std::int64_t, 4>;
-  /// Where the parameter is counted; nothing for an unknown name.
+  /// The parameter's place in the order; nothing for an unknown name.
   [[nodiscard]] std::optional<Place> place(std::string_view name) const;
 };
 
-/// Filled by the families of models.
+/// Filled by the model families.
 Registry<ModuleOrder>& module_orders();
 #define TESSERA_MODULE_ORDER(family, ...)             \
   static const bool tessera_module_order_registered = \

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// mT5: an encoder with a decoder whose MLPs have a gate, with a vocabulary of many languages and a
-// head of its own.  Source: Xue et al. 2021, "mT5: a massively multilingual pre-trained
-// text-to-text transformer".
+// mT5: an encoder-decoder family with gated MLPs, a multilingual vocabulary and an untied head.
+// Source: Xue et al. 2021, "mT5: a massively multilingual pre-trained text-to-text transformer".
 #include <cstdint>
 #include <memory>
 #include <string>

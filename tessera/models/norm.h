@@ -12,23 +12,23 @@
 namespace tessera::models {
 
 enum class NormKind : std::uint8_t {
-  LayerNorm,  ///< mean and variance, with a weight and, unless said otherwise, a bias
+  LayerNorm,  ///< mean and variance, with a weight and, by default, a bias
   RmsNorm,    ///< root mean square, with a weight
-  None        ///< no normalization: of a trunk whose last layer ends with its own
+  None        ///< no normalization: for a trunk whose last layer ends with its own
 };
 
 struct NormSpec {
   NormKind kind = NormKind::LayerNorm;
   double eps = 1e-5;
-  double offset = 0.0;  ///< what is added to the weight of an RmsNorm, which begins at 1 - offset
-  bool bias = true;     ///< of a LayerNorm
+  double offset = 0.0;  ///< added to the weight of an RmsNorm, whose initial value is 1 - offset
+  bool bias = true;     ///< only for LayerNorm
 };
 
 /// A normalization layer over the channels of the residual stream.
 class Norm {
  public:
   explicit Norm(NormSpec spec) : spec_(spec) {}
-  /// Declares `name`.weight, and `name`.bias of a LayerNorm that has one; nothing for
+  /// Declares `name`.weight, and `name`.bias for a LayerNorm with a bias; nothing for
   /// NormKind::None.
   void declare(nn::Params& params,
                const std::string& name,
@@ -38,7 +38,7 @@ class Norm {
   [[nodiscard]] std::string grid_obstacle() const;
   [[nodiscard]] at::Tensor operator()(const at::Tensor& x_BTC, nn::StepContext& context) const;
   /// Adds dropout(branch) to the residual stream x and normalizes the sum: see
-  /// nn::residual_layer_norm(). Without a branch the stream itself is normalized.
+  /// nn::residual_layer_norm(). Without a branch it normalizes the stream itself.
   [[nodiscard]] nn::Normed residual(const at::Tensor& x_BTC,
                                     nn::StepContext& context,
                                     const at::Tensor& branch_BTC = {},

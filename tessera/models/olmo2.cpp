@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OLMo 2: norms behind attention and MLP alone, and over all channels of queries and of keys.
-// Source: OLMo team 2024, "2 OLMo 2 Furious".
+// OLMo 2: norms only after attention and MLP, and over all channels of queries and of keys. Source:
+// OLMo team 2024, "2 OLMo 2 Furious".
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The OPT family: learned positions that count real tokens, ReLU, biases, a tied head. OPT-350M has
-// norms after each branch, none at the end, and token embeddings that are narrower than the
-// residual stream. Source: Zhang et al. 2022, "OPT: Open pre-trained transformer language models".
+// The OPT family: learned positions that count non-padding tokens, ReLU, biases, a tied head.
+// OPT-350M has norms after each branch, no final norm, and token embeddings that are narrower than
+// the residual stream. Source: Zhang et al. 2022, "OPT: Open pre-trained transformer language
+// models".
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,12 +27,12 @@ namespace {
 
 using enum LogicalAxis;
 
-/// Rows of the table of positions before the first one.
+/// Number of rows of the position table before the first position.
 constexpr std::int64_t kFirstPosition = 2;
-constexpr double kLayerNormEps = 1e-5;  // which no key of Hugging Face's configuration changes
+constexpr double kLayerNormEps = 1e-5;  // no key of Hugging Face's configuration changes it
 
 struct OptShape : LayerNormShape {
-  std::int64_t embedding_size = 0;  ///< of a token; 0: hidden_size
+  std::int64_t embedding_size = 0;  ///< width of a token's embedding; 0: hidden_size
   bool pre_norm = true, final_norm = true, bias = true;
   std::string activation = "relu";
 
@@ -47,7 +48,7 @@ NormSpec final_norm_of(const OptShape& shape) {
   return {shape.final_norm ? NormKind::LayerNorm : NormKind::None, kLayerNormEps};
 }
 
-/// A projection to the channels of a token comes after the final norm, so that both are of the
+/// The projection to the width of the token embedding follows the final norm, so both belong to the
 /// trunk.
 TrunkOutput output_of(const OptShape& shape) {
   return {
@@ -89,7 +90,7 @@ LayerSpec layer_of(const OptShape& shape) {
   };
 }
 
-/// A projection between the channels of a token's embedding and the residual stream.
+/// A projection between the width of the token embedding and the residual stream.
 class Projection {
  public:
   void declare(nn::Params& params,
@@ -149,7 +150,7 @@ class Embedding final : public nn::Block {
   Projection project_in_;
 };
 
-/// The final norm, and the projection to the channels of a token: [B, T, C] -> [B, T, D].
+/// The final norm and the projection to the token embedding's width: [B, T, C] -> [B, T, D].
 class ProjectOut final : public nn::Block {
  public:
   explicit ProjectOut(const OptShape& shape) : shape_(shape), norm_(final_norm_of(shape)) {}
@@ -206,7 +207,7 @@ const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
       {.name = "opt-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
       published("opt-125m", 12, 768, 12),
-      // Narrow token embeddings, and norms behind the branches.
+      // Narrow token embeddings, and norms after the branches.
       published("opt-350m", 24, 1024, 16, {{"embedding_size", 512}, {"pre_norm", false}}),
       published("opt-1.3b", 24, 2048, 32),
       published("opt-2.7b", 32, 2560, 32),
@@ -232,14 +233,14 @@ struct OptOptions final : LayerNormOptions {
     describe_decoder_sizes(fields, presets(), "opt-nano if no size is given");
     fields.field("embedding_size",
                  embedding_size,
-                 {.text = "Channels of a token's embedding; where they are not hidden_size, two "
-                          "projections lead to the residual stream and back.",
+                 {.text = "Width of a token's embedding; if it is not hidden_size, two projections "
+                          "convert it to the width of the residual stream and back.",
                   .min = 1,
                   .max = 1e6,
                   .default_text = "hidden_size; 512 for opt-350m"});
     fields.field("pre_norm",
                  pre_norm,
-                 {.text = "Whether a norm stands before each branch, and not behind it.",
+                 {.text = "Whether a norm comes before each branch instead of after it.",
                   .default_text = "true; false for opt-350m"});
     fields.field("final_norm",
                  final_norm,
@@ -319,8 +320,8 @@ json::Value to_hf(const OptOptions& options) {
   return out;
 }
 
-/// Hugging Face's names are ours with "model.decoder." before them, but for what stands behind the
-/// trunk; it stores queries, keys and values apart.
+/// Hugging Face's names are tessera's with the prefix "model.decoder.", except for parameters after
+/// the trunk; it stores queries, keys and values separately.
 Composition compose(const ParamInfo& info) {
   const bool outside = info.name == "lm_head.weight" || info.name == "score.weight";
   const std::string theirs = (outside ? "" : "model.decoder.") + info.name;

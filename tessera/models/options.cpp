@@ -19,7 +19,7 @@ struct IsOptional : std::false_type {};
 template <class T>
 struct IsOptional<std::optional<T>> : std::true_type {};
 
-/// The members of options by their keys, as describe() lists them.
+/// The members of the options by key, as describe() lists them.
 class Slots final : public config::Fields {
  public:
   explicit Slots(FamilyOptions& options) { options.describe(*this); }
@@ -28,7 +28,7 @@ class Slots final : public config::Fields {
   void field(std::string_view key, config::Slot slot, const config::Doc&) override {
     slots_.emplace(key, slot);
   }
-  /// No family has such a field yet; its slot would be gone after the visit.
+  /// No family has such a field yet; its slot would not outlive the visit.
   void choice(std::string_view, const config::ChoiceSlot&, config::Doc) override {
     TESSERA_ASSERT(false);
   }
@@ -74,7 +74,7 @@ class Slots final : public config::Fields {
         found->second,
         of_preset.value);
   }
-  /// Whether both have the key, with a value of one type.
+  /// True if both have the key, with values of one type.
   [[nodiscard]] bool alike(std::string_view key, const Slots& other) const {
     const auto ours = slots_.find(key), theirs = other.slots_.find(key);
     return ours != slots_.end() && theirs != other.slots_.end() &&
@@ -108,7 +108,7 @@ void set_values(FamilyOptions& options, const std::vector<PresetValue>& values) 
     slots.set(value);
 }
 
-/// Passes the fields on, and gives the options the values of a preset as soon as one is read.
+/// Passes the fields on, and writes the values of a preset to the options as soon as one is read.
 class PresetReader final : public config::Fields {
  public:
   PresetReader(config::Fields& to, const std::string& family, FamilyOptions& options)
@@ -131,8 +131,7 @@ class PresetReader final : public config::Fields {
 
 }  // namespace
 
-// Upper bounds keep products of sizes far inside 64 bits; they are beyond any model that was ever
-// trained.
+// Upper bounds keep products of sizes within 64 bits; they are beyond any published model.
 void FamilyOptions::describe_sizes(config::Fields& fields, const SizeTexts& texts) {
   fields.field(
       "preset",
@@ -285,7 +284,7 @@ ModelOptions merge_options(const ModelOptions& given,
   std::map<std::string, const Adjustable*, std::less<>> free;
   for (const Adjustable& key : adjustable)
     free.emplace(key.key, &key);
-  // A key that resets others comes before them.
+  // A key that resets others is read before them.
   for (const Adjustable& key : adjustable) {
     if (!origins.given(path_of(key.key)) || !ours.alike(key.key, theirs)) continue;
     for (const std::string& reset : key.resets)

@@ -15,7 +15,7 @@
 namespace tessera::models {
 
 /// Base of a family's options: the keys that all families share. A family derives its own struct,
-/// adds its keys, and lists all of them in describe(), between `preset` and `from`.
+/// adds its keys, and describes all of them in describe(), between `preset` and `from`.
 struct FamilyOptions {
   std::optional<std::string> preset;
   std::optional<std::int64_t> num_layers, hidden_size, num_heads, num_kv_heads, vocab_size,
@@ -36,14 +36,14 @@ struct FamilyOptions {
   virtual void describe(config::Fields& fields) = 0;
 
  protected:
-  /// What differs between families in the documentation of the common keys.
+  /// Documentation texts of the common keys that differ between families.
   struct SizeTexts {
     std::vector<std::string> presets;
     std::string preset_default;     ///< "nano if no size is given"
-    std::string positions_default;  ///< where max_positions comes from
+    std::string positions_default;  ///< the default of max_positions
     std::string ffn_default;        ///< "mlp_ratio x hidden_size"
   };
-  /// `preset` and the sizes.
+  /// Describes `preset` and the sizes.
   void describe_sizes(config::Fields& fields, const SizeTexts& texts);
   void describe_dropout(config::Fields& fields, std::string text);
   void describe_tie(config::Fields& fields);
@@ -55,9 +55,9 @@ struct FamilyOptions {
 /// Largest dropout probability.
 inline constexpr double kMaxDropout = 0.999;
 
-/// A family's name and its options: a value. Reading `family` replaces the options by the defaults
-/// of the family that it names, and reading `preset` gives the values of the preset to the keys
-/// behind it, which may then be read themselves.
+/// A family's name and its options, as a value type. Reading `family` replaces the options by that
+/// family's defaults; reading `preset` sets the preset's values of the following keys, which may
+/// then be read themselves.
 class ModelOptions {
  public:
   ModelOptions();  ///< defaults of the default family
@@ -74,9 +74,9 @@ class ModelOptions {
   const FamilyOptions* operator->() const { return options_.get(); }
   FamilyOptions& operator*() { return *options_; }
   const FamilyOptions& operator*() const { return *options_; }
-  /// Takes a preset of the family in place of the sizes that were given, and of another preset.
+  /// Selects a preset of the family and clears the given sizes and any other preset.
   void choose_preset(std::string_view name);
-  /// Whether the key has a value, by default or given.
+  /// True if the key has a value, by default or given.
   [[nodiscard]] bool has(std::string_view key) const;
   void describe(config::Fields& fields);
 
@@ -85,9 +85,9 @@ class ModelOptions {
   std::unique_ptr<FamilyOptions> options_;
 };
 
-/// Returns the options where `model.from` names a model that `source` describes: its values, and
-/// those that the user gave for adjustable keys (Family::adjustable). Other keys that contradict
-/// the source, or that its family lacks, go to `problems`.
+/// The options if `model.from` names a model that `source` describes: the source's values, and the
+/// user's values of adjustable keys (Family::adjustable). Other keys that contradict the source, or
+/// that its family lacks, are added to `problems`.
 ModelOptions merge_options(const ModelOptions& given,
                            ModelOptions source,
                            config::Problems& problems,

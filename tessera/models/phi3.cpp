@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Phi 3: files hold queries, keys and values in one matrix, and gate and up projections in another.
+// Phi 3: files have queries, keys and values in one matrix, and gate and up projections in another.
 // Source: Abdin et al. 2024, "Phi-3 technical report".
 #include <memory>
 #include <string>

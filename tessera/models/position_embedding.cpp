@@ -14,18 +14,18 @@ using enum LogicalAxis;
 
 namespace {
 
-/// How many tokens of padding stand before each token, in its document: [B, T].
+/// The number of padding tokens before each token, within its document: [B, T].
 at::Tensor padding_before(const nn::Batch& batch, const nn::StepContext& context) {
   const at::Tensor masked_BS = batch.tensor("attention_mask").eq(0).to(at::kLong);
   at::Tensor padding_BS = at::cumsum(masked_BS, 1);
   const at::Tensor starts_BS = document_starts(batch);
   if (starts_BS.defined()) {
-    // What stands before the first token of the document.
+    // Padding before the first token of the document.
     const at::Tensor before_BS = padding_BS - masked_BS;
     padding_BS = padding_BS - at::gather(before_BS, 1, starts_BS);
   }
   if (context.shares_tokens()) return nn::own_tokens(padding_BS, *context.context_parallel);
-  // With a KV cache the mask has the tokens in it too.
+  // With a KV cache the mask also covers the cached tokens.
   const std::int64_t tokens = batch.tensor("input_ids").size(1);
   return padding_BS.narrow(1, padding_BS.size(1) - tokens, tokens);
 }

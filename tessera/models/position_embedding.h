@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learned positions: a row of a table for the place of each token in its text.
+// Learned positions: a table row for each token's position in its sequence.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct PositionSpec {
   std::int64_t max_positions = 0;
   std::int64_t hidden_size = 0;
   std::int64_t offset = 0;  ///< row of the first position
-  /// Whether a token's place is the number of real tokens before it, which differs from its place
-  /// in the sample where padding stands before it.
+  /// A token's position is the number of non-padding tokens before it, which differs from its index
+  /// in the sample if padding precedes it.
   bool skip_padding = false;
   Init init;
 };
@@ -29,8 +29,8 @@ class PositionEmbedding {
   explicit PositionEmbedding(PositionSpec spec) : spec_(std::move(spec)) {}
   /// Declares `name` [offset + max_positions, hidden_size].
   void declare(nn::Params& params);
-  /// The rows of this rank's tokens, [B, T, C]. Reads "input_ids", "attention_mask" and
-  /// "document_starts" of the batch. Error{Shape} for more than max_positions tokens.
+  /// The rows for this rank's tokens, [B, T, C]. Reads "input_ids", "attention_mask" and
+  /// "document_starts" of the batch. Throws Error{Shape} for more than max_positions tokens.
   [[nodiscard]] at::Tensor operator()(const nn::Batch& batch, nn::StepContext& context) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen 3: the channels of each query and key head are normalized before they turn. Source: Yang et
+// Qwen 3: the channels of each query and key head are normalized before rotation. Source: Yang et
 // al. 2025, "Qwen3 technical report".
 #include <memory>
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The RoBERTa family, and XLM-R, which has its shape and its names: BERT's encoder whose positions
-// count the tokens that are not padding.  Source: Liu et al. 2019, "RoBERTa"; Conneau et al. 2020,
+// The RoBERTa family, and XLM-R, which has the same shape and names: BERT's encoder with positions
+// that count only non-padding tokens. Source: Liu et al. 2019, "RoBERTa"; Conneau et al. 2020,
 // "Unsupervised cross-lingual representation learning at scale".
 #include <memory>
 #include <string>
@@ -78,8 +78,8 @@ struct RobertaOptions : EncoderOptions {
          .positions_default = "512 for the published presets, else data.sequence_length, or 1024"});
     fields.field("pad_token_id",
                  pad_token_id,
-                 {.text = "Id of the padding, whose tokens have no position; the first position is "
-                          "the row behind it of the table of positions.",
+                 {.text = "Id of padding tokens, which have no position; the row after this id in "
+                          "the position table is the first position.",
                   .min = 0,
                   .max = 1e6});
   }
@@ -96,7 +96,7 @@ HeadSpecs heads_of(const RobertaOptions& options) {
       .pooling = Pooling::FirstToken,
       .token =
           HeadSpec{.dropout = dropout, .output = "classifier", .output_bias = "classifier.bias"},
-      // The exact GELU, whatever the layers have.
+      // The exact GELU, whatever activation the layers have.
       .masked_lm = HeadSpec{.dense = "lm_head.dense",
                             .activation = "gelu",
                             .norm = {NormKind::LayerNorm, options.layer_norm_eps},
@@ -125,7 +125,7 @@ Options read_hf(const json::Value& config, const char* model_type) {
                     "mend config.json, or fetch it again");
     out.pad_token_id = *id;
   }
-  // The first rows of the table, up to the padding's, are of no position.
+  // The first rows of the table, up to that of the padding id, belong to no position.
   const std::int64_t rows = *out.max_positions, unused = out.pad_token_id + 1;
   TESSERA_REQUIRE(
       rows > unused,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Self-attention as model families use it: a fused projection to queries, keys and values,
-// attention, and a projection back to the residual stream.
+// Self-attention for model families: a fused projection to queries, keys and values, attention, and
+// a projection back to the residual stream.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace tessera::models {
 
-/// An RMS norm of queries and keys, before they turn.
+/// An RMS norm of queries and keys, before rotation.
 enum class QkNorm : std::uint8_t {
   None,
   PerHead,  ///< over the channels of each head, with one weight for all heads (Qwen 3, Gemma 3)
@@ -27,7 +27,7 @@ enum class QkNorm : std::uint8_t {
 
 /// A table [buckets, heads] that all layers of a stack share, as a tied parameter.
 struct RelativeBiasSpec {
-  std::string name;  ///< of the parameter, global
+  std::string name;  ///< global name of the parameter
   ops::RelativeBuckets buckets;
   Init init;
 };
@@ -35,29 +35,33 @@ struct RelativeBiasSpec {
 struct SelfAttentionSpec {
   std::int64_t hidden_size = 0;
   std::int64_t num_heads = 0;
-  std::int64_t num_kv_heads = 0;  ///< heads of keys and values; divides num_heads
+  std::int64_t num_kv_heads = 0;  ///< heads of keys and values; must divide num_heads
   std::int64_t head_dim = 0;
-  std::string qkv_name, output_name;  ///< of the two projections: "attn.c_attn", "attn.c_proj"
+  /// Names of the two projections: "attn.c_attn", "attn.c_proj".
+  std::string qkv_name, output_name;
   bool qkv_bias = false, output_bias = false;
-  Init qkv_init, output_init;  ///< of the weights
-  double dropout = 0.0;        ///< on attention probabilities
-  bool causal = true;          ///< a token sees itself and the ones before it; false: all tokens
-  /// Rotary position embedding of queries and keys, for at most `max_positions` tokens: radians a
-  /// token of each pair of channels, as ops::rotary_frequencies() gives them. Empty: none.
+  Init qkv_init, output_init;  ///< initial weights
+  double dropout = 0.0;        ///< dropout of attention probabilities
+  /// A token attends to itself and earlier tokens; false: to all tokens.
+  bool causal = true;
+  /// Rotary position embedding of queries and keys, for at most `max_positions` tokens: the angle
+  /// in radians per token for each pair of channels, as ops::rotary_frequencies() returns them.
+  /// Empty: none.
   std::vector<double> rotary_frequencies;
   std::int64_t max_positions = 0;
-  bool rotary_interleaved = false;  ///< channels 2 p and 2 p + 1 turn together
+  bool rotary_interleaved = false;  ///< rotates channels 2 p and 2 p + 1 as a pair
   double rotary_factor = 1.0;       ///< ops::rotary_attention_factor()
-  // As in ops::AttentionArgs.
+  // See ops::AttentionArgs.
   std::int64_t window = 0;
   double scale = 0.0, softcap = 0.0;
-  bool alibi = false;  ///< scores get ops::alibi_slopes()
-  /// Scores get a learned bias by the distance of the tokens.
+  bool alibi = false;  ///< adds ops::alibi_slopes() to the scores
+  /// Adds a learned bias by the distance of the tokens to the scores.
   std::optional<RelativeBiasSpec> relative_bias = {};
-  std::string mask_name = "attention_mask";  ///< of the batch: 0 where a key is padding
+  /// Tensor of the batch that is 0 where a key is padding.
+  std::string mask_name = "attention_mask";
   QkNorm qk_norm = QkNorm::None;
   double qk_norm_eps = 1e-6;
-  double qk_norm_offset = 0.0;  ///< what is added to the weights of these norms
+  double qk_norm_offset = 0.0;  ///< added to the weights of these norms
   std::string q_norm_name = "self_attn.q_norm", k_norm_name = "self_attn.k_norm";
 };
 
@@ -66,13 +70,14 @@ class SelfAttention {
  public:
   explicit SelfAttention(SelfAttentionSpec spec);
   /// Declares `qkv_name`.weight in the layout of nn::project_qkv(), `output_name`.weight [embed,
-  /// heads * head_dim], and the biases, norms and table that the specification asks for.
+  /// heads * head_dim], and the biases, norms and table of the specification.
   void declare(nn::Params& params);
   /// See nn::Block::grid_obstacle().
   [[nodiscard]] std::string grid_obstacle() const {
     return spec_.qk_norm == QkNorm::None ? "" : "norms of query and key heads";
   }
-  /// h [B, T, C], normalized -> the branch [B, T, C]. `block`: the one that it is part of.
+  /// Maps normalized h [B, T, C] to the branch [B, T, C]. `block`: the block that contains this
+  /// attention.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& h_BTC,
                                       const nn::Batch& batch,
                                       const nn::Block& block,
@@ -80,7 +85,7 @@ class SelfAttention {
 
  private:
   void declare_norms(nn::Params& params);
-  /// Norms and turns queries and keys.
+  /// Normalizes and rotates queries and keys.
   void prepare(nn::Qkv& qkv, const nn::Batch& batch, nn::StepContext& context) const;
 
   SelfAttentionSpec spec_;
@@ -94,8 +99,8 @@ class SelfAttention {
   std::vector<double> alibi_;
 };
 
-/// The position of each token's document in the sample, or an undefined tensor where a sample is
-/// one document.
+/// For each token, the position at which its document starts in the sample; undefined if a sample
+/// is one document.
 at::Tensor document_starts(const nn::Batch& batch);
 
 }  // namespace tessera::models

@@ -80,7 +80,8 @@ const HfDecoder kHf = {.model_type = "smollm3",
                        .has_attention_bias = true,
                        .has_mlp_bias = true};
 
-/// no_rope_layers has a 1 for each layer with rotary positions; only every n-th may lack them.
+/// no_rope_layers has a 1 for each layer with rotary positions; only every n-th layer may lack
+/// them.
 void read_layers_without_rotary(const HfConfig& keys, Smollm3Options& out) {
   out.no_rope_interval = keys.count("no_rope_layer_interval", 4, 1e6);
   if (keys.empty("no_rope_layers")) return;
@@ -124,7 +125,7 @@ TESSERA_MODEL(
 
 TESSERA_MODULE_ORDER("smollm3", decoder_order());
 
-/// llama.cpp knows every fourth layer as one without positions.
+/// llama.cpp treats every fourth layer as one without positions.
 GgufNames::Values derived_gguf(const json::Value& config) {
   json::Value turns = json::Value::array();
   for (std::int64_t i = 1; i <= HfConfig(config).count("num_hidden_layers", 1, 1e4); ++i)

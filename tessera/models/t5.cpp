@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// T5 and its versions: 1.0, whose MLP has the activation relu and whose head shares the token
-// table; 1.1, whose MLP has a gate and whose head has a weight of its own; Flan-T5, which is 1.1
-// trained on instructions.  Source: Raffel et al. 2020, "Exploring the limits of transfer learning
-// with a unified text-to-text transformer"; Chung et al. 2022, "Scaling instruction-finetuned
-// language models".
+// T5 and its versions: 1.0, whose MLP uses relu and whose head is the token table; 1.1, whose MLP
+// is gated and whose head has its own weight; Flan-T5, which is 1.1 trained on instructions.
+// Source: Raffel et al. 2020, "Exploring the limits of transfer learning with a unified
+// text-to-text transformer"; Chung et al. 2022, "Scaling instruction-finetuned language models".
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kVocabulary = 32128;
 
-/// A model of version 1.0, or with `gated` of 1.1.
+/// A model of version 1.0 or, with `gated`, of version 1.1.
 Preset published(std::string name,
                  std::int64_t layers,
                  std::int64_t hidden,
@@ -87,8 +86,8 @@ TESSERA_MODEL("t5",
 
 TESSERA_MODULE_ORDER("t5", {.modules = encoder_decoder_modules()});
 
-/// The word of feed_forward_proj. ModelCenter's gelu is by the error function, as a gate too, and
-/// that of transformers' T5 by tanh.
+/// The value of feed_forward_proj. ModelCenter's gelu, also when gated, uses the error function;
+/// that of transformers' T5 uses tanh.
 std::string their_feed_forward(const json::Value& config) {
   const json::Value* given = config.find("ffn_activate_fn");
   const std::string word = given != nullptr && given->is_string() ? given->as_string() : "relu";
@@ -126,7 +125,8 @@ json::Value modelcenter_config(const json::Value& facts, const json::Value& conf
   return out;
 }
 
-// A tied head reads hidden states that nothing divides, which transformers' T5 has no word for.
+// With a tied head, ModelCenter does not scale the hidden states, which transformers' T5 cannot
+// express.
 TESSERA_MODELCENTER("t5",
                     {.class_name = "T5",
                      .is_of =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A transformer layer of self-attention and an MLP with two projections, each with a norm and a
-// place on the residual stream.
+// A transformer layer: self-attention and an MLP with two projections, each with a norm and a
+// residual connection.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tessera::models {
 
-/// Where the two branches of a layer meet the residual stream x.
+/// How the two branches of a layer are connected to the residual stream x.
 enum class ResidualOrder : std::uint8_t {
   PreNorm,   ///< y = x + attention(norm(x)), then y + mlp(norm(y))
   PostNorm,  ///< y = norm(x + attention(x)), then norm(y + mlp(y))
@@ -26,7 +26,7 @@ struct LayerSpec {
   NormSpec norm;
   std::string attention_norm_name, mlp_norm_name;  ///< "ln_1", "ln_2"
   ResidualOrder order = ResidualOrder::PreNorm;
-  double residual_dropout = 0.0;  ///< on the outputs of attention and MLP
+  double residual_dropout = 0.0;  ///< dropout of the outputs of attention and MLP
 };
 
 /// Declares the norm of attention, attention, the norm of the MLP, and the MLP, in this order.

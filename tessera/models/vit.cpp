@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ViT family: an image is a sequence of patches behind a token of its own, with learned
-// positions and pre-norm layers.  Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words".
+// The ViT family: an image is a sequence of patches after a class token, with learned positions and
+// pre-norm layers. Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words".
 #include <array>
 #include <memory>
 #include <optional>
@@ -27,7 +27,7 @@ namespace {
 
 using enum LogicalAxis;
 
-/// Everything that fixes a ViT.
+/// The complete shape of a ViT.
 struct VitShape : Sizes {
   std::int64_t image_size = 224, patch_size = 16, num_channels = 3;
   std::string activation = "gelu";
@@ -193,7 +193,7 @@ Trunk vit_trunk(const VitShape& shape) {
   return trunk;
 }
 
-/// A preset, with the patches' size.
+/// A preset, with the patch size.
 struct VitPreset {
   Preset sizes;
   std::int64_t image_size = 224, patch_size = 16;
@@ -409,7 +409,7 @@ json::Value to_hf(const VitOptions& options) {
        {"initializer_range", number(options.init_std)}});
 }
 
-/// Tables are stored with a dimension for the image.
+/// Tables are stored with a leading dimension for the image.
 Composition compose(const ParamInfo& info) {
   static const StoredNames stored = {.base = "vit.",
                                      .outside = {"classifier."},
@@ -421,7 +421,7 @@ Composition compose(const ParamInfo& info) {
   return compose_encoder(info, stored);
 }
 
-/// transformers 5 names a layer's modules otherwise.
+/// transformers 5 has other names for a layer's modules.
 std::string known_as(std::string name) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kModules = {
       {{".attention.q_proj.", ".attention.attention.query."},

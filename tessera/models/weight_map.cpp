@@ -30,7 +30,8 @@ std::int64_t steps_to(std::int64_t value, std::int64_t stride) {
   return value <= 0 ? 0 : (value + stride - 1) / stride;
 }
 
-/// Drops dims of one element, sorts by the stride in the destination and merges neighbours.
+/// Drops dims with one element, sorts by descending stride in the destination and merges adjacent
+/// dims.
 StridedCopy normalized(StridedCopy copy) {
   std::erase_if(copy.dims, [](const auto& dim) { return dim.size == 1; });
   std::stable_sort(
@@ -46,13 +47,13 @@ StridedCopy normalized(StridedCopy copy) {
     }
     merged.push_back(inner);
   }
-  // The innermost dim is consecutive in the destination, though it may have a single element.
+  // The innermost dim is consecutive in the destination; it may have a single element.
   if (merged.empty() || merged.back().to != 1) merged.push_back({1, 1, 1});
   copy.dims = std::move(merged);
   return copy;
 }
 
-/// copy_range() for one range: descends through the dims, skipping what lies outside of it.
+/// copy_range() for one range: recurses through the dims and skips what is outside.
 class RangeCopier {
  public:
   RangeCopier(const StridedCopy& copy,
@@ -109,7 +110,7 @@ class RangeCopier {
     const std::int64_t last = std::min(column_->size, steps_to(end_ - to, column_->to));
     if (first >= last) return;
     const std::int64_t width = last - first;
-    // A range within one row needs a part of its columns only.
+    // A range within one row needs only some of its columns.
     const std::int64_t in_row = to + first * column_->to;
     const std::int64_t j_begin = width == 1 ? std::max<std::int64_t>(0, begin_ - in_row) : 0;
     const std::int64_t j_end = width == 1 ? std::min(row_.size, end_ - in_row) : row_.size;
@@ -135,7 +136,7 @@ class RangeCopier {
   const ReadFloats& read_;
   float* out_;
   StridedCopy::Dim row_;
-  std::optional<StridedCopy::Dim> column_;  // of a transposed matrix: consecutive in the source
+  std::optional<StridedCopy::Dim> column_;  // for a transposed matrix: consecutive in the source
   std::vector<StridedCopy::Dim> outer_;
   std::vector<std::int64_t> spans_;
   std::vector<float> lines_;
@@ -237,7 +238,7 @@ Composition Composition::permuted(const std::vector<std::size_t>& dims) const {
   return out;
 }
 
-/// Dims `dim` and `dim + 1` as one. A part whose rows are not consecutive becomes one part a row.
+/// Merges dims `dim` and `dim + 1`. A part whose rows are not consecutive becomes one part per row.
 Composition Composition::merged(std::size_t dim) const {
   const std::int64_t inner = shape_[dim + 1];
   const auto drop = [&](Shape& values) {
@@ -265,8 +266,8 @@ Composition Composition::merged(std::size_t dim) const {
   return out;
 }
 
-/// Dim `dim` as two, of which the second has `inner` indices. A part that does not consist of whole
-/// rows becomes up to three parts.
+/// Splits dim `dim` into two, the second with `inner` indices. A part that does not consist of
+/// whole rows becomes up to three parts.
 Composition Composition::split(std::size_t dim, std::int64_t inner) const {
   TESSERA_ASSERT(inner > 0 && shape_[dim] % inner == 0);
   const auto at = static_cast<std::ptrdiff_t>(dim) + 1;
@@ -301,7 +302,7 @@ Composition Composition::viewed(const Shape& shape) const {
   TESSERA_ASSERT(numel_of(shape) == numel_of(shape_) && numel_of(shape) > 0);
   Composition out = *this;
   for (std::size_t d = 0; d < shape.size(); ++d) {
-    // Dims of ours that make up dim d and, where they are more, dims behind it.
+    // Finds the destination's dims that form dim d and, if there are more, the dims after it.
     if (d == out.shape_.size()) {
       out.shape_.push_back(1);
       for (Part& part : out.parts_) {

@@ -27,7 +27,7 @@ struct AttentionNode : torch::autograd::Function<AttentionNode> {
                             const std::optional<at::Tensor>& bias,
                             ops::AttentionArgs args) {
     args.bias_HTS = bias ? *bias : at::Tensor();
-    // A rank of a grid may have no sample.
+    // A rank of a grid may have no samples.
     const ops::AttentionOut out =
         q.size(0) == 0 ? ops::AttentionOut{at::empty_like(q), q} : ops::attention(q, k, v, args);
     save(node, {q, k, v, out.y_BHTK, out.saved, std::move(args.bias_HTS)});
@@ -87,7 +87,7 @@ at::Tensor in_region(Attend attend,
       inputs);
 }
 
-/// All tokens of this rank's share of the heads.
+/// Attention over all tokens for this rank's share of the heads.
 at::Tensor attend_exchanged(const at::Tensor& q,
                             const at::Tensor& k,
                             const at::Tensor& v,
@@ -97,7 +97,7 @@ at::Tensor attend_exchanged(const at::Tensor& q,
   if (k.size(1) == q.size(1)) {
     qkv = tokens_to_heads(at::cat({q, k, v}), context).chunk(3);
   } else {
-    // Where they are too few for the ranks, some have the same ones.
+    // If there are fewer heads of keys and values than ranks, some ranks have the same ones.
     const std::int64_t shared = k.size(1), ranks = context.context_parallel->group->size();
     at::Tensor kv = at::cat({k, v});
     if (shared % ranks != 0) kv = kv.repeat_interleave(std::lcm(shared, ranks) / shared, 1);
@@ -108,7 +108,7 @@ at::Tensor attend_exchanged(const at::Tensor& q,
   return heads_to_tokens(in_region(attend_here, qkv, std::move(args), context), context);
 }
 
-/// Each row with the cache of its text.
+/// Attends with each row's own cache.
 at::Tensor attend_by_text(const std::vector<TextRow>& rows,
                           const at::Tensor& q,
                           const at::Tensor& k,
@@ -126,7 +126,7 @@ at::Tensor attend_by_text(const std::vector<TextRow>& rows,
     cache.write(row.position, k.narrow(0, b, 1), v.narrow(0, b, 1), context.cache_capacity);
     ops::AttentionArgs own = args;
     own.query_offset = row.position;
-    // A bias depends on distances alone: that of a shorter text is the end of the longest one's.
+    // A bias depends only on distances: that of a shorter sequence is the end of the longest one's.
     if (args.bias_HTS.defined())
       own.bias_HTS =
           args.bias_HTS.narrow(2, args.bias_HTS.size(2) - cache.length(), cache.length());
@@ -145,7 +145,7 @@ at::Tensor attention(const at::Tensor& q,
                      const Block& block,
                      StepContext& context) {
   if (context.on_grid()) grid::cut_attention(args, context);
-  // A rank of a grid may have no sample, and then none of those that share its tokens has.
+  // A rank of a grid may have no samples; then none of the ranks that share its tokens has any.
   if (context.shares_tokens() && q.size(0) > 0) {
     return context.context_parallel->mode == ContextMode::Ring
                ? in_region(attend_in_ring, {q, k, v}, std::move(args), context)

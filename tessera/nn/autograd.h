@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tools of this folder's autograd nodes; heavy headers, for .cpp files only.
+// Helpers for the autograd nodes of this folder. The headers are heavy, so only .cpp files include
+// this one.
 #pragma once
 
 #include <functional>
@@ -17,15 +18,15 @@ namespace tessera::nn::detail {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Any value in a node's saved data.
+/// Holds a value of any type in a node's saved data.
 template <class T>
 struct Kept : torch::CustomClassHolder {
   explicit Kept(T v) : value(std::move(v)) {}
   T value;
 };
 
-/// The node that N becomes in the graph: its backward runs with the thread-local state that its
-/// forward had, whichever thread libtorch runs it on.
+/// The graph node for N. Its backward restores the thread-local state of its forward, because
+/// libtorch may run the backward on another thread.
 template <class N>
 struct InContext : torch::autograd::Function<InContext<N>> {
   template <class... Arguments>
@@ -41,16 +42,16 @@ struct InContext : torch::autograd::Function<InContext<N>> {
   }
 };
 
-/// Applies the node N, which has forward() and backward() as torch::autograd::Function asks for.
-/// Where nobody asks for gradients it is N::forward() alone, with nullptr for its node: libtorch
-/// makes and drops one there too, which takes longer than the work on one token.
+/// Applies the node N, which has forward() and backward() as torch::autograd::Function requires.
+/// With grad mode off it calls only N::forward(), with nullptr as its node: libtorch would create
+/// and drop a node, which takes longer than the work on one token.
 template <class N, class... Arguments>
 auto apply(Arguments&&... arguments) {
   if (at::GradMode::is_enabled()) return InContext<N>::apply(std::forward<Arguments>(arguments)...);
   return N::forward(nullptr, std::forward<Arguments>(arguments)...);
 }
 
-/// For the node's backward, if there is one.
+/// Saves tensors for the node's backward, if there is a node.
 inline void save(AutogradContext* node, variable_list tensors) {
   if (node != nullptr) node->save_for_backward(std::move(tensors));
 }
@@ -66,20 +67,22 @@ T& kept(AutogradContext* node) {
   return static_cast<Kept<T>*>(node->saved_data.at("kept").toCapsule().get())->value;
 }
 
-/// [..., C] as rows: [N, C], contiguous.
+/// Returns [..., C] as contiguous rows [N, C].
 inline at::Tensor rows(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)}).contiguous();
 }
-/// A weight [O..., I] as a matrix [O, I].
+/// Returns a weight [O..., I] as a matrix [O, I].
 inline at::Tensor matrix(const at::Tensor& weight) {
   return weight.view({-1, weight.size(-1)});
 }
 
-/// Makes a tensor again, with the same bits, out of what its own node has saved: until the backward
-/// of that node. Whoever needs such a tensor in backward saves this instead. Source: the cheap
-/// operators of Chen et al. 2016, "Training deep nets with sublinear memory cost".
+/// Recomputes a tensor, bit by bit the same, from what its own node saved; valid until that node's
+/// backward. A node that needs such a tensor in its backward saves this function instead of the
+/// tensor. Source: the cheap operators of Chen et al. 2016, "Training deep nets with sublinear
+/// memory cost".
 using Again = std::function<at::Tensor()>;
-/// If `x` was made by a node of type N, which has again(AutogradContext*); else empty.
+/// Returns the function that recomputes `x` if a node of type N, which has again(AutogradContext*),
+/// made it; else an empty function.
 template <class N>
 Again again_by(const at::Tensor& x) {
   auto node = std::dynamic_pointer_cast<torch::autograd::CppNode<InContext<N>>>(x.grad_fn());
@@ -89,8 +92,8 @@ Again again_by(const at::Tensor& x) {
 Again activation_again(const at::Tensor& x);
 Again norm_again(const at::Tensor& x);
 
-/// Makes a weight gradient now, or later when the schedule defers them. `make` calls
-/// GradSink::written() itself.
+/// Computes a weight gradient now, or later when the schedule defers weight gradients. `make`
+/// itself calls GradSink::written().
 inline void weight_gradient(StepContext& context, std::function<void()> make) {
   if (context.deferring()) {
     context.defer(std::move(make));
@@ -99,8 +102,8 @@ inline void weight_gradient(StepContext& context, std::function<void()> make) {
   }
 }
 
-/// Adds the gradient of looked-up rows, in the order of the tokens, to a table's: dy [N, C] to rows
-/// [N] (int64) of what this rank holds.
+/// Adds the gradient dy [N, C] of looked-up rows to a table's gradient, in the order of the tokens.
+/// `rows_N` (int64) are rows of this rank's part of the table.
 void write_rows(const at::Tensor& dy_NC, const at::Tensor& rows_N, GradSink& sink);
 
 }  // namespace tessera::nn::detail

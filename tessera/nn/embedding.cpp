@@ -44,10 +44,10 @@ struct EmbeddingNode : torch::autograd::Function<EmbeddingNode> {
   }
 };
 
-/// What weights in eight bits are multiplied with.
+/// The dtype of products with 8-bit weights.
 constexpr at::ScalarType kAroundInt8 = at::kBFloat16;
 
-/// Rows [first, last) of a table: tokens of other rows are zero here.
+/// Looks up rows [first, last) of a table; tokens of other rows give zero here.
 struct RowsNode : torch::autograd::Function<RowsNode> {
   struct Use {
     const Param* table;
@@ -110,7 +110,7 @@ at::Tensor plain_embedding(const at::Tensor& ids_BT, const Param& table, StepCon
         detail::apply<RowsNode>(ids_BT, table.tensor(), RowsNode::Use{&table, &context, {}}),
         context);
   }
-  // A table that every rank has: for its own tokens.
+  // Every rank has this table and looks up its own tokens.
   if (context.cuts_tokens()) {
     return detail::apply<EmbeddingNode>(
         one_d::own_tokens(ids_BT, context), table.tensor(), EmbeddingNode::Use{&table, &context});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NEFTune: uniform noise on what is looked up in a token table, in training alone. Source: Jain et
-// al. 2023, "NEFTune: noisy embeddings improve instruction finetuning".
+// NEFTune: uniform noise on embeddings looked up in a token table, only in training. Source: Jain
+// et al. 2023, "NEFTune: noisy embeddings improve instruction finetuning".
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,14 +10,14 @@
 
 namespace tessera::nn {
 
-/// Uniform numbers in [-bound, bound) of the shape and dtype of `x`, [B, ...]. Element e of sample
-/// s is a function of (key, s, e) alone, of the same words as a dropout's, so that no layout
-/// changes it. `key.p` is not looked at; rounded once. Works on meta.
+/// Returns uniform numbers in [-bound, bound) with the shape and dtype of `x`, [B, ...]. Element e
+/// of sample s is a function of (key, s, e) only, from the same random words as dropout, so that it
+/// is equal in every layout. `key.p` is ignored; values are rounded once. Works on meta.
 at::Tensor uniform_noise(const at::Tensor& x, const ops::DropoutKey& key, float bound);
 
-/// Gives the token tables among the parameters the form of a look-up with noise:
-/// y = table[ids] + uniform(+-alpha / sqrt(tokens * C)). `tokens`: of a sample, its padding too, as
-/// in TRL. Error{Unsupported} for a table that has a form already.
+/// Gives the token tables among the parameters a form with noise on look-ups: y = table[ids] +
+/// uniform(+-alpha / sqrt(tokens * C)). `tokens`: tokens of a sample including its padding, as in
+/// TRL. Throws Error{Unsupported} for a table that already has a form.
 void add_embedding_noise(Params& params, double alpha, std::int64_t tokens);
 
 }  // namespace tessera::nn

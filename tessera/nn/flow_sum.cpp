@@ -28,7 +28,7 @@ struct FlowSumNode : torch::autograd::Function<FlowSumNode> {
                            .front();
     return at::full({}, all, own.options());
   }
-  // Every rank passes on the gradient of its share.
+  // Every rank passes on the gradient of its own share.
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
     const Like& like = kept<Like>(node);
     return {grads[0].to(like.dtype).expand(like.sizes), {}};

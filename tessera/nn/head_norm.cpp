@@ -16,13 +16,13 @@ namespace {
 
 using namespace detail;
 
-/// The weight as it multiplies.
+/// The factor that the weight stands for: weight + offset.
 at::Tensor multiplier(const at::Tensor& weight, double offset) {
   const at::Tensor plain = weight.view({-1});
   return offset == 0.0 ? plain : plain.to(at::kFloat) + offset;
 }
 
-/// The sum over the tensor-parallel ranks, whose heads differ.
+/// Sums over the tensor-parallel ranks, whose heads differ.
 void add_over_ranks(const at::Tensor& sum, StepContext& context, const char* what) {
   if (context.tensor == nullptr || sum.is_meta()) return;
   finish(context.tensor->world->transport().all_reduce(
@@ -50,7 +50,7 @@ void refuse_grid(const StepContext& context) {
                   "set parallel.tensor.mode to 1d");
 }
 
-/// [B, H, T, K] -> rows of one token's channels, of one head or of all.
+/// [B, H, T, K] -> rows that hold one token's channels, of one head or of all heads.
 at::Tensor rows_of_heads(const at::Tensor& x_BHTK, std::int64_t channels) {
   return x_BHTK.transpose(1, 2).reshape({-1, channels}).contiguous();
 }
@@ -92,7 +92,8 @@ struct HeadNormNode : torch::autograd::Function<HeadNormNode> {
                                                  dweight,
                                                  /*accumulate_weight=*/false);
     if (dweight.defined()) {
-      // Where ranks share the tokens between layers, the sum over them is made of all such weights.
+      // If ranks split the tokens between layers, the gradients of all such weights are summed over
+      // the ranks elsewhere.
       if (!use.context->cuts_tokens())
         add_over_ranks(dweight, *use.context, "gradients of a norm of heads");
       write_weight(dweight, *use.weight, *use.context);
@@ -101,13 +102,13 @@ struct HeadNormNode : torch::autograd::Function<HeadNormNode> {
   }
 };
 
-/// y = x * rstd * weight over the channels of all heads, of all ranks.
+/// y = x * rstd * weight over the channels of all heads on all ranks.
 struct AllHeadsNormNode : torch::autograd::Function<AllHeadsNormNode> {
-  /// Over the channels of all ranks, divided by their number: fp32 [N, 1].
+  /// The mean over the channels of all ranks: fp32 [N, 1].
   static at::Tensor mean(const at::Tensor& values_NC, const Param& weight, StepContext& context) {
     const at::Tensor sum = values_NC.sum(1, /*keepdim=*/true).contiguous();
     add_over_ranks(sum, context, "sums of a norm of all heads");
-    // Ranks that share a head have its channels each, and each takes an equal part in backward.
+    // Ranks that share a head each hold its channels, and each takes an equal part in backward.
     const std::int64_t all = weight.info().numel() * one_d::copies_of(weight.info(), context);
     return sum / static_cast<double>(all);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and values of the tokens that a block has seen. Lives in StepContext::state, never in a
-// block.
+// The KV cache of a block: keys and values of the tokens it has seen. It lives in
+// StepContext::state, never in the block.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,16 @@ namespace tessera::nn {
 class KvCache {
  public:
   [[nodiscard]] std::int64_t length() const { return length_; }
-  /// Puts T tokens at `position` (everything from there on is forgotten) into memory for at least
-  /// `capacity` tokens; a longer text doubles it. Error{Bug} where tokens between length() and
-  /// `position` are missing.
+  /// Writes T tokens at `position` and forgets everything from there on. The memory holds at least
+  /// `capacity` tokens and is doubled when a sequence outgrows it. Throws Error{Bug} if tokens
+  /// between length() and `position` are missing.
   void write(std::int64_t position,
              const at::Tensor& k_BHTK,
              const at::Tensor& v_BHTK,
              std::int64_t capacity);
   [[nodiscard]] at::Tensor keys() const;  ///< [B, H, S, K], a view
   [[nodiscard]] at::Tensor values() const;
-  /// Sample b goes on from what sample `rows`[b] has seen: int64 [B]. Copies the cache.
+  /// Lets sample b continue from the cache of sample `rows_B[b]`: int64 [B]. Copies the cache.
   void select(const at::Tensor& rows_B);
 
  private:
@@ -34,7 +34,8 @@ class KvCache {
   std::int64_t length_ = 0;
 };
 
-/// The caches of texts that differ in length, each of one sample, by the number of the text.
+/// The caches of sequences of different lengths, by the number of the sequence; each has one
+/// sample.
 struct KvCaches {
   std::vector<KvCache> texts;
   KvCache& of(std::size_t text) {
@@ -44,18 +45,19 @@ struct KvCaches {
 };
 
 // Tensors of a batch in Prefill and Decode, int64 [B].
-/// Where the rows are texts that differ in length: the number of the cache that each has, and the
-/// position of its first token of the flow; StepContext::position is then the largest of these.
+/// If rows are sequences of different lengths: the number of each row's cache, and the position of
+/// its first token in the flow; StepContext::position is then the largest of these.
 inline constexpr const char* kTextNumber = "text_number";
 inline constexpr const char* kTextPosition = "text_position";
-/// Where beams change places: the row of the cache that each row goes on from.
+/// If beams are reordered: the row of the cache that each row continues.
 inline constexpr const char* kCacheRow = "cache_row";
 
 struct TextRow {
   std::size_t text = 0;
   std::int64_t position = 0;
 };
-/// Of kTextNumber and kTextPosition; empty where all texts are of one length.
+/// Returns the rows from kTextNumber and kTextPosition; empty if all sequences have the same
+/// length.
 std::vector<TextRow> text_rows(const Batch& batch);
 
 }  // namespace tessera::nn

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a layer computes with a weight where that is not the plain product or look-up: an adapter, a
-// weight in another representation. Each form is a class in a file of its own, which is given to
-// the weight's Param when its block is made; no block and no family names one.
+// The interface for layers that compute something else than the plain product or look-up of a
+// weight, such as an adapter or a weight in another representation. Each form is a class in its own
+// file, attached to the weight's Param when its block is made; no block and no model family names
+// one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,11 +12,11 @@
 
 namespace tessera::nn {
 
-/// Held by the Params of a weight, and shared by all calls: a call changes nothing in it.
+/// Owned by the Param of a weight and shared by all calls, which must not change it.
 class LayerForm : public ParamExtension {
  public:
-  /// linear() and embedding() of functional.h, of a weight in this form. Error{Unsupported} for the
-  /// one that the form does not have.
+  /// linear() and embedding() of functional.h for a weight in this form. Each throws
+  /// Error{Unsupported} if the form does not support it.
   [[nodiscard]] virtual at::Tensor linear(const at::Tensor& x,
                                           const Param& weight,
                                           const Param* bias,
@@ -25,12 +26,12 @@ class LayerForm : public ParamExtension {
                                              StepContext& context) const = 0;
 };
 
-/// nullptr: the plain one.
+/// Returns the form of a weight; nullptr: the plain layer.
 inline const LayerForm* form_of(const Param& param) {
   return static_cast<const LayerForm*>(param.extension());
 }
 
-/// linear() and embedding() of functional.h, whatever the form: what other forms build on.
+/// linear() and embedding() of functional.h without regard to the form; other forms call them.
 at::Tensor plain_linear(const at::Tensor& x,
                         const Param& weight,
                         const Param* bias,

@@ -23,12 +23,12 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
     const Param* weight;
     const Param* bias;
     StepContext* context;
-    Again again;  // makes x; empty: x is saved
+    Again again;  // recomputes x; empty: x is saved
     std::vector<std::int64_t> sizes = {};
     at::ScalarType dtype = {};
   };
-  // Weight and bias are inputs, so that autograd reaches this node through them. Its edges are
-  // those of the tensors that are there: the bias has the third, if any.
+  // Weight and bias are inputs, so that autograd reaches this node through them. Only defined
+  // tensors have edges: the third one is the bias, if there is one.
   static at::Tensor forward(AutogradContext* node,
                             const at::Tensor& x,
                             const at::Tensor& weight,
@@ -78,7 +78,7 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
   }
 };
 
-/// A weight in eight bits is only read, on one rank, which has all of it.
+/// A linear layer with an 8-bit weight, which is read-only and not split over ranks.
 at::Tensor int8_linear(const at::Tensor& x,
                        const Param& weight,
                        const Param* bias,
@@ -94,7 +94,7 @@ Again again_of(const at::Tensor& x) {
   return again ? again : norm_again(x);
 }
 
-/// With the part of the weight that this rank holds. `again` makes x; empty: x is kept.
+/// The product with this rank's part of the weight. `again` recomputes x; empty: x is saved.
 at::Tensor local_linear(const at::Tensor& x,
                         const Param& weight,
                         const Param* bias,
@@ -108,8 +108,8 @@ at::Tensor local_linear(const at::Tensor& x,
                                    LinearNode::Use{&weight, bias, &context, std::move(again)});
 }
 
-/// Whether the ranks of a grid hold the weight in parts. A weight that all of them hold whole is
-/// multiplied by what gather_flow() gives, without communication.
+/// True if the ranks of a grid hold the weight in parts. A weight that all of them hold whole is
+/// multiplied by the result of gather_flow(), without communication.
 bool is_on_grid(const Param& weight, const StepContext& context) {
   return context.on_grid() && weight.info().cut();
 }

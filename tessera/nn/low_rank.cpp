@@ -29,7 +29,7 @@ struct LowRankParams {
   LowRankPart part;
   Param* a = nullptr;
   Param* b = nullptr;
-  Param* magnitude = nullptr;  ///< or nullptr
+  Param* magnitude = nullptr;  ///< nullptr: none
 };
 
 std::int64_t numel_of_shape(const Shape& shape) {
@@ -50,7 +50,7 @@ void require_no_grid(const Param& weight, const StepContext& context) {
               "leave it out of adapter.targets");
 }
 
-/// The dropout of the input of `weight`, of whose features ranks may hold a share each.
+/// Dropout of the input of `weight`, of whose features each rank may hold a share.
 at::Tensor drop_input(const at::Tensor& x,
                       const Param& weight,
                       const LowRankPart& part,
@@ -96,14 +96,14 @@ class LowRankLinear final : public LayerForm {
   }
 
  private:
-  /// scale * B (A x), of this rank's outputs.
+  /// scale * B (A x) for this rank's outputs.
   static at::Tensor product(const at::Tensor& x, const LowRankParams& part, StepContext& context) {
     const at::Tensor low = plain_linear(x, *part.a, nullptr, context) * part.part.scale;
     return plain_linear(low, *part.b, nullptr, context);
   }
 
-  /// What `of` makes of the outputs of each part [..., outputs of the part], side by side as the
-  /// outputs of the weight are [..., O]; of others it is `elsewhere`.
+  /// Concatenates of(part) [..., outputs of the part] over the parts in the order of the weight's
+  /// outputs [..., O]; outputs without a part get `elsewhere`.
   template <class Of>
   at::Tensor over_parts(const Param& weight, double elsewhere, const Of& of) const {
     if (dim_ < 0) return of(parts_.front());
@@ -137,7 +137,8 @@ class LowRankLinear final : public LayerForm {
     return at::cat(pieces, static_cast<std::int64_t>(outer.size()) + dim_).reshape(sizes);
   }
 
-  /// The norms of the rows of W + scale B A that the part has here, fp32 and without gradient.
+  /// The norms of the rows of W + scale B A for this rank's outputs of the part, fp32 and without a
+  /// gradient.
   at::Tensor norms(const Param& weight, const LowRankParams& part, StepContext& context) const {
     const c10::NoGradGuard no_grad;
     at::Tensor held = weight.tensor();
@@ -208,8 +209,9 @@ class LowRankLinear final : public LayerForm {
         .reshape(out);
   }
 
-  std::vector<LowRankParams> parts_;  ///< ascending by their place
-  int dim_;                           ///< that the parts divide; -1: there is one, of all outputs
+  std::vector<LowRankParams> parts_;  ///< ascending by their first output
+  /// The dim that the parts divide; -1: one part covers all outputs.
+  int dim_;
 };
 
 class LowRankTable final : public LayerForm {

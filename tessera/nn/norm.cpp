@@ -13,7 +13,7 @@ namespace {
 
 using namespace detail;
 
-/// Of a layer where `centred`, else of the root mean square.
+/// Layer norm if `centred`, else RMS norm.
 ops::LayerNormOut normalise(bool centred,
                             const at::Tensor& x_NC,
                             const at::Tensor& weight,
@@ -25,18 +25,18 @@ ops::LayerNormOut normalise(bool centred,
   return {out.y_NC, {}, out.rstd_N, out.x_NC};
 }
 
-/// The norm of x + dropout(branch), and that itself: what comes back along it is added in the pass
-/// that makes the norm's gradient.
+/// Returns the norm of x + dropout(branch) and that sum itself. The gradient along the sum is added
+/// in the pass that computes the gradient of the norm.
 struct NormNode : torch::autograd::Function<NormNode> {
   struct Use {
-    bool centred;  // the mean is taken off
+    bool centred;  // subtracts the mean
     const Param* weight;
-    const Param* bias;  // or nullptr
+    const Param* bias;  // nullptr: none
     StepContext* context;
     double eps;
     ops::DropoutKey key = {};
     bool has_branch = false;
-    double offset = 0.0;  // of the weight
+    double offset = 0.0;  // added to the weight
   };
   static at::Tensor multiplier(const at::Tensor& weight, const Use& use) {
     return use.offset == 0.0 ? weight : weight.to(at::kFloat) + use.offset;
@@ -75,7 +75,8 @@ struct NormNode : torch::autograd::Function<NormNode> {
     return {dx, {}, {}, dbranch, {}};
   }
 
-  // The sums over rows come with dx in one pass over memory; deferred they take one of their own.
+  // The sums over rows are computed with dx in one pass over memory; deferred, they take their own
+  // pass.
   static at::Tensor through_norm(AutogradContext* node,
                                  const variable_list& saved,
                                  const at::Tensor& dy,
@@ -88,13 +89,13 @@ struct NormNode : torch::autograd::Function<NormNode> {
     const Statistics of_x{saved[2], saved[3]};
     if (!use.context->deferring() || (dw == nullptr && db == nullptr))
       return gradient(dy, x, of_x, weight, dw, db, along);
-    // The weight itself counts for dx alone, and may not be there any more.
+    // Only dx needs the weight, which may be gone by then.
     use.context->defer([=] { gradient(dy, x, of_x, {}, dw, db, {}); });
     return gradient(dy, x, of_x, weight, nullptr, nullptr, along);
   }
 
   struct Statistics {
-    at::Tensor mean_N, rstd_N;  // mean_N: undefined for the root mean square
+    at::Tensor mean_N, rstd_N;  // mean_N: undefined for the RMS norm
   };
   static at::Tensor gradient(const at::Tensor& dy,
                              const at::Tensor& x,
@@ -151,7 +152,7 @@ Normed norm_of(const at::Tensor& x,
   return {std::move(out[1]), std::move(out[0])};
 }
 
-/// What a grid of ranks needs two steps for.
+/// The sum as a separate step, which a grid of ranks needs.
 at::Tensor added(const at::Tensor& x, const at::Tensor& branch, const ops::DropoutKey& key) {
   return branch.defined() ? nn::add_dropout(x, branch, key) : x;
 }

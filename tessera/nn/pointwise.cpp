@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers without parameters but attention: activations, gates, rotations, dropout, and the two
-// changes of shape around attention.
+// Layers without parameters, except attention: activations, gates, rotations, dropout, and the two
+// reshapes around attention.
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
@@ -113,8 +113,8 @@ struct SplitHeadsNode : torch::autograd::Function<SplitHeadsNode> {
     return {dx.view(sizes), {}, {}};
   }
 
-  /// The memory [B, T, parts, H, K] that the gradients already lie in as this node's outputs did,
-  /// as those of attention do; else undefined.
+  /// The memory [B, T, parts, H, K] if the gradients already share it in the layout of this node's
+  /// outputs, as those of attention do; else undefined.
   static at::Tensor joined(const variable_list& grads_BHTK) {
     const at::Tensor& first = grads_BHTK[0];
     if (!first.defined()) return {};
@@ -202,7 +202,7 @@ at::Tensor dropout_features(const at::Tensor& x,
                   Unsupported,
                   "dropout of the features of " + weight.info().name + ", on a grid of ranks",
                   "set parallel.tensor.mode to 1d, or dropout to 0");
-  // Ranks that cut the tokens between layers have all of them inside.
+  // Ranks that split the tokens between layers hold all of them inside.
   key.parts = own_chunks(context);
   const ParamInfo& info = weight.info();
   const std::int64_t all = info.numel() / info.shape.back(),

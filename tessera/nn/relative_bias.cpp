@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The learned bias of attention by the distance of a key from its query. Legend: H heads of this
-// rank, T queries, S keys, N buckets, D distances.
+// The learned attention bias by the distance between key and query. Legend: H heads of this rank, T
+// queries, S keys, N buckets, D distances.
 #include <utility>
 #include <vector>
 
@@ -24,8 +24,8 @@ struct RelativeBiasNode : torch::autograd::Function<RelativeBiasNode> {
     std::int64_t keys;
   };
 
-  // Distance d of the list is that of key d from the last query: the bias of the query before it
-  // begins one distance later.
+  // Entry d of the list is for the distance of key d from the last query; the bias of each earlier
+  // query starts one entry later.
   static at::Tensor forward(AutogradContext* node, const at::Tensor& table_NH, Use use) {
     const at::Tensor values_HD = table_NH.to(at::kFloat).index_select(0, use.buckets_D).t();
     const at::Tensor bias_HTS = values_HD.contiguous().unfold(1, use.keys, 1).flip({1});
@@ -52,7 +52,7 @@ struct RelativeBiasNode : torch::autograd::Function<RelativeBiasNode> {
 
 namespace {
 
-/// Of neighbouring queries, the first of which stands at `place`, and the keys from 0 on.
+/// The bias of consecutive queries, the first at position `place`, and the keys from 0 on.
 at::Tensor bias_of(const Param& table,
                    const ops::RelativeBuckets& rule,
                    std::int64_t place,

@@ -15,7 +15,8 @@ ops::RotaryTable rotary_table(const at::Tensor& ids_BT,
                               const StepContext& context,
                               const at::Tensor& starts_BT,
                               double factor) {
-  // Texts of one length that are one document have the same positions: one row serves them.
+  // Without documents or differing lengths, all sequences have the same positions: one row is
+  // enough.
   const bool apart = context.batch != nullptr && context.batch->has(kTextPosition);
   if (!starts_BT.defined() && !apart)
     return ops::rotary_table(positions(ids_BT.narrow(0, 0, 1), most, context), frequencies, factor);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a head needs that reads whole samples: one token of each, or the mean of all.
+// Layers for heads that read whole samples: one token of each sample, or the mean of all.
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
@@ -21,7 +21,7 @@ bool has_some_tokens(const StepContext& context) {
   return context.shares_tokens() || context.cuts_tokens();
 }
 
-/// The sum over the ranks that have the other tokens of the samples.
+/// Sums over the ranks that hold the other tokens of the samples.
 at::Tensor sum_over_ranks(const at::Tensor& x, const StepContext& context, const char* what) {
   if (x.is_meta() || x.numel() == 0) return x;
   at::Tensor sum = reducible(x).clone();
@@ -70,7 +70,7 @@ struct UncutNode : torch::autograd::Function<UncutNode> {
   }
 };
 
-/// Where this rank's tokens stand in their samples: [T].
+/// The positions of this rank's tokens in their samples: [T].
 at::Tensor places_of(std::int64_t tokens, const StepContext& context, const at::Tensor& like) {
   const std::vector<std::int64_t> parts = parts_of_sample(context);
   const auto options = like.options().dtype(at::kLong);

@@ -79,7 +79,7 @@ at::Tensor StepContext::region(std::string_view /*name*/,
 }
 
 void StepContext::run_deferred() {
-  const c10::NoGradGuard no_grad;  // as inside of backward
+  const c10::NoGradGuard no_grad;  // as in backward
   for (const auto& work : std::exchange(deferred_, {}))
     work();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block may ask about the step it runs in.
+// What a block can query about the step it runs in.
 #pragma once
 
 #include <any>
@@ -23,7 +23,8 @@ namespace tessera::nn {
 
 enum class Mode : std::uint8_t { Train, Eval, Prefill, Decode };
 
-/// Passed to every forward; outlives the backward of what ran with it. Threads: the rank's own.
+/// Passed to every forward; it outlives the backward of everything that ran with it. Used only on
+/// the rank's own thread.
 class StepContext {
  public:
   StepContext(Mode mode, std::uint64_t seed) : mode_(mode), seed_(seed) {}
@@ -32,38 +33,40 @@ class StepContext {
   /// Prefill and Decode share a context, because it holds the caches.
   void set_mode(Mode mode) { mode_ = mode; }
   [[nodiscard]] bool training() const { return mode_ == Mode::Train; }
-  std::int64_t step = 0;  ///< from 0: updates made before
-  int micro = 0;          ///< micro-batch of this rank within the step
+  std::int64_t step = 0;  ///< number of updates made before
+  int micro = 0;          ///< index of this rank's micro-batch within the step
   /// Position of the first token of the flow: the length of the KV cache in Decode, else 0.
   std::int64_t position = 0;
-  /// Tokens that a KV cache should have room for from the start; a longer text makes it grow.
+  /// Initial capacity of a KV cache in tokens; the cache grows for longer sequences.
   std::int64_t cache_capacity = 0;
-  /// The objective puts "logits" [B, T, V] into its outputs. Prefill and Decode always do; without
-  /// this, for the last token alone: [B, 1, V].
+  /// If set, the objective puts "logits" [B, T, V] into its outputs. Prefill and Decode always do;
+  /// if unset, for the last token only: [B, 1, V].
   bool want_logits = false;
   std::string block_name;                  ///< set by the runner
   const Batch* batch = nullptr;            ///< set by the runner
-  const TensorParallel* tensor = nullptr;  ///< set by the runner; nullptr: every weight is whole
-  const ContextParallel* context_parallel = nullptr;  ///< set by the runner; nullptr: no sharing
-  /// Whether the batch has this rank's tokens of its samples, own_tokens(), and other ranks have
-  /// the others. Texts that are being made are not shared.
+  const TensorParallel* tensor = nullptr;  ///< set by the runner; nullptr: weights are not split
+  /// Set by the runner; nullptr: ranks do not share the tokens.
+  const ContextParallel* context_parallel = nullptr;
+  /// True if the batch holds only this rank's tokens of its samples, own_tokens(), and other ranks
+  /// hold the others. Generation never uses context parallelism.
   [[nodiscard]] bool shares_tokens() const {
     return context_parallel != nullptr && (mode_ == Mode::Train || mode_ == Mode::Eval);
   }
-  /// Whether ranks hold shares of the tokens between tensor-parallel layers. Texts that are being
-  /// made have any length, so they are not cut.
+  /// True if tensor-parallel ranks hold shares of the tokens between their layers. Generation does
+  /// not split tokens, because its sequences have any length.
   [[nodiscard]] bool cuts_tokens() const {
     return tensor != nullptr && tensor->sequence && (mode_ == Mode::Train || mode_ == Mode::Eval);
   }
 
-  /// Whether samples and channels are cut over ranks between layers.
+  /// True if samples and channels are split over ranks between layers.
   [[nodiscard]] bool on_grid() const { return tensor != nullptr && tensor->on_grid(); }
 
-  /// The random bits of one dropout of this block. `site` is its name within the block
-  /// ("attention", "residual"). p is 0 outside of training.
+  /// The random bits for one dropout of this block. `site` is its name within the block
+  /// ("attention", "residual"). p becomes 0 outside of training.
   [[nodiscard]] ops::DropoutKey dropout(std::string_view site, double p) const;
 
-  /// State of a block that outlives a forward (a KV cache): never a member of the block.
+  /// State of a block that outlives a forward, such as a KV cache. A block must not keep such state
+  /// as a member.
   template <class S>
   S& state(const Block& block) {
     auto& slot = states_[{&block, std::type_index(typeid(S))}];
@@ -76,17 +79,19 @@ class StepContext {
   at::Tensor region(std::string_view name,
                     const std::function<at::Tensor(const std::vector<at::Tensor>&)>& fn,
                     const std::vector<at::Tensor>& inputs);
-  /// Whether regions keep only their inputs and run again in backward.
+  /// Sets whether regions keep only their inputs and run again in backward.
   void set_recompute_regions(bool on) { recompute_regions_ = on; }
-  /// Whether weight gradients should be put off (zero-bubble schedules); then pass them to defer().
+  /// True if weight gradients should be deferred (zero-bubble schedules); then pass them to
+  /// defer().
   [[nodiscard]] bool deferring() const { return deferring_; }
   void defer(std::function<void()> fn) { deferred_.push_back(std::move(fn)); }
   void set_deferring(bool on) { deferring_ = on; }
-  /// What was put off so far; the caller runs it, in that order and without grad mode.
+  /// Returns and forgets the deferred functions; the caller runs them, in that order and without
+  /// grad mode.
   [[nodiscard]] std::vector<std::function<void()>> take_deferred() {
     return std::exchange(deferred_, {});
   }
-  /// Runs what was put off, in the order in which it was, and forgets it.
+  /// Runs the deferred functions in order and forgets them.
   void run_deferred();
 
  private:

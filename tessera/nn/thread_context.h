@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread-local state of a rank, for work that another thread does for it.
+// The thread-local state of a rank, for work that another thread does on its behalf.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,16 @@
 
 namespace tessera::nn::detail {
 
-/// What the thread that made it had: the ledger and the tag of its allocations, and the log of its
-/// operations. libtorch runs the backward of tensors on a device on a thread of its own, which has
-/// none of these.
+/// Captures the state of the constructing thread: the ledger and the tag of its allocations, and
+/// the log of its operations. libtorch runs the backward of tensors on a device on its own thread,
+/// which has none of these.
 class ThreadContext {
  public:
   ThreadContext();
 
-  /// Gives this thread that state while it lives. Does nothing on the thread that the state is
-  /// from, whose tag may have changed since. The ledger must be alive.
+  /// Applies that state to the current thread during the scope's lifetime. Does nothing on the
+  /// thread that the state was captured on, whose tag may have changed since. The ledger must be
+  /// alive.
   class Scope {
    public:
     explicit Scope(const ThreadContext& context);

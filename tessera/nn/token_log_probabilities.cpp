@@ -19,7 +19,7 @@ using namespace detail;
 
 // Legend: N tokens that have a label.
 
-/// The logits of some tokens, or the columns of them that this rank holds.
+/// The logits of some tokens, or this rank's columns of them.
 class Distributions {
  public:
   Distributions(at::Tensor logits_NV, at::Tensor labels_N, const ParamInfo& weight)
@@ -28,13 +28,13 @@ class Distributions {
     first_ = cut_ ? weight.held().begin.front() : 0;
   }
 
-  /// The log-probabilities of the labels, fp64 [N], and where `squares` log sum p^2. The logits
+  /// The log-probabilities of the labels, fp64 [N], and, if `squares`, log sum p^2. The logits
   /// become e^(logit - largest).
   std::pair<at::Tensor, at::Tensor> measure(bool squares, StepContext& context) {
     const at::Tensor own_N = own();
     const auto fp64 = logits_.options().dtype(at::kDouble);
-    // Of this rank's columns: the largest logit, the sum of what the logits become, the label's
-    // logit where it is one of them, and the sum of squares.
+    // For this rank's columns: the largest logit, the sum of the overwritten logits, the label's
+    // logit if this rank has it, and the sum of squares.
     const at::Tensor out_4N = at::zeros({4, logits_.size(0)}, fp64);
     out_4N[2].copy_(at::where(own_N, label_elements(), at::zeros({}, logits_.options())));
     ops::exp_rows_(logits_, out_4N[0], out_4N[1]);
@@ -53,7 +53,8 @@ class Distributions {
     return {all_R4N.select(1, 2).sum(0) - most_N - total_N.log(), squares_N};
   }
 
-  /// d sum(incoming * log-probabilities) / d logits, in the logits' place; after measure(), once.
+  /// Overwrites the logits with d sum(incoming * log-probabilities) / d logits; call once, after
+  /// measure().
   at::Tensor gradient(const at::Tensor& incoming_N) {
     const at::Tensor weights_N = incoming_N.to(at::kFloat);
     logits_.mul_((weights_N * -factor_).unsqueeze(1));
@@ -80,13 +81,13 @@ class Distributions {
   at::Tensor logits_, labels_;
   bool cut_ = false;
   std::int64_t first_ = 0;
-  at::Tensor factor_;  ///< what e^(logit - largest) is multiplied by to be a probability
+  at::Tensor factor_;  ///< converts e^(logit - largest) to a probability
 };
 
 struct LogProbabilitiesNode : torch::autograd::Function<LogProbabilitiesNode> {
   struct Use {
     const Param* weight;
-    const Param* bias;  // or nullptr
+    const Param* bias;  // nullptr: none
     StepContext* context;
     double softcap = 0.0;
     bool squares = false;
@@ -106,7 +107,7 @@ struct LogProbabilitiesNode : torch::autograd::Function<LogProbabilitiesNode> {
     const auto fp64 = x.options().dtype(at::kDouble);
     const at::Tensor out = at::zeros({flat.size(0)}, fp64),
                      squares = use.squares ? at::zeros({flat.size(0)}, fp64) : at::Tensor();
-    // Shapes alone say nothing of labels: there every token has one.
+    // Meta tensors have no label values, so every token counts as labelled.
     use.rows_N = x.is_meta() ? at::empty({flat.size(0)}, flat.options())
                              : flat.ne(ops::kIgnoreLabel).nonzero().squeeze(1);
     if (use.rows_N.size(0) > 0) {

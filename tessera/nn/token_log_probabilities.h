@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Head and log-probabilities of given tokens together, for losses that are functions of these.
-// Legend: B batch, T tokens, C channels, V vocabulary.
+// The head and the log-probabilities of given tokens in one layer, for losses that are functions of
+// these. Legend: B batch, T tokens, C channels, V vocabulary.
 #pragma once
 
 #include "tessera/nn/functional.h"
@@ -9,13 +9,13 @@ namespace tessera::nn {
 
 struct TokenLogProbabilities {
   at::Tensor values_BT;  ///< fp64, log softmax(logits)[label]; 0 where the label is -100
-  /// fp64, log sum p^2 of the distributions, without a gradient; undefined unless asked for.
+  /// fp64, log sum p^2 of the distributions, without a gradient; undefined unless requested.
   at::Tensor log_sums_of_squares_BT;
 };
-/// Logits = (x weight^T + bias) / temperature in fp32, soft-capped before they are divided, of the
-/// tokens whose label is not -100 alone: they exist from the forward to the end of the backward.
-/// `bias_V` may be null. Error{Data} for a label outside of the vocabulary; Error{Unsupported} on a
-/// grid of ranks.
+/// Computes logits = (x weight^T + bias) / temperature in fp32, soft-capped before the division,
+/// only for tokens whose label is not -100. The logits exist from the forward to the end of the
+/// backward. `bias_V` may be null. Throws Error{Data} for a label outside of the vocabulary and
+/// Error{Unsupported} on a grid of ranks.
 TokenLogProbabilities token_log_probabilities(const at::Tensor& x_BTC,
                                               const Param& weight_VC,
                                               const Param* bias_V,

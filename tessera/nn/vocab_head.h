@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heads over a vocabulary whose logits have a bias, as encoders that predict masked tokens have, or
-// a soft cap, as Gemma 2 has.
-// Legend: B batch, T tokens, C channels, V vocabulary.
+// Heads over a vocabulary whose logits have a bias, as in encoders that predict masked tokens, or a
+// soft cap, as in Gemma 2. Legend: B batch, T tokens, C channels, V vocabulary.
 #pragma once
 
 #include "tessera/nn/functional.h"
 
 namespace tessera::nn {
 
-/// vocab_loss() of functional.h with logits = x weight^T + bias, which become softcap * tanh(logits
-/// / softcap) where it is not 0. `bias_V`: a parameter whose axis
-/// is Vocab, so that it is cut as the weight is; nullptr: none. Error{Unsupported} for either on a
-/// grid of ranks.
+/// vocab_loss() of functional.h with logits = x weight^T + bias. If `softcap` is not 0, the logits
+/// become softcap * tanh(logits / softcap). `bias_V` is a parameter whose axis is Vocab, so that it
+/// is split as the weight is; nullptr: none. Throws Error{Unsupported} for either on a grid of
+/// ranks.
 VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const Param& weight_VC,
                      const Param* bias_V,
@@ -20,7 +19,7 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      StepContext& context,
                      double softcap = 0.0);
 /// vocab_logits() of functional.h with the bias and the soft cap of the logits; errors as above. A
-/// linear layer that no rank holds a part of may have a bias on every layout.
+/// linear layer whose weight is not split over ranks may have a bias in every layout.
 at::Tensor vocab_logits(const at::Tensor& x_BTC,
                         const Param& weight_VC,
                         const Param* bias_V,

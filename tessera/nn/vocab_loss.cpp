@@ -23,7 +23,7 @@ using namespace detail;
 struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
   struct Use {
     const Param* weight;
-    const Param* bias;  // or nullptr
+    const Param* bias;  // nullptr: none
     StepContext* context;
     double softcap = 0.0;
     at::Tensor dlogits = {};  // the largest buffer of a step: freed as soon as backward has used it

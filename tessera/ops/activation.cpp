@@ -20,7 +20,7 @@ const std::pair<const char*, Activation> kNames[] = {{"gelu_tanh", Activation::G
                                                      {"relu", Activation::Relu},
                                                      {"silu", Activation::Silu}};
 
-/// F of x [..., 2 F].
+/// Returns F for x [..., 2 F].
 std::int64_t gated_features(const at::Tensor& x) {
   TESSERA_REQUIRE(x.dim() > 0 && x.size(-1) > 0 && x.size(-1) % 2 == 0,
                   Shape,

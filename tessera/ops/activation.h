@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pointwise activations by name, and gates that are made of them.
+// Pointwise activations by name, and gated activations.
 #pragma once
 
 #include <string>
@@ -11,20 +11,20 @@
 namespace tessera::ops {
 
 enum class Activation { GeluTanh, Gelu, Relu, Silu };
-/// "gelu_tanh" (also Hugging Face's "gelu_new"), "gelu", "relu", "silu". Error{Config} with the
-/// nearest name.
+/// "gelu_tanh" (also Hugging Face's "gelu_new"), "gelu", "relu", "silu". Throws Error{Config} with
+/// the nearest name.
 Activation activation_from_name(std::string_view name);
 std::vector<std::string> activation_names();
 
-/// In x's dtype, computed in fp32. Works on meta.
+/// The result has x's dtype and is computed in fp32. Works on meta.
 at::Tensor activate(const at::Tensor& x, Activation activation);
 at::Tensor activate_backward(const at::Tensor& dy, const at::Tensor& x, Activation activation);
 
-/// y[..., f] = activation(x[..., f]) * x[..., F + f] of x [..., 2 F], in x's dtype, computed in
-/// fp32 and rounded once: SwiGLU with silu, GEGLU with gelu. Works on meta. Source: Shazeer 2020,
-/// "GLU variants improve transformer".
+/// y[..., f] = activation(x[..., f]) * x[..., F + f] for x [..., 2 F]; the result has x's dtype, is
+/// computed in fp32 and rounded once: SwiGLU with silu, GEGLU with gelu. Works on meta. Source:
+/// Shazeer 2020, "GLU variants improve transformer".
 at::Tensor gated(const at::Tensor& x, Activation activation);
-/// Both halves of dx.
+/// Returns both halves of dx.
 at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Activation activation);
 
 }  // namespace tessera::ops

@@ -73,7 +73,7 @@ void check_biases(const at::Tensor& q, const at::Tensor& k, const AttentionArgs&
       "expected fp32 [heads, queries, keys]");
 }
 
-/// Pairs of a query and a key that it sees, of one head.
+/// Number of pairs of a query and a visible key, for one head.
 double visible_pairs(const AttentionArgs& args, std::int64_t T, std::int64_t S) {
   if (!args.causal && args.window == 0) return static_cast<double>(T) * static_cast<double>(S);
   const KeyBand band = key_band(args);
@@ -85,7 +85,8 @@ double visible_pairs(const AttentionArgs& args, std::int64_t T, std::int64_t S) 
   return pairs;
 }
 
-/// `products` of [T, S] with K terms or results each; `queries` and `keys` tensors of their sizes.
+/// `products`: number of products of size [T, S] with K terms or results each; `queries` and
+/// `keys`: numbers of tensors of their sizes.
 OpWork work_of(const AttentionArgs& args,
                const at::Tensor& q,
                const at::Tensor& k,
@@ -100,7 +101,7 @@ OpWork work_of(const AttentionArgs& args,
       .shape = fmt::format("B{} H{} T{} S{} K{}", B, H, T, S, K)};
 }
 
-/// Slopes of a power of two of heads: b, b^2 and so on with b = 2^(-8 / heads).
+/// Slopes for a power of two of heads: b, b^2 and so on with b = 2^(-8 / heads).
 std::vector<double> slopes_of_power(std::int64_t heads) {
   std::vector<double> out;
   for (std::int64_t head = 1; head <= heads; ++head)
@@ -108,7 +109,7 @@ std::vector<double> slopes_of_power(std::int64_t heads) {
   return out;
 }
 
-/// What the kernels of the CPU need for themselves, on meta.
+/// The scratch memory of the CPU kernels, allocated on meta.
 at::Tensor scratch_of(const at::Tensor& q,
                       const at::Tensor& k,
                       const AttentionArgs& args,
@@ -128,7 +129,7 @@ std::vector<double> alibi_slopes(std::int64_t heads) {
   while (2 * power <= heads)
     power *= 2;
   std::vector<double> out = slopes_of_power(power);
-  // The other heads take every second one of twice as many.
+  // The other heads use every second slope of twice as many heads.
   const std::vector<double> finer = slopes_of_power(2 * power);
   for (std::size_t i = 0; std::ssize(out) < heads; i += 2)
     out.push_back(finer[i]);
@@ -148,7 +149,7 @@ AttentionOut attention(const at::Tensor& q_BHTK,
             at::empty({q_BHTK.size(0), q_BHTK.size(1), q_BHTK.size(2)},
                       q_BHTK.options().dtype(at::kFloat))};
   }
-  // Scores and sums.
+  // Two products: scores and sums.
   const OpScope scope("attention", [&] { return work_of(args, q_BHTK, k_BGSK, 2, 2, 2); });
   return backend(q_BHTK.device()).attention(q_BHTK, k_BGSK, v_BGSK, args);
 }
@@ -170,7 +171,7 @@ AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
             at::empty_like(v_BGSK),
             args.bias_HTS.defined() ? at::empty_like(args.bias_HTS) : at::Tensor()};
   }
-  // Scores again, gradients of probabilities, queries, keys and values.
+  // Five products: scores again, gradients of probabilities, queries, keys and values.
   const OpScope scope("attention backward", [&] { return work_of(args, q_BHTK, k_BGSK, 5, 4, 4); });
   return backend(q_BHTK.device()).attention_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// A block is attention of its own, and of the whole its backward needs only what
+/// A block is attention on its own, and its backward needs of the whole only what
 /// attention_backward() takes.
 AttentionArgs args_of(const AttentionBlock& block) {
   AttentionArgs args;
@@ -53,7 +53,7 @@ void merge_attention(const AttentionOut& block, std::int64_t first_query, const 
   const at::Tensor y = sum.y_BHTK.narrow(2, first_query, queries),
                    log_sum = sum.saved.narrow(2, first_query, queries);
   const at::Tensor both = at::logaddexp(log_sum, block.saved);
-  // Nothing was seen so far: a share of 0 of whatever follows.
+  // Nothing is visible so far: the share of the previous blocks is 0.
   const at::Tensor whole = both.masked_fill(both == -kInfinity, 0.0);
   y.mul_((log_sum - whole).exp_().unsqueeze(3));
   y.add_(block.y_BHTK.to(at::kFloat) * (block.saved - whole).exp_().unsqueeze(3));

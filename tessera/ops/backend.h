@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels behind the operations: one implementation for each kind of device.
+// The kernels behind the operations: one implementation per kind of device.
 //
-// A public function of this folder checks its arguments, allocates its result (which is all that it
-// does on meta), opens its OpScope, and calls the backend of its tensors' device. A backend is a
+// A public function of this folder checks its arguments, allocates its result (on meta it does
+// nothing else), opens its OpScope, and calls the backend of its tensors' device. A backend is a
 // folder (ops/cpu, ops/aten) that registers itself.
 #pragma once
 
@@ -26,7 +26,7 @@
 
 namespace tessera::ops {
 
-/// Layer norm, or RMS norm where `mean_N` is undefined.
+/// Layer norm, or RMS norm if `mean_N` is undefined.
 struct NormArgs {
   const at::Tensor &x_NC, &weight_C;
   const at::Tensor& bias_C;     ///< or undefined
@@ -34,26 +34,26 @@ struct NormArgs {
   double eps;
   // Destinations.
   const at::Tensor &y_NC, &mean_N, &rstd_N;
-  const at::Tensor& sum_NC;  ///< x + branch, where there is a branch
+  const at::Tensor& sum_NC;  ///< x + branch, if there is a branch
 };
-/// The backward of a layer norm, or of an RMS norm where `mean_N` is undefined.
+/// The backward of a layer norm, or of an RMS norm if `mean_N` is undefined.
 struct NormGradArgs {
   const at::Tensor &dy_NC, &x_NC, &mean_N, &rstd_N;
-  const at::Tensor& weight_C;  ///< undefined where no dx is wanted
+  const at::Tensor& weight_C;  ///< undefined if dx is not needed
   const at::Tensor& plus_NC;   ///< or undefined
-  // Destinations, undefined where they are not wanted.
+  // Destinations; undefined if not needed.
   const at::Tensor &dx_NC, &dweight_C, &dbias_C;
   bool accumulate_weight, accumulate_bias;
 };
 
-/// The kernels of one kind of device. Arguments are those of the public functions, checked by them;
-/// unless said, no tensor is on meta, and all are on one device. A destination, always the last of
-/// the tensors, has the shape and the dtype of the result. Formulas, dtypes and rounding are
-/// defined where the public functions are declared; backends agree up to rounding, and to the bit
-/// about which elements dropout keeps.
+/// The kernels for one kind of device. The arguments are those of the public functions, which have
+/// checked them; unless stated otherwise, no tensor is on meta, and all are on one device.
+/// Destinations are always the last tensors and have the shape and the dtype of the result.
+/// Formulas, dtypes and rounding are defined at the declarations of the public functions; backends
+/// agree up to rounding, and exactly in which elements dropout keeps.
 class Backend {
  public:
-  /// Products of linear.h.
+  /// The products of linear.h.
   enum class Product { Linear, InputGrad, WeightGrad };
 
   Backend() = default;
@@ -75,7 +75,7 @@ class Backend {
                               Activation activation,
                               const at::Tensor& dx) const = 0;
 
-  // attention.h: without args.starts_BT, whose documents come one by one.
+  // attention.h: without args.starts_BT; documents are passed one by one.
   [[nodiscard]] virtual AttentionOut attention(const at::Tensor& q_BHTK,
                                                const at::Tensor& k_BGSK,
                                                const at::Tensor& v_BGSK,
@@ -86,16 +86,16 @@ class Backend {
                                                           const at::Tensor& v_BGSK,
                                                           const AttentionOut& out,
                                                           const AttentionArgs& args) const = 0;
-  /// Bytes that attention(), or attention_backward(), needs beside its arguments and results with
-  /// the threads that there are. The tensors may be on meta.
+  /// Bytes that attention(), or attention_backward(), needs besides its arguments and results with
+  /// the current number of threads. The tensors may be on meta.
   [[nodiscard]] virtual std::int64_t attention_scratch(const at::Tensor& q_BHTK,
                                                        const at::Tensor& k_BGSK,
                                                        const AttentionArgs& args,
                                                        bool backward) const = 0;
 
   // cross_entropy.h: logits and labels are contiguous, labels in their range.
-  /// Returns the sum of the losses, an fp64 scalar on the same device; dlogits_NV may be the
-  /// logits, or undefined.
+  /// Returns the sum of the losses, an fp64 scalar on the same device; dlogits_NV may be the same
+  /// tensor as the logits, or undefined.
   [[nodiscard]] virtual at::Tensor cross_entropy(const at::Tensor& logits_NV,
                                                  const at::Tensor& labels_N,
                                                  double label_smoothing,
@@ -105,7 +105,7 @@ class Backend {
                         const at::Tensor& sums_N) const = 0;
 
   // dropout.h
-  /// y = plus + dropout(x), rounded once; `plus` may be undefined. x is not empty.
+  /// y = plus + dropout(x), rounded once; `plus` may be undefined. x must not be empty.
   virtual void dropout(const at::Tensor& x,
                        const at::Tensor& plus,
                        const DropoutKey& key,
@@ -129,7 +129,8 @@ class Backend {
                                                const at::Tensor& bias_O,
                                                at::ScalarType out_dtype) const = 0;
 
-  // nf4.h: contiguous, of checked sizes. The end of the last block is written as zeros.
+  // nf4.h: tensors are contiguous, sizes are checked. The end of the last block is written as
+  // zeros.
   virtual void widen_nf4(const at::Tensor& codes,
                          const at::Tensor& scales,
                          const at::Tensor& out) const = 0;
@@ -137,7 +138,7 @@ class Backend {
                           const at::Tensor& codes_out,
                           const at::Tensor& scales_out) const = 0;
 
-  // linear.h: x and dy of any dimensions where a result is returned, else matrices.
+  // linear.h: x and dy have any number of dims in functions that return the result, else two.
   [[nodiscard]] virtual at::Tensor linear(const at::Tensor& x_NI,
                                           const at::Tensor& weight_OI,
                                           const at::Tensor& bias_O,
@@ -150,7 +151,7 @@ class Backend {
                                   bool accumulate,
                                   float scale,
                                   const at::Tensor& dw_OI) const = 0;
-  /// Bytes that a product of a and b, views of its arguments that may be on meta, needs beside
+  /// Bytes that a product of a and b, views of its arguments that may be on meta, needs besides
   /// these and its result of dtype `out`.
   [[nodiscard]] virtual std::int64_t product_scratch(Product product,
                                                      const at::Tensor& a_MK,
@@ -169,7 +170,7 @@ class Backend {
   virtual void rotary_table(const at::Tensor& positions_BT,
                             const std::vector<double>& frequencies,
                             const RotaryTable& table) const = 0;
-  /// direction: 1, or -1 to turn back. x is not empty.
+  /// direction: 1, or -1 to rotate back. x must not be empty.
   virtual void rotary(const at::Tensor& x_BHTK,
                       const RotaryTable& table,
                       int direction,
@@ -182,8 +183,8 @@ class Backend {
                                                   std::uint64_t seed,
                                                   std::int64_t position) const = 0;
 
-  // fused_adamw.h and fused_rules.h: ranges are memory of the device, sums that are returned and
-  // factors of rows and columns are memory of the host.
+  // fused_adamw.h and fused_rules.h: ranges are device memory; returned sums and factors of rows
+  // and columns are host memory.
   virtual void adamw(const RuleRange& range,
                      float* exp_avg,
                      float* exp_avg_sq,
@@ -245,14 +246,14 @@ class Backend {
                                   c10::Device device) const = 0;
 };
 
-/// All backends by name, filled by static objects.
+/// All backends by name; static objects register them.
 Registry<const Backend*>& backends();
 #define TESSERA_BACKEND(name, backend) \
   static const bool tessera_backend_##name = ::tessera::ops::backends().add(#name, &(backend))
 
-/// The backend of tensors on `device`. Of the CPU: the one that TESSERA_KERNELS names (read once),
-/// "cpu" without it; Error{Config} for a name that does not run there. Of another device: the one
-/// that is named like it ("cuda"), else "aten". Threads: any.
+/// The backend for tensors on `device`. For the CPU: the one that TESSERA_KERNELS names (read
+/// once), by default "cpu"; throws Error{Config} for a name that does not run there. For another
+/// device: the one with the device's name ("cuda"), else "aten". Can be called from any thread.
 const Backend& backend(c10::Device device);
 const Backend& backend(Device device);
 

@@ -14,7 +14,7 @@
 namespace tessera::ops {
 namespace {
 
-/// Loss of these rows, and their gradient into `dlogits_NV` if it is defined.
+/// Returns the loss of these rows and writes their gradient to `dlogits_NV` if it is defined.
 at::Tensor entropy_of(const at::Tensor& logits_NV,
                       const at::Tensor& labels_N,
                       double label_smoothing,
@@ -81,11 +81,11 @@ std::int64_t logits_rows_at_once(at::ScalarType dtype,
                                  std::int64_t vocab,
                                  bool want_grad,
                                  at::Device device) {
-  // 64 MB: with more rows at once the products are not faster.
+  // 64 MB: with more rows at a time the products are not faster.
   constexpr std::int64_t kElements = 1 << 24, kLeast = 256;
-  // Gradients in another type than bf16 take the logits' place.
+  // Gradients in a dtype other than bf16 overwrite the logits.
   if (want_grad && dtype != at::kBFloat16) return rows;
-  // Where weights are widened for a product they would be once more for each.
+  // If weights are widened for a product, each additional product would widen them again.
   if (!products_to_fp32(dtype, device)) return rows;
   return std::min(rows, std::max(kLeast, kElements / vocab / kLeast * kLeast));
 }

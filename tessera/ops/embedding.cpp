@@ -32,7 +32,7 @@ void embedding_grad(const at::Tensor& dy_NC,
                   Shape,
                   "embedding gradient of " + shape(dy_NC) + " for " + std::to_string(N) + " tokens",
                   "expected [" + std::to_string(N) + ", " + std::to_string(C) + "]");
-  // Rows of the table are read and written; where nothing is added to, all of it is cleared.
+  // Rows of the table are read and written; unless the result is added, the whole table is zeroed.
   const OpScope scope("embedding backward", [&] {
     const double table = accumulate ? 0.0 : static_cast<double>(dw_VC.nbytes());
     return OpWork{.bytes = static_cast<double>(dy_NC.nbytes()) +

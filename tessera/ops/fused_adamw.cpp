@@ -18,7 +18,7 @@ void adamw(float* master,
            const AdamWScalars& scalars,
            Device device) {
   TESSERA_ASSERT(working == nullptr || working_dtype == DType::BF16 || working_dtype == DType::F16);
-  // Three numbers read and written, the gradient read, working weights written.
+  // Three numbers are read and written, the gradient is read, and working weights are written.
   const OpScope scope("adamw", [&] {
     return OpWork{.bytes = static_cast<double>(numel) * (28.0 + (working == nullptr ? 0.0 : 2.0))};
   });

@@ -9,7 +9,7 @@
 namespace tessera::ops {
 namespace {
 
-/// `bytes`: of an element, but for the working weights.
+/// `bytes`: per element, without the working weights.
 OpWork work_of(const RuleRange& range, double bytes, bool updates = true) {
   const double working = updates && range.working != nullptr ? 2.0 : 0.0;
   return {.bytes = static_cast<double>(range.numel) * (bytes + working)};

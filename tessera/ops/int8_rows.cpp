@@ -17,7 +17,7 @@ namespace tessera::ops {
 namespace {
 
 constexpr double kLargest = 127.0;
-/// Rows that are in fp32 at a time.
+/// Number of rows converted to fp32 at a time.
 constexpr std::int64_t kRows = 4096;
 at::Tensor widened(const at::Tensor& rows_NI, const at::Tensor& scales_N, at::ScalarType dtype) {
   at::Tensor out = at::empty(rows_NI.sizes(), rows_NI.options().dtype(dtype));
@@ -40,7 +40,7 @@ Int8Rows to_int8(const at::Tensor& weight_OI) {
                     "a weight is not finite",
                     "look for it with: tessera inspect");
     const at::Tensor scales = largest / kLargest;
-    // A row of zeros has no scale; any divisor gives its zeros.
+    // A row of zeros has scale 0; any other divisor gives its zeros.
     const at::Tensor divisors = at::where(scales > 0, scales, at::ones_like(scales));
     out.scales_O.narrow(0, row, count).copy_(scales);
     out.rows_OI.narrow(0, row, count)

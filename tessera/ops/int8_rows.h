@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrices in eight bits with a scale for each row, for models that are only read: a quarter of
+// Matrices of 8-bit integers with a scale per row, for models that are only read: a quarter of
 // fp32's bytes, half of bf16's. Legend: N rows, I in, O out features.
 #pragma once
 
@@ -9,20 +9,22 @@
 
 namespace tessera::ops {
 
-/// Element [o, i] stands for rows[o, i] * scales[o].
+/// The value of element [o, i] is rows[o, i] * scales[o].
 struct Int8Rows {
   at::Tensor rows_OI;   ///< int8 in -127 ... 127
   at::Tensor scales_O;  ///< fp32: the row's largest magnitude / 127; 0 for a row of zeros
 };
 
-/// The nearest of each element: off by half a scale at most. Error{Numeric} for what is not finite.
+/// Rounds each element to the nearest value; the error is at most half a scale. Throws
+/// Error{Numeric} for non-finite elements.
 Int8Rows to_int8(const at::Tensor& weight_OI);
-/// The matrix again, in `dtype`.
+/// Converts the matrix back to `dtype`.
 at::Tensor from_int8(const Int8Rows& matrix, at::ScalarType dtype);
-/// Into `out`, contiguous, fp32, bf16 or fp16.
+/// Writes the values to `out`: contiguous, fp32, bf16 or fp16.
 void from_int8(const Int8Rows& matrix, const at::Tensor& out);
-/// y_NO = x_NI matrix^T + bias_O in x's dtype (or `out_dtype`). A few rows are made out of the
-/// eight bits themselves with fp32 sums; for more, the matrix is widened to x's dtype first.
+/// y_NO = x_NI matrix^T + bias_O in x's dtype (or `out_dtype`). For a few rows the product reads
+/// the 8-bit values directly, with fp32 sums; for more rows, the matrix is first widened to x's
+/// dtype.
 at::Tensor linear_int8(const at::Tensor& x_NI,
                        const Int8Rows& matrix,
                        const at::Tensor& bias_O = {},

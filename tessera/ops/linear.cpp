@@ -27,14 +27,15 @@ at::Tensor rows_of(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
 }
 
-/// `x` with its last size replaced: the shape of a result.
+/// The sizes of `x` with the last one replaced: the shape of a result.
 std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t last) {
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = last;
   return sizes;
 }
 
-/// The product of x [N, I] and a weight [O, I] in either direction; `a` and `b` are its operands.
+/// The work of a product of x [N, I] and a weight [O, I] in either direction; `a` and `b` are its
+/// operands.
 OpWork work_of(std::int64_t N,
                std::int64_t I,
                std::int64_t O,
@@ -46,7 +47,7 @@ OpWork work_of(std::int64_t N,
           .shape = fmt::format("{} x {} -> {}", N, I, O)};
 }
 
-/// What the kernels of the CPU need for a product, on meta.
+/// The scratch memory of the CPU kernels for a product, allocated on meta.
 at::Tensor scratch_of(Backend::Product product,
                       const at::Tensor& a_MK,
                       const at::Tensor& b_KN,
@@ -106,7 +107,7 @@ void linear_weight_grad(const at::Tensor& dy_NO,
                         float scale) {
   const OpScope scope("linear dW", [&] {
     const std::int64_t I = x_NI.size(-1), O = dy_NO.size(-1), N = dy_NO.numel() / O;
-    const double passes = accumulate ? 2.0 : 1.0;  // the sums so far are read
+    const double passes = accumulate ? 2.0 : 1.0;  // the previous sums are read too
     return work_of(N, I, O, dy_NO, x_NI, passes * static_cast<double>(dw_OI.nbytes()));
   });
   const at::Tensor dy = rows_of(dy_NO), x = rows_of(x_NI);

@@ -32,7 +32,7 @@ void orthogonalize(float* matrix_RC,
   const auto [a, b, c] = how.coefficients;
   const at::Tensor matrix = at::from_blob(matrix_RC, {rows, columns}, at::kFloat);
   const bool tall = rows > columns;
-  // A copy even of a wide one: products may depend on how their operands are aligned.
+  // A wide matrix is copied too, because products may depend on the alignment of their operands.
   at::Tensor x = (tall ? matrix.t() : matrix).clone(at::MemoryFormat::Contiguous);
   x.div_(std::max(norm_of(matrix_RC, rows * columns), how.eps));
   for (int step = 0; step < how.steps; ++step) {

@@ -17,7 +17,7 @@
 namespace tessera::ops {
 namespace {
 
-/// Numbers that make a share of work worth a thread.
+/// Numbers per thread that are worth starting a thread.
 constexpr std::int64_t kGrain8 = 16384;
 
 std::int64_t nf4_blocks(std::int64_t numbers) {

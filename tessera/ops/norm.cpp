@@ -11,7 +11,7 @@
 namespace tessera::ops {
 namespace {
 
-/// Names in errors and in the log of operations.
+/// Names for errors and the log of operations.
 struct Norm {
   const char* name;
   const char* backward_name;
@@ -35,7 +35,7 @@ void check_channels(const Norm& norm,
                   "weight and bias need one value for each of the input's last dimension");
 }
 
-/// What is added to x, or to its gradient, or nothing.
+/// Checks the tensor that is added to x, or to its gradient; it may be undefined.
 void check_addend(const Norm& norm, const at::Tensor& x, const at::Tensor& plus) {
   TESSERA_REQUIRE(!plus.defined() || plus.sizes() == x.sizes(),
                   Shape,

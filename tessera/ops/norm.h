@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer and root-mean-square normalisation with fp32 statistics and fp32 sums. Legend: N rows, C
+// Layer and root-mean-square normalization with fp32 statistics and fp32 sums. Legend: N rows, C
 // channels.
 #pragma once
 
@@ -11,19 +11,19 @@ struct LayerNormOut {
   at::Tensor y_NC;    ///< x's dtype
   at::Tensor mean_N;  ///< fp32
   at::Tensor rstd_N;  ///< fp32
-  at::Tensor x_NC;    ///< what was normalised: x, or x + branch
+  at::Tensor x_NC;    ///< the normalized value: x, or x + branch
 };
 /// y = (x - mean) * rstd * weight + bias; x, weight, bias in fp32, bf16 or fp16. With a `branch`,
-/// of x's shape, of x + branch, which is rounded to x's dtype, in the same pass. Works on meta.
+/// of x's shape, normalizes x + branch, rounded to x's dtype, in the same pass. Works on meta.
 LayerNormOut layer_norm(const at::Tensor& x_NC,
                         const at::Tensor& weight_C,
                         const at::Tensor& bias_C,
                         double eps,
                         const at::Tensor& branch_NC = {});
-/// dx in x's dtype, of what was normalised; `plus_NC` is added to it before it is rounded.
+/// Returns dx in x's dtype, for the normalized value; `plus_NC` is added to it before rounding.
 /// dweight_C and dbias_C are fp32 destinations, written or added to; sums run in row order, in
-/// blocks that do not depend on the number of threads. An undefined destination is skipped, and
-/// without a weight, which they do not need, dx: it is returned undefined.
+/// blocks that do not depend on the number of threads. An undefined destination is skipped. Without
+/// a weight, which the destinations do not need, dx is undefined.
 at::Tensor layer_norm_backward(const at::Tensor& dy_NC,
                                const at::Tensor& x_NC,
                                const at::Tensor& mean_N,

@@ -67,7 +67,7 @@ OpWork work_of(std::string_view name,
   if (is_view || name.starts_with("aten::empty") || name.starts_with("aten::new_empty")) {
     return work;
   }
-  // What is only written is not read before.
+  // A destination that is only written is not read.
   const bool overwrites = is_one_of(name, {"aten::copy_", "aten::zero_", "aten::fill_"});
   for (std::size_t i = overwrites ? 1 : 0; i < in.size(); ++i)
     work.bytes += bytes_of(in[i]);
@@ -76,7 +76,7 @@ OpWork work_of(std::string_view name,
   return work;
 }
 
-/// From the beginning of an operation to its end; libtorch shows its inputs at the beginning alone.
+/// Measures an operation from beginning to end; libtorch provides its inputs only at the beginning.
 struct Clock : at::ObserverContext {
   OpLog* log = nullptr;
   bool outermost = false;
@@ -84,7 +84,7 @@ struct Clock : at::ObserverContext {
   double begin = 0;
 };
 
-/// Autograd's own steps, inside of which the operations of a backward run.
+/// Autograd's own functions, within which the operations of a backward run.
 bool is_engine(std::string_view name) {
   return name.starts_with("autograd::engine::");
 }
@@ -101,7 +101,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& op) {
 
 void on_end(const at::RecordFunction& op, at::ObserverContext* context) {
   const auto* clock = static_cast<Clock*>(context);
-  if (clock == nullptr || clock->log == nullptr) return;  // none where the start has thrown
+  if (clock == nullptr || clock->log == nullptr) return;  // none if the start callback has thrown
   const double seconds = now_s() - clock->begin;
   if (clock->outermost) {
     const std::string name = op.name();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the operations of one thread take: the clock beside the arithmetic they have to do and the
-// memory they have to touch.
+// Logs the operations of one thread: their time, and the arithmetic and memory traffic that they
+// need.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace tessera::ops {
 
-/// What an operation cannot do without: its arithmetic, every operand read once and every result
-/// written once. What a kernel does beside this (copies, a second pass) is its own loss.
+/// The minimum work of an operation: its arithmetic, every operand read once and every result
+/// written once. Additional work of a kernel (copies, a second pass) is not included.
 struct OpWork {
   double flops = 0;
   double bytes = 0;
@@ -28,11 +28,12 @@ struct OpRow {
   double seconds = 0, flops = 0, bytes = 0;
 };
 
-/// Records the operations of the thread that made it, and of threads under a ScopedOpLog, for as
-/// long as it lives: ours by their OpScope, and those of libtorch that are called outside of them
-/// ("aten::add"). An operation that runs within another counts with the outer one, so that no
-/// second is counted twice. One at a time a thread. Cost: about two microseconds an operation;
-/// without a log, an OpScope costs one look at a thread-local pointer, and libtorch nothing.
+/// Records the operations of the thread that created it, and of threads with a ScopedOpLog, during
+/// its lifetime: tessera's by their OpScope, and libtorch's that are called outside of these
+/// ("aten::add"). An operation within another counts as part of the outer one, so that no time
+/// counts twice. One log per thread at a time. Cost: about two microseconds per operation; without
+/// a log, an OpScope costs one read of a thread-local pointer, and libtorch's operations cost
+/// nothing.
 class OpLog {
  public:
   OpLog();
@@ -40,29 +41,29 @@ class OpLog {
   OpLog(const OpLog&) = delete;
   OpLog& operator=(const OpLog&) = delete;
 
-  /// The longest first.
+  /// Sorted by time, longest first.
   [[nodiscard]] std::vector<OpRow> rows() const;
-  /// Of this thread, or nullptr.
+  /// The log of this thread, or nullptr.
   static OpLog* current() noexcept;
-  /// Expires with the log.
+  /// A handle that expires with the log.
   [[nodiscard]] std::weak_ptr<OpLog> handle() const { return alive_; }
 
-  /// Whether what begins now on this thread is within no other operation. Every begin() needs an
-  /// end().
+  /// Returns whether the operation that begins now on this thread is outermost. Every begin() needs
+  /// an end().
   static bool begin() noexcept;
   static void end() noexcept;
-  /// Threads: any.
+  /// Can be called from any thread.
   void add(const std::string& name, const OpWork& work, double seconds);
 
  private:
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, OpRow> rows_;
   std::shared_ptr<OpLog> alive_;
-  std::uint64_t handle_ = 0;  ///< of libtorch's callback
+  std::uint64_t handle_ = 0;  ///< handle of libtorch's callback
 };
 
-/// Makes another thread's log this thread's while it lives: autograd runs the backward of tensors
-/// on a device on a thread of its own. An expired handle is no log.
+/// Makes another thread's log this thread's log during its lifetime, because autograd runs the
+/// backward of tensors on a device on a separate thread. An expired handle means no log.
 class ScopedOpLog {
  public:
   explicit ScopedOpLog(const std::weak_ptr<OpLog>& log) noexcept;
@@ -75,8 +76,8 @@ class ScopedOpLog {
   OpLog* before_;
 };
 
-/// An operation of ours, from here to the end of the scope. `work` makes its OpWork and is called
-/// only where somebody logs.
+/// An operation of tessera, from here to the end of the scope. `work` computes its OpWork and is
+/// called only if there is a log.
 class OpScope {
  public:
   template <class Fn>
@@ -94,7 +95,7 @@ class OpScope {
   void stop();
 
   OpLog* log_;
-  const char* name_ = nullptr;  ///< of an outermost one
+  const char* name_ = nullptr;  ///< set only for an outermost operation
   OpWork work_;
   double begin_ = 0;
 };

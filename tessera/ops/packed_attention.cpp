@@ -15,7 +15,7 @@
 namespace tessera::ops {
 namespace {
 
-/// Tokens of one document, or of all samples where each is one document.
+/// The tokens of one document, or of all samples if each is one document.
 struct Document {
   std::int64_t sample = 0, samples = 1;
   Run tokens;
@@ -25,7 +25,7 @@ struct Document {
 };
 
 std::vector<Document> list_of(const at::Tensor& starts_BT) {
-  // Without values, as if each sample were one document: that needs the most memory.
+  // Without values: as if each sample were one document, which needs the most memory.
   if (starts_BT.is_meta())
     return {{.sample = 0, .samples = starts_BT.size(0), .tokens = {0, starts_BT.size(1)}}};
   const auto samples = documents_of(starts_BT);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention where each sample holds several documents, one after the other, and a token sees none
-// but its own. Every document is attention of its own length, so that no work is done, and no
-// memory taken, for pairs of tokens that do not see each other. Legend as in attention.h.
+// Attention for samples that contain several documents, one after the other; a token attends only
+// to its own document. Each document is processed as attention of its own length, so pairs of
+// tokens in different documents take neither time nor memory. Legend as in attention.h.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace tessera::ops {
 
-/// The documents of each sample, in order. starts [B, T] int64: where the document of each token
-/// begins. Error{Shape} for other tensors than that.
+/// The documents of each sample, in order. starts [B, T] int64: the start of each token's document.
+/// Throws Error{Shape} for other tensors.
 std::vector<std::vector<Run>> documents_of(const at::Tensor& starts_BT);
 
-/// args.starts_BT is given. `saved` is the log-sum-exp of every query, whatever mask and dropout.
-/// Works on meta, where the documents do not matter.
+/// Requires args.starts_BT. `saved` is the log-sum-exp of every query, whatever mask and dropout.
+/// Works on meta, where the documents are ignored.
 AttentionOut packed_attention(const at::Tensor& q_BHTK,
                               const at::Tensor& k_BGTK,
                               const at::Tensor& v_BGTK,

@@ -12,12 +12,13 @@
 namespace tessera::ops {
 namespace {
 
-constexpr double kProbeS = 0.2;  // each
+constexpr double kProbeS = 0.2;  // per measurement
 
-/// The best of the repetitions that fit into kProbeS: other processes only ever slow it down.
+/// The fastest of the repetitions that fit into kProbeS, because other processes can only slow it
+/// down.
 template <class Fn>
 double best_seconds(Fn fn) {
-  fn();  // threads started, pages touched
+  fn();  // starts threads and touches pages
   double best = 1e9;
   for (const double end = now_s() + kProbeS; now_s() < end;) {
     const double begin = now_s();

@@ -17,7 +17,7 @@ std::int64_t least_buckets(bool bidirectional) {
 
 at::Tensor relative_buckets(const RelativeBuckets& rule, std::int64_t first, std::int64_t number) {
   const std::int64_t one_side = rule.bidirectional ? rule.count / 2 : rule.count;
-  // Half of the buckets have one distance each.
+  // Half of the buckets have a single distance each.
   const std::int64_t exact = one_side / 2;
   TESSERA_REQUIRE(
       rule.count >= least_buckets(rule.bidirectional) && rule.max_distance > exact,
@@ -29,7 +29,7 @@ at::Tensor relative_buckets(const RelativeBuckets& rule, std::int64_t first, std
                   exact));
   const at::Tensor relative = at::arange(first, first + number, at::kLong);
   const at::Tensor distance = rule.bidirectional ? relative.abs() : relative.neg().clamp_min(0);
-  // In fp32, as published models count: the border of a bucket may depend on the rounding.
+  // In fp32, as in published models: the boundary of a bucket may depend on rounding.
   const at::Tensor share =
       at::log(distance.clamp_min(exact).to(at::kFloat) / exact) /
       std::log(static_cast<double>(rule.max_distance) / static_cast<double>(exact));

@@ -103,7 +103,7 @@ void check_scaling(const RotaryScaling& scaling, std::int64_t pairs, double base
 
 double llama3_frequency(double frequency, const RotaryScaling& scaling) {
   const double lowered = frequency / scaling.factor;
-  // Periods of the pair within the texts of the first training.
+  // Rotations of the pair within the original training length.
   const double periods = static_cast<double>(scaling.original_positions) * frequency / (2.0 * M_PI);
   const double kept =
       (periods - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
@@ -121,7 +121,7 @@ struct Ramp {
 };
 Ramp ramp_of(std::int64_t channels, double base, const RotaryScaling& scaling) {
   const auto d = static_cast<double>(channels);
-  // The pair that turns so many times.
+  // The pair that rotates `turns` times.
   const auto pair_of = [&](double turns) {
     return d * std::log(static_cast<double>(scaling.original_positions) / (turns * 2.0 * M_PI)) /
            (2.0 * std::log(base));

@@ -66,7 +66,7 @@ struct ShardView {
   std::span<const double> norms = {};
   /// WholeTensor: this range of the result of transform(); prepare() writes to it.
   float* direction = nullptr;
-  Device device = {};  ///< of all pointers but `norms`
+  Device device = {};  ///< device of all pointers except `norms`
 };
 
 /// A whole parameter at its owner.

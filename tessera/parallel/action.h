@@ -8,9 +8,10 @@
 
 namespace tessera::parallel {
 
-/// What an action does. Load: makes the micro-batch's tensors. Backward: gradients of inputs and
-/// weights together; or BackwardInputs, and BackwardWeights any time after it. Stages send each
-/// other the flow that a chunk begins with, and the gradient of the flow that it ended with.
+/// What an action does. Load creates the tensors of a micro-batch. Backward computes gradients of
+/// inputs and weights together; alternatively BackwardInputs does the former, and BackwardWeights
+/// the latter at any later time. Stages send each other the flow with which a chunk begins, and the
+/// gradient of the flow with which it ended.
 enum class ActionKind : std::uint8_t {
   Load,
   Forward,
@@ -23,30 +24,30 @@ enum class ActionKind : std::uint8_t {
   SendGradient
 };
 
-/// The blocks of a chunk run in reverse.
+/// True if the blocks of a chunk run in reverse.
 constexpr bool is_backward(ActionKind kind) {
   return kind == ActionKind::Backward || kind == ActionKind::BackwardInputs ||
          kind == ActionKind::BackwardWeights;
 }
-/// The blocks of a chunk run, forward or backward. Other actions are quick, or wait.
+/// True if the blocks of a chunk run, forward or backward. Other actions are quick, or wait.
 constexpr bool is_pass(ActionKind kind) {
   return kind == ActionKind::Forward || is_backward(kind);
 }
-/// The blocks of a chunk run and read their weights.
+/// True if the blocks of a chunk run and read their weights.
 constexpr bool reads_weights(ActionKind kind) {
   return kind == ActionKind::Forward || kind == ActionKind::Backward ||
          kind == ActionKind::BackwardInputs;
 }
-/// Gradients of weights are made.
+/// True if the action computes gradients of weights.
 constexpr bool makes_gradients(ActionKind kind) {
   return kind == ActionKind::Backward || kind == ActionKind::BackwardWeights;
 }
 
 struct Action {
   ActionKind kind;
-  int chunk = 0;  ///< of this stage's model; 0 without interleaving
+  int chunk = 0;  ///< chunk of this stage's model; 0 without interleaving
   int micro = 0;
-  int peer = -1;  ///< stage of sends and receives; -1 for none
+  int peer = -1;  ///< the other stage of a send or receive; -1 for none
   bool operator==(const Action&) const = default;
 };
 
@@ -54,24 +55,24 @@ struct Action {
 struct BlockRun {
   int block = 0;  ///< index in the model
   int micro = 0;
-  int num_micros = 1;  ///< of this step
+  int num_micros = 1;  ///< in this step
 };
 
-/// Acts between blocks: gather, reduce, prefetch, recompute, offload. Every block of a user gets
-/// all of them.
+/// Code that runs before and after each block of an action: gather, reduce, prefetch, recompute,
+/// offload. Policies apply to every block, including blocks that users write.
 class Policy {
  public:
   virtual ~Policy() = default;
-  /// Before and after a list of actions: all that will run, in order.
+  /// Called before and after a list of actions; begin() gets all actions that will run, in order.
   virtual void begin(std::span<const Action> /*actions*/) {}
   virtual void end() {}
   virtual void before(const Action& /*action*/, const BlockRun& /*run*/) {}
   virtual void after(const Action& /*action*/, const BlockRun& /*run*/) {}
 };
 
-/// Gradient accumulation: a pipeline with one stage. All loads first, because the loss's
-/// denominators must be known before the first backward; then forward and backward of each
-/// micro-batch in turn.
+/// Gradient accumulation: a pipeline with one stage. All loads come first, because the denominators
+/// of the loss must be known before the first backward; then each micro-batch runs forward and
+/// backward in turn.
 std::vector<Action> accumulation_schedule(int micro_batches);
 
 }  // namespace tessera::parallel

@@ -36,7 +36,7 @@ std::int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-/// Runs the block and notes what it begins with. An objective may get some of the `samples`.
+/// Runs the block and records its input. An objective may get only some of the `samples`.
 nn::Outcome run_noted(nn::Block& block,
                       BlockBytes& bytes,
                       std::int64_t samples,
@@ -77,7 +77,7 @@ class NotedObjective final : public nn::Objective {
     return run_noted(*block_, bytes_, samples_, std::move(in), batch, context);
   }
   [[nodiscard]] bool works_by_token() const override { return block_->works_by_token(); }
-  /// Labels have no values here.
+  /// Labels have no values on meta tensors.
   [[nodiscard]] std::vector<double> denominators(const nn::Batch&) const override {
     return kDenominators;
   }
@@ -100,12 +100,12 @@ std::unique_ptr<nn::Block> noted(std::unique_ptr<nn::Block> block,
   return std::make_unique<NotedBlock>(std::move(block), bytes, samples);
 }
 
-/// Notes each pass, and gives weight gradients a place that is not counted.
+/// Records each pass and gives weight gradients memory that is not counted.
 class PassPolicy final : public Policy {
  public:
   PassPolicy(memory::MetaCount& count, std::vector<BlockBytes>& blocks)
       : count_(count), blocks_(blocks) {}
-  /// The model is made after this.
+  /// Sets the model, which is created after this policy.
   void watch(ModelInstance& model) { model_ = &model; }
 
   void before(const Action& action, const BlockRun& run) override {
@@ -138,7 +138,8 @@ class PassPolicy final : public Policy {
   std::int64_t start_ = 0;
 };
 
-/// What makes two blocks alike: their class, and their parameters under their names in the block.
+/// The key by which two blocks are similar: their class, and their parameters under their names
+/// within the block.
 std::string kind_of(const nn::BlockSpec& spec, const WeightOptions& weights) {
   const std::unique_ptr<nn::Block> block = spec.make();
   const nn::Block& object = *block;
@@ -154,9 +155,9 @@ std::string kind_of(const nn::BlockSpec& spec, const WeightOptions& weights) {
   return out;
 }
 
-constexpr std::size_t kRun = 3;  ///< of like neighbours that are run
+constexpr std::size_t kRun = 3;  ///< number of consecutive similar blocks that run
 
-/// For every block of the model, which one of those that are run stands for it; ascending.
+/// For every block of the model, the index of the block that runs in its place; ascending.
 std::vector<std::size_t> stand_ins(const ProbedModel& probed) {
   std::vector<std::size_t> out;
   std::string before;
@@ -170,8 +171,8 @@ std::vector<std::size_t> stand_ins(const ProbedModel& probed) {
   return out;
 }
 
-/// Kernels of this thread count on `threads` threads while the object lives. Starts none, which
-/// at::set_num_threads() does.
+/// While this object lives, kernels of this thread assume `threads` threads. It starts none, which
+/// at::set_num_threads() would do.
 class KernelThreads {
  public:
   explicit KernelThreads(int threads) : before_(at::get_num_threads()) {
@@ -185,10 +186,10 @@ class KernelThreads {
   int before_;
 };
 
-/// A model whose blocks run on meta tensors and are noted.
+/// A model whose blocks run on meta tensors and are recorded.
 class Probe {
  public:
-  /// `blocks`: those of the model that are run.
+  /// `blocks`: the blocks of the model that run.
   Probe(const ProbedModel& probed, const std::vector<std::size_t>& blocks)
       : threads_(probed.threads), bytes_(blocks.size()), policy_(count_, bytes_) {
     const memory::NotCounted uncounted;
@@ -275,7 +276,7 @@ std::vector<BlockBytes> probe_training(const ProbedModel& probed,
   std::vector<BlockBytes> out;
   for (std::size_t b = 0; b < stand_in.size(); ++b) {
     const std::size_t at = stand_in[b];
-    // The first of a row of like blocks to have no pass of its own.
+    // The first of several similar blocks that has no pass of its own.
     const bool shared = b > 0 && stand_in[b - 1] == at;
     if (shared && !alike(bytes[at], bytes[at - 1]))
       return Probe(probed, all_blocks(probed)).train(recompute, regions, split);
@@ -298,7 +299,7 @@ std::int64_t most_activations(std::span<const Action> actions,
                               int stage,
                               std::span<const BlockBytes> blocks,
                               std::int64_t batch) {
-  std::map<int, std::int64_t> left;  // actions of each micro-batch
+  std::map<int, std::int64_t> left;  // remaining actions of each micro-batch
   for (const Action& action : actions)
     ++left[action.micro];
   std::set<std::pair<int, int>> received;  // chunks and micro-batches that began with a message
@@ -333,8 +334,8 @@ std::int64_t most_activations(std::span<const Action> actions,
       case ActionKind::BackwardWeights:
         for (int b = last - 1; b >= first; --b)
           pass(b, action.kind);
-        // The message that a chunk began with goes when its weights have their gradients; in a
-        // model of one stage it belongs to the block before.
+        // The message with which a chunk began is freed when the gradients of its weights exist; in
+        // a model with one stage it belongs to the previous block.
         if (makes_gradients(action.kind) && received.erase({action.chunk, action.micro}) > 0)
           live -= of(first).flow;
         break;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory the passes of a model need, found by running its blocks on meta tensors: the
-// executor of a training step runs as it does in training, and every allocation is counted.
+// Measures the memory that the passes of a model need by running its blocks on meta tensors. The
+// executor runs as in training, and every allocation is counted.
 #pragma once
 
 #include <cstdint>
@@ -17,48 +17,48 @@
 
 namespace tessera::parallel {
 
-/// What a pass through one block does to the memory of a rank, in bytes, without weights and their
+/// The change in a rank's memory by a pass through one block, in bytes, without weights and their
 /// gradients.
 struct PassBytes {
-  std::int64_t change = 0;  ///< after the pass, less before
-  std::int64_t peak = 0;    ///< during the pass, less before
+  std::int64_t change = 0;  ///< bytes after the pass minus bytes before it
+  std::int64_t peak = 0;    ///< highest bytes during the pass minus bytes before it
   bool operator==(const PassBytes&) const = default;
 };
 
-/// The passes of one block, as it runs in training.
+/// The passes of one block in training.
 struct BlockBytes {
-  std::int64_t flow = 0;      ///< of the tensors that it begins with
-  std::int64_t gradient = 0;  ///< of the gradients that it hands back
+  std::int64_t flow = 0;      ///< bytes of the block's input flow
+  std::int64_t gradient = 0;  ///< bytes of the gradients that it returns
   std::map<ActionKind, PassBytes> passes;
 };
 
-/// A model and the layout of the rank that is asked about: rank 0, which has the largest parts.
+/// A model and the layout of the probed rank: rank 0, which has the largest parts.
 struct ProbedModel {
   nn::Model model;
-  mesh::Mesh mesh = mesh::Mesh::data_parallel(1);  ///< of one stage and one data-parallel rank
+  mesh::Mesh mesh = mesh::Mesh::data_parallel(1);  ///< mesh of one stage and one data-parallel rank
   WeightOptions weights;
-  /// Meta tensors, with this rank's tokens where ranks share them.
+  /// Meta tensors; if ranks share the tokens, this rank's tokens.
   nn::Batch batch;
-  int threads = 1;  ///< of the kernels of a rank
+  int threads = 1;  ///< kernel threads of a rank
 };
 
-/// Runs the model's blocks on meta tensors and returns what each needs, one entry a block.
-/// `recompute`: blocks keep only their input and run again in backward; `regions`: named regions do
-/// (selective). `split`: the backward of inputs and that of weights are passes of their own.
-/// Of more than three like neighbours (of one class, with like parameters) the first three are run,
-/// as long as the second and the third agree. Starts no thread. Cost: about 3 ms for each block
-/// that is run. Errors are those of the blocks: Error{Shape} names a block whose operations have no
-/// meta kernel or look at values.
+/// Runs the model's blocks on meta tensors and returns one entry per block. `recompute`: blocks
+/// keep only their input and run again in backward; `regions`: named regions do (selective
+/// recompute). `split`: the backward of inputs and the backward of weights are separate passes. Of
+/// more than three consecutive similar blocks (same class, similar parameters), only the first
+/// three run, provided that the second and the third agree. Starts no thread. Cost: about 3 ms for
+/// each block that runs. Errors are those of the blocks: Error{Shape} names a block whose
+/// operations have no meta kernel or read values.
 std::vector<BlockBytes> probe_training(const ProbedModel& probed,
                                        bool recompute,
                                        bool regions,
                                        bool split);
-/// The most that a pass through all blocks without gradients needs (evaluation).
+/// The peak memory of a pass through all blocks without gradients (evaluation), in bytes.
 std::int64_t probe_inference(const ProbedModel& probed);
 
-/// The most that a stage needs at any moment of `actions`. `blocks`: what each block of the model
-/// needs in this run. `batch`: bytes of one micro-batch, which is held from its Load to its last
-/// action. Pure.
+/// The peak memory of a stage over all `actions`, in bytes. `blocks`: the measurements of each
+/// block of the model in this run. `batch`: bytes of one micro-batch, which is held from its Load
+/// to its last action. Pure.
 std::int64_t most_activations(std::span<const Action> actions,
                               const StageLayout& layout,
                               int stage,

@@ -31,7 +31,7 @@ std::string given(const std::vector<at::Tensor>& inputs) {
                               const char* what,
                               std::string_view why,
                               const std::vector<at::Tensor>& inputs) {
-  // libtorch's texts may end with a line break.
+  // libtorch's messages may end with a line break.
   while (!why.empty() && (why.back() == '\n' || why.back() == ' '))
     why.remove_suffix(1);
   throw Error(Error::Kind::Shape,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates of rules that look at one element at a time, such as AdamW.
+// Updates by rules that treat every element independently, such as AdamW.
 #include "tessera/parallel/update_strategy.h"
 
 namespace tessera::parallel {

@@ -22,7 +22,7 @@
 namespace tessera::parallel {
 namespace {
 
-/// Adds the time until it dies to `seconds`.
+/// Adds the time until its destruction to `seconds`.
 class Timed {
  public:
   explicit Timed(double& seconds) : seconds_(seconds), start_(now_s()) {}
@@ -35,8 +35,8 @@ class Timed {
   double start_;
 };
 
-/// Inputs of a block, cut off from the block before: gradients stop here and are handed over by
-/// hand.
+/// The inputs of a block, detached from the previous block: the executor passes gradients across
+/// this boundary itself.
 nn::Flow detached(const nn::Flow& flow, std::vector<at::Tensor>& inputs) {
   nn::Flow out = flow;
   for (at::Tensor& tensor : out.diff) {
@@ -47,7 +47,7 @@ nn::Flow detached(const nn::Flow& flow, std::vector<at::Tensor>& inputs) {
   return out;
 }
 
-/// What a term of the block is divided by.
+/// The denominator that divides a loss term of the block.
 double divisor_of(const nn::Term& term,
                   const std::vector<double>& denominators,
                   const std::string& block) {
@@ -64,7 +64,7 @@ double divisor_of(const nn::Term& term,
   return denominators[static_cast<std::size_t>(term.denominator)];
 }
 
-/// The values of a block's term: those that are there, or `count` zeros at their place.
+/// The existing values of a block's term, or `count` zeros inserted in their place.
 std::vector<double>& values_of(std::vector<TermValues>& all,
                                int block,
                                const nn::Term& term,
@@ -129,18 +129,18 @@ void Executor::end() {
 }
 
 StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& input) {
-  posted_losses_.clear();  // of a step that ended with an error
+  posted_losses_.clear();  // left by a step that ended with an error
   StepOutput output;
   output.block_losses.assign(
       static_cast<std::size_t>(input.num_micros) * static_cast<std::size_t>(model_.num_blocks()),
       0.0);
   Micros micros(static_cast<std::size_t>(input.num_micros));
-  std::vector<std::size_t> left(micros.size(), 0);  // actions of each
+  std::vector<std::size_t> left(micros.size(), 0);  // remaining actions of each micro-batch
   for (const Action& action : actions)
     ++left[static_cast<std::size_t>(action.micro)];
   std::vector<std::vector<double>> denominators;
   begin(actions);
-  std::size_t posted = 0;  // receives among the actions before it
+  std::size_t posted = 0;  // number of receives among the preceding actions
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
     const auto m = static_cast<std::size_t>(action.micro);
@@ -188,7 +188,7 @@ void Executor::add_denominators(const nn::Batch& batch,
       "give as many for every batch, 0 where it has nothing to count");
 }
 
-/// In place: its context knows where its batch lies.
+/// Constructs the micro-batch in place, because its context holds the batch's address.
 void Executor::load(std::optional<Micro>& slot, int micro, const StepInput& input) const {
   nn::StepContext context(nn::Mode::Train, input.seed);
   context.step = input.step;
@@ -202,8 +202,9 @@ void Executor::load(std::optional<Micro>& slot, int micro, const StepInput& inpu
   slot->context.context_parallel = model_.context_parallel();
 }
 
-/// Posts what the next pass from `from` on receives, as far as its shape is known, in the order of
-/// the list: messages of a part come in that order. Returns the first action that it left.
+/// Posts the receives of the next pass from `from` on, as far as their shapes are known, in the
+/// order of the list, because the messages of a part arrive in that order. Returns the first action
+/// that was not handled.
 std::size_t Executor::post_ahead(const std::vector<Action>& actions,
                                  std::size_t from,
                                  Micros& micros) {
@@ -277,7 +278,7 @@ bool Executor::runs_again(int block) const {
   return !is_objective(block) && b < recompute_.blocks.size() && recompute_.blocks[b];
 }
 
-/// The micro-batch in the chunk of another part, if that stands on this stage too.
+/// The micro-batch in the chunk of another part, if that part is on this stage too.
 Executor::Pass* Executor::neighbour(Micro& micro, int part) {
   const StageLayout& layout = model_.layout();
   if (part < 0 || part >= layout.parts() || layout.stage_of_part(part) != model_.stage())
@@ -285,8 +286,7 @@ Executor::Pass* Executor::neighbour(Micro& micro, int part) {
   return &micro.passes[static_cast<std::size_t>(layout.chunk_of_part(part))];
 }
 
-/// A micro-batch that has no samples on this rank still takes part in what the policies do
-/// together.
+/// Takes part in the policies' collectives for a micro-batch that has no samples on this rank.
 void Executor::skip(const Action& action, int num_micros) {
   if (!is_pass(action.kind)) return;
   const auto [first, last] = model_.blocks_of(action.chunk);
@@ -334,7 +334,7 @@ void Executor::forward(const Action& action,
 void Executor::add_losses(const BlockRun& run, const nn::Outcome& out, const StepOutput& output) {
   for (const nn::Term& term : out.terms) {
     const double denominator = divisor_of(term, output.denominators, model_.name(run.block));
-    if (term.sum.is_meta()) continue;  // a probe of shapes (activation_probe.h)
+    if (term.sum.is_meta()) continue;  // only shapes are needed then (activation_probe.h)
     nn::Term kept = term;
     kept.sum = term.sum.detach();
     posted_losses_.push_back({run.block, run.micro, std::move(kept), denominator});
@@ -400,12 +400,12 @@ void Executor::backward(const Action& action,
   (before != nullptr ? before->grads : pass.grads) = std::move(flow_grads);
 }
 
-/// Forward and backward of the objective, for some samples after the others.
+/// Runs forward and backward of the objective, for a few samples at a time.
 std::vector<at::Tensor> Executor::run_objective(
     const BackwardOf& of, Saved& saved, Micro& micro, const BlockRun& run, StepOutput& output) {
   const std::int64_t samples = micro.batch.size();
   std::int64_t step = model_.objective()->samples_at_once(micro.batch);
-  // A grid's ranks have shares of the samples, but labels of all.
+  // The ranks of a grid have shares of the samples but labels of all samples.
   if (step <= 0 || micro.context.on_grid()) step = samples;
   if (step < samples) check_rows(model_.name(of.block), saved.in, samples);
   std::vector<at::Tensor> grads(saved.inputs.size());
@@ -450,7 +450,7 @@ std::vector<at::Tensor> Executor::run_objective(
 }
 
 void Executor::backward_weights(const Action& action, Micro& micro, int num_micros) {
-  const at::AutoGradMode no_grad(false);  // as inside of backward
+  const at::AutoGradMode no_grad(false);  // as in backward
   for (PutOff& put_off :
        std::exchange(micro.passes[static_cast<std::size_t>(action.chunk)].put_off, {})) {
     const BlockRun run{put_off.block, action.micro, num_micros};
@@ -473,8 +473,8 @@ std::vector<at::Tensor> Executor::backward_block(const BackwardOf& of,
                                                  const std::vector<double>& denominators) {
   std::vector<at::Tensor> roots, root_grads;
   for (std::size_t i = 0; i < saved.out.flow.diff.size(); ++i) {
-    // An output that nobody used, or that does not depend on anything trainable, has no gradient to
-    // pass on.
+    // An output that is unused, or that does not depend on trainable parameters, passes no gradient
+    // on.
     if (i >= flow_grads.size() || !flow_grads[i].defined() ||
         !saved.out.flow.diff[i].requires_grad())
       continue;
@@ -505,8 +505,8 @@ std::vector<at::Tensor> Executor::backward_block(const BackwardOf& of,
                                  /*allow_unused=*/true);
   });
   for (std::size_t p = 0; p < params.size(); ++p) {
-    // Undefined and written: done by an own autograd function. Undefined and not written: zero, by
-    // the sink's close().
+    // Undefined and written: a custom autograd function has written the gradient. Undefined and not
+    // written: the sink's close() writes zero.
     const at::Tensor& grad = grads[saved.inputs.size() + p];
     if (!grad.defined()) continue;
     if (of.put_off != nullptr) {
@@ -571,7 +571,7 @@ nn::Outcome Executor::infer(const nn::Batch& given,
   return out;
 }
 
-/// Leaves the objective's outcome in `out`, and the flow behind the chunk's last block in `flow`.
+/// Stores the objective's outcome in `out` and the flow after the chunk's last block in `flow`.
 void Executor::infer_chunk(const Action& action,
                            nn::Flow& flow,
                            nn::Outcome& out,

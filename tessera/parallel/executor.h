@@ -21,61 +21,64 @@
 
 namespace tessera::parallel {
 
-/// What a step is made of on this rank.
+/// The inputs of a step on this rank.
 struct StepInput {
-  std::int64_t step = 0;  ///< updates made before
+  std::int64_t step = 0;  ///< number of updates made before
   std::uint64_t seed = 0;
   int num_micros = 1;
-  /// Gradients come out multiplied by it (fp16).
+  /// Factor of all gradients (fp16).
   double loss_scale = 1.0;
-  /// Makes micro-batch m; called by Load.
+  /// Creates micro-batch `micro`; called by Load.
   std::function<nn::Batch(int micro)> load;
-  /// Turns this rank's denominators [num_micros][denominator] into the global ones; called once
-  /// after the loads. Empty on stages without the objective, which need the global ones too.
+  /// Converts this rank's denominators [num_micros][denominator] to the global ones; called once,
+  /// after the loads. On stages without the objective the argument is empty; they need the global
+  /// ones too.
   std::function<std::vector<double>(const std::vector<std::vector<double>>&)> global_denominators;
 };
-/// A term of the loss (nn::Term) that a block of the model gives, and its values in fp64.
+/// A loss term (nn::Term) of a block of the model and its values in fp64.
 struct TermValues {
   int block = 0;
   std::string name;
   int denominator = 0;
   double weight = 1.0;
-  std::vector<double> values;  ///< without the weight
+  std::vector<double> values;  ///< not multiplied by the term's weight
 };
-/// What came out, in fp64 and divided by the global denominators.
+/// The results of a step, in fp64 and divided by the global denominators.
 struct StepOutput {
-  std::vector<double> block_losses;  ///< [num_micros][block of the model], 0 on other stages
-  /// The terms that this rank saw, [num_micros] values each, in the order of the blocks.
+  /// [num_micros][block of the model]; 0 for blocks on other stages.
+  std::vector<double> block_losses;
+  /// The terms of this rank's blocks, [num_micros] values each, in the order of the blocks.
   std::vector<TermValues> terms;
   std::vector<double> denominators;  ///< global
-  /// The loss of each micro-batch, [num_micros]: its blocks' in their order. Several stages add
-  /// block_losses first.
+  /// The loss of each micro-batch, [num_micros]: the sum over its blocks in order. With several
+  /// stages, sum block_losses over the stages first.
   [[nodiscard]] std::vector<double> losses(int num_micros) const;
 };
 
-/// Seconds spent in each part since the last reading.
+/// Seconds spent in each part since the last call of take_times().
 struct StepTimes {
   double data = 0, forward = 0, backward = 0;
-  double receive = 0;  ///< from other stages: waits and copies, inside of forward and backward
+  /// Time to receive from other stages (waits and copies), which is part of forward and backward.
+  double receive = 0;
 };
 
-/// Which blocks keep only their input for the backward pass and run their forward again there. Bits
-/// do not change: dropout is a function of counters, and no operation looks at the grad mode.
-/// Source: Chen et al. 2016, "Training deep nets with sublinear memory cost"; selective:
+/// Blocks that keep only their input for the backward pass and run their forward again there.
+/// Results keep the same bits: dropout is a function of counters, and no operation depends on the
+/// grad mode. Source: Chen et al. 2016, "Training deep nets with sublinear memory cost"; selective:
 /// Korthikanti et al. 2022.
 struct Recompute {
-  std::vector<bool> blocks;  ///< one a block, or empty; the objective is never run again
-  bool regions = false;      ///< selective: the named regions of blocks (attention cores)
+  std::vector<bool> blocks;  ///< one entry per block, or empty; the objective is never recomputed
+  bool regions = false;      ///< selective recompute: the named regions of blocks (attention cores)
 };
 
-/// One stage's executor: runs what stands on it, and hands flows and gradients to and from the
-/// other stages. What a pass needs of them is asked for before the pass in front of it runs, and
-/// comes while that runs; it costs the memory of one message. Threads: the rank's own. Errors of
-/// libtorch come out as Error{Bug} (or Memory) that name the block; an objective without a term of
-/// the loss in training, and a term without its denominator, as Error{Shape}.
+/// Executes the actions of one pipeline stage: runs its blocks and exchanges flows and gradients
+/// with the other stages. The receives of a pass are posted before the previous pass runs, so that
+/// they overlap with it; this costs the memory of one message. Used only on the rank's own thread.
+/// Errors of libtorch become Error{Bug} (or Memory) that name the block. Throws Error{Shape} if, in
+/// training, the objective returns no loss term or a term's denominator does not exist.
 class Executor {
  public:
-  /// `link` outlives this; needed where the model has several stages.
+  /// `link` must outlive this; it is required if the model has several stages.
   Executor(ModelInstance& model,
            std::vector<Policy*> policies,
            Recompute recompute = {},
@@ -86,19 +89,18 @@ class Executor {
         link_(link) {}
 
   StepOutput train(const std::vector<Action>& actions, const StepInput& input);
-  /// All blocks without gradients; the objective's terms and outputs, on the stage that has it.
-  /// `context` chooses Eval, Prefill or Decode. All stages call it with the same batch. `terms`
-  /// receives what every block on this stage adds to the loss: one value each, the sum over the
-  /// batch.
+  /// Runs all blocks without gradients; returns the objective's terms and outputs on the stage that
+  /// has it. `context` selects Eval, Prefill or Decode. All stages call it with the same batch.
+  /// `terms` receives one value for each loss term of this stage's blocks: the sum over the batch.
   nn::Outcome infer(const nn::Batch& batch,
                     nn::StepContext& context,
                     std::vector<TermValues>* terms = nullptr);
-  /// `numel` fp32 values that the objective gave, on every stage.
+  /// Broadcasts `numel` fp32 values from the stage with the objective to every stage.
   at::Tensor from_objective(const at::Tensor& mine, std::int64_t numel) {
     return link_ == nullptr ? mine : link_->from_objective(mine, numel);
   }
-  /// Takes part in what the policies do together, while other ranks infer() and this one has
-  /// nothing.
+  /// Takes part in the policies' collectives while other ranks run infer() and this one has no
+  /// batch.
   void infer_nothing();
   [[nodiscard]] ModelInstance& model() { return model_; }
   StepTimes take_times() { return std::exchange(times_, {}); }
@@ -106,12 +108,13 @@ class Executor {
  private:
   /// What the backward of one block needs.
   struct Saved {
-    std::vector<at::Tensor> inputs;  ///< detached, those that require grad
+    std::vector<at::Tensor> inputs;  ///< detached inputs that require grad
     nn::Outcome out;
-    nn::Flow in;  ///< of a block that is run again, and of the objective, which is not run before
+    /// Only for a recomputed block, and for the objective, whose forward runs in backward.
+    nn::Flow in;
     bool again = false;
   };
-  /// Gradients of a block's weights that are still to be made or written.
+  /// Weight gradients of a block that are still to be computed or written.
   struct PutOff {
     int block = 0;
     std::vector<std::function<void()>> work;
@@ -120,27 +123,27 @@ class Executor {
   struct BackwardOf {
     int block = 0;
     double loss_scale = 1.0;
-    PutOff* put_off = nullptr;  ///< nullptr: weight gradients are made and written at once
+    PutOff* put_off = nullptr;  ///< nullptr: weight gradients are computed and written at once
   };
   /// One micro-batch in one chunk.
   struct Pass {
-    /// Posted, and not waited for.
+    /// Receives that are posted but not yet waited for.
     std::optional<StageLink::Incoming> flow_coming, grads_coming;
-    nn::Flow flow;                  ///< that it begins with, and after its forward ended with
-    std::vector<Saved> saved;       ///< one a block
-    bool ran = false;               ///< its forward; `like` and `first` are known
-    std::vector<at::Tensor> like;   ///< shapes of the gradient that it ends with
-    std::vector<at::Tensor> grads;  ///< of what it ends with, and after its backward begins with
-    std::vector<at::Tensor> first;  ///< shapes of those
+    nn::Flow flow;                  ///< the chunk's input; after its forward, its output
+    std::vector<Saved> saved;       ///< one entry per block
+    bool ran = false;               ///< its forward has run; `like` and `first` are known
+    std::vector<at::Tensor> like;   ///< shapes of the gradient that the backward returns
+    std::vector<at::Tensor> grads;  ///< gradients of the output; after the backward, of the input
+    std::vector<at::Tensor> first;  ///< shapes of the input's gradients
     std::vector<PutOff> put_off;
   };
   struct Micro {
     nn::Batch batch;
     nn::StepContext context;
-    std::vector<Pass> passes;  ///< one a chunk
+    std::vector<Pass> passes;  ///< one entry per chunk
   };
   using Micros = std::vector<std::optional<Micro>>;
-  /// A term of the loss that a block gave, whose sum the host has not read yet.
+  /// A block's term of the loss whose sum the host has not read yet.
   struct PostedLoss {
     int block = 0, micro = 0;
     nn::Term term;
@@ -148,7 +151,7 @@ class Executor {
   };
   void begin(const std::vector<Action>& actions);
   void end();
-  /// fn between what the policies do before and after a block.
+  /// Runs fn between the policies' before() and after() of a block.
   template <class Fn>
   void run_block(const Action& action, const BlockRun& run, Fn fn);
   void add_denominators(const nn::Batch& batch, std::vector<std::vector<double>>& all) const;

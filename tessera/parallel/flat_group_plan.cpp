@@ -29,7 +29,7 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
         residency = Residency::Whole;
         persistent += info.room_numel();
       }
-      // A tied parameter has a buffer of its own, because its uses are different blocks.
+      // A tied parameter has its own buffer, because its uses are in different blocks.
       const bool alone =
           info.tied || (options.tables_apart && info.role == Role::TokenTable && !packed);
       std::string key = alone ? info.name : block.name + (info.trainable ? "" : " (frozen)");

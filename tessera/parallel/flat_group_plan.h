@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameters lie together in one flat buffer, in which order and with which padding. The run
-// lays its memory out by this (model_instance.h, shard_store.h), and the planner predicts it.
+// Which parameters share a flat buffer, in which order and with which padding. The run
+// (model_instance.h, shard_store.h) lays out its memory by this plan, and the planner predicts
+// memory from it.
 #pragma once
 
 #include <cstddef>
@@ -23,63 +24,64 @@
 
 namespace tessera::parallel {
 
-/// DeepSpeed's default of stage3_param_persistence_threshold.
+/// Default of DeepSpeed's stage3_param_persistence_threshold.
 inline constexpr std::int64_t kPersistenceThreshold = 100'000;
 
-/// How the working weights are spread over the data-parallel ranks.
+/// How the working weights are distributed over the data-parallel ranks.
 struct WeightOptions {
   DType working = DType::F32;
   Residency residency = Residency::Replicated;
-  /// Sharded: parameters with fewer elements than this stay whole all the same, as long as no more
-  /// than `persistent` elements do.
+  /// If weights are sharded: parameters with fewer elements than this stay whole nevertheless, up
+  /// to `persistent` elements in total.
   std::int64_t persistence_threshold = 0;
   std::int64_t persistent = std::numeric_limits<std::int64_t>::max();
-  /// Where several ranks hold a layer between them: how, and whether they share the tokens between
-  /// layers too.
+  /// If several ranks share a layer: the mode, and whether they share the tokens between layers
+  /// too.
   nn::TensorMode tensor = nn::TensorMode::OneD;
   bool sequence = false;
-  /// Where several ranks share the tokens of every sample: how.
+  /// If several ranks share the tokens of every sample: the mode.
   nn::ContextMode context = nn::ContextMode::Ring;
-  /// Tables over the vocabulary have buffers of their own, so that gradients may travel as rows.
+  /// Tables over the vocabulary get their own buffers, so that their gradients can be sent as rows.
   bool tables_apart = false;
-  /// Whether a parameter of that name stays as it is.
+  /// Returns whether the parameter of that name is frozen.
   std::function<bool(const std::string&)> frozen = {};
-  /// Whether a parameter of that name, which is frozen and of one block, is kept in fewer bits.
+  /// Whether the parameter of this name, which must be frozen and in one block, is stored in fewer
+  /// bits.
   std::function<bool(const std::string&)> packed = {};
-  PackingOptions packing = {};  ///< of these
+  PackingOptions packing = {};  ///< packing of these parameters
 };
 
-/// The parameters of one block, as this rank holds them: frozen and placed.
+/// The parameters of one block as this rank holds them: frozen flags and placement are set.
 struct BlockParams {
-  std::string name;  ///< of the block
+  std::string name;  ///< name of the block
   nn::ParamInfos params;
 };
 
-/// Parameters that will lie in one flat buffer: those of one block, or one tied parameter, or a
-/// table by itself.
+/// Parameters that share one flat buffer: those of one block, or one tied parameter, or a table
+/// alone.
 struct FlatGroupPlan {
   struct BlockUse {
     int block = 0;
-    std::vector<std::size_t> params;  ///< indices of the block's parameters, one a segment
+    std::vector<std::size_t> params;  ///< indices of the block's parameters, one per segment
   };
   std::string name;
   bool trainable = true;
   Residency residency = Residency::Replicated;
-  nn::ParamInfos params;       ///< of the segments
-  std::vector<BlockUse> uses;  ///< blocks that use it, ascending
+  nn::ParamInfos params;       ///< one per segment
+  std::vector<BlockUse> uses;  ///< blocks that use the buffer, ascending
   [[nodiscard]] FlatLayout layout(int shards) const { return {name, params, shards}; }
 };
 struct FlatPlan {
   std::vector<FlatGroupPlan> groups;
-  /// The parameters in the order of the model, tied ones once: pairs (group, segment).
+  /// The parameters in the order of the model, tied ones once, as pairs (group, segment).
   std::vector<std::pair<int, int>> order;
 };
-/// `blocks`: all of the model. Pure. Error{Bug} for blocks that declare a tied parameter with
-/// different shapes.
+/// `blocks`: all blocks of the model. Pure. Throws Error{Bug} if blocks declare a tied parameter
+/// with different shapes.
 FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOptions& options);
 
-/// The range of a flat buffer that a rank updates, whose masters and states it keeps: all of it in
-/// stage 0 of ZeRO, else the shard of its index.
+/// The range of a flat buffer that a rank updates and whose master weights and states it keeps: the
+/// whole buffer in ZeRO stage 0, else the rank's shard.
 struct OwnedRange {
   std::int64_t begin = 0, numel = 0;
   [[nodiscard]] Segment of(const Segment& segment) const {
@@ -88,10 +90,11 @@ struct OwnedRange {
 };
 OwnedRange owned_range(const FlatLayout& layout, int stage, int index);
 
-/// Whether fp32 masters are kept apart from the working weights.
+/// True if fp32 master weights are stored separately from the working weights.
 bool has_separate_masters(DType working, DType masters, bool local_weights);
 
-/// Elements of a state of a parameter, of which the rank updates `numel` elements.
+/// Number of elements of a parameter's state on a rank that updates `numel` of the parameter's
+/// elements.
 std::int64_t state_numel(const optim::StateSpec& state,
                          const optim::ParamFacts& facts,
                          std::int64_t numel);

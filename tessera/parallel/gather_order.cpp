@@ -82,7 +82,7 @@ void GatherOrder::give_back(int group, std::vector<int>& out) {
   out.push_back(group);
 }
 
-/// Whether a run within the reuse distance needs the group again.
+/// True if a run within the reuse distance needs the group again.
 bool GatherOrder::needed_soon(int group) const {
   std::int64_t between = 0;
   for (std::size_t run = at_ + 1; run < trace_.size(); ++run) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which weights of stage 3 are gathered when, and given back: what WeightGather does and a plan
-// counts. Knows numbers alone. Source: DeepSpeed's parameter coordinator (ZeRO stage 3).
+// When weights of stage 3 are gathered and released: WeightGather executes this order, and a plan
+// computes its memory. It works on sizes only. Source: DeepSpeed's parameter coordinator (ZeRO
+// stage 3).
 #pragma once
 
 #include <cstdint>
@@ -9,40 +10,44 @@
 
 namespace tessera::parallel {
 
-/// All in elements.
+/// All values are numbers of elements.
 struct GatherOptions {
-  /// Gathered ahead of their use at most; 0: nothing is. Unset: the next block.
+  /// Maximum number of elements to prefetch; 0 disables prefetching; unset: the weights of the next
+  /// block.
   std::optional<std::int64_t> prefetch;
-  std::int64_t max_live = 1'000'000'000;  ///< gathered at any time at most, but for one block
-  std::int64_t max_reuse_distance = 0;    ///< weights used again within so many stay; 0: those that
-                                          ///< the very next run of a block uses
+  /// Maximum number of gathered elements at any time, not counting those of one block.
+  std::int64_t max_live = 1'000'000'000;
+  /// Weights that are used again within this many elements stay gathered; 0: only those that the
+  /// very next run of a block uses.
+  std::int64_t max_reuse_distance = 0;
 };
 
-/// The sharded buffers of each block: indices into their sizes.
+/// For each block, the indices of its sharded buffers.
 using GroupsOfBlocks = std::vector<std::vector<int>>;
 
-/// The order of block runs is known from the list of actions, so there is nothing to record and it
-/// is the same on every rank. Between begin() and the end of the trace, for each run: before(),
-/// ahead(), after(). Cost of after(): the runs until the reuse distance. Threads: one.
+/// The order of block runs is known from the list of actions, so nothing needs recording, and the
+/// order is the same on every rank. Between begin() and the end of the trace, call before(),
+/// ahead() and after() for each run. Cost of after(): the number of runs within the reuse distance.
+/// Threads: one.
 class GatherOrder {
  public:
-  /// `numel`: of each sharded buffer.
+  /// `numel`: the size of each sharded buffer.
   GatherOrder(GroupsOfBlocks blocks, std::vector<std::int64_t> numel, GatherOptions options);
 
-  /// `trace`: the block of every run to come. What was gathered still is.
+  /// `trace`: the block of every run to come. Buffers that are gathered stay gathered.
   void begin(std::vector<int> trace);
-  /// The block that runs next, or nothing behind the last run.
+  /// The block that runs next; empty after the last run.
   [[nodiscard]] std::optional<int> next() const;
-  /// Buffers of the next run that are to be gathered.
+  /// Returns the buffers of the next run that must be gathered.
   std::vector<int> before();
-  /// And of the runs behind it, as far as both limits allow.
+  /// Returns the buffers of later runs to gather, as far as both limits allow.
   std::vector<int> ahead();
-  /// The run is over: what is to be given back.
+  /// Ends a run; returns the buffers to release.
   std::vector<int> after();
-  /// Everything that is still there.
+  /// Ends the trace; returns all buffers that are still gathered.
   std::vector<int> end();
 
-  /// Elements that are gathered now, and the most there were.
+  /// Number of elements that are gathered now, and the highest number so far.
   [[nodiscard]] std::int64_t live() const { return live_; }
   [[nodiscard]] std::int64_t most_live() const { return most_live_; }
 

@@ -10,7 +10,7 @@
 namespace tessera::parallel {
 namespace {
 
-/// Tag of the messages of tied parameters between stages.
+/// Message tag for tied parameters between stages.
 constexpr int kTied = 0x7469;
 
 }  // namespace

@@ -15,7 +15,7 @@
 namespace tessera::parallel {
 namespace {
 
-/// Sums that the gradient norm has of a parameter.
+/// The number of sums that the gradient norm has for a parameter.
 std::size_t sums_of(const ParamPlace& place) {
   if (!place.info->trainable) return 0;
   return static_cast<std::size_t>(chunks_of(place.info->local_numel()));
@@ -38,7 +38,7 @@ std::vector<double> GradientNorm::chunk_sums(const OfGroup& shard) {
   auto* all = static_cast<double*>(sums_region_->data());
   double* mine = all + group_.index * chunks_per_rank_;
   std::vector<std::int64_t> first_chunk(model_.groups().size(),
-                                        0);  // of a group, within a rank's part
+                                        0);  // for each group, within a rank's part
   std::int64_t at = 0;
   for (std::size_t g = 0; g < model_.groups().size(); ++g) {
     if (!model_.groups()[g].trainable) continue;
@@ -70,8 +70,8 @@ std::vector<double> GradientNorm::chunk_sums(const OfGroup& shard) {
   return over_stages(over_boxes(std::move(ordered)));
 }
 
-/// With g_r the rank's sum, of all stages, n g_r is what it takes for the gradient: (1/n) sum of
-/// |n g_r|^2.
+/// g_r is the rank's sum over all stages, and n g_r is its estimate of the gradient. The result is
+/// (1/n) sum of |n g_r|^2.
 std::vector<double> GradientNorm::rank_sums(const OfGroup& own) {
   std::vector<double> ordered;
   int of_group = -1;
@@ -95,7 +95,7 @@ std::vector<double> GradientNorm::rank_sums(const OfGroup& own) {
       group_, {sum * group_.size()}, TESSERA_HERE("gather the ranks' own gradient norms"));
 }
 
-/// Every stage's sums, in the order of the whole model.
+/// Collects the sums of every stage, in the order of the whole model.
 std::vector<double> GradientNorm::over_stages(std::vector<double> mine) {
   const int stages = model_.layout().stages;
   if (stages == 1) return mine;
@@ -120,8 +120,8 @@ std::vector<double> GradientNorm::over_stages(std::vector<double> mine) {
   return ordered;
 }
 
-/// Of a parameter that tensor-parallel ranks hold in boxes: the first of its sums becomes that of
-/// all chunks of all ranks, the others zero. What several ranks have counts once.
+/// For a parameter that tensor-parallel ranks hold in boxes, its first sum becomes the total of all
+/// chunks of all ranks, and the others become zero. A box that several ranks hold counts once.
 std::vector<double> GradientNorm::over_boxes(std::vector<double> ordered) {
   const nn::TensorParallel* const tensor = model_.tensor_parallel();
   if (tensor == nullptr) return ordered;
@@ -162,7 +162,7 @@ std::vector<double> GradientNorm::over_boxes(std::vector<double> ordered) {
 
 std::optional<GradientNorm::Suspect> GradientNorm::suspect(std::span<const double> sums) const {
   std::optional<Suspect> out;
-  std::pair<bool, int> nearest;  // not tied, block
+  std::pair<bool, int> nearest;  // (not tied, block)
   auto sum = sums.begin();
   for (const ParamPlace& place : model_.places()) {
     bool finite = true;

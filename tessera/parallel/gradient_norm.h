@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norm of the reduced gradient, the same bits in every layout, and which parameter made it
-// infinite or NaN.
+// The norm of the reduced gradient, with the same bits in every layout, and the parameter that made
+// it infinite or NaN.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@
 
 namespace tessera::parallel {
 
-/// Threads: the rank's own.
+/// Used only on the rank's own thread.
 class GradientNorm {
  public:
-  /// A gradient of a flat group, fp32.
+  /// Returns the gradient of a flat group, fp32.
   using OfGroup = std::function<at::Tensor(int group)>;
-  /// A parameter, and the block that uses it.
+  /// A parameter and the block that uses it.
   struct Suspect {
     std::string block, tensor;
   };
@@ -30,16 +30,17 @@ class GradientNorm {
   /// World and model must outlive this.
   GradientNorm(comm::World& world, ModelInstance& model);
 
-  /// Sums of squares of every chunk of every parameter, in one order that no layout changes, on
-  /// every rank. `shard`: this rank's part of the gradient of a group. Collective.
+  /// Sums of squares of every 1024-element chunk of every parameter, in an order that is the same
+  /// in every layout, on every rank. `shard` returns this rank's part of a group's gradient.
+  /// Collective.
   std::vector<double> chunk_sums(const OfGroup& shard);
-  /// Where every rank has a gradient of its own: what each gives to the mean square of the ranks'
-  /// norms. `own`: this rank's whole gradient of a group. Collective.
+  /// For ranks that keep separate gradients: each rank's contribution to the mean square of the
+  /// ranks' norms. `own` returns this rank's whole gradient of a group. Collective.
   std::vector<double> rank_sums(const OfGroup& own);
-  /// The parameter where a sum of chunk_sums() that is not finite most likely began. What is not
-  /// finite spreads to the blocks before, so it is a parameter of the last block that has one. A
-  /// tied parameter collects the gradients of several blocks, so it is named only where no other
-  /// parameter can be. Local, and the same on every rank.
+  /// Returns the parameter where a non-finite sum of chunk_sums() most likely originated.
+  /// Non-finite values spread to earlier blocks, so it is a parameter of the last block that has
+  /// one. A tied parameter collects gradients of several blocks, so it is returned only if no other
+  /// parameter can be the cause. Local, and the same on every rank.
   [[nodiscard]] std::optional<Suspect> suspect(std::span<const double> sums) const;
 
  private:

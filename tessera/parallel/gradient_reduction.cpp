@@ -26,8 +26,8 @@ const BlockUse& use_of(const FlatGroup& group, int block, std::size_t* index) {
   throw Error(Error::Kind::Bug, "a block has no use in a group of its own", "");
 }
 
-/// Buffers serve several groups: what another one left between and behind the segments must not
-/// count.
+/// Buffers serve several groups, so values that another group left between and after the segments
+/// must not count.
 void zero_gaps(const at::Tensor& flat, const FlatLayout& layout) {
   std::int64_t end = 0;
   const auto zero = [&](std::int64_t to) {
@@ -60,7 +60,7 @@ GradientReduction::~GradientReduction() = default;
 
 void GradientReduction::allocate() {
   std::map<PoolKey, int> uses_of_pool;
-  std::map<std::pair<std::int64_t, int>, int> of_block;  // uses of a size so far
+  std::map<std::pair<std::int64_t, int>, int> of_block;  // number of uses of each size so far
   const c10::Device device = device_of(world_);
   const auto accumulated = at::TensorOptions().dtype(to_torch(options_.accumulate)).device(device);
   for (const FlatGroup& group : model_.groups()) {
@@ -105,12 +105,12 @@ std::unique_ptr<GradientReduction::Buffer> GradientReduction::make_buffer(std::i
   return buffer;
 }
 
-/// A buffer that nobody uses any more: its owner has its sum, and peers have read it.
+/// Returns a buffer that is no longer in use: its owner has its sum, and peers have read it.
 GradientReduction::Buffer& GradientReduction::acquire(Pool& pool) {
   TESSERA_ASSERT(!pool.buffers.empty());
   Buffer& buffer = *pool.buffers[pool.next];
   pool.next = (pool.next + 1) % pool.buffers.size();
-  // A rank alone posts nothing, but what it made may still have to be added.
+  // A single rank posts nothing, but its gradient may still have to be added.
   if (buffer.user != nullptr) settle(*buffer.user);
   if (buffer.work) {
     buffer.work->wait();
@@ -121,7 +121,7 @@ GradientReduction::Buffer& GradientReduction::acquire(Pool& pool) {
   return buffer;
 }
 
-/// Until the last reduction of the use is in its accumulator.
+/// Waits until the last reduction of the use is in its accumulator.
 void GradientReduction::settle(UseSlot& use) {
   Buffer* buffer = use.buffer != nullptr ? use.buffer : use.local.get();
   if (buffer == nullptr || (buffer == use.buffer && buffer->user != &use)) return;
@@ -144,9 +144,9 @@ void GradientReduction::after(const Action& action, const BlockRun& run) {
       sink->release();
   }
   world_.show_life();
-  // A forward pass goes on with what the micro-batch before it left under way: peers wait for their
-  // buffers. In the first one only gathers of weights are, and no copy of them is better made
-  // early: wait() makes it just before the block reads it.
+  // During a forward pass the reductions of the previous micro-batch make progress, because peers
+  // wait for their buffers. In the first micro-batch only gathers of weights are pending; copying
+  // them early gains nothing, because wait() copies them just before the block reads them.
   if (run.micro > 0 || is_backward(action.kind)) world_.transport().progress();
 }
 
@@ -162,7 +162,7 @@ std::vector<GradSink*> GradientReduction::sinks_of(const BlockRun& run) const {
   return out;
 }
 
-/// Where this micro-batch's gradient goes.
+/// The tensor that receives this micro-batch's gradient.
 at::Tensor GradientReduction::target(UseSlot& use, int micro) {
   if (use.pool->staging.defined()) return use.pool->staging;
   if (direct(micro)) return use.accumulator;
@@ -170,17 +170,18 @@ at::Tensor GradientReduction::target(UseSlot& use, int micro) {
   return use.buffer->flat;
 }
 
-/// Room for the sum of a use that has none.
+/// Allocates the accumulator of a use that has none.
 void GradientReduction::take(const FlatGroup& group, UseSlot& use) {
   const memory::ScopedTag tag(memory::Tag::Gradients);
   use.accumulator =
       at::empty({group.layout.shard_numel()},
                 at::TensorOptions().dtype(to_torch(options_.accumulate)).device(device_of(world_)));
-  // A sum that gradients are written into has gaps that nobody writes.
+  // If gradients are written directly into the sum, nothing writes its gaps.
   if (direct(0)) zero_gaps(use.accumulator, group.layout);
 }
 
-/// Where rows of the use's gradient go once they are too many, or a block writes more.
+/// Where the rows of the use's gradient are written once they are too many, or once a block writes
+/// more than rows.
 DenseGradient GradientReduction::dense_of(const FlatGroup& group,
                                           UseSlot& slot,
                                           const BlockRun& run) {
@@ -194,7 +195,7 @@ DenseGradient GradientReduction::dense_of(const FlatGroup& group,
           }};
 }
 
-/// The sum of the use in its accumulator.
+/// Converts the sum of the use to a whole tensor in its accumulator.
 void GradientReduction::make_dense(const FlatGroup& group, UseSlot& slot) {
   if (!slot.rows.sum) return;
   if (!slot.accumulator.defined()) take(group, slot);
@@ -218,12 +219,12 @@ void GradientReduction::open(const BlockRun& run) {
   }
 }
 
-/// Where all of the micro-batch's gradient goes.
+/// The tensor for the micro-batch's whole gradient.
 at::Tensor GradientReduction::open_dense(const FlatGroup& group,
                                          UseSlot& slot,
                                          const BlockRun& run) {
   if (!slot.accumulator.defined()) take(group, slot);
-  // The accumulator takes one micro-batch after the other.
+  // The accumulator receives one micro-batch after the other.
   settle(slot);
   if (slot.local && slot.local->work) {
     slot.local->work->wait_reusable();
@@ -280,7 +281,7 @@ void GradientReduction::reduce(int g, const BlockUse& use, UseSlot& slot, const 
                "reduce gradients of {} micro-batch {}", group.layout.name(), run.micro)));
 }
 
-/// Every owner gets its part of every rank's gradient, reduced in rank order into `out`.
+/// Sends every owner its part of every rank's gradient, and reduces it in rank order into `out`.
 void GradientReduction::exchange(Buffer& buffer,
                                  const at::Tensor& out,
                                  comm::Write write,
@@ -297,7 +298,7 @@ void GradientReduction::exchange(Buffer& buffer,
       group_, span_of(buffer.flat), span_of(buffer.received), std::move(site));
 }
 
-/// Narrow gradients widened and added to the fp32 sum, in rank order.
+/// Widens the narrow gradients and adds them to the fp32 sum, in rank order.
 void GradientReduction::reduce_received(Buffer& buffer) const {
   if (!buffer.target.defined()) return;
   const at::Tensor out = std::exchange(buffer.target, at::Tensor());
@@ -314,7 +315,7 @@ void GradientReduction::begin(std::span<const Action> actions) {
     return makes_gradients(action.kind);
   });
   if (!makes) return;
-  // Until a block runs its backward, activations may have the room of its sum.
+  // Until a block runs its backward, activations may use the memory of its sum.
   for (Slot& slot : slots_) {
     for (UseSlot& use : slot.uses) {
       if (!use.local) use.accumulator.reset();
@@ -349,8 +350,8 @@ void GradientReduction::finish() {
   if (model_.context_parallel() != nullptr) add_over_context(world_, model_, sum);
 }
 
-/// Onto the first use's sum, in the order of the blocks. Rows are added to the second's, which
-/// takes the first one's place.
+/// Adds the later uses to the first use's sum, in the order of the blocks. Rows are added to the
+/// second use's sum, which then replaces the first one's.
 void GradientReduction::add_uses(const FlatGroup& group, Slot& slot) {
   UseSlot& first = slot.uses.front();
   for (std::size_t h = 1; h < slot.uses.size(); ++h) {
@@ -376,7 +377,7 @@ at::Tensor GradientReduction::shard(int group) const {
 at::Tensor GradientReduction::gather(int g) {
   UseSlot& use = slots_[static_cast<std::size_t>(g)].uses.front();
   if (group_.size() == 1) return shard(g);
-  // Sums do not fit into what is narrow; the sinks' room is free now.
+  // Sums do not fit into the narrow dtype; the staging memory of the sinks is free now.
   const bool apart = narrow() && !use.local;
   Buffer& buffer = use.local ? *use.local : acquire(*use.pool);
   if (buffer.work) {
@@ -394,7 +395,7 @@ at::Tensor GradientReduction::gather(int g) {
 }
 
 void GradientReduction::clamp(double limit) {
-  // A rank's own sum is its share of the whole.
+  // A rank's own sum is its share of the whole gradient.
   if (keeps_own_) limit /= group_.size();
   for (Slot& slot : slots_) {
     const at::Tensor& sum = sum_of(slot.uses.front());

@@ -29,59 +29,60 @@
 
 namespace tessera::parallel {
 
-/// Memory, with b bytes of `accumulate`: b / n a parameter and use for the accumulators (Once in
-/// stages 0 and 1: b), Tag::Gradients; and, Tag::GradientsInFlight, buffers for the gradients of
-/// one or two blocks of each size, or fewer; with a narrow `comm_dtype` each of them 4 bytes and 4
-/// or 8 for what is sent and received. Where a use's gradients are rows its accumulator is made
-/// when they are more than a quarter of it; `local` sums and buffers of a size are made all the
-/// same.
+/// Memory, with b bytes of `accumulate`: accumulators take b / n per parameter element and use
+/// (Once in stages 0 and 1: b), counted as Tag::Gradients. Buffers for the gradients of one or two
+/// blocks of each size, or fewer, are counted as Tag::GradientsInFlight; with a narrow `comm_dtype`
+/// each element takes 4 bytes, and 4 or 8 for what is sent and received. If a use's gradients are
+/// rows, its accumulator is allocated once the rows are more than a quarter of it; `local` sums and
+/// buffers of a size are always allocated.
 ///
-/// A reduction starts after its block's backward, and is waited for when its buffer or its
-/// accumulator is used again: with two buffers, after the backward of the block before.
-/// Threads: the rank's own.
+/// A reduction starts after its block's backward and is waited for when its buffer or its
+/// accumulator is used again: with two buffers, after the backward of the previous block. Used only
+/// on the rank's own thread.
 class GradientReduction final : public Policy {
  public:
   GradientReduction(comm::World& world, ModelInstance& model, ReductionOptions options);
   ~GradientReduction() override;
 
   void begin(std::span<const Action> actions) override;
-  /// Backward of a block: opens its gradient sinks before, and starts their reduction after. After
-  /// any block, transfers that were started make progress.
+  /// In the backward of a block, before() opens the gradient sinks and after() starts their
+  /// reduction. After any block, pending transfers make progress.
   void before(const Action& action, const BlockRun& run) override;
   void after(const Action& action, const BlockRun& run) override;
 
-  /// Whether gradients of the next steps stay with the rank that made them: own() then is its sum,
-  /// and nothing is sent. Needs Reduction::Once in stage 0 or 1, or one rank.
+  /// Sets whether gradients of the following steps stay on the rank that computed them; then own()
+  /// is this rank's sum, and nothing is sent. Needs Reduction::Once in stage 0 or 1, or a single
+  /// rank.
   void keep_own(bool on);
-  /// The rank's own sum of the group's whole gradient, [layout.numel()] fp32; the mean over the
-  /// ranks times their number is the step's gradient.
+  /// This rank's own sum of the group's whole gradient, [layout.numel()] fp32. The step's gradient
+  /// is the mean over the ranks times the number of ranks.
   [[nodiscard]] at::Tensor own(int group) const;
 
-  /// Waits for all reductions and adds the uses of tied parameters in block order; where ranks
-  /// share the tokens, adds their gradients. After it shard() is the step's gradient.
+  /// Waits for all reductions, adds the uses of tied parameters in block order, and adds the
+  /// gradients of ranks that share the tokens. Afterwards shard() is the step's gradient.
   void finish();
   /// This rank's part of the group's gradient, [layout.shard_numel()] fp32; undefined for frozen
-  /// groups. With BF16 accumulators a copy.
+  /// groups. With BF16 accumulators it is a copy.
   [[nodiscard]] at::Tensor shard(int group) const;
   /// The whole gradient of the group on every rank (stage 0), fp32; valid until the next call.
   at::Tensor gather(int group);
-  /// Clips every element of the sum to [-limit, limit]; after finish().
+  /// Clips every element of the sum to [-limit, limit]; call after finish().
   void clamp(double limit);
 
-  /// GradientNorm::chunk_sums(), or rank_sums() where gradients are kept, of several ranks: then
-  /// the norm of the whole is not known.
+  /// GradientNorm::chunk_sums(), or rank_sums() if several ranks keep their own gradients; then the
+  /// norm of the whole gradient is not known.
   std::vector<double> chunk_sums();
   using Suspect = GradientNorm::Suspect;
-  /// GradientNorm::suspect(); absent where gradients are kept.
+  /// GradientNorm::suspect(); empty if ranks keep their own gradients.
   [[nodiscard]] std::optional<Suspect> suspect(std::span<const double> sums) const;
 
-  /// Where the first gradient that is not finite came from. Between start_diagnosis() and
-  /// diagnosis() the same step runs again; nothing is reduced meanwhile.
+  /// Finds the origin of the first non-finite gradient. Between start_diagnosis() and diagnosis()
+  /// the same step runs again; nothing is reduced meanwhile.
   using Culprit = NonfiniteSearch::Culprit;
   void start_diagnosis() { diagnosing_ = true; }
   std::optional<Culprit> diagnosis();
-  /// Without a second run: every gradient is looked at before it is reduced, which costs a pass
-  /// over it.
+  /// Finds it without a second run: every gradient is checked before it is reduced, which costs one
+  /// pass over it.
   void watch(bool on) { watching_ = on; }
   using Finding = NonfiniteSearch::Finding;
   [[nodiscard]] Finding finding() const { return search_.finding(); }
@@ -91,31 +92,33 @@ class GradientReduction final : public Policy {
 
  private:
   struct UseSlot;
-  /// Room for the gradient of one micro-batch of one use, readable by peers.
+  /// Memory for the gradient of one micro-batch of one use, readable by peers.
   struct Buffer {
     comm::RegionPtr region;
-    at::Tensor flat;      ///< in the dtype that is sent
-    at::Tensor reduced;   ///< Once in stages 2 and 3: what is added to the accumulator
+    at::Tensor flat;      ///< in the communication dtype
+    at::Tensor reduced;   ///< Once in stages 2 and 3: the sum to add to the accumulator
     at::Tensor received;  ///< narrow: the owner's part of every rank's gradient
-    at::Tensor target;    ///< narrow: where `received` waits to be reduced into
-    bool stores = false;  ///< not added to what `target` holds
+    at::Tensor target;    ///< narrow: the tensor into which `received` is reduced
+    bool stores = false;  ///< overwrites `target` instead of adding to it
     comm::WorkPtr work;   ///< the last operation on it
     UseSlot* user = nullptr;
   };
   struct Pool {
     std::vector<std::unique_ptr<Buffer>> buffers;
     std::size_t next = 0;
-    at::Tensor staging;  ///< fp32, where sinks write if what is sent is not
+    at::Tensor staging;  ///< fp32; written by sinks if the communication dtype is another
   };
-  /// Elements of a buffer, and which of the block's uses of that size uses it: a block writes all
-  /// of its own at once, and a tied table may be as large as the rest.
+  /// Key of a buffer pool: the number of elements, and an index among the block's uses of that
+  /// size. A block writes all its uses at once, and a tied table may be as large as the rest.
   using PoolKey = std::pair<std::int64_t, int>;
   struct UseSlot {
-    at::Tensor accumulator;  ///< from its first backward of a step to the next step, or `local`'s
+    /// Allocated from the first backward of a step to the next step, or a view of `local`.
+    at::Tensor accumulator;
     Pool* pool = nullptr;
-    Buffer* buffer = nullptr;       ///< of the last micro-batch, or that `local` is sent from
-    std::unique_ptr<Buffer> local;  ///< Once in stages 0 and 1: the sum of this rank
-    bool add_reduced = false;       ///< buffer->reduced waits to be added
+    /// Holds the last micro-batch's gradient, or is what `local` is sent from.
+    Buffer* buffer = nullptr;
+    std::unique_ptr<Buffer> local;  ///< Once in stages 0 and 1: this rank's sum
+    bool add_reduced = false;       ///< buffer->reduced is still to be added
     RowGradient rows;
   };
   struct Slot {

@@ -10,7 +10,7 @@
 namespace tessera::parallel {
 namespace {
 
-/// A table that is alone in its buffer.
+/// True if the group is a table alone in its buffer.
 bool is_table(const FlatGroup& group) {
   const auto segments = group.layout.segments();
   return segments.size() == 1 && segments.front().info->role == Role::TokenTable;
@@ -24,7 +24,7 @@ TablePlace place_of(const FlatGroup& group) {
           group.layout.shards()};
 }
 
-/// Writes this rank's rows to where its dense gradients are.
+/// Writes this rank's rows to the tensor of its dense gradient.
 void make_own_dense(RowGradient& gradient, const DenseGradient& dense) {
   gradient.own->add_to(dense.micro().zero_(), 0);
   gradient.own.reset();
@@ -32,7 +32,7 @@ void make_own_dense(RowGradient& gradient, const DenseGradient& dense) {
 
 }  // namespace
 
-/// First element of the rank's shard, from the beginning of the table.
+/// Offset of the rank's shard from the beginning of the table, in elements.
 std::int64_t RowGradients::offset(const TablePlace& table) const {
   return group_.index * table.shard - table.begin;
 }
@@ -68,7 +68,7 @@ bool RowGradients::reduce(const FlatGroup& group,
                           const BlockRun& run) {
   if (table.grad().rows() == nullptr) gradient.own.reset();
   if (options_.locally() && run.micro + 1 < run.num_micros) {
-    // Other ranks learn of it as of any whole gradient.
+    // The reduction then tells the other ranks that the gradient is dense.
     if (gradient.own && !place_of(group).pays(gradient.own->values().numel()))
       make_own_dense(gradient, dense);
     return gradient.own.has_value();
@@ -80,15 +80,16 @@ bool RowGradients::reduce(const FlatGroup& group,
     gradient.own.reset();
     return true;
   }
-  // A dense gradient, as the head's of a tied table is, is not asked for rows again; neither are
-  // too many, unless the configuration asks for rows.
+  // A dense gradient, such as that of a tied table's head, is not requested as rows again; nor is
+  // one with too many rows, unless the configuration requests rows.
   gradient.enabled = outcome == Outcome::TooMany && options_.sparse_rows;
   if (gradient.own) make_own_dense(gradient, dense);
   return false;
 }
 
-/// Of all ranks: into the sum, where it is not the step's first, or as it. The sum of many
-/// micro-batches may become too many rows; then it lies in the shard, on this rank alone.
+/// Exchanges the rows of all ranks and adds them to the step's sum, or stores them if they are the
+/// first. The sum over many micro-batches may get too many rows; then this rank alone writes it to
+/// the shard.
 RowExchange::Outcome RowGradients::exchange(const FlatGroup& group,
                                             RowGradient& gradient,
                                             const DenseGradient& dense,
@@ -108,7 +109,7 @@ RowExchange::Outcome RowGradients::exchange(const FlatGroup& group,
       add_rows(*gradient.own);
     }
   } else {
-    // All micro-batches in one reduction, or each one's own and then its sum.
+    // Either one reduction for all micro-batches, or one for each and a sum afterwards.
     const bool apart = options_.mode == Reduction::Once && !first;
     RowSum fresh(table.width);
     RowSum* const rows = first || apart ? &fresh : gradient.sum ? &*gradient.sum : nullptr;

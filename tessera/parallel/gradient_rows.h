@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that touch few rows of a table, as those of an embedding do: kept as rows for as long
-// as no block of the table writes more, and added to whole tensors last.
+// Gradients that touch few rows of a table, such as those of an embedding. They are kept as rows
+// until a block writes more of the table, and are added to whole tensors last.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,13 @@ namespace tessera::parallel {
 
 /// The gradient of one use of a parameter, as far as it consists of rows.
 struct RowGradient {
-  bool enabled = false;       ///< the use may touch few rows of a table
-  bool only_rows = false;     ///< all that was reduced in this step, on every rank
-  std::optional<RowSum> own;  ///< then of this rank, of the micro-batches that it sums itself
-  std::optional<RowSum> sum;  ///< and of all ranks, while that is less than the whole shard
-  /// Before a step.
+  bool enabled = false;    ///< the use may touch few rows of a table
+  bool only_rows = false;  ///< all gradients reduced in this step, on every rank, were rows
+  /// If so: the rows of this rank, for the micro-batches that it sums itself.
+  std::optional<RowSum> own;
+  /// The rows of all ranks, as long as they are smaller than the whole shard.
+  std::optional<RowSum> sum;
+  /// Resets the state; call before a step.
   void clear() {
     only_rows = false;
     own.reset();
@@ -33,15 +35,16 @@ struct RowGradient {
   }
 };
 
-/// Where the same gradient lies as a whole tensor; both are called when they are needed.
+/// The same gradient as a whole tensor; both functions are called on demand.
 struct DenseGradient {
-  /// Room for this micro-batch's gradient of the table, [rows, width], that is reduced as any.
+  /// Returns memory for this micro-batch's gradient of the table, [rows, width], which is then
+  /// reduced like any other.
   std::function<at::Tensor()> micro;
-  /// This rank's shard of the sum, allocated.
+  /// Returns this rank's shard of the sum, allocated.
   std::function<const at::Tensor&()> sum;
 };
 
-/// Threads: the rank's own. reduce() is collective.
+/// Used only on the rank's own thread. reduce() is collective.
 class RowGradients {
  public:
   /// World and group must outlive this.
@@ -51,31 +54,32 @@ class RowGradients {
         on_host_(device_of(world).is_cpu()),
         exchange_(world, group) {}
 
-  /// Whether the gradient of a use (index of a use of the group) may be kept as rows. Of several
-  /// uses of a table the first may be an embedding, whose rows are added to what another use wrote.
-  /// The only use ends in a whole tensor anyway: its rows are worth it where they are sent.
+  /// True if the gradient of a use (an index among the group's uses) may be kept as rows. If a
+  /// table has several uses, only the first may be an embedding whose rows are added to what
+  /// another use wrote. The gradient of an only use becomes a whole tensor in the end, so rows pay
+  /// off only if they are sent.
   [[nodiscard]] bool supports(const FlatGroup& group, std::size_t use) const;
-  /// Whether micro-batch `micro` may give rows: not behind one of this step that gave more on some
-  /// rank. All ranks agree, because they reduce together.
+  /// True if micro-batch `micro` may produce rows: not after a micro-batch of this step that
+  /// produced more on some rank. All ranks agree, because they reduce together.
   [[nodiscard]] bool takes_rows(const RowGradient& gradient, int micro) const;
-  /// Opens the sink of the table for rows, if this rank's gradient of the micro-batch begins as
-  /// such: another rank may have written more. Returns whether it did.
+  /// Opens the table's sink for rows, if this rank's gradient of the micro-batch may start as rows
+  /// (another rank may have written more). Returns whether it did.
   bool open(const FlatGroup& group,
             const Param& table,
             RowGradient& gradient,
             const DenseGradient& dense,
             int micro) const;
-  /// After the backward pass of a micro-batch that takes_rows(). Returns whether this rank's rows
-  /// are reduced, or kept for the step's last micro-batch; else its gradient is where dense ones
-  /// are, and is still to be reduced if they are.
+  /// Call after the backward pass of a micro-batch for which takes_rows() is true. Returns whether
+  /// this rank's rows are reduced, or kept for the step's last micro-batch; if not, the gradient
+  /// has been written as a whole tensor and is still to be reduced as one.
   bool reduce(const FlatGroup& group,
               const Param& table,
               RowGradient& gradient,
               const DenseGradient& dense,
               const BlockRun& run);
-  /// Writes gradient.sum, which must exist, to the shard of the sum, and forgets it.
+  /// Writes gradient.sum, which must exist, to the shard of the sum, and clears it.
   void make_dense(const FlatGroup& group, RowGradient& gradient, const at::Tensor& sum) const;
-  /// Adds gradient.sum to a shard that holds another use's sum, and forgets it.
+  /// Adds gradient.sum to a shard that holds another use's sum, and clears it.
   void add_to(const FlatGroup& group, RowGradient& gradient, const at::Tensor& sum) const;
 
  private:
@@ -87,7 +91,7 @@ class RowGradients {
 
   const comm::Group& group_;
   const ReductionOptions& options_;
-  bool on_host_;  ///< rows are found by the host; on a device gradients are dense
+  bool on_host_;  ///< the host finds the rows; gradients on a device are dense
   RowExchange exchange_;
 };
 

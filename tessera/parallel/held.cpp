@@ -9,7 +9,7 @@
 namespace tessera::parallel {
 namespace {
 
-/// Rows shorter than this are read with what lies between them.
+/// Rows shorter than this are read together with the gaps between them.
 constexpr std::int64_t kLongRow = 1 << 12;
 constexpr std::int64_t kMostAtOnce = 1 << 20;
 

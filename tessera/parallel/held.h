@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank holds of a parameter, read from what knows it whole.
+// Reads the part of a parameter that this rank holds from a source that has the whole parameter.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace tessera::parallel {
 using FillRange =
     std::function<void(const ParamInfo&, std::int64_t begin, std::int64_t end, float* out)>;
 
-/// Writes elements [begin, end) of this rank's box of the parameter. Memory: some megabytes where
-/// the box lies in short rows.
+/// Writes elements [begin, end) of this rank's box of the parameter. Memory: some megabytes if the
+/// box consists of short rows.
 void fill_held(const FillRange& source,
                const ParamInfo& info,
                std::int64_t begin,

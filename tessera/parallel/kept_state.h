@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state of an optimizer as it is kept between updates: fp32, 16 bits, or eight bits by blocks.
+// A state of an optimizer as stored between updates: fp32, 16 bits, or eight bits by blocks.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,17 @@
 
 namespace tessera::parallel {
 
-/// Numbers of a state in eight bits that share a scale, as in bitsandbytes. A shard begins at a
+/// Numbers of an eight-bit state that share a scale, as in bitsandbytes. A shard begins at a
 /// multiple of 1024 elements, so that blocks are the same on any number of ranks.
 inline constexpr std::int64_t kStateBlock = 256;
 
-/// Bytes of a state of `numel` elements. `type`: of what is kept in no eight bits.
+/// Returns the bytes of a state of `numel` elements. `type`: type of states that are not stored in
+/// eight bits.
 std::int64_t kept_bytes(optim::KeptIn kept_in, DType type, std::int64_t numel);
 
-/// Threads: the rank's own.
+/// Used only on the rank's own thread.
 struct KeptState {
-  at::Tensor values;  ///< [numel] fp32, bf16 or fp16; uint8 where it is in eight bits, then with:
+  at::Tensor values;  ///< [numel] fp32, bf16 or fp16; uint8 if stored in eight bits, then with:
   at::Tensor scales;  ///< fp32 [ceil(numel / kStateBlock)]
   const DynamicMap* map = nullptr;
 
@@ -30,12 +31,12 @@ struct KeptState {
                          DType type,
                          std::int64_t numel,
                          c10::Device device = c10::DeviceType::CPU);
-  /// Whether fp32 is what is kept.
+  /// Returns whether the state is stored in fp32.
   [[nodiscard]] bool wide() const { return values.scalar_type() == at::kFloat; }
-  /// As fp32: `values` itself where it is kept so, else a copy.
+  /// Returns the state in fp32: `values` itself if it is fp32, else a copy.
   [[nodiscard]] at::Tensor widened() const;
-  /// Takes fp32 values. `again`: those that widened() gave, of this or another rank, come back as
-  /// the same.
+  /// Stores fp32 values. `again`: values that widened() returned, on this or another rank, are
+  /// stored exactly as before.
   void take(const at::Tensor& wide, bool again = false) const;
 };
 

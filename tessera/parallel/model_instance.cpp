@@ -100,7 +100,7 @@ void ModelInstance::group(comm::World& world) {
   }
 }
 
-/// Makes the group where this stage uses it: its index, or -1.
+/// Adds the group if this stage uses it; returns its index, or -1.
 int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world) {
   std::vector<int> stages;
   std::vector<BlockUse> here;

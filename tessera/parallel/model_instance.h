@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model on this rank: its blocks, and their working weights side by side in flat buffers.
+// A model on this rank: its blocks, and their working weights in flat buffers.
 #pragma once
 
 #include <cstdint>
@@ -27,42 +27,42 @@
 
 namespace tessera::parallel {
 
-/// A block that uses a flat buffer, and its handles on the buffer's parameters in the order of the
+/// A block that uses a flat buffer, and its handles to the buffer's parameters in the order of the
 /// segments.
 struct BlockUse {
   int block = 0;
   std::vector<Param*> params;
 };
 
-/// Parameters that lie in one buffer: those of one block, or one tied parameter (then with several
-/// uses), or a table by itself.
+/// Parameters that share one buffer: those of one block, or one tied parameter (then with several
+/// uses), or a table alone.
 struct FlatGroup {
   FlatLayout layout;
   bool trainable = true;
-  std::vector<BlockUse> uses;  ///< of this stage, ascending by block
+  std::vector<BlockUse> uses;  ///< uses on this stage, ascending by block
   WorkingWeights weights;
-  std::vector<int> use_stages = {0};  ///< of all uses in the model, ascending by block
-  bool counted = true;  ///< the first use stands on this stage, which counts and saves it
+  std::vector<int> use_stages = {0};  ///< stages of all uses in the model, ascending by block
+  bool counted = true;  ///< the first use is on this stage, which counts and saves the group
 
-  /// Blocks of several stages use it.
+  /// True if blocks of several stages use the group.
   [[nodiscard]] bool across_stages() const { return uses.size() < use_stages.size(); }
 };
 
-/// A parameter of the whole model, wherever it stands.
+/// A parameter of the whole model, on any stage.
 struct ParamPlace {
   std::shared_ptr<const ParamInfo> info;
-  int stage = 0;        ///< of its first use
-  int block = 0;        ///< the last that uses it
-  bool shared = false;  ///< by several blocks
+  int stage = 0;        ///< stage of its first use
+  int block = 0;        ///< the last block that uses it
+  bool shared = false;  ///< several blocks use it
 };
 
-/// Builds the blocks of this rank's stage and no others, lays their parameters out and attaches the
-/// working tensors (zeros). Of the other stages' blocks it keeps what nn::declared_by() says;
-/// indices of blocks are those of the whole model. Threads: the rank's own.
+/// Builds the blocks of this rank's stage, lays out their parameters and attaches the working
+/// tensors (zeros). For the blocks of other stages it keeps only the result of nn::declared_by();
+/// block indices are those of the whole model. Used only on the rank's own thread.
 class ModelInstance {
  public:
-  /// The world must outlive this. Errors: Error{Bug} for uses of a tied parameter that disagree,
-  /// Error{Shape}, on the last part's stage, for a model without an objective, Error{Memory} from
+  /// The world must outlive this. Throws Error{Bug} if uses of a tied parameter disagree,
+  /// Error{Shape}, on the last part's stage, if the model has no objective, and Error{Memory} from
   /// the transport.
   ModelInstance(const nn::Model& model,
                 WeightOptions options,
@@ -72,12 +72,12 @@ class ModelInstance {
   [[nodiscard]] int num_blocks() const { return static_cast<int>(blocks_.size()); }
   [[nodiscard]] const StageLayout& layout() const { return layout_; }
   [[nodiscard]] c10::Device device() const { return device_; }  ///< of weights and activations
-  [[nodiscard]] int stage() const { return stage_; }            ///< of this rank
+  [[nodiscard]] int stage() const { return stage_; }            ///< stage of this rank
   /// Blocks [first, second) of a chunk of this stage.
   [[nodiscard]] std::pair<int, int> blocks_of(int chunk) const {
     return layout_.blocks(stage_, chunk, num_blocks());
   }
-  /// block() and params() of this stage's blocks only.
+  /// block() and params() accept only blocks of this stage.
   [[nodiscard]] nn::Block& block(int index) {
     return *blocks_[static_cast<std::size_t>(index)].block;
   }
@@ -87,31 +87,32 @@ class ModelInstance {
   [[nodiscard]] std::span<const std::shared_ptr<Param>> params(int index) const {
     return blocks_[static_cast<std::size_t>(index)].params;
   }
-  /// A model that is only read from now on, on one rank: matrices in eight bits with a scale a row,
-  /// and the flat buffers given back. Blocks compute in bf16 around them.
+  /// Converts a model that will only be read, on one rank: matrices become 8-bit integers with a
+  /// scale per row, and the flat buffers are freed. Blocks then compute in bf16.
   void to_int8();
-  /// Of the model's last block; nullptr where that stands on another stage.
+  /// The objective; nullptr if the model's last block is on another stage.
   [[nodiscard]] nn::Objective* objective() { return objective_; }
   [[nodiscard]] std::vector<FlatGroup>& groups() { return groups_; }
-  /// Groups that the block uses, as indices of groups().
+  /// The groups that the block uses, as indices of groups().
   [[nodiscard]] std::span<const int> groups_of(int block) const {
     return blocks_[static_cast<std::size_t>(block)].groups;
   }
-  /// This stage's parameters in the order of the model, whatever the residency: an order for sums
-  /// that no layout changes. Pairs (group, segment).
+  /// This stage's parameters in the order of the model, independent of the residency, as pairs
+  /// (group, segment). Sums in this order are the same in every layout.
   [[nodiscard]] const std::vector<std::pair<int, int>>& canonical_order() const { return order_; }
   /// All parameters of the model in that order, tied ones once.
   [[nodiscard]] const std::vector<ParamPlace>& places() const { return places_; }
   [[nodiscard]] DType working() const { return options_.working; }
-  /// How ranks hold layers between them; nullptr: every rank has whole ones.
+  /// How ranks share layers; nullptr: every rank has whole layers.
   [[nodiscard]] const nn::TensorParallel* tensor_parallel() const {
     return tensor_ ? &*tensor_ : nullptr;
   }
-  /// How ranks share the tokens of every sample; nullptr: every rank has all.
+  /// How ranks share the tokens of every sample; nullptr: every rank has all tokens.
   [[nodiscard]] const nn::ContextParallel* context_parallel() const {
     return context_ ? &*context_ : nullptr;
   }
-  /// Parameters of all tensor-parallel ranks, tied ones counted once, padding not counted.
+  /// Number of parameter elements over all tensor-parallel ranks; tied parameters count once,
+  /// padding does not count.
   [[nodiscard]] std::int64_t num_parameters() const;
 
  private:

@@ -12,8 +12,8 @@
 
 namespace tessera::parallel {
 
-/// Looks through the gradient of one block and micro-batch of this rank. The lowest micro-batch
-/// counts, and of it the block that runs its backward first.
+/// Checks the gradients of one block and micro-batch on this rank. The lowest micro-batch is kept,
+/// and within it the block whose backward runs first.
 void NonfiniteSearch::inspect(const BlockRun& run) {
   const auto params = model_.params(run.block);
   for (std::size_t i = 0; i < params.size(); ++i) {
@@ -47,8 +47,9 @@ NonfiniteSearch::Finding NonfiniteSearch::finding() const {
           static_cast<double>(mine.place)};
 }
 
-/// Stages see other blocks, tensor-parallel ranks other parts of the same gradient: the lowest
-/// micro-batch speaks, of the lowest data-parallel rank that has one, on the last stage.
+/// Stages see different blocks, and tensor-parallel ranks different parts of the same gradient. The
+/// result is the lowest micro-batch, of the lowest data-parallel rank that has one, on the last
+/// stage.
 std::optional<NonfiniteSearch::Culprit> NonfiniteSearch::culprit(
     std::span<const double> all) const {
   std::optional<Culprit> out;

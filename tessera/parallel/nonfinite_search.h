@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the first gradient of a step that is not finite was made: rank, micro-batch, block and
+// Finds where the first non-finite gradient of a step was computed: rank, micro-batch, block and
 // parameter.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace tessera::parallel {
 
-/// Threads: the rank's own.
+/// Used only on the rank's own thread.
 class NonfiniteSearch {
  public:
   struct Culprit {
@@ -22,25 +22,25 @@ class NonfiniteSearch {
     int micro = 0;
     std::string block, tensor;
   };
-  /// What this rank found, as numbers that can be sent along with a reduction.
+  /// This rank's finding, as numbers that can be sent along with a reduction.
   using Finding = std::array<double, 3>;
 
   /// World and model must outlive this.
   NonfiniteSearch(comm::World& world, ModelInstance& model) : world_(world), model_(model) {}
 
-  /// Forgets what was found; before a step.
+  /// Forgets the finding; call before a step.
   void clear() { found_.reset(); }
-  /// Looks through the gradients that the sinks of a block hold after a backward pass. Cost: one
-  /// pass over them.
+  /// Checks the gradients that a block's sinks hold after a backward pass. Cost: one pass over
+  /// them.
   void inspect(const BlockRun& run);
   [[nodiscard]] Finding finding() const;
-  /// From the findings of all ranks of the world, one behind the other.
+  /// Evaluates the findings of all ranks of the world, which are concatenated in `all`.
   [[nodiscard]] std::optional<Culprit> culprit(std::span<const double> all) const;
-  /// Gathers the findings of all ranks first. Collective.
+  /// Gathers the findings of all ranks, then evaluates them. Collective.
   [[nodiscard]] std::optional<Culprit> culprit_of_all() const;
 
  private:
-  /// Micro-batch, block, and the parameter's index in ModelInstance::places().
+  /// The micro-batch, the block, and the parameter's index in ModelInstance::places().
   struct Found {
     int micro, block, place;
   };

@@ -13,7 +13,7 @@
 namespace tessera::parallel {
 namespace {
 
-/// Scales that share one, where they are kept in eight bits.
+/// Scales that share a scale themselves if they are stored in eight bits.
 constexpr std::int64_t kScaleBlock = 256;
 
 std::int64_t blocks_in(std::int64_t count, std::int64_t block) {
@@ -24,7 +24,7 @@ std::int64_t columns_of(const Segment& segment) {
   return segment.info->local_shape().back();
 }
 
-/// Whether each rank's blocks are blocks of the whole parameter.
+/// Checks that each rank's blocks are blocks of the whole parameter.
 void require_same_blocks(const Segment& segment, const PackingOptions& options) {
   const ParamInfo& info = *segment.info;
   if (!info.cut()) return;

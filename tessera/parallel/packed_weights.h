@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frozen weights of one flat buffer in four or eight bits, which are widened while a block uses
+// Frozen weights of one flat buffer in four or eight bits, which are unpacked while a block uses
 // them. Source: Dettmers et al. 2023, "QLoRA: efficient finetuning of quantized LLMs"; eight bits
 // by row as in Dettmers et al. 2022, "LLM.int8()", without its outliers.
 #pragma once
@@ -13,40 +13,41 @@
 
 namespace tessera::parallel {
 
-/// Nf4: 16 values, in blocks of 64 numbers with a scale each. Int8: whole numbers, with a scale for
-/// each row of a parameter (its last dim). None: weights stay as they are.
+/// Nf4: 16 values, in blocks of 64 numbers with one scale each. Int8: integers, with a scale for
+/// each row of a parameter (its last dim). None: weights are not packed.
 enum class Packing : std::uint8_t { None, Nf4, Int8 };
 
 struct PackingOptions {
   Packing packing = Packing::None;
-  /// Nf4: the scales are kept in eight bits themselves, in blocks of 256 around their mean: 4.13
-  /// bits a weight in place of 4.5.
+  /// With Nf4: the scales are stored in eight bits, in blocks of 256 around their mean: 4.13 bits
+  /// per weight instead of 4.5.
   bool double_scales = false;
 };
 
-/// What a buffer takes. Error{Unsupported} for parameters that ranks share in a way that the blocks
-/// of one rank were not those of all.
+/// Returns the bytes of a packed buffer. Throws Error{Unsupported} for parameters that ranks share
+/// in such a way that the blocks of one rank are not blocks of the whole parameter.
 std::int64_t packed_bytes(const FlatLayout& layout, const PackingOptions& options);
 
-/// Memory: packed_bytes(). Threads: the rank's own.
+/// Memory: packed_bytes(). Used only on the rank's own thread.
 class PackedWeights {
  public:
-  /// The layout must outlive this. Errors as packed_bytes().
+  /// The layout must outlive this object. Throws as packed_bytes().
   PackedWeights(const FlatLayout& layout, PackingOptions options);
 
-  /// Takes the values of segment `index`: contiguous fp32, as many as the segment has.
-  /// Error{Numeric} for what is not finite.
+  /// Packs the values of segment `index`: contiguous fp32, as many as the segment has. Throws
+  /// Error{Numeric} for a value that is not finite.
   void pack(std::size_t index, const at::Tensor& values);
-  /// Writes all segments into `whole`, [layout.numel()] in fp32, bf16 or fp16, past autograd; what
-  /// lies between them is not written.
+  /// Writes all segments into `whole`, [layout.numel()] in fp32, bf16 or fp16, bypassing autograd;
+  /// gaps between segments are not written.
   void unpack(const at::Tensor& whole) const;
 
  private:
   struct Part {
     Segment segment;
-    at::Tensor codes;   ///< uint8 [blocks * 32], or int8 [rows, columns]
-    at::Tensor scales;  ///< fp32 of each block or row; undefined where they are kept in eight bits
-    // In eight bits:
+    at::Tensor codes;  ///< uint8 [blocks * 32], or int8 [rows, columns]
+    /// Fp32, one for each block or row; undefined if scales are stored in eight bits.
+    at::Tensor scales;
+    // If scales are stored in eight bits:
     at::Tensor scale_codes, scale_scales;
     float scale_mean = 0.0F;
   };

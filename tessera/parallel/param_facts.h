@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What optimizer rules know of a parameter, derived from its declaration.
+// The facts about a parameter that optimizer rules use, derived from its declaration.
 #pragma once
 
 #include "tessera/optim/rule.h"

@@ -79,8 +79,8 @@ void ParameterNorms::add_sums(ShardStore& store,
     std::copy_n(own.begin() + k * mine, mine, sums.begin() + first + k * at.chunks);
 }
 
-/// A sum is written by one rank and zero elsewhere, so adding the ranks' is exact; chunks are then
-/// added in their order.
+/// One rank writes each sum and the others hold zero, so the sum over the ranks is exact; chunks
+/// are then added in order.
 void ParameterNorms::reduce(std::vector<double> sums) {
   norms_.clear();
   if (sums.empty()) return;

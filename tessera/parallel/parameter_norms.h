@@ -10,28 +10,28 @@
 
 namespace tessera::parallel {
 
-/// Sums over chunks of 1024 elements of each parameter are added in one order, so that the norms
-/// have the same bits on any number of ranks. Threads: the rank's own.
+/// Sums over 1024-element chunks of each parameter are added in a fixed order, so that the norms
+/// have the same bits on any number of ranks. Used only on the rank's own thread.
 class ParameterNorms {
  public:
   explicit ParameterNorms(const UpdateContext& context);
 
-  /// Rule::prepare() on every shard that is not updated element by element; then every shard of a
-  /// trainable parameter has the norms of that parameter. Collective.
+  /// Calls Rule::prepare() on every shard that is not updated element by element; afterwards every
+  /// shard of a trainable parameter has that parameter's norms. Collective.
   void prepare(ShardStore& store,
                GradientReduction& gradients,
                const optim::UpdateScalars& scalars);
-  /// Those of one trainable parameter after prepare(), on every rank.
+  /// The norms of one trainable parameter, on every rank; call after prepare().
   [[nodiscard]] std::vector<double> of(int group, int segment) const;
 
  private:
-  /// Where a parameter's numbers lie among those of all parameters, the same on every rank.
+  /// The position of a parameter's numbers among those of all parameters; the same on every rank.
   struct Place {
     const ParamInfo* info = nullptr;
     std::int64_t chunks = 0;
-    std::int64_t count = 0;  ///< norms; 0 for frozen parameters
-    std::size_t sum = 0;     ///< first of count * chunks sums
-    std::size_t norm = 0;    ///< first of count norms
+    std::int64_t count = 0;  ///< number of norms; 0 for frozen parameters
+    std::size_t sum = 0;     ///< index of the first of count * chunks sums
+    std::size_t norm = 0;    ///< index of the first of count norms
   };
   [[nodiscard]] const Place& place(int group, int segment) const;
   void add_sums(ShardStore& store,
@@ -44,7 +44,7 @@ class ParameterNorms {
 
   UpdateContext context_;
   std::vector<Place> places_;
-  std::vector<std::size_t> first_place_;  ///< of a group
+  std::vector<std::size_t> first_place_;  ///< for each group
   std::size_t num_sums_ = 0, num_norms_ = 0;
   std::vector<double> norms_;
 };

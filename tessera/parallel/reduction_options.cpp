@@ -4,8 +4,8 @@
 namespace tessera::parallel {
 namespace {
 
-/// Uses of one size that are enough for a second buffer: one block's gradient is reduced while the
-/// next one's is made.
+/// The number of uses of one size from which a second buffer pays off: one block's gradient is
+/// reduced while the next one's is computed.
 constexpr int kUsesForTwo = 3;
 
 }  // namespace

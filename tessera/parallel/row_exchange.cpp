@@ -13,15 +13,15 @@
 namespace tessera::parallel {
 namespace {
 
-/// Before the values of a range: where it begins in the owner's shard and how many there are. The
-/// number of ranges stands before them all.
+/// Header before the values of a range: its offset in the owner's shard and its number of elements.
+/// The number of ranges precedes all ranges.
 struct Head {
   std::int64_t begin, count;
 };
 constexpr std::int64_t kHeadWords = sizeof(Head) / sizeof(float);
 constexpr std::int64_t kCountWords = sizeof(std::int64_t) / sizeof(float);
 
-/// Calls fn(owner, values, head) for the part of every row in every shard that it reaches into.
+/// Calls fn(owner, values, head) for the part of every row in each shard that the row overlaps.
 template <class Fn>
 void for_each_range(const RowSum& sum, const TablePlace& table, Fn fn) {
   const at::Tensor values = sum.values();
@@ -69,7 +69,7 @@ RowExchange::Outcome RowExchange::reduce(const RowSum* own,
   return Outcome::Done;
 }
 
-/// Peers read it where it lies.
+/// Peers read the message in this memory.
 at::Tensor RowExchange::room_to_send(std::int64_t count) {
   const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
   if (!region_ || region_->bytes() < bytes) {

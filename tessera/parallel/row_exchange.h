@@ -14,13 +14,14 @@
 
 namespace tessera::parallel {
 
-/// A table in a flat buffer that is cut evenly over the ranks of a group.
+/// A table in a flat buffer that is sharded evenly over the ranks of a group.
 struct TablePlace {
   std::int64_t begin = 0;  ///< its first element in the buffer
   std::int64_t width = 0;  ///< elements of a row
-  std::int64_t shard = 0;  ///< elements of the buffer that a rank owns; they may cut a row
+  /// Elements of the buffer that a rank owns; a shard may end inside a row.
+  std::int64_t shard = 0;
   int ranks = 1;
-  /// Rows are used where at most one in kShare elements of the buffer is kept or sent.
+  /// Rows are used if at most one of every kShare elements of the buffer is kept or sent.
   static constexpr std::int64_t kShare = 4;
   [[nodiscard]] bool pays(std::int64_t numel) const { return numel * kShare <= shard * ranks; }
   /// The same for the part that one rank owns.
@@ -35,12 +36,12 @@ class RowExchange {
   RowExchange(comm::World& world, const comm::Group& group) : world_(world), group_(group) {}
 
   enum class Outcome : std::uint8_t { Done, TooMany, Dense };
-  /// Returns the address of an element of this rank's sum; the rest of its row follows it.
+  /// Returns the address of an element of this rank's sum; the rest of its row follows in memory.
   using Sum = std::function<float*(std::int64_t element)>;
-  /// Adds the rows of every rank that lie in the part of the table that this rank owns to `sum`, in
-  /// rank order, with the bits of Transport::reduce_scatter() of dense buffers. `own`: this rank's
-  /// rows; nullptr where its gradient is dense. Outcome::TooMany and Dense (some rank's gradient
-  /// is) leave `sum` as it was. The outcome is the same on every rank.
+  /// Adds the rows of every rank to `sum`, in rank order and as far as this rank owns them, with
+  /// the same bits as Transport::reduce_scatter() of dense buffers. `own`: this rank's rows;
+  /// nullptr if its gradient is dense. Outcomes TooMany and Dense (some rank's gradient is dense)
+  /// leave `sum` unchanged. The outcome is the same on every rank.
   Outcome reduce(const RowSum* own,
                  const TablePlace& table,
                  const Sum& sum,

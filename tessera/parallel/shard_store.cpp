@@ -42,11 +42,11 @@ ShardStore::ShardStore(comm::World& world,
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     FlatGroup& group = model_.groups()[g];
     Slot& slot = slots_[g];
-    // Every rank packs all of what it widens later.
+    // Every rank packs all of the weights that it unpacks later.
     const bool packed = group.weights.packed() != nullptr;
     slot.range = owned_range(group.layout, packed ? 0 : options_.stage, group_.index);
     TESSERA_ASSERT(packed || group.weights.own().numel() == slot.range.numel);
-    // A frozen parameter has no value but its working one.
+    // A frozen parameter has only its working value.
     if (group.trainable &&
         has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights)) {
       slot.master_storage = at::zeros({slot.range.numel}, at::device(device_).dtype(at::kFloat));
@@ -204,8 +204,8 @@ void ShardStore::publish_group(std::size_t g) {
   }
 }
 
-/// The fp32 memory of the host that stands for `kept` among the pieces: its own memory if it is
-/// that already.
+/// The fp32 memory of the host that represents `kept` in the pieces: the state's own memory if it
+/// is fp32 and on the host.
 float* ShardStore::widen(const KeptState& kept) {
   if (kept.wide() && kept.values.is_cpu()) return kept.values.data_ptr<float>();
   widened_.emplace_back(kept.widened().to(at::kCPU), kept);
@@ -214,7 +214,7 @@ float* ShardStore::widen(const KeptState& kept) {
 
 void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save) {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
-    if (for_save && !model_.groups()[g].counted) continue;  // another stage's
+    if (for_save && !model_.groups()[g].counted) continue;  // another stage saves it
     if (options_.trained_alone && !model_.groups()[g].trainable) continue;
     TESSERA_ASSERT(model_.groups()[g].weights.packed() == nullptr);
     Slot& slot = slots_[g];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The master weights and optimizer states that a rank owns: which range of which flat group, in
-// which type, in which memory, and which pieces of a checkpoint they are.
+// which dtype, in which memory, and as which pieces of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -23,29 +23,29 @@
 
 namespace tessera::parallel {
 
-/// Types of what is kept between updates: F32, or the type of 16-bit working weights. Without fp32
-/// masters the working weights are the only ones; every update widens a parameter, and rounds it to
-/// nearest.
+/// Dtypes of the values kept between updates: F32, or the dtype of 16-bit working weights. Without
+/// fp32 masters the working weights are the only weights; every update widens a parameter to fp32
+/// and rounds it to nearest.
 struct KeptTypes {
   DType masters = DType::F32;
-  DType states = DType::F32;  ///< of Extent::Elements
+  DType states = DType::F32;  ///< states of Extent::Elements
 };
-/// How one parameter is updated, beside the rule's own options.
+/// Settings for the update of one parameter, in addition to the rule's options.
 struct ParamSetting {
   bool decay = true;
-  std::optional<double> lr_scale = {};  ///< as optim::ShardView's
+  std::optional<double> lr_scale = {};  ///< see optim::ShardView
   std::optional<double> weight_decay = {};
 };
 using ParamSettings = std::function<ParamSetting(const ParamInfo&)>;
 
-/// One state of Extent::Elements of a range of a parameter, such as its momentum.
+/// A state of Extent::Elements for a range of a parameter, such as its momentum.
 struct ShardState {
-  std::string name;  ///< as in optim::StateSpec
-  KeptState kept;    ///< of the range
-  /// Whether the store's pieces for a save, and for a load, contain it. What they leave out is
-  /// among the pieces of the update strategy.
+  std::string name;  ///< see optim::StateSpec
+  KeptState kept;    ///< values of the range
+  /// Whether the store's pieces for a save, and for a load, contain the state. If not, the pieces
+  /// of the update strategy contain it.
   bool in_saves = true, in_loads = true;
-  bool begins_as_weights = false;  ///< as in optim::StateSpec
+  bool begins_as_weights = false;  ///< see optim::StateSpec
 };
 
 /// The range of one parameter that this rank updates.
@@ -53,33 +53,34 @@ struct ParamShard {
   const Segment* segment = nullptr;
   int group = 0;
   int segment_index = 0;
-  std::int64_t at = 0;     ///< offset in the group's shard
-  std::int64_t first = 0;  ///< offset in what the model-parallel rank holds of the parameter
+  std::int64_t at = 0;  ///< offset in the group's shard
+  /// Offset in the part of the parameter that the model-parallel rank holds.
+  std::int64_t first = 0;
   std::int64_t numel = 0;
   ParamSetting setting;
   optim::ParamFacts facts;
   std::vector<ShardState> states;
-  at::Tensor direction;       ///< during an update
-  std::vector<double> norms;  ///< during an update
+  at::Tensor direction;       ///< only during an update
+  std::vector<double> norms;  ///< only during an update
 };
 
-/// Memory of a parameter: fp32 working weights: 0 + states; 16-bit working weights: 4 (masters of
-/// 16 bits: 0) + states; frozen: 0; divided by the number of data-parallel ranks from stage 1 on.
-/// Threads: the rank's own.
+/// Memory per parameter element: fp32 working weights: 0 + states; 16-bit working weights: 4 (with
+/// 16-bit masters: 0) + states; frozen: 0; divided by the number of data-parallel ranks from stage
+/// 1 on. Used only on the rank's own thread.
 class ShardStore {
  public:
   struct Options {
-    int stage = 0;  ///< of ZeRO; 0: every rank updates the whole buffers
+    int stage = 0;  ///< ZeRO stage; 0: every rank updates the whole buffers
     ParamSettings settings = {};
     KeptTypes kept = {};
-    /// The working weights of a rank are master + states[0], so that fp32 masters are kept apart
-    /// from them.
+    /// A rank's working weights are master + states[0], so fp32 masters are stored separately.
     bool local_weights = false;
-    /// Pieces have trained parameters alone: another file holds the others.
+    /// Pieces contain trained parameters only, because another file holds the others.
     bool trained_alone = false;
-    /// Parameters whose state a checkpoint lacks count their updates from there on.
+    /// Parameters whose state is missing in a checkpoint count their updates from that checkpoint
+    /// on.
     bool counts_from_beginnings = true;
-    /// Allocates state `index` of a shard; absent: zeros in the type that is kept.
+    /// Allocates state `index` of a shard; if unset, states are zeros in the kept dtype.
     std::function<ShardState(const ParamShard&, std::size_t index, const std::string& name)>
         make_state = {};
   };
@@ -90,31 +91,32 @@ class ShardStore {
   ShardStore& operator=(const ShardStore&) = delete;
 
   [[nodiscard]] std::size_t num_groups() const { return slots_.size(); }
-  /// Shards of a flat group in the order of the buffer, those of frozen groups too.
+  /// The shards of a flat group in the order of the buffer, including those of frozen groups.
   [[nodiscard]] std::vector<ParamShard>& shards(std::size_t group) { return slots_[group].shards; }
-  /// nullptr where another rank updates all of the parameter.
+  /// Returns nullptr if another rank updates all of the parameter.
   [[nodiscard]] ParamShard* find(int group, int segment);
-  /// A shard as a rule sees it, with `gradient` of its first element. Pointers to what is kept in
-  /// fewer bits are null.
+  /// A shard as the rule sees it; `gradient` points to its first element. Pointers to values stored
+  /// in fewer bits are null.
   [[nodiscard]] optim::ShardView view(ParamShard& shard, const float* gradient);
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] const StateBeginnings& beginnings() const { return beginnings_; }
 
-  /// First weights: fills the ranges that this rank owns, then publish().
+  /// Initializes the weights: fills the ranges that this rank owns, then calls publish().
   void fill(const FillRange& source);
-  /// Exchanges the fp32 masters of trainable parameters with their state of that name, as long as
-  /// both are fp32, then publish(). A second call undoes it to the bit.
+  /// Swaps the fp32 masters of trainable parameters with their state of that name, if both are
+  /// fp32, then calls publish(). A second call restores the exact bits.
   void exchange_masters(std::string_view state);
-  /// States that begin as the weights: `lacks` says which names of pieces a checkpoint lacks.
+  /// Initializes states that begin as the weights; `lacks` returns whether a checkpoint lacks a
+  /// piece.
   void begin_as_weights(const std::function<bool(const std::string& piece)>& lacks);
   /// Copies the masters into the working weights and starts their gather.
   void publish();
-  /// The copy alone, of one group.
+  /// Copies the masters of one group, without the gather.
   void publish_group(std::size_t group);
 
   /// Appends masters and states as fp32. With `for_save` every element of the job appears on
-  /// exactly one rank; without it on every rank that needs it. The pieces are valid until publish()
-  /// or release_pieces().
+  /// exactly one rank; without it, on every rank that needs it. The pieces are valid until
+  /// publish() or release_pieces().
   void add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save);
   void add_beginnings(std::vector<checkpoint::PieceBytes>& out);
   void load_beginnings(const checkpoint::Checkpoint& checkpoint);
@@ -123,14 +125,14 @@ class ShardStore {
  private:
   friend class WidenedShard;
   struct Slot {
-    OwnedRange range;           ///< of the flat buffer, that this rank updates
-    at::Tensor master_storage;  ///< fp32 masters apart from the working weights; else undefined
-    float* master = nullptr;    ///< nullptr: masters of 16 bits
+    OwnedRange range;           ///< range of the flat buffer that this rank updates
+    at::Tensor master_storage;  ///< fp32 masters separate from the working weights; else undefined
+    float* master = nullptr;    ///< nullptr: 16-bit masters
     std::vector<ParamShard> shards;
   };
   void make_shards(std::size_t group);
   [[nodiscard]] ShardState make_state(const ParamShard& shard, const optim::StateSpec& spec) const;
-  /// 16-bit masters of the shard, a view.
+  /// The 16-bit masters of the shard, a view.
   [[nodiscard]] at::Tensor working_of(const ParamShard& shard) const;
   float* widen(const KeptState& kept);
   void add_shard_pieces(std::size_t group,
@@ -143,21 +145,21 @@ class ShardStore {
   const comm::Group& group_;
   const optim::Rule& rule_;
   Options options_;
-  c10::Device device_;  ///< of weights and states
+  c10::Device device_;  ///< device of weights and states
   std::vector<Slot> slots_;
   StateBeginnings beginnings_;
-  /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of what is
-  /// kept in fewer bits or on a device, and what they are copies of.
+  /// Between add_pieces() and publish() or release_pieces(): fp32 copies on the host of states that
+  /// are stored in fewer bits or on a device, and the states they copy.
   std::vector<std::pair<at::Tensor, KeptState>> widened_;
 };
 
-/// A shard for one call of a rule: what is kept in fewer bits is copied to fp32.
+/// A shard for one call of a rule, with values of fewer bits copied to fp32.
 class WidenedShard {
  public:
-  /// `gradient`: of the first element of the group's shard.
+  /// `gradient` points to the first element of the group's shard.
   WidenedShard(ShardStore& store, ParamShard& shard, const float* gradient);
   [[nodiscard]] const optim::ShardView& view() const { return view_; }
-  /// Rounds the states that the rule changed back. Weights are rounded by the rule itself.
+  /// Rounds the states that the rule changed to their dtype. The rule itself rounds the weights.
   void write_back();
 
  private:

@@ -38,7 +38,7 @@ ShardedOptimizer::~ShardedOptimizer() {
   try {
     wait_weights();
   } catch (const Error&) {
-    // The world is broken; the rank that failed has reported why.
+    // The job has failed; the rank that failed has reported the error.
   }
 }
 
@@ -51,7 +51,7 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   store_->release_pieces();
   std::vector<checkpoint::PieceBytes> out;
-  // Ranks that share tokens hold the same.
+  // Ranks that share tokens hold the same parameters.
   const nn::ContextParallel* const context = model_.context_parallel();
   if (for_save && context != nullptr && context->group->index > 0) return out;
   store_->add_pieces(out, for_save);
@@ -60,8 +60,8 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
   return out;
 }
 
-/// What the run that saved it did not keep (states of parameters that it did not train, momentum of
-/// an optimizer without) starts at zero or as the weights, as in a first step.
+/// State that the saving run did not keep (of parameters it did not train, or the momentum of an
+/// optimizer without one) starts at zero or as the weights, as in a first step.
 void ShardedOptimizer::load(const checkpoint::Checkpoint& checkpoint) {
   std::vector<checkpoint::PieceBytes> wanted = pieces(/*for_save=*/false);
   std::erase_if(wanted, [&](const checkpoint::PieceBytes& piece) {

@@ -21,18 +21,18 @@ namespace tessera::parallel {
 
 /// Updates the shards of a ShardStore by the UpdateStrategy that the rule needs.
 ///
-/// Memory: that of the store; masters or states of 16 bits: one parameter in fp32 during an update,
-/// all of them between pieces() and what ends it. Threads: the rank's own. All methods are
-/// collective.
+/// Memory: that of the store. With 16-bit masters or states, one parameter in fp32 during an
+/// update, and all of them between pieces() and release_pieces() or the next update. Used only on
+/// the rank's own thread. All methods are collective.
 ///
-/// Every strategy gives the same bits on any number of ranks, but for compressed rules: a
-/// optim::CompressedRule works in stages 0 and 1, with the same bits in both on the same ranks; one
-/// with local_weights() in stage 0; and none where tensor-parallel or context-parallel ranks share
-/// a model.
+/// Every strategy gives the same bits on any number of ranks, except for compressed rules. An
+/// optim::CompressedRule works in stages 0 and 1, with the same bits in both on the same ranks; a
+/// rule with local_weights() works in stage 0; none works if tensor-parallel or context-parallel
+/// ranks share a model.
 class ShardedOptimizer {
  public:
-  /// stage: 0 to 3, as the model's weights are spread. `rule` must outlive this. `trained_alone`:
-  /// pieces() leave out frozen parameters.
+  /// `stage`: 0 to 3, the same as for the model's weights. `rule` must outlive this.
+  /// `trained_alone`: pieces() omits frozen parameters.
   ShardedOptimizer(comm::World& world,
                    ModelInstance& model,
                    const optim::Rule& rule,
@@ -44,33 +44,36 @@ class ShardedOptimizer {
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
-  /// First weights: every rank fills only what it owns, then whole working weights are gathered.
+  /// Initializes the weights: every rank fills only what it owns, then the working weights are
+  /// gathered.
   void fill(const FillRange& source) { store_->fill(source); }
-  /// One update from the reduced gradients; the gather of whole weights is only started.
+  /// Makes one update from the reduced gradients; the gather of the working weights is only
+  /// started.
   void update(GradientReduction& gradients, const optim::UpdateScalars& scalars) {
     strategy_->update(*store_, gradients, scalars);
   }
-  /// Whether update `step` takes the gradients that ranks kept (GradientReduction::keep_own).
+  /// True if update `step` uses the gradients that ranks kept (GradientReduction::keep_own).
   [[nodiscard]] bool compresses(std::int64_t step) const { return strategy_->compresses(step); }
-  /// Exchanges the weights with a state of that name, such as their average, until it is called
-  /// again.
+  /// Swaps the weights with the state of that name, such as their average; a second call swaps them
+  /// back.
   void exchange_weights(std::string_view state) {
     wait_weights();
     store_->exchange_masters(state);
     wait_weights();
   }
-  /// Until every rank has the working weights that it keeps.
+  /// Waits until every rank has the working weights that it keeps.
   void wait_weights();
 
-  /// What this rank owns: master weights under the parameter's name, state as
-  /// "optimizer.<state>.<name>", all fp32. With `for_save` every element of the job appears on
-  /// exactly one rank; without it on every rank that needs it. Call wait_weights() first, and
-  /// release_pieces() after.
+  /// What this rank owns, all in fp32: master weights under the parameter's name, states as
+  /// "optimizer.<state>.<name>". With `for_save` every element of the job appears on exactly one
+  /// rank; without it, on every rank that needs it. Call wait_weights() before and release_pieces()
+  /// after.
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces(bool for_save);
-  /// After pieces() were read.
+  /// Call after the pieces were read.
   void release_pieces() { store_->release_pieces(); }
-  /// Everything of a checkpoint that any layout wrote, and working weights from it, gathered. For a
-  /// parameter of which it has no state the rule counts updates from here on, as torch does.
+  /// Loads weights and states from a checkpoint of any layout and gathers the working weights. For
+  /// a parameter without state in the checkpoint, the rule counts updates from here on, as torch
+  /// does.
   void load(const checkpoint::Checkpoint& checkpoint);
 
  private:

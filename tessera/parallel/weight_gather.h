@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gathers a block's weights before it runs, the next ones while it runs, and gives back what is not
+// Gathers a block's weights before it runs and the next ones while it runs, and releases those not
 // needed soon.
 #pragma once
 
@@ -13,11 +13,12 @@
 
 namespace tessera::parallel {
 
-/// In the order of GatherOrder, packed weights as sharded ones. Whole weights are only waited for.
-/// Threads: the rank's own.
+/// Follows GatherOrder; packed weights are handled like sharded ones. Whole weights are only waited
+/// for. Used only on the rank's own thread.
 ///
-/// A gather is posted before the run ahead of its use and waited for behind that run. Where ranks
-/// copy for themselves (shm, threads) that hides the difference between ranks and no copy.
+/// A gather is posted before the block run that precedes its use and waited for after that run. If
+/// ranks do the copies themselves (shm, threads), this hides the skew between ranks but not the
+/// copy.
 class WeightGather final : public Policy {
  public:
   /// `model` must outlive this.
@@ -28,7 +29,7 @@ class WeightGather final : public Policy {
   void after(const Action& action, const BlockRun& run) override;
   void end() override;
 
-  /// Elements of sharded weights that are gathered now, and the most there were.
+  /// Number of elements of sharded weights that are gathered now, and the highest number so far.
   [[nodiscard]] std::int64_t live() const { return order_.live(); }
   [[nodiscard]] std::int64_t most_live() const { return order_.most_live(); }
 
@@ -40,7 +41,7 @@ class WeightGather final : public Policy {
   }
 
   ModelInstance& model_;
-  std::vector<int> sharded_;  ///< the model's groups that the order counts
+  std::vector<int> sharded_;  ///< indices of the model's groups that the order counts
   GatherOrder order_;
 };
 

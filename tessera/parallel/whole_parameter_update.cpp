@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates of rules that need norms of whole parameters (LAMB, LARS) or transform whole directions
-// (Adafactor, Muon). Parameters that the rule updates element by element may be among them.
+// Updates by rules that need norms of whole parameters (LAMB, LARS) or transform whole directions
+// (Adafactor, Muon). Such a rule may update some parameters element by element.
 #include "tessera/parallel/parameter_norms.h"
 #include "tessera/parallel/update_strategy.h"
 #include "tessera/parallel/whole_tensors.h"

@@ -15,17 +15,17 @@
 namespace tessera::parallel {
 namespace {
 
-/// Tags of the messages of an update: directions to their owners, and back from them.
+/// Message tags of an update: directions to their owners, and back.
 constexpr int kToOwner = 0x6f70;
 constexpr int kFromOwner = 0x6f71;
 
-/// Work of a transform: products of a matrix with its own transpose.
+/// The cost of a transform: products of a matrix with its own transpose.
 double cost(const optim::ParamFacts& facts) {
   return static_cast<double>(facts.numel()) *
          static_cast<double>(std::min(facts.rows, facts.columns));
 }
 
-/// A view of the box.
+/// Returns a view of the box.
 at::Tensor box_of(const at::Tensor& whole, const mesh::Box& box) {
   at::Tensor out = whole;
   for (std::size_t d = 0; d < box.begin.size(); ++d)
@@ -104,8 +104,8 @@ void WholeTensors::receive(int index, int tag, const at::Tensor& piece, const Wh
       ->wait();
 }
 
-/// Directions go to their owners, all at once; each owner transforms its own in order and sends the
-/// pieces back.
+/// All directions are sent to their owners at once; each owner transforms its own in order and
+/// sends the pieces back.
 void WholeTensors::transform(ShardStore& store,
                              const ParameterNorms& norms,
                              const optim::UpdateScalars& scalars) {
@@ -128,8 +128,8 @@ void WholeTensors::transform(ShardStore& store,
   }
 }
 
-/// The whole tensor from the boxes of all tensor-parallel ranks: each of them transforms it,
-/// because they own it at the same place along their data-parallel ranks.
+/// Assembles the whole tensor from the boxes of all tensor-parallel ranks. Each of these ranks
+/// transforms it, because they own it at the same place among their data-parallel ranks.
 at::Tensor WholeTensors::assemble(const ParamInfo& info, const at::Tensor& held) const {
   const comm::Group& group = *context_.model.tensor_parallel()->group;
   const std::int64_t room = info.room_numel();

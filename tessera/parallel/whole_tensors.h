@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directions that a rule of Scope::WholeTensor transforms whole: each is gathered to an owner rank,
-// transformed there and scattered.
+// Update directions that a rule of Scope::WholeTensor transforms as whole tensors: each is gathered
+// on an owner rank, transformed there and scattered.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,30 @@
 
 namespace tessera::parallel {
 
-/// The rank that owns each of several tasks, by their costs: the most expensive first, each to the
-/// rank with the least to do. The same on every rank.
+/// Assigns tasks to ranks by cost: the most expensive task first, each to the rank with the least
+/// work. The result is the same on every rank.
 std::vector<int> balanced_owners(std::span<const double> costs, int ranks);
 
-/// The load of matrix products is balanced over the data-parallel ranks. In stage 0 every rank
-/// transforms all. Where tensor-parallel ranks hold boxes of a parameter, the whole is assembled
-/// from them on each. Threads: the rank's own.
+/// The matrix products are balanced over the data-parallel ranks. In stage 0 every rank transforms
+/// all directions. If tensor-parallel ranks hold boxes of a parameter, each of them assembles the
+/// whole. Used only on the rank's own thread.
 class WholeTensors {
  public:
   explicit WholeTensors(const UpdateContext& context);
 
-  /// From the directions that ParameterNorms::prepare() wrote to those that Rule::update() takes.
-  /// Collective.
+  /// Replaces the directions that ParameterNorms::prepare() wrote by those that Rule::update()
+  /// takes. Collective.
   void transform(ShardStore& store,
                  const ParameterNorms& norms,
                  const optim::UpdateScalars& scalars);
-  /// States of Extent::Rows and Columns, on their owners. Local.
+  /// Appends the states of Extent::Rows and Columns, which their owners hold. Local.
   void add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save);
 
  private:
   struct Whole {
     int group = 0, segment = 0;
     int owner = 0;                  ///< index in the data-parallel group
-    std::vector<at::Tensor> state;  ///< of Extent::Rows and Columns, at the owner
+    std::vector<at::Tensor> state;  ///< states of Extent::Rows and Columns, on the owner
     optim::ParamFacts facts;
   };
   void assign_owners();

@@ -15,7 +15,7 @@
 namespace tessera::parallel {
 namespace {
 
-/// A tensor on the device of the world whose storage has no memory yet.
+/// Creates a tensor on the world's device whose storage has no memory yet.
 at::Tensor hollow(std::int64_t numel, DType dtype, comm::World& world) {
   static std::byte nothing;
   const c10::Device device = device_of(world);
@@ -91,7 +91,7 @@ void WorkingWeights::post() {
   for (const comm::WorkPtr& work : works_)
     work->wait_reusable();
   works_.clear();
-  // The parts of one replica's ranks lie side by side: ranks along dp.shard are neighbours.
+  // The parts of one replica's ranks are adjacent, because ranks along dp.shard are neighbours.
   const std::int64_t parts = sharded() ? replicas_->size() : 1;
   const std::int64_t part = own_.numel(), row = whole_.numel() / parts;
   for (std::int64_t p = 0; p < parts; ++p) {

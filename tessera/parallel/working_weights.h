@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The working weights of one flat buffer on this rank: whole on every rank, or (ZeRO stage 3) a
-// shard that is gathered before a block uses it and given back after. Source: Rajbhandari et al.
-// 2020, "ZeRO: memory optimizations toward training trillion parameter models".
+// shard, gathered before a block uses it and released after. Source: Rajbhandari et al. 2020,
+// "ZeRO: memory optimizations toward training trillion parameter models".
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,19 @@
 
 namespace tessera::parallel {
 
-/// Replicated: every rank writes all of them. Whole: a rank writes its part, all have all parts
+/// Replicated: every rank writes all weights. Whole: a rank writes its part and has all parts
 /// (stages 1 and 2). Sharded: a rank has its part, and all parts only while they are used (stage
-/// 3). On a mesh with several ranks along dp.rep the ranks along dp.shard hold all parts between
-/// them: a rank keeps its own and those of the ranks that it stands for in its group, so that
-/// gathers stay inside of the group. Source: Wang et al. 2023, "ZeRO++" (hpZ); Zhang et al. 2022,
+/// 3). On a mesh with several ranks along dp.rep, the ranks along dp.shard together hold all parts:
+/// a rank keeps its own part and those of the ranks that it represents in its group, so that
+/// gathers stay inside the group. Source: Wang et al. 2023, "ZeRO++" (hpZ); Zhang et al. 2022,
 /// "MiCS".
-///
-/// Packed: every rank has all of them in fewer bits (packed_weights.h), and widens them while they
+/// Packed: every rank has all weights in fewer bits (packed_weights.h), and unpacks them while they
 /// are used; they are frozen.
 enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed };
 
-/// Memory: numel, Packed that of PackedWeights and numel more while gathered, Sharded numel / ranks
-/// along dp.shard elements in memory that peers read, and numel more in private memory while
-/// gathered. Threads: the rank's own. post() and written() are collective.
+/// Memory: numel elements (Sharded: numel / ranks along dp.shard) in memory that peers read, and
+/// numel more in private memory while gathered; Packed: that of PackedWeights, and numel more while
+/// gathered. Used only on the rank's own thread. post() and written() are collective.
 class WorkingWeights {
  public:
   WorkingWeights(comm::World& world,
@@ -46,52 +45,53 @@ class WorkingWeights {
 
   [[nodiscard]] Residency residency() const { return residency_; }
   [[nodiscard]] bool sharded() const { return residency_ == Residency::Sharded; }
-  /// Not nullptr if they are Packed: what this rank keeps in place of own(), and fills.
+  /// If Packed: the weights of this rank, which replace own() and must be filled; else nullptr.
   [[nodiscard]] PackedWeights* packed() const { return packed_.get(); }
-  /// Whether whole() has memory only while gathered.
+  /// Returns whether whole() has memory only while gathered.
   [[nodiscard]] bool comes_and_goes() const { return sharded() || packed_ != nullptr; }
   [[nodiscard]] DType dtype() const { return dtype_; }
-  /// [layout.numel()]. Sharded and Packed: its storage, and that of every view of it, has memory
-  /// only while gathered; what autograd saved of it comes back with the next gather.
+  /// [layout.numel()]. If Sharded or Packed, its storage, shared by every view of it, has memory
+  /// only while gathered; tensors that autograd saved become valid again with the next gather.
   [[nodiscard]] const at::Tensor& whole() const { return whole_; }
-  /// What this rank writes, [layout.shard_numel()], Replicated [layout.numel()]; always there, but
-  /// undefined where they are Packed.
+  /// The part that this rank writes, [layout.shard_numel()], or [layout.numel()] if Replicated;
+  /// always allocated, but undefined if Packed.
   [[nodiscard]] const at::Tensor& own() const { return own_; }
 
-  /// Begins to gather all parts into whole(), if that is neither done nor under way. Packed: widens
-  /// them.
+  /// Starts the gather of all parts into whole(), unless it is done or under way. If Packed:
+  /// unpacks them.
   void post();
-  /// Until whole() can be read: posts first where that is needed.
+  /// Waits until whole() can be read; posts the gather first if needed.
   void wait();
-  /// Sharded and Packed: the memory of whole() goes back. Collective operations under way end
-  /// first.
+  /// If Sharded or Packed: frees the memory of whole(), after the collective operations under way
+  /// have ended.
   void release();
-  /// Until this rank may write own(): peers have read it. What was gathered is stale after this.
+  /// Waits until this rank may write own(), because peers have read it. Gathered weights are stale
+  /// after this.
   void begin_write();
-  /// own() was written: begins to bring it to the ranks that keep it, Whole to all, Sharded to
-  /// those that stand for this one in other groups.
+  /// Call after own() was written: starts to send it to the ranks that keep it; if Whole, to all
+  /// ranks; if Sharded, to those that represent this one in other groups.
   void written();
-  /// Until what written() began is done.
+  /// Waits until what written() started is done.
   void settle();
-  /// Not sharded, and nothing under way: the memory goes back, and nobody uses whole(), own() or a
-  /// view of them again.
+  /// If not Sharded and nothing is under way: frees the memory; whole(), own() and their views must
+  /// not be used again.
   void forget();
-  /// Whether whole() is gathered or being gathered.
+  /// True if whole() is gathered or being gathered.
   [[nodiscard]] bool gathered() const { return gathered_; }
 
  private:
   std::string name_;
   comm::World* world_;
-  const comm::Group* group_;     ///< that gathers
+  const comm::Group* group_;     ///< the group that gathers
   const comm::Group* replicas_;  ///< Sharded: the ranks that keep the same parts
   DType dtype_;
   Residency residency_;
   std::unique_ptr<PackedWeights> packed_;
   comm::RegionPtr region_;
   at::Tensor whole_, own_;
-  at::Tensor kept_;                   ///< Sharded: a part of every replica, own() among them
-  std::vector<comm::WorkPtr> works_;  ///< the gather, one for each kept part
-  comm::WorkPtr spread_;              ///< of own() to the replicas
+  at::Tensor kept_;                   ///< Sharded: one part per replica, including own()
+  std::vector<comm::WorkPtr> works_;  ///< the gather's operations, one per kept part
+  comm::WorkPtr spread_;              ///< sends own() to the replicas
   bool gathered_ = false;
 };
 

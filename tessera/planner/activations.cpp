@@ -19,8 +19,8 @@
 namespace tessera::planner {
 namespace {
 
-// Small tensors of a step, and what lies a few percent beside the probe: no prediction should be
-// below what a step needs.
+// Margin for small tensors of a step and for the deviation of the probe; a prediction should never
+// be below the need.
 constexpr double kMargin = 1.05;
 
 parallel::ProbedModel probed(const Plan& plan, std::int64_t samples) {
@@ -44,7 +44,7 @@ parallel::ProbedModel probed(const Plan& plan, std::int64_t samples) {
   return out;
 }
 
-// Of the tensors of a micro-batch.
+// Bytes of the tensors of a micro-batch.
 std::int64_t batch_bytes(const Plan& plan) {
   std::int64_t bytes = 0;
   for (const data::TensorSpec& spec : plan.sample)
@@ -52,7 +52,7 @@ std::int64_t batch_bytes(const Plan& plan) {
   return plan.micro_batch * bytes;
 }
 
-// What the need of a block depends on, beside the model.
+// Everything besides the model on which a block's need depends.
 std::string key_of(const Plan& plan, std::int64_t samples) {
   const TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
   std::string out = fmt::format("{} {} {} {}x{}x{} {} {} {} {}",
@@ -138,7 +138,7 @@ Activations predict_activations(const Plan& plan, int stage) {
           static_cast<std::int64_t>(kMargin * static_cast<double>(plan.probes->evaluation(plan)));
     }
   } catch (const std::exception& error) {
-    // ATen goes on at length about what its own users could do.
+    // Only the first part of ATen's message is used; the rest is advice for its own users.
     const std::string_view what = error.what();
     out.unknown = what.substr(0, std::min(what.find(". You may"), what.find('\n')));
   }

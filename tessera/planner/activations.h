@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a forward pass leaves for the backward pass, and what both need meanwhile: predicted by
-// running the model's blocks on meta tensors.
+// Predicts the memory of a pass: what forward keeps for backward, and what both need temporarily.
+// The model's blocks run on meta tensors for it.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,25 @@ namespace tessera::planner {
 
 struct Plan;
 
-/// Bytes of one rank. Predictions of a whole step are a few percent above what the step needs.
+/// Bytes of one rank. Predictions of a whole step are a few percent above the actual need.
 struct Activations {
-  std::int64_t training = 0;    ///< the largest moment of a step, on the stage that needs most
-  std::int64_t evaluation = 0;  ///< of an evaluation; 0 where there is none
-  /// Why nothing is predicted, as a sentence; empty: it is.
+  std::int64_t training = 0;    ///< the peak of a step, on the stage that needs most
+  std::int64_t evaluation = 0;  ///< the peak of an evaluation; 0 if there is none
+  /// Why there is no prediction, as a sentence; empty: there is one.
   std::string unknown;
 };
-/// Of a stage of the plan. `unknown` says why a model cannot be predicted: a block's operations
-/// have no meta kernel or look at values, or the tensors of a sample are not known yet. Starts no
-/// thread. Cost: a few milliseconds the first time, then arithmetic on what the plan keeps.
+/// Predicts for a stage of the plan. `unknown` says why a model cannot be predicted: a block's
+/// operations have no meta kernel or read values, or the tensors of a sample are not known yet.
+/// Starts no thread. Cost: a few milliseconds the first time, then arithmetic on results that the
+/// plan keeps.
 Activations predict_activations(const Plan& plan, int stage);
 
-/// What the blocks of a plan's model need, for the sizes that were asked about. Copies of a plan
-/// share it; whoever gives a copy another model gives it a new one. Threads: any.
+/// The memory needs of the blocks of a plan's model, for the sizes queried so far. Copies of a plan
+/// share it; code that changes a copy's model must give the copy a new cache. Can be used from any
+/// thread.
 class ProbeCache {
  public:
-  /// Throws what the probe throws, at every call.
+  /// Throws the probe's error, at every call.
   const std::vector<parallel::BlockBytes>& training(const Plan& plan, bool recompute, bool split);
   std::int64_t evaluation(const Plan& plan);
 

@@ -27,8 +27,8 @@ models::WeightSource from_seed(std::uint64_t seed) {
   };
 }
 
-// The options of the folder that the adapter begins with, where the configuration has none of its
-// own.
+// Takes the options of the folder with the adapter's initial values, if the configuration does not
+// set them.
 void take_options(models::AdapterOptions& options,
                   config::Problems& problems,
                   const config::Origins& origins) {
@@ -59,7 +59,7 @@ void take_options(models::AdapterOptions& options,
   options.double_quantization = written.double_quantization;
 }
 
-// How matrices in fewer bits are kept.
+// Plans the storage of matrices in fewer bits.
 void pack_base(Plan& plan, std::shared_ptr<const models::Adapter> adapter) {
   const models::AdapterOptions& options = adapter->options;
   if (adapter->quantized.empty()) return;
@@ -80,7 +80,7 @@ void pack_base(Plan& plan, std::shared_ptr<const models::Adapter> adapter) {
                                        ? ""
                                        : "; checkpoints of a base that begins from the seed do not "
                                          "hold it, and only this run reads them"));
-  // Nobody waits for a copy of packed weights: ahead of their use they would only take memory.
+  // Unpacking weights ahead of their use would only take memory: it does not wait for other ranks.
   if (plan.weight_layout.residency != parallel::Residency::Sharded && !plan.gather.prefetch)
     plan.gather.prefetch = 0;
   plan.weight_layout.packed = [adapter = std::move(adapter)](const std::string& name) {

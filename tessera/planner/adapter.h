@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The section `adapter`: what it makes of a plan's model and of its first weights.
+// Applies the section `adapter` to a plan's model and its initial weights.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,17 @@
 
 namespace tessera::planner {
 
-/// Gives the plan's model the adapter that its configuration asks for, if any: then Plan::adapter
-/// and Plan::base are there. Checks what stands against it. Errors as models::find_adapter.
+/// Adds the adapter of the configuration, if any, to the plan's model and sets Plan::adapter and
+/// Plan::base. Reports settings that conflict with an adapter in `problems`. Throws the errors of
+/// models::find_adapter.
 void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins& origins);
 
-/// The plan's first weights, of those of its base: in Plan::weights those of the adapted model. A
-/// base without a source begins from the seed, and belongs to its checkpoints.
+/// Replaces the initial weights of the base in Plan::weights by those of the adapted model. A base
+/// without a source is initialized from the seed and is saved in its checkpoints.
 void plan_adapter_weights(Plan& plan);
 
-/// Tells two models apart by samples of their weights: the same for every format that holds the
-/// same numbers. Cost: some kilobytes of every parameter.
+/// Distinguishes two models by samples of their weights; it is the same for every file format with
+/// the same numbers. Cost: reads some kilobytes of every parameter.
 std::string fingerprint_of(const models::Resolved& model, const models::WeightSource& weights);
 
 }  // namespace tessera::planner

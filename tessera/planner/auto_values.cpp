@@ -12,7 +12,7 @@
 namespace tessera::planner {
 namespace {
 
-// Hugging Face's default of a flag that was not given, where it means "off" or is everybody's.
+// Hugging Face's default of a flag, for flags whose default disables something or is universal.
 struct Neutral {
   std::string_view path, value, how;
 };
@@ -25,7 +25,7 @@ constexpr std::array<Neutral, 6> kNeutral = {{
     {"scheduler.params.warmup_num_steps", "0", "Hugging Face's default of --warmup_steps"},
 }};
 
-// Without these there is nothing to train with.
+// Flags without which there is nothing to train with.
 struct Needed {
   std::string_view path, flag;
 };
@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, 3> kBatch = {
 constexpr std::string_view kTopRate = "scheduler.params.warmup_max_lr";
 constexpr std::string_view kTotal = "scheduler.params.total_num_steps";
 
-// What follows from the hidden size h.
+// Values derived from the hidden size h.
 struct Size {
   std::string_view path, how;
   std::int64_t (*of)(std::int64_t h);
@@ -143,7 +143,8 @@ bool has_auto_batch(const std::vector<AutoValue>& values) {
 }
 
 void check_auto(const std::vector<AutoValue>& values, config::Problems& problems) {
-  // One flag says the batch: it is told once, at the key that it sets if that is "auto" too.
+  // One flag defines the batch: it is reported once, at the key that it sets if that is also
+  // "auto".
   const AutoValue* batch = nullptr;
   for (const AutoValue& value : values) {
     if (is_batch(value.path) && (batch == nullptr || value.path == kBatch[1])) batch = &value;

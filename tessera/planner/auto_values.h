@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// "auto", as Hugging Face's Trainer fills it in: from the command line, from its own defaults where
-// they switch something off, or from the model's hidden size.
+// Resolves "auto" as Hugging Face's Trainer does: from the command line, from its own defaults that
+// disable a feature, or from the model's hidden size.
 #pragma once
 
 #include <cstdint>
@@ -20,24 +20,24 @@ struct AutoValue {
   json::Place place;
   bool resolved = false;
   std::string how;     ///< "Hugging Face's default of --weight_decay"; empty while unresolved
-  std::string needed;  ///< the flag without which training cannot start; empty: it can
+  std::string needed;  ///< the flag without which training cannot start; empty: none
 };
 
-/// Writes the values that are known already into `source`, from which they were taken. What the
-/// command line says stands there as a number by now, and is no "auto" any more.
+/// Writes the values that are already known to `source`, from which they were taken. Values from
+/// the command line have replaced their "auto" before.
 std::vector<AutoValue> resolve_auto(const std::vector<TakenKey>& found, json::Value& source);
 
-/// The sizes of buckets, once the model is known.
+/// Resolves the bucket sizes, once the model is known.
 void resolve_auto_sizes(std::int64_t hidden_size,
                         std::vector<AutoValue>& values,
                         ZeroOptions& options);
 
-/// Marks the keys of the batch as completed.
+/// Marks the batch size keys as resolved.
 void resolve_auto_batch(std::vector<AutoValue>& values);
-/// Whether one of the keys of the batch is "auto".
+/// True if one of the batch size keys is "auto".
 bool has_auto_batch(const std::vector<AutoValue>& values);
 
-/// What is still "auto" and must not be when training starts.
+/// Reports values that are still "auto" although training needs them.
 void check_auto(const std::vector<AutoValue>& values, config::Problems& problems);
 
 }  // namespace tessera::planner

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buckets and limits that are smaller than a parameter: allowed, and told.
+// Buckets and limits that are smaller than a parameter: allowed, but noted.
 #include <algorithm>
 #include <memory>
 
@@ -36,7 +36,7 @@ std::vector<std::string> bucket_notes(const Plan& plan, const config::Origins& o
     const std::string path = json::join_path(kSection, key);
     if (!limit || !origins.given(path)) return;
     const auto largest = largest_parameter(plan.model.model, trained);
-    // Tensor-parallel ranks hold at least this much of it.
+    // Tensor-parallel ranks hold at least this share of it.
     const std::int64_t tensor = std::max<std::int64_t>(1, plan.config.parallel.tensor.size);
     if (largest == nullptr || *limit >= largest->numel() / tensor) return;
     out.push_back(fmt::format("{} {} is below the {} elements of {}: {}",
@@ -54,12 +54,12 @@ std::vector<std::string> bucket_notes(const Plan& plan, const config::Origins& o
   }
   const parallel::WeightOptions& weights = plan.weight_layout;
   if (weights.residency != parallel::Residency::Sharded) return out;
-  // What every rank keeps is never gathered.
+  // Weights that every rank keeps are never gathered.
   const auto largest = largest_parameter(plan.model.model, /*trained=*/false);
   const bool kept = largest != nullptr && largest->numel() < weights.persistence_threshold &&
                     largest->numel() <= weights.persistent;
   const char* const stays = "every rank keeps it whole, as stage3_param_persistence_threshold says";
-  // 0 says that nothing is gathered ahead.
+  // 0 disables prefetching.
   if (zero.stage3_prefetch_bucket_size.value_or(0) > 0) {
     look("stage3_prefetch_bucket_size",
          zero.stage3_prefetch_bucket_size,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often a training does something beside its steps.
+// How often a training does something besides its steps.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace tessera::planner {
 
-/// Every so many steps, or at the end of every epoch, or never.
+/// Every given number of steps, or at the end of every epoch, or never.
 struct Cadence {
-  std::int64_t steps = 0;  ///< 0: not by steps
+  std::int64_t steps = 0;  ///< 0: independent of steps
   bool epoch = false;
   [[nodiscard]] bool any() const { return epoch || steps > 0; }
-  /// Whether the step that has just ended is one of them.
+  /// True if it is due at the step that has just ended.
   [[nodiscard]] bool due(std::int64_t step, bool epoch_ended) const {
     return epoch ? epoch_ended : steps > 0 && step % steps == 0;
   }
@@ -23,10 +23,10 @@ struct Cadence {
   [[nodiscard]] std::string text() const;
 };
 
-/// The value of a key such as eval.every: a number of steps or "epoch"; null and what
-/// check_cadence() refuses are never.
+/// The value of a key such as eval.every: a number of steps or "epoch"; null and values that
+/// check_cadence() rejects mean never.
 Cadence cadence_of(const json::Value& value);
-/// Tells what is wrong with the value of the key `path`.
+/// Reports an invalid value of the key `path`.
 void check_cadence(const json::Value& value, const std::string& path, config::Problems& problems);
 
 }  // namespace tessera::planner

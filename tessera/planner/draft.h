@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan on the way: what could be read of a configuration, what follows from it, and everything
-// that is wrong. make_plan() raises what is wrong; `tessera config explain` shows it.
+// A plan under construction: what could be read from a configuration, what follows from it, and all
+// its errors. make_plan() throws the errors; `tessera config explain` shows them.
 #pragma once
 
 #include <exception>
@@ -19,29 +19,30 @@ namespace tessera::planner {
 
 struct Draft {
   Plan plan;
-  json::Value written;  ///< the configuration in new names, nothing taken out
+  json::Value written;  ///< the configuration with current key names, complete
   config::Problems problems;
   config::Origins origins;
-  std::vector<TakenKey> accepted;  ///< other programs' keys without a meaning here
+  std::vector<TakenKey> accepted;  ///< other programs' keys that have no effect here
   std::vector<AutoValue> automatic;
   std::vector<std::string> derived;   ///< keys that follow from others and from the ranks
   std::optional<ModelSource> source;  ///< of model.from
-  /// The first failure that is not the configuration's: a missing file, a damaged checkpoint.
+  /// The first failure that is not an error of the configuration: a missing file, a damaged
+  /// checkpoint.
   std::exception_ptr failure;
 };
 
-/// Never throws for what is wrong in the configuration. Without `model` nothing is resolved that
-/// needs the model or its tokenizer. `own` takes the place of the section `model`.
+/// Never throws for errors in the configuration. Without `model`, nothing is resolved that needs
+/// the model or its tokenizer. `own` replaces the section `model`.
 Draft make_draft(const json::Value& source,
                  int ranks,
                  const std::string& name_of_file,
                  bool model = true,
                  const nn::Model* own = nullptr);
 
-/// Every key with its value, as far as the draft came.
+/// Every key with its value, as far as the draft was completed.
 json::Value resolved_config(const Draft& draft, bool model = true);
 
-/// Paths of tessera's own keys and sections.
+/// The paths of tessera's own keys and sections.
 const std::vector<std::string>& config_paths();
 
 }  // namespace tessera::planner

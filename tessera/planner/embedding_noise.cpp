@@ -13,7 +13,7 @@ void plan_embedding_noise(Plan& plan) {
   const double alpha = task == nullptr ? 0.0 : task->noise_alpha();
   auto& blocks = plan.model.model.blocks;
   if (alpha <= 0.0 || blocks.empty()) return;
-  // The objective does not look up, though it may use the table.
+  // The objective does not look up embeddings, although it may use the table.
   for (std::size_t b = 0; b + 1 < blocks.size(); ++b) {
     blocks[b].adapt =
         [before = blocks[b].adapt, alpha, tokens = plan.sequence_length](nn::Params& params) {

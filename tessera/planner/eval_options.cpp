@@ -93,7 +93,7 @@ void EvalOptions::describe(config::Fields& f) {
        .type = "string or object"});
   f.field("patience",
           patience,
-          {.text = "Stop training after this number of evaluations in a row without a gain.",
+          {.text = "Stop training after this number of consecutive evaluations without a gain.",
            .unit = "evaluations",
            .min = 1,
            .default_text = "no early stop"});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The section `eval`: when a training is evaluated, which evaluation is the best, and when there
-// has been no gain for too long.
+// The section `eval`: when a training is evaluated, which evaluation is the best, and when it stops
+// for lack of gains.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace tessera::planner {
 
-/// Which of two evaluations is the better one.
+/// Decides which of two evaluations is better.
 struct BestRule {
   std::string metric = "loss";
-  bool higher = false;  ///< whether higher values are better
+  bool higher = false;  ///< higher values are better
   [[nodiscard]] bool better(double value, double than) const {
     return higher ? value > than : value < than;
   }
 };
-/// Whether higher values of a metric are better where nothing else is said: of all but losses,
-/// perplexities, errors and distances.
+/// True if higher values of a metric are better by default: for all except losses, perplexities,
+/// errors and distances.
 bool higher_is_better(std::string_view metric);
 
-/// Which weights are evaluated: those that are trained, or their moving average (trainer.ema).
+/// Which weights are evaluated: the trained ones, or their moving average (trainer.ema).
 enum class EvalWeights : std::uint8_t { Trained, Ema };
 
 struct EvalOptions {
@@ -42,14 +42,14 @@ struct EvalOptions {
   double temperature = 1.0;
 
   [[nodiscard]] Cadence when() const { return cadence_of(every); }
-  /// Of values that check_eval() has accepted.
+  /// Requires values that check_eval() has accepted.
   [[nodiscard]] BestRule rule() const;
-  /// Whether a training may end before its last step.
+  /// True if a training may end before its last step.
   [[nodiscard]] bool stops_early() const { return patience || patience_steps; }
   void describe(config::Fields& fields);
 };
 
-/// Problems of the keys of `options` by themselves and between them.
+/// Reports invalid keys of `options` and conflicts between them.
 void check_eval(const EvalOptions& options,
                 config::Problems& problems,
                 const config::Origins& origins);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of other programs that a configuration may have beside tessera's own.
+// Keys of other programs that a configuration may contain in addition to tessera's own.
 #pragma once
 
 #include <span>
@@ -27,8 +27,9 @@ struct TakenKeys {
 /// Returns "PATH is accepted but has no effect here: WHY".
 std::string note_of(const TakenKey& key);
 
-/// What the planner asks of a table of other programs' keys before it reads its options. The
-/// planner knows no such program: interop/ registers the one dialect. Both functions are pure.
+/// The interface to a table of other programs' keys, which the planner applies before it reads its
+/// options. The planner knows no such program: interop/ registers the only dialect. Both functions
+/// are pure.
 struct KeyDialect {
   /// Replaces other names of a key by the current one. Two names of one key with different values
   /// are reported in `problems`.

@@ -11,14 +11,14 @@
 
 namespace tessera::planner {
 
-/// The factor of the learning rate of every parameter by name: decay^(n + 2 - depth) in a model of
-/// n layers (blocks with a number), where layer i from 0 has depth i + 1, what comes before the
-/// first layer 0, what comes between layers or after them one more than the layers before it, and
-/// the objective, often with a final norm, n + 2. A tied parameter has the depth of the first block
-/// that uses it. Source: Clark et al. 2020, "ELECTRA: pre-training text encoders as discriminators
-/// rather than generators".
+/// The factor of every parameter's learning rate, by name: decay^(n + 2 - depth) in a model of n
+/// layers (blocks with a number). Layer i, counted from 0, has depth i + 1; blocks before the first
+/// layer have depth 0; blocks between or after layers have one more than the layers before them;
+/// the objective, often with a final norm, has n + 2. A tied parameter has the depth of the first
+/// block that uses it. Source: Clark et al. 2020, "ELECTRA: pre-training text encoders as
+/// discriminators rather than generators".
 std::map<std::string, double> layer_factors(const nn::Model& model, double decay);
-/// Tells of a decay that the model or the rule cannot follow.
+/// Reports a decay that the model or the rule cannot apply.
 void check_layer_decay(double decay,
                        const nn::Model& model,
                        const optim::Rule& rule,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which layouts the plan refuses for a model whatever its sizes are, and why.
+// The layouts that a plan refuses for a model independent of its sizes, with the reasons.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 namespace tessera::planner {
 
 struct LayoutLimit {
-  std::string layout;  ///< the keys: "parallel.sequence"
+  std::string layout;  ///< configuration keys: "parallel.sequence"
   std::string reason;
 };
-/// What of tensor parallelism in each mode, parallel.sequence, and parallel.context in both modes
-/// is refused for the model. Makes its blocks once.
+/// The refused layouts among all modes of tensor parallelism, parallel.sequence, and both modes of
+/// parallel.context. Makes the model's blocks once.
 std::vector<LayoutLimit> layout_limits(const models::Resolved& model,
                                        const models::ModelOptions& options);
 
-/// docs/layouts.md: the limits of every family, as its first preset is, under every objective that
-/// it has.
+/// docs/layouts.md: the limits of every family, with its first preset, under every objective that
+/// it supports.
 std::string layouts_markdown();
 
 }  // namespace tessera::planner

@@ -28,34 +28,35 @@
 namespace tessera::planner {
 namespace {
 
-constexpr double kUsable = 0.95;  // of the memory that is free; the rest moves by itself
+// Share of the free memory; the rest is a reserve for fluctuations.
+constexpr double kUsable = 0.95;
 constexpr std::int64_t kProcess = std::int64_t{48}
-                                  << 20;  // libraries' own data, buffers of files, stacks
+                                  << 20;  // libraries' own data, file buffers, stacks
 
-// A flat buffer of a stage, as parallel/ lays it out, and what the update keeps of it on the first
+// A flat buffer of a stage, as parallel/ lays it out, and what the update keeps for it on the first
 // data-parallel rank, which has the least padding.
 struct Buffer {
   std::int64_t numel = 0, uses = 0;
   std::int64_t owned = 0;        // elements that the rank updates
-  std::int64_t state_bytes = 0;  // of these
-  std::int64_t wide_bytes = 0;   // in fp32, of those of their states that are kept in fewer bits
+  std::int64_t state_bytes = 0;  // for these elements
+  std::int64_t wide_bytes = 0;   // in fp32, for those states that are stored in fewer bits
   std::int64_t largest = 0;      // elements of a parameter
   bool trained = true, sharded = false;
-  std::int64_t packed = 0;           // bytes that are always there, of weights in fewer bits
-  std::int64_t rows = 0, width = 0;  // of a table over the vocabulary, as a rank holds it
+  std::int64_t packed = 0;           // bytes of weights in fewer bits, which are always allocated
+  std::int64_t rows = 0, width = 0;  // of a table over the vocabulary, as held by a rank
   std::int64_t whole = 0;            // elements of parameters whose direction one rank transforms
-  std::int64_t largest_whole = 0;    // of one of these
-  std::vector<int> blocks;           // of the stage that use it
+  std::int64_t largest_whole = 0;    // of the largest of these
+  std::vector<int> blocks;           // blocks of the stage that use it
 };
 
-// Whether checkpoints hold what is not trained: those of an adapter name its base instead.
+// True if checkpoints contain frozen parameters; those of an adapter name its base instead.
 bool saves_frozen(const Plan& plan) {
   return plan.adapter == nullptr || (!plan.config.model->from && !plan.weight_layout.packed);
 }
 
-// Bytes of the states of a parameter of which the rank updates `numel` elements; `elements`: type
-// of a state that has a value for each of them. `saved`: as a checkpoint holds them. States of rows
-// and columns have one owner among `ranks`.
+// Bytes of the states of a parameter of which the rank updates `numel` elements; `elements`: dtype
+// of elementwise states. `saved`: as stored in a checkpoint. States of rows and columns have one
+// owner among `ranks`.
 std::int64_t state_bytes(const optim::Rule& rule,
                          const ParamInfo& info,
                          std::int64_t numel,
@@ -76,7 +77,7 @@ std::int64_t state_bytes(const optim::Rule& rule,
   return bytes;
 }
 
-// Bytes in fp32 of the states of elements that are kept in fewer bits.
+// Bytes in fp32 of elementwise states that are stored in fewer bits.
 std::int64_t wide_bytes(const optim::Rule& rule,
                         const ParamInfo& info,
                         std::int64_t numel,
@@ -92,9 +93,8 @@ std::int64_t wide_bytes(const optim::Rule& rule,
   return bytes;
 }
 
-// What a rank keeps of a trained parameter beside its shards, where ranks exchange signs: the whole
-// vector that they exchange, what compression has left over, the messages, and masters apart from
-// the weights.
+// Bytes that a rank keeps per trained parameter in addition to its shards if ranks exchange signs:
+// the whole exchanged vector, the error feedback, the messages, and separate masters.
 double exchange_bytes(const Plan& plan) {
   const ExchangeNeeds needs = exchange_needs(plan.config.optimizer);
   if (!needs.compressed) return 0;
@@ -130,7 +130,7 @@ std::vector<parallel::BlockParams> placed_blocks(const Plan& plan) {
   return out;
 }
 
-// Blocks of the model that stand on a stage.
+// The blocks of the model on a stage.
 std::vector<int> blocks_of(const Plan& plan, int stage) {
   std::vector<int> out;
   const auto count = static_cast<int>(plan.model.model.blocks.size());
@@ -190,8 +190,8 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
   return out;
 }
 
-// Elements of sharded weights that are gathered at a time at most, in a step of two micro-batches.
-// `count`: blocks of the stage.
+// The maximum number of gathered elements of sharded weights in a step with two micro-batches.
+// `count`: number of blocks of the stage.
 std::int64_t most_gathered(const Plan& plan, const std::vector<Buffer>& buffers, int count) {
   parallel::GroupsOfBlocks blocks(static_cast<std::size_t>(count));
   std::vector<std::int64_t> numel;
@@ -218,16 +218,16 @@ std::int64_t most_gathered(const Plan& plan, const std::vector<Buffer>& buffers,
   return order.most_live();
 }
 
-// Directions of `numel` elements, all made before the first is transformed: each rank's shard of
-// them, what goes to their owners, and the one that an owner puts together.
+// Bytes for directions of `numel` elements, which all exist before the first is transformed: each
+// rank's shard of them, the messages to their owners, and the one that an owner assembles.
 std::int64_t direction_bytes(std::int64_t numel, std::int64_t largest, std::int64_t shards) {
   const std::int64_t mine = 4 * numel / shards;
   return shards == 1 ? mine : mine + mine / shards * (shards - 1) + 4 * largest;
 }
 
-// Rows that a rank has room for where a table's gradient is rows: its own, which may all be
-// different ones, the sums of all ranks', which one rank may own all of, and what travels. 0 where
-// there are too many for it. Rows that are added to have room for twice as many.
+// Number of rows for which a rank has memory if a table's gradient consists of rows: its own rows,
+// which may all differ, the sums over all ranks, which one rank may own, and message buffers. 0 if
+// there are too many for it. Buffers that grow may be twice as large.
 std::int64_t rows_kept(const Plan& plan, const Buffer& buffer) {
   constexpr std::int64_t kShare = parallel::TablePlace::kShare;
   const std::int64_t n = plan.data_ranks, tokens = plan.micro_batch * plan.sequence_length;
@@ -241,14 +241,13 @@ std::int64_t rows_kept(const Plan& plan, const Buffer& buffer) {
   return 2 * own + in_sums + (n > 1 ? 2 * n * own : 0);
 }
 
-// As far as is known: activations that are not predicted are left out.
+// Ignores activations if they are not predicted.
 bool fits(const Plan& plan, std::uint64_t available) {
   const double need = static_cast<double>(estimate_memory(plan).total()) * plan.ranks;
   return need <= kUsable * static_cast<double>(available);
 }
 
-// The plan with another preset in place of the sizes that it has; nothing if they do not go
-// together.
+// The plan with another preset's sizes; nothing if they are incompatible.
 std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
   models::ModelOptions options = plan.config.model;
   options.choose_preset(preset);
@@ -288,7 +287,7 @@ std::vector<std::pair<std::string, Plan>> smaller_presets(const Plan& plan) {
   return out;
 }
 
-// Looks for changes of one kind after the other, from the one that changes least.
+// Searches for changes, one kind after the other, from the smallest change on.
 class Search {
  public:
   Search(const Plan& plan, std::uint64_t available) : plan_(plan), available_(available) {}
@@ -323,7 +322,7 @@ class Search {
   }
   static void set_stage(Plan& plan, int stage) { plan.zero_stage = plan.reduction.stage = stage; }
 
-  // The global batch stays: what the micro-batch loses, accumulation gains.
+  // Keeps the global batch: accumulation grows as the micro-batch shrinks.
   bool smaller_micro(Plan plan, const std::string& before) {
     const std::int64_t each = plan.micro_batch * plan.accumulation;
     for (std::int64_t micro = plan.micro_batch / 2; micro >= 1; micro /= 2) {
@@ -421,7 +420,7 @@ std::string MemoryEstimate::text() const {
 
 namespace {
 
-// What a rank of a stage needs.
+// The estimate for a rank of a stage.
 MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   const std::int64_t n = plan.data_ranks, shards = plan.zero_stage >= 1 ? n : 1;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
@@ -435,14 +434,14 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
       parallel::has_separate_masters(plan.working, plan.kept.masters, /*local_weights=*/false);
   bool narrow_states = false;
   std::int64_t widest = 0, saved = 0, directions = 0, largest_whole = 0, largest = 0;
-  std::int64_t sums = 0, in_rows = 0, largest_sum = 0;  // of gradients
+  std::int64_t sums = 0, in_rows = 0, largest_sum = 0;  // for gradients
   const bool lends = plan.accumulation == 1 && !(local && n > 1);
   const std::vector<Buffer> buffers = buffers_of(plan, stage);
   for (const Buffer& buffer : buffers) {
     out.parameters += buffer.packed > 0
                           ? buffer.packed
                           : buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
-    // A frozen parameter has its working weights alone, which a save widens if it holds them.
+    // A frozen parameter has only its working weights, which a save widens if it contains them.
     const bool own_masters = masters && buffer.trained;
     const bool in_saves = buffer.trained || saves_frozen(plan);
     out.optimizer += buffer.state_bytes + (own_masters ? 4 * buffer.owned : 0);
@@ -455,7 +454,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
     directions += buffer.whole;
     largest_whole = std::max(largest_whole, buffer.largest_whole);
     out.optimizer += static_cast<std::int64_t>(exchange * static_cast<double>(buffer.numel));
-    // Of a tied table's uses the embedding's needs its few rows alone.
+    // Of the uses of a tied table, that of the embedding needs only its few rows.
     const std::int64_t rows = rows_kept(plan, buffer);
     const bool instead = rows > 0 && buffer.uses > 1 && !(local && n > 1);
     const std::int64_t bytes = buffer.numel * sum / (local ? 1 : n);
@@ -469,16 +468,16 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   for (const auto& [numel, uses] : uses_of_size)
     out.gradients +=
         parallel::in_flight(plan.reduction, ranks, numel, uses).bytes(plan.reduction, ranks, numel);
-  // What is kept in 16 bits is updated in fp32, one parameter after the other.
+  // Values kept in 16 bits are updated in fp32, one parameter after the other.
   if (narrow_masters) out.optimizer += 4 * widest;
   if (narrow_states) out.optimizer += 8 * widest;
   out.optimizer += direction_bytes(directions, largest_whole, shards);
-  // Momenta become whole one tensor after the other, through as much again.
+  // Momenta are completed one tensor after the other, with a buffer of the same size.
   if (exchange > 0 && shards > 1) out.optimizer += 8 * largest;
   const auto blocks = static_cast<std::int64_t>(blocks_of(plan, stage).size());
   out.parameters += most_gathered(plan, buffers, static_cast<int>(blocks)) * value;
   Activations activations = predict_activations(plan, stage);
-  // It is saved in fp32 when there are no activations.
+  // The buffer is saved in fp32 when there are no activations.
   const std::int64_t resting = std::max(activations.evaluation, saved);
   out.activations = std::max(activations.training, resting);
   out.unknown = std::move(activations.unknown);
@@ -505,13 +504,13 @@ MemoryEstimate estimate_memory(const Plan& plan) {
 }
 
 std::int64_t checkpoint_bytes(const Plan& plan) {
-  // Every rank's own errors, and the owners'; of local weights, two states of every rank.
+  // Every rank's own error feedback, and the owners'; with local weights, two states of every rank.
   const ExchangeNeeds needs = exchange_needs(plan.config.optimizer);
   const std::int64_t of_rank = needs.local_weights ? 3 : needs.compressed ? 1 : 0;
   const std::int64_t errors =
       plan.data_ranks > 1 ? 4 * (of_rank * plan.data_ranks + (of_rank > 0)) : 0;
   std::int64_t bytes = 0;
-  // Checkpoints hold fp32, whatever the types of the run.
+  // Checkpoints contain fp32, whatever the dtypes of the run.
   const auto rule = make_rule(plan);
   const auto& frozen = plan.weight_layout.frozen;
   for (const auto& info : nn::parameters_of(plan.model.model)) {
@@ -526,9 +525,9 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
 
 std::int64_t saving_bytes(const Plan& plan) {
   const CheckpointOptions& options = plan.config.checkpoint;
-  // The last one, and that of a signal, are written from the tensors themselves.
+  // The last checkpoint, and that after a signal, are written directly from the tensors.
   const bool during = options.interval_s() || options.when().any() || options.keeps_best();
-  // Of ranks that share tokens, which hold the same, the first writes.
+  // Of the ranks that share tokens, which hold the same data, the first writes.
   const std::int64_t writers = plan.ranks / plan.config.parallel.context.size;
   return plan.save_in_background && during ? checkpoint_bytes(plan) / writers : 0;
 }

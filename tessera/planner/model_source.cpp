@@ -48,7 +48,7 @@ models::WeightSource first_weights(const ModelSource& source,
                                    const models::Resolved& trained,
                                    std::uint64_t seed,
                                    std::vector<std::string>& notes) {
-  // A checkpoint that says no objective has its family's usual one.
+  // A checkpoint without an objective has its family's default.
   config::Problems problems;
   const models::Resolved saved = models::resolve(
       source.model, trained.tokenizer_size, std::nullopt, problems, {}, source.objective);

@@ -30,7 +30,7 @@ void describe_folder(config::Fields& f,
            .default_text = "DeepSpeedJobName if output_path is given, else none"});
 }
 
-/// A trace has some megabytes for every step of a rank.
+/// A trace has several megabytes per step and rank.
 constexpr double kMostTraced = 100;
 
 void check_profilers(const MonitorOptions& options,

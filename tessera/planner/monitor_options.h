@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sections of monitors, which show a training in other programs (tensorboard, csv_monitor,
-// wandb, comet, prometheus), and of profilers. Keys and defaults are DeepSpeed's where it has them.
+// wandb, comet, prometheus), and of profilers. Keys and defaults are DeepSpeed's if it has them.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace tessera::planner {
 
-/// How metrics are named, and over what they are drawn: "Train/Samples/train_loss" over samples, or
-/// "train/loss" over steps.
+/// The names of metrics, and their x axis: "Train/Samples/train_loss" over samples, or "train/loss"
+/// over steps.
 enum class TagStyle : std::uint8_t { DeepSpeed, HuggingFace };
 inline constexpr auto kTagStyles = std::to_array<config::Named<TagStyle>>(
     {{TagStyle::DeepSpeed, "deepspeed"}, {TagStyle::HuggingFace, "huggingface"}});
@@ -63,7 +63,7 @@ struct PrometheusOptions {
 
 struct ProfileOptions {
   std::vector<double> steps;  ///< first and last
-  /// The steps that are traced; nothing: none.
+  /// Returns the steps to trace; nothing if there are none.
   [[nodiscard]] std::optional<std::pair<std::int64_t, std::int64_t>> range() const;
   void describe(config::Fields& fields);
 };
@@ -90,11 +90,12 @@ struct MonitorOptions {
   ProfileOptions profile;
   FlopsProfilerOptions flops_profiler;
   CommsLoggerOptions comms_logger;
-  /// The sections stand at the top of a configuration.
+  /// Describes the sections, which are at the top level of a configuration.
   void describe(config::Fields& fields);
 };
 
-/// Problems of the sections: addresses that are not of this host, keys that Comet would refuse.
+/// Reports problems of the sections: addresses that are not of this host, keys that Comet would
+/// refuse.
 void check_monitors(const MonitorOptions& options,
                     config::Problems& problems,
                     const config::Origins& origins);

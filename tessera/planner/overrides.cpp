@@ -50,7 +50,7 @@ json::Value value_of(std::string_view text) {
   }
 }
 
-// A number of ranks in place of an object with a size: what else stands there, stays.
+// A number of ranks instead of an object with a size; other members of the object are kept.
 std::string spelled_out(std::string_view path, const json::Value& value) {
   constexpr std::array<std::string_view, 3> kShort = {
       "parallel.pipeline", "parallel.tensor", "parallel.context"};

@@ -137,7 +137,7 @@ json::Value* block_of(json::Value& source, std::string_view key) {
   return block != nullptr && block->is_object() ? block : nullptr;
 }
 
-// DeepSpeed's words that mean "as if it were not there", and its word for one of ours.
+// Removes DeepSpeed's values that mean "absent", and renames one that has another name here.
 void spell_out_deepspeed(json::Value& source) {
   if (json::Value* const pipeline = block_of(source, "pipeline")) {
     if (is_word(pipeline->find("stages"), "auto")) erase(*pipeline, "stages");
@@ -161,14 +161,14 @@ bool is_given(const json::Value& object, std::string_view key) {
   return value != nullptr && !value->is_null();
 }
 
-// `value` at the place of what it was made of.
+// Sets `value` with the place of the value from which it was made.
 void put(json::Value& object, std::string_view key, json::Value value, const json::Value& origin) {
   value.place = origin.place;
   value.key_place = origin.key_place;
   object[key] = std::move(value);
 }
 
-// DeepSpeed runs segments of so many layers of a pipeline again, tessera one block after the other.
+// DeepSpeed recomputes segments of several pipeline layers, tessera one block after the other.
 void move_interval(json::Value& source) {
   constexpr std::string_view kKey = "activation_checkpoint_interval";
   constexpr std::string_view kSection = "activation_checkpointing";
@@ -180,7 +180,8 @@ void move_interval(json::Value& source) {
   if (*layers == 0) return erase(*pipeline, kKey);
   if (is_given(source, kSection)) {
     const json::Value* const section = block_of(source, kSection);
-    // A section that says it itself counts, and the key is told to have no meaning.
+    // A section that sets it explicitly takes precedence, and the key is reported as having no
+    // effect.
     if (section == nullptr || is_given(*section, "enabled") || is_given(*section, "granularity"))
       return;
   }
@@ -190,7 +191,7 @@ void move_interval(json::Value& source) {
   put(section, "enabled", json::Value::boolean(true), interval);
 }
 
-// Colossal-AI's fp16 has a mode where others have a switch, and Megatron-LM's scaler.
+// Colossal-AI's fp16 has a mode instead of a switch, and Megatron-LM's scaler.
 void spell_out_mode(json::Value& source) {
   json::Value* const fp16 = block_of(source, "fp16");
   if (fp16 == nullptr || !is_given(*fp16, "mode") || is_given(*fp16, "enabled")) return;
@@ -198,11 +199,11 @@ void spell_out_mode(json::Value& source) {
   if (!mode.is_string()) return;
   put(*fp16, "enabled", json::Value::boolean(true), mode);
   if (!is_given(*fp16, "scaler")) put(*fp16, "scaler", json::Value::string("megatron"), mode);
-  // The other modes are told to be as this one.
+  // The other modes are reported to behave like this one.
   if (amp_type(mode.as_string()) == "naive") erase(*fp16, "mode");
 }
 
-// Colossal-AI's models take the number of chunks as an argument too.
+// Colossal-AI's models also take the number of chunks as an argument.
 void move_chunks(json::Value& source) {
   json::Value* const model = block_of(source, "model");
   const json::Value* const chunks = model == nullptr ? nullptr : model->find("num_chunks");
@@ -212,11 +213,12 @@ void move_chunks(json::Value& source) {
   source["NUM_CHUNKS"] = std::move(moved);
 }
 
-// Colossal-AI's sequence mode: ranks share the tokens, and all hold every weight.
+// Colossal-AI's sequence mode: ranks share the tokens, and all of them hold every weight.
 void move_sequence_mode(json::Value& parallel) {
   json::Value* const tensor = block_of(parallel, "tensor");
   if (tensor == nullptr || !is_word(tensor->find("mode"), "sequence")) return;
-  if (parallel.find("context") != nullptr) return;  // two of them: the mode is told to be none
+  // Both are given: the mode is reported as unknown.
+  if (parallel.find("context") != nullptr) return;
   json::Value context = std::move(*tensor);
   erase(context, "mode");
   context.key_place = context.place;

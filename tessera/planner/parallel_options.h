@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The section `parallel`: how the ranks are spread over pipeline, tensor and context; what is left
-// is data-parallel.
+// The section `parallel`: how the ranks are divided among pipeline, tensor and context parallelism;
+// the remaining factor is data-parallel.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ struct PipelineOptions {
   std::int64_t size = 1;
   std::string schedule = "1f1b";
   std::int64_t chunks = 1;
-  json::Value partition;  ///< a word or a list of bounds; null: balanced
+  json::Value partition;  ///< a name or a list of bounds; null: balanced
   bool scatter_gather = false;
   void describe(config::Fields& fields);
 };
@@ -34,17 +34,16 @@ struct TensorOptions {
   std::optional<TensorLayout> mode;
   std::int64_t size = 1;
   std::optional<std::int64_t> depth;
-  /// Of mode 1d: ranks that have the same head of keys and values. Follows from the model.
+  /// Mode 1d: number of ranks with the same head of keys and values. Derived from the model.
   std::int64_t share_head = 1;
-  /// How its ranks are arranged; their product is less than `size` where that does not fit the
-  /// mode.
+  /// The grid of the ranks; its product is less than `size` if that does not fit the mode.
   struct Grid {
     std::int64_t depth = 1, row = 1, col = 1;
     [[nodiscard]] std::int64_t size() const { return depth * row * col; }
   };
   [[nodiscard]] Grid grid() const;
   [[nodiscard]] TensorLayout layout() const { return mode.value_or(TensorLayout::OneD); }
-  /// The name of layout(), as a configuration has it.
+  /// The name of layout() in a configuration.
   [[nodiscard]] std::string name() const { return config::name_of(kTensorLayouts, layout()); }
   void describe(config::Fields& fields);
 };
@@ -61,35 +60,35 @@ struct ParallelOptions {
   TensorOptions tensor;
   bool sequence = false;
   ContextOptions context;
-  /// Ranks that hold one copy of the model between them: pipeline x tensor x context.
+  /// Number of ranks that together hold one copy of the model: pipeline x tensor x context.
   [[nodiscard]] std::int64_t ranks_per_model() const {
     return pipeline.size * tensor.size * context.size;
   }
-  /// Sequence lengths are multiples of it, so that ranks can share the tokens evenly.
+  /// Sequence lengths must be multiples of it, so that ranks share the tokens evenly.
   [[nodiscard]] std::int64_t token_unit() const;
   void describe(config::Fields& fields);
 };
 
-/// `source` with the short forms written out: "pipeline": 2 is {"size": 2}, null is nothing, and
-/// Colossal-AI's tensor mode "sequence", which cuts tokens and no weights, is `context`; its
-/// model.num_chunks is NUM_CHUNKS. Of DeepSpeed's blocks `pipeline` and `tensor_parallel`, whose
-/// sizes are other names of keys here, what says nothing ("auto", an autotp_size of 0) is taken
-/// out, and the partition "best" is "parameters"; an interval of `pipeline` above 0 switches
-/// recomputation on where `activation_checkpointing` does not say what runs again. Colossal-AI's
-/// fp16.mode without fp16.enabled is that, with the scaler "megatron". Pure.
+/// `source` with short forms expanded: "pipeline": 2 is {"size": 2}, null is absent, and
+/// Colossal-AI's tensor mode "sequence", which splits tokens but no weights, is `context`; its
+/// model.num_chunks is NUM_CHUNKS. In DeepSpeed's blocks `pipeline` and `tensor_parallel`, whose
+/// sizes are other names of keys here, settings without a meaning ("auto", an autotp_size of 0) are
+/// removed, and the partition "best" is "parameters"; an interval of `pipeline` above 0 enables
+/// recompute unless `activation_checkpointing` selects it. Colossal-AI's fp16.mode without
+/// fp16.enabled enables fp16 with the scaler "megatron". Pure.
 json::Value spell_out_parallel(json::Value source);
 
-/// The word of Colossal-AI's fp16.mode: "AMP_TYPE.NAIVE" and "NAIVE" are "naive".
+/// Normalizes Colossal-AI's fp16.mode: "AMP_TYPE.NAIVE" and "NAIVE" become "naive".
 std::string amp_type(std::string_view mode);
 
-/// ParallelOptions::ranks_per_model() of a configuration with the short forms written out; 1 where
-/// it cannot be read.
+/// ParallelOptions::ranks_per_model() of a configuration with expanded short forms; 1 if it cannot
+/// be read.
 std::int64_t ranks_per_model(const json::Value& source);
 
-/// Whether none of the sizes that ranks_per_model() multiplies has been told to be wrong: what
-/// follows from the product means something.
+/// True if none of the sizes that ranks_per_model() multiplies was reported as wrong, so that
+/// values derived from the product are meaningful.
 bool sizes_are_known(const config::Problems& problems);
-/// A problem with the whole product where the sizes do not divide `ranks`.
+/// Reports the whole product if the sizes do not divide `ranks`.
 void check_product(const ParallelOptions& options,
                    int ranks,
                    config::Problems& problems,

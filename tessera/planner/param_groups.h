@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// optimizer.groups: parameters, found by name, with a learning rate, a decay or no training of
-// their own.
+// optimizer.groups: parameters, selected by name, with their own learning rate or weight decay, or
+// without training.
 #pragma once
 
 #include <functional>
@@ -23,15 +23,16 @@ struct ParamGroup {
   json::Place place;
 };
 
-/// Reads the list; what is wrong goes to `problems` with its place.
+/// Reads the list; errors are added to `problems` with their places.
 std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Problems& problems);
-/// The first group whose pattern is found in `name`, or nullptr.
+/// The first group whose pattern matches in `name`, or nullptr.
 const ParamGroup* group_of(const std::vector<ParamGroup>& groups, const std::string& name);
-/// A group that fits no parameter is a typing mistake; a model without a trained parameter too.
+/// Reports a group that matches no parameter, which is a typing mistake, and a model without a
+/// trained parameter.
 void check_param_groups(const std::vector<ParamGroup>& groups,
                         const nn::Model& model,
                         config::Problems& problems);
-/// Whether the parameter of that name is not trained; empty without such a group.
+/// Returns whether the parameter of that name is frozen; empty if no group freezes any.
 std::function<bool(const std::string&)> frozen_by(std::vector<ParamGroup> groups);
 
 }  // namespace tessera::planner

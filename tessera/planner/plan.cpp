@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a configuration to a plan: read, complete, check, and say everything that is wrong at once.
+// Makes a plan from a configuration: reads, completes, checks, and reports all errors at once.
 #include <algorithm>
 #include <exception>
 #include <filesystem>
@@ -56,8 +56,8 @@ const json::Value* find_path(const json::Value& source, std::string_view path) {
   return at;
 }
 
-// Takes out what find_path() finds, and an object that this leaves empty: an empty block means
-// something else than none.
+// Removes the value at a path, and an enclosing object that becomes empty, because an empty block
+// has another meaning than an absent one.
 void erase_path(json::Value& source, std::string_view path) {
   const std::size_t dot = path.find('.');
   const std::string_view key = path.substr(0, dot);
@@ -69,10 +69,11 @@ void erase_path(json::Value& source, std::string_view path) {
   std::erase_if(source.members(), [&](const auto& member) { return member.first == key; });
 }
 
-// What a resolved configuration says of the number of ranks that it was resolved for.
+// The part of a resolved configuration that depends on the number of ranks for which it was
+// resolved.
 class Derived {
  public:
-  // Takes out of `source` what run.derived names, unless somebody wrote over it since (--set).
+  // Removes the keys of run.derived from `source`, unless they were overwritten since (--set).
   json::Value take(json::Value source, int ranks) {
     const json::Value* const found = find_path(source, "run.derived");
     if (found == nullptr || !found->is_array()) return source;
@@ -92,7 +93,7 @@ class Derived {
     return source;
   }
 
-  // The list for a configuration in which the user gave what `origins` knows.
+  // The list for a configuration in which the user set the keys that `origins` knows.
   [[nodiscard]] std::vector<std::string> names(const config::Origins& origins) const {
     std::vector<std::string> out = {kAccumulation};
     if (!origins.given(kMicro) || micro_was_derived_) out.emplace_back(kMicro);
@@ -101,7 +102,7 @@ class Derived {
     return out;
   }
 
-  // One line for each value that has changed.
+  // One line per changed value.
   [[nodiscard]] std::vector<std::string> notes(const json::Value& resolved, int ranks) const {
     std::vector<std::string> out;
     for (const auto& [name, before] : before_) {
@@ -130,8 +131,8 @@ class Derived {
   bool micro_was_derived_ = false;
 };
 
-// Makes one plan. A step that fails with a problem of the configuration leaves it in the list and
-// the others go on.
+// Makes one plan. A step that fails because of a configuration error adds it to the list, and the
+// other steps continue.
 class Planner {
  public:
   Planner(int ranks, const std::string& name_of_file, const nn::Model* own)
@@ -141,7 +142,7 @@ class Planner {
 
   Draft make(const json::Value& source, bool model) {
     read(source);
-    if (!source.is_object()) problems_.raise();  // nothing else can be said of it
+    if (!source.is_object()) problems_.raise();  // nothing else can be checked
     const bool sane_ranks = plan_.ranks >= 1 && plan_.ranks <= kMostRanks;
     check_config(plan_.config, plan_.ranks, problems_, origins_);
     settle_best(plan_.config);
@@ -179,7 +180,8 @@ class Planner {
             [&] { check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_); });
     attempt("parallel.context",
             [&] { check_context_parallel(plan_, own_ != nullptr, problems_, origins_); });
-    // Last: it is about the whole section, and the rules above ask what was told of their keys.
+    // This comes last, because it concerns the whole section, and the rules above check which of
+    // their keys have problems.
     if (wrong_product_) check_product(plan_.config.parallel, plan_.ranks, problems_, origins_);
     attempt("scheduler", [&] { check_schedule(plan_, problems_, origins_); });
     check_auto(draft_.automatic, problems_);
@@ -232,7 +234,7 @@ class Planner {
     }
   }
 
-  // check_written() has told where it belongs; no optimizer knows it.
+  // check_written() has reported where it belongs; no optimizer has this key.
   static void drop_max_grad_norm(json::Value& source) {
     json::Value* const optimizer = source.is_object() ? source.find("optimizer") : nullptr;
     json::Value* const params =
@@ -242,11 +244,10 @@ class Planner {
                   [](const auto& member) { return member.first == "max_grad_norm"; });
   }
 
-  // Of as many data-parallel ranks as the product leaves; where it leaves none, a batch can only
-  // be missing.
+  // If the ranks do not divide evenly, reports only a missing batch size.
   void fix_batch() {
     TrainConfig& config = plan_.config;
-    // check_auto() tells of a batch that nobody says.
+    // check_auto() reports a batch size that nothing defines.
     const bool said = config.train_batch_size || config.train_micro_batch_size_per_gpu ||
                       !has_auto_batch(draft_.automatic);
     if (!said) return;
@@ -271,8 +272,8 @@ class Planner {
   void fix_layout() {
     TrainConfig& config = plan_.config;
     fix_batch();
-    // A block without a stage is DeepSpeed's: stage 0. Without a block, sharding the update costs
-    // nothing.
+    // A block without a stage has DeepSpeed's default: stage 0. Without a block the update is
+    // sharded, because that costs nothing.
     const bool block = origins_.given("zero_optimization");
     plan_.zero_stage = static_cast<int>(
         config.zero_optimization.stage.value_or(!block && plan_.data_ranks > 1 ? 1 : 0));
@@ -288,7 +289,7 @@ class Planner {
     plan_.run_dir = run_dir_of(config, name_of_file_);
   }
 
-  // What the policies between blocks are told.
+  // The options of the policies between blocks.
   void fix_sharding() {
     const TrainConfig& config = plan_.config;
     const ZeroOptions& zero = config.zero_optimization;
@@ -321,14 +322,15 @@ class Planner {
     plan_.save_in_background = config.checkpoint.async;
   }
 
-  // Who says which evaluation is the best, or stops without a gain, wants to have the best.
+  // If the configuration defines the best evaluation, or stops without gains, the best is saved by
+  // default.
   static void settle_best(TrainConfig& config) {
     const EvalOptions& eval = config.eval;
     const bool asked = !eval.best.is_null() || eval.stops_early();
     config.checkpoint.best = config.checkpoint.best.value_or(asked && eval.when().any());
   }
 
-  // Which blocks run twice; the objective never does.
+  // Which blocks are recomputed; never the objective.
   void fix_recompute() {
     const RecomputeOptions& options = plan_.config.activation_checkpointing;
     const RecomputeKind kind = options.kind();
@@ -355,18 +357,18 @@ class Planner {
   }
 
   void open_tokenizer() {
-    // Without its own source's model, a default tokenizer would only add a misleading message.
+    // Without the source's model, a default tokenizer would only add a misleading message.
     if (plan_.config.model->from && !source_) return;
     const bool own = source_ && !origins_.given("tokenizer");
     if (own && !source_->hugging_face) plan_.config.tokenizer = source_->tokenizer;
-    // The resolved configuration names the files of a folder's own tokenizer, so that it stands
-    // without the folder's rules.
+    // The resolved configuration names the files of a folder's own tokenizer, so that it does not
+    // depend on the rules for folders.
     if (own && source_->hugging_face)
       plan_.config.tokenizer =
           data::tokenizer_options_of(std::filesystem::absolute(source_->folder));
     plan_.tokenizer =
         own ? source_tokenizer(*source_) : data::make_tokenizer(plan_.config.tokenizer);
-    // Whoever reads it elsewhere finds the same files.
+    // Makes paths absolute, so that the files are found from any folder.
     for (std::string* const file :
          {&plan_.config.tokenizer.vocab, &plan_.config.tokenizer.merges}) {
       if (!file->empty()) *file = std::filesystem::absolute(*file).string();
@@ -374,13 +376,13 @@ class Planner {
   }
 
   void resolve_task() {
-    if (problems_.concern("task.type")) return;  // no task of that name
+    if (problems_.concern("task.type")) return;  // there is no task of that name
     plan_.task = tasks::make_task(plan_.config.task, problems_);
     if (plan_.task)
       tasks::check_data(*plan_.task, plan_.config.task, plan_.config.data, problems_, origins_);
   }
 
-  // The program's own model, as far as it can be described.
+  // Describes the program's own model, as far as possible.
   models::Resolved described(const nn::Model& model) {
     if (origins_.given("model")) {
       problems_.add(origins_.place("model"),
@@ -404,7 +406,7 @@ class Planner {
     return out;
   }
 
-  // What the configured task trains a family's trunk for.
+  // The objective with which the configured task trains a family's trunk.
   [[nodiscard]] models::ObjectiveChoice objective() const {
     if (plan_.task == nullptr) return {};
     return {plan_.task->objective(), plan_.task->objective_options(plan_.config.data)};

@@ -31,7 +31,7 @@ optim::Fp16Options fixed_scaling(double scale) {
   return out;
 }
 
-// amp.loss_scale in numbers; nothing for "dynamic".
+// amp.loss_scale as a number; nothing for "dynamic".
 std::optional<double> amp_scale(const AmpOptions& amp,
                                 config::Problems& problems,
                                 const config::Origins& origins) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the blocks fp16, bf16, amp and torch_autocast come to: types of weights, masters and
-// moments, and how the loss is scaled.
+// Resolves the blocks fp16, bf16, amp and torch_autocast: the dtypes of weights, masters and
+// moments, and loss scaling.
 #pragma once
 
 #include "tessera/config/fields.h"
@@ -8,12 +8,12 @@
 
 namespace tessera::planner {
 
-/// Sets what the plan says of types and loss scaling; its zero_stage is known. Problems of the
-/// blocks go to `problems`, what the user should be told to plan.notes. Two blocks that are
-/// switched on together are check_written()'s.
+/// Sets the plan's dtypes and loss scaling; its zero_stage must be known. Errors of the blocks are
+/// added to `problems`, notes for the user to plan.notes. check_written() reports two blocks that
+/// are enabled together.
 ///
-/// DeepSpeed's scaler has another rule at ZeRO stage 0. It is followed where that stage is asked
-/// for; without a zero_optimization block one and four ranks have the rule of stage 1, so that the
+/// DeepSpeed's scaler has another rule at ZeRO stage 0. It is used if that stage is requested;
+/// without a zero_optimization block, one and four ranks both use the rule of stage 1, so that the
 /// same file gives the same losses.
 void resolve_precision(Plan& plan, config::Problems& problems, const config::Origins& origins);
 

@@ -72,7 +72,7 @@ bool is_params(const json::Value& params, const char* path, config::Problems& pr
   return false;
 }
 
-// `rule`: nullptr where its parameters are wrong.
+// `rule`: nullptr if its parameters are wrong.
 optim::ScheduleContext context_of(const optim::Rule* rule,
                                   std::int64_t max_steps,
                                   const optim::BatchRamp& batches) {
@@ -83,7 +83,8 @@ optim::ScheduleContext context_of(const optim::Rule* rule,
       .samples_before = [batches](std::int64_t update) { return batches.samples_before(update); }};
 }
 
-// Of options that may have problems, which are told elsewhere: nullptr where there is none.
+// The rule of options that may have errors, which are reported elsewhere; nullptr if it cannot be
+// made.
 std::unique_ptr<optim::Rule> rule_if_any(const OptimizerOptions& options) {
   const bool fits = options.params.is_null() || options.params.is_object();
   if (!fits || !optim::rules().has(options.type)) return nullptr;
@@ -91,8 +92,9 @@ std::unique_ptr<optim::Rule> rule_if_any(const OptimizerOptions& options) {
   return build_rule(options, {}, ignored);
 }
 
-// Of an optimizer with an unknown name: what is wrong with its parameters by the one with the
-// nearest name, or by AdamW. Its own may be other ones, so that an unknown key is no problem.
+// For an optimizer with an unknown name: checks its parameters against the one with the nearest
+// name, or against AdamW. The intended one may have other parameters, so an unknown key is not
+// reported.
 void check_params_of_unknown(const OptimizerOptions& options,
                              const json::Place& place,
                              config::Problems& problems) {
@@ -106,13 +108,13 @@ void check_params_of_unknown(const OptimizerOptions& options,
   }
 }
 
-// A batch that could not be solved has been told; any number lets the rest be checked.
+// A batch that could not be solved was reported; with any number the rest can be checked.
 optim::BatchRamp ramp_of(const Plan& plan) {
   return plan.batch_ramp.value_or(optim::BatchRamp(std::max<std::int64_t>(1, plan.global_batch)));
 }
 
-// What weight_decay_schedule moves: the rule's weight decay, or where only groups have one, the
-// largest of theirs.
+// The value that weight_decay_schedule changes: the rule's weight decay or, if only groups have
+// one, the largest of theirs.
 double weight_decay_of(const optim::Rule& rule, const std::vector<ParamGroup>& groups) {
   double out = rule.base_weight_decay();
   if (out != 0.0) return out;
@@ -121,7 +123,7 @@ double weight_decay_of(const optim::Rule& rule, const std::vector<ParamGroup>& g
   return out;
 }
 
-// A group's rate is a multiple of the rate that the schedule moves.
+// A group's rate is a multiple of the rate that the schedule changes.
 void check_group_rates(const optim::Rule& rule,
                        const std::vector<ParamGroup>& groups,
                        config::Problems& problems) {
@@ -147,7 +149,7 @@ void check_group_rates(const optim::Rule& rule,
   }
 }
 
-// An average needs weights and a state of its own in fp32.
+// An average needs weights and its own state in fp32.
 void check_average(const Plan& plan,
                    const optim::Rule& rule,
                    config::Problems& problems,
@@ -310,7 +312,7 @@ json::Value complete_optimizer_params(const OptimizerOptions& options) {
 }
 
 parallel::ParamSettings settings_of(const Plan& plan, double base_lr) {
-  // Factors of the base rate by name: of the layer's depth, and of an adapter's second matrix.
+  // Factors of the base rate by name: for the layer's depth, and for an adapter's second matrix.
   const double layer_decay = plan.config.optimizer.layer_decay;
   std::map<std::string, double> factors;
   if (layer_decay != 1.0) factors = layer_factors(plan.model.model, layer_decay);

@@ -13,40 +13,40 @@
 
 namespace tessera::planner {
 
-/// Unknown or not built types, wrong parameters, and rates of groups and a
-/// weight_decay_schedule that the rule cannot follow, go to `problems` or are thrown as
-/// Error{Config}.
+/// Unknown or unimplemented types, wrong parameters, and group rates and a weight_decay_schedule
+/// that the rule cannot apply are added to `problems` or thrown as Error{Config}.
 void check_rule(const Plan& plan, config::Problems& problems, const config::Origins& origins);
-/// What the user should be told of parameters that choose nothing.
+/// Notes for the user about parameters that have no effect.
 std::vector<std::string> optimizer_notes(const OptimizerOptions& options);
 std::vector<std::string> schedule_notes(const TrainConfig& config);
-/// hidden_size of a mu-P rule, where the configuration leaves it to the model.
+/// Sets hidden_size of a mu-P rule if the configuration leaves it to the model.
 void fill_width(OptimizerOptions& options, const models::Resolved& model);
-/// Of a plan whose batch may be unknown (0).
+/// Checks the schedule of a plan whose batch may be unknown (0).
 void check_schedule(const Plan& plan, config::Problems& problems, const config::Origins& origins);
 
-/// How the optimizer that the configuration names wants its ranks to meet; as of AdamW where it
-/// names none. Nothing is checked.
+/// What the configured optimizer requires of the communication between ranks; AdamW's needs if none
+/// is configured. Nothing is checked.
 struct ExchangeNeeds {
   bool compressed = false;     ///< an optim::CompressedRule
-  bool local_weights = false;  ///< and one of local weights
-  bool fused = false;          ///< and one that sends all parameters as one vector
+  bool local_weights = false;  ///< it is also one of local weights
+  bool fused = false;          ///< it also sends all parameters as one vector
 };
 ExchangeNeeds exchange_needs(const OptimizerOptions& options);
 
-/// Decay and rates of each parameter, as a function that outlives the plan: by the rule "two or
-/// more dimensions", unless optimizer.decay_all or a group of optimizer.groups says otherwise.
-/// `base_lr`: the rule's, which a group's lr is a multiple of (check_rule() has seen to that).
+/// Weight decay and learning rate of each parameter, as a function that outlives the plan. Decay
+/// applies by the rule "two or more dimensions", unless optimizer.decay_all or a group of
+/// optimizer.groups overrides it. `base_lr`: the rule's rate, of which a group's lr is a multiple
+/// (check_rule() has ensured this).
 parallel::ParamSettings settings_of(const Plan& plan, double base_lr);
 
-/// A sentence for the user when a run of `steps` is shorter than its warm-up; that is allowed, for
-/// a quick try.
+/// A sentence for the user if a run of `steps` is shorter than its warm-up; this is allowed for
+/// quick tries.
 std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t steps);
-/// What a user is warned of before a run with known steps begins: ranks of a host that share cores,
-/// and that note.
+/// Returns warnings before a run with known steps begins: ranks of a host that share cores, and a
+/// warm-up that is too long.
 std::vector<std::string> warnings_of(const Plan& plan, int local_ranks);
 
-/// optimizer.params with the defaults in place of what is not given.
+/// optimizer.params completed with the defaults.
 json::Value complete_optimizer_params(const OptimizerOptions& options);
 
 }  // namespace tessera::planner

@@ -15,11 +15,12 @@
 namespace tessera::planner {
 namespace {
 
-// Sums that are cut elsewhere round elsewhere: in fp32, and in 16 bits, where what every layer
-// rounds adds up.
+// Bounds for sums that are split, and therefore rounded, differently: in fp32, and in 16 bits,
+// where the rounding of every layer adds up.
 constexpr double kGradient = 2e-6, kLoss = 2e-5;
 constexpr double kNarrowGradient = 2e-2, kNarrowLoss = 2e-3;
-constexpr double kLayers = 12;  // of the model that the bound in 16 bits was taken of
+// Number of layers of the model for which the 16-bit bound was measured.
+constexpr double kLayers = 12;
 
 void erase(json::Value& object, std::string_view key) {
   if (!object.is_object()) return;
@@ -44,8 +45,8 @@ std::vector<std::string> what_rounds_elsewhere(const Plan& plan) {
   return out;
 }
 
-// Of run.derived the stage alone: the loss scale knows a stage that somebody wrote from one that
-// follows from the ranks. Returns whether the list had it.
+// Keeps only the stage in run.derived, because the loss scale distinguishes an explicit stage from
+// one derived from the ranks. Returns whether the list had it.
 bool derive_stage_alone(json::Value& resolved) {
   json::Value* const run = resolved.find("run");
   json::Value* const derived = run == nullptr ? nullptr : run->find("derived");
@@ -88,7 +89,7 @@ json::Value on_one_rank(const Plan& plan) {
   out["train_batch_size"] = json::Value::integer(plan.global_batch);
   out["train_micro_batch_size_per_gpu"] = json::Value::integer(plan.micro_batch);
   out["gradient_accumulation_steps"] = json::Value::integer(plan.accumulation * plan.data_ranks);
-  // The loss scale follows another rule in stage 0, and stage 1 shards nothing on one rank.
+  // The loss scale has another rule in stage 0, and stage 1 shards nothing on one rank.
   const bool scaled = plan.working == DType::F16 && plan.scaling_stage > 0;
   if (derived) {
     erase(out, "zero_optimization");
@@ -96,7 +97,7 @@ json::Value on_one_rank(const Plan& plan) {
     out["zero_optimization"] =
         json::Value::object({{"stage", json::Value::integer(scaled ? 1 : 0)}});
   }
-  // A sum of several micro-batches that a rank makes first is one that stage 0 makes in place.
+  // If a rank first sums several micro-batches itself, stage 0 does so in place.
   const bool in_place = sums_first(plan) && plan.reduction.locally();
   if (!in_place && !exchange_needs(plan.config.optimizer).compressed)
     out["gradient_reduction"] = json::Value::string("each");
@@ -113,7 +114,7 @@ json::Value keeping_gradient(json::Value resolved) {
                                                  {"momentum", json::Value::number(0.9)},
                                                  {"weight_decay", json::Value::number(0)}})}});
   if (groups != nullptr && groups->is_array()) {
-    // Which parameters are trained stays.
+    // The choice of trained parameters is kept.
     json::Value kept = *groups;
     for (json::Value& group : kept.items()) {
       erase(group, "lr");

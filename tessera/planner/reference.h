@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training on one rank that a layout must equal, and how exactly.
+// The single-rank training that a layout must reproduce, and the promised accuracy.
 #pragma once
 
 #include <string>
@@ -9,23 +9,24 @@
 
 namespace tessera::planner {
 
-/// How near a layout stays to one rank with the same micro-batches and one thread each. Numbers are
-/// relative: of a tensor's gradient in the Frobenius norm, of the loss of a step. Source:
+/// How closely a layout matches one rank with the same micro-batches and one thread each. Numbers
+/// are relative: for a tensor's gradient in the Frobenius norm, and for the loss of a step. Source:
 /// docs/parallelism.md.
 struct Promise {
-  bool bits = true;       ///< every bit, of the weights after any step too
+  bool bits = true;       ///< every bit, also of the weights after any step
   double gradient = 0.0;  ///< of the first gradient
   double loss = 0.0;      ///< of the first ten steps
-  std::string why;        ///< what rounds elsewhere; empty where nothing does
+  std::string why;        ///< what is rounded differently; empty if nothing is
 };
-/// Error{Unsupported} for a layout that promises nothing: ranks that exchange compressed gradients.
+/// Throws Error{Unsupported} for a layout without a promise: ranks that exchange compressed
+/// gradients.
 Promise promise_of(const Plan& plan);
 
 /// The resolved configuration of the same training on one rank: the same global batch in the same
-/// micro-batches, nothing sharded.
+/// micro-batches, without sharding.
 json::Value on_one_rank(const Plan& plan);
-/// A resolved configuration whose first update leaves the gradient itself, unclipped and not
-/// scaled, in the optimizer's state kGradientState and changes no weight.
+/// A resolved configuration whose first update stores the unclipped and unscaled gradient in the
+/// optimizer state kGradientState and changes no weight.
 json::Value keeping_gradient(json::Value resolved);
 inline constexpr const char* kGradientState = "momentum_buffer";
 

@@ -24,7 +24,7 @@ constexpr const char* kPartition = "parallel.pipeline.partition";
 constexpr const char* kUniformLast = "uniform-last";
 constexpr std::string_view kType = "type:", kProfile = "profile";
 
-/// Finds the bounds, or says why there are none.
+/// Finds the bounds, or reports why there are none.
 class Partition {
  public:
   Partition(const PipelineOptions& options,
@@ -42,8 +42,7 @@ class Partition {
         parts_(options.size * chunks_),
         known_(!problems.concern(kChunks) && !problems.concern(kSchedule)) {}
 
-  /// Of bounds that are given only their number depends on how many parts there are, of words
-  /// nothing does.
+  /// For given bounds only their number is checked; named partitions need no check.
   std::vector<int> bounds() {
     const bool fits = fit();
     if (options_.partition.is_array()) return given(fits);
@@ -84,7 +83,7 @@ class Partition {
     return {};
   }
 
-  /// Whether there are blocks for all parts.
+  /// True if there are enough blocks for all parts.
   bool fit() {
     if (parts_ <= blocks_) return true;
     const bool chunked = chunks_ > 1;
@@ -168,10 +167,10 @@ class Partition {
   const config::Origins& origins_;
   int blocks_;
   std::int64_t chunks_, parts_;
-  bool known_;  ///< nothing is wrong with what makes the parts
+  bool known_;  ///< the keys that determine the parts have no problems
 };
 
-/// "h.0 to h.3", names of neighbouring blocks.
+/// "h.0 to h.3", the names of consecutive blocks.
 std::string names_of(const nn::Model& model, std::pair<int, int> blocks) {
   const std::string& first = model.blocks[static_cast<std::size_t>(blocks.first)].name;
   const std::string& last = model.blocks[static_cast<std::size_t>(blocks.second) - 1].name;
@@ -189,7 +188,7 @@ bool is_layer(const nn::BlockSpec& block) {
 void complete_pipeline(PipelineOptions& options,
                        config::Problems& problems,
                        const config::Origins& origins) {
-  // With a schedule or chunks that could not be read nothing is known of either.
+  // With an invalid schedule or number of chunks neither can be checked.
   if (options.size <= 1 || problems.concern(kSchedule) || problems.concern(kChunks)) return;
   if (options.chunks > 1 && !origins.given(kSchedule)) options.schedule = "interleaved";
   const parallel::PipelineSchedule& schedule = parallel::pipeline_schedules().get(options.schedule);
@@ -231,7 +230,7 @@ void check_pipeline(const Plan& plan, config::Problems& problems, const config::
   }
   if (options.size <= 1) return;
   const parallel::PipelineSchedule& schedule = parallel::pipeline_schedules().get(options.schedule);
-  // Of a batch that does not come out, what is said of it.
+  // If the batch could not be solved, uses the given value.
   const std::int64_t micros = plan.accumulation > 0
                                   ? plan.accumulation
                                   : plan.config.gradient_accumulation_steps.value_or(0);
@@ -277,7 +276,7 @@ std::vector<double> predicted_work(const nn::Model& model, std::int64_t sequence
           has(LogicalAxis::Embed))
         attended = std::min(facts.rows, facts.columns);
     }
-    // Scores and their sum over values, of the half of the tokens that come before.
+    // Scores and weighted sums of values: two products over, on average, half of the sequence.
     out.push_back(work + static_cast<double>(attended * sequence_length));
   }
   return out;
@@ -371,7 +370,7 @@ std::vector<std::string> build_lines(const Plan& plan, int rank) {
 std::vector<std::string> mesh_lines(const Plan& plan, const std::string& host, std::size_t most) {
   constexpr std::size_t kMostOfHost = 16;
   const mesh::Mesh mesh = plan.mesh();
-  // Without its domain.
+  // Without the domain.
   const std::string short_host = host.substr(0, std::min(host.find('.'), kMostOfHost));
   const std::size_t width = std::max<std::size_t>(short_host.size(), 4);
   std::vector<std::string> out = {fmt::format("{:>4}  {:<{}}  {:>5}  {:>3} {:>3} {:>3} {:>3}  {}",

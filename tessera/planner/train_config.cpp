@@ -8,7 +8,7 @@
 namespace tessera::planner {
 namespace {
 
-// Sizes beyond these are typing mistakes, and products of three of them still fit 64 bits.
+// Larger sizes are typing mistakes; products of three of them still fit into 64 bits.
 constexpr double kMostSteps = 1e12;
 constexpr double kMostSequences = 1e9;
 constexpr double kMostMicro = 1e5;
@@ -336,7 +336,7 @@ mesh::Mesh Plan::mesh() const {
 void TrainConfig::describe(config::Fields& f) {
   f.section("model", model, "The model and its size.");
   f.section("task", task, "What the model learns, and what a record of the data is.");
-  f.section("adapter", adapter, "Training of small matrices beside frozen weights (LoRA).");
+  f.section("adapter", adapter, "Training of small matrices added to frozen weights (LoRA).");
   f.section("tokenizer", tokenizer, "Conversion of text to token ids.");
   f.section("data", data, "Training data, and how it is divided into samples.");
   const config::Doc batch = {.unit = "sequences", .min = 1, .max = kMostSequences};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole configuration of a training run: every section's options, and what they resolve to.
+// The whole configuration of a training run: every section's options, and the plan to which they
+// resolve.
 #pragma once
 
 #include <array>
@@ -54,15 +55,15 @@ struct CheckpointOptions {
   json::Value every;                    ///< steps or "epoch"; 0: never
   std::optional<double> every_minutes;  ///< 0: never
   std::int64_t keep = 3;
-  /// Whether the best evaluation is saved and kept; nothing: if `eval` says which it is, or stops
-  /// early. Settled in a plan.
+  /// Whether the best evaluation is saved and kept; absent: if `eval` defines it, or stops early.
+  /// Resolved in a plan.
   std::optional<bool> best;
   bool final = true;
   bool save_on_signal = true;
   bool async = true;
   bool load_universal = false;
   bool use_node_local_storage = false;
-  /// Between two checkpoints by the clock; nothing where steps alone count.
+  /// Seconds between two checkpoints; absent if only steps count.
   [[nodiscard]] std::optional<double> interval_s() const {
     const double minutes = every_minutes.value_or(every.is_null() ? kDefaultMinutes : 0);
     return minutes > 0 ? std::optional(60 * minutes) : std::nullopt;
@@ -74,7 +75,7 @@ struct CheckpointOptions {
 struct RunOptions {
   std::string dir;  ///< empty: runs/<name of the file>
   std::optional<std::int64_t> threads_per_rank;
-  std::vector<std::string> derived;  ///< of a resolved configuration: see make_plan()
+  std::vector<std::string> derived;  ///< in a resolved configuration: see make_plan()
   void describe(config::Fields& fields);
 };
 struct OptimizerOptions {
@@ -96,7 +97,7 @@ struct Bf16Options {
   bool bf16_master_weights_and_grads = false, bf16_optimizer_states = false;
   void describe(config::Fields& fields);
 };
-/// Apex's words for 16 bits.
+/// Apex's names of optimization levels.
 enum class AmpLevel : std::uint8_t { O0, O1, O2, O3 };
 inline constexpr auto kAmpLevels = std::to_array<config::Named<AmpLevel>>(
     {{AmpLevel::O0, "O0"}, {AmpLevel::O1, "O1"}, {AmpLevel::O2, "O2"}, {AmpLevel::O3, "O3"}});
@@ -106,13 +107,13 @@ struct AmpOptions {
   json::Value loss_scale;  ///< "dynamic" or a number
   void describe(config::Fields& fields);
 };
-/// PyTorch's, as DeepSpeed spells them.
+/// PyTorch's autocast, in DeepSpeed's notation.
 struct TorchAutocastOptions {
   bool enabled = false;
   DType dtype = DType::BF16;
   void describe(config::Fields& fields);
 };
-/// Names of the types that gradients are communicated and accumulated in.
+/// Names of the dtypes in which gradients are communicated and accumulated.
 inline constexpr auto kCommunicationTypes = std::to_array<config::Named<DType>>(
     {{DType::F32, "fp32"}, {DType::BF16, "bf16"}, {DType::F16, "fp16"}});
 struct DataTypesOptions {
@@ -124,7 +125,7 @@ struct RecomputeOptions {
   std::optional<bool> enabled;
   std::optional<RecomputeKind> granularity;
   std::int64_t every_n = 1;
-  /// What is recomputed: `granularity`, or what `enabled` stands for.
+  /// What is recomputed: `granularity`, or what `enabled` implies.
   [[nodiscard]] RecomputeKind kind() const {
     return granularity.value_or(enabled.value_or(false) ? RecomputeKind::Full
                                                         : RecomputeKind::None);
@@ -137,12 +138,12 @@ struct ZeroOptions {
   std::optional<std::int64_t> stage3_prefetch_bucket_size, stage3_param_persistence_threshold,
       stage3_model_persistence_threshold, stage3_max_live_parameters, stage3_max_reuse_distance;
   std::optional<std::int64_t> zero_hpz_partition_size, mics_shard_size;
-  /// Ranks that hold the working weights between them; nothing: all.
+  /// Number of ranks that together hold the working weights; absent: all.
   [[nodiscard]] std::optional<std::int64_t> group() const;
   void describe(config::Fields& fields);
 };
 
-/// The configuration as written; defaults in place.
+/// The configuration as written, completed with defaults.
 struct TrainConfig {
   models::ModelOptions model;
   tasks::TaskOptions task;
@@ -180,75 +181,75 @@ struct TrainConfig {
 class ProbeCache;
 std::shared_ptr<ProbeCache> make_probe_cache();
 
-/// Everything a rank needs, checked and fixed in every number. Made before any rank starts; pure
-/// apart from reading files.
+/// Everything that a rank needs, checked and with every number resolved. Made before any rank
+/// starts; pure except for reading files.
 struct Plan {
   TrainConfig config;
   json::Value resolved;  ///< config.json of the run folder: every key with its value
   models::Resolved model;
-  /// Of the section `adapter`; nullptr: there is none, and the model is trained whole.
+  /// The adapter of the section `adapter`; nullptr: there is none, and the whole model is trained.
   std::shared_ptr<const models::Adapter> adapter;
   std::optional<models::Resolved> base;  ///< the model without the adapter
-  /// Of the weights of the base, which checkpoints then name in place of holding them; empty where
-  /// they hold them.
+  /// Fingerprint of the base's weights, which checkpoints store instead of the weights; empty if
+  /// they contain the weights.
   std::string base_fingerprint;
   std::shared_ptr<const tasks::Task> task;  ///< how data becomes samples
   data::TokenizerPtr tokenizer;
   std::string run_dir;
   std::int64_t sequence_length = 0;
-  /// The tensors that every sample has: what the task says, and once the data is open what that
-  /// has.
+  /// The tensors of every sample: by the task, and once the data is open, by the data.
   std::vector<data::TensorSpec> sample;
   int ranks = 1;
   int data_ranks = 1;  ///< ranks / config.parallel.ranks_per_model()
   int threads = 1;     ///< per rank
   std::int64_t global_batch = 0, micro_batch = 0, accumulation = 0;
-  std::optional<optim::BatchRamp> batch_ramp;  ///< how the global batch grows up to global_batch
+  std::optional<optim::BatchRamp> batch_ramp;  ///< how the global batch grows to global_batch
   int zero_stage = 0;
-  /// Data-parallel ranks that hold all working weights between them in stage 3: all or a group.
+  /// Number of data-parallel ranks that together hold all working weights in stage 3: all, or a
+  /// group.
   int shard_ranks = 1;
   DType working = DType::F32;
-  optim::Fp16Options scaling;             ///< of the loss, where `working` is fp16
-  int scaling_stage = 1;                  ///< of ZeRO, whose scaler DeepSpeed's rule follows
-  parallel::KeptTypes kept;               ///< types of masters and moments
-  parallel::WeightOptions weight_layout;  ///< how working weights are spread
+  optim::Fp16Options scaling;             ///< loss scaling, if `working` is fp16
+  int scaling_stage = 1;                  ///< ZeRO stage for DeepSpeed's loss scaler rule
+  parallel::KeptTypes kept;               ///< dtypes of masters and moments
+  parallel::WeightOptions weight_layout;  ///< how working weights are distributed
   parallel::GatherOptions gather;
   parallel::ReductionOptions reduction;
   parallel::Recompute recompute;
-  parallel::StageLayout stages;         ///< which blocks stand where
-  parallel::PipelineSchedule schedule;  ///< of several stages
+  parallel::StageLayout stages;         ///< which blocks are on which stage
+  parallel::PipelineSchedule schedule;  ///< if there are several stages
   std::vector<ParamGroup> param_groups;
-  bool save_in_background = true;  ///< checkpoints are written beside the training
-  std::int64_t max_steps = 0;      ///< known once the data is; 0 before
-  models::WeightSource weights;    ///< of model.from; empty: initialised from the seed
+  bool save_in_background = true;  ///< checkpoints are written in the background
+  std::int64_t max_steps = 0;      ///< known once the data is open; 0 before
+  models::WeightSource weights;    ///< of model.from; empty: initialized from the seed
   std::vector<std::string>
-      notes;  ///< what the user should be told once: keys without a meaning here, crowded cores
+      notes;  ///< notes for the user, shown once: keys without an effect, oversubscribed cores
   bool quiet = false;
-  /// Bytes of a rank for what stands beside the model in training: other models, caches.
+  /// Bytes per rank that a training needs besides its model: for other models and caches.
   std::int64_t beside = 0;
-  /// What is known of the memory that the model's blocks need (activations.h).
+  /// Measured memory needs of the model's blocks (activations.h).
   std::shared_ptr<ProbeCache> probes = make_probe_cache();
-  /// The grid of the ranks.
+  /// The mesh of the ranks.
   [[nodiscard]] mesh::Mesh mesh() const;
 };
 
-/// Reads and checks a whole configuration for `ranks` ranks: all problems at once as one
-/// Error{Config}. Does not open data. A resolved configuration plans the same again, and for
-/// another number of ranks too: what it lists in run.derived is derived anew, but for a micro-batch
-/// size that still divides. Changes of that kind are noted.
+/// Reads and checks a whole configuration for `ranks` ranks and throws all problems together as one
+/// Error{Config}. Does not open data. A resolved configuration gives the same plan again, also for
+/// another number of ranks: values listed in run.derived are derived again, except for a
+/// micro-batch size that still divides the batch. Changes of that kind are noted.
 Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_file);
-/// The same for a model of the program's own in place of the section `model`: its blocks are
-/// sharded, run twice, kept in 16 bits and saved as the configuration says. Memory for its
-/// activations is predicted once the data is open.
+/// The same for a program's own model instead of the section `model`: its blocks are sharded,
+/// recomputed, kept in 16 bits and saved as configured. Memory for its activations is predicted
+/// once the data is open.
 Plan make_plan(const json::Value& source,
                int ranks,
                const std::string& name_of_file,
                const nn::Model& model);
 /// optimizer.type/params and scheduler.type/params of a plan whose max_steps is known.
 std::unique_ptr<optim::Rule> make_rule(const Plan& plan);
-/// `rule`: make_rule()'s.
+/// `rule`: the result of make_rule().
 std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, const optim::Rule& rule);
-/// The global batch of the update that begins after so many samples; empty where it never changes.
+/// The global batch of the update that begins after `consumed` samples; empty if it never changes.
 std::function<std::int64_t(std::int64_t consumed)> batch_sizes(const Plan& plan);
 /// optimizer.weight_decay_schedule of a plan whose max_steps is known.
 optim::DecayRamp make_decay_ramp(const Plan& plan);

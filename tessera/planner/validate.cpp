@@ -39,7 +39,7 @@ std::string nearest_batches(std::int64_t train, std::int64_t unit) {
                      below > 0 ? std::to_string(below) + " or " + above : above);
 }
 
-// What to type so that the equation closes.
+// What to type so that the equation holds.
 std::string batch_fix(const TrainConfig& config, const BatchSizes& sizes, std::int64_t ranks) {
   const auto &train = config.train_batch_size, &micro = config.train_micro_batch_size_per_gpu,
              &accumulation = config.gradient_accumulation_steps;
@@ -56,7 +56,7 @@ DType type_of_sums(const TrainConfig& config) {
       config.bf16.bf16_master_weights_and_grads ? DType::BF16 : DType::F32);
 }
 
-// The sizes next to `size` into which the ranks can be cut: "2 or 4".
+// The possible group sizes next to `size`: "2 or 4".
 std::string nearest_groups(std::int64_t size, int ranks) {
   int below = 1, above = ranks;
   for (int k = 1; k <= ranks; ++k) {
@@ -67,7 +67,7 @@ std::string nearest_groups(std::int64_t size, int ranks) {
   return below == above ? std::to_string(below) : fmt::format("{} or {}", below, above);
 }
 
-// Groups that shard the weights are as many as fit, without a rest. One rank shards nothing.
+// The size of groups that shard the weights must divide the ranks. One rank shards nothing.
 void check_shard_group(const TrainConfig& config,
                        int ranks,
                        config::Problems& problems,
@@ -137,7 +137,7 @@ const char* given_batch_key(const TrainConfig& config) {
 bool says_batch(const TrainConfig& config,
                 config::Problems& problems,
                 const config::Origins& origins) {
-  // A key that could not be read is not a key that is missing.
+  // A key that could not be read is not a missing key.
   for (const char* name : {kTrain, kMicro, kAccumulation}) {
     if (problems.concern(name)) return false;
   }
@@ -254,7 +254,7 @@ void check_config(const TrainConfig& config,
 
 namespace {
 
-// Keys of stage 3 in another one.
+// A note about keys that only stage 3 uses, in another stage.
 std::optional<std::string> idle_keys_note(const TrainConfig& config,
                                           const config::Origins& origins) {
   const ZeroOptions& zero = config.zero_optimization;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules between keys. Pure: what breaks a rule goes to `problems` with the place of the key to
+// Checks rules between keys. Pure: violations are added to `problems` with the place of the key to
 // change.
 #pragma once
 
@@ -19,25 +19,25 @@ namespace tessera::planner {
 struct BatchSizes {
   std::int64_t global = 0, micro = 0, accumulation = 0;
 };
-/// The one of the keys of the batch that a message should point at.
+/// The batch size key to which a message should refer.
 const char* given_batch_key(const TrainConfig& config);
-/// Whether the configuration says how large a batch is; a problem where it does not.
+/// True if the configuration defines a batch size; else reports a problem.
 bool says_batch(const TrainConfig& config,
                 config::Problems& problems,
                 const config::Origins& origins);
-/// Completes the three keys of the batch for `ranks` data-parallel ranks and checks that the
-/// equation closes; where it does not, it is printed with its numbers and nothing is returned.
-/// Source: DeepSpeed's batch configuration.
+/// Completes the three batch size keys for `ranks` data-parallel ranks and checks the equation; if
+/// it does not hold, reports it with its numbers and returns nothing. Source: DeepSpeed's batch
+/// configuration.
 std::optional<BatchSizes> solve_batch(const TrainConfig& config,
                                       int ranks,
                                       config::Problems& problems,
                                       const config::Origins& origins);
 
-/// Rules between keys as they are written (in new names), before those without a meaning here are
-/// taken out: what DeepSpeed itself refuses together.
+/// Rules between keys as written (with current names), before keys without an effect are removed:
+/// the combinations that DeepSpeed itself refuses.
 void check_written(const json::Value& source, config::Problems& problems);
 
-/// Rules that need nothing but the configuration.
+/// Rules that depend only on the configuration.
 void check_config(const TrainConfig& config,
                   int ranks,
                   config::Problems& problems,
@@ -48,41 +48,42 @@ void check_layout(const TrainConfig& config,
                   config::Problems& problems,
                   const config::Origins& origins);
 
-/// Whether a size of the model, by its key, is what the user meant: given, or of a preset that
-/// exists.
+/// True if a size of the model, by its key, is what the user meant: given, or from an existing
+/// preset.
 bool knows_size(const models::ModelOptions& options,
                 std::string_view key,
                 const config::Problems& problems);
 
-/// How layers are cut by that mode.
+/// The nn mode for that section.
 nn::TensorMode tensor_mode(const TensorOptions& tensor);
 
-/// How many of `size` ranks of mode 1d have the same head of keys and values, because they are more
-/// than there are and a multiple of these: 1 where heads are enough or do not divide, where some
-/// would have no query, and where layers differ.
+/// Number of ranks, of `size` ranks in mode 1d, that have the same head of keys and values because
+/// there are more ranks than such heads: 1 if there are enough heads, if they do not divide the
+/// ranks, if some ranks would have no query, or if layers differ.
 std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size);
 
-/// What tensor parallelism needs of the model, the micro-batch, the sequence length and the
-/// optimizer. `own_model`: the program's, which the section `model` says nothing of.
+/// Checks what tensor parallelism requires of the model, the micro-batch, the sequence length and
+/// the optimizer. `own_model`: the model is the program's, and the section `model` does not
+/// describe it.
 void check_tensor_parallel(const Plan& plan,
                            bool own_model,
                            config::Problems& problems,
                            const config::Origins& origins);
 
-/// What context parallelism needs of the model, the sequence length and the optimizer.
+/// Checks what context parallelism requires of the model, the sequence length and the optimizer.
 void check_context_parallel(const Plan& plan,
                             bool own_model,
                             config::Problems& problems,
                             const config::Origins& origins);
 
-/// What the user should be told of keys that have no effect beside others.
+/// Notes for the user about keys that have no effect in combination with others.
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);
 
-/// Sizes of buckets and limits, given by the user, that are below the largest parameter of the
-/// model: what happens then, with both numbers. Of a plan whose layout is known.
+/// Notes about bucket sizes and limits, given by the user, that are smaller than the model's
+/// largest parameter: what happens then, with both numbers. Needs a plan whose layout is known.
 std::vector<std::string> bucket_notes(const Plan& plan, const config::Origins& origins);
 
-/// Rules between the configuration and the model that it resolved to.
+/// Rules between the configuration and the resolved model.
 void check_model(const TrainConfig& config,
                  const models::Resolved& model,
                  config::Problems& problems,

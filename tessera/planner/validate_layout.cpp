@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules of the section `parallel`: what layers and tokens that ranks share ask for.
+// Rules of the section `parallel`: the requirements of sharing layers and tokens.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -24,7 +24,7 @@ namespace {
 void check_grid(const TensorOptions& tensor,
                 config::Problems& problems,
                 const config::Origins& origins) {
-  if (problems.concern("parallel.tensor.mode")) return;  // nobody knows what it asks for
+  if (problems.concern("parallel.tensor.mode")) return;  // its requirements are unknown
   const TensorLayout mode = tensor.layout();
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
@@ -54,7 +54,7 @@ void check_grid(const TensorOptions& tensor,
                 : fmt::format("set it to {}", above));
 }
 
-// The sizes of a model that ranks share, by the keys of its options.
+// The sizes of a model that ranks split, by their option keys.
 struct CutAxis {
   LogicalAxis axis;
   const char* key;
@@ -74,7 +74,7 @@ mesh::Mesh mesh_of(const TensorOptions::Grid& grid) {
   return mesh::Mesh({1, 1, 1, 1, of(grid.depth), of(grid.row), of(grid.col)});
 }
 
-// Into how many parts a dim is cut.
+// The number of parts into which a dim is split.
 std::int64_t parts_of(const ParamInfo& info,
                       std::size_t dim,
                       nn::TensorMode mode,
@@ -86,27 +86,27 @@ std::int64_t parts_of(const ParamInfo& info,
   return parts;
 }
 
-// The largest size of the mode, not above that of `tensor`, whose grid has at most `most` parts
-// along what was cut into `parts`.
+// The largest size of the mode, at most that of `tensor`, whose grid has at most `most` parts along
+// the axes that split into `parts`.
 std::int64_t nearest_grid(const TensorOptions& tensor, std::int64_t parts, std::int64_t most) {
   const TensorOptions::Grid grid = tensor.grid();
   if (tensor_mode(tensor) == nn::TensorMode::OneD) return most;
   std::int64_t side = grid.row;
-  // In 3d channels are cut twice.
+  // In 3d, channels are split twice.
   const auto parts_at = [&](std::int64_t s) { return parts > grid.row ? s * s : s; };
   while (side > 1 && parts_at(side) > most)
     --side;
   return side * side * (tensor.layout() == TensorLayout::ThreeD ? side : grid.depth);
 }
 
-// Every rank of a grid has samples and an equal part of the channels.
+// Every rank of a grid must have samples and an equal part of the channels.
 void check_micro_batch(const Plan& plan,
                        config::Problems& problems,
                        const config::Origins& origins) {
   const TensorOptions& tensor = plan.config.parallel.tensor;
   const TensorOptions::Grid grid = tensor.grid();
   const std::int64_t samples = grid.size() / grid.row;
-  // Of a batch that does not come out, what is said of it.
+  // If the batch could not be solved, uses the given value.
   const std::int64_t micro = plan.micro_batch > 0
                                  ? plan.micro_batch
                                  : plan.config.train_micro_batch_size_per_gpu.value_or(samples);
@@ -125,7 +125,7 @@ void check_micro_batch(const Plan& plan,
   }
   const std::int64_t C = plan.model.hidden_size;
   if (C % grid.row == 0 || !knows_size(plan.config.model, "hidden_size", problems)) return;
-  // Heads divide them too.
+  // It must also be divisible by the heads.
   const std::int64_t unit = std::lcm(grid.row, std::max<std::int64_t>(plan.model.num_heads, 1));
   const std::int64_t below = C / unit * unit;
   problems.add(
@@ -145,7 +145,7 @@ bool knows_size(const models::ModelOptions& options,
                 std::string_view key,
                 const config::Problems& problems) {
   if (options.has(key)) return true;
-  // Others follow from the preset and from the hidden size.
+  // Other sizes follow from the preset and from the hidden size.
   return !problems.concern(fmt::format("model.{}", key)) && !problems.concern("model.preset") &&
          !problems.concern("model.hidden_size");
 }
@@ -165,7 +165,7 @@ nn::TensorMode tensor_mode(const TensorOptions& tensor) {
 
 namespace {
 
-// Every rank has an equal number of heads, features, ... or at least one of them.
+// Every rank must have an equal number of heads, features, and so on, or at least one of them.
 void check_cuts(const Plan& plan,
                 bool own_model,
                 config::Problems& problems,
@@ -183,7 +183,7 @@ void check_cuts(const Plan& plan,
         if (info->axes[dim] != cut.axis) continue;
         const std::int64_t here = parts_of(*info, dim, mode, mesh);
         if (here == 1) continue;
-        // Channels between layers are not bound to heads.
+        // Channels between layers do not depend on heads.
         const std::int64_t unit = info->axes[dim] == LogicalAxis::Embed ? 1
                                   : info->inner_unit > 0                ? info->inner_unit
                                                                         : info->unit;
@@ -203,13 +203,13 @@ void check_cuts(const Plan& plan,
   if (mode != nn::TensorMode::OneD) check_micro_batch(plan, problems, origins);
 }
 
-// Tokens of a sample are known: said, or as many as the model has positions.
+// True if the number of tokens of a sample is known: given, or the model's number of positions.
 bool knows_length(const TrainConfig& config, const config::Problems& problems) {
   return config.data.sequence_length || (!problems.concern("data.sequence_length") &&
                                          knows_size(config.model, "max_positions", problems));
 }
 
-// Whether it is known how layers are cut: what is wrong with it has been told.
+// True if it is known how layers are split; problems with it were reported.
 bool knows_cut(const TensorOptions& tensor, const config::Problems& problems) {
   return tensor.grid().size() == tensor.size && !problems.concern("parallel.tensor.mode") &&
          !problems.concern("parallel.tensor.size") && !problems.concern("parallel.tensor.depth");
@@ -226,7 +226,7 @@ const nn::BlockSpec* block_of_all_tokens(const nn::Model& model) {
 std::string needs_all_tokens(const nn::BlockSpec& block) {
   return fmt::format("block {} may need all tokens of a sample between its layers", block.name);
 }
-// The first block that a grid of ranks cannot cut.
+// The first block that a grid of ranks cannot split.
 const nn::BlockSpec* block_off_grid(const nn::Model& model, std::string& obstacle) {
   for (const nn::BlockSpec& spec : model.blocks) {
     obstacle = spec.make()->grid_obstacle();
@@ -238,7 +238,7 @@ const nn::BlockSpec* block_off_grid(const nn::Model& model, std::string& obstacl
 constexpr const char* kSayByToken =
     ", or override nn::Block::works_by_token() where each token is worked on by itself";
 
-// Heads of the layers, where they have any.
+// The numbers of heads of the layers that have any.
 std::set<std::int64_t> heads_of(const nn::Model& model) {
   std::set<std::int64_t> out;
   for (const auto& info : nn::parameters_of(model)) {
@@ -252,7 +252,7 @@ std::set<std::int64_t> heads_of(const nn::Model& model) {
 }  // namespace
 
 std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size) {
-  std::set<std::pair<std::int64_t, std::int64_t>> shapes;  // heads, and queries of each
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;  // (heads, queries per head)
   for (const auto& info : nn::parameters_of(model)) {
     const bool fused = info->shape.size() > 1 && info->axes.front() == LogicalAxis::KvHeads;
     if (fused) shapes.insert({info->shape[0], info->shape[1] - 2});
@@ -301,7 +301,7 @@ void check_tensor_parallel(const Plan& plan,
         needs_all_tokens(*block),
         std::string("set it to false") + kSayByToken);
   } else if (parallel.sequence && known && modelled && knows_length(plan.config, problems) &&
-             // check_context_parallel() tells of both.
+             // check_context_parallel() reports both.
              parallel.context.size <= 1 && plan.sequence_length % tensor.size != 0) {
     add("data.sequence_length",
         fmt::format("{} tokens cannot be shared evenly by {} ranks (parallel.sequence)",
@@ -328,13 +328,13 @@ void check_layout(const TrainConfig& config,
 namespace {
 
 void check_length(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
-  // What is told of already asks for nothing.
+  // Settings that were already reported have no requirements.
   ParallelOptions parallel = plan.config.parallel;
   parallel.sequence = parallel.sequence && knows_cut(parallel.tensor, problems) &&
                       tensor_mode(parallel.tensor) == nn::TensorMode::OneD;
   const ContextOptions& context = parallel.context;
   const bool mode = !problems.concern("parallel.context.mode");
-  // Whatever the mode is, a rank has a chunk.
+  // In every mode a rank has at least one chunk.
   if (!mode) parallel.context.mode = nn::ContextMode::Ulysses;
   const std::int64_t unit = parallel.token_unit(), length = plan.sequence_length;
   if (length % unit == 0) return;
@@ -354,7 +354,7 @@ void check_length(const Plan& plan, config::Problems& problems, const config::Or
       fmt::format("set it to {}", std::max(unit, length / unit * unit)));
 }
 
-// Ranks that exchange tokens for heads have as many of them each.
+// Ranks that exchange tokens for heads must have equal numbers of heads.
 void check_heads(const Plan& plan,
                  bool own_model,
                  config::Problems& problems,
@@ -364,7 +364,7 @@ void check_heads(const Plan& plan,
       parallel.context.mode != nn::ContextMode::Ulysses ||
       (!own_model && !knows_size(plan.config.model, "num_heads", problems)))
     return;
-  // One side of a grid has parts of the heads, the others have samples.
+  // One side of a grid splits the heads, the others split samples.
   const TensorOptions& tensor = parallel.tensor;
   const bool in_a_row = tensor_mode(tensor) == nn::TensorMode::OneD;
   const std::int64_t parts = !knows_cut(tensor, problems) ? 1

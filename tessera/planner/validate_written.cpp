@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What contradicts itself in a DeepSpeed configuration, whatever becomes of its keys here. Source:
-// the checks of DeepSpeed 0.19, and Colossal-AI's of its fp16.
+// Contradictions in a DeepSpeed configuration, independent of how its keys are used here. Source:
+// the checks of DeepSpeed 0.19, and Colossal-AI's for fp16.
 #include <algorithm>
 #include <initializer_list>
 #include <string>
@@ -17,7 +17,7 @@
 namespace tessera::planner {
 namespace {
 
-// A key that is not there, or of a type that is refused elsewhere, breaks no rule.
+// A key that is absent, or whose type is reported elsewhere, violates no rule.
 class Written {
  public:
   Written(const json::Value& source, config::Problems& problems)
@@ -43,9 +43,9 @@ class Written {
     const json::Value* value = find(path);
     return value != nullptr && value->is_string() ? value->as_string() : "";
   }
-  /// What DeepSpeed does without a block or without the key.
+  /// DeepSpeed's stage; its default without a block or without the key.
   [[nodiscard]] int stage() const { return static_cast<int>(number("zero_optimization.stage", 0)); }
-  /// More than one stage, from either key.
+  /// Number of stages from either key, if there is more than one.
   [[nodiscard]] int pipeline() const {
     const double plain = number("parallel.pipeline", 1);
     return static_cast<int>(
@@ -105,7 +105,7 @@ void check_types(Written& written) {
   }
 }
 
-// Colossal-AI's pipelines know NAIVE alone.
+// Colossal-AI's pipelines support only NAIVE.
 void check_mode(Written& written) {
   static const std::vector<std::string> kKnown = {
       "AMP_TYPE.NAIVE", "AMP_TYPE.TORCH", "AMP_TYPE.APEX"};
@@ -149,7 +149,7 @@ void check_offload(Written& written) {
   const int stage = written.stage();
   const auto device = [&](const char* block) {
     const std::string name = written.word(fmt::format("zero_optimization.{}.device", block));
-    // A disk is refused for any stage: that is told by itself.
+    // A disk is refused in any stage; another check reports it.
     return name == "none" || name == "nvme" ? "" : name;
   };
   const std::string param = device("offload_param"), optimizer = device("offload_optimizer");

@@ -15,7 +15,7 @@
 namespace tessera::report {
 
 AppendedFile::AppendedFile(std::filesystem::path path) : path_(std::move(path)) {
-  std::error_code ignored;  // open() says what is wrong
+  std::error_code ignored;  // open() reports what is wrong
   if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), ignored);
   fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   TESSERA_REQUIRE(fd_ >= 0,

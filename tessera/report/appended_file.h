@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that grows at its end.
+// A file that is only appended to.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace tessera::report {
 
-/// Appends to a file, creating it and its folder if need be. Error{Io} with the path and the
-/// reason. Every write reaches the kernel, so that what was written survives the end of the
+/// Appends to a file; creates it and its folder if necessary. Throws Error{Io} with the path and
+/// the reason. Every write reaches the kernel, so that written data survives the end of the
 /// process.
 class AppendedFile {
  public:

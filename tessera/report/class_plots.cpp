@@ -59,7 +59,7 @@ std::string confusion_plot(const std::vector<std::string>& names,
   const std::size_t classes = names.size();
   TESSERA_ASSERT(confusion.size() == classes * classes);
   constexpr double kTop = 64, kLetter = 7;
-  constexpr std::size_t kNumbers = 30;  // classes at most whose cells have room for numbers
+  constexpr std::size_t kNumbers = 30;  // maximum number of classes for which cells show numbers
   const double cell = classes <= kNumbers ? 56 : 12;
   std::size_t longest = 0;
   for (const std::string& name : names)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures of what a classifier gets right and wrong.
+// Plots of a classifier's results.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace tessera::report {
 
-/// An SVG of a confusion matrix: rows are true classes, columns predicted ones; a cell is as dark
-/// as its share of the row. `names`: of the classes. `confusion`: [true, predicted].
+/// An SVG of a confusion matrix: rows are true classes, columns predicted ones; the darkness of a
+/// cell is its share of the row. `names`: names of the classes. `confusion`: [true, predicted].
 std::string confusion_plot(const std::vector<std::string>& names,
                            const std::vector<std::int64_t>& confusion);
 /// An SVG of a ROC curve, with its area in the title.

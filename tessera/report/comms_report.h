@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives by operation and size, as DeepSpeed's comms_logger sums them up.
+// Collectives by operation and size, as DeepSpeed's comms_logger summarizes them.
 #pragma once
 
 #include <cstdint>
@@ -13,32 +13,32 @@
 
 namespace tessera::report {
 
-/// All collectives of one operation, size and number of ranks.
+/// All collectives with the same operation, size and number of ranks.
 struct CommsRow {
   std::string op;  ///< "all_gather"
   double bytes = 0;
   int ranks = 1;
   std::int64_t count = 0;
-  double seconds = 0;  ///< from the posts to the results, overlapping what was computed meanwhile
-  double waited = 0;   ///< of the rank: waiting and copying
+  double seconds = 0;  ///< from posting to result, including computation meanwhile
+  double waited = 0;   ///< time of the rank in them: waiting and copying
   [[nodiscard]] double mean_s() const {
     return count > 0 ? seconds / static_cast<double>(count) : 0;
   }
-  /// Bytes a second; 0 where no time passed.
+  /// Bytes per second; 0 if no time passed.
   [[nodiscard]] double algbw() const;
-  /// The same times the share of the data that an ideal algorithm moves over a rank's link: 2 (n -
-  /// 1) / n of an all-reduce, (n - 1) / n of an all-gather, reduce-scatter and all-to-all, 1 of
+  /// algbw() times the share of the data that an ideal algorithm moves over a rank's link: 2 (n -
+  /// 1) / n for an all-reduce, (n - 1) / n for an all-gather, reduce-scatter and all-to-all, 1 for
   /// others. Source: NCCL tests, PERFORMANCE.md; DeepSpeed's utils/comms_logging.py.
   [[nodiscard]] double busbw() const;
 };
 
-/// Counts the collectives of its thread while it lives.
+/// Counts the collectives of its thread while it exists.
 class CommsCounter : public trace::Listener {
  public:
-  /// `ops`: names as DeepSpeed has them, such as "all_gather_into_tensor"; empty: all operations.
+  /// `ops`: DeepSpeed's names, such as "all_gather_into_tensor"; empty: all operations.
   explicit CommsCounter(std::vector<std::string> ops) : ops_(std::move(ops)) {}
   void hear(const trace::Span& span) override;
-  /// By operation, then size.
+  /// Sorted by operation, then size.
   [[nodiscard]] std::vector<CommsRow> rows() const;
 
  protected:
@@ -49,8 +49,8 @@ class CommsCounter : public trace::Listener {
   std::map<std::pair<std::string, std::pair<double, int>>, CommsRow> rows_;
 };
 
-/// A table. `fastest`: for each row the shortest total wait of any rank, whose difference from this
-/// rank's is what slower ranks cost; empty: one rank.
+/// Formats a table. `fastest`: for each row the shortest total wait of any rank; this rank's excess
+/// over it is the cost of slower ranks. Empty: one rank.
 std::string comms_table(const std::vector<CommsRow>& rows, const std::vector<double>& fastest);
 
 }  // namespace tessera::report

@@ -15,7 +15,7 @@ namespace {
 constexpr double kBuffers = 1.5;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-// In the order of DeepSpeed's arithmetic, so that the last digit is the same.
+// Computed in the order of DeepSpeed's arithmetic, so that the last digit is the same.
 double as_double(std::int64_t value) {
   return static_cast<double>(value);
 }
@@ -23,7 +23,8 @@ std::int64_t whole(double bytes) {
   return static_cast<std::int64_t>(bytes);
 }
 
-// A host holds at most 6 bytes of each parameter for every rank there is: they have 63 bits.
+// A host holds at most 6 bytes per parameter for every rank of the job; the result must fit into 63
+// bits.
 void require_countable(const ModelSize& size, const Machines& machines) {
   constexpr double kMostCopies = 1e18;
   const double copies = as_double(std::max<std::int64_t>(size.total_params, 1)) *
@@ -85,7 +86,7 @@ std::string rows_text(const std::vector<EstimateRow>& rows) {
 ModelSize model_size(const nn::Model& model) {
   ModelSize out;
   std::set<std::string> shared;
-  std::map<std::string, std::int64_t> layers;  // own parameters of each
+  std::map<std::string, std::int64_t> layers;  // number of parameters that each layer owns
   for (const nn::BlockSpec& spec : model.blocks) {
     for (const auto& declared : nn::declared_by(spec)) {
       const ParamInfo& info = *declared;

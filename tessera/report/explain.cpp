@@ -64,12 +64,12 @@ std::string equation(const planner::Plan& plan) {
   return equation({plan.global_batch, plan.micro_batch, plan.accumulation}, plan.data_ranks);
 }
 
-// The smallest number of ranks that closes the batch arithmetic, and the arithmetic.
+// The smallest number of ranks with which the batch equation holds, and the equation.
 struct Fewest {
   int ranks = 1;
   std::string equation;
 };
-// Nothing if no number does.
+// Returns nothing if there is no such number.
 std::optional<Fewest> fewest_ranks(const planner::TrainConfig& config) {
   const auto unit = static_cast<int>(config.parallel.ranks_per_model());
   for (int ranks = 1; ranks * unit <= kMostRanks; ++ranks) {
@@ -123,8 +123,8 @@ class Explainer {
 
   void add(const config::KeyDoc& key) {
     if (key.type.empty()) return;           // a section
-    if (key.path == "run.derived") return;  // a list that a run folder keeps for itself
-    // Of a file that says nothing of them, only the rest has a meaning.
+    if (key.path == "run.derived") return;  // a list that a run folder keeps for internal use
+    // For a file without these sections, only the other keys are shown.
     const bool about_model = starts_with(key.path, "model") || starts_with(key.path, "tokenizer");
     if (about_model && !model_ && !draft_.origins.given("tokenizer")) return;
     if (starts_with(key.path, "data") && !data_) return;
@@ -133,7 +133,7 @@ class Explainer {
     add_key(key.path, value == nullptr ? json::Value() : *value, key.initial);
   }
 
-  // optimizer.params and scheduler.params, one line a parameter.
+  // optimizer.params and scheduler.params, one line per parameter.
   void add_members(const std::string& path, const json::Value& object) {
     for (const auto& [name, value] : object.members())
       add_key(json::join_path(path, name), value, "");
@@ -153,7 +153,7 @@ class Explainer {
         value.is_null() ? (rule.empty() ? "not set" : rule) : (limitless ? rule : in_words(value));
     out.source = source_of(path);
     if (const planner::AutoValue* automatic = find_auto(path)) {
-      // Nobody's value yet, or one that only the run will know.
+      // No value yet, or one that is only known during the run.
       if (!automatic->resolved || (value.is_null() && rule.empty())) {
         value = json::Value::string("auto");
         out.text = "auto";
@@ -178,7 +178,7 @@ class Explainer {
     return how.empty() ? "default" : "derived: " + how;
   }
 
-  // How a value that nobody wrote follows from others.
+  // How a value that was not written follows from others.
   [[nodiscard]] std::string derivation(const std::string& path) const {
     const planner::Plan& plan = draft_.plan;
     const bool batch = path == "train_batch_size" || path == "train_micro_batch_size_per_gpu" ||
@@ -196,7 +196,7 @@ class Explainer {
     return "";
   }
 
-  // Where the model itself could not be made.
+  // For a model that could not be made.
   [[nodiscard]] std::string source_derivation(const std::string& path) const {
     models::ModelOptions theirs = draft_.source->model;
     const json::Value all = json::Value::object({{"model", config::write(theirs)}});
@@ -223,7 +223,7 @@ class Explainer {
     }
   }
 
-  // "auto" of a key that has no effect here either way.
+  // Adds "auto" values of keys that have no effect here.
   void add_idle_auto() {
     for (const planner::AutoValue& value : draft_.automatic) {
       const bool listed =
@@ -239,7 +239,7 @@ class Explainer {
     }
   }
 
-  // Blocks that are switched off as a whole, of which nothing else is told.
+  // Explains sections that are disabled as a whole, without their keys.
   void add_idle_blocks() {
     if (!draft_.written.is_object()) return;
     for (const auto& [key, value] : draft_.written.members()) {
@@ -279,7 +279,7 @@ class Explainer {
     });
     const json::Value* written = find_path(draft_.written, problem.path);
     if (it != out_.keys.end()) {
-      // What was refused is not what it resolved to.
+      // A refused value is shown as written, not as resolved.
       if (written != nullptr) {
         it->value = *written;
         it->text = in_words(*written);
@@ -295,7 +295,7 @@ class Explainer {
                             reason_of(problem)});
   }
 
-  // What the tables say already is not said again.
+  // Skips what the tables already contain.
   void add_notes() {
     const std::vector<std::string>& notes = draft_.plan.notes;
     const auto first = notes.begin() + static_cast<std::ptrdiff_t>(draft_.accepted.size());
@@ -314,7 +314,7 @@ class Explainer {
 
 std::string table(const std::vector<ExplainedKey>& keys) {
   std::size_t path = 0, text = 0;
-  constexpr std::size_t kWide = 32;  // longer values push their own line only
+  constexpr std::size_t kWide = 32;  // longer values widen only their own line
   for (const ExplainedKey& key : keys) {
     path = std::max(path, key.path.size());
     text = std::max(text, std::min(key.text.size(), kWide));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A configuration with every value it comes to and where each comes from, whether training could
-// start with it or not.
+// Explains a configuration: every resolved value and its source, whether or not training could
+// start with it.
 #pragma once
 
 #include <optional>
@@ -15,26 +15,26 @@ namespace tessera::report {
 struct ExplainedKey {
   std::string path;
   json::Value value;    ///< null: not set
-  std::string text;     ///< the value for people; "auto" while it is unresolved
+  std::string text;     ///< the value for display; "auto" while it is unresolved
   std::string source;   ///< "ds.json:3:12", "--seed", "default", "derived: ..."
-  std::string refused;  ///< why train would not take it; empty: it would
+  std::string refused;  ///< why train would refuse it; empty: it would accept it
 };
 
 struct Explanation {
   int ranks = 1;
-  std::string ranks_text;          ///< the number with its reason
-  std::vector<ExplainedKey> keys;  ///< those that have an effect, in the order of docs/config.md
-  std::vector<ExplainedKey> accepted;  ///< without a meaning here; `refused` is empty
-  std::vector<ExplainedKey> refused;   ///< of no key above
-  std::vector<std::string> needed;     ///< what train wants to be told beside
-  std::vector<std::string> unknown;    ///< keys that nobody knows, with place and nearest name
+  std::string ranks_text;              ///< the number with its reason
+  std::vector<ExplainedKey> keys;      ///< keys that have an effect, in the order of docs/config.md
+  std::vector<ExplainedKey> accepted;  ///< keys without an effect here; `refused` is empty
+  std::vector<ExplainedKey> refused;   ///< refused keys that are not listed above
+  std::vector<std::string> needed;     ///< other settings that train requires
+  std::vector<std::string> unknown;    ///< unknown keys, with place and nearest name
   std::vector<std::string> notes;
   [[nodiscard]] bool trains() const;  ///< nothing is refused or unknown
 };
 
-/// Reads `source` for `ranks`, or for the smallest number of them that closes the batch arithmetic.
-/// Nothing that is wrong in it is thrown. Reads the folder of `model.from` and tokenizer files, no
-/// data.
+/// Reads `source` for `ranks` ranks, or for the smallest number of ranks with which the batch
+/// equation holds. Errors in it are not thrown. Reads the folder of `model.from` and tokenizer
+/// files, but no data.
 Explanation explain_config(const json::Value& source,
                            std::optional<int> ranks,
                            const std::string& name_of_file);

@@ -127,7 +127,7 @@ std::string validation_line(const planner::Plan& plan, const TableFacts& facts) 
                      patience_text(eval));
 }
 
-// Of all steps. An epoch's last batch is short where it is not dropped.
+// The number of samples of all steps. An epoch's last batch is smaller unless it is dropped.
 std::int64_t samples_of_steps(const planner::Plan& plan, std::int64_t in_epoch) {
   if (plan.config.data.drop_last || in_epoch <= 0) {
     return plan.batch_ramp ? plan.batch_ramp->samples_before(plan.max_steps + 1)
@@ -253,7 +253,7 @@ void append_capped(std::vector<std::string>& lines,
   }
 }
 
-// Long pipelines are cut short: the table is one screen.
+// Long pipelines are abbreviated, because the table must fit on one screen.
 void append_stages(std::vector<std::string>& lines, const planner::Plan& plan) {
   constexpr std::size_t kMost = 8;
   const parallel::StageLayout& layout = plan.stages;
@@ -280,11 +280,11 @@ void append_stages(std::vector<std::string>& lines, const planner::Plan& plan) {
   }
 }
 
-// Who holds what; less of it where every rank holds the whole model.
+// The placement of the model on the mesh; shorter if every rank holds the whole model.
 void append_mesh(std::vector<std::string>& lines,
                  const planner::Plan& plan,
                  const TableFacts& facts) {
-  constexpr std::size_t kBelow = 7;  // the rows below, but for one of the notes
+  constexpr std::size_t kBelow = 7;  // the rows below, without the notes
   constexpr std::size_t kMost = 10, kMostOfWhole = 5, kLeast = 3;
   if (plan.ranks == 1) return;
   const std::size_t most = plan.config.parallel.ranks_per_model() == 1 ? kMostOfWhole : kMost;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run says before its first step: what is trained, on what, how, where, and whether it fits.
+// The table that a run prints before its first step: what is trained, on which data, how, where,
+// and whether it fits.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace tessera::report {
 
-/// What the plan alone does not know.
+/// Facts that the plan does not contain.
 struct TableFacts {
   std::int64_t train_tokens = 0, validation_tokens = 0, train_samples = 0;
   std::uint64_t free_disk_bytes = 0;
@@ -18,19 +19,21 @@ struct TableFacts {
   std::string host;  ///< of every rank
   std::string run_dir;
   std::int64_t resume_step = 0;
-  double tokens_per_s = 0;           ///< of the last step in the run folder; 0: unknown
+  double tokens_per_s = 0;           ///< in the last step in the run folder; 0: unknown
   std::string resume_from;           ///< checkpoint; empty: from the beginning
-  std::vector<std::string> changes;  ///< accepted differences to it
-  std::string more_notes;  ///< "in FILE": where all notes stand, if the table has no room for them
+  std::vector<std::string> changes;  ///< accepted differences from the checkpoint
+  /// "in FILE": where to find all notes, if the table has no room for them.
+  std::string more_notes;
 };
 
-/// How often the training reads its data: steps times samples over the samples there are; 0 if
-/// there are none.
+/// Returns how often the training reads its data: steps times samples per step, divided by the
+/// number of samples; 0 if there are none.
 double passes_over_data(const planner::Plan& plan, const TableFacts& facts);
-/// Empty, or that the data is read more often than it can teach, with what to do.
+/// Returns a warning, with advice, if the data is read so often that further passes teach little;
+/// else empty.
 std::string warning_of_passes(const planner::Plan& plan, const TableFacts& facts);
 
-/// Lines of the table, at most 25 however much there is to say.
+/// The lines of the table, at most 25.
 std::vector<std::string> first_table(const planner::Plan& plan, const TableFacts& facts);
 
 }  // namespace tessera::report

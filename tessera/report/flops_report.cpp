@@ -67,7 +67,7 @@ std::string summary(const StepFacts& facts, const BlockWork& all) {
   return out;
 }
 
-/// The names of the first `top` by a measure.
+/// Returns the names with the `top` highest values of a measure.
 std::string leaders(std::vector<std::pair<std::string, double>> all,
                     std::int64_t top,
                     const std::function<std::string(double)>& words) {

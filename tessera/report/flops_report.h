@@ -16,11 +16,11 @@ namespace tessera::report {
 struct Work {
   std::int64_t calls = 0;
   double seconds = 0, flops = 0;
-  [[nodiscard]] double macs() const { return flops / 2; }  ///< a product is two operations each
+  [[nodiscard]] double macs() const { return flops / 2; }  ///< two operations each
   void add(const Work& other);
 };
 
-/// What one block did on this rank, over all micro-batches of the step.
+/// The work of one block on this rank, over all micro-batches of the step.
 struct BlockWork {
   std::string name;
   std::int64_t parameters = 0;
@@ -28,13 +28,13 @@ struct BlockWork {
   std::map<std::string, Work> operations;  ///< of both passes
 };
 
-/// Attributes the operations that its thread tells to the blocks that they ran in. The matrix
-/// products are counted: multiply-accumulates of norms and activations are few. An operation is
-/// told before the block that it belongs to.
+/// Attributes the operations that its thread reports to the blocks in which they ran. Only matrix
+/// products are counted: norms and activations have few multiply-accumulates. An operation is
+/// reported before the block to which it belongs.
 class WorkCounter final : public trace::Listener {
  public:
   void hear(const trace::Span& span) override;
-  /// In the order in which the blocks ran first; parameters are not known here.
+  /// In the order of the blocks' first runs; parameters are not known here.
   [[nodiscard]] const std::vector<BlockWork>& blocks() const { return blocks_; }
   /// Operations outside of blocks, such as the update.
   [[nodiscard]] Work outside() const;
@@ -50,7 +50,7 @@ class WorkCounter final : public trace::Listener {
   std::vector<BlockWork> blocks_;
 };
 
-/// What the report says beside the blocks.
+/// Facts in the report besides the blocks.
 struct StepFacts {
   std::int64_t step = 0;
   int ranks = 1, data_ranks = 1;
@@ -59,8 +59,8 @@ struct StepFacts {
   double seconds = 0;           ///< of the step
   double update_s = 0;
 };
-/// `depth`: 0 the model, 1 its blocks, 2 and -1 their operations too. `top`: modules that are named
-/// for each depth. `detailed`: every block.
+/// `depth`: 0 for the model, 1 for its blocks, 2 and -1 also for their operations. `top`: number of
+/// modules named for each depth. `detailed`: every block.
 std::string flops_report(const StepFacts& facts,
                          const std::vector<BlockWork>& blocks,
                          std::int64_t depth,

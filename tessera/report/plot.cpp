@@ -14,9 +14,9 @@ namespace tessera::report {
 namespace {
 
 constexpr double kWidth = 760, kHeight = 420, kLeft = 64, kRight = 20, kTop = 24, kBottom = 48;
-constexpr std::size_t kMaxPoints = 1500;  // of a polyline: more cannot be seen
+constexpr std::size_t kMaxPoints = 1500;  // maximum points of a polyline; more are not visible
 
-/// Plot area in data coordinates.
+/// The plot area in data coordinates.
 struct Frame {
   double x0 = 0, x1 = 1, y0 = 0, y1 = 1;
   [[nodiscard]] double x(double step) const {

@@ -25,7 +25,8 @@ std::string word(const json::Value& value, const char* key) {
   return found != nullptr && found->is_string() ? found->as_string() : std::string();
 }
 
-/// Without control characters, which a log of another program may contain, and cut at a character.
+/// Returns the line without control characters, which a log of another program may contain,
+/// truncated at a character.
 std::string fitting(const std::string& line, std::size_t width) {
   std::string out;
   std::size_t shown = 0;

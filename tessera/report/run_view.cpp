@@ -25,10 +25,10 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kPiece = std::size_t{4} << 20;
 constexpr std::size_t kLongestLine = std::size_t{1} << 20;
-constexpr std::size_t kMostFile = std::size_t{64} << 20;  // of files that are read whole
+constexpr std::size_t kMostFile = std::size_t{64} << 20;  // largest files that are read whole
 constexpr std::size_t kMostSamples = 20, kMostEvents = 50, kMostEvals = 5000;
 
-/// A file that is open for reading; nothing is read where it could not be opened.
+/// A file opened for reading; reads return nothing if it could not be opened.
 class Opened {
  public:
   explicit Opened(const fs::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
@@ -54,7 +54,7 @@ std::uint64_t size_of_file(const fs::path& path) {
   return failure ? 0 : size;
 }
 
-/// The last bytes of a file, from the beginning of a line.
+/// Returns the last bytes of a file, from the beginning of a line.
 std::string tail_of(const fs::path& path, std::size_t bytes) {
   const std::uint64_t size = size_of_file(path);
   const std::uint64_t from = size > bytes ? size - bytes : 0;
@@ -71,7 +71,7 @@ json::Value read_json(const fs::path& path) {
     return fs::exists(path, ignored) ? json::parse_strict(files::read(path), path.string())
                                      : json::Value();
   } catch (const Error&) {
-    return {};  // is being replaced, or was damaged
+    return {};  // the file is being replaced, or is damaged
   }
 }
 
@@ -80,7 +80,7 @@ std::optional<json::Value> read_line(std::string_view line) {
     json::Value out = json::parse_strict(line, "metrics.jsonl");
     if (out.is_object()) return out;
   } catch (const Error&) {
-    // a torn line, or somebody else's
+    // an incomplete line, or one of another program
   }
   return std::nullopt;
 }
@@ -94,7 +94,7 @@ void copy(json::Value& to, const json::Value& from, const char* key, const char*
   if (value != nullptr && !value->is_null()) to[as == nullptr ? key : as] = *value;
 }
 
-/// {NAME: [values]} of lines, terms of losses as "terms.NAME".
+/// Returns {NAME: [values]} for lines; terms of losses are named "terms.NAME".
 json::Value columns(const std::vector<json::Value>& lines) {
   constexpr std::size_t kMostColumns = 200;
   std::map<std::string, std::vector<json::Value>> all;
@@ -159,7 +159,7 @@ json::Value checkpoints_of(const fs::path& folder) {
   return json::Value::array(std::move(out));
 }
 
-/// The finite number behind `"loss":` near the beginning of a line.
+/// Returns the finite number after `"loss":` near the beginning of a line.
 float loss_in(std::string_view line) {
   constexpr std::string_view kKey = "\"loss\":";
   const std::size_t at = line.substr(0, 256).find(kKey);
@@ -197,7 +197,7 @@ std::string RunView::name() const {
 
 void RunView::take(std::string_view line, std::uint64_t begin) {
   if (line.size() < 2 || line.size() > kLongestLine) return;
-  // A line of an evaluation begins with its step and "eval_...", or "test_...".
+  // A line of an evaluation begins with its step, followed by "eval_..." or "test_...".
   const std::size_t comma = line.find(',');
   const std::string_view second = comma == std::string_view::npos ? "" : line.substr(comma + 1);
   const bool evaluation = second.starts_with("\"eval_") || second.starts_with("\"test_");

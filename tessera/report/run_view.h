@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run folder as a page or a board shows it, while the run is going on or afterwards.
+// A run folder as shown on a page or a board, during the run or afterwards.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +13,17 @@
 
 namespace tessera::report {
 
-/// Reads metrics.jsonl piece by piece: refresh() reads what was added, and of many steps only those
-/// that are shown are parsed. Scanning takes about half a second for a million steps. Contents may
-/// come from elsewhere: lines that cannot be read are left out. Threads: one at a time.
+/// Reads metrics.jsonl incrementally: refresh() reads added data, and only the steps that are shown
+/// are parsed. Scanning a million steps takes about half a second. The files may come from
+/// elsewhere: lines that cannot be parsed are left out. Threads: one at a time.
 class RunView {
  public:
-  /// Error{Io} if `folder` is no run folder.
+  /// Throws Error{Io} if `folder` is not a run folder.
   explicit RunView(std::filesystem::path folder);
 
-  /// Whether the folder has what a run leaves.
+  /// Returns whether the folder has the files of a run.
   static bool is_run(const std::filesystem::path& folder);
-  /// Reads what is new. A file that has become shorter, as after a resume, is read from its
-  /// beginning.
+  /// Reads new data. A file that has become shorter, as after a resume, is read from its beginning.
   void refresh();
 
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }

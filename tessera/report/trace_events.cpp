@@ -49,7 +49,7 @@ std::string TraceRecorder::events(std::string_view what) const {
     if (span.flops > 0) args += fmt::format(R"(,"flops":{:.0f})", span.flops);
     if (span.bytes > 0) args += fmt::format(R"(,"bytes":{:.0f})", span.bytes);
     if (span.ranks > 1) args += fmt::format(R"(,"ranks":{})", span.ranks);
-    // Blocks are best told apart by their names.
+    // Names distinguish blocks best.
     const std::string name = span.kind == trace::Kind::Block  ? span.detail + " " + span.name
                              : span.kind == trace::Kind::Wait ? "wait: " + span.name
                                                               : span.name;

@@ -10,14 +10,14 @@
 
 namespace tessera::report {
 
-/// Keeps the spans that its thread tells while it lives.
+/// Records the spans that its thread reports while it exists.
 class TraceRecorder final : public trace::Listener {
  public:
   explicit TraceRecorder(int rank) : rank_(rank) {}
   void hear(const trace::Span& span) override;
-  /// The events of this rank: JSON objects separated by ",\n". Times are those of the host's
-  /// monotonic clock, which all ranks of a host share. Process numbers are ranks. Spans nest on one
-  /// track; collectives, which overlap what is computed meanwhile, are on another.
+  /// Returns the events of this rank: JSON objects separated by ",\n". Times are those of the
+  /// host's monotonic clock, which all ranks of a host share. Process numbers are ranks. Spans nest
+  /// on one track; collectives, which overlap with computation, are on another.
   [[nodiscard]] std::string events(std::string_view what) const;
   [[nodiscard]] std::size_t size() const { return kept_.size(); }
 
@@ -32,7 +32,7 @@ class TraceRecorder final : public trace::Listener {
   std::vector<Kept> kept_;
 };
 
-/// A whole file of the events of several ranks. Source: Trace Event Format, Google 2016.
+/// Returns a whole file with the events of several ranks. Source: Trace Event Format, Google 2016.
 std::string trace_file(const std::vector<std::string>& events);
 
 }  // namespace tessera::report

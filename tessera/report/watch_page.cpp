@@ -291,7 +291,7 @@ async function ask() {
 if (window.tesseraRuns) { runs = window.tesseraRuns; paint(); } else ask();
 )JS";
 
-/// JSON inside of a script: "</script>" and "<!--" would end it.
+/// Escapes JSON for use in a script: "</script>" and "<!--" would end it.
 std::string in_script(const std::string& text) {
   std::string out;
   for (const char c : text) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page that shows runs in a browser: one file without anything from elsewhere.
+// The page that shows runs in a browser: one self-contained file.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace tessera::report {
 
-/// `data`: an array of RunView::details(), for a page that stands alone; null: the page asks its
-/// server at /api/runs every two seconds. What runs contain is shown as text and never interpreted.
+/// `data`: an array of RunView::details() for a page that needs no server; null: the page asks its
+/// server at /api/runs every two seconds. Contents of runs are shown as text and never interpreted.
 std::string watch_page(const json::Value& data);
 
 }  // namespace tessera::report

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kSamplingSite = 0x636C6173;
 
-/// `count` of the indices, chosen by their hashes, in order.
+/// Selects `count` of the indices by their hashes; the result is in order.
 std::vector<std::int64_t> chosen(std::vector<std::int64_t> indices, std::int64_t count) {
   std::ranges::sort(indices, {}, [](std::int64_t index) {
     return std::pair(mix64(kSamplingSite, static_cast<std::uint64_t>(index)), index);
@@ -42,7 +42,7 @@ std::vector<std::int64_t> balanced_samples(const std::vector<std::int64_t>& labe
     wanted = sampling == ClassSampling::Down ? std::min(wanted, std::ssize(indices))
                                              : std::max(wanted, std::ssize(indices));
   }
-  std::vector<std::pair<std::int64_t, std::int64_t>> rounds;  // round and index
+  std::vector<std::pair<std::int64_t, std::int64_t>> rounds;  // (round, index)
   for (const auto& [label, indices] : classes) {
     const std::int64_t whole = wanted / std::ssize(indices);
     for (std::int64_t round = 0; round < whole; ++round) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classes that occur unequally often, sampled as often as each other.
+// Balances classes that occur with different frequencies.
 #pragma once
 
 #include <array>
@@ -10,19 +10,18 @@
 
 namespace tessera::tasks {
 
-/// How often samples of the classes are read in an epoch.
+/// How often samples of each class are read in an epoch.
 enum class ClassSampling : std::uint8_t {
-  None,  ///< as often as they are there
-  Down,  ///< each class as often as the rarest one: others lose samples
-  Over,  ///< each class as often as the most frequent one: others are repeated
+  None,  ///< as often as they occur
+  Down,  ///< each class as often as the rarest one; samples of others are dropped
+  Over,  ///< each class as often as the most frequent one; samples of others are repeated
 };
 constexpr auto kClassSamplings = std::to_array<config::Named<ClassSampling>>(
     {{ClassSampling::None, "none"}, {ClassSampling::Down, "down"}, {ClassSampling::Over, "over"}});
 
-/// The samples of an epoch by their indices in `labels`, of classes that occur at all. Those that
-/// are lost, or repeated once more than others, are chosen by a hash of the index; the same
-/// ones in every epoch. With Down they stay in order, with Over every round of
-/// repetitions is in order.
+/// The samples of an epoch as indices into `labels`, for classes that occur at all. A hash of the
+/// index selects those that are dropped, or repeated once more than others; they are the same in
+/// every epoch. Down keeps the order; with Over each round of repetitions is in order.
 std::vector<std::int64_t> balanced_samples(const std::vector<std::int64_t>& labels,
                                            ClassSampling sampling);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classification of texts and of pairs of texts: every record has a text and its label, or several.
+// Classification of texts and of pairs of texts: every record has a text and one label, or several.
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,21 +21,21 @@ struct ClassifyOptions {
   ClassSampling balance = ClassSampling::None;
   ClassLossOptions loss;
   void describe(config::Fields& out) {
-    fields.describe(out, "Field of a record that holds its label: a name or an integer from 0.");
+    fields.describe(out, "Field of a record that contains its label: a name or an integer from 0.");
     out.field("labels",
               labels,
               {.text = "Names of the labels in the order of their ids.",
                .default_text = "those of data.train, sorted"});
     out.field("multi_label",
               multi_label,
-              {.text = "Whether a record may have any number of labels, in a list."});
-    out.choice("balance",
-               balance,
-               kClassSamplings,
-               {.text = "How often samples of each class are trained on in an epoch: none, as they "
-                        "are; down, as often as the rarest class, without the other samples; over, "
-                        "as often as the most frequent class, by repetition. class_balance weighs "
-                        "the loss instead."});
+              {.text = "Whether a record may have any number of labels, as a list."});
+    out.choice(
+        "balance",
+        balance,
+        kClassSamplings,
+        {.text = "How often samples of each class are used in an epoch: none, as they occur; down, "
+                 "as often as the rarest class, dropping other samples; over, as often as the most "
+                 "frequent class, by repetition. class_balance weights the loss instead."});
     loss.describe(out);
   }
 };
@@ -55,7 +55,7 @@ class Classify final : public RecordTask {
   }
 
   [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override {
-    if (options_.multi_label) return {};  // as long as there are labels
+    if (options_.multi_label) return {};  // one value per label
     return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},
             {.name = "label", .dtype = DType::I64}};
   }

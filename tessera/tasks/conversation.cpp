@@ -14,7 +14,7 @@
 namespace tessera::tasks {
 namespace {
 
-// The form of conversations that most models of the last years use.
+// ChatML, the conversation format of most recent models.
 constexpr std::string_view kChatMl =
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}"
     "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + '<|im_end|>' }}"
@@ -43,7 +43,7 @@ json::Value message(std::string_view role, const std::string& content) {
   return out;
 }
 
-/// A text that may be absent or empty.
+/// A string field that may be absent or empty.
 std::string optional_text(const data::Record& record, const char* field) {
   const json::Value* const found = record.value.find(field);
   if (found == nullptr || found->is_null()) return {};
@@ -64,9 +64,9 @@ const std::string& text_in(const data::Record& record,
   return found->as_string();
 }
 
-/// A turn of either form, as a message. `list`: the field that it stands in.
+/// Converts a turn of either format to a message. `list`: the field that contains it.
 json::Value of_turn(const data::Record& record, const json::Value& turn, const char* list) {
-  // Some files write the keys of messages under the name of the other form.
+  // Some files contain messages with the keys of one format under the field name of the other.
   const bool named = turn.is_object() && turn.find("from") == nullptr;
   const std::string& from = text_in(record, turn, named ? "role" : "from", list);
   const std::string& value = text_in(record, turn, named ? "content" : "value", list);
@@ -131,7 +131,7 @@ void check_messages(const data::Record& record, const json::Value& messages, con
 bool is_assistant(const json::Value& message) {
   return message.find("role")->as_string() == "assistant";
 }
-/// Whether the record itself leaves a turn out of the loss: "train": false, or "weight": 0.
+/// True if the record excludes a turn from the loss: "train": false, or "weight": 0.
 bool left_out(const json::Value& message) {
   const json::Value* const train = message.find("train");
   const json::Value* const weight = message.find("weight");
@@ -221,7 +221,7 @@ std::optional<data::chat::ChatTemplate> open_chat_template(
     const std::string_view end = tokenizer.bytes_of(tokenizer.end_of_text());
     tokens = json::Value::object({{"eos_token", json::Value::string(std::string(end))}});
   }
-  // What ends a turn ends an answer.
+  // The token that ends a turn ends an answer.
   if (name == "chatml") tokens["eos_token"] = json::Value::string("<|im_end|>");
   return data::chat::ChatTemplate(chat_template_text(name), tokens);
 }
@@ -268,7 +268,7 @@ data::chat::Conversation ConversationTokenizer::rendered(const data::Record& rec
   data::chat::RenderOptions options;
   options.add_generation_prompt = add_generation_prompt;
   if (const json::Value* const tools = record.value.find("tools"); tools != nullptr) {
-    // Tables keep lists as texts.
+    // Tables store lists as strings.
     options.tools = tools->is_string() && !tools->as_string().empty()
                         ? json::parse_strict(tools->as_string(), record.place)
                         : *tools;
@@ -289,8 +289,8 @@ std::string ConversationTokenizer::render(const data::Record& record,
   return rendered(record, messages, add_generation_prompt).text;
 }
 
-// A template that does not mark the assistant's text shows it by what a turn adds to the turns
-// before it.
+// If a template does not mark the assistant's text, the text is what a turn adds to the rendering
+// of the previous turns.
 ConversationTokenizer::Spans ConversationTokenizer::turns_of(const data::Record& record,
                                                              const json::Value& messages,
                                                              const std::string& whole) const {
@@ -313,7 +313,7 @@ ConversationTokenizer::Spans ConversationTokenizer::turns_of(const data::Record&
     };
     differ(before, through);
     differ(through, whole);
-    // The line that ends behind the turn is the template's.
+    // The line end after the turn belongs to the template.
     const std::size_t end = through.find_last_not_of(" \n");
     out.emplace_back(before.size(),
                      end == std::string::npos ? through.size() : std::max(end + 1, before.size()));

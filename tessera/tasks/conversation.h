@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records of instructions and conversations, in the forms in which people keep them, as tokens of
-// which some are learned.
+// Converts records of instructions and conversations, in several common formats, to tokens and
+// marks those that are learned.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@
 
 namespace tessera::tasks {
 
-/// The forms of records.
+/// The formats of records.
 enum class Form : std::uint8_t {
   Text,              ///< text
   Messages,          ///< messages: [{role, content}]
   ShareGpt,          ///< conversations: [{from, value}], system
   Alpaca,            ///< instruction, input, output, system, history: [[question, answer]]
-  PromptCompletion,  ///< prompt, completion: texts, or lists of messages
+  PromptCompletion,  ///< prompt, completion: strings, or lists of messages
 };
 constexpr auto kForms =
     std::to_array<config::Named<Form>>({{Form::Text, "text"},
@@ -37,11 +37,11 @@ constexpr auto kForms =
 
 /// Which tokens are learned.
 enum class LossOn : std::uint8_t {
-  Auto,           ///< answers where a record has some, else all
-  All,            ///< all
+  Auto,           ///< answers if a record has any, else all tokens
+  All,            ///< all tokens
   Assistant,      ///< the assistant's turns
   LastAssistant,  ///< the assistant's last turn
-  Completion,     ///< what follows the prompt
+  Completion,     ///< the text after the prompt
 };
 constexpr auto kLossOn =
     std::to_array<config::Named<LossOn>>({{LossOn::Auto, "auto"},
@@ -57,58 +57,57 @@ struct LearnedTokens {
   [[nodiscard]] bool any() const;
 };
 
-/// The form of a record by its fields. Error{Data} where it has those of none. `text_field`: of
-/// Form::Text.
+/// Detects the format of a record by its fields. Throws Error{Data} if they match no format.
+/// `text_field`: the field of Form::Text.
 Form form_of(const data::Record& record, const std::string& text_field);
-/// The messages [{role, content}] of a record of the forms ShareGpt and Alpaca; a role is "user",
-/// "assistant", "system" or "tool".
+/// Converts a record of the formats ShareGpt and Alpaca to messages [{role, content}]; a role is
+/// "user", "assistant", "system" or "tool".
 json::Value messages_of(const data::Record& record, Form form);
-/// A list of messages, or of turns {from, value}, as messages. Error{Data} for another value, which
-/// messages call `field`.
+/// Converts a list of messages, or of turns {from, value}, to messages. Throws Error{Data} for any
+/// other value, which the message calls `field`.
 json::Value conversation_of(const data::Record& record,
                             const json::Value& value,
                             const char* field);
 
-/// The chat template that records are rendered with: a file, "chatml", or where `name` is empty the
-/// one of the first of the folders that has one; nothing where none has. Error{Config} for a file
-/// that is not there.
+/// The chat template for records: a file, "chatml", or, if `name` is empty, the template of the
+/// first folder that has one; nothing if none has. Throws Error{Config} for a missing file.
 std::optional<data::chat::ChatTemplate> open_chat_template(
     const std::string& name,
     const std::vector<std::filesystem::path>& folders,
     const data::Tokenizer& tokenizer);
 
-/// The template of a file, or "chatml". Error{Config} for a file that is not there.
+/// The text of the template in a file, or of "chatml". Throws Error{Config} for a missing file.
 std::string chat_template_text(const std::string& name);
-/// What a run's configuration says as the chat template of its task; empty where it says nothing.
+/// The chat template that a run's configuration sets for its task; empty if none.
 std::string chat_template_of(const json::Value& config);
 
-/// Makes tokens of records. Threads: const methods from any thread.
+/// Tokenizes records. Const methods can be called from any thread.
 class ConversationTokenizer {
  public:
-  /// Both outlive this; without a template, conversations are refused.
+  /// Both arguments must outlive this; without a template, conversations are refused.
   ConversationTokenizer(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate* chat)
       : tokenizer_(tokenizer), chat_(chat) {}
 
-  /// The tokens of a record. Error{Data} for a record that has not the fields of the form, that the
-  /// template refuses, or whose turns it renders otherwise than one after the other.
+  /// The tokens of a record. Throws Error{Data} for a record that lacks fields of the format, that
+  /// the template rejects, or whose rendered text does not contain its turns one after the other.
   [[nodiscard]] LearnedTokens read(const data::Record& record,
                                    Form form,
                                    LossOn loss_on,
                                    const std::string& text_field) const;
-  /// A text with the tokens that begin and end one.
+  /// Tokenizes a text with its beginning and end tokens.
   [[nodiscard]] LearnedTokens text(const std::string& text) const;
-  /// The answer to a prompt: both are tokenized at once, and what the prompt alone does not begin
-  /// with is the completion.
+  /// Tokenizes the answer to a prompt: both are tokenized together, and the tokens that do not
+  /// belong to the prompt's tokenization form the completion.
   [[nodiscard]] LearnedTokens completion(const std::string& prompt,
                                          const std::string& completion,
                                          LossOn loss_on) const;
-  /// `messages`, and where `prompt` is not 0 the first `prompt` of them as the prompt of the
-  /// others. Tools and variables of the template are those of the record.
+  /// Tokenizes `messages`; if `prompt` is not 0, the first `prompt` messages are the prompt of the
+  /// others. Tools and variables of the template come from the record.
   [[nodiscard]] LearnedTokens conversation(const data::Record& record,
                                            const json::Value& messages,
                                            std::size_t prompt,
                                            LossOn loss_on) const;
-  /// The text of messages as the template renders them.
+  /// Renders messages with the template.
   [[nodiscard]] std::string render(const data::Record& record,
                                    const json::Value& messages,
                                    bool add_generation_prompt) const;

@@ -19,14 +19,14 @@ namespace tessera::tasks {
 namespace {
 
 constexpr std::int64_t kUnused = -100;
-constexpr std::uint64_t kSpanSite = 0x7370616E;  // keeps these numbers apart from others'
+constexpr std::uint64_t kSpanSite = 0x7370616E;  // separates these random numbers from others
 
 std::int64_t to_even(double number) {
   return static_cast<std::int64_t>(std::nearbyint(number));
 }
 
-/// Cuts `items` into `segments` parts of at least one: their lengths. Which of the items - 1 places
-/// are cut is decided by the smallest of as many random numbers.
+/// Divides `items` into `segments` parts of at least one and returns their lengths. A random number
+/// is drawn for each of the items - 1 possible cuts, and the smallest ones are used.
 std::vector<std::int64_t> random_lengths(std::int64_t items,
                                          std::int64_t segments,
                                          const Philox& random,
@@ -79,7 +79,7 @@ std::int64_t text_length_for(std::int64_t input, double density, double mean_len
   const auto fits = [&](std::int64_t tokens) {
     return count_spans(tokens, density, mean_length).input <= input;
   };
-  // An input is shorter than its text by no more than what is left out.
+  // An input is at most as much shorter than its sequence as tokens are removed.
   auto tokens =
       static_cast<std::int64_t>(std::ceil(static_cast<double>(input + 1) / (1.0 - density)));
   while (tokens > 0 && !fits(tokens))
@@ -136,7 +136,7 @@ void CorruptedSpans::read(std::int64_t index, data::SampleWriter& out) const {
                                 labels = out.tensor<std::int64_t>("labels");
   std::size_t i = 0, l = 0, span = 0;
   for (std::size_t t = 0; t < hidden.size(); ++t) {
-    if (hidden[t] && !hidden[t - 1]) {  // a text begins with what stays
+    if (hidden[t] && !hidden[t - 1]) {  // a sequence begins with a kept span
       input[i++] = labels[l++] = noise_.sentinels[span++];
     }
     if (hidden[t]) {

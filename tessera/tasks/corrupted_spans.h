@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token sequences of which spans are left out: a sentinel stands for each, and the spans are what
-// the model writes.
+// Span corruption: spans of a token sequence are replaced by sentinels, and the model predicts the
+// spans.
 #pragma once
 
 #include <cstdint>
@@ -13,41 +13,41 @@
 
 namespace tessera::tasks {
 
-/// Which spans are left out.
+/// Which spans are removed.
 struct SpanNoise {
-  double density = 0.15;     ///< share of the tokens that are left out, above 0 and below 1
-  double mean_length = 3.0;  ///< of a span, at least 1
-  /// What stands for the first span, the second, ... of a sample.
+  double density = 0.15;     ///< share of removed tokens, above 0 and below 1
+  double mean_length = 3.0;  ///< mean length of a span, at least 1
+  /// The ids that replace the first span, the second, ... of a sample.
   std::vector<std::int32_t> sentinels;
-  std::int32_t end = 0;  ///< stands behind inputs and targets, and fills what is not used
+  std::int32_t end = 0;  ///< ends inputs and targets, and pads them
   std::uint64_t seed = 1234;
-  bool dynamic = true;  ///< other spans each time that a sample is read for training
-  /// All of it, for the fingerprint of the data.
+  bool dynamic = true;  ///< chooses new spans each time that a sample is read for training
+  /// All settings as text, for the fingerprint of the data.
   [[nodiscard]] std::string text() const;
 };
 
-/// How many tokens and spans of a text are left out, and the lengths of what is made of it, both
-/// with their end.
+/// The numbers of removed tokens and spans of a sequence, and the lengths of the resulting input
+/// and target, including their ends.
 struct SpanCounts {
   std::int64_t noise = 0, spans = 0, input = 0, target = 0;
 };
-/// Of a text of `tokens` tokens. `noise` is the share that `density` says, rounded to even, but at
-/// least one token and not all; `spans` is noise / mean_length rounded so, at least one. A single
-/// token is never left out. Source: T5's random_spans_helper.
+/// The counts for a sequence of `tokens` tokens. `noise` is tokens * density, rounded to even, but
+/// at least one and not all; `spans` is noise / mean_length, rounded likewise, at least one. A
+/// single token is never removed. Source: T5's random_spans_helper.
 SpanCounts count_spans(std::int64_t tokens, double density, double mean_length);
-/// The longest text whose input has at most `input` tokens; 0: none. Where half of the tokens are
-/// left out, its target is no longer than its input.
+/// The longest sequence whose input has at most `input` tokens; 0: none. If at most half of the
+/// tokens are removed, its target is no longer than its input.
 std::int64_t text_length_for(std::int64_t input, double density, double mean_length);
 
-/// Marks the tokens of a text that are left out: spans of random lengths, each at least one token,
-/// alternate with what stays, beginning with what stays. All divisions into spans are as likely; a
-/// function of (seed, sample).
+/// Marks the removed tokens of a sequence: spans of random lengths of at least one token alternate
+/// with kept spans, starting with a kept one. All divisions into spans are equally likely; the
+/// result is a function of (seed, sample).
 std::vector<bool> choose_spans(std::int64_t tokens, const SpanNoise& noise, std::int64_t sample);
 
-/// Samples of another dataset without their spans: "input_ids" [S], in which a sentinel stands for
-/// each span, "labels" [T], each sentinel followed by its span, -100 behind their end, and
-/// "attention_mask" [S] where an input is shorter; all int64. Threads: const methods from any
-/// thread.  Source: Raffel et al. 2020, "Exploring the limits of transfer learning with a unified
+/// The samples of another dataset without their spans: "input_ids" [S], with a sentinel for each
+/// span; "labels" [T], each sentinel followed by its span, -100 after their end; and
+/// "attention_mask" [S] if an input is shorter; all int64. Const methods can be called from any
+/// thread. Source: Raffel et al. 2020, "Exploring the limits of transfer learning with a unified
 /// text-to-text transformer", 3.1.4.
 class CorruptedSpans final : public data::Dataset {
  public:
@@ -68,7 +68,7 @@ class CorruptedSpans final : public data::Dataset {
   std::unique_ptr<data::TokenDataset> tokens_;
   std::int64_t input_length_;
   SpanNoise noise_;
-  SpanCounts counts_;  // of a text of the full length
+  SpanCounts counts_;  // for a sequence of the full length
 };
 
 }  // namespace tessera::tasks

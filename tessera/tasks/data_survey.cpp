@@ -36,7 +36,7 @@ std::vector<std::int64_t> numbers_in(data::Sample& sample, std::string_view name
   return {values.begin(), values.end()};
 }
 
-/// The number of places where one of the texts stands whole among the labels.
+/// The number of positions at which one of the end sequences is completely contained in the labels.
 std::int64_t count_ends(const std::vector<std::int64_t>& labels,
                         const std::vector<std::vector<std::int32_t>>& ends) {
   std::int64_t count = 0;
@@ -104,7 +104,7 @@ SampleView DataSurveyor::view(std::int64_t index) const {
       std::erase(values, kNothing);
       out.target = std::move(values);
     } else if (task_.objective() == "causal_lm") {
-      // The last label stands behind the tokens that are read.
+      // The last label belongs to a position after the tokens that are read.
       for (std::int64_t t = 0; t + 1 < length; ++t)
         out.labels[static_cast<std::size_t>(t) + 1] = values[static_cast<std::size_t>(t)];
       if (out.padding == 0 && length > 0 && values.back() != kNothing) {
@@ -171,7 +171,7 @@ void DataSurveyor::count_sample(const SampleView& view, DataSurvey& out) const {
 
 void DataSurveyor::count_records(DataSurvey& out) const {
   data::RecordOptions how = record_options(request_.options, "");
-  how.skip_bad = true;  // the task has judged them
+  how.skip_bad = true;  // the task has already checked them
   const bool has_forms = !task_.formats().empty();
   std::unordered_set<std::uint64_t> seen;
   std::int64_t taken = 0;

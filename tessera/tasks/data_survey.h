@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What training will see: the samples that a task makes of data, told token by token, and counts
-// over all of them.
+// Shows what training will see: a task's samples, token by token, and statistics over all of them.
 #pragma once
 
 #include <cstdint>
@@ -18,45 +17,46 @@ namespace tessera::tasks {
 /// A sample as the model reads it, without its padding.
 struct SampleView {
   std::vector<std::int64_t> ids;
-  /// For each id what is learned at its place: the id itself where the token before it predicts it,
-  /// the hidden one where it is hidden, a class where tokens are classified; -100: nothing.
+  /// For each id the label at its position: the id itself if the previous token predicts it, the
+  /// hidden id if it is masked, a class if tokens are classified; -100: none.
   std::vector<std::int64_t> labels;
-  std::vector<std::int64_t> target;   ///< of a model that writes another text: that text
-  std::optional<std::string> label;   ///< of the whole sample: names of classes, or numbers
-  std::vector<std::int64_t> lengths;  ///< of the texts that share the sample
-  std::int64_t padding = 0;           ///< places behind the ids that are not read
+  std::vector<std::int64_t> target;   ///< for an encoder-decoder model: the decoder's sequence
+  std::optional<std::string> label;   ///< of the whole sample: class names, or numbers
+  std::vector<std::int64_t> lengths;  ///< of the sequences in the sample
+  std::int64_t padding = 0;           ///< number of padding positions after the ids
   std::vector<std::string> others;    ///< further tensors: "pixel_values [3, 32, 32] fp32"
 };
 
 struct DataSurvey {
-  std::int64_t samples = 0, records = 0;  ///< records: those that were taken, or documents
-  std::int64_t tokens = 0, learned = 0;   ///< of all samples, targets among them
+  std::int64_t samples = 0, records = 0;  ///< number of accepted records, or of documents
+  std::int64_t tokens = 0, learned = 0;   ///< of all samples, including targets
   std::int64_t duplicates = 0;            ///< records that equal an earlier one
   std::int64_t empty = 0, cut = 0, bad = 0;
-  std::int64_t leaked = 0;                    ///< records of validation that train has too
-  std::vector<std::string> refused;           ///< what is wrong with the first bad ones
-  std::map<std::string, std::int64_t> forms;  ///< records by their form, where there is one
+  /// Validation records that also occur in the training data.
+  std::int64_t leaked = 0;
+  std::vector<std::string> refused;           ///< errors of the first bad records
+  std::map<std::string, std::int64_t> forms;  ///< records by format, if they have one
   std::vector<std::pair<std::string, std::int64_t>> classes;  ///< labels by class
-  std::vector<std::int64_t> lengths;                          ///< of all texts, in tokens
-  bool tells_end = false;  ///< whether the task learns when a text ends: `end_labels` is counted
+  std::vector<std::int64_t> lengths;                          ///< of all sequences, in tokens
+  bool tells_end = false;  ///< the task learns where a text ends, so `end_labels` is counted
   std::int64_t end_labels = 0;
 };
 
-/// Reads the training data that a task has opened. Threads: one.
+/// Reads the training data that a task has opened. Used by one thread.
 class DataSurveyor {
  public:
-  /// All outlive this. `ends`: the tokens of each text that ends an answer.
+  /// All arguments must outlive this. `ends`: token sequences that end an answer.
   DataSurveyor(const Task& task,
                const DataRequest& request,
                const data::Datasets& data,
                std::vector<std::vector<std::int32_t>> ends);
 
   [[nodiscard]] SampleView view(std::int64_t index) const;
-  /// Reads every sample and every record once more; of a stream of tokens, every document and no
-  /// sample. `request.how.poll` is called now and then.
+  /// Reads every sample, and every record once more; for a token stream, every document and no
+  /// sample. Calls `request.how.poll` now and then.
   [[nodiscard]] DataSurvey survey() const;
-  /// Error{Data} for data of which something can never be learned: no label at all, only one class,
-  /// answers whose end is never a label.
+  /// Throws Error{Data} for data from which something cannot be learned: no labels, only one class,
+  /// or answers whose end is never a label.
   void require_learnable(const DataSurvey& survey) const;
 
  private:
@@ -69,19 +69,19 @@ class DataSurveyor {
   const DataRequest& request_;
   const data::Datasets& data_;
   std::vector<std::vector<std::int32_t>> ends_;
-  std::vector<std::string> names_;  // of classes
+  std::vector<std::string> names_;  // names of the classes
   std::int64_t num_classes_ = 0;
   bool multi_label_ = false;
 };
 
-/// The texts that end an answer, each in tokens: the tokenizer's end of text, and the end token of
-/// the chat template that the task's parameters or the folders name.
+/// The token sequences that end an answer: the tokenizer's end of text, and the end token of the
+/// chat template that the task's parameters or the folders name.
 std::vector<std::vector<std::int32_t>> ends_of_answers(const TaskOptions& task,
                                                        const DataRequest& request);
 
-/// The task that a record was made for, with its parameters, found by its fields; the form of a
-/// record of instructions is left to the task. Error{Data} where no task reads such records.
-/// `chat_template`: of conversations; empty: the model's.
+/// Finds by the fields of a record the task that reads such records, with its parameters; the task
+/// itself detects the format of instruction records. Throws Error{Data} if no task does.
+/// `chat_template`: for conversations; empty: the model's.
 TaskOptions task_for(const data::Record& record, const std::string& chat_template);
 
 }  // namespace tessera::tasks

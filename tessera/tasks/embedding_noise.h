@@ -4,12 +4,12 @@
 
 namespace tessera::tasks {
 
-/// A task may be one too.
+/// Interface of such tasks.
 class EmbeddingNoise {
  public:
   virtual ~EmbeddingNoise() = default;
-  /// alpha of the noise +-alpha / sqrt(tokens * C) that training adds to what is looked up in token
-  /// tables (nn/embedding_noise.h); 0: none.
+  /// Returns alpha of the noise +-alpha / sqrt(tokens * C) that training adds to looked-up
+  /// embeddings (nn/embedding_noise.h); 0: none.
   [[nodiscard]] virtual double noise_alpha() const = 0;
 };
 

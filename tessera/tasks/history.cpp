@@ -72,14 +72,14 @@ std::vector<Turn> turns_in_list(const data::Record& record,
   return out;
 }
 
-/// A list that is written as JSON inside of a text, as tables keep it.
+/// Returns a list that is written as JSON within a text, as in tables.
 std::optional<json::Value> list_in(const std::string& text) {
   if (!text.starts_with('[')) return std::nullopt;
   try {
     json::Value value = json::parse_strict(text, "history");
     if (value.is_array()) return value;
   } catch (const Error&) {
-    // A text that begins with a bracket.
+    // an ordinary text that begins with a bracket
   }
   return std::nullopt;
 }

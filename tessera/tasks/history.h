@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was said before a text: the turns of a dialogue that a record keeps beside its last one.
+// The history of a text: earlier turns of a dialogue, which a record has in addition to its last
+// turn.
 #pragma once
 
 #include <array>
@@ -14,8 +15,8 @@
 
 namespace tessera::tasks {
 
-/// Which turns are read in front of a text: the last ones, as many as fit, or of these the user's
-/// alone, or none.
+/// Which turns are put before a text: the last ones, as many as fit, or only the user's among
+/// these, or none.
 enum class HistoryTurns : std::uint8_t { Window, Questions, None };
 constexpr auto kHistoryTurns =
     std::to_array<config::Named<HistoryTurns>>({{HistoryTurns::Window, "window"},
@@ -23,9 +24,9 @@ constexpr auto kHistoryTurns =
                                                 {HistoryTurns::None, "none"}});
 
 struct HistoryOptions {
-  std::string field;  ///< empty: "history", where a record has it
+  std::string field;  ///< empty: "history", if the record has this field
   HistoryTurns turns = HistoryTurns::Window;
-  std::int64_t most = 0;  ///< turns at most; 0: any number
+  std::int64_t most = 0;  ///< maximum number of turns; 0: unlimited
   void describe(config::Fields& fields);
 };
 
@@ -35,13 +36,13 @@ struct Turn {
   bool operator==(const Turn&) const = default;
 };
 
-/// The turns of a record, the oldest first; none where the field is absent, null or empty. It holds
-/// messages ({role, content} or {from, value}), pairs [question, answer], or texts of which the
-/// first, the third and so on are the user's: a list of them, the same as JSON in a text, or lines
-/// of a text. Turns of the system are left out. Error{Data} for another value.
+/// Returns the turns of a record, oldest first; none if the field is absent, null or empty. It
+/// contains messages ({role, content} or {from, value}), pairs [question, answer], or texts of
+/// which the first, the third and so on are the user's: as a list, as JSON in a text, or as lines
+/// of a text. Turns of the system are left out. Throws Error{Data} for another value.
 std::vector<Turn> history_of(const data::Record& record, const HistoryOptions& options);
 
-/// The text with as many of the last turns in front of it as `fits` allows, a line each. `text`
+/// Returns the text preceded by as many of the last turns as `fits` allows, one per line. `text`
 /// itself may be too long.
 std::string with_history(const std::vector<Turn>& turns,
                          const HistoryOptions& options,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classification of pictures: a folder for each class, or a picture's path and its label on each
-// line of a .jsonl.
+// Classification of images: one folder per class, or an image's path and label per line of a
+// .jsonl.
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -30,14 +30,14 @@ struct ImageClassifyOptions {
   ClassLossOptions loss;
   std::string preprocessor;
   void describe(config::Fields& fields) {
+    fields.field("image_field",
+                 image_field,
+                 {.text = "Field of a record that contains the path of its image, relative to the "
+                          "file's folder."});
     fields.field(
-        "image_field",
-        image_field,
-        {.text = "Field of a record that holds the path of its picture, from the file's folder "
-                 "on."});
-    fields.field("label_field",
-                 label_field,
-                 {.text = "Field of a record that holds its label: a name or an integer from 0."});
+        "label_field",
+        label_field,
+        {.text = "Field of a record that contains its label: a name or an integer from 0."});
     fields.field("labels",
                  labels,
                  {.text = "Names of the labels in the order of their ids.",
@@ -45,15 +45,15 @@ struct ImageClassifyOptions {
     fields.field(
         "preprocessor",
         preprocessor,
-        {.text = "Hugging Face's preprocessor_config.json, or a folder with one, which says how "
-                 "pictures are resized and normalized; \"default\": to the model's size by "
-                 "bilinear interpolation, and to values from -1 to 1.",
+        {.text = "Hugging Face's preprocessor_config.json, or a folder with one, which defines how "
+                 "images are resized and normalized; \"default\": to the model's size by bilinear "
+                 "interpolation, and to values from -1 to 1.",
          .default_text = "default, unless model.from has such a file, which must then be named"});
     loss.describe(fields);
   }
 };
 
-/// The side of the pictures that the model reads.
+/// The side length of the images that the model reads.
 std::int64_t side_of(const DataRequest& request) {
   const auto number = [&](const char* key) {
     const json::Value* value = request.model == nullptr ? nullptr : request.model->find(key);
@@ -78,7 +78,7 @@ class ImageClassify final : public RecordTask {
     return out;
   }
 
-  /// The model's description has the size of pictures.
+  /// Unknown before the data is opened, because the image size is in the model's description.
   [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t) const override { return {}; }
   [[nodiscard]] bool has_metrics() const override { return true; }
   [[nodiscard]] json::Value prediction(const Predictions& rows,

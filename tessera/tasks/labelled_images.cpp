@@ -37,7 +37,7 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
   return out;
 }
 
-/// The pictures in a class's folder and in folders below it; links to folders are not followed.
+/// The images in a class's folder and its subfolders; links to folders are not followed.
 void append_class(const fs::path& root, const fs::path& folder, std::vector<ImageRecord>& out) {
   std::error_code failed;
   for (fs::recursive_directory_iterator at(folder, failed), end; !failed && at != end;
@@ -54,7 +54,7 @@ void append_class(const fs::path& root, const fs::path& folder, std::vector<Imag
   (void)root;
 }
 
-/// A folder for each class.
+/// Reads one folder per class.
 std::vector<ImageRecord> in_classes(const fs::path& root) {
   std::vector<ImageRecord> out;
   for (const fs::path& entry : sorted_entries(root)) {
@@ -64,7 +64,7 @@ std::vector<ImageRecord> in_classes(const fs::path& root) {
                   Data,
                   fmt::format("{} has no folders with .png, .jpg or .jpeg files", root.string()),
                   "put the pictures of each class into a folder of its own, named by the class");
-  // By the name within the root, so that a folder may be moved.
+  // Ordered by the name relative to the root, so that a folder may be moved.
   const std::size_t skipped = root.string().size();
   std::vector<std::pair<std::uint64_t, ImageRecord>> keyed;
   keyed.reserve(out.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures with a label each: a folder for each class, or records that name them.
+// Labelled images: one folder per class, or records that name the images.
 #pragma once
 
 #include <cstdint>
@@ -15,37 +15,38 @@
 
 namespace tessera::tasks {
 
-/// The fields of a record that hold the path of a picture and its label. Without a label: pictures
-/// of which nothing is known, which lie anywhere in a folder.
+/// The fields of a record with an image's path and its label. An empty label field means unlabelled
+/// images, which may be anywhere in a folder.
 struct ImageFields {
   std::string image = "image", label = "label";
 };
 
-/// A picture that is named, and its label.
+/// The path of an image, and its label.
 struct ImageRecord {
-  std::string path, place;  ///< `place`: where it is named, in messages
+  std::string path, place;  ///< `place`: where the image is listed, for messages
   Label label;
 };
 
-/// The pictures that `names` stand for. A folder holds one folder for each class, whose name is the
-/// label of the .png, .jpg and .jpeg files anywhere in it; they come in an order that mixes the
-/// classes and depends on their names alone. A record of a file has a path, from the file's own
-/// folder on, and a label. Error{Data} for a folder without classes or pictures.
+/// The images for `names`. A folder contains one folder per class, whose name is the label of all
+/// .png, .jpg and .jpeg files in it and its subfolders; their order mixes the classes and depends
+/// only on their names. A record in a file has a path, relative to the file's folder, and a label.
+/// Throws Error{Data} for a folder without classes or images.
 std::vector<ImageRecord> list_images(const std::vector<std::string>& names,
                                      const data::RecordOptions& how,
                                      const ImageFields& fields);
 Labels labels_of_images(const std::vector<ImageRecord>& records);
 
-/// "pixel_values" [3, height, width], fp32, and "label" [], int64, unless there are no labels. A
-/// picture is read and decoded each time that its sample is. Threads: const methods from any
-/// thread.
+/// Samples have "pixel_values" [3, height, width], fp32, and "label" [], int64, unless images are
+/// unlabelled. An image is read and decoded each time its sample is read. Const methods can be
+/// called from any thread.
 class LabelledImages final : public RecordDataset {
  public:
-  /// All of one size: that of pixel_values.
+  /// `size`: the common size of all pixel_values.
   LabelledImages(data::images::Preprocessing how, data::images::ImageSize size, Labels labels);
 
-  /// Looks at the head of each file. `poll` is called now and then. Error{Data} for a file that is
-  /// not there or no picture, for an unknown label, and for one that would be of another size.
+  /// Adds images and reads each file's header. Calls `poll` now and then. Throws Error{Data} for a
+  /// file that is missing or not an image, for an unknown label, and for an image that would have
+  /// another size.
   void add(const std::vector<ImageRecord>& records, const std::function<void()>& poll);
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
 
@@ -57,9 +58,9 @@ class LabelledImages final : public RecordDataset {
   void read(std::int64_t index, data::SampleWriter& out) const override;
 
   [[nodiscard]] const Labels& labels() const { return labels_; }
-  /// Samples: a picture counts as one token.
+  /// The number of samples, because an image counts as one token.
   [[nodiscard]] std::int64_t tokens() const override { return size(); }
-  /// Of paths, sizes of the files, labels and preprocessing.
+  /// A hash of paths, file sizes, labels and preprocessing.
   [[nodiscard]] std::string fingerprint() const override;
 
  private:

@@ -16,7 +16,7 @@
 namespace tessera::tasks {
 namespace {
 
-// Names of fields in published data (GLUE, SuperGLUE and the tables that people keep).
+// Field names in published data (GLUE, SuperGLUE and common tables).
 struct PairNames {
   std::string_view first, second;
 };
@@ -65,13 +65,12 @@ std::vector<Label> labels_in(const data::Record& record, const std::string& fiel
 void TextFields::describe(config::Fields& fields, const char* label_text) {
   fields.field("text_field",
                text,
-               {.text = "Field of a record that holds its text.",
+               {.text = "Field of a record that contains its text.",
                 .default_text = "data.text_field, or the one that published data has"});
-  fields.field(
-      "text_pair_field",
-      pair,
-      {.text = "Field of a record that holds a second text, which is read behind the first.",
-       .default_text = "none, or the one that published data has"});
+  fields.field("text_pair_field",
+               pair,
+               {.text = "Field of a record that contains a second text, which follows the first.",
+                .default_text = "none, or the one that published data has"});
   fields.field("label_field",
                label,
                {.text = label_text, .default_text = "label, or the one that published data has"});
@@ -95,7 +94,7 @@ TextFields find_fields(const data::Record& record,
     } else if (single != kTexts.end()) {
       fields.text = *single;
     } else {
-      fields.text = text;  // field_of() tells what is there
+      fields.text = text;  // field_of() lists the existing fields
     }
   }
   if (labelled && fields.label.empty()) {
@@ -160,7 +159,7 @@ void LabelledTexts::tokenize(const data::Tokenizer& tokenizer,
       "raise data.sequence_length");
   if (std::ssize(first) + std::ssize(second) > room) {
     ++cut_;
-    // The longer one loses its end until both fit, as transformers' "longest_first" does.
+    // The longer one is truncated until both fit, as transformers' "longest_first" does.
     std::int64_t longer = std::ssize(first), shorter = std::ssize(second);
     const bool swapped = longer < shorter;
     if (swapped) std::swap(longer, shorter);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts, or pairs of texts, with what is to be said about each: a class, several, or numbers.
+// Labelled texts, or pairs of texts: the label is one class, several classes, or numbers.
 #pragma once
 
 #include <cstdint>
@@ -18,35 +18,35 @@
 
 namespace tessera::tasks {
 
-/// What the label of a text is.
+/// The kind of a text's label.
 enum class LabelKind : std::uint8_t {
   Class,    ///< one of the labels: "label" [], int64
-  Classes,  ///< any number of them, in a list: "label" [L], fp32, 1 for those that are there
-  Numbers,  ///< a number, or a list of as many as there are labels: "label" [] or [L], fp32
+  Classes,  ///< any number of them, as a list: "label" [L], fp32, 1 for those that apply
+  Numbers,  ///< a number, or a list of L numbers: "label" [] or [L], fp32
 };
 
-/// The fields of a record that are read. A name that is empty is found among those that published
-/// data has.
+/// The names of the fields to read. An empty name is detected among the names that published data
+/// uses.
 struct TextFields {
   std::string text, pair, label;
-  HistoryOptions history;  ///< in front of the text
-  /// The options text_field, text_pair_field, label_field and of the history; `label_text` says
-  /// what a label is.
+  HistoryOptions history;  ///< put before the text
+  /// Describes the options text_field, text_pair_field, label_field and those of the history;
+  /// `label_text` documents the label.
   void describe(config::Fields& fields, const char* label_text);
 };
 
-/// Which texts are made of records.
+/// How samples are made from records.
 struct LabelledTextsOptions {
   std::int64_t length = 0;  ///< T, in tokens
   std::int32_t pad_id = 0;
   LabelKind kind = LabelKind::Class;
   Labels labels;
-  bool labelled = true;  ///< false: texts alone, of which a model is to say something
-  ClassSampling sampling = ClassSampling::None;  ///< of LabelKind::Class
+  bool labelled = true;                          ///< false: unlabelled texts, for prediction
+  ClassSampling sampling = ClassSampling::None;  ///< for LabelKind::Class
 };
 
-/// Names the fields that are empty after those of a record: `text` is tried first for a text.
-/// Error{Data} where the record has none that is known; without `labelled`, no label is looked for.
+/// Replaces empty names by fields of a record: `text` is tried first for the text. Throws
+/// Error{Data} if the record has no known field; without `labelled`, it does not look for a label.
 TextFields find_fields(const data::Record& record,
                        TextFields fields,
                        const std::string& text,
@@ -58,28 +58,28 @@ Labels labels_found_in(const std::vector<std::string>& files,
                        const std::string& text,
                        LabelKind kind);
 
-/// Tokenized texts of one length with their labels: "input_ids" [T], int64, "label" (see
-/// LabelKind), and "attention_mask" [T], int64, 0 at padding, where a text of the batch is shorter.
-/// A text stands between the tokens that the tokenizer puts around it; two texts are joined as the
-/// tokenizer joins them, and a batch of them has "token_type_ids" [T] where the tokenizer gives the
-/// second one another type. A text that is too long loses its end, the longer one of a pair first;
-/// a shorter one is padded on the right with `pad_id`. Threads: const methods from any thread.
+/// Tokenized texts of one length with labels: "input_ids" [T], int64; "label" (see LabelKind); and
+/// "attention_mask" [T], int64, 0 at padding, if a text of the batch is shorter. The tokenizer's
+/// special tokens surround a text; the tokenizer joins two texts, and a batch of pairs has
+/// "token_type_ids" [T] if the tokenizer gives the second text another type. A text that is too
+/// long is truncated at its end, the longer one of a pair first; a shorter one is padded on the
+/// right with `pad_id`. Const methods can be called from any thread.
 class LabelledTexts final : public RecordDataset {
  public:
   explicit LabelledTexts(LabelledTextsOptions options);
 
-  /// Reads and tokenizes the records of `files`; `text` as in find_fields(). `poll` is called now
-  /// and then. Error{Data} with file and line for a record that cannot be read, an empty text and
-  /// an unknown label. Error{Config} where the length has no room.
+  /// Reads and tokenizes the records of `files`; `text` as in find_fields(). Calls `poll` now and
+  /// then. Throws Error{Data} with file and line for a record that cannot be read, an empty text
+  /// and an unknown label, and Error{Config} if the length has no room for the text.
   void read_files(const std::vector<std::string>& files,
                   const data::RecordOptions& how,
                   const TextFields& fields,
                   const std::string& text,
                   const data::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
-  /// What is split off has each text once.
+  /// The part that is split off contains each text once.
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
-  /// Balances the classes as the options say. Until then each text is a sample.
+  /// Balances the classes by the options. Before this call each text is a sample.
   void arrange() override;
 
   [[nodiscard]] std::string name() const override { return "labelled texts"; }
@@ -96,17 +96,17 @@ class LabelledTexts final : public RecordDataset {
   /// The number of texts of each label.
   [[nodiscard]] std::vector<std::int64_t> label_counts() const;
   [[nodiscard]] std::int64_t tokens() const override;
-  /// Of tokens, labels, names of the labels and length.
+  /// A hash of tokens, labels, label names and length.
   [[nodiscard]] std::string fingerprint() const override;
 
  private:
   struct Sample {
     std::vector<std::int32_t> ids;    ///< at most T
     std::vector<std::int32_t> types;  ///< of a pair; empty: all 0
-    std::int64_t label = 0;           ///< of LabelKind::Class
-    std::vector<float> numbers;       ///< of the others
+    std::int64_t label = 0;           ///< for LabelKind::Class
+    std::vector<float> numbers;       ///< for the other kinds
   };
-  /// Whether two texts, the second perhaps empty, are no longer than a sample.
+  /// Returns whether two texts, the second perhaps empty, fit into a sample.
   [[nodiscard]] bool fits(const data::Tokenizer& tokenizer,
                           const std::string& text,
                           const std::string& pair) const;
@@ -119,7 +119,7 @@ class LabelledTexts final : public RecordDataset {
   [[nodiscard]] const Sample& sample(std::int64_t index) const;
 
   LabelledTextsOptions options_;
-  bool pairs_ = false;  // whether any sample has types
+  bool pairs_ = false;  // some sample has types
   std::vector<Sample> samples_;
   std::optional<std::vector<std::int64_t>> order_;  // of balanced samples
 };

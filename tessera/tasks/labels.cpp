@@ -108,7 +108,7 @@ Labels counted(const std::vector<std::string>& names, const Labels& found) {
   Labels out = Labels::named(names);
   out.counts.assign(names.size(), 0);
   for (std::size_t i = 0; i < found.counts.size(); ++i) {
-    // Records may also give ids, whose names are digits.
+    // Records may also contain ids, whose names are digits.
     const std::optional<std::int64_t> id = out.id_of(found.names()[i]);
     const std::size_t place = id ? static_cast<std::size_t>(*id) : i;
     if (place < out.counts.size()) out.counts[place] += found.counts[i];
@@ -141,12 +141,13 @@ json::Value options_of_labels(const Labels& labels) {
 }
 
 void ClassLossOptions::describe(config::Fields& fields) {
-  fields.choice("class_balance",
-                balance,
-                kClassBalances,
-                {.text = "How the loss weighs the classes by how often they occur in data.train: "
-                         "none, inverse (1 / n, each class counts alike), class_balanced "
-                         "((1 - beta) / (1 - beta^n))."});
+  fields.choice(
+      "class_balance",
+      balance,
+      kClassBalances,
+      {.text =
+           "How the loss weights classes by their frequency in data.train: none, inverse (1 / n, "
+           "so that all classes count equally), class_balanced ((1 - beta) / (1 - beta^n))."});
   fields.field(
       "beta", beta, {.text = "The beta of class_balance class_balanced.", .min = 0, .max = 1});
   fields.field("class_weights",

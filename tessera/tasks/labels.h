@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The labels that samples may have, and how records name them.
+// The labels of samples, and their names in records.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@
 
 namespace tessera::tasks {
 
-/// The labels that samples may have, by their ids 0, 1, ...
+/// The possible labels, with ids 0, 1, ...
 class Labels {
  public:
   /// Labels by name; a record may also give the id.
   static Labels named(std::vector<std::string> names);
-  /// Those of the field of the records in `files`: strings sorted by their bytes, false and true,
-  /// or integers from 0 to the largest one. Error{Data} names file and line of a record that has no
-  /// label, or a name where others have integers.
+  /// The labels in a field of the records in `files`: strings sorted by bytes, false and true, or
+  /// integers from 0 to the largest one. Throws Error{Data} with file and line for a record without
+  /// a label, or with a name if others have integers.
   static Labels found_in(const std::vector<std::string>& files,
                          const data::RecordOptions& how,
                          const std::string& field,
                          const char* option);
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(names_.size()); }
-  /// A label that is an integer has its digits as its name.
+  /// An integer label has its digits as its name.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
   [[nodiscard]] std::optional<std::int64_t> id_of(const std::string& name) const;
-  /// How often each of them occurs in the training data; empty: nobody has counted.
+  /// The frequency of each label in the training data; empty: not counted.
   std::vector<std::int64_t> counts;
 
  private:
@@ -43,54 +43,56 @@ struct Label {
   std::string name;
   std::optional<std::int64_t> id;
 };
-/// The label that `field` of a record holds. Error{Data} for a value that is neither.
+/// The label in `field` of a record. Throws Error{Data} for a value that is neither a name nor an
+/// integer.
 Label label_of(const data::Record& record, const json::Value& value, const std::string& field);
-/// Error{Data} for a label that is none of these.
+/// The id of the label. Throws Error{Data} for an unknown label.
 std::int64_t id_in(const data::Record& record, const Label& label, const Labels& labels);
 
-/// Makes Labels of those that records have, as Labels::found_in() does.
+/// Collects the labels of records, as for Labels::found_in().
 class LabelCollector {
  public:
   void add(const data::Record& record, const Label& label);
   [[nodiscard]] Labels labels() const;
 
  private:
-  std::map<std::string, std::int64_t> names_;  // with how often each occurs
+  std::map<std::string, std::int64_t> names_;  // with their frequencies
   std::map<std::int64_t, std::int64_t> numbers_;
   std::int64_t largest_ = -1;
 };
 
-/// How the loss weighs the classes.
+/// How the loss weights the classes.
 enum class ClassBalance : std::uint8_t {
-  None,           ///< each label counts alike
-  Inverse,        ///< by 1 / n_c, so that each class counts alike
-  ClassBalanced,  ///< by (1 - beta) / (1 - beta^n_c), scaled to a sum of the number of classes
+  None,     ///< all labels equally
+  Inverse,  ///< by 1 / n_c, so that all classes have the same total weight
+  /// By (1 - beta) / (1 - beta^n_c), scaled to a sum equal to the number of classes.
+  ClassBalanced,
 };
-/// The options of a task that say how the loss of a class is made.
+/// A task's options for the loss of a class.
 struct ClassLossOptions {
   ClassBalance balance = ClassBalance::None;
   double beta = 0.999, focal_gamma = 0.0, label_smoothing = 0.0;
   std::vector<double> class_weights;
   void describe(config::Fields& fields);
   void check(config::Problems& problems, const config::Origins& origins) const;
-  /// Adds them to the options of the objective; `labels` have counts where `balance` asks for them.
+  /// Adds them to the objective's options; `labels` needs counts if `balance` uses them.
   void add_to(json::Value& options, const Labels& labels) const;
 };
-/// Weights of classes by how often they occur. A class that never does has that of one that occurs
-/// once.  Source of ClassBalanced: Cui et al. 2019, "Class-balanced loss based on effective number
+/// Class weights from frequencies. A class that does not occur gets the weight of one that occurs
+/// once. Source of ClassBalanced: Cui et al. 2019, "Class-balanced loss based on effective number
 /// of samples".
 std::vector<double> class_weights_of(const std::vector<std::int64_t>& counts,
                                      ClassBalance balance,
                                      double beta);
 
-/// The labels of `names`, in that order, with the counts of those that were found.
+/// The labels `names`, in that order, with the counts from `found`.
 Labels counted(const std::vector<std::string>& names, const Labels& found);
-/// Adds a problem where a label is named twice.
+/// Adds a problem if a label is listed twice.
 void check_label_names(std::vector<std::string> names,
                        config::Problems& problems,
                        const config::Origins& origins);
-/// Options of a classifier's objective: how many labels there are, and their names unless these are
-/// the ids.
+/// Options of a classifier's objective: the number of labels, and their names unless these are the
+/// ids.
 json::Value options_of_labels(const Labels& labels);
 
 }  // namespace tessera::tasks

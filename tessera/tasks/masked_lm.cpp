@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masked language modelling: windows of a token stream, or documents, of which some tokens are
-// hidden. The model learns to name them from the tokens on both sides.
+// Masked language modelling: windows of a token stream, or documents, in which some tokens are
+// masked. The model learns to predict them from the tokens on both sides.
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -25,18 +25,19 @@ struct MaskedLmOptions {
   void describe(config::Fields& fields) {
     fields.field("probability",
                  probability,
-                 {.text = "Probability that a token is chosen, hidden and predicted.",
+                 {.text = "Probability that a token is chosen for prediction.",
                   .min = 0,
                   .max = 1,
                   .above_min = true});
-    fields.field(
-        "mask_share",
-        mask_share,
-        {.text = "Share of the chosen tokens that the mask token replaces.", .min = 0, .max = 1});
+    fields.field("mask_share",
+                 mask_share,
+                 {.text = "Share of the chosen tokens that are replaced by the mask token.",
+                  .min = 0,
+                  .max = 1});
     fields.field("random_share",
                  random_share,
-                 {.text = "Share of the chosen tokens that a random token replaces; the rest stay "
-                          "as they are.",
+                 {.text = "Share of the chosen tokens that are replaced by a random token; the "
+                          "rest are unchanged.",
                   .min = 0,
                   .max = 1});
     fields.field("mask_token",
@@ -55,8 +56,8 @@ struct MaskedLmOptions {
                           "token that has a space, or no \"##\", in front."});
     fields.field("dynamic",
                  dynamic,
-                 {.text = "Whether other tokens of a sample are hidden each time that it is read "
-                          "for training; false: always the same ones."});
+                 {.text = "Whether new tokens of a sample are chosen each time it is read for "
+                          "training; false: always the same ones."});
     fields.field("seed", seed, {.text = "Seed of the choice of tokens.", .min = 0, .max = 1e15});
   }
 };

@@ -18,10 +18,10 @@ namespace tessera::tasks {
 namespace {
 
 constexpr std::int64_t kNoLabel = -100;
-constexpr std::uint64_t kSite = 0x6D61736B;  // keeps these numbers apart from those of the model
+constexpr std::uint64_t kSite = 0x6D61736B;  // separates these random numbers from the model's
 
-/// A number below `bound` from 64 random bits; bounds are far below 2^32, so that all are as
-/// likely.
+/// A number below `bound` from 64 random bits; bounds are far below 2^32, so all results are
+/// practically equally likely.
 std::int64_t below(std::int64_t bound, std::uint32_t hi, std::uint32_t lo) {
   const std::uint64_t bits = (static_cast<std::uint64_t>(hi) << 32) | lo;
   return static_cast<std::int64_t>(bits % static_cast<std::uint64_t>(bound));
@@ -86,13 +86,13 @@ void MaskedTokens::read(std::int64_t index, data::SampleWriter& out) const {
       ids[t] = below(masking_.vocab_size, words[2], words[3]);
     }
   };
-  // Whether the token belongs to the word of the one before it, which may be chosen.
+  // True if the token belongs to the same word as the previous one, which may be chosen.
   const auto goes_on = [&](std::size_t t) {
     const auto& begins = masking_.begins_word;
     const auto id = static_cast<std::size_t>(ids[t]);
     return id < begins.size() && !begins[id];
   };
-  // Words by their first token and the one behind their last.
+  // Words as (first token, token after the last).
   std::vector<std::pair<std::size_t, std::size_t>> words;
   for (std::size_t t = 0; t < ids.size(); ++t) {
     if (!may_be_chosen(t)) continue;

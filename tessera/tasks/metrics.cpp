@@ -16,7 +16,7 @@ double ratio(double part, double whole) {
   return whole == 0 ? 0.0 : part / whole;
 }
 
-/// Precision, recall and F1 of counts.
+/// Computes precision, recall and F1 from counts.
 ClassReport scores_of(double right, double predicted, double support) {
   ClassReport out;
   out.precision = ratio(right, predicted);
@@ -26,14 +26,14 @@ ClassReport scores_of(double right, double predicted, double support) {
   return out;
 }
 
-/// One class against the others: a score and whether the row is of the class, highest scores first.
+/// One class against the others: (score, row has the class), highest scores first.
 using Scored = std::vector<std::pair<double, bool>>;
 
 void sort_by_score(Scored& rows) {
   std::ranges::stable_sort(rows, [](const auto& a, const auto& b) { return a.first > b.first; });
 }
 
-/// Points where the score changes.
+/// The points at which the score changes.
 std::vector<RocPoint> curve_of(Scored rows) {
   sort_by_score(rows);
   const auto positive =
@@ -61,7 +61,7 @@ std::optional<double> area_of(const Scored& rows) {
   return area;
 }
 
-/// The rows that have a class: the place of each, and its class.
+/// The rows that have a class, as (row, class).
 std::vector<std::pair<std::size_t, std::size_t>> rows_with_class(const Predictions& predictions) {
   TESSERA_ASSERT(predictions.label_width == 1);
   std::vector<std::pair<std::size_t, std::size_t>> out;
@@ -87,8 +87,8 @@ double probability(const Predictions& predictions, std::size_t row, std::size_t 
   return std::exp(logits[of_class] - most) / sum;
 }
 
-/// What orders the rows of two classes is the distance of their logits, which never runs out of
-/// digits as probabilities near 1 do.
+/// Two classes are ordered by the difference of their logits, which does not lose precision as
+/// probabilities near 1 do.
 Scored against_others(const Predictions& predictions, std::size_t of_class) {
   Scored out;
   for (const auto& [row, label] : rows_with_class(predictions)) {
@@ -161,7 +161,7 @@ double pearson(const std::vector<double>& a, const std::vector<double>& b) {
   return ratio(ab, std::sqrt(aa * bb));
 }
 
-/// Ranks from 1, equal values the mean of theirs.
+/// Ranks from 1; equal values get the mean of their ranks.
 std::vector<double> ranks_of(const std::vector<double>& values) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);

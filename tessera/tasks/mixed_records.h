@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several datasets of records as one.
+// Combines several datasets of records.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace tessera::tasks {
 
-/// The samples of datasets that are arranged, in the order of `mixture`. Threads: const methods
-/// from any thread.
+/// The samples of arranged datasets, in the order of `mixture`. Const methods can be called from
+/// any thread.
 class MixedRecords final : public RecordDataset {
  public:
-  /// Error{Data} for parts whose samples have other tensors.
+  /// Throws Error{Data} if the samples of the parts have different tensors.
   MixedRecords(std::vector<std::unique_ptr<RecordDataset>> parts, data::Mixture mixture);
 
   [[nodiscard]] std::string name() const override { return parts_.front()->name(); }
@@ -29,7 +29,7 @@ class MixedRecords final : public RecordDataset {
   [[nodiscard]] std::optional<std::int64_t> sequence_length() const override {
     return parts_.front()->sequence_length();
   }
-  /// Of each part once.
+  /// Counts each part once.
   [[nodiscard]] std::int64_t tokens() const override;
   [[nodiscard]] std::string fingerprint() const override;
   /// Parts are split before they are mixed.

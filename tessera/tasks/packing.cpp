@@ -14,7 +14,7 @@
 namespace tessera::tasks {
 namespace {
 
-/// One sample with the room that is left in it.
+/// Best-fit packing: samples by their free room.
 class BestFit {
  public:
   explicit BestFit(std::int64_t length) : length_(length) {}
@@ -26,7 +26,7 @@ class BestFit {
       samples_.emplace_back();
     } else {
       room = found->first;
-      sample = found->second.front();  // the one that has had this room for the longest time
+      sample = found->second.front();  // the sample that has had this room for the longest time
       found->second.pop_front();
       if (found->second.empty()) by_room_.erase(found);
     }
@@ -41,7 +41,7 @@ class BestFit {
   std::map<std::int64_t, std::deque<std::size_t>> by_room_;
 };
 
-/// The largest room among the samples below each node of a binary tree, whose leaves are samples.
+/// A binary tree whose leaves are samples; each node has the largest free room below it.
 class FirstFit {
  public:
   FirstFit(std::int64_t length, std::size_t most)

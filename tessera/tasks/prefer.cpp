@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preference optimisation: a decoder learns to prefer one completion of a prompt to another, from
-// pairs or from completions that are labelled as wanted or not.
+// pairs or from completions labelled as desirable or undesirable.
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,17 +30,17 @@ struct PreferOptions {
     fields.choice("method",
                   method,
                   kMethods,
-                  {.text = "What the loss is: of pairs beside a reference (dpo), of pairs alone "
-                           "(cpo, simpo, orpo), or of labelled completions (kto)."});
+                  {.text = "The loss: for pairs with a reference (dpo), for pairs without one "
+                           "(cpo, simpo, orpo), or for labelled completions (kto)."});
     fields.field("reference_free",
                  reference_free,
-                 {.text = "Of dpo: take a reference that finds all texts equally probable, in "
-                          "place of the model as it is before training."});
+                 {.text = "With dpo: use a reference under which all completions are equally "
+                          "probable, instead of the initial model."});
     describe_chat_template(chat_template, fields);
     fields.field("loss",
                  loss,
-                 {.text = "Options of the method, such as {\"type\": \"ipo\", \"beta\": 0.1}; "
-                          "docs/preferences.md has them.",
+                 {.text = "Options of the method, such as {\"type\": \"ipo\", \"beta\": 0.1}; see "
+                          "docs/preferences.md.",
                   .type = "object"});
   }
 };

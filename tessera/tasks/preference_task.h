@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tasks have in common whose samples are pairs of texts with a preference.
+// The common base of tasks whose samples are pairs of completions with a preference.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace tessera::tasks {
 
-/// The option "chat_template".
+/// Describes the option "chat_template".
 void describe_chat_template(std::string& chat_template, config::Fields& fields);
 
 /// Opens records as PreferenceSamples.

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::int64_t kNoLabel = -100;
 
-/// The bytes that both texts begin with: whole characters, and no space at the end, which belongs
-/// to the word behind it.
+/// The number of bytes in the common beginning of both texts: whole characters, and without a space
+/// at the end, which belongs to the next word.
 std::size_t common_prefix(const std::string& a, const std::string& b) {
   auto size = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
   const auto inside = [](const std::string& text, std::size_t at) {
@@ -29,7 +29,7 @@ std::size_t common_prefix(const std::string& a, const std::string& b) {
   return size;
 }
 
-/// A field as a list of messages: a list, or one message.
+/// A field as a list of messages: it contains a list, or one message.
 json::Value messages_in(const data::Record& record, const char* field) {
   const json::Value& value = field_of(record, field, nullptr);
   return conversation_of(record, value.is_object() ? json::Value::array({value}) : value, field);
@@ -66,7 +66,7 @@ TokenPair pair_of_messages(const data::Record& record, const ConversationTokeniz
       before = messages_in(record, "prompt");
     }
     prompt = before.items().size();
-    // Some files repeat the prompt in front of both answers.
+    // Some files repeat the prompt at the beginning of both answers.
     if (common_messages(before, chosen) < prompt) chosen = joined(before, chosen);
     if (common_messages(before, rejected) < prompt) rejected = joined(before, rejected);
   } else {
@@ -280,7 +280,7 @@ void PreferenceSamples::read(std::int64_t index, data::SampleWriter& out) const 
   }
   if (at < ids.size()) out.need("attention_mask");
   for (; at < starts.size(); ++at)
-    starts[at] = static_cast<std::int64_t>(at);  // padding stands alone
+    starts[at] = static_cast<std::int64_t>(at);  // padding attends only to itself
   out.set("second_text", std::ssize(sample.first.ids));
   if (options_.margins) out.set("margin", static_cast<float>(sample.margin));
   if (options_.kind == PreferenceKind::Labelled)

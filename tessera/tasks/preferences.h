@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples of two texts: a chosen and a rejected completion of one prompt, or a labelled completion
-// beside one that answers another prompt.
+// Samples of two sequences: a chosen and a rejected completion of one prompt, or a labelled
+// completion and one that answers another prompt.
 #pragma once
 
 #include <cstdint>
@@ -16,36 +16,37 @@
 
 namespace tessera::tasks {
 
-/// What records are.
+/// The kind of the records.
 enum class PreferenceKind : std::uint8_t {
-  Pairs,    ///< chosen, rejected, and perhaps prompt and margin
+  Pairs,    ///< chosen, rejected, optionally prompt and margin
   Labelled  ///< prompt, completion, label
 };
 
-/// The two texts of a record of the kind Pairs. `prompt` may be absent: it is what `chosen` and
-/// `rejected` begin with alike. All three are texts, or lists of messages; a single message may
-/// stand for a list of one, and `conversations` for the prompt. Error{Data} for other records, and
-/// for texts that are equal.
+/// The two sequences of a record of the kind Pairs. `prompt` may be absent; then it is the common
+/// beginning of `chosen` and `rejected`. All three are strings, or lists of messages; a single
+/// message may replace a list of one, and `conversations` the prompt. Throws Error{Data} for other
+/// records and for equal sequences.
 struct TokenPair {
-  LearnedTokens chosen, rejected;  ///< learned: of the completion
+  LearnedTokens chosen, rejected;  ///< learned: tokens of the completion
 };
 TokenPair pair_of(const data::Record& record, const ConversationTokenizer& tokenizer);
 
 struct PreferenceOptions {
-  std::int64_t length = 0;  ///< T, in tokens, which both texts share
+  std::int64_t length = 0;  ///< T, in tokens, shared by both sequences
   std::int32_t pad_id = 0;
   PreferenceKind kind = PreferenceKind::Pairs;
-  bool reference = false;  ///< whether samples have "reference"
-  bool margins = false;    ///< whether samples have "margin"
+  bool reference = false;  ///< samples have "reference"
+  bool margins = false;    ///< samples have "margin"
 };
 
-/// "input_ids" [T], int64: both texts, one behind the other. "document_starts" [T]: for each token
-/// the position of the first one of its text, as texts do not see each other. "labels" [T]: the
-/// token behind, of the same text, else -100; "completion" [T]: 1 where that belongs to the
-/// completion. "second_text": where the second text begins. "attention_mask" [T], 0 at padding,
-/// where a sample of the batch has some. Pairs: perhaps "margin", fp32. Labelled: "wanted", 1 or 0;
-/// the second text is the prompt with the next sample's completion. Texts that are too long for T
-/// together lose their ends. Threads: const methods from any thread.
+/// "input_ids" [T], int64: both sequences, one after the other. "document_starts" [T]: for each
+/// token the position of its sequence's first token, because the sequences do not attend to each
+/// other. "labels" [T]: the next token of the same sequence, else -100; "completion" [T]: 1 where
+/// that token belongs to the completion. "second_text": the position at which the second sequence
+/// begins. "attention_mask" [T], 0 at padding, if a sample of the batch has padding. Pairs:
+/// optionally "margin", fp32. Labelled: "wanted", 1 or 0; the second sequence is the prompt with
+/// the next sample's completion. If the sequences together exceed T, their ends are truncated.
+/// Const methods can be called from any thread.
 class PreferenceSamples final : public RecordDataset {
  public:
   explicit PreferenceSamples(PreferenceOptions options) : options_(options) {}
@@ -67,7 +68,7 @@ class PreferenceSamples final : public RecordDataset {
   [[nodiscard]] std::optional<data::TensorSpec> made_by_model() const override;
   [[nodiscard]] std::int64_t tokens() const override;
   [[nodiscard]] std::string fingerprint() const override;
-  /// Records of which a completion did not fit.
+  /// Number of skipped records, of which a completion did not fit.
   [[nodiscard]] std::int64_t left_out() const { return left_out_; }
 
  private:

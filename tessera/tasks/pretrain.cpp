@@ -5,7 +5,7 @@
 namespace tessera::tasks {
 namespace {
 
-/// It has no parameters: the section `data` says how text is cut into samples.
+/// The task has no parameters: the section `data` defines how text is divided into samples.
 struct NoOptions {
   void describe(config::Fields& /*fields*/) {}
 };

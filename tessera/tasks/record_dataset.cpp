@@ -151,7 +151,7 @@ std::string Fingerprint::text() const {
 
 namespace {
 
-/// data.train as one dataset, or data.sources as one each.
+/// Reads data.train as one dataset, or each of data.sources as one.
 std::vector<std::unique_ptr<RecordDataset>> read_training(const data::DataOptions& options,
                                                           const ReadRecords& read,
                                                           const char* noun) {
@@ -165,7 +165,7 @@ std::vector<std::unique_ptr<RecordDataset>> read_training(const data::DataOption
   return out;
 }
 
-/// The training data of parts that are arranged: the only one, or all of them mixed.
+/// The training data from arranged parts: the only part, or all of them mixed.
 std::unique_ptr<RecordDataset> mixed(std::vector<std::unique_ptr<RecordDataset>> parts,
                                      const data::DataOptions& options) {
   if (options.sources.is_null()) return std::move(parts.front());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples that are made of records.
+// Datasets whose samples are made from records.
 #pragma once
 
 #include <cstdint>
@@ -16,41 +16,41 @@
 
 namespace tessera::tasks {
 
-/// How records are read as the configuration says. `example`: a record, for messages.
+/// The options for reading records in the configuration. `example`: a record, for messages.
 data::RecordOptions record_options(const data::DataOptions& options, std::string example);
 
-/// A field of a record. Error{Data} where it is absent; `option` is the key of task.params that
+/// A field of a record. Throws Error{Data} if it is absent; `option` is the key of task.params that
 /// names the field; nullptr: only data.map does.
 const json::Value& field_of(const data::Record& record,
                             const std::string& field,
                             const char* option);
-/// A field that is a text. Error{Data} for another value and for an empty text.
+/// A string field. Throws Error{Data} for any other value and for an empty string.
 std::string text_of(const data::Record& record, const std::string& field, const char* option);
 
-/// A dataset of samples that were made of records.
+/// A dataset whose samples are made from records.
 class RecordDataset : public data::Dataset {
  public:
-  /// Tokens of all samples, without padding.
+  /// Number of tokens of all samples, without padding.
   [[nodiscard]] virtual std::int64_t tokens() const = 0;
-  /// A hash of all that decides the samples.
+  /// A hash of everything that determines the samples.
   [[nodiscard]] virtual std::string fingerprint() const = 0;
-  /// Moves the last `count` samples into a dataset of their own.
+  /// Moves the last `count` samples into a separate dataset.
   [[nodiscard]] virtual std::unique_ptr<RecordDataset> split_off(std::int64_t count) = 0;
-  /// Called once, after the last split_off(): texts may now be put together into samples.
+  /// Called once, after the last split_off(); it may combine texts to samples.
   virtual void arrange() {}
-  /// The number of texts that were longer than a sample.
+  /// The number of texts that were truncated to a sample's length.
   [[nodiscard]] std::int64_t cut() const { return cut_; }
   [[nodiscard]] const data::TokenizeStats& stats() const { return stats_; }
-  /// What was wrong with the first records that were left out.
+  /// Errors of the first records that were skipped.
   [[nodiscard]] const std::vector<std::string>& refused() const { return refused_; }
 
  protected:
-  /// Calls take(record) for the records of the files, and poll() now and then; counts into stats_.
+  /// Calls take(record) for the records of the files, and poll() now and then; updates stats_.
   void read_records(const std::vector<std::string>& files,
                     const data::RecordOptions& options,
                     const std::function<void()>& poll,
                     const data::TakeRecord& take);
-  /// Adds what was counted while another dataset was read.
+  /// Adds the counts of another dataset.
   void count_in(const RecordDataset& other);
 
   std::int64_t cut_ = 0;
@@ -60,7 +60,7 @@ class RecordDataset : public data::Dataset {
   std::vector<std::string> refused_;
 };
 
-/// The end of `items` as a vector of its own; for RecordDataset::split_off().
+/// Moves the end of `items` into a new vector; for RecordDataset::split_off().
 template <class T>
 std::vector<T> take_tail(std::vector<T>& items, std::int64_t count) {
   TESSERA_ASSERT(count >= 0 && count <= std::ssize(items));
@@ -70,7 +70,7 @@ std::vector<T> take_tail(std::vector<T>& items, std::int64_t count) {
   return tail;
 }
 
-/// Makes a hash of what decides samples.
+/// Computes a hash of everything that determines samples.
 class Fingerprint {
  public:
   void add(std::string_view part);
@@ -82,17 +82,17 @@ class Fingerprint {
   std::string bytes_;
 };
 
-/// Reads the records that `names` stand for.
+/// Reads the records for `names`.
 using ReadRecords = std::function<std::unique_ptr<RecordDataset>(
     const std::vector<std::string>& names, data::Split split)>;
 
-/// Task::open() of records: data.train and data.validation, or the tail of data.train. `noun`: what
-/// samples are, "texts".
+/// Task::open() for records: data.train and data.validation, or the tail of data.train. `noun`:
+/// what a sample is, such as "texts".
 data::Datasets open_records(const DataRequest& request,
                             const ReadRecords& read,
                             const char* noun = "texts");
-/// Task::open_held_out() of records; messages call the files `key`. A folder stands for its files
-/// of the test set where the key is data.test, and otherwise of the validation set.
+/// Task::open_held_out() for records; messages call the files `key`. A folder contributes the files
+/// of its test set if the key is data.test, otherwise those of the validation set.
 data::OpenedDataset open_held_out_records(const std::vector<std::string>& names,
                                           const std::string& key,
                                           const ReadRecords& read,

@@ -15,7 +15,7 @@ data::OpenedDataset RecordTask::open_held_out(const DataRequest& request,
 
 std::unique_ptr<data::Dataset> RecordTask::open_to_predict(
     const DataRequest& request, const std::vector<std::string>& names) const {
-  if (!has_metrics()) return Task::open_to_predict(request, names);  // refuses
+  if (!has_metrics()) return Task::open_to_predict(request, names);  // throws
   return reader(request)(names, data::Split::Test);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tasks that read records share: how they open data.
+// The common base of tasks that read records: how they open data.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace tessera::tasks {
 
-/// A task that learns from records. It says how they become samples.
+/// A task that learns from records. Derived classes define how records become samples.
 class RecordTask : public Task {
  public:
   [[nodiscard]] bool reads_records() const final { return true; }
@@ -19,14 +19,14 @@ class RecordTask : public Task {
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const final;
-  /// Of tasks with metrics: reader() without labels. `request.predict` is true.
+  /// For tasks with metrics: reader() without labels. `request.predict` is true.
   [[nodiscard]] std::unique_ptr<data::Dataset> open_to_predict(
       const DataRequest& request, const std::vector<std::string>& names) const final;
 
  protected:
-  /// Makes samples of records; what it returns is called while `request` lives.
+  /// Returns the function that makes samples from records; it is called while `request` lives.
   [[nodiscard]] virtual ReadRecords reader(const DataRequest& request) const = 0;
-  /// What samples are, in messages.
+  /// What a sample is called in messages.
   [[nodiscard]] virtual const char* noun() const { return "texts"; }
 };
 

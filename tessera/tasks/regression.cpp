@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regression over texts and pairs of texts: every record has a text and a number, or several.
+// Regression on texts and pairs of texts: every record has a text and one number, or several.
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,7 +19,7 @@ struct RegressionOptions {
   std::int64_t numbers = 1;
   void describe(config::Fields& out) {
     fields.describe(out, "Field of a record that holds its number, or a list of numbers.");
-    out.field("numbers", numbers, {.text = "How many numbers a record has.", .min = 1, .max = 1e6});
+    out.field("numbers", numbers, {.text = "Number of values per record.", .min = 1, .max = 1e6});
   }
 };
 

@@ -15,15 +15,15 @@ struct RewardOptions {
   bool margin = false;
   std::string chat_template;
   void describe(config::Fields& fields) {
-    fields.field("centering",
-                 centering,
-                 {.text = "Weight of the square of the sum of a pair's scores, which holds the "
-                          "mean score at 0.",
-                  .min = 0});
+    fields.field(
+        "centering",
+        centering,
+        {.text = "Weight of the squared sum of a pair's scores, which keeps the mean score at 0.",
+         .min = 0});
     fields.field("margin",
                  margin,
-                 {.text = "Whether records have a number \"margin\" by which the chosen text's "
-                          "score should be larger."});
+                 {.text = "Whether records have a number \"margin\" by which the chosen "
+                          "completion's score should be larger."});
     describe_chat_template(chat_template, fields);
   }
 };

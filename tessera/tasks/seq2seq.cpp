@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts that answer texts: every record has a source, which the encoder reads, and a target, which
-// the decoder writes.
+// Sequence to sequence: every record has a source, which the encoder reads, and a target, which the
+// decoder generates.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,15 +24,15 @@ struct Seq2SeqOptions {
   void describe(config::Fields& fields) {
     fields.field("source_field",
                  source_field,
-                 {.text = "Field of a record that holds the text that the encoder reads."});
+                 {.text = "Field of a record that contains the encoder's text."});
     fields.field("target_field",
                  target_field,
-                 {.text = "Field of a record that holds the text that the decoder writes."});
-    fields.field("prefix", prefix, {.text = "Text before every source, such as \"summarize: \"."});
+                 {.text = "Field of a record that contains the decoder's text."});
+    fields.field("prefix", prefix, {.text = "Prefix of every source, such as \"summarize: \"."});
     fields.field("target_length",
                  target_length,
-                 {.text = "Length to which targets are cut and padded; data.sequence_length is "
-                          "that of sources.",
+                 {.text = "Length to which targets are truncated and padded; data.sequence_length "
+                          "applies to sources.",
                   .unit = "tokens",
                   .min = 1,
                   .max = 1e8,

@@ -41,17 +41,19 @@ struct SftOptions {
                  "its last turn, of the completion of a prompt, or all; auto: assistant "
                  "for conversations, completion for prompts, all for texts. A message with "
                  "\"train\": false or \"weight\": 0 is not learned."});
-    fields.choice("packing",
-                  packing,
-                  kPackings,
-                  {.text = "How texts are put together where data.pack is true: bfd (best fit, the "
-                           "longest first), bfd_split (the same, too long ones in pieces), ffd "
-                           "(first fit), sequential (in order), wrapped (one stream, whose texts "
-                           "see each other)."});
-    fields.choice("truncation",
-                  truncation,
-                  kTruncations,
-                  {.text = "Which end of a text that is longer than data.sequence_length stays."});
+    fields.choice(
+        "packing",
+        packing,
+        kPackings,
+        {.text =
+             "How texts are packed if data.pack is true: bfd (best fit, the longest first), "
+             "bfd_split (the same, with too long texts cut into pieces), ffd (first fit), "
+             "sequential (in order), wrapped (one stream, in which texts attend to each other)."});
+    fields.choice(
+        "truncation",
+        truncation,
+        kTruncations,
+        {.text = "Which end of a text that is longer than data.sequence_length is kept."});
     fields.field("chat_template",
                  chat_template,
                  {.text = "File with a chat template in Jinja, or chatml.",

@@ -110,7 +110,7 @@ void SftSamples::read(std::int64_t index, data::SampleWriter& out) const {
     }
   }
   for (std::size_t t = at; t < starts.size(); ++t)
-    starts[t] = static_cast<std::int64_t>(t);  // padding stands alone
+    starts[t] = static_cast<std::int64_t>(t);  // padding attends only to itself
   if (at < ids.size()) out.need("attention_mask");
 }
 

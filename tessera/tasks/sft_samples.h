@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples of supervised fine-tuning: texts of which some tokens are learned, one a sample or
+// Samples of supervised fine-tuning: sequences in which some tokens are learned, one per sample or
 // packed.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace tessera::tasks {
 
-/// Which end of a text that is too long is kept.
+/// Which end of a sequence that is too long is kept.
 enum class Truncation : std::uint8_t { KeepStart, KeepEnd };
 constexpr auto kTruncations = std::to_array<config::Named<Truncation>>(
     {{Truncation::KeepStart, "keep_start"}, {Truncation::KeepEnd, "keep_end"}});
@@ -29,28 +29,28 @@ struct SftSamplesOptions {
   Packing packing = Packing::BestFit;
   Truncation truncation = Truncation::KeepStart;
   LossOn loss_on = LossOn::Auto;
-  std::optional<Form> form;  ///< nothing: by the fields of each record
+  std::optional<Form> form;  ///< absent: detected by the fields of each record
   std::string text_field = "text";
-  bool drop_unlearned = true;  ///< leave out texts of which no token is learned
+  bool drop_unlearned = true;  ///< skip sequences without learned tokens
 };
 
-/// "input_ids" [T] and "labels" [T], int64: labels[t] is the token behind input_ids[t] where that
-/// is learned and of the same text, else -100. "attention_mask" [T], 0 at padding, where a sample
-/// of the batch has some. Packed texts do not see each other: "document_starts" [T] is for each
-/// token the position of the first one of its text (not with Packing::Wrapped). Threads: const
-/// methods from any thread.
+/// "input_ids" [T] and "labels" [T], int64: labels[t] is the token after input_ids[t] if that is
+/// learned and belongs to the same sequence, else -100. "attention_mask" [T], 0 at padding, if a
+/// sample of the batch has padding. Packed sequences do not attend to each other: "document_starts"
+/// [T] has for each token the position of its sequence's first token (not with Packing::Wrapped).
+/// Const methods can be called from any thread.
 class SftSamples final : public RecordDataset {
  public:
   explicit SftSamples(SftSamplesOptions options) : options_(std::move(options)) {}
 
-  /// Adds the records of the files. A record of which no token is learned is left out and counted.
+  /// Adds the records of the files. Records without learned tokens are skipped and counted.
   void read_files(const std::vector<std::string>& files,
                   const data::RecordOptions& how,
                   const ConversationTokenizer& tokenizer,
                   const std::function<void()>& poll);
   void add(LearnedTokens text);
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
-  /// Packs the texts. Until then a text is a sample.
+  /// Packs the sequences. Before this call each sequence is a sample.
   void arrange() override;
 
   [[nodiscard]] std::string name() const override { return "texts to learn from"; }
@@ -61,9 +61,9 @@ class SftSamples final : public RecordDataset {
     return options_.length;
   }
   [[nodiscard]] std::int64_t tokens() const override;
-  /// Of tokens, what is learned, length and packing.
+  /// A hash of tokens, learned flags, length and packing.
   [[nodiscard]] std::string fingerprint() const override;
-  /// Records of which no token is learned.
+  /// Number of records without learned tokens.
   [[nodiscard]] std::int64_t unlearned() const { return unlearned_; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Span corruption, T5's pre-training: an encoder reads windows of a token stream, or documents,
-// without some spans, and the decoder writes the spans.
+// Span corruption, T5's pre-training: the encoder reads windows of a token stream, or documents,
+// without some spans, and the decoder predicts the spans.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -26,27 +26,25 @@ struct SpanCorruptionOptions {
   void describe(config::Fields& fields) {
     fields.field("noise_density",
                  noise_density,
-                 {.text = "Share of the tokens that are left out of the input and predicted.",
+                 {.text = "Share of the tokens that are removed from the input and predicted.",
                   .min = 0,
                   .max = 0.9,
                   .above_min = true});
-    fields.field("mean_span_length",
-                 mean_span_length,
-                 {.text = "Mean length of the spans that are left out.",
-                  .unit = "tokens",
-                  .min = 1,
-                  .max = 1e4});
+    fields.field(
+        "mean_span_length",
+        mean_span_length,
+        {.text = "Mean length of the removed spans.", .unit = "tokens", .min = 1, .max = 1e4});
     fields.field("sentinel_id",
                  sentinel_id,
-                 {.text = "Id that stands for the first span of a sample; those of the following "
-                          "ones descend from it.",
+                 {.text = "Id that replaces the first span of a sample; the ids of the following "
+                          "spans descend from it.",
                   .min = 0,
                   .max = 1e8,
                   .default_text = "those of the tokens <extra_id_0>, <extra_id_1>, ..."});
     fields.field("dynamic",
                  dynamic,
-                 {.text = "Whether other spans of a sample are left out each time that it is read "
-                          "for training; false: always the same ones."});
+                 {.text = "Whether new spans of a sample are removed each time it is read for "
+                          "training; false: always the same ones."});
     fields.field("seed", seed, {.text = "Seed of the choice of spans.", .min = 0, .max = 1e15});
   }
 };
@@ -94,7 +92,7 @@ class SpanCorruption final : public Task {
     return count_spans(tokens, options_.noise_density, options_.mean_span_length);
   }
 
-  /// Tokens of a text whose input fills a sample.
+  /// The number of tokens of a sequence whose input fills a sample.
   [[nodiscard]] std::int64_t text_length(const DataRequest& request) const {
     const std::int64_t tokens =
         text_length_for(request.sequence_length, options_.noise_density, options_.mean_span_length);
@@ -166,7 +164,8 @@ class SpanCorruption final : public Task {
     std::unique_ptr<data::TokenDataset> own(tokens);
     const bool full = own->length() == text_length(request);
     const std::int64_t input =
-        full ? request.sequence_length : counts(own->length()).input;  // shorter held-out data
+        // Held-out data may be shorter.
+        full ? request.sequence_length : counts(own->length()).input;
     return std::make_unique<CorruptedSpans>(std::move(own), input, noise);
   }
 

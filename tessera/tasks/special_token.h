@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that tasks need by name.
+// Looks up tokens that tasks need by name.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,7 @@
 
 namespace tessera::tasks {
 
-/// The id of a token that the tokenizer has under this text; nothing where the text is no single
-/// token.
+/// The id of the tokenizer's token with this text; nothing if the text is not a single token.
 std::optional<std::int32_t> special_token(const data::Tokenizer& tokenizer,
                                           const std::string& token);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tagging: every record has a list of words and a tag for each, such as parts of speech or names of
+// Tagging: every record has a list of words and a tag for each, such as parts of speech or named
 // entities.
 #include <memory>
 #include <string>
@@ -21,12 +21,14 @@ struct TagOptions {
   std::vector<std::string> labels;
   ClassLossOptions loss;
   void describe(config::Fields& fields) {
+    fields.field("tokens_field",
+                 tokens_field,
+                 {.text = "Field of a record that contains the list of words."});
     fields.field(
-        "tokens_field", tokens_field, {.text = "Field of a record that holds the list of words."});
-    fields.field("tags_field",
-                 tags_field,
-                 {.text = "Field of a record that holds the list of their tags: names or integers "
-                          "from 0."});
+        "tags_field",
+        tags_field,
+        {.text =
+             "Field of a record that contains the list of their tags: names or integers from 0."});
     fields.field("labels",
                  labels,
                  {.text = "Names of the tags in the order of their ids.",

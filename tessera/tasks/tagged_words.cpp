@@ -26,7 +26,7 @@ const std::vector<json::Value>& list_of(const data::Record& record,
   return value.items();
 }
 
-/// A record's words, and their tags.
+/// A record's words and tags.
 struct Words {
   const std::vector<json::Value>& words;
   const std::vector<json::Value>& tags;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts of words with a tag each.
+// Texts in which each word has a tag.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace tessera::tasks {
 
-/// The fields that hold a list of words, and a list of as many tags. Without one of tags, words are
-/// read that a model is to tag: "labels" is then 0 at the first token of each.
+/// The fields with a list of words and a list of equally many tags. Without a tag field, the words
+/// are to be tagged by a model: "labels" is then 0 at the first token of each.
 struct WordFields {
   std::string words = "tokens", tags = "tags";
 };
@@ -26,18 +26,19 @@ Labels tags_found_in(const std::vector<std::string>& files,
                      const data::RecordOptions& how,
                      const WordFields& fields);
 
-/// Sequences of one length: "input_ids", "labels" and, where a text of the batch is shorter,
-/// "attention_mask", [T] int64. A word becomes one token or several, of which the first has the
-/// word's tag and the others -100, as have the tokens around a text and padding. A word but the
-/// first is tokenized behind a space. Longer texts lose their end. Threads: const methods from any
+/// Sequences of one length: "input_ids", "labels" and, if a text of the batch is shorter,
+/// "attention_mask", [T] int64. A word becomes one or more tokens; the first has the word's tag and
+/// the others have -100, as do special tokens and padding. Every word except the first is tokenized
+/// after a space. Longer texts are truncated at their end. Const methods can be called from any
 /// thread.
 class TaggedWords final : public RecordDataset {
  public:
   TaggedWords(std::int64_t length, std::int32_t pad_id, Labels tags);
 
-  /// Reads and tokenizes the records of `files`. `poll` is called now and then. Error{Data} with
-  /// file and line for a record that cannot be read, another number of tags than of words, an
-  /// unknown tag, and a text that has no token. Error{Config} where the length has no room.
+  /// Reads and tokenizes the records of `files`. Calls `poll` now and then. Throws Error{Data} with
+  /// file and line for a record that cannot be read, different numbers of tags and words, an
+  /// unknown tag, and a text without tokens. Throws Error{Config} if the length has no room for the
+  /// text.
   void read_files(const std::vector<std::string>& files,
                   const data::RecordOptions& how,
                   const WordFields& fields,
@@ -55,13 +56,13 @@ class TaggedWords final : public RecordDataset {
 
   [[nodiscard]] const Labels& labels() const { return tags_; }
   [[nodiscard]] std::int64_t tokens() const override;
-  /// Of tokens, tags, their names and the length.
+  /// A hash of tokens, tags, their names and the length.
   [[nodiscard]] std::string fingerprint() const override;
 
  private:
   struct Record {
     std::vector<std::int32_t> ids;   ///< at most length_
-    std::vector<std::int32_t> tags;  ///< as many, -100 among them
+    std::vector<std::int32_t> tags;  ///< same number as ids, with -100
   };
   std::int64_t length_;
   std::int32_t pad_id_;

@@ -18,15 +18,13 @@ void TaskOptions::describe(config::Fields& fields) {
   fields.field(
       "type",
       type,
-      {.text = "Name of the task: pretrain learns to predict the next token of a text, "
-               "masked_lm the tokens of a text that are hidden, span_corruption the spans "
-               "that are left out of a text, sft to answer (supervised "
-               "fine-tuning), prefer to prefer one answer to another, reward to score "
-               "answers, rl to earn rewards by answers of its own, classify the label of a "
-               "text, regression a number that belongs to it, seq2seq the text that "
-               "answers another one, tag the label of each word, and image_classify the "
-               "class of a picture. The options of a task may stand under its name: "
-               "\"classify\": {\"label_field\": \"mood\"}.",
+      {.text = "What the model learns: pretrain the next token of a text; masked_lm the masked "
+               "tokens of a text; span_corruption the spans removed from a text; sft to answer "
+               "(supervised fine-tuning); prefer to prefer one answer to another; reward to score "
+               "answers; rl to earn rewards with its own answers; classify the label of a text; "
+               "regression a number for a text; seq2seq a text from another text; tag the label of "
+               "each word; image_classify the class of an image. The options of a task may be "
+               "given under its name: \"classify\": {\"label_field\": \"mood\"}.",
        .choices = tasks().names()});
   fields.field(
       "params",
@@ -52,7 +50,8 @@ void TaskOptions::describe(config::Fields& fields) {
 
 namespace {
 
-/// Files that parameters name, so that a run knows them wherever it is gone on with.
+/// Makes file paths in parameters absolute, so that a run finds them when it is resumed from
+/// another folder.
 void make_paths_absolute(json::Value& params) {
   for (const char* key : {"chat_template", "preprocessor"}) {
     json::Value* const path = params.is_object() ? params.find(key) : nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A task: how the records of the data become samples, and which objective a model learns from them.
-// Adding one is one file in tasks/ that ends with TESSERA_TASK.
+// A task defines how the records of the data become samples, and which objective a model learns
+// from them. To add one, add one file in tasks/ that ends with TESSERA_TASK.
 #pragma once
 
 #include <cstdint>
@@ -25,72 +25,73 @@ struct TaskOptions {
   json::Value params;
   void describe(config::Fields& fields);
 };
-/// `"task": "classify"` is short for `"task": {"type": "classify"}`; writes the long form.
+/// `"task": "classify"` is short for `"task": {"type": "classify"}`; this writes the long form.
 void spell_out_task(json::Value& source);
 
-/// What a task opens data with.
+/// The inputs with which a task opens data.
 struct DataRequest {
   const data::DataOptions& options;
   const data::Tokenizer& tokenizer;
   std::int64_t vocab_size = 0, sequence_length = 0;
   std::int64_t min_samples = 1;      ///< of the training data
-  const data::TokenizeOptions& how;  ///< threads and progress; how text is read is in `options`
-  /// The resolved section `model` of the configuration, with the size of the pictures that the
-  /// model reads, say; nullptr where it is not known.
+  const data::TokenizeOptions& how;  ///< threads and progress; `options` defines how text is read
+  /// The resolved section `model` of the configuration, from which a task gets, for example, the
+  /// image size; nullptr if unknown.
   const json::Value* model = nullptr;
   std::filesystem::path model_folder = {};      ///< `model.from`; empty: none
-  std::filesystem::path tokenizer_folder = {};  ///< of the tokenizer's files; empty: none
-  bool predict = false;  ///< nothing but what the model reads is read: no labels
+  std::filesystem::path tokenizer_folder = {};  ///< folder of the tokenizer's files; empty: none
+  bool predict = false;                         ///< reads only the model's inputs, no labels
 };
 
-/// Threads: const methods from any thread.
+/// Const methods can be called from any thread.
 class Task {
  public:
   virtual ~Task() = default;
   /// The objective that completes a model of a family: a name of models::objectives().
   [[nodiscard]] virtual std::string objective() const = 0;
-  /// Options of the objective that follow from the data, such as the number of labels.
+  /// Options of the objective that depend on the data, such as the number of labels.
   [[nodiscard]] virtual json::Value objective_options(const data::DataOptions& /*data*/) const {
     return json::Value::object();
   }
-  /// The tensors that every sample of the data will have, before it is opened; empty: they are not
-  /// known by then. Default: token ids and a label for each.
+  /// The tensors that every sample will have, before the data is opened; empty: not known yet.
+  /// Default: token ids with one label each.
   [[nodiscard]] virtual std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const {
     return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},
             {.name = "labels", .dtype = DType::I64, .shape = {sequence_length}}};
   }
-  /// Whether the model writes what it learns while it trains, so that the data has no labels.
+  /// Whether the model generates the data that it learns from during training, so that the data has
+  /// no labels.
   [[nodiscard]] virtual bool writes_answers() const { return false; }
-  /// Whether the data consists of records, so that data.map and data.on_bad_record have a meaning.
+  /// True if the data consists of records, so that data.map and data.on_bad_record apply.
   [[nodiscard]] virtual bool reads_records() const { return false; }
   /// The kinds of records that data.format may name.
   [[nodiscard]] virtual std::vector<std::string> formats() const { return {}; }
-  /// Whether metrics() looks at predictions, which evaluation then collects.
+  /// True if metrics() uses predictions; evaluation then collects them.
   [[nodiscard]] virtual bool has_metrics() const { return false; }
-  /// What evaluation reports beside the terms of the loss. Pure.
+  /// The metrics that evaluation reports in addition to the loss terms. Pure.
   [[nodiscard]] virtual std::vector<NamedValue> metrics(const Predictions& /*predictions*/) const {
     return {};
   }
-  /// Samples of which the model is to say something, in the order of the records, without labels.
-  /// Error{Unsupported} for a task whose model makes text.
+  /// Samples for prediction, in the order of the records, without labels. Throws Error{Unsupported}
+  /// for a task whose model generates text.
   [[nodiscard]] virtual std::unique_ptr<data::Dataset> open_to_predict(
       const DataRequest& request, const std::vector<std::string>& names) const;
-  /// What the model says of one sample; `names`: of the labels, empty where these are their ids.
+  /// The prediction for one sample as JSON; `names`: label names, empty if these are the ids.
   [[nodiscard]] virtual json::Value prediction(const Predictions& /*rows*/,
                                                const std::vector<std::string>& /*names*/) const {
     return {};
   }
-  /// Opens data.train and the validation data. Error{Data} for fewer samples than
+  /// Opens data.train and the validation data. Throws Error{Data} if there are fewer samples than
   /// request.min_samples, and for a bad record, with its file and line.
   [[nodiscard]] virtual data::Datasets open(const DataRequest& request) const = 0;
-  /// Opens other data as the validation data is opened; messages call it `key`. Samples may be
-  /// shorter than request.sequence_length where the data does not fill a single one.
+  /// Opens other data in the same way as the validation data; messages call it `key`. Samples may
+  /// be shorter than request.sequence_length if the data does not fill a single one.
   [[nodiscard]] virtual data::OpenedDataset open_held_out(const DataRequest& request,
                                                           const std::vector<std::string>& names,
                                                           const std::string& key) const = 0;
 };
 
-/// Makes a task from task.params. Problems of the parameters carry their places.
+/// Makes a task from task.params. Problems of the parameters have their places.
 using TaskFactory = std::unique_ptr<Task> (*)(const json::Value& params,
                                               config::Problems& problems,
                                               config::Origins& origins);
@@ -98,10 +99,10 @@ Registry<TaskFactory>& tasks();
 #define TESSERA_TASK(name, factory) \
   static const bool tessera_task_##factory = ::tessera::tasks::tasks().add(name, factory)
 
-/// The task that the options name; problems of its parameters go to `problems` under task.params.
-/// Error{Config} with the nearest name for an unknown type.
+/// Makes the task that the options name; problems of its parameters are added to `problems` under
+/// task.params. Throws Error{Config} with the nearest name for an unknown type.
 std::unique_ptr<Task> make_task(const TaskOptions& options, config::Problems& problems);
-/// Problems of keys in `data` that the task does not read.
+/// Adds a problem for each key of `data` that the task does not use.
 void check_data(const Task& task,
                 const TaskOptions& options,
                 const data::DataOptions& data,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts with the texts that answer them.
+// Pairs of a source text and the target text that answers it.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@
 
 namespace tessera::tasks {
 
-/// How a pair is read of a record.
+/// The fields of a record that form a pair.
 struct PairFields {
   std::string source = "source", target = "target";
-  std::string prefix;  ///< stands before every source
+  std::string prefix;  ///< inserted before every source
 };
 
-/// Tokenized pairs: "input_ids" [S] and "labels" [T], int64, each with the tokenizer's end of text
-/// behind it, and "attention_mask" [S], 0 at padding, where a source of the batch is shorter.
-/// Longer texts lose their end, but not the token that ends them; shorter sources are padded on the
-/// right with that token, shorter targets with -100. Threads: const methods from any thread.
+/// Tokenized pairs: "input_ids" [S] and "labels" [T], int64, each followed by the tokenizer's end
+/// of text, and "attention_mask" [S], 0 at padding, if a source of the batch is shorter. Longer
+/// texts are truncated but keep their end token; shorter sources are padded on the right with that
+/// token, shorter targets with -100. Const methods can be called from any thread.
 class TextPairs final : public RecordDataset {
  public:
   /// `source_length` and `target_length`: S and T, above 0.
   TextPairs(std::int64_t source_length, std::int64_t target_length, std::int32_t end);
 
-  /// Reads and tokenizes the records of `files`. `poll` is called now and then. Error{Data} with
+  /// Reads and tokenizes the records of `files`. Calls `poll` now and then. Throws Error{Data} with
   /// file and line for a record that cannot be read, and for an empty text.
   void read_files(const std::vector<std::string>& files,
                   const data::RecordOptions& how,
@@ -47,15 +47,15 @@ class TextPairs final : public RecordDataset {
   [[nodiscard]] std::optional<std::int64_t> sequence_length() const override {
     return source_length_;
   }
-  /// Of sources and targets.
+  /// Counts sources and targets.
   [[nodiscard]] std::int64_t tokens() const override;
-  /// Of tokens and lengths.
+  /// A hash of tokens and lengths.
   [[nodiscard]] std::string fingerprint() const override;
 
  private:
   using Ids = std::vector<std::int32_t>;
   struct Pair {
-    Ids source, target;  ///< with the end
+    Ids source, target;  ///< including the end token
   };
   [[nodiscard]] Ids ids_of(const std::string& text,
                            std::int64_t length,

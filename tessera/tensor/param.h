@@ -23,8 +23,9 @@ using Shape = std::vector<std::int64_t>;
 /// from the same bits.
 struct Init {
   enum class Kind : std::uint8_t { Zeros, Ones, Normal, Uniform } kind = Kind::Zeros;
-  double std = 0.0;  ///< Uniform: the bound, of [-std, std)
-  /// Normal: of what has the index 0 in the first dim, such as the queries of a fused projection.
+  double std = 0.0;  ///< for Uniform: the bound, values are in [-std, std)
+  /// Normal: the standard deviation for index 0 of the first dim, such as the queries of a fused
+  /// projection; normally the same as std.
   double first_std = 0.0;
   static Init zeros() { return {Kind::Zeros}; }
   static Init ones() { return {Kind::Ones}; }
@@ -35,11 +36,11 @@ struct Init {
   }
 };
 
-/// What a dim of a parameter runs over. Tensor parallelism decides by it which dims it cuts.
-/// GroupedHeads: of queries that share heads of keys and values (KvHeads), group after group.
+/// The meaning of a dim of a parameter, by which tensor parallelism decides which dims to split.
+/// GroupedHeads: queries that share heads of keys and values (KvHeads), group after group.
 enum class LogicalAxis : std::uint8_t { None, Embed, Heads, KvHeads, GroupedHeads, Ffn, Vocab };
 
-/// What a parameter is to its model: rules of optimizers and layouts depend on it.
+/// The role of a parameter in its model, which optimizer rules and layouts use.
 enum class Role : std::uint8_t {
   Matrix,
   Vector,         ///< a bias, or the weights of a norm: its matrix shape has one dim
@@ -52,13 +53,13 @@ struct ParamInfo {
   std::string name;  ///< "h.0.attn.c_attn.weight": the key in checkpoints, the same in every layout
   Shape shape;       ///< global
   std::vector<LogicalAxis> axes;  ///< of each dim
-  Shape matrix_shape;  ///< as weight decay ("two or more dimensions"), Muon and export see it
+  Shape matrix_shape;  ///< the shape for weight decay ("two or more dimensions"), Muon and export
   Role role = Role::Matrix;
   Init init;
   bool trainable = true;
   bool tied = false;      ///< several blocks use it; it then has its own flat buffer
   std::int64_t unit = 1;  ///< elements of a sharded dim that stay together: the channels of a head
-  /// GroupedHeads: of a group's channels, those of a head, where ranks share the group; 0: unit.
+  /// GroupedHeads: the channels of one head, where ranks share a group; 0: unit.
   std::int64_t inner_unit = 0;
   mesh::ShardSpec spec;
   mesh::Box box = {};     ///< the part of it that this rank holds; empty: all of it
@@ -112,7 +113,8 @@ class GradSink {
   bool written_ = false;
 };
 
-/// What the layers that use a parameter have to know beside its values: nn::LayerForm is one.
+/// Information about a parameter for the layers that use it, in addition to its values;
+/// nn::LayerForm derives from it.
 struct ParamExtension {
   virtual ~ParamExtension() = default;
 };
@@ -136,7 +138,7 @@ class Param {
   }
   /// Undefined unless tensor() is int8.
   [[nodiscard]] const at::Tensor& scales() const { return scales_; }
-  /// nullptr: layers use the parameter as it is.
+  /// nullptr: layers use the parameter directly.
   [[nodiscard]] const ParamExtension* extension() const { return extension_.get(); }
   void extend(std::shared_ptr<const ParamExtension> extension) {
     extension_ = std::move(extension);

@@ -11,7 +11,7 @@ namespace tessera {
 /// the span; no copy.
 comm::Span span_of(const at::Tensor& tensor);
 
-/// Returns the device on which the model's tensors lie.
+/// Returns the device of the model's tensors.
 c10::Device device_of(comm::World& world);
 
 }  // namespace tessera

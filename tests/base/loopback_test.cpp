@@ -61,7 +61,7 @@ TEST(Loopback, RefusesWhatIsTaken) {
   }
 }
 
-// A page of another site may have its own name resolved to 127.0.0.1.
+// The name of another site's page may resolve to 127.0.0.1.
 TEST(Loopback, ReadsOnlyRequestsForThisHost) {
   EXPECT_TRUE(read_request("GET / HTTP/1.1\r\nHost: localhost:80\r\n\r\n", false).has_value());
   EXPECT_TRUE(read_request("HEAD / HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", false).has_value());

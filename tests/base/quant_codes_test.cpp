@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of four and eight bits, against a search through all of their numbers.
+// The tables of four and eight bits, compared with a search through all of their numbers.
 #include "tessera/base/quant_codes.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-/// The nearest number by looking at all; of two the lower one.
+/// Searches all numbers for the nearest one; of two equally near ones, returns the lower.
 std::size_t nearest(const std::array<float, 256>& values, float x) {
   std::size_t best = 0;
   for (std::size_t i = 1; i < values.size(); ++i) {
@@ -36,8 +36,8 @@ TEST(DynamicMap, HasTheNumbersOfItsPaper) {
   EXPECT_EQ(positive[255], 1.0F);
   EXPECT_EQ(both[127], 0.0F);
   EXPECT_EQ(positive[0], 0.0F);
-  // Means of neighbouring bounds of [0.1, 1] in 64, or 128, equal parts, and of the one part of the
-  // seventh decade.
+  // Means of neighbouring bounds of [0.1, 1] in 64 or 128 equal parts, and of the single part of
+  // the seventh decade.
   EXPECT_NEAR(both[254], 1.0 - 0.9 / 128, 1e-6);
   EXPECT_NEAR(both[0], -(1.0 - 0.9 / 128), 1e-6);
   EXPECT_NEAR(both[128], 0.55e-6, 1e-12);
@@ -121,7 +121,7 @@ TEST(EncodeBlocks, KeepsTheLargestMagnitudeAndIsOffByLittle) {
       largest = std::max(largest, std::abs(x[i]));
     EXPECT_EQ(narrow.scales[b], largest);
   }
-  // Half of the largest gap, that below 1.
+  // Half of the largest gap, which is the one below 1.
   for (std::size_t i = 0; i < x.size(); ++i)
     EXPECT_LE(std::abs(wide[i] - x[i]), narrow.scales[i / kBlock] * 0.9F / 128 + 1e-7F);
 }

@@ -127,8 +127,7 @@ TEST_P(EverySave, ThatIsKilledAtAnyTimeOfItsPruningLeavesTheOldOrTheNewOne) {
   }
 }
 
-/// Every call of the disk fails in turn: all ranks report the same error, and nothing is left
-/// behind.
+/// Every call of the disk fails in turn: all ranks report the same error, and no file remains.
 TEST_P(EverySave, ThatFailsIsTheSameErrorOnEveryRankAndLeavesNothing) {
   bool failed = true;
   for (int n = 0; failed; ++n) {

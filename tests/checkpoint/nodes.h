@@ -31,7 +31,7 @@ void on_nodes(F work) {
   });
 }
 
-/// A folder for each node, and what is saved in them.
+/// One folder per node, and the data that is saved in them.
 class Nodes {
  public:
   explicit Nodes(std::vector<Spec> of = small_model()) : model(std::move(of)) {}

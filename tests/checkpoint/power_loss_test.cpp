@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// Power failures during a save. A model of a disk that only keeps what was synced, and an arbitrary
-// subset of the rest: of each file all bytes, none, some or zeros; of the names each change or not,
-// before or after the data. Every such state is constructed and checked.
+// Power failures during a save. A model of a disk keeps what was synced and an arbitrary subset of
+// the rest: of each file's bytes all, none, some or zeros; each change of a name is kept or not,
+// before or after the data. The test constructs and checks every such state.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -23,7 +23,7 @@ namespace {
 
 /// A file or folder and its changes, each with its position in the order of all changes.
 struct Node {
-  struct Change {  ///< of a folder: `name` stands for `node` from now on, or for nothing
+  struct Change {  ///< in a folder: `name` refers to `node` from now on, or to nothing
     std::size_t when;
     std::vector<std::pair<std::string, std::shared_ptr<Node>>> names;
   };
@@ -161,8 +161,8 @@ class RememberedDisk final : public Storage {
   std::size_t clock_ = 0;
 };
 
-/// What remains of the unsynced bytes of a file: all; none; the first half; that and zeros; zeros
-/// and the second half; zeros for all reserved bytes; older contents of the disk.
+/// What remains of the unsynced bytes of a file: all; none; the first half; the first half and
+/// zeros; zeros and the second half; zeros for all reserved bytes; older contents of the disk.
 enum class Fate { Whole, Gone, Torn, Tail, Hole, Zeros, Stale };
 constexpr std::size_t kFates = 7;
 
@@ -170,7 +170,7 @@ constexpr std::size_t kFates = 7;
 struct State {
   std::size_t when = 0;
   std::size_t top_names = 0;  ///< bit i: the i-th change of the top folder's names since its sync
-  bool other_names = false;   ///< of the other folders: all of them, or those that were synced
+  bool other_names = false;   ///< names in the other folders: all of them, or only the synced ones
   std::map<const Node*, Fate> files;
 };
 

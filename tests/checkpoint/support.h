@@ -204,8 +204,8 @@ inline void make_step(BackgroundSave& save, const Ranks& me) {
   save.advance({busy, failed});
 }
 
-/// How a save is made: training waits for it; training makes steps until it is settled; or training
-/// makes one step and then waits.
+/// How a save is made: training waits for it; training makes steps until the save has finished; or
+/// training makes one step and then waits.
 enum class How { Waiting, Background, BackgroundThenWaiting };
 
 /// Saves the part of one rank.

@@ -19,7 +19,7 @@ struct Scene {
   std::string name;
   How how = How::Waiting;
   std::int64_t old_step = 100, step = 200;
-  bool prunes = false;  ///< as training does, behind the publication
+  bool prunes = false;  ///< as training does, after the publication
 };
 
 const std::vector<Scene> kScenes = {

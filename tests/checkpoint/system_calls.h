@@ -21,7 +21,7 @@
 
 namespace tessera::checkpoint::test {
 
-/// What is executed of the call at which a process is killed. Half: a write writes half of its
+/// How much of the call is executed at which a process is killed. Half: a write writes half of its
 /// bytes.
 enum class Effect { None, Half };
 
@@ -33,11 +33,12 @@ inline constexpr bool kCanHalve = false;  // on other machines the arguments are
 
 /// The end of a process.
 struct Traced {
-  int calls = 0;                ///< that change files; of them with Half: writes
-  std::set<std::string> kinds;  ///< of these calls
+  /// Number of calls that change files; with Half, only the writes among them.
+  int calls = 0;
+  std::set<std::string> kinds;  ///< kinds of these calls
   std::string killed_at;        ///< the kind of the call; empty: it came to its end
   int code = 0;                 ///< its exit code, if it came to its end
-  bool forbidden = false;       ///< this machine lets nobody trace: nothing was done
+  bool forbidden = false;       ///< this machine does not allow tracing: nothing was done
 };
 
 /// Runs `work` in a child process and kills it with all of its threads when one of them enters the
@@ -226,7 +227,7 @@ class KilledAtCall {
   int n_;
   Effect effect_;
   pid_t child_ = -1;
-  pid_t halved_ = -1;  ///< the thread that makes half of its write
+  pid_t halved_ = -1;  ///< the thread that executes half of its write
   Traced traced_;
 };
 

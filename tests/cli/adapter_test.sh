@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# An adapter is trained, resumed, read, merged and handed to PEFT's readers.   usage: adapter_test.sh PROGRAM
+# An adapter is trained, resumed, read, merged and written for PEFT.   usage: adapter_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: adapter_test.sh PROGRAM}")
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")

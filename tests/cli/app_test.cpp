@@ -133,7 +133,7 @@ TEST(Tokenize, WritesAPairThatCanBeCounted) {
   const json::Value stats = json::parse_strict(o.out, "stdout");
   EXPECT_EQ(stats.find("documents")->as_integer(), 1);
   EXPECT_EQ(stats.find("tokens")->as_integer(),
-            5);  // one per byte; end of text between documents
+            5);  // one token per byte; end of text between documents
   EXPECT_TRUE(files::fs::exists(folder.path() / "a.bin") &&
               files::fs::exists(folder.path() / "a.idx"));
 }

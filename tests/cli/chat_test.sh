@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# Conversations through a pipe and on a terminal, files of prompts that go on after an interruption, and scores.   usage: chat_test.sh PROGRAM
+# Conversations through a pipe and on a terminal, files of prompts that continue after an interruption, and scores.   usage: chat_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: chat_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
@@ -112,7 +112,7 @@ contradictory_options_are_refused() {
 a_text_ends_before_a_stop_string() {
   local how=(--max-new-tokens 60 --ignore-eos --threads 1 --seed 3 --prompt "text" --json)
   "$tessera" generate "$base/run" "${how[@]}" >"$box/all" || return 1
-  # An untrained model makes bytes of no character too; a letter that occurs is the stop string.
+  # An untrained model also produces bytes that are not characters; the stop string is a letter that occurs.
   local stop
   stop=$(python3 -c "import json; print(next(c for c in json.load(open('$box/all'))['text'][1:] if c.isascii() and c.isalpha()))")
   "$tessera" generate "$base/run" "${how[@]}" --stop "$stop" >"$box/stopped" || return 1
@@ -140,7 +140,7 @@ PY
 }
 
 the_template_of_a_gguf_file_is_used() {
-  # A GGUF file has no word for the tokenizer of bytes.
+  # GGUF has no name for the byte tokenizer.
   timeout 120 "$tessera" train "$base/run.json" -n 1 --set tokenizer.type=gpt2 --set "run.dir=$box/run" >"$box/out" 2>&1 &&
     "$tessera" convert "$box/run" "$box/hf" >"$box/out" 2>&1 || { cat "$box/out" && return 1; }
   cp "$base/chat.jinja" "$box/hf/chat_template.jinja"

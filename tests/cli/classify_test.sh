@@ -50,7 +50,7 @@ EOF
   "$tessera" predict "$box/folder" "$box/new.csv" --length 16 --out "$box/folder.jsonl" --quiet || exit 1
   expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
 }
-# predicts RUN: labels of new texts, on two ranks as on one, also where a file is gone on with.
+# predicts RUN: labels of new texts, on two ranks as on one, also when a file is continued.
 predicts() {
   local i
   { echo "id,text" && for ((i = 0; i < 21; ++i)); do echo "$i,$( ((i % 3)) && echo aaab || echo bbba)"; done; } >"$box/new.csv"
@@ -67,7 +67,7 @@ predicts() {
   "$tessera" predict "$1" "$box/new.csv" --out "$box/other.jsonl" 2>"$box/err"
   expect "exit code 3 for another file" test $? -eq 3
 }
-# A run of text is the beginning of a classifier, whose head is new.
+# A classifier starts from a run that was trained on text; its head is new.
 begins_with_a_language_model() {
   records >"$box/texts.jsonl"
   cat >"$box/base.json" <<EOF

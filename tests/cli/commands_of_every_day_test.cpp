@@ -52,7 +52,7 @@ TEST(EveryDay, ManIsMadeFromTheHelp) {
 
 TEST(EveryDay, UnderscoresAndDashesAreAlike) {
   EXPECT_THAT(run_program({"watch", "none", "--text", "--on_ce"}).err, HasSubstr("unknown option"));
-  // Both names reach the same refusal of what is missing.
+  // Both names lead to the same error about what is missing.
   EXPECT_EQ(run_program({"generate", "none", "--prompt", "a", "--max_new_tokens", "3"}).err,
             run_program({"generate", "none", "--prompt", "a", "--max-new-tokens", "3"}).err);
 }

@@ -259,7 +259,7 @@ TEST_F(ConfigCommand, ExplainsKeysAsBefore) {
                     Not(HasSubstr("trainer.seed"))));
 }
 
-// As the documentation promises for every key.
+// The documentation promises this for every key.
 TEST(NullValues, AreNotGiven) {
   const json::Value whole = json::parse(R"({"model": {"preset": "nano"},
       "data": {"train": "a.txt"}, "train_batch_size": 4, "train_micro_batch_size_per_gpu": 4,

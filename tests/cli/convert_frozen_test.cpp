@@ -133,7 +133,7 @@ TEST_F(FrozenConvert, MomentumThatIsNowhereIsRefused) {
   EXPECT_FALSE(fs::exists(path("model_000004.pth")));
 }
 
-// From a universal checkpoint DeepSpeed's engine only reads what its optimizer trains, and no
+// DeepSpeed's engine reads from a universal checkpoint only what its optimizer trains, and no
 // module.
 TEST_F(FrozenConvert, AUniversalCheckpointOfFrozenParametersIsRefusedByTheirNames) {
   save(kAdamW, kMoments, "wpe|h\\.0\\.ln_1\\.bias");

@@ -61,7 +61,7 @@ StreamedTensor counted(const std::string& name, Shape shape) {
   return {name, DType::F32, std::move(shape), read, {}};
 }
 
-/// A model's tensors under the names of other programs; for Megatron those of one of `cut` ranks.
+/// A model's tensors under the names of other programs; for Megatron, those of one of `cut` ranks.
 using Names = std::vector<std::pair<std::string, Shape>>;
 
 Names of_megatron(std::int64_t cut) {

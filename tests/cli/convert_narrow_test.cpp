@@ -85,7 +85,7 @@ class Narrowed : public Conversions {
       const auto bits = static_cast<std::uint32_t>(mix64(7, i));
       float value = 0;
       std::memcpy(&value, &bits, 4);
-      // Of any float, and around the range of fp16.
+      // Arbitrary floats, and values around the range of fp16.
       out.push_back(i % 2 == 0 ? value : std::ldexp(static_cast<float>(bits), -46 + bits % 32));
     }
     std::erase_if(out, [](float value) { return std::isnan(value); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizer files that tessera convert writes beside the weights: copied unchanged, or as
+// Tokenizer files that tessera convert writes next to the weights: copied unchanged, or as
 // published.
 #include <array>
 #include <cstdio>

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 120
-# A run that ends early says so, is finished, and is tested and generated from its best checkpoint.   usage: early_stop_test.sh PROGRAM
+# A run that ends early reports it and is finished; testing and generation use its best checkpoint.   usage: early_stop_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: early_stop_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
 
-# A high loss is taken for good, so that the first evaluation stays the best one.
+# A high loss counts as good, so that the first evaluation stays the best one.
 configuration() {
   head -c 2000 examples/data/shakespeare.txt >"$box/test.txt"
   cat <<JSON
@@ -65,7 +65,7 @@ a_metric_that_is_missing_is_refused_with_those_that_there_are() {
 
 claim "an early stop is a finished run, which goes on with more patience" an_early_stop_is_a_finished_run
 claim "the best checkpoint has a name" the_best_checkpoint_has_a_name
-# An average that never moves is the first weights.
+# An average that never moves keeps the initial weights.
 an_average_is_written_in_place_of_the_weights() {
   configuration >"$box/c.json"
   train -n 2 --set trainer.max_steps=3 --set trainer.ema.decay=1 --set eval.weights=\"ema\"

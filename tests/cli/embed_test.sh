@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# Embeddings of lines of a file by encoders and decoders, as the folders of sentence-transformers say them.   usage: embed_test.sh PROGRAM
+# Embeddings of a file's lines by encoders and decoders, with the settings in folders of sentence-transformers.   usage: embed_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: embed_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID

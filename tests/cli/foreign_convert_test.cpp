@@ -76,7 +76,7 @@ class ForeignConvert : public ::testing::Test {
   int folders_ = 0;
 };
 
-/// Without padding, so that the vocabulary is that of the model.
+/// The layout has no padding, so that the vocabulary is that of the model.
 meg::Layout layout_of(meg::Optimizer optimizer) {
   meg::Layout layout;
   layout.tensor = 2;

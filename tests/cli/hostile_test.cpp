@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // More than a hundred malicious files, each with one false claim: they are rejected with the file's
-// name and the reason, before memory is allocated for what they claim. 28 of safetensors, 28
-// pickles, 20 zip files, 14 indexes, 18 manifests, 17 of tokens.
+// name and the reason, before memory is allocated for what they claim. There are 28 safetensors
+// files, 28 pickles, 20 zip files, 14 indexes, 18 manifests and 17 token files.
 #include <array>
 #include <cstring>
 #include <functional>

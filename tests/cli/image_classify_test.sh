@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# A ViT learns two classes of pictures, on two ranks as on one, and keeps their names as a Hugging Face folder.   usage: image_classify_test.sh PROGRAM
+# A ViT learns two classes of images, on two ranks as on one; its Hugging Face folder keeps their names.   usage: image_classify_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: image_classify_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
 
-# Pictures of 12 x 10 pixels: bright ones on the left, or on the right.
+# Images of 12 x 10 pixels that are bright on the left or on the right.
 pictures() {
   /usr/bin/python3 - "$box/set" <<'PYTHON'
 import pathlib, struct, sys, zlib

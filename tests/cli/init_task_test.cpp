@@ -26,7 +26,7 @@ TEST(InitTask, KnowsEveryTaskButPretrain) {
   EXPECT_EQ(known, all);
 }
 
-// Nothing is wrong with them but that there is no such model.
+// The only thing wrong with these configurations is that there is no such model.
 TEST(InitTask, WritesConfigurationsThatAreUnderstood) {
   for (const std::string& task : tasks_with_configuration()) {
     SCOPED_TRACE(task);

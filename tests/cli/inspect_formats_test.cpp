@@ -54,7 +54,7 @@ struct Opened {
   std::string format;
   std::int64_t tensors = 0, parameters = 0;  ///< moments are tensors, no parameters
   std::string types;
-  std::optional<std::int64_t> tokens = {};  ///< of files of tokens, which have no tensors
+  std::optional<std::int64_t> tokens = {};  ///< of token files, which have no tensors
 };
 void PrintTo(const Opened& opened, std::ostream* out) {
   *out << opened.name;

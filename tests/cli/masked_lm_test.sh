@@ -2,19 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# Encoders learn hidden tokens of a text file, on two ranks as on one, and go on as a classifier and
-# as a Hugging Face folder.   usage: masked_lm_test.sh PROGRAM
+# Encoders learn masked tokens of a text file, on two ranks as on one, and are then used for a classifier
+# and written as a Hugging Face folder.   usage: masked_lm_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: masked_lm_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
 
-# A text in which each token follows from its neighbours.
+# A text in which each token can be predicted from its neighbours.
 text() {
   local i
   for ((i = 0; i < 400; ++i)); do printf 'abcdefgh'; done
 }
-# config FAMILY MORE: writes $box/FAMILY.json. No text has the byte 7, which hides others.
+# config FAMILY MORE: writes $box/FAMILY.json. The mask token is the byte 7, which no text has.
 config() {
   cat >"$box/$1.json" <<EOT
 {
@@ -31,7 +31,7 @@ train() {
   timeout 120 "$tessera" train "$box/$1.json" --set "run.dir=$box/$2" "${@:3}" >"$box/out" 2>"$box/err" ||
     { cat "$box/out" "$box/err" && exit 1; }
 }
-# The last loss that a run's metrics say of its validation data, below $2.
+# Checks that the last validation loss in a run's metrics is below $2.
 loss_is_below() {
   local loss
   loss=$(sed -n 's/.*"eval_loss":\([0-9.e+-]*\).*/\1/p; s/.*"validation_loss":\([0-9.e+-]*\).*/\1/p' "$box/$1/metrics.jsonl" | tail -1)

@@ -100,7 +100,7 @@ TEST(PlanCommand, TakesTheTypeOfAConfiguration) {
   EXPECT_THAT(of_type(""), HasSubstr(", bf16, "));
 }
 
-// In stage 3 a GPU holds the largest layer at least: without it there is no table.
+// In stage 3 a GPU holds at least the largest layer: without it there is no table.
 TEST(PlanCommand, RefusesNumbersThatNoModelHas) {
   const auto refusal = [](std::vector<std::string> words) {
     words.insert(words.begin(), {"plan", "--estimate", "zero3", "--total-params"});
@@ -127,8 +127,8 @@ TEST(PlanCommand, RefusesNumbersThatNoModelHas) {
   EXPECT_EQ(run_program({"plan", "--estimate", "zero2", "--total-params", "1000000"}).code, 0);
 }
 
-// No text is read and nothing is trained: a folder needs no tokenizer, and batch size and rate need
-// no value.
+// The command reads no text and trains nothing: a folder needs no tokenizer, and batch size and
+// learning rate need no value.
 TEST(PlanCommand, NeedsNothingThatATrainingAloneWouldNeed) {
   const files::TempDir folder;
   files::write_atomic(folder.path() / "config.json",

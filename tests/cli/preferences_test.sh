@@ -46,7 +46,7 @@ prefers() {
   train halves dpo 1 --set trainer.max_steps=30
   expect "equal runs after a resume" "$tessera" compare "$box/halves" "$box/two"
   expect "the reference is kept" cmp "$box/kept" "$box/halves/reference.bin"
-  # A damaged one is made anew.
+  # A damaged one is computed again.
   train damaged dpo 1 --set trainer.max_steps=15 --set eval.every=15
   printf 'x' | dd of="$box/damaged/reference.bin" bs=1 seek=60 conv=notrunc 2>/dev/null
   train damaged dpo 1 --set trainer.max_steps=30

@@ -90,7 +90,7 @@ a_resumed_run_equals_an_undisturbed_one() {
 a_finished_run_says_so() {
   configure
   train run -n 1
-  # As after a signal in the last step.
+  # The state after a signal in the last step.
   sed -i 's/"finished"/"stopped"/; s/"exit_code": 0/"exit_code": 75/' "$box/run/status.json"
   train run -n 1 --dry-run
   expect "a dry run writes nothing" state_is stopped "$box/run"
@@ -205,7 +205,7 @@ a_model_speaks_and_is_measured() {
   expect "perplexity" says '"perplexity":' "$box/eval"
 }
 
-# The weights of a rank are its part of them: the text and the loss are identical, with the same number of threads.
+# Each rank has only its part of the weights: the text and the loss are identical, with the same number of threads.
 several_ranks_read_one_model() {
   configure
   train run -n 2 --set model.hidden_size=512 --set trainer.max_steps=3

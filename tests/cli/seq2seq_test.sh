@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# An encoder with a decoder learns to answer texts, on two ranks as on one, says the answers, and goes on as a Hugging
-# Face folder.   usage: seq2seq_test.sh PROGRAM
+# An encoder with a decoder learns to answer texts, on two ranks as on one, generates the answers, and is written as a
+# Hugging Face folder.   usage: seq2seq_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: seq2seq_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
@@ -39,7 +39,7 @@ train() {
   timeout 120 "$tessera" train "$box/run.json" --set "run.dir=$box/$1" "${@:2}" >"$box/out" 2>"$box/err" ||
     { cat "$box/out" "$box/err" && exit 1; }
 }
-# answer MODEL PROMPT ARGUMENT...: what the model says, in $box/answer.
+# answer MODEL PROMPT ARGUMENT...: writes the model's answer to $box/answer.
 answer() {
   "$tessera" generate "$1" --prompt "$2" --temperature 0 "${@:3}" >"$box/answer" 2>"$box/err" ||
     { cat "$box/answer" "$box/err" && exit 1; }

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# A decoder learns to answer: the same bits on any ranks and after a resume; packed texts cost what padded ones do.   usage: sft_test.sh PROGRAM
+# A decoder learns to answer: the same bits on any number of ranks and after a resume; packed texts give the loss of padded ones.   usage: sft_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: sft_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID

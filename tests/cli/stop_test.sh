@@ -52,7 +52,7 @@ whoever_waits_stops_too() {
   start first train "$box/c.json"
   local first=$job
   expect "the first began to tokenize" until_true half_made
-  kill -STOP "$first"  # so that it does not come to its end
+  kill -STOP "$first"  # so that it does not end
   start second train "$box/c.json" -v --set "run.dir=$box/run2"
   expect "the second waits" until_true grep -q "waiting for" "$box/second.err"
   stop TERM

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
-# A tokenizer that was trained is the same whatever the threads, and a model learns with it.   usage: tokenizer_test.sh PROGRAM
+# A trained tokenizer is the same for any number of threads, and a model learns with it.   usage: tokenizer_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: tokenizer_test.sh PROGRAM}")
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

@@ -84,7 +84,7 @@ TEST(FlightFiles, AreWrittenWhenTheWorldBreaks) {
                     HasSubstr("all_reduce both at"),
                     HasSubstr("all_reduce alone at")));
   EXPECT_THAT(waiting, HasSubstr("\"sequence\": 0, \"what\": \"all_reduce both at "));
-  // The rank that threw waits for nothing; its record is written by the one that does.
+  // The rank that threw waits for nothing; the rank that waits writes its record.
   const std::string broke = files::read(folder.path() / "flight_rank_00001.jsonl");
   EXPECT_THAT(broke, AllOf(HasSubstr(R"("broke_it": true)"), HasSubstr("all_reduce both at")));
   EXPECT_EQ(broke.find("alone"), std::string::npos);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// Several hosts give what one host gives, to the bit.
+// Several hosts give the same bits as one host.
 #include "tessera/comm/transports/host_bridge.h"
 
 #include <cstring>
@@ -38,7 +38,7 @@ std::vector<float> numbers(int rank, std::size_t count) {
   return values;
 }
 
-/// What each rank has at the end, by rank.
+/// Each rank's result at the end, by rank.
 using Results = std::map<int, std::vector<float>>;
 using Program = std::function<std::vector<float>(World&)>;
 
@@ -121,7 +121,8 @@ const std::vector<Shape>& shapes() {
   return kShapes;
 }
 
-// Parts of 8 floats travel with the head of a message, of 400 in a mailbox, of 50,000 in a region.
+// Parts of 8 floats are sent with the head of a message, parts of 400 in a mailbox, of 50,000 in a
+// region.
 TEST(HostBridge, GivesTheBitsOfOneHost) {
   for (const Shape& shape : shapes()) {
     for (const std::size_t part : {std::size_t{8}, std::size_t{400}, std::size_t{50000}}) {
@@ -162,7 +163,7 @@ TEST(HostBridge, CarriesMessagesInOrder) {
     std::vector<WorkPtr> sent, received;
     std::vector<float> all;
     for (int i = 0; i < kMessages; ++i) {
-      // Small and large ones by turns.
+      // Small and large ones alternate.
       const std::size_t count = i % 3 == 0 ? 2000 : 3;
       out.push_back(numbers(1000 * world.rank() + i, count));
       in.emplace_back(count);

@@ -458,7 +458,7 @@ TEST(Stall, IsNotASlowRankThatShowsLife) {
   }
 }
 
-// As when a whole job is stopped and continued.
+// This is what happens when a whole job is stopped and continued.
 TEST(Stall, IsNoTimeInWhichTheWaitingRankWasStopped) {
   std::vector<char> memory(ControlPage::bytes(2) + alignof(ControlPage));
   void* place = memory.data();

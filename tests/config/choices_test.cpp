@@ -91,8 +91,8 @@ TEST(Choices, AreDocumentedWithTheirNames) {
   EXPECT_EQ(keys[1].range, "round, flat, odd");
 }
 
-// Lists of words that are written out where a field is described belong into an enumeration, so
-// that code compares enumerators. Names of registries are not written out.
+// A list of words that is written out in a field's description belongs into an enumeration, so that
+// code compares enumerators. Names of registries are not written out.
 TEST(Choices, AreEnumerationsWhereTrainingIsConfigured) {
   std::vector<std::string> found;
   for (const char* folder : {"optim", "parallel", "nn", "planner", "report", "engine"}) {

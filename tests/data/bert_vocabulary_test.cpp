@@ -19,7 +19,7 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-/// A folder with a vocab.txt and files beside it.
+/// A folder with a vocab.txt and further files.
 class Folder {
  public:
   explicit Folder(const Strings& words, const std::string& end_of_line = "\n") {
@@ -84,7 +84,7 @@ TEST(BertVocabulary, LowersAndStripsAccentsUnlessTheConfigurationSaysOtherwise) 
 
   folder.write("tokenizer_config.json", R"({"do_lower_case": false})");
   EXPECT_EQ(folder.tokens("Café"), (Strings{"Caf", "##é"}));
-  // Composed before it is cut, so that both spellings are one word.
+  // The text is composed before it is split, so that both spellings give the same word.
   EXPECT_EQ(folder.tokens("Cafe\u0301"), (Strings{"Caf", "##é"}));
 
   folder.write("tokenizer_config.json", R"({"do_lower_case": false, "strip_accents": true})");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files and texts that the tests of this folder are made of.
+// Files and texts for the tests of this folder.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace tessera::data::test {
 
 namespace fs = std::filesystem;
 
-/// A folder of its own with short ways to put files into it.
+/// A temporary folder with short functions that write files into it.
 class Folder {
  public:
   [[nodiscard]] fs::path operator/(const std::string& name) const { return temp_.path() / name; }
@@ -30,7 +30,7 @@ class Folder {
   fs::path write(const std::string& name, std::string_view content) const {
     const fs::path path = temp_.path() / name;
     fs::create_directories(path.parent_path());
-    fs::remove(path);  // some file systems sync a file that is cut off and written again
+    fs::remove(path);  // some file systems sync a file that is truncated and written again
     std::ofstream(path, std::ios::binary) << content;
     return path;
   }
@@ -84,8 +84,8 @@ inline std::string utf8_of(char32_t c) {
   return out;
 }
 
-/// Text that mixes what splitters and merges trip over: contractions, runs of white space, digits,
-/// punctuation, the special token, and characters of every plane.
+/// Text with everything that splitters and merges may get wrong: contractions, runs of white space,
+/// digits, punctuation, the special token, and characters of every plane.
 inline std::string random_text(std::mt19937& random, int pieces) {
   static const std::vector<std::string> kPieces = {" ",
                                                    "  ",
@@ -161,7 +161,7 @@ inline Error error_of(const std::function<void()>& run) {
   return Error(Error::Kind::Bug, "");
 }
 
-/// Whether `text` has `part`; prints both if not.
+/// Succeeds if `text` contains `part`; prints both if not.
 inline ::testing::AssertionResult contains(const std::string& text, const std::string& part) {
   if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << "\"" << text << "\" has no \"" << part << "\"";

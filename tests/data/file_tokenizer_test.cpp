@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizers of a tokenizer.json behind the interface of all tokenizers.
+// Tokenizers read from a tokenizer.json, used through the interface of all tokenizers.
 #include "tessera/data/file_tokenizer.h"
 
 #include <filesystem>
@@ -23,7 +23,7 @@ std::string read(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// A copy of a published tokenizer.json with files beside it.
+/// A copy of a published tokenizer.json with further files.
 class Folder {
  public:
   explicit Folder(const std::string& tokenizer)
@@ -46,7 +46,7 @@ class Folder {
   fs::path path_;
 };
 
-/// A folder in which </s> ends a text, whatever the vocabulary calls so.
+/// Makes `token` the end of a text, whatever the vocabulary calls so.
 void name_end(const Folder& folder, const std::string& token) {
   folder.write("tokenizer_config.json", R"({"eos_token": ")" + token + R"("})");
 }

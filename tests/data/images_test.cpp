@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures as Pillow 13 reads and resizes them (reference_pillow.py), what models get of them, and
-// files that say more than they hold.
+// Images as Pillow 13 reads and resizes them (reference_pillow.py), the tensors that models get,
+// and files that claim more than they hold.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -51,7 +51,7 @@ ImageSize size_of(const json::Value& pair) {
   return {pair.items()[0].as_integer().value(), pair.items()[1].as_integer().value()};
 }
 
-/// The picture of which the reference has resized ones.
+/// The image whose resized versions the reference has.
 Image pattern(const ImageSize& size) {
   Image out{size, {}};
   for (std::int64_t y = 0; y < size.height; ++y)
@@ -130,8 +130,8 @@ TEST(Images, WithAnyByteChangedAreReadOrRefused) {
   }
 }
 
-// A head that says 60,000 x 60,000 pixels, with the checksum that belongs to it, and the beginning
-// of what follows.
+// A header that claims 60,000 x 60,000 pixels, with a correct checksum, and the beginning of the
+// data.
 TEST(Images, OfMorePixelsThanAreReadAreRefusedByTheirHead) {
   const std::vector<std::byte> file = bytes_of(
       "89504e470d0a1a0a0000000d494844520000ea600000ea6008020000000fb0e2150000000149444154");

@@ -27,7 +27,8 @@ std::vector<std::int64_t> sources_in(const Mixture& mixture) {
 }
 
 TEST(Mixture, InterleavesByWeightsAsEvenlyAsCanBe) {
-  // Three samples of the first stand at 1/6, 3/6 and 5/6 of a turn, that of the second at 1/2.
+  // Three samples of the first source are due at 1/6, 3/6 and 5/6 of a round, the one of the second
+  // at 1/2.
   const Mixture mixture = Mixture::interleaved({6, 2}, {3.0, 1.0}, MixUntil::Last);
   EXPECT_THAT(sources_in(mixture), ElementsAre(0, 0, 1, 0, 0, 0, 1, 0));
   EXPECT_EQ(mixture.at(5), (Mixture::Place{0, 4}));

@@ -31,7 +31,7 @@ std::vector<json::Value> read_all(const fs::path& file) {
   return out;
 }
 
-/// Numbers alike, whatever they are written as; members of `a` alone.
+/// Compares numbers in any notation; compares only the members of `a`.
 bool same(const json::Value& a, const json::Value& b) {
   if (a.is_number() && b.is_number()) return a.as_double() == b.as_double();
   if (a.is_object() && b.is_object()) {
@@ -82,7 +82,7 @@ TEST(Parquet, RefusesFilesThatEndEarly) {
   for (std::size_t size = 0; size < whole.size(); size += 211) {
     std::ofstream(temp.path() / "cut.parquet", std::ios::binary) << whole.substr(0, size);
     EXPECT_THROW((void)read_all(temp.path() / "cut.parquet"), Error);
-    // With a footer that belongs to more.
+    // The footer belongs to a longer file.
     expect_bounded(whole.substr(size), temp.path() / "cut.parquet");
   }
 }
@@ -96,7 +96,7 @@ TEST(Parquet, SurvivesChangedBytes) {
       const auto words = Philox{round}(1);
       for (std::uint32_t i = 0; i < 1 + words[0] % 4; ++i) {
         const auto at = Philox{round}(2 + i);
-        // Half of the changes stand in the footer.
+        // Half of the changes are in the footer.
         const std::size_t from = at[2] % 2 == 0 ? changed.size() : changed.size() / 2;
         const char values[] = {0, 1, '\x7f', '\xff', static_cast<char>(at[1])};
         changed[changed.size() - 1 - at[0] % from] = values[at[3] % 5];

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what Pillow makes of small pictures: files of every kind decoded, and pictures resized.
+"""Writes Pillow's results for small images: decoded files of every kind, and resized images.
 
   python3 -m venv v && v/bin/pip install pillow==13.0.0 numpy==2.4.6
   v/bin/python tests/data/reference_pillow.py >tests/data/reference_pillow.json

@@ -167,7 +167,7 @@ TEST(BatchPlan, CountsStepsOfABatchThatGrows) {
   }
 }
 
-// As in Hugging Face: so many times the steps of an epoch, rounded up.
+// As in Hugging Face: the number of epochs times the steps of an epoch, rounded up.
 TEST(BatchPlan, CountsTheSameStepsOfPartOfAnEpochFromEveryStepOn) {
   EXPECT_EQ(BatchPlan(58, 4, true).steps_in(1.5), 21);   // 14 a whole one
   EXPECT_EQ(BatchPlan(50, 40, false).steps_in(1.7), 4);  // 2

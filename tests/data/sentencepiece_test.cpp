@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of sentencepiece. tests/data/sentencepiece/ has small ones trained by that library (0.2.3)
-// on tinyshakespeare with some foreign lines, its own answers (cases.jsonl), and those of the
-// classes of transformers 4.33 for the model `unigram` (classes.json; texts without ends of lines,
-// which that version takes away beside special tokens, and later ones do not).
+// SentencePiece models. tests/data/sentencepiece/ has small ones that this library (0.2.3) trained
+// on tinyshakespeare with some lines in other languages, the library's own answers (cases.jsonl),
+// and those of the classes of transformers 4.33 for the model `unigram` (classes.json; its texts
+// have no line ends, which that version removes next to special tokens, and later ones do not).
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -205,7 +205,8 @@ TEST(SentencePiece, IsExactOnRecordedModels) {
 
         EXPECT_EQ(plain_ids(pipeline, text), ids);
         EXPECT_EQ(pipeline.decode(ids), record.at("decoded_sentencepiece").get<std::string>());
-        // The tokenizer.json made of it, with special tokens found in text and put around it.
+        // The tokenizer.json made from the model, with special tokens that are found in the text
+        // and put around it.
         if (record.value("differs_from_sentencepiece", false)) continue;
         EXPECT_EQ(Json(pipeline.encode(text).ids), record.at("ids"));
         ++compared;

@@ -37,7 +37,7 @@ class TokenCache : public ::testing::Test {
     }
     return found;
   }
-  // Tokenizing tells its progress, reading the cache does not.
+  // Tokenizing reports its progress; reading the cache does not.
   OpenedTokens open(const std::vector<fs::path>& sources,
                     const Tokenizer& tokenizer,
                     const TokenizeOptions& how = {}) {
@@ -194,7 +194,7 @@ TEST_F(TokenCache, LosesWhatWasUnusedForLongestOnceItIsTooLarge) {
   EXPECT_EQ(left(), 4U);
   evict(tokens, {.bytes = 3 * each + 100});
   EXPECT_EQ(left(), 3U);
-  EXPECT_FALSE(fs::exists(made[2]));  // of 60 days
+  EXPECT_FALSE(fs::exists(made[2]));  // is 60 days old
   {
     const auto building = files::Lock::try_acquire(made[1].string() + ".lock");
     evict(tokens, {.bytes = 2 * each + 100});
@@ -203,7 +203,7 @@ TEST_F(TokenCache, LosesWhatWasUnusedForLongestOnceItIsTooLarge) {
   }
   evict(tokens, {.bytes = 0});
 
-  EXPECT_EQ(entries(), std::vector<fs::path>{made[3]});  // used yesterday
+  EXPECT_EQ(entries(), std::vector<fs::path>{made[3]});  // was used yesterday
   EXPECT_TRUE(fs::exists(made[3] / "tokens.bin"));
 }
 

@@ -38,7 +38,7 @@ Ids starts_of(const Dataset& dataset, std::int64_t index) {
   return {starts.begin(), starts.end()};
 }
 
-// Text whose every byte tells its own place: '!' + i modulo 90.
+// Text in which every byte shows its own position: '!' + i modulo 90.
 std::string counting(std::size_t size) {
   std::string text(size, ' ');
   for (std::size_t i = 0; i < size; ++i)
@@ -129,7 +129,7 @@ TEST_F(TokenDatasetTest, RefusesToKeepDocumentsApartThatDoNotShowWhereTheyEnd) {
   o.train = {(folder_ / "pair").string()};
   o.separate_documents = true;
   EXPECT_EQ(open(o, 4).train->size(), 2);
-  // As Megatron-LM writes it without --append-eod: another token where end of text stood.
+  // As Megatron-LM writes it without --append-eod: another token in place of the end of text.
   std::fstream file(folder_ / "pair.bin", std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(2 * 2);
   file.put('z');
@@ -231,7 +231,7 @@ TEST_F(TokenDatasetTest, MakesEveryDocumentASampleWithoutPacking) {
   EXPECT_FALSE(longer.padded);
   EXPECT_EQ(even.labels, (Ids{'j', 'k', 'l', 0}));
   EXPECT_FALSE(even.padded);
-  EXPECT_EQ(last.labels, (Ids{0, -100, -100, -100}));  // although no end of text stands behind it
+  EXPECT_EQ(last.labels, (Ids{0, -100, -100, -100}));  // although no end of text follows it
 }
 
 TEST_F(TokenDatasetTest, TakesADocumentsOwnEndOfTextAsItsEndWhereverItStands) {

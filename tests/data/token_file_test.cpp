@@ -189,7 +189,7 @@ TEST(TokenFile, SurvivesRandomDamage) {
     folder.write("x.bin", bin);
     try {
       const auto file = TokenFile::open(folder / "x");
-      // What is accepted can be read from end to end.
+      // A file that is accepted can be read from beginning to end.
       all_of(*file);
       for (std::int64_t s = 0; s < file->sequences(); ++s) {
         ASSERT_LE(file->sequence_begin(s) + file->sequence_length(s), file->tokens());
@@ -264,7 +264,7 @@ TEST(TokenWriter, LeavesNothingBehindUnlessFinished) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-/// A process that has begun to write a pair and goes no further.
+/// A process that has begun to write a pair and does not continue.
 class StuckWriter {
  public:
   explicit StuckWriter(const std::filesystem::path& prefix) : process_(::fork()) {
@@ -285,7 +285,7 @@ class StuckWriter {
     ::kill(process_, SIGKILL);
     ::waitpid(std::exchange(process_, -1), nullptr, 0);
   }
-  /// What it would call a draft of `name`.
+  /// The name that it would give to a draft of `name`.
   [[nodiscard]] std::string draft(const std::string& name) const {
     return name + ".tmp-" + std::to_string(process_);
   }
@@ -311,7 +311,7 @@ TEST(TokenWriter, RemovesWhatKilledWritersLeft) {
 TEST(TokenWriter, LeavesWhatOthersWrite) {
   const Folder folder;
   StuckWriter gone(folder / "y"), seen(folder / "x"), of_another_host(folder / "z");
-  // What it writes is in use, though no process of its number is to be seen.
+  // This draft counts as in use, although no process with its number is visible.
   const std::string unseen = gone.draft("x.bin");
   gone.kill();
   std::filesystem::rename(folder / of_another_host.draft("z.bin"), folder / unseen);

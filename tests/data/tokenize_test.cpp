@@ -36,7 +36,7 @@ Documents documents_of(const TokenFile& file) {
   return documents;
 }
 
-// End of text stands between documents and is counted with the one before it.
+// An end of text separates documents and is counted with the document before it.
 Documents expected_documents(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
   Documents documents;
   for (std::size_t i = 0; i < texts.size(); ++i) {
@@ -138,7 +138,7 @@ TEST(Tokenize, KeepsTheOrderOfAList) {
             expected_documents(*byte(), {"b", "a", "b"}));
 }
 
-// Larger than several chunks, with a long stretch that has no white space to cut at.
+// Larger than several chunks, with a long stretch that has no white space to split at.
 std::string long_text() {
   std::mt19937 random(29);
   std::string text = "Once";  // no byte order mark

@@ -28,7 +28,7 @@ std::vector<Json> lines_of(const fs::path& path) {
   return out;
 }
 
-// None where the recorded answers have no tokenizer.json: the tests are then left out.
+// Empty if the recorded answers have no tokenizer.json: the tests are then left out.
 std::vector<fs::path> folders() {
   std::vector<fs::path> out;
   for (const auto& folder : golden::cases("tokenizers")) {

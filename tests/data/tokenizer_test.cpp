@@ -237,7 +237,7 @@ TEST(TokenizerFromFolder, ReadsPartsThatAreNotGpt2sAsAFile) {
   }
 }
 
-// Vocabulary and merges say nothing of those.
+// Vocabulary and merges do not mention added tokens.
 TEST(TokenizerFromFolder, ReadsThemBesideVocabularyAndMergesToo) {
   const Folder folder;
   SmallVocabulary().write(folder);
@@ -271,7 +271,7 @@ TEST(TokenizerFromFolder, ReadsPlainFilesThatEndAlone) {
   }
   const Folder folder;
   SmallVocabulary().write(folder);
-  test::fs::resize_file(folder / "vocab.json", std::uintmax_t{1} << 40);  // of holes
+  test::fs::resize_file(folder / "vocab.json", std::uintmax_t{1} << 40);  // a sparse file
 
   const Error error = error_of([&] { tokenizer_from_folder(folder.path()); });
 
@@ -304,7 +304,7 @@ TEST(TokenizerFromFolder, RefusesFilesThatDoNotFitTogether) {
   refused([](auto& v) { v.vocab = json::array(); }, "not an object");
 }
 
-// In the vocabulary it may be missing: then the added token gives it its id.
+// An added token may be missing in the vocabulary: then the added token's own entry gives its id.
 TEST(TokenizerFromFolder, RefusesIdsOfAddedTokensThatAreNone) {
   for (const json& id : {json(-1), json(2147483647), json(1e300), json("x"), json(nullptr)}) {
     const Folder folder;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer that is learnt from text: what the tokenizers library's trainers learn from it.
+// Training of a tokenizer on text, compared with what the tokenizers library's trainers learn from
+// it.
 #include "tessera/data/tokenizers/training.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// Trainings whose weights, gradients and optimizer states lie on a device that the host may not
-// touch: the losses and the checkpoint of the CPU.
+// Trainings whose weights, gradients and optimizer states are on a device whose memory the host
+// must not access give the losses and the checkpoint of the CPU.
 #include <cmath>
 #include <cstdlib>
 #include <memory>
@@ -25,7 +25,7 @@ TinyRun on_device(TinyRun run) {
   return run.use_world([](comm::World& host) { return world_on(guarded_device(), host); });
 }
 
-/// Whether the CPU runs the kernels that the guarded device runs (TESSERA_KERNELS=aten).
+/// True if the CPU runs the kernels of the guarded device (TESSERA_KERNELS=aten).
 bool same_kernels() {
   const char* const kernels = std::getenv("TESSERA_KERNELS");
   return kernels != nullptr && std::string(kernels) == "aten";
@@ -46,9 +46,9 @@ struct Case {
 
 class DeviceTraining : public ::testing::TestWithParam<Case> {};
 
-// With the same kernels everything has the same bits. Others round differently: the first losses
-// are equal to fp32's precision, and a step of AdamW moves a weight by lr whatever its gradient's
-// size, so that later losses differ by what three such steps of a few near-zero gradients change.
+// With the same kernels all bits are equal. Other kernels round differently: the first losses are
+// equal within fp32's precision. A step of AdamW changes a weight by lr whatever its gradient's
+// size, so later losses differ by the effect of three such steps on a few near-zero gradients.
 TEST_P(DeviceTraining, GivesTheResultOfTheCpu) {
   TinyRun run;
   run.set(GetParam().key, GetParam().value);
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"Stage3", {.ranks = 2, .accumulation = 2, .stage = 3}},
                       Case{"Bf16", {.ranks = 2, .stage = 1}, "bf16", R"({"enabled": true})"},
                       Case{"Fp16", {.ranks = 2, .stage = 2}, "fp16", R"({"enabled": true})"},
-                                    Case{"Lamb", {.ranks = 2, .stage = 1}, "optimizer.type", "\"Lamb\""}),
+                      Case{"Lamb", {.ranks = 2, .stage = 1}, "optimizer.type", "\"Lamb\""}),
     [](const auto& info) { return std::string(info.param.name); });
 
 void expect_refused(const TinyRun& run, const Layout& layout, const char* what) {

@@ -23,7 +23,7 @@ namespace {
 
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 
-/// Pages that nobody may touch but within a GuardedMemory::Open.
+/// Pages that are accessible only during a GuardedMemory::Open.
 class GuardedMemory {
  public:
   void* allocate(std::size_t bytes) {
@@ -43,7 +43,7 @@ class GuardedMemory {
     blocks_.erase(block);
   }
 
-  /// The block that holds a tensor may be touched while it lives.
+  /// While it exists, the block that contains the tensor may be accessed.
   class Open {
    public:
     Open(GuardedMemory& memory, const at::Tensor& x) : memory_(memory), at_(data_of(x)) {
@@ -65,7 +65,7 @@ class GuardedMemory {
   static constexpr std::size_t kPage = 4096;
   struct Block {
     std::size_t bytes = 0;
-    int opened = 0;  ///< number of Opens that live
+    int opened = 0;  ///< number of existing Opens
   };
 
   /// The tensor may begin anywhere in its block.

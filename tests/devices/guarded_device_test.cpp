@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small model on a device whose memory the host may not touch: layers, their backward and their
-// loss go through the kernels of the tensors' device alone.
+// A small model on a device whose memory the host must not access: layers, their backward and their
+// loss use only the kernels of the tensors' device.
 #include "devices/guarded_device.h"
 
 #include <memory>
@@ -107,7 +107,7 @@ TEST(GuardedDevice, GivesTheLossAndGradientsOfTheCpuWithoutAHostAccess) {
   }
 }
 
-/// y = x; its backward tells on which thread, and with which ledger, it runs.
+/// y = x; its backward reports the thread and the ledger with which it runs.
 struct ProbeNode : torch::autograd::Function<ProbeNode> {
   struct Seen {
     std::thread::id thread;

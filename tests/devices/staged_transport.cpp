@@ -118,7 +118,7 @@ class StagedTransport final : public comm::Transport {
     void wait_reusable() override {}
   };
 
-  /// Runs a collective on copies of what it reads and writes, if they lie on the device.
+  /// Runs a collective on copies of the spans that it reads and writes, if they are on the device.
   template <class Fn>
   WorkPtr staged(const Span& in, const Span& out, Fn post) {
     if (device_.is_cpu()) return post(in, out);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # timeout: 600
-# The code on the pages of docs/adding/ compiles as it stands there.   usage: adding_test.sh PROGRAM
+# The code on the pages of docs/adding/ compiles unchanged.   usage: adding_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 torch=$("$repository/tools/setup.sh" --where)/torch/include

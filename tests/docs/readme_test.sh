@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: fast
-# What the README and the examples tell a reader to type is understood by the program.   usage: readme_test.sh PROGRAM
+# The program accepts the commands and files that the README and the examples show.   usage: readme_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 program=$1
 cd "$repository" || exit 1
 export TESSERA_CACHE=${TESSERA_CACHE:-$(dirname "$(tools/setup.sh --where)")}
 
-dry_run() {  # dry_run CONFIG [FLAGS...]: it parses, and a plan comes out
+dry_run() {  # dry_run CONFIG [FLAGS...]: the configuration parses and gives a plan
   local code=0
   timeout 60 "$program" train "$@" --dry-run >"$box/out" 2>&1 || code=$?
   [[ $code == 0 ]] || { echo "exit code $code of: train $* --dry-run"; cat "$box/out"; exit 1; }
@@ -26,7 +26,7 @@ example_configurations() {
   expect "there are configurations" test $count -gt 0
 }
 
-# The blocks of ```json in README.md, each as a file of its own.
+# Writes each ```json block of README.md into a file.
 readme_configurations() {
   awk -v to="$box/readme" '/^```json$/ {n++; inside = 1; next} /^```$/ {inside = 0} inside {print > (to n ".json")}' README.md
   local config count=0
@@ -38,8 +38,8 @@ readme_configurations() {
   expect "there are configurations" test $count -gt 0
 }
 
-# The lines of ```sh in README.md that run the program. A configuration that the README writes itself is the first block of
-# JSON; one that does not exist yet is a mistake of the README.
+# Runs the lines of ```sh blocks in README.md that call the program. A configuration that the README itself shows is the
+# first JSON block; any other configuration file must exist.
 readme_commands() {
   awk '/^```sh$/ {inside = 1; next} /^```$/ {inside = 0} inside' README.md | sed -n 's/^\$ //p' >"$box/commands"
   awk '/^```json$/ {n++; inside = 1; next} /^```$/ {inside = 0} inside && n == 1' README.md >"$box/tiny.json"

@@ -132,7 +132,7 @@ TEST(Average, OfAnyRuleLeavesItsWeights) {
   }
 }
 
-// An average that never moves stays what the weights were at first.
+// An average that never moves keeps the initial weights.
 TEST(Average, IsWhatIsEvaluatedAndTrainingGoesOnWithTheWeights) {
   for (const bool half : {false, true}) {
     TinyRun run = averaged(R"({"decay": 1})");

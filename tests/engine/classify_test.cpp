@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model of a program's own learns the labels of texts through the task "classify".
+// A program's own model learns the labels of texts through the task "classify".
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,7 +61,7 @@ class Classes final : public nn::Objective {
   Param* weight_ = nullptr;
 };
 
-/// Texts of "a" and "b"; their label says which letter stands there more often.
+/// Texts of "a" and "b"; the label says which letter occurs more often.
 std::string records() {
   std::string out;
   for (int i = 0; i < 64; ++i) {

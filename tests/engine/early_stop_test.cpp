@@ -46,7 +46,7 @@ class StopIn final : public Hook {
 struct Result {
   int code = -1;
   std::int64_t trained = 0;  ///< to this step
-  std::int64_t step = 0;     ///< of the engine at the end
+  std::int64_t step = 0;     ///< the engine's step at the end
   std::string early;
 };
 
@@ -166,7 +166,7 @@ TEST(EarlyStop, IsTheEndOfTheRunUntilThereIsMorePatience) {
 }
 
 TEST(Epochs, DecideWhenToEvaluateAndToSave) {
-  // 299 windows of text: five steps of 50 an epoch.
+  // 299 windows of text: an epoch has five steps of 50 windows.
   const files::TempDir folder;
   TinyRun run;
   run.set("eval.every", "\"epoch\"").set("checkpoint.every", "\"epoch\"");

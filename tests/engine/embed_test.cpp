@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embeddings of many texts: what each has alone, in their order.
+// Embeddings of many texts: each equals the embedding of the text alone, and their order is kept.
 #include "tessera/engine/embed.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace tessera::test {
 namespace {
 
-// What padding may change in sums of some tens of float32 numbers of about 1.
+// How much padding may change sums of some tens of float32 numbers of about 1.
 constexpr float kTolerance = 2e-5F;
 
 const std::vector<std::string> kTexts = {
@@ -117,7 +117,7 @@ TEST_F(Embed, RefusesATextWithoutTokens) {
   EXPECT_THROW(embeddings({"a", ""}), Error);
 }
 
-/// Puts tokens before and behind a text.
+/// Puts tokens before and after a text.
 class Surrounding final : public data::Tokenizer {
  public:
   [[nodiscard]] std::string name() const override { return "surrounding"; }

@@ -22,7 +22,8 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-/// What the engine of each stage says, where it cuts a model of six blocks at bounds of its own.
+/// Returns the error of each stage's engine ("nothing" without one) where every stage splits a
+/// model of six blocks at its own bounds.
 std::vector<std::string> refusals(const std::vector<std::vector<int>>& bounds) {
   engine::prepare_process(1);
   const int stages = static_cast<int>(bounds.size());
@@ -64,7 +65,8 @@ TEST(Stages, ThatShareABlockAreRefused) {
   EXPECT_THAT(refusals({{0, 4, 6}, {0, 3, 6}}), Each(HasSubstr("the stages hold 7 blocks")));
 }
 
-/// The second and the third both hold the last two blocks, and nobody the third and the fourth.
+/// The second and the third stage both hold the last two blocks, and no stage holds the third and
+/// the fourth.
 TEST(Stages, ThatHoldOtherParametersInAsManyBlocksAreRefused) {
   EXPECT_THAT(refusals({{0, 2, 4, 6}, {0, 4, 6, 6}, {0, 2, 4, 6}}),
               Each(HasSubstr("the stages hold 6 blocks")));

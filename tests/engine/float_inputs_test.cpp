@@ -52,7 +52,7 @@ class Points final : public data::Dataset {
   std::int64_t size_;
 };
 
-/// tanh(x * weight), and the term "size" of what it makes.
+/// tanh(x * weight), with the term "size" of its output.
 class Layer final : public nn::Block {
  public:
   explicit Layer(std::int64_t in) : in_(in) {}
@@ -109,7 +109,7 @@ nn::Model model() {
   return out;
 }
 
-/// What a rank reports of three steps and an evaluation.
+/// What a rank reports about three steps and an evaluation.
 struct Reports {
   Trace trace;
   std::vector<engine::StepReport> steps;

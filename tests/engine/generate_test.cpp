@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several continuations of a prompt together, and each of them alone.
+// Several continuations of a prompt made together, compared with each of them alone.
 #include "tessera/engine/generate.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace tessera::test {
 namespace {
 
-/// More than the tiny model's 16 positions twice over: the text is read anew on the way.
+/// More than twice the tiny model's 16 positions: the text is read again on the way.
 constexpr std::int64_t kTokens = 40;
 const std::vector<std::int32_t> kPrompt = {116, 104, 101, 32};
 
@@ -45,7 +45,8 @@ class Samples : public ::testing::Test {
 
 TEST_F(Samples, AreWhatTheirSeedsMakeAlone) {
   constexpr int kCount = 5;
-  // A model that has hardly learnt ends about one text in 256 tokens; colder, it would end none.
+  // A model that has hardly learned ends about one text in 256 tokens; at a lower temperature it
+  // would end none.
   options_.sampler.temperature = 2.0;
   with_generator([&](engine::Generator& generator) {
     const auto together = generator.run_samples(kPrompt, options_, kCount);
@@ -99,7 +100,7 @@ TEST_F(Samples, AreAllTheSameWhereNothingIsDrawn) {
   });
 }
 
-/// From nothing to more than the model's positions.
+/// Prompts of lengths from 0 to more than the model's positions.
 std::vector<engine::Generator::Asked> unequal_prompts() {
   std::vector<engine::Generator::Asked> out;
   for (const std::size_t length : {3U, 0U, 16U, 1U, 29U, 7U, 15U}) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast multiprocess
-// Ranks are not forked from a process that has worker threads of ATen. Every case runs in a process
-// of its own: death tests in the threadsafe style run the program again.
+// Ranks are not forked from a process that has worker threads of ATen. Every case runs in its own
+// process: death tests in the threadsafe style run the program again.
 #include "tessera/engine/kernel_threads.h"
 
 #include <cstdio>

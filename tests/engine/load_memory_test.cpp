@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// What a rank holds beside its share while it loads a training, ours or another program's.
+// Memory that a rank holds besides its share while it loads a training, ours or another program's.
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -29,7 +29,7 @@ using tessera::test::peak_growth;
 using tessera::test::TinyRun;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-/// What a rank may hold beside its share.
+/// Memory that a rank may hold besides its share.
 constexpr std::int64_t kBeside = 64 * kMiB;
 constexpr int kRanks = 2;
 constexpr std::int64_t kLayers = 8, kWidth = 640;
@@ -43,7 +43,7 @@ TinyRun large_run() {
   return run;
 }
 
-/// How `load` makes the memory of two ranks grow, both of them threads of one process.
+/// How much `load` makes the memory of two ranks grow, both of them threads of one process.
 std::int64_t growth(const TinyRun& run,
                     const Layout& layout,
                     const std::function<void(Engine&)>& load) {
@@ -66,7 +66,8 @@ std::int64_t growth(const TinyRun& run,
 TEST(MemoryOfAResumedEngine, IsThatOfANewOneAndLittleMore) {
   const TinyRun run = large_run();
   const files::TempDir dir;
-  // In a child process, as the rest: whoever forks has made no ATen call.
+  // In a child process, as the other tests do: the process that forks must not have made an ATen
+  // call.
   ASSERT_GE(peak_growth([&] {
               on_engines(run, {}, [&](Engine& engine) { engine.save(dir.path()); });
               return true;

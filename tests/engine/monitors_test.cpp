@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training leaves for other programs that watch it.
+// Files that a training writes for other programs.
 #include "tessera/engine/hooks/monitors.h"
 
 #include <algorithm>
@@ -80,7 +80,7 @@ TEST(Monitors, HaveEvaluationsAndSampleTexts) {
   EXPECT_THAT(samples, StartsWith(R"({"step":2,"prompt":"a","text":"a)"));
 }
 
-// Whoever watches must not end a training.
+// A monitor must not end a training.
 TEST(Monitors, ThatCannotWriteEndAloneAndAreTold) {
   TinyRun run;
   run.set("trainer.max_steps", "2");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trainings on hosts that save on disks of their own. Here hosts are folders, two ranks each.
+// Trainings on hosts that save on their own disks. Here a folder stands for a host, and each has
+// two ranks.
 #include <filesystem>
 #include <memory>
 #include <string>

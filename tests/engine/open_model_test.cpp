@@ -23,7 +23,7 @@
 namespace tessera::test {
 namespace {
 
-/// What a rank made of the model, and the memory of its weights.
+/// What a rank computed with the model, and the memory of its weights.
 struct Reading {
   double loss = 0.0;
   std::vector<std::int32_t> tokens;
@@ -104,7 +104,7 @@ TEST(OpenModels, AreRefusedBeforeTheyAreLoadedWhereTheirWeightsDoNotFit) {
   }
 }
 
-/// Logits behind `text`, and bytes of the weights.
+/// Logits after `text`, and bytes of the weights.
 struct Narrow {
   at::Tensor logits;
   std::int64_t bytes = 0;
@@ -207,7 +207,7 @@ TEST(OpenModels, AreReadWithoutWhatTheirFirstWeightsCameFrom) {
   engine::load_model(*model, 1);
 }
 
-// Ends of text follow nothing that is to be predicted.
+// Samples of ends of text only, in which nothing is to be predicted.
 class NothingToPredict final : public data::TokenDataset {
  public:
   [[nodiscard]] std::int64_t size() const override { return 3; }

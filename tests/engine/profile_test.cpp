@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages that are cut by what the blocks cost on this machine.
+// Stages that are split by what the blocks cost on this machine.
 #include "tessera/engine/profile.h"
 
 #include <string>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::uint64_t kMuch = std::uint64_t{1} << 36;
 
-/// Six blocks: a table of 20,000 rows, four layers that are alike, and a head.
+/// Six blocks: a table of 20,000 rows, four equal layers, and a head.
 TinyRun run_with_a_large_head() {
   TinyRun run;
   run.set("model.num_layers", "4").set("model.vocab_size", "20000");
@@ -85,7 +85,7 @@ TEST(MeasuredBlocks, ShareTheModelOnAllRanksAlike) {
     bounds[static_cast<std::size_t>(world.rank())] = mine.stages.bounds;
   });
 
-  // Where the cut is depends on this machine.
+  // Where the model is split depends on this machine.
   ASSERT_EQ(bounds[0].size(), 3U);
   EXPECT_EQ(bounds[0].front(), 0);
   EXPECT_THAT(bounds[0][1], ::testing::AllOf(::testing::Ge(1), ::testing::Le(5)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What profilers say of real steps on two ranks.
+// Reports of profilers about real steps on two ranks.
 #include "tessera/engine/hooks/profilers.h"
 
 #include <algorithm>
@@ -73,7 +73,7 @@ TEST(Profilers, TraceEveryRankOnOneClock) {
   EXPECT_LT(begin[1], end[0]);
 }
 
-// Each of 2 layers: 4 C^2 of attention's and 8 C^2 of the MLP's weights, times 2 samples of 16
+// For each of 2 layers: 4 C^2 weights of attention and 8 C^2 of the MLP, times 2 samples of 16
 // tokens.
 TEST(Profilers, CountTheArithmeticOfABlock) {
   TinyRun run;
@@ -83,7 +83,7 @@ TEST(Profilers, CountTheArithmeticOfABlock) {
   const std::string report = files::read(trained(run) / "flops_profile.txt");
 
   EXPECT_THAT(report, AllOf(HasSubstr("profile of step 2"), HasSubstr("world size:")));
-  // 12 x 32 x 32 weights x 32 tokens = 393,216 products forward, twice as many backward, beside
+  // 12 x 32 x 32 weights x 32 tokens = 393,216 products forward and twice as many backward, besides
   // attention's.
   EXPECT_THAT(report, HasSubstr("linear "));
   EXPECT_THAT(report, HasSubstr("393.2kMACs"));

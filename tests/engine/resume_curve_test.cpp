@@ -42,8 +42,8 @@ TEST(ResumeCurve, SaysNothingOfTheSameCurve) {
   EXPECT_EQ(change.warning, "");
 }
 
-// Linear from 1e-3 to 0: after 30 of 40 steps the rate is a quarter, and after 30 of 120 three
-// quarters.
+// The rate falls linearly from 1e-3 to 0: after 30 of 40 steps a quarter is left, after 30 of 120
+// three quarters.
 TEST(ResumeCurve, WarnsOfARateThatRisesAgain) {
   const CurveChange change = curve_change(saved_by(plan_with("40"), 30), plan_with("120"));
 

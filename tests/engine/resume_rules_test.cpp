@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-/// What data stands for here: its fingerprints.
+/// Datasets that consist of their fingerprints alone.
 data::Datasets data_of(const std::string& train, const std::string& validation = "held out") {
   data::Datasets data;
   data.fingerprint = train;
@@ -37,7 +37,7 @@ checkpoint::Meta meta_of(const planner::Plan& plan) {
   return meta;
 }
 
-/// What a resume says when `path` has become `value`.
+/// What a resume reports when `path` has become `value`.
 std::vector<std::string> changes_after(const std::string& path, const std::string& value) {
   TinyRun run;
   const checkpoint::Meta meta = meta_of(run.plan({}));
@@ -230,12 +230,12 @@ TEST(RunFolder, ThatCannotBePreparedIsNoBugOfOurs) {
   }
 }
 
-/// What status.json of the folder says.
+/// The contents of the folder's status.json.
 json::Value status_of(const RunFolder& folder) {
   return json::parse_strict(files::read(folder.path() / "status.json"), "status.json");
 }
 
-/// As on a full disk: nothing can be written beside the file.
+/// As on a full disk: no second file can be written next to the existing one.
 TEST(RunFolder, HasItsStatusWhereThereIsNoRoomForASecondFile) {
   const files::TempDir dir;
   const RunFolder folder(dir.path() / "run");
@@ -358,7 +358,8 @@ TEST(RunFolder, SparesTheCheckpointInItThatTrainingGoesOnFrom) {
 
 TEST(RunFolder, MovesNothingAsideWhereOneThingCannotFollow) {
   const files::TempDir dir;
-  // So deep that the system has room for a path in it, and not for the same one in run.old-1.
+  // The path is so deep that the system has room for it, but not for the same path within
+  // run.old-1.
   std::filesystem::path run = std::filesystem::canonical(dir.path());
   while (run.native().size() < 3600)
     run /= std::string(200, 'd');
@@ -380,7 +381,7 @@ TEST(RunFolder, MovesNothingAsideWhereOneThingCannotFollow) {
   EXPECT_FALSE(std::filesystem::exists(run.string() + ".old-1"));
 }
 
-/// As on a disk of its own, beside which there is another one: here no longer name is allowed.
+/// As where the folder is a mount point: here a longer name next to it is not allowed.
 TEST(RunFolder, KeepsTheOldContentsInsideWhereTheyCannotStandBesideIt) {
   const files::TempDir dir;
   const std::filesystem::path run = dir.path() / std::string(250, 'r');

@@ -14,7 +14,7 @@ namespace {
 
 using test::TinyRun;
 
-/// What `run` asks of its ranks after `path` has become `value`.
+/// The hash of what the ranks must agree on, after `path` has become `value`.
 std::uint64_t asked_after(TinyRun run, const std::string& path, const std::string& value) {
   return asked_of(run.set(path, value).plan({}));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints of a training: when they are written, which of them stay, and that training goes on
-// beside them.
+// Checkpoints of a training: when they are written, which of them are kept, and that training
+// continues meanwhile.
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -70,7 +70,7 @@ struct Script final : Hook {
     if (loss != losses.end()) checkpoints->after_test(trainer, {.loss = loss->second});
   }
   std::int64_t stop_in = -1;              ///< a signal comes in this step
-  std::map<std::int64_t, double> losses;  ///< what evaluations after these steps say
+  std::map<std::int64_t, double> losses;  ///< losses of the evaluations after these steps
   CheckpointHook* checkpoints = nullptr;
 };
 
@@ -80,7 +80,7 @@ struct Result {
   std::vector<std::string> incomplete;
 };
 
-/// A training whose checkpoints lie under `folder`/checkpoints.
+/// Trains with checkpoints under `folder`/checkpoints.
 Result train(const TinyRun& run,
              const fs::path& folder,
              const Script& script = {},
@@ -328,7 +328,7 @@ TEST_P(BothWays, LeavesTheCheckpointThatWasUnderWayWhenTrainingDiverges) {
   EXPECT_EQ(saved().back(), diverged - 1);
 }
 
-/// A limit on the size of files stands in for a full disk: both are an error of write().
+/// A limit on the size of files in place of a full disk: both are an error of write().
 class FullDisk {
  public:
   FullDisk() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gains and patience, counted by hand.
+// Improvements and patience, counted by hand.
 #include "tessera/engine/standing.h"
 
 #include <cmath>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step's operations: their arithmetic counted independently, and shares that make up the whole.
+// Operations of a step: their arithmetic, counted independently, and shares that add up to the
+// whole.
 #include "tessera/engine/step_profile.h"
 
 #include <numeric>
@@ -116,7 +117,8 @@ TEST(StepProfile, IsAPage) {
        }) {
     EXPECT_THAT(page, HasSubstr(line));
   }
-  // Calls and milliseconds of one step, share of the time, and what was reached of the machine.
+  // Calls and milliseconds of one step, share of the time, and the part of the machine's peak that
+  // was reached.
   EXPECT_THAT(page,
               ContainsRegex("\nlinear +8 x 4 -> 2 +3 +50.00 +50.0% +500.0 +0.0 +0.50 of FLOP/s\n"));
   EXPECT_THAT(page, ContainsRegex("\naten::add +1 +20.00 +20.0% +2.5 +0.25 of memory\n"));

@@ -30,8 +30,8 @@ using tessera::test::TinyRun;
 
 constexpr int kSteps = 3;
 
-/// What one rank sees of a state: results of its steps, of evaluations between them, and hashes of
-/// the pieces that it would save.
+/// What one rank observes of a state: results of its steps, of evaluations between them, and hashes
+/// of the pieces that it would save.
 struct Seen {
   std::vector<double> numbers;
   std::vector<std::uint64_t> pieces;
@@ -51,7 +51,7 @@ Planned planned(const TinyRun& run, const Layout& layout) {
   return out;
 }
 
-/// A state on this rank, and what is seen of it.
+/// A state on this rank, and what the test observes of it.
 class Subject {
  public:
   Subject(const Planned& planned, comm::World& world)

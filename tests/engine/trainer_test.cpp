@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop and its hooks: which points there are, in which order, and what the hooks that come with
-// tessera make of them.
+// The loop and its hooks: which hook points exist, in which order they run, and what tessera's own
+// hooks do at them.
 #include "tessera/engine/trainer.h"
 
 #include <csignal>
@@ -72,7 +72,7 @@ class Lines final : public Console {
   bool terminal = false;
 };
 
-/// What rank 0's recorder heard of `work`, of a run of `steps` steps.
+/// What rank 0's recorder received during `work`, in a run of `steps` steps.
 Words heard(TinyRun run, int ranks, const std::function<void(Trainer&)>& work) {
   Words words;
   on_engines(run, {.ranks = ranks, .micro_batch = 50}, [&](Engine& engine) {
@@ -86,7 +86,7 @@ Words heard(TinyRun run, int ranks, const std::function<void(Trainer&)>& work) {
 }
 
 TEST(Hooks, HearEveryPointOfATraining) {
-  // 299 windows of text: five steps of 50 an epoch.
+  // 299 windows of text: an epoch has five steps of 50 windows.
   const Words words =
       heard(TinyRun().set("trainer.max_steps", "6"), 1, [](Trainer& trainer) { trainer.fit(); });
 
@@ -207,7 +207,7 @@ TEST(Trainers, StopAfterTheStepInWhichASignalCame) {
   });
 }
 
-/// What a Trainer with the hook `hook`, if any, warns of.
+/// The warnings of a Trainer with the hook `hook`, if any.
 Words warnings_of(TinyRun run, std::unique_ptr<Hook> hook = nullptr) {
   Words out;
   log::set_sink([&](log::Level level, std::string_view text) {
@@ -223,7 +223,7 @@ Words warnings_of(TinyRun run, std::unique_ptr<Hook> hook = nullptr) {
   return out;
 }
 
-/// Says that it does one kind of work.
+/// A hook that reports that it does one kind of work.
 class Doing final : public Hook {
  public:
   explicit Doing(Duty duty) : Hook(kReport), duty_(duty) {}
@@ -403,7 +403,7 @@ TEST(Evaluations, NeedDataToEvaluateOn) {
              [](Engine& engine) { EXPECT_THROW(engine.evaluate(), Error); });
 }
 
-/// What evaluations and saves wait for is not the next step's.
+/// The time that evaluations and saves wait is not counted for the next step.
 TEST(StepReports, HaveNoMoreCommunicationThanTime) {
   on_engines(TinyRun(), {.ranks = 2}, [](Engine& engine) {
     for (int step = 0; step < 4; ++step) {

@@ -28,7 +28,7 @@ const Layout kLayout = {.ranks = 2, .accumulation = 2, .stage = 1};
 
 TinyRun run_of(const std::string& type, bool frozen) {
   TinyRun run;
-  // Adafactor makes its rate by itself.
+  // Adafactor computes its own learning rate.
   const std::string params = type == "Adafactor" ? "{}" : R"({"lr": 1e-3, "weight_decay": 0})";
   run.set("optimizer", R"({"type": ")" + type + R"(", "params": )" + params + "}");
   if (frozen) run.set("optimizer.groups", R"([{"pattern": "^wpe", "frozen": true}])");
@@ -58,7 +58,7 @@ TEST(Unfrozen, TheFirstUpdateOfAParameterIsItsFirstWheneverItComes) {
   double most = 0;
   for (std::size_t i = 0; i < from.size(); ++i)
     most = std::max(most, std::abs(static_cast<double>(to[i]) - static_cast<double>(from[i])));
-  EXPECT_NEAR(most / trace.rates.back(), 1.0, 1e-3);  // eps beside the gradient, and fp32
+  EXPECT_NEAR(most / trace.rates.back(), 1.0, 1e-3);  // eps next to the gradient, and fp32 rounding
   const checkpoint::Checkpoint saved(*checkpoint::newest(after));
   EXPECT_EQ(parallel::updates_before(saved, "wpe.weight"), kFrozenSteps);
   EXPECT_EQ(parallel::updates_before(saved, "wte.weight"), 0);

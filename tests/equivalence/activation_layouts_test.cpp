@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// What a step of each layout needs for its activations, by the ledger, against the prediction.
+// The activation memory of a step in each layout, from the ledger, compared with the prediction.
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations as the ledger of a step counts them, beside those that were predicted.
+// Activations that the ledger of a step counts, compared with the predicted ones.
 #pragma once
 
 #include <cstdio>

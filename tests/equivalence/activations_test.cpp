@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// What a step keeps for its backward pass, against what was planned: dropout draws its bits again,
+// What a step keeps for its backward pass, compared with the plan: dropout draws its bits again,
 // padding is a bias, and neither keeps the probabilities of attention.
 #include "equivalence/activations.h"
 
@@ -12,7 +12,8 @@
 namespace tessera::test {
 namespace {
 
-// Probabilities in fp32 would be most of a layer: 256 for each of 4 heads beside its 80 values.
+// Probabilities in fp32 would be most of a layer: 256 for each of 4 heads, next to the token's 80
+// values.
 TinyRun long_run(const std::string& dropout) {
   TinyRun run;
   run.set("model",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// Adapters train on any ranks as on one, and what they leave alone stays as it was.
+// Adapters train on any number of ranks as on one, and frozen parameters stay unchanged.
 #include <string>
 #include <vector>
 

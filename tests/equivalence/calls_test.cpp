@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// How often ranks meet in a step: collectives and messages of every way to share a model, as forms
-// in layers, ranks and micro-batches.
+// The number of collectives and messages in a step for every way to share a model, as formulas in
+// layers, ranks and micro-batches.
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,9 +17,9 @@ constexpr std::int64_t kSamples = 4, kTokens = 16, kWidth = 64, kVocab = 512,
                        kRows = kSamples * kTokens;
 constexpr std::int64_t kFloat = 4, kDouble = 8;  // bytes
 
-// Of a step, whatever the mode: counts of labels, losses of the micro-batches.
+// Collectives of every step, in any mode: counts of labels, losses of the micro-batches.
 constexpr std::int64_t kOfAnyStep = 2;
-// Where layers are cut: sums of the norm over the boxes.
+// With tensor parallelism: sums of the gradient norm over the boxes.
 constexpr std::int64_t kNormOfBoxes = 1;
 
 TinyRun run_with(std::int64_t layers) {
@@ -52,17 +52,17 @@ comm::Traffic of_every_rank(const Size& size, Layout layout) {
   return cost.of_rank.front();
 }
 
-/// Bytes that `ranks` exchange once a step: four counts; the loss of each micro-batch and six
-/// numbers of every rank; one number of each of the tensors that are cut, six of a layer and the
-/// table.
+/// Bytes that `ranks` exchange per step: four counts; the loss of each micro-batch and six numbers
+/// from every rank; one number for each sharded tensor, which are six per layer and the table.
 std::int64_t step_bytes(const Size& size, std::int64_t ranks) {
   return kDouble * (2 * 4 + ranks * (size.micros + 6) + 2 * (6 * size.layers + 1));
 }
 
 // ---- tensor parallelism ----
 
-// A layer: attention and MLP, an all-reduce of each forward and one backward. The embedding's rows
-// are added forward, the head's input gradient backward, and four numbers of a token make the loss.
+// A layer has attention and MLP, each with an all-reduce forward and one backward. The embedding's
+// rows are added forward, the head's input gradient backward, and four numbers per token make the
+// loss.
 TEST(Calls, OfTensorParallelAreFourAllReducesALayer) {
   for (const std::int64_t ranks : {2, 4}) {
     for (const Size& size : kSizes) {
@@ -80,8 +80,8 @@ TEST(Calls, OfTensorParallelAreFourAllReducesALayer) {
   }
 }
 
-// Each all-reduce is a gather of tokens and a scatter of sums; gradients of what every rank has are
-// added once a step.
+// Each all-reduce becomes a gather of tokens and a scatter of sums; gradients of replicated
+// parameters are added once a step.
 TEST(Calls, OfSequenceParallelAreAScatterAndAGatherForEachAllReduce) {
   constexpr std::int64_t kRanks = 2;
   for (const Size& size : kSizes) {
@@ -168,7 +168,7 @@ TEST(Calls, OfARingAreItsRotations) {
   }
 }
 
-// Queries, keys and values travel in one exchange.
+// Queries, keys and values are exchanged together.
 TEST(Calls, OfUlyssesAreTwoExchangesEitherWay) {
   for (const int ranks : {2, 4}) {
     for (const Size& size : kSizes) {
@@ -187,7 +187,7 @@ TEST(Calls, OfUlyssesAreTwoExchangesEitherWay) {
 struct Schedule {
   std::string name;
   int chunks;
-  bool folds;  ///< the model goes there and back, so that it turns round on the last stage
+  bool folds;  ///< the model runs down the stages and back, so that its middle is on the last stage
 };
 const std::vector<Schedule> kSchedules = {{"gpipe", 1, false},
                                           {"1f1b", 1, false},
@@ -200,8 +200,8 @@ std::string pipeline(int stages, const Schedule& schedule, const std::string& mo
          R"(", "chunks": )" + std::to_string(schedule.chunks) + more + "}";
 }
 
-/// Messages of a stage for one micro-batch: flows to the part behind and gradients to the one
-/// before each of its parts, unless that stands on the same stage.
+/// Messages that a stage sends for one micro-batch. Each of its parts sends activations to the next
+/// part and gradients to the previous one, unless that part is on the same stage.
 std::int64_t messages_of(const Schedule& schedule, int stages, int stage) {
   const std::int64_t first = stage == 0 ? 1 : 0, last = stage + 1 == stages ? 1 : 0;
   if (schedule.folds) return 2 * (1 - first) + 2 * (1 - last);
@@ -209,7 +209,7 @@ std::int64_t messages_of(const Schedule& schedule, int stages, int stage) {
 }
 
 constexpr std::int64_t kFlowBytes = kFloat * kRows * kWidth;
-// Beside kOfAnyStep: the stages' losses, their sums of the norm.
+// Besides kOfAnyStep: the stages' losses, and their sums of the norm.
 constexpr std::int64_t kOfStages = 2;
 
 TEST(Calls, OfAPipelineAreAMessageEitherWayAtEveryBound) {
@@ -263,8 +263,8 @@ TEST(Calls, OfATiedTableAreItsGradientThereAndBack) {
   }
 }
 
-// Where ranks hold a stage between them all have the same flow: each sends its share, and those of
-// the next stage gather what they receive.
+// Where several ranks hold a stage, all have the same activations: each sends its share, and the
+// ranks of the next stage gather what they receive.
 TEST(Calls, OfSharedFlowsAreAsManyOfASharesSize) {
   constexpr std::int64_t kMicros = 4;
   constexpr int kStages = 2, kTensor = 2;
@@ -287,7 +287,7 @@ TEST(Calls, OfSharedFlowsAreAsManyOfASharesSize) {
       SCOPED_TRACE(schedule.name + ", rank " + std::to_string(rank));
       const int stage = static_cast<int>(rank) / kTensor;
       const std::int64_t messages = kMicros * messages_of(schedule, kStages, stage);
-      // Of two stages each receives what the other one sends.
+      // With two stages each receives what the other one sends.
       const std::int64_t received = kMicros * messages_of(schedule, kStages, 1 - stage);
 
       EXPECT_EQ(whole.messages[rank].calls, messages);
@@ -297,7 +297,7 @@ TEST(Calls, OfSharedFlowsAreAsManyOfASharesSize) {
       EXPECT_EQ((shares.of_rank[rank] - whole.of_rank[rank]).calls, received);
       EXPECT_EQ((shares.of_rank[rank] - whole.of_rank[rank]).bytes,
                 received * kFlowBytes - messages * (kFlowBytes - kFlowBytes / kTensor));
-      // With cut tokens a flow is a share already.
+      // With `sequence` the activations of a rank are a share already.
       EXPECT_EQ(cut.messages[rank].calls, messages);
       EXPECT_EQ(cut.messages[rank].bytes, messages * kFlowBytes / kTensor);
     }

@@ -85,7 +85,7 @@ inline std::vector<Layout> saved_layouts() {
   return out;
 }
 
-/// How sums are cut: layouts that agree in this train to the same bits.
+/// A name for how sums are split: layouts with the same name train to the same bits.
 inline std::string sums_of(const Layout& layout) {
   const std::string tensor = layout.tensor == 1
                                  ? ""
@@ -116,13 +116,13 @@ inline Layout first_of_its_sums(const Layout& layout) {
   });
 }
 
-/// A run that is saved after some steps by each layout once, and goes on from there in any.
+/// A run that each layout saves once after some steps, and that continues from there in any layout.
 class SavedRuns {
  public:
   static constexpr std::int64_t kBefore = 3, kAfter = 10;
 
   SavedRuns() {
-    // Nothing is small enough to stay whole in stage 3.
+    // With a threshold of 0 every parameter is sharded in stage 3.
     run_.set("zero_optimization.stage3_param_persistence_threshold", "0");
   }
   /// The tensors that `save` wrote, a line each.
@@ -130,9 +130,10 @@ class SavedRuns {
     checkpoint_of(save);
     return digests_.at(name_of(save));
   }
-  /// What `save` wrote comes out of `load` as it went in. What follows has the same bits as with
-  /// any other two layouts whose sums are cut as theirs, and as a run that was never interrupted
-  /// where nothing changes how they are; the losses are those of one rank in any case.
+  /// Checks that `load` restores what `save` wrote. The steps that follow have the same bits as
+  /// with any other two layouts whose sums are split in the same way, and, if the way doesn't
+  /// change, the same bits as a run that was never interrupted. The losses equal those of one rank
+  /// in any case.
   void expect_equal(const Layout& save, const Layout& load) {
     SCOPED_TRACE(name_of(save) + " -> " + name_of(load));
     EXPECT_EQ(run_.train(load, kBefore, {}, checkpoint_of(save)).digest, digest_of(save));
@@ -161,7 +162,7 @@ class SavedRuns {
     return found != follows_.end() ? found->second
                                    : follows_.emplace(name, go_on(save, load)).first->second;
   }
-  /// Of a run that was never interrupted, in the first layout with these sums.
+  /// A run that was never interrupted, in the first layout that splits sums in the same way.
   const Trace& undisturbed(const Layout& layout) {
     const auto found = undisturbed_.find(sums_of(layout));
     return found != undisturbed_.end()

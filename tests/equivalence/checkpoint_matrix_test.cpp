@@ -9,7 +9,7 @@
 namespace tessera::test {
 namespace {
 
-/// Of a digest, names, types and shapes.
+/// Returns names, types and shapes of a digest.
 std::vector<std::string> tensors_of(const std::vector<std::string>& digest) {
   std::vector<std::string> out;
   for (const std::string& line : digest)
@@ -42,7 +42,8 @@ TEST(CheckpointMatrix, ARunGoesOnInAnotherLayoutAsIfNothingHadHappened) {
   SavedRuns runs;
   const auto layouts = saved_layouts();
 
-  // Steps of 11 through the layouts meet every one of them, mostly beside one of another kind.
+  // Each layout loads what the one 11 places before it saved: so each both saves and loads, mostly
+  // with a layout of another kind.
   for (std::size_t i = 0; i < layouts.size(); ++i)
     runs.expect_equal(layouts[i], layouts[(i + 11) % layouts.size()]);
 }

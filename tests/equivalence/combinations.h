@@ -56,14 +56,14 @@ struct Combination {
       Context{"1", 1, "ring"}, Context{"2 ring", 2, "ring"}, Context{"2 ulysses", 2, "ulysses"}};
   static constexpr std::array kData = {1, 2};
   static constexpr std::array kZero = {0, 1, 2, 3};
-  /// Of a pipeline; the first one is none.
+  /// Pipeline schedules; the first entry means no pipeline.
   static constexpr std::array kSchedules = {
       "none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
   static constexpr int kMostRanks = 8;
-  /// Of a global batch, however many ranks share them.
+  /// Micro-batches of a global batch, however many ranks share them.
   static constexpr std::int64_t kMicros = 4;
 
-  /// Of the value in each dimension.
+  /// The index of the value in each dimension.
   std::array<std::size_t, kDimensions> index{};
 
   [[nodiscard]] int stages() const { return kStages[index[0]]; }
@@ -85,7 +85,7 @@ struct Combination {
   [[nodiscard]] int heads() const { return even() ? 4 : 5; }
   [[nodiscard]] bool on_grid() const { return std::string(tensor().mode) != "1d"; }
 
-  /// Without its values of model and precision: "2 | 4 | yes | 1 | 1 | 1f1b".
+  /// The name without model and precision: "2 | 4 | yes | 1 | 1 | 1f1b".
   [[nodiscard]] std::string layout_text() const {
     return fmt::format("{} | {} | {} | {} | {} | {}",
                        stages(),
@@ -105,7 +105,7 @@ struct Combination {
                        even() ? "even" : "uneven");
   }
 
-  /// A schedule goes with a pipeline, and a cut sequence with shared layers.
+  /// A schedule needs a pipeline, and `sequence` needs tensor parallelism.
   [[nodiscard]] bool makes_sense() const {
     return (stages() == 1) == (index[6] == 0) && !(sequence() && tensor().ranks == 1) &&
            ranks() <= kMostRanks;
@@ -126,7 +126,7 @@ struct Combination {
     return out;
   }
   [[nodiscard]] bool is_refused() const { return !refused_keys().empty(); }
-  /// Sums are cut elsewhere only where ranks share a layer or the tokens of a sample.
+  /// Sums are split differently only where ranks share a layer or the tokens of a sample.
   [[nodiscard]] bool same_bits() const { return tensor().ranks == 1 && context().ranks == 1; }
   [[nodiscard]] double gradient_bound() const {
     if (same_bits()) return 0;
@@ -155,7 +155,7 @@ struct Combination {
   }
   /// `run` with the model and precision; nothing runs twice there.
   [[nodiscard]] TinyRun reference_run(TinyRun run) const {
-    // Nothing is small enough to stay whole in stage 3.
+    // With a threshold of 0 every parameter is sharded in stage 3.
     run.set("zero_optimization.stage3_param_persistence_threshold", "0")
         .set("model.tie_embeddings", tied() ? "true" : "false")
         .set("model.num_layers", std::to_string(layers()));
@@ -179,7 +179,7 @@ struct Combination {
   }
 };
 
-/// Of more than one rank.
+/// All combinations with more than one rank.
 inline std::vector<Combination> all_combinations() {
   const std::array<std::size_t, Combination::kDimensions> sizes = {Combination::kStages.size(),
                                                                    Combination::kTensor.size(),
@@ -203,7 +203,7 @@ inline std::vector<Combination> all_combinations() {
   }
 }
 
-/// Of all combinations: those that train, and those that are refused.
+/// All combinations: first those that train, then those that are refused.
 inline std::array<std::vector<Combination>, 2> trained_and_refused() {
   std::array<std::vector<Combination>, 2> out;
   for (const Combination& cell : all_combinations())
@@ -211,9 +211,9 @@ inline std::array<std::vector<Combination>, 2> trained_and_refused() {
   return out;
 }
 
-/// Combinations in which values of any `strength` dimensions stand together in every way: those
-/// that can be trained together in one that trains, those that are refused together in one that is
-/// refused; in the order of values.
+/// Combinations in which every tuple of values of any `strength` dimensions occurs: tuples that can
+/// be trained in a combination that trains, tuples that are only refused in one that is refused; in
+/// the order of values.
 inline std::vector<Combination> selection(int strength) {
   const auto [trained, refused] = trained_and_refused();
   std::vector<Combination> out = covering(trained, strength);
@@ -225,15 +225,15 @@ inline std::vector<Combination> selection(int strength) {
   return out;
 }
 
-/// What became of a combination.
+/// The result of a combination.
 struct Outcome {
   std::string refused;            ///< why it cannot start; empty: it trained
   bool bits = false;              ///< the same bits are promised
   double gradient = 0, loss = 0;  ///< largest deviations, where they are not
-  std::string broken;             ///< what is not as promised; empty: nothing
+  std::string broken;             ///< what is not as promised; empty if all is
 };
 
-/// Trains combinations, and what they are compared with once.
+/// Trains combinations, and once each run that they are compared with.
 class Combinations {
  public:
   Outcome train(const Combination& cell) {
@@ -347,7 +347,7 @@ class Combinations {
       out.broken = fmt::format("loss {:.1e}, promised {:.1e}", out.loss, cell.loss_bound());
   }
 
-  TinyRun base_;  ///< its text is everybody's
+  TinyRun base_;  ///< its text is that of all runs
   std::map<std::array<std::size_t, 4>, Reference> references_;
 };
 

@@ -18,7 +18,7 @@
 
 namespace tessera::test {
 
-/// Values of how many dimensions stand together in the table, in every way that they can.
+/// The table has every tuple of values of this many dimensions that can occur.
 constexpr int kTableStrength = 3;
 
 inline std::string in_words(const Outcome& outcome) {
@@ -39,7 +39,7 @@ inline void write_cells(std::ostream& out, const std::vector<CombinationResult>&
     out << "| " << result.cell.text() << " | " << in_words(result.outcome) << " |\n";
 }
 
-/// What write_cells() wrote into a page: of each line the combination and its outcome.
+/// Reads what write_cells() wrote into a page: the combination and the result of each line.
 inline std::vector<std::pair<std::string, std::string>> read_cells(const std::string& page) {
   std::vector<std::pair<std::string, std::string>> out;
   bool inside = false;
@@ -53,7 +53,7 @@ inline std::vector<std::pair<std::string, std::string>> read_cells(const std::st
   return out;
 }
 
-/// What several combinations have in common.
+/// Counts and deviations of several combinations.
 struct Tally {
   int all = 0, equal = 0, to_the_bit = 0, refused = 0;
   double gradient = 0, loss = 0;
@@ -78,7 +78,8 @@ struct Tally {
   }
 };
 
-/// How many there are of each kind, and the largest deviations of each precision.
+/// Writes how many combinations there are of each kind, and the largest deviations of each
+/// precision.
 inline void write_summary(std::ostream& out, const std::vector<CombinationResult>& results) {
   Tally whole;
   std::map<std::string, Tally> tallies;
@@ -131,7 +132,7 @@ inline void write_layouts(std::ostream& out, const std::vector<CombinationResult
     out << "- " << count << " times: " << reason << '\n';
 }
 
-/// Where tools/equivalence_table.sh wants the table; empty: nowhere.
+/// The file into which tools/equivalence_table.sh wants the table; empty: none.
 inline std::string combinations_file() {
   const char* const path = std::getenv("TESSERA_COMBINATIONS_TABLE");
   return path == nullptr ? "" : path;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: exhaustive
 // timeout: 3600
-// A selection of the combinations in which values of any three dimensions stand together in every
-// way that they can. tools/equivalence_table.sh makes docs/combinations.md of it.
+// A selection of the combinations that contains every possible tuple of values of any three
+// dimensions. tools/equivalence_table.sh makes docs/combinations.md from it.
 #include "equivalence/combinations_table.h"
 
 namespace tessera::test {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 900
-// A selection of the combinations in which every pair of values stands together, and the page that
-// shows a larger one; combinations_table_test.cpp makes that, combinations_whole_test.cpp runs all.
+// A selection of the combinations that contains every pair of values, and a check of the page that
+// shows a larger selection. combinations_table_test.cpp makes that page,
+// combinations_whole_test.cpp runs all combinations.
 #include <set>
 
 #include "equivalence/combinations_table.h"
@@ -19,13 +20,14 @@ const std::vector<Combination>& cells_of_page() {
 
 TEST(Combinations, OfEveryPairOfValuesEqualOneRankOrAreRefused) {
   const std::vector<Combination> cells = selection(2);
-  // As many as the two largest dimensions have pairs that train: grids of 8 leave no pipeline.
+  // At least as many cells as there are pairs of the two largest dimensions that train: grids of 8
+  // ranks leave no rank for a pipeline.
   ASSERT_GE(cells.size(), (Combination::kSchedules.size() - 1) * (Combination::kTensor.size() - 2));
 
   train_all(cells);
 }
 
-// The selections leave out none of what they say they cover.
+// The selections cover what they claim to cover.
 TEST(Combinations, OfASelectionHaveAllThatTheWholeHas) {
   const auto [trained, refused] = trained_and_refused();
   const auto trained_of = [](std::vector<Combination> chosen) {
@@ -50,8 +52,8 @@ struct Small {
   std::array<std::size_t, kDimensions> index{};
 };
 
-// The counting by which covering() is checked above, by hand: of three pairs in each of two cells
-// one is the same.
+// Checks left_out(), which the test above uses, by hand: the two cells have three pairs each, one
+// of them in common.
 TEST(Covering, NamesWhatIsLeftOut) {
   const std::vector<Small> all = {{{0, 0, 0}}, {{0, 0, 1}}}, one = {all[0]};
 

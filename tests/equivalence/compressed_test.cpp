@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// Optimizers that exchange signs: the same bits in the stages that they work in, again and after a
-// resume, for the same number of ranks; and what they move.
+// Optimizers that exchange signs: the bits are the same in all stages that they support, in a
+// second run and after a resume, for the same number of ranks. Also tests what they move.
 #include <numeric>
 #include <span>
 #include <string>
@@ -68,7 +68,7 @@ TEST_P(Compressed, GivesTheSameBitsInStages0And1InBf16) {
                    run.train({.ranks = 2, .accumulation = 2, .stage = 1}, kSteps));
 }
 
-/// What ranks exchange is of one stage; a tied table stands on two and is saved by the first.
+/// Ranks exchange within a stage; a tied table is on two stages and is saved by the first.
 TEST(CompressedInAPipeline, GivesTheSameBitsAsWithoutOne) {
   for (const char* optimizer : {"OneBitAdam", "ZeroOneAdam"}) {
     for (const char* tied : {"true", "false"}) {
@@ -120,7 +120,7 @@ TEST(CompressedInAPipeline, GoesOnWithoutItAndBackWithTheSameBits) {
   }
 }
 
-/// Nobody knows the sum of the ranks' gradients then: a rank's own is named.
+/// No rank knows the sum of all ranks' gradients then, so that a rank's own gradient is named.
 TEST(CompressedUpdates, ThatOverflowAreSkippedWithAReason) {
   TinyRun run = run_of("OneBitAdam");
   run.set("fp16.enabled", "true")
@@ -150,7 +150,7 @@ TEST_P(Compressed, GoesOnFromAnyStepWithTheSameBits) {
   const std::int64_t end = 2 * kSteps;
   const Trace whole = run.train(zero, end);
 
-  // In the warm-up, at its end, and where ranks of 0/1 Adam are between two exchanges.
+  // Stops in the warm-up, at its end, and where ranks of 0/1 Adam are between two exchanges.
   for (const std::int64_t stop : {2, 3, 4, 7, 9}) {
     SCOPED_TRACE("stopped after " + std::to_string(stop));
     const files::TempDir folder;
@@ -163,7 +163,7 @@ TEST_P(Compressed, GoesOnFromAnyStepWithTheSameBits) {
 }
 
 TEST_P(Compressed, GoesOnOnAnotherNumberOfRanksFromTheSameWeights) {
-  // At a step at which ranks of 0/1 Adam meet.
+  // A step at which ranks of 0/1 Adam exchange.
   constexpr std::int64_t kStop = 8, kEnd = kStop + 4;
   const TinyRun run = run_of(GetParam());
   const files::TempDir folder;
@@ -237,7 +237,7 @@ TEST_P(Compressed, GivesEveryOneOfOtherRanksTheMeanOfWhatRanksHad) {
 TEST_P(Compressed, LearnsAfterTheFreeze) {
   TinyRun run = run_of(GetParam());
   run.set("scheduler", R"({"type": "constant"})").set("model.dropout", "0");
-  // A trust ratio makes rates smaller.
+  // The trust ratio makes rates smaller.
   if (GetParam() == "OneBitLamb") run.set("optimizer.params.lr", "2e-2");
 
   const Trace trace = run.train({.ranks = 2, .accumulation = 1, .micro_batch = 8, .stage = 1}, 40);
@@ -265,7 +265,7 @@ TEST(OneBitAdam, WarmsUpAsAdamWithoutCorrections) {
   expect_same_bits(run_of("OneBitAdam").train(layout, 3), adam.train(layout, 3));
 }
 
-/// What rank 0 moves in step `step`.
+/// Data that rank 0 moves in step `step`.
 comm::Traffic traffic_of(const TinyRun& run, const Layout& layout, std::int64_t step) {
   engine::prepare_process(1);
   planner::Plan plan = run.plan(layout);

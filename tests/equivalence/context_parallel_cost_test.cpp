@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// What ranks that share tokens move and keep: keys and values around the ring or tokens for heads,
-// the sums of the gradients, and as much memory as was planned.
+// Traffic and memory of ranks that share tokens: keys and values around the ring, or tokens
+// exchanged for heads; sums of the gradients; and as much memory as planned.
 #include <string>
 
 #include "equivalence/zero_cost.h"
@@ -14,7 +14,7 @@ namespace tessera::test {
 namespace {
 
 constexpr std::int64_t kTokens = 16, kChannels = 128, kBatch = 2;
-// Of a layer: four matrices, and eight vectors that are padded to whole chunks.
+// Elements of a layer: four matrices, and eight vectors that are padded to whole chunks.
 constexpr std::int64_t kOfLayer = 12 * kChannels * kChannels + 8 * 1024;
 
 TinyRun run_with(int layers) {
@@ -25,7 +25,7 @@ TinyRun run_with(int layers) {
   return run;
 }
 
-/// Elements of a step that one layer more makes.
+/// Elements that one more layer adds to a step's traffic.
 std::int64_t of_one_layer(const Layout& layout) {
   return cost_of(run_with(3), layout).traffic.elements -
          cost_of(run_with(2), layout).traffic.elements;

@@ -21,7 +21,7 @@ std::vector<Layout> both(Layout layout) {
   return {layout, exchanged};
 }
 
-// Nothing is dropped: then attention is the fused kernel's, a block of keys at a time.
+// Without dropout, attention runs in the fused kernel, a block of keys at a time.
 TinyRun without_dropout() {
   TinyRun run;
   run.set("model.dropout", "0");
@@ -41,7 +41,7 @@ TEST(ContextParallel, FourRanksTrainAsOne) {
 
 TEST(ContextParallel, TimesDataParallelInEveryStageTrainsAsOne) {
   TinyRun run;
-  // Nothing is small enough to stay whole in stage 3.
+  // With a threshold of 0 every parameter is sharded in stage 3.
   run.set("zero_optimization.stage3_param_persistence_threshold", "0");
   for (const int stage : {0, 1, 2, 3})
     expect_same(run, both({.ranks = 4, .accumulation = 2, .stage = stage, .context = 2}));

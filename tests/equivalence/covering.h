@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A selection of the cells of a matrix in which every pair of values, or every three of them, stand
-// together.
+// A selection of the cells of a matrix that contains every pair of values, or every triple.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +12,7 @@
 
 namespace tessera::test {
 
-/// Numbers every way in which values can stand in `strength` of the N dimensions.
+/// Numbers all tuples of values of `strength` of the N dimensions.
 template <std::size_t N>
 class ValueGroups {
  public:
@@ -33,7 +32,7 @@ class ValueGroups {
     }
   }
   [[nodiscard]] std::size_t count() const { return count_; }
-  /// Calls `f` with the number of what stands in each choice of dimensions of a cell.
+  /// Calls `f` with the number of the cell's tuple in each choice of dimensions.
   template <class F>
   void each(const Index& index, const F& f) const {
     for (const auto& [dimensions, begin] : groups_) {
@@ -60,9 +59,10 @@ ValueGroups<C::kDimensions> groups_of(const std::vector<C>& cells, int strength)
   return {sizes, strength};
 }
 
-/// Cells in which values of any `strength` dimensions that stand together in one of `cells` stand
-/// together once: the cell that adds most of those next, the first of equals, until none is
-/// missing. `C` has kDimensions and `index`, the number of its value in each of them.
+/// Selects cells so that every tuple of values of any `strength` dimensions that occurs in `cells`
+/// occurs in the selection. Each time it takes the cell that adds most missing tuples, the first of
+/// equals, until none is missing. `C` has kDimensions and `index`, the number of its value in each
+/// of them.
 template <class C>
 std::vector<C> covering(const std::vector<C>& cells, int strength = 2) {
   const auto groups = groups_of(cells, strength);
@@ -74,7 +74,7 @@ std::vector<C> covering(const std::vector<C>& cells, int strength = 2) {
     groups.each(cell.index, [&](std::size_t group) { count += missing[group] != 0 ? 1 : 0; });
     return count;
   };
-  // What a cell adds never grows: it need not be counted again where it was too little before.
+  // The count of a cell never grows: it need not be counted again where it was already too small.
   std::vector<std::size_t> at_most(cells.size(), std::numeric_limits<std::size_t>::max());
   std::vector<C> chosen;
   while (true) {
@@ -93,8 +93,8 @@ std::vector<C> covering(const std::vector<C>& cells, int strength = 2) {
   }
 }
 
-/// How many ways in which values of any `strength` dimensions stand together in `all` do so in none
-/// of `chosen`.
+/// Counts the tuples of values of any `strength` dimensions that occur in `all` but not in
+/// `chosen`.
 template <class C>
 std::size_t left_out(const std::vector<C>& all, const std::vector<C>& chosen, int strength) {
   const auto groups = groups_of(all, strength);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// Moments in eight bits: the same on any ranks and after a restart, near to fp32's, a quarter of
-// their memory.
+// Moments in eight bits: the same on any number of ranks and after a restart, close to those in
+// fp32, in a quarter of the memory.
 #include <string>
 #include <vector>
 
@@ -21,7 +21,7 @@ TinyRun run_of(const std::string& type = "AdamW8bit", const std::string& more = 
   TinyRun run;
   return run.set("optimizer", R"({"type": ")" + type + R"(", "params": {"lr": 1e-3)" + more + "}}");
 }
-/// So that every parameter of the tiny model is in eight bits.
+/// With this, every parameter of the tiny model is in eight bits.
 const char* const kAll = R"(, "min_8bit_size": 1)";
 
 TEST(EightBits, RanksTimesAccumulationGiveTheSameBits) {
@@ -59,7 +59,7 @@ TEST(EightBits, LearnNearlyAsFp32Does) {
   EXPECT_NE(narrow.losses, wide.losses);
   EXPECT_LT(narrow.losses.back(), 0.9 * narrow.losses.front());
   EXPECT_NEAR(narrow.losses.back(), wide.losses.back(), 0.02 * wide.losses.back());
-  // Without parameters that are large enough it is AdamW itself.
+  // Without parameters that are large enough, it is the same as AdamW.
   EXPECT_EQ(run_of("AdamW8bit", R"(, "min_8bit_size": 100000000)").train(layout, 5).losses,
             std::vector<double>(wide.losses.begin(), wide.losses.begin() + 5));
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// An encoder with a decoder trains on any ranks as on one: what the encoder made travels along the
-// decoder's blocks, and every stack shares one table of distances.
+// An encoder with a decoder trains on any number of ranks as on one: the encoder's output passes
+// along the decoder's blocks, and the layers of a stack share one table of distances.
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -17,7 +17,7 @@
 namespace tessera::test {
 namespace {
 
-/// Texts of several lengths and their reverse.
+/// Trains on texts of several lengths and their reverse.
 TinyRun run_of(const std::string& family) {
   TinyRun run;
   std::string lines;
@@ -45,7 +45,7 @@ TinyRun run_of(const std::string& family) {
 class EncoderDecoderLayouts : public testing::TestWithParam<const char*> {};
 
 // The table of distances is used by every layer, token and head, and the terms of its gradient
-// cancel (those of one query add up to 0), so that it is small beside their rounding.
+// cancel (those of one query add up to 0), so that it is small compared with their rounding.
 constexpr double kBiasGradient = 2 * kGradient;
 
 TEST_P(EncoderDecoderLayouts, CutHeadsAndFeatures) {
@@ -70,7 +70,7 @@ TEST_P(EncoderDecoderLayouts, TrainThroughTheSchedulesOfPipelinesToTheBit) {
   }
 }
 
-// Which spans are left out is a function of a sample's number in the run.
+// The spans that are left out are a function of a sample's number in the run.
 TEST(EncoderDecoderLayout, NeverChangesWhichSpansAreLeftOut) {
   TinyRun run = run_of("t5");
   const std::filesystem::path path = run.folder() / "text.txt";

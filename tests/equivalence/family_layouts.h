@@ -28,17 +28,17 @@
 
 namespace tessera::test {
 
-/// A tiny model of a family, and what the plan refuses to do with it.
+/// A tiny model of a family, and the layouts that the plan refuses for it.
 struct FamilyRow {
-  std::string name;  ///< of the row: the family, or a model that `compose` makes
+  std::string name;  ///< name of the row: the family, or a model that `compose` makes
   std::string family;
-  std::string model = "{}";  ///< keys of the section `model` beside those of every row
+  std::string model = "{}";  ///< keys of the section `model` in addition to those of every row
   std::string task = "pretrain";
-  std::set<std::string> refused = {};  ///< of: "grid", "sequence", "context", "ulysses"
+  std::set<std::string> refused = {};  ///< a subset of "grid", "sequence", "context", "ulysses"
 };
 
-/// Keys of the section `model` that make what is special of a family matter in 2 layers and 16
-/// tokens: windows shorter than the text, heads that share keys and values, another bias.
+/// Keys of the section `model` with which the special features of a family matter in 2 layers and
+/// 16 tokens: windows shorter than the text, heads that share keys and values, another bias.
 inline const std::vector<FamilyRow>& family_rows() {
   static const std::string windowed =
       R"({"attention_dropout": 0.1, "sliding_window": 5, "num_kv_heads": 2})";
@@ -156,7 +156,7 @@ inline const std::vector<FamilyRow>& family_rows() {
   return rows;
 }
 
-/// Pictures of two classes: the files of the reader's tests, four times over.
+/// Images of two classes: the files of the reader's tests, each four times.
 inline void write_class_pictures(const std::filesystem::path& folder) {
   const auto path = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/data/reference_pillow.json";
   const json::Value reference = json::parse_strict(files::read(path), path.string());
@@ -189,7 +189,7 @@ inline void write_reversed_pairs(const std::filesystem::path& path) {
 }
 
 /// Texts of several lengths whose label is their most frequent letter, as lines {"text", "label"},
-/// or {"tokens", "tags"} where each word has one.
+/// or {"tokens", "tags"} with a label per word.
 inline void write_labelled(const std::filesystem::path& path, bool words) {
   std::string lines;
   for (int i = 0; i < 48; ++i) {
@@ -212,7 +212,7 @@ inline TinyRun run_of(const FamilyRow& row) {
   const auto quoted = [](const std::string& text) { return '"' + text + '"'; };
   run.set("model", R"({"num_layers": 2, "hidden_size": 32, "num_heads": 4})")
       .set("model.family", quoted(row.family))
-      // Nothing is small enough to stay whole in stage 3.
+      // With a threshold of 0 every parameter is sharded in stage 3.
       .set("zero_optimization.stage3_param_persistence_threshold", "0");
   if (row.task == "image_classify") {
     write_class_pictures(run.folder() / "pictures");
@@ -246,10 +246,10 @@ struct FamilyCell {
       "", R"({"size": 2})", R"({"size": 2, "schedule": "interleaved", "chunks": 2})"};
   static constexpr std::array kRecompute = {"none", "full", "selective"};
   static constexpr int kMostRanks = 8;
-  /// Of a global batch, however many ranks share them.
+  /// Micro-batches of a global batch, however many ranks share them.
   static constexpr std::int64_t kMicros = 4;
 
-  /// Of the value in each dimension.
+  /// The index of the value in each dimension.
   std::array<std::size_t, kDimensions> index{};
 
   [[nodiscard]] const FamilyRow& row() const { return family_rows()[index[0]]; }
@@ -271,12 +271,12 @@ struct FamilyCell {
     return ranks() > 1 && ranks() <= kMostRanks &&
            // A grid cuts samples and channels, not tokens.
            !(tensor() == "2d" && context() != "none") &&
-           // Every rank has heads of its own.
+           // Every rank needs at least one head of its own.
            !(tensor() == "1d of 4" && context() == "ulysses") &&
            // Interleaving takes micro-batches in rounds of as many as there are stages.
            !(index[3] == 2 && data() == 4);
   }
-  /// What the plan refuses of it.
+  /// The features of the cell that the plan refuses.
   [[nodiscard]] std::vector<std::string> refused() const {
     std::vector<std::string> out;
     const auto add = [&](const std::string& what) {
@@ -288,7 +288,7 @@ struct FamilyCell {
     if (context() == "ulysses") add("ulysses");
     return out;
   }
-  /// Sums are cut elsewhere only where ranks share a layer or the tokens of a sample.
+  /// Sums are split differently only where ranks share a layer or the tokens of a sample.
   [[nodiscard]] bool same_bits() const { return tensor_ranks() == 1 && context_ranks() == 1; }
   [[nodiscard]] Layout layout() const {
     return {.ranks = ranks(),
@@ -348,8 +348,8 @@ inline std::vector<FamilyCell> all_family_cells() {
   }
 }
 
-/// Cells in which every family stands with every value of every other dimension, and these with
-/// each other: those that train together in one that trains.
+/// Cells that contain every pair of a family with a value of another dimension, and every pair of
+/// these values: pairs that can be trained in a cell that trains.
 inline std::vector<FamilyCell> family_selection() {
   std::array<std::vector<FamilyCell>, 2> kinds;
   for (const FamilyCell& cell : all_family_cells())
@@ -359,15 +359,15 @@ inline std::vector<FamilyCell> family_selection() {
   for (const FamilyCell& cell : kinds[1]) {
     if (refused.insert({cell.index[0], cell.refused()}).second) out.push_back(cell);
   }
-  // By row, so that references are made once and let go.
+  // Sorted by row, so that reference runs are made once and then released.
   std::ranges::sort(out, {}, &FamilyCell::index);
   return out;
 }
 
-/// Trains cells of one row, and what they are compared with once.
+/// Trains the cells of one row, and once each run that they are compared with.
 class FamilyCells {
  public:
-  /// What is not as promised; empty: nothing.
+  /// Returns what is not as promised; empty if all is.
   std::string train(const FamilyCell& cell) {
     const std::vector<std::string> refused = cell.refused();
     try {
@@ -387,7 +387,7 @@ class FamilyCells {
   struct Reference {
     Trace trace;
     Gradient gradient;
-    Gradient wide;  ///< in fp32, of cells in bf16
+    Gradient wide;  ///< for cells in bf16: the gradient in fp32
   };
 
   static Gradient gradient_of(TinyRun run, const Layout& layout) {
@@ -429,8 +429,8 @@ class FamilyCells {
     for (std::size_t t = 0; t < gradient.size(); ++t) {
       if (gradient[t].first != one.gradient[t].first) return "other tensors";
       const double off = engine::deviation_of(one.gradient[t].second, gradient[t].second, floor);
-      // Of 32 channels little averages out: two results differ by what bf16 changes of each, and
-      // those of shared layers and tokens round the parts of their sums too.
+      // With 32 channels rounding averages out little: two results differ by what bf16 changes in
+      // each, and layouts that share layers and tokens also round partial sums.
       const double bound =
           cell.narrow() ? std::max(kNarrowGradient,
                                    3 * engine::deviation_of(

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 600
-// Ranks on a grid (2d, 2.5d, 3d) train as one: sums are cut elsewhere, so up to rounding; first
-// weights and dropout masks to the bit.
+// Ranks on a grid (2d, 2.5d, 3d) train as one rank: up to rounding, because sums are split
+// differently; initial weights and dropout masks are bitwise equal.
 #include <string>
 #include <vector>
 
@@ -33,7 +33,7 @@ TEST(GridTraining, OfSamplesThatDoNotDivideIsThatOfOneRank) {
 
 TEST(GridTraining, TimesDataParallelInEveryStageIsThatOfOneRank) {
   TinyRun run;
-  // Nothing is small enough to stay whole in stage 3.
+  // With a threshold of 0 every parameter is sharded in stage 3.
   run.set("zero_optimization.stage3_param_persistence_threshold", "0");
   for (const int stage : {0, 1, 2, 3}) {
     expect_same(
@@ -43,7 +43,7 @@ TEST(GridTraining, TimesDataParallelInEveryStageIsThatOfOneRank) {
   }
 }
 
-/// In both modes of context parallelism.
+/// The layouts in both modes of context parallelism.
 std::vector<Layout> sharing_tokens(const std::vector<Layout>& layouts) {
   std::vector<Layout> out;
   for (Layout layout : layouts) {
@@ -58,8 +58,8 @@ std::vector<Layout> sharing_tokens(const std::vector<Layout>& layouts) {
 const Layout kSharedTwo = {.ranks = 8, .tensor = 4, .mode = "2d"},
              kSharedHalf = {.ranks = 4, .tensor = 2, .mode = "2.5d", .depth = 2};
 
-// With dropout its masks are cut over samples, tokens and channels; without it attention is the
-// fused kernel's.
+// With dropout, its masks are split over samples, tokens and channels; without it, attention runs
+// in the fused kernel.
 TEST(GridTraining, TimesContextParallelIsThatOfOneRank) {
   for (const char* dropout : {"0.1", "0"}) {
     TinyRun run;
@@ -114,7 +114,7 @@ TEST(GridTraining, TimesPipelineIsThatOfOneRank) {
   }
 }
 
-// Weight gradients are put off, and what travels for them with them.
+// Weight gradients are deferred, together with the communication for them.
 TEST(GridTraining, WithAZeroBubbleScheduleHasTheSameBits) {
   Layout layout = {.ranks = 8, .accumulation = 3, .pipeline = "2", .tensor = 4, .mode = "2d"};
   const TinyRun run;
@@ -159,7 +159,7 @@ TEST(GridTraining, RecomputeChangesNothing) {
   expect_recompute_changes_nothing(kEach);
 }
 
-// Every sample has padding of its own length, and the last micro-batch is short.
+// Every sample has padding of another length, and the last micro-batch is short.
 TEST(GridTraining, PaddedDocumentsAreWeighedByTheirTokens) {
   TinyRun run;
   run.use_padded_documents();
@@ -212,7 +212,7 @@ TEST(GridCheckpoints, AreReadByAnyLayoutAndReadAnyOthers) {
   expect_checkpoints_read_by_all(run, layouts);
 }
 
-// One text: most ranks have no sample of it.
+// With one text most ranks have no sample.
 TEST(GridText, IsTheSameAsOnOneRank) {
   TinyRun run;
   run.set("eval.prompt", "\"the cat \"").set("eval.max_new_tokens", "30");

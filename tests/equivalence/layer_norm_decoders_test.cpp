@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// OPT and GPT-NeoX train on any ranks as on one: narrow token embeddings, norms behind the
-// branches, and branches side by side, where ranks share layers, tokens and samples.
+// OPT and GPT-NeoX train on any number of ranks as on one: narrow token embeddings, norms after the
+// branches, and parallel branches, where ranks share layers, tokens and samples.
 #include <string>
 #include <vector>
 
@@ -14,7 +14,7 @@
 namespace tessera::test {
 namespace {
 
-/// As OPT-350M: embeddings of 24 channels, norms behind the branches.
+/// Like OPT-350M: embeddings of 24 channels, norms after the branches.
 TinyRun run_of_opt() {
   TinyRun run;
   return run.set("model.family", "\"opt\"")

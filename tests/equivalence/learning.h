@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What training in bf16 costs in loss, on real text.
+// How much loss training in bf16 costs, on real text.
 #pragma once
 
 #include <algorithm>

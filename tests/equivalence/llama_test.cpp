@@ -60,7 +60,7 @@ TEST(LlamaLayouts, LieOnGrids) {
                {.ranks = 8, .micro_batch = 4, .tensor = 8, .mode = "3d"}});
 }
 
-// Each rank turns queries and keys by the positions of its own tokens.
+// Each rank rotates queries and keys by the positions of its own tokens.
 TEST(LlamaLayouts, ShareTokens) {
   expect_same(run_of_llama(),
               {{.ranks = 2, .context = 2},

@@ -40,7 +40,8 @@ inline std::vector<std::string> exact_rules() {
 struct Cell {
   static constexpr std::size_t kDimensions = 5;
   std::string optimizer;
-  /// Of the value in each dimension: optimizer, ranks, precision, accumulation, recompute.
+  /// The index of the value in each dimension: optimizer, ranks, precision, accumulation,
+  /// recompute.
   std::array<std::size_t, kDimensions> index{};
 
   [[nodiscard]] int ranks() const { return kRanks[index[1]]; }
@@ -73,7 +74,7 @@ inline TinyRun run_of(const Cell& cell) {
   TinyRun run;
   const bool mu = cell.optimizer.starts_with("Mu") && cell.optimizer != "Muon";
   const std::string params = mu ? R"({"base_hidden_size": 16})" : "{}";
-  // Nothing is small enough to stay whole in stage 3.
+  // With a threshold of 0 every parameter is sharded in stage 3.
   run.set("zero_optimization.stage3_param_persistence_threshold", "0")
       .set("optimizer", "{\"type\": \"" + cell.optimizer + "\", \"params\": " + params + "}");
   if (cell.precision() != "fp32") run.set(cell.precision() + ".enabled", "true");
@@ -95,7 +96,8 @@ inline std::string pipeline_of(const Cell& cell) {
   return R"({"size": 2, "schedule": ")" + (whole ? name : "1f1b") + "\"}";
 }
 
-/// Trains the cell in every stage, in a pipeline and on one rank; says what differs from stage 0.
+/// Trains the cell in every stage, in a pipeline and on one rank; returns what differs from stage
+/// 0.
 inline std::vector<std::string> differences(const Cell& cell) {
   constexpr std::int64_t kSteps = 3;
   const TinyRun run = run_of(cell);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: exhaustive
 // timeout: 3600
-// Every cell of the matrix. tools/equivalence_table.sh makes docs/equivalence.md of it.
+// Every cell of the matrix. tools/equivalence_table.sh makes docs/equivalence.md from it.
 #include <fstream>
 #include <map>
 
@@ -11,7 +11,7 @@ namespace tessera::test {
 namespace {
 
 TEST(WholeMatrix, AgreesToTheBit) {
-  // Of each optimizer and precision: cells that agree, and all.
+  // For each optimizer and precision: the number of cells that agree, and of all cells.
   std::map<std::pair<std::string, std::string>, std::pair<int, int>> table;
   for (const Cell& cell : whole_matrix()) {
     const std::vector<std::string> found = differences(cell);

@@ -21,7 +21,7 @@ TinyRun run_of(const std::string& optimizer) {
   const std::string params = optimizer.starts_with("Mu") && optimizer != "Muon"
                                  ? R"({"hidden_size": 64, "base_hidden_size": 32})"
                                  : "{}";
-  // Wide enough that matrices are cut by shards: Muon and Adafactor must gather them.
+  // Wide enough that shards split matrices: Muon and Adafactor must gather them.
   run.set("model.hidden_size", "64")
       .set("zero_optimization.stage3_param_persistence_threshold", "0")
       .set("optimizer", "{\"type\": \"" + optimizer + "\", \"params\": " + params + "}");
@@ -56,7 +56,7 @@ TEST_P(Optimizers, GoOnInAnotherLayoutWithTheSameBits) {
   EXPECT_EQ(rest.digest, whole.digest);
 }
 
-/// Each layout goes on from what the one before saved.
+/// Each layout continues from the checkpoint of the one before.
 void expect_ring_equals(const TinyRun& run) {
   const std::vector<Layout> ring = {{.ranks = 4, .accumulation = 1, .stage = 3},
                                     {.ranks = 2, .accumulation = 4, .stage = 0, .pipeline = "2"},

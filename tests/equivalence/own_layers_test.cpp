@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// A program's own blocks, made of the layers of nn/functional.h with logical axes, train on ranks
-// that share layers and tokens as on one, up to rounding.
+// A program's own blocks, built from the layers of nn/functional.h with logical axes, train on
+// ranks that share layers and tokens as on one rank, up to rounding.
 #include <memory>
 #include <string>
 #include <utility>

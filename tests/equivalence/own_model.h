@@ -18,7 +18,7 @@
 
 namespace tessera::test {
 
-/// Trains what was planned, saves into `folder`, and evaluates nothing.
+/// Trains the plan, saves into `folder`, and doesn't evaluate.
 inline Trace train_plan(planner::Plan plan,
                         std::int64_t steps,
                         const std::filesystem::path& folder) {
@@ -47,7 +47,7 @@ inline Trace train_plan(planner::Plan plan,
   return trace;
 }
 
-/// `steps` steps of `model` on the text of `run`; saves into `save` after them.
+/// Trains `model` for `steps` steps on the text of `run`, then saves into `save`.
 inline Trace train_own(const nn::Model& model,
                        const TinyRun& run,
                        const Layout& layout,

@@ -27,8 +27,8 @@ TEST(PackedDocuments, ThatDoNotSeeEachOtherHaveAnotherLoss) {
   EXPECT_NE(separate().train({.ranks = 1}, 1).losses, joined.train({.ranks = 1}, 1).losses);
 }
 
-// Documents lie across chunks of ranks, within one, and begin with one. With dropout a ring makes
-// probabilities; without, the kernel of a block does its work.
+// Documents extend over chunks of several ranks, lie within one, and begin with one. With dropout a
+// ring computes probabilities; without it, the kernel for blocks of keys runs.
 TEST(PackedDocuments, AreSharedByRanksThatShareTokens) {
   for (const char* dropout : {"0", "0.1"}) {
     for (const char* mode : {"ring", "ulysses"}) {

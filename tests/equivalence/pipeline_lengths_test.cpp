@@ -51,8 +51,8 @@ nn::Batch batch_of(const Sizes& sizes, int micro) {
   return make_batch(ids.remainder(kVocab), (ids * 5 + 1).remainder(kVocab), 10 * micro);
 }
 
-/// Of every step: the loss of each micro-batch, and sums of squares of the gradient's chunks, which
-/// add up in one order in every layout.
+/// For every step: the loss of each micro-batch, and sums of squares of the gradient's chunks,
+/// which are added in the same order in every layout.
 struct Result {
   std::vector<std::vector<double>> losses, gradients;
 };

@@ -81,7 +81,8 @@ TEST(Pipeline, TheSameWithRecomputedBlocks) {
   }
 }
 
-// 256 x 8 elements, and two norms that are padded to as many: the last stage writes both at once.
+// The table has 256 x 8 elements, and the two norms are padded to as many: the last stage writes
+// both at once.
 TEST(Pipeline, TheSameWithATiedTableAsLargeAsTheNormBesideIt) {
   for (const char* sums : {"fp32", "bf16"}) {
     SCOPED_TRACE(sums);
@@ -337,7 +338,7 @@ TEST(Pipeline, TakesAProgramsOwnBlocksAsTheyAre) {
   }
 }
 
-/// What overflows is found on whatever stage it lies, and all stages skip alike.
+/// An overflow is found on any stage, and all stages skip the step.
 TEST(Pipeline, SkipsOverflowsAlikeAndNamesTheSamePlace) {
   TinyRun run = deep_run();
   run.set("fp16", R"({"enabled": true, "initial_scale_power": 40, "hysteresis": 1})");

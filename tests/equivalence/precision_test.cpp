@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// Scaled losses: overflows are skipped alike everywhere, nothing of them survives a restart. And
-// training without fp32 masters.
+// Scaled losses: every rank skips the same overflows, which leave no trace after a restart. Also
+// training without fp32 master weights.
 #include <string>
 #include <vector>
 
@@ -27,7 +27,7 @@ TinyRun fp16_run(const std::string& block) {
   return run;
 }
 
-/// What training throws, or nothing.
+/// The error of a training; empty if it has none.
 std::string failure(const TinyRun& run, const Layout& layout, std::int64_t steps) {
   try {
     static_cast<void>(run.train(layout, steps));
@@ -237,7 +237,7 @@ TEST(Precision, ARunGoesOnInAnother) {
   }
 }
 
-/// Whether every value of the tensors whose names `of` accepts is one of bf16.
+/// True if every value of the tensors whose names `of` accepts is representable in bf16.
 bool all_bf16(const std::filesystem::path& root, bool states) {
   const checkpoint::Checkpoint opened(*checkpoint::newest(root));
   for (const auto& tensor : opened.tensors()) {

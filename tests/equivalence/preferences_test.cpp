@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// Preferences train on any ranks as on one, and go on after a stop with the reference that they
-// began with.
+// Training on preferences gives the same results on any number of ranks as on one, and continues
+// after a stop with its original reference model.
 #include <cmath>
 #include <filesystem>
 #include <fstream>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// Adapters of a base in fewer bits train as those of the weights that its codes stand for, on any
-// ranks, and take the memory that is planned.
+// Adapters of a base in fewer bits train like those of the unpacked weights, on any number of
+// ranks, and take as much memory as planned.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -181,7 +181,7 @@ TEST(QuantizedBase, TakesTheMemoryThatIsPlanned) {
     EXPECT_LE(used, planned * 1.02);
     EXPECT_GE(used, planned * 0.95);
     if (full == 0) full = used;
-    // A block of eight in fp32, and all in four or eight bits of 32.
+    // One of eight blocks in fp32, and all of them in four or eight bits instead of 32.
     EXPECT_LE(used,
               full * (base == std::string("nf4")    ? 0.32
                       : base == std::string("int8") ? 0.45

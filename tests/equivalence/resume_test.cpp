@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// Stop after any step and go on: nothing tells the difference, dropout on, in mid-epoch, with
-// accumulation, in another layout.
+// A run that stops after any step and continues equals one that was not interrupted: with dropout,
+// in mid-epoch, with accumulation, in another layout.
 #include <string>
 
 #include "support/train_runs.h"
@@ -32,8 +32,8 @@ void expect_resume_equals(const TinyRun& run,
 }
 
 TEST(Resume, AfterAnyOfTwentyStepsEqualsGoingOn) {
-  // 12 samples a step of a text that has about 20 batches an epoch after the tail is cut off: the
-  // stop is in mid-epoch and past it.
+  // With 12 samples a step, the text has about 20 batches per epoch after the incomplete batch is
+  // dropped: the stops are in mid-epoch and after it.
   const TinyRun run;
   const Layout layout{.ranks = 2, .accumulation = 2, .micro_batch = 4};
   const Trace undisturbed = run.train(layout, 22);

@@ -68,8 +68,8 @@ TEST(SharedHeads, AreCutOverGrids) {
                {.ranks = 8, .micro_batch = 4, .tensor = 8, .mode = "3d"}});
 }
 
-// With dropout a ring makes probabilities; without, the kernel of a block does its work. All-to-all
-// to more ranks than there are heads of keys gives some ranks the same ones.
+// With dropout a ring computes probabilities; without it, the kernel for blocks of keys runs. An
+// all-to-all over more ranks than there are heads of keys gives some ranks the same heads.
 TEST(SharedHeads, AreKnownToRanksThatShareTokens) {
   for (const char* dropout : {"0", "0.1"}) {
     for (const char* shared : {"1", "2"}) {

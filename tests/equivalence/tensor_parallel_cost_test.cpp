@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// What a layer that several ranks hold moves and keeps: two all-reduces forward and two backward,
-// and as much memory as was planned.
+// What a layer that several ranks share moves and keeps: two all-reduces forward and two backward,
+// and as much memory as planned.
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +16,7 @@ namespace tessera::test {
 namespace {
 
 constexpr std::int64_t kB = 2, kT = 16, kC = 128;
-// Of a layer: matrices and biases that are cut, and values that every rank has.
+// Of a layer: the number of sharded matrices and biases, and of values that every rank has.
 constexpr std::int64_t kCutTensors = 6, kReplicated = 6 * kC;
 
 TinyRun run_with(int layers) {
@@ -27,19 +27,20 @@ TinyRun run_with(int layers) {
   return run;
 }
 
-/// Elements of a step that one layer more makes.
+/// Elements that one more layer adds to a step's traffic.
 std::int64_t of_one_layer(const Layout& layout) {
   return cost_of(run_with(3), layout).traffic.elements -
          cost_of(run_with(2), layout).traffic.elements;
 }
 
-// An all-reduce counts twice its data. One number for each tensor that is cut makes the norm.
+// An all-reduce counts twice its data. The norm takes one number for each sharded tensor.
 TEST(TensorParallelTraffic, OfALayerIsFourAllReduces) {
   EXPECT_EQ(of_one_layer({.ranks = 2, .micro_batch = kB, .stage = 0, .tensor = 2}),
             4 * 2 * kB * kT * kC + 2 * kCutTensors);
 }
 
-// Gathers and scatters count once theirs; gradients of what every rank has are added once a step.
+// Gathers and scatters count their data once; gradients of replicated parameters are added once a
+// step.
 TEST(TensorParallelTraffic, OfCutTokensIsTheSameInTwiceAsManyCalls) {
   EXPECT_EQ(
       of_one_layer({.ranks = 2, .micro_batch = kB, .stage = 0, .tensor = 2, .sequence = true}),

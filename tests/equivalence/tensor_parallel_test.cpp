@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// Layers that several ranks hold between them train as on one rank: sums are cut elsewhere, so up
-// to rounding; first weights and dropout masks to the bit.
+// Layers that several ranks share train as on one rank: up to rounding, because sums are split
+// differently; initial weights and dropout masks are bitwise equal.
 #include <string>
 #include <vector>
 
@@ -30,7 +30,7 @@ TEST(TensorParallel, FourRanksTrainAsOne) {
 
 TEST(TensorParallel, TimesDataParallelInEveryStageTrainsAsOne) {
   TinyRun run;
-  // Nothing is small enough to stay whole in stage 3.
+  // With a threshold of 0 every parameter is sharded in stage 3.
   run.set("zero_optimization.stage3_param_persistence_threshold", "0");
   for (const int stage : {0, 1, 2, 3})
     expect_same(run, both({.ranks = 4, .accumulation = 2, .stage = stage, .tensor = 2}));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // Several terms of the loss, each divided by a count of its own, where ranks share the tokens of a
-// sample: the same loss and the same gradients as on one rank.
+// sample: loss and gradients are the same as on one rank.
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -24,7 +24,7 @@ namespace {
 // The objective's counts: labels that are not ignored, tokens, tokens of even number.
 enum Count : int { kLabels, kAllTokens, kEvenTokens };
 
-/// The size of a flow as a term beside those of a block.
+/// The size of a block's output as an additional term of the loss.
 struct Beside {
   Count count = kAllTokens;
   double weight = 0;
@@ -81,14 +81,14 @@ class Head final : public nn::Objective {
   Beside beside_;
 };
 
-/// A term beside each of two layers and the head.
+/// Additional terms of each of two layers and of the head.
 struct Beside3 {
   Beside first, second, head;
 };
 constexpr double kWeight = 20;
 constexpr Beside3 kOwnCounts = {{kAllTokens, kWeight}, {kEvenTokens, kWeight}, {kLabels, kWeight}};
 
-/// GPT-2 with terms beside its loss, in a layout that shares its tokens.
+/// GPT-2 with additional terms of the loss, in a layout whose ranks share tokens.
 planner::Plan plan_of(const TinyRun& run, const Layout& layout, const Beside3& beside) {
   planner::Plan plan = run.plan(layout);
   std::vector<nn::BlockSpec>& blocks = plan.model.model.blocks;
@@ -116,7 +116,7 @@ TinyRun padded_run() {
 
 struct Trained {
   Trace trace;
-  Gradient gradient;  ///< of the first step
+  Gradient gradient;  ///< gradient of the first step
 
   Trained(const TinyRun& run, const Layout& layout, const Beside3& beside = kOwnCounts) {
     const files::TempDir first, last;
@@ -128,7 +128,8 @@ struct Trained {
 
 constexpr Layout kOne = {.ranks = 1, .accumulation = 2, .stage = 0};
 
-// What would not be divided by its own count would show: fifty times the bound below.
+// Dividing a term by another term's count would show: it changes the result by fifty times the
+// bound below.
 TEST(TermsOverTokens, AreALargePartOfTheLossAndTheirCountsDiffer) {
   const TinyRun run = padded_run();
   const double loss = Trained(run, kOne).trace.losses.at(0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// Terms of the loss that blocks add to it, each divided by a count of its own, weigh the same in
-// every layout: once, however many ranks, stages and micro-batches see them.
+// Terms of the loss that blocks add, each divided by a count of its own, have the same weight in
+// every layout: they count once, however many ranks, stages and micro-batches see them.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,7 +24,7 @@ using enum LogicalAxis;
 // Legend: B batch, T tokens, C channels, F features, V vocabulary.
 constexpr std::int64_t kWidth = 16, kFeatures = 24, kVocab = 256;
 
-/// What the auxiliary term is multiplied by.
+/// The factor of the auxiliary term.
 struct Weight {
   double of_term = 0.0;
 };
@@ -105,7 +105,7 @@ nn::Model model_of(Weight weight) {
 constexpr Weight kSome{0.05}, kNone{0.0};
 constexpr Layout kOne = {.ranks = 1, .accumulation = 4, .stage = 0};
 
-// Twice the term would show: a tenth of it and more is what it adds.
+// Counting the term twice would show: it adds a tenth of the loss or more.
 TEST(Terms, AreALargePartOfLossAndGradient) {
   const TinyRun run;
   const Trace with = train_own(model_of(kSome), run, kOne),

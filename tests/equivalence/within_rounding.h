@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts whose sums are cut elsewhere, held against one rank with the same micro-batches.
+// Layouts that split sums differently, compared with one rank with the same micro-batches.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 
 namespace tessera::test {
 
-// What the design promises; the loss at step 10, the gradient of the first step.
+// The design's bounds for the loss at step 10 and for the gradient of the first step.
 inline constexpr double kLoss = 2e-5, kGradient = 2e-6;
 inline constexpr double kNarrowLoss = 2e-3;
-inline const double kNarrowGradient = 2e-2 * std::sqrt(2.0 / 12);  // of two layers
+inline const double kNarrowGradient = 2e-2 * std::sqrt(2.0 / 12);  // for a model of two layers
 
 using Gradient = std::vector<std::pair<std::string, std::vector<float>>>;
 
@@ -97,7 +97,7 @@ inline void expect_rules_same(const std::vector<std::string>& rules,
                               const std::vector<Layout>& layouts) {
   for (const std::string& rule : rules) {
     TinyRun run;
-    // Adafactor makes its rate by itself.
+    // Adafactor computes its own learning rate.
     const std::string params = rule == "Adafactor" ? "{}" : R"({"lr": 1e-3})";
     run.set("optimizer", R"({"type": ")" + rule + R"(", "params": )" + params + "}");
     for (const Layout& layout : layouts) {
@@ -132,8 +132,8 @@ inline void expect_recompute_changes_nothing(const std::vector<Layout>& layouts)
   }
 }
 
-/// Weights and moments come out as they went in, whoever wrote them, and training goes on as it
-/// would have.
+/// Weights and moments are restored whichever layout wrote them, and training continues as if it
+/// had not been interrupted.
 inline void expect_checkpoints_read_by_all(const TinyRun& run, const std::vector<Layout>& layouts) {
   for (const Layout& writer : layouts) {
     const files::TempDir folder;

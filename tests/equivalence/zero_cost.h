@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step of a layout keeps and moves, and what a ZeRO stage promises of it.
+// The memory and traffic of a step of a layout, and what a ZeRO stage promises about it.
 #pragma once
 
 #include <algorithm>
@@ -18,9 +18,9 @@
 
 namespace tessera::test {
 
-/// Of rank 0: the ledger after a step. Of the second step: the traffic.
+/// Costs of a training: memory of rank 0 from the ledger after a step, traffic of the second step.
 struct Cost {
-  memory::Usage first;  ///< of the first weights, before any step
+  memory::Usage first;  ///< at the initial weights, before any step
   memory::Usage usage;
   comm::Traffic traffic;
   std::vector<comm::Traffic> of_rank, messages;  ///< all that a rank moved, and what were messages
@@ -28,9 +28,10 @@ struct Cost {
   std::int64_t peak = 0;
   /// Elements of the flat buffers with their padding: all, of the first block, of the last.
   double padded = 0, padded_first = 0, padded_last = 0;
-  double sharded_first = 0, sharded_last = 0;  ///< of them what stage 3 gathers
-  double persistent = 0;                       ///< what it leaves whole
-  double largest = 0;                          ///< of the largest block
+  /// The part of padded_first and padded_last that stage 3 gathers.
+  double sharded_first = 0, sharded_last = 0;
+  double persistent = 0;  ///< elements that stage 3 leaves whole
+  double largest = 0;     ///< elements of the largest block
 };
 
 inline Cost cost_of(const TinyRun& run, const Layout& layout) {
@@ -93,7 +94,7 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
 inline std::int64_t bytes(const Cost& cost, memory::Tag tag) {
   return cost.usage.current[static_cast<std::size_t>(tag)];
 }
-/// Sums and what is in flight, which a plan counts together.
+/// Sums and gradients in flight, which a plan counts together.
 inline std::int64_t all_gradient_bytes(const Cost& cost) {
   return bytes(cost, memory::Tag::Gradients) + bytes(cost, memory::Tag::GradientsInFlight);
 }
@@ -124,8 +125,8 @@ inline void expect_bytes(double expected, std::int64_t actual, const std::string
   EXPECT_NEAR(static_cast<double>(actual), expected, kMemoryTolerance * expected) << what;
 }
 
-/// Every stage keeps what it promises; peaks fall from stage 0 to 1 and from 2 to 3, and 2 has no
-/// higher one than 1: both divide the sums.
+/// Checks that every stage keeps what it promises. Peaks fall from stage 0 to 1 and from 2 to 3,
+/// and stage 2's is not above stage 1's: both shard the sums.
 inline void expect_stages_keep_what_they_promise(int n) {
   const TinyRun run = gpt2_small();
   double last_peak = HUGE_VAL;

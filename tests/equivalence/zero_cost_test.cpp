@@ -28,7 +28,7 @@ TinyRun small_run(const std::string& reduction) {
   return run;
 }
 
-/// Wide enough that padding is small beside the parameters.
+/// Wide enough that padding is small compared with the parameters.
 TinyRun wide_run(const std::string& reduction) {
   TinyRun run = small_run(reduction);
   run.set("model.num_layers", "2").set("model.hidden_size", "512");
@@ -45,7 +45,7 @@ TEST(ZeroMemory, OfOnceDividesTheSumsFromStageTwoOn) {
     expect_bytes(4 * cost.padded / (stage < 2 ? 1 : 2),
                  bytes(cost, memory::Tag::Gradients),
                  "sums of gradients");
-    // A rank's own sum is made and travels where it lies.
+    // The rank's own sum is accumulated and communicated in place.
     if (stage < 2) {
       EXPECT_EQ(bytes(cost, memory::Tag::GradientsInFlight), 0);
     }
@@ -67,7 +67,7 @@ TEST(ZeroMemory, SumsOfGradientsTakeTheRoomOfActivations) {
     return of_each - cost.peak;
   };
 
-  // A layer has 198,272 parameters; all sums but the last one's are made when activations go.
+  // A layer has 198,272 parameters; all sums but the last layer's exist when activations are freed.
   EXPECT_GT(held_at_once(1), 4 * 7 * 198272);
   // The second forward pass finds the gradients of the first one.
   EXPECT_LT(held_at_once(2), 4 * 2 * 198272);
@@ -170,8 +170,8 @@ TEST(ZeroMemory, OfDirectionsIsInThePlan) {
   }
 }
 
-// A second vector of all momenta, made where they are exchanged for the first time, would be as
-// large as the first.
+// A second vector of all momenta, made where they are first exchanged, would be as large as the
+// first.
 TEST(ZeroMemory, OfExchangedMomentaHasNoSecondVectorOfAll) {
   TinyRun run = wide_run("once");
   run.set("optimizer", R"({"type": "OneBitAdam", "params": {"lr": 1e-3, "freeze_step": 1}})")
@@ -195,7 +195,7 @@ TEST(ZeroLimits, OfPersistentWeightsLeaveOneMatrixWholeOfFour) {
   EXPECT_GT(some.persistent, 128 * 128);
 }
 
-// What else travels: sums of the norm, losses and counts.
+// Other traffic: sums of the norm, losses and counts.
 constexpr double kTrafficTolerance = 0.005;
 
 Cost small_cost(int stage, std::int64_t micros, const std::string& reduction) {
@@ -239,12 +239,13 @@ TEST(ZeroTraffic, OfStageThreeIsTwoGathersAndAReductionAMicroBatch) {
   }
 }
 
-/// Elements of a step that travel as fp32 gradients and as working weights.
+/// Elements of a step that are moved as fp32 gradients and as working weights.
 struct Moved {
   double gradients = 0, weights = 0;
 };
 
-/// Stage 3 with k micro-batches gathers 2k times but for what stays between two runs of a block.
+/// Stage 3 with k micro-batches gathers every block 2k times, except blocks that stay gathered
+/// between two runs.
 Moved moved_in(int stage, double micros, const std::string& reduction, const Cost& cost) {
   const double reductions = reduction == "once" && stage < 2 ? 1 : micros;
   if (stage < 3) return {reductions * cost.padded, cost.padded};
@@ -263,7 +264,7 @@ TEST(ZeroTraffic, IsGradientsInFp32AndWeightsInBf16OnAnyNumberOfRanks) {
         const Cost cost =
             cost_of(run, {.ranks = ranks, .accumulation = 2, .micro_batch = 1, .stage = stage});
         const Moved moved = moved_in(stage, 2, reduction, cost);
-        // Stage 0 has whole sums on every rank, of which each makes all weights itself.
+        // In stage 0 every rank has the whole sums, and computes all weights itself.
         const double width = stage == 0 ? 4 : 2;
         const double elements = moved.gradients + moved.weights;
         const double expected = 4 * moved.gradients + width * moved.weights;
@@ -280,7 +281,7 @@ TEST(ZeroTraffic, IsGradientsInFp32AndWeightsInBf16OnAnyNumberOfRanks) {
 TEST(ZeroTraffic, OfWhatStaysWholeInStageThreeIsOneGatherAStep) {
   for (const std::int64_t micros : {1, 3}) {
     TinyRun run = small_run("each");
-    // Leaves matrices of 128 x 128 whole, beside vectors.
+    // Leaves matrices of 128 x 128 whole, as well as vectors.
     run.set("zero_optimization.stage3_param_persistence_threshold", "20000");
     const Cost cost =
         cost_of(run, {.ranks = 2, .accumulation = micros, .micro_batch = 1, .stage = 3});
@@ -332,7 +333,7 @@ TEST(ZeroGroups, KeepTheWeightsOfTheOtherGroupsToo) {
 
   EXPECT_EQ(static_cast<double>(bytes(cost, memory::Tag::Parameters)), 4 * cost.padded / 2);
   expect_bytes(8 * cost.padded / 4, bytes(cost, memory::Tag::Optimizer), "optimizer");
-  // The estimate counts what is gathered as well: a layer and the next one.
+  // The estimate also counts gathered weights: a layer and the next one.
   const double layer = 12 * 512 * 512 + 13 * 512;
   expect_bytes(4 * (cost.padded / 2 + 2 * layer), need.parameters, "estimated weights");
   expect_bytes(8 * cost.padded / 4, need.optimizer, "estimated optimizer");
@@ -340,8 +341,8 @@ TEST(ZeroGroups, KeepTheWeightsOfTheOtherGroupsToo) {
 
 TEST(SparseTraffic, OfTheEmbeddingIsTheRowsThatWereTouched) {
   constexpr double kRows = 2048, kWidth = 128;
-  // The text has 17 different characters, a sample 16; a row has two numbers of two words before
-  // it, and a message two.
+  // The text has 17 different characters and a sample 16; a row is preceded by two numbers of two
+  // words, and a message by two.
   constexpr double kMostOfARank = 2 + 16 * (kWidth + 4);
   TinyRun run = small_run("each");
   run.set("model.vocab_size", "2048");
@@ -353,7 +354,7 @@ TEST(SparseTraffic, OfTheEmbeddingIsTheRowsThatWereTouched) {
   const auto saved = static_cast<double>(dense.traffic.elements - sparse.traffic.elements);
   EXPECT_LT(saved, 3 * kRows * kWidth);
   EXPECT_GT(saved, 3 * (kRows * kWidth - 2 * kMostOfARank) - 3 * 2 * 2 * 2);
-  // The room for what is sent stays.
+  // The buffers for what is sent stay allocated.
   const auto room = static_cast<double>(all_gradient_bytes(sparse) - all_gradient_bytes(dense));
   EXPECT_GT(room, 0);
   EXPECT_LE(room, 4 * 2 * kMostOfARank);

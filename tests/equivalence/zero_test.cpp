@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kSteps = 4;
 
-/// Nothing is small enough to stay whole, so that stage 3 really shards this tiny model.
+/// With a threshold of 0 stage 3 really shards this tiny model.
 TinyRun sharded_run() {
   TinyRun run;
   run.set("zero_optimization.stage3_param_persistence_threshold", "0");
@@ -206,7 +206,7 @@ TEST(SparseGradients, FallBackToDenseOnesWhereRowsAreMany) {
   expect_same_bits(dense, run.train(layout, 2));
 }
 
-/// Gradients that are rounded before they travel are the same ones on any number of ranks.
+/// Gradients that are rounded before they are sent are the same on any number of ranks.
 TEST(NarrowTravel, GivesTheSameBitsInEveryLayout) {
   for (const char* type : {"\"bf16\"", "\"fp16\""}) {
     SCOPED_TRACE(type);
@@ -228,7 +228,7 @@ TEST(NarrowTravel, GivesTheSameBitsInEveryLayout) {
   }
 }
 
-// A rank alone adds what it has rounded itself: nothing travels, and every block's counts.
+// A single rank communicates nothing: it rounds the gradient of every block and adds it itself.
 TEST(NarrowTravel, OfOnceIsThatOfEachOnOneRank) {
   TinyRun each = sharded_run();
   each.set("communication_data_type", "\"bf16\"").set("model.num_layers", "6");
@@ -253,7 +253,7 @@ TEST(NarrowTravel, OfOnceAgreesInPairsOfStages) {
   expect_same_bits(traces[2], traces[3]);
 }
 
-// Sums are cut elsewhere: the design's bound between the two pairs.
+// Sums are split differently: this is the design's bound between the two pairs.
 constexpr double kPairTolerance = 2e-6;
 
 TEST(ReduceOnce, StagesAgreeInPairsAndThePairsWithinRounding) {

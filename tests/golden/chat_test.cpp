@@ -66,8 +66,8 @@ TEST(GoldenChat, TemplatesRenderAsPublished) {
   EXPECT_GT(compared, 0) << "no case of a chat template in " << golden::folder();
 }
 
-/// The texts of the runs of tokens that a mask marks, where the tokens are known by their bytes
-/// alone: a run begins and ends with a token that a span cuts nowhere in these cases.
+/// Compares the texts of the runs of tokens that a mask marks, where the tokens are determined by
+/// their bytes alone: in these cases no span begins or ends within a token.
 TEST(GoldenChat, TheAssistantsSpansCoverAsManyRunsAsTheMasks) {
   int compared = 0;
   for (const auto& folder : golden::cases("chat")) {

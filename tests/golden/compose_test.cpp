@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Published models rebuilt by configuration alone: the weights of BERT, GPT-2 and T5 in a composed
-// model give the logits that transformers gave.
+// Published models rebuilt by configuration alone: with the weights of BERT, GPT-2 and T5, a
+// composed model gives the logits that transformers gives.
 #include <cstring>
 #include <filesystem>
 #include <map>

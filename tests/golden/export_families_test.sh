@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # timeout: 300
-# What `tessera convert` writes of every golden model that it reads gives the recorded logits.   usage: export_families_test.sh PROGRAM TESSERA
+# Every golden model that `tessera convert` reads gives the recorded logits after conversion.   usage: export_families_test.sh PROGRAM TESSERA
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 program=${1:?usage: export_families_test.sh PROGRAM TESSERA}
 tessera=${2:?usage: export_families_test.sh PROGRAM TESSERA}
 models=${TESSERA_GOLDEN:-$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/reference}/models
 
-# exported_all STEP...: converts every golden model that generates text by each STEP in turn, the arguments of a conversion,
-# and checks what the last one wrote against the answers. A model that the program refuses as not supported is left out.
+# exported_all STEP...: converts every golden model that generates text, by each STEP in turn (the arguments of a conversion),
+# and compares the last result with the recorded answers. A model that the program refuses as not supported is left out.
 exported_all() {
   local folder name at step number count=0
   mkdir -p "$box/other/models"

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: fast
-# What `tessera convert` writes of the golden GPT-2s gives their recorded logits.   usage: export_test.sh PROGRAM TESSERA
+# The golden GPT-2s give their recorded logits after `tessera convert`.   usage: export_test.sh PROGRAM TESSERA
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 program=${1:?usage: export_test.sh PROGRAM TESSERA}
 tessera=${2:?usage: export_test.sh PROGRAM TESSERA}
 models=${TESSERA_GOLDEN:-$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/reference}/models
 
-# answers FOLDER: puts what is recorded of the model beside what was exported of it.
+# answers FOLDER: copies the model's recorded answers next to its exported files.
 answers() { cp "$models"/gpt2/{case.json,expected.safetensors,generation.json} "$1"; }
 
-# The golden tests on the one model in $box/other; their words go to $box/out, their code to $code.
+# Runs the golden tests on the one model in $box/other; writes the output to $box/out and the exit code to $code.
 check_logits() {
   TESSERA_GOLDEN=$box/other "$program" --gtest_brief=1 \
     --gtest_filter='GoldenModels.GiveTheLogitsAndTheLoss:GoldenModels.ContinuePromptsGreedily' >"$box/out" 2>&1
   code=$?
 }
 
-# exported SOURCE STEP...: converts the golden model SOURCE; each STEP is the arguments of one conversion of what the last
-# one wrote.
+# exported SOURCE STEP...: converts the golden model SOURCE; each STEP has the arguments of one conversion of the previous
+# result.
 exported() {
   local at=$models/$1 step number=0
   shift
@@ -45,7 +45,7 @@ in_shards() {
   expect "there are shards" test -f "$box/other/models/exported/model.safetensors.index.json"
 }
 
-# Proves that the exported weights are what is computed with: the last bytes are of one of them.
+# Proves that the tests use the exported weights: the last bytes of the file belong to one of them.
 another_weight_fails() {
   exported gpt2 "--to torch" ""
   truncate -s -64 "$box/other/models/exported/model.safetensors"

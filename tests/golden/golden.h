@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded answers of published software. The cases are found at run time, so that another folder
-// of the same layout can be put in place of the repository's: TESSERA_GOLDEN=/other/folder ctest -R
-// '^golden'.
+// Recorded results of published software. The cases are found at run time, so that another folder
+// of the same layout can be used in place of the repository's: TESSERA_GOLDEN=/other/folder ctest
+// -R '^golden'.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ inline fs::path folder() {
 }
 
 /// The files and folders of one kind ("models", "optim", "sched", "tokenizers"), sorted by name.
-/// None at all throws: a run that proves nothing must not pass.
+/// Throws if there are none: a run that proves nothing must not pass.
 inline std::vector<fs::path> cases(const std::string& kind) {
   std::vector<fs::path> found;
   if (fs::is_directory(folder() / kind)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that torch and DeepSpeed wrote, against what they hold, every byte; and trainings that go
-// on from them.
+// Files that torch and DeepSpeed wrote: every byte is compared with the recorded contents, and
+// trainings continue from them.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -38,7 +38,8 @@ std::map<std::string, Weight> by_name(const std::vector<Weight>& weights) {
   return out;
 }
 
-/// `ours` finds the tensor for a recorded name, or nullptr where the record is of something else.
+/// `ours` finds the tensor for a recorded name; it returns nullptr where the record is of something
+/// else.
 template <class Find>
 int compare(const fs::path& folder, Find ours) {
   const checkpoint::SafetensorsFile expected(folder / "expected.safetensors");
@@ -77,7 +78,7 @@ TEST(GoldenInterop, PytorchModelBinHoldsTheParameters) {
   EXPECT_GT(files, 0);
 }
 
-/// Files of a training loop by what they are of, "model_" or "optimizer_".
+/// Weights in a training loop's file of a kind, "model_" or "optimizer_".
 std::map<std::string, Weight> loop_file(const fs::path& folder, const std::string& kind) {
   std::map<std::string, Weight> out;
   if (!fs::is_directory(folder)) return out;
@@ -126,7 +127,7 @@ bool of_deepspeed(const fs::path& folder) {
   return fs::exists(folder / "latest");
 }
 
-/// Of all steps of a record.
+/// The recorded shape, with all steps.
 std::vector<std::int64_t> recorded_shape() {
   const checkpoint::SafetensorsFile file(golden::folder() / "interop" / "inputs.safetensors");
   return file.find("input_ids")->shape;
@@ -138,7 +139,7 @@ std::int64_t recorded_samples() {
     samples *= shape[d];
   return samples;
 }
-/// Where the checkpoint stands, by the name of its tag or file.
+/// The step of the checkpoint, from the name of its tag or file.
 std::int64_t step_of(const fs::path& folder) {
   std::string name = of_deepspeed(folder) ? golden::text(folder / "latest") : "";
   for (const auto& entry : fs::directory_iterator(folder)) {

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-/// The case's settings, named as DeepSpeed's class names them, in the words of the configuration.
+/// The case's settings, which have the names of DeepSpeed's class, as options of our configuration.
 optim::Fp16Options options_of(const json::Value& entry) {
   const json::Value& params = golden::at(entry, "params");
   optim::Fp16Options options;
@@ -30,8 +30,8 @@ double patience(const optim::LossScaler& scaler) {
   return golden::at(scaler.state(), "hysteresis_left").as_double();
 }
 
-/// The recorded class was told not to raise at the smallest scale; ours raises there, and only
-/// there, and goes on.
+/// The recorded class was configured not to raise an error at the smallest scale; ours raises one
+/// there, and only there, and continues.
 void step(optim::LossScaler& scaler, bool overflow, double smallest) {
   const bool hopeless = overflow && scaler.scale() == smallest && patience(scaler) == 1;
   bool raised = false;

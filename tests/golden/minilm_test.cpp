@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What fp32 sums of 6 layers may differ by from float64 in embeddings of length 1.
+// How much fp32 sums of 6 layers may differ from float64, in embeddings of length 1.
 constexpr double kDifference = 2e-6;
 
 TEST(MiniLm, GivesTheEmbeddingsOfTexts) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// Models against the answers that transformers gave in float64: logits, loss, every gradient, three
+// Models compared with the results of transformers in float64: logits, loss, every gradient, three
 // AdamW steps, and greedy text.
 #include <algorithm>
 #include <filesystem>
@@ -31,8 +31,8 @@ namespace {
 namespace fs = std::filesystem;
 using test::ModelRunner;
 
-// What a float32 program may differ by, absolute: the library's own float32 run lands within a
-// fifth of each.
+// How much a float32 program may differ, absolute: the library's own float32 run is within a fifth
+// of each bound.
 constexpr double kLogits = 5e-5, kGradients = 5e-5, kLoss = 1e-5, kAfterAdamW = 5e-5;
 
 /// The tensors of a file.
@@ -61,14 +61,15 @@ class Tensors {
 
 /// One folder, its model loaded.
 struct Case {
-  fs::path folder;  ///< of the answers
+  fs::path folder;  ///< folder of the recorded results
   Tensors expected;
   const models::Family& family;
   models::Resolved resolved;
   ModelRunner runner;
 };
 
-/// Where the answers lie: a case that differs only in its files names the one it equals.
+/// Returns the folder of the recorded results: a case that differs only in its files names the case
+/// whose results it shares.
 fs::path answers_of(const fs::path& folder) {
   const json::Value record = golden::read_json(folder / "case.json");
   const json::Value* same = record.find("same_as");
@@ -84,7 +85,7 @@ const std::map<std::string, std::string>& left_out() {
   return all;
 }
 
-/// Why the case is not run: an entry of left_out(), or, for one that has to be run, nothing.
+/// Returns why the case is not run: an entry of left_out(); nullopt for a case that has to run.
 std::optional<std::string> reason_to_skip(const fs::path& folder) {
   const json::Value config = golden::read_json(folder / "config.json");
   const std::string type = config.find("model_type")->as_string();
@@ -118,7 +119,7 @@ Case open(const fs::path& folder, comm::World* world) {
           std::move(runner)};
 }
 
-/// Ranks cannot share what a single head computes.
+/// Ranks cannot share a layer with a single head.
 bool can_be_shared(const fs::path& folder, const comm::World* world) {
   const int sharers = world == nullptr ? 1 : world->mesh().size(mesh::AxisSet::tp());
   if (sharers == 1) return true;
@@ -176,12 +177,12 @@ at::Tensor shifted(const at::Tensor& labels) {
   return out;
 }
 
-/// Whether the logits are of another text than the input.
+/// True if the logits are of another text than the input.
 bool answers(const Case& one) {
   return one.resolved.trunk.output.target.has_value();
 }
 
-/// The logits with 0 in place of those of padding, which nobody compares.
+/// The logits with those of padding, which are not compared, set to 0.
 at::Tensor of_tokens(const Case& one, const at::Tensor& logits) {
   if (logits.dim() < 3 || answers(one) || !one.expected.has("input.attention_mask")) return logits;
   return logits.masked_fill(one.expected["input.attention_mask"].eq(0).unsqueeze(-1), 0.0);
@@ -225,7 +226,7 @@ models::Parameters parameters_of(const Case& one) {
   return out;
 }
 
-/// A tensor of theirs made of ours.
+/// A tensor of transformers, made from ours.
 at::Tensor in_their_layout(const models::TheirTensor& theirs,
                            const std::map<std::string, at::Tensor>& ours) {
   at::Tensor out = at::zeros(theirs.shape);
@@ -272,7 +273,7 @@ TEST(GoldenModels, GiveEveryGradient) {
   });
 }
 
-/// A parameter of ours made of their recorded tensors, NaN where none was recorded, and the names
+/// A parameter of ours assembled from recorded tensors, NaN where none was recorded, and the names
 /// of the recorded tensors.
 struct Recorded {
   at::Tensor whole;
@@ -400,7 +401,7 @@ void expect_recorded(Case& one, comm::World& world) {
         << name;
   }
   expect_continuations(one);
-  // Of all stages; a tensor that two of them use counts twice.
+  // Sum over all stages; a tensor that two stages use counts twice.
   const std::vector<double> compared =
       world.all_reduce(world.group({mesh::Axis::Pp}),
                        {static_cast<double>(expect_adamw_steps(one))},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our optimizers on recorded gradients against what the software named in each case gives in
-// float64.
+// Our optimizers on recorded gradients, compared with the results in float64 of the software that
+// each case names.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -31,9 +31,9 @@ bool starts_with(const std::string& text, const std::string& head) {
   return text.rfind(head, 0) == 0;
 }
 
-/// How a rule of the recorded cases is called here.
+/// Our name for a rule of the recorded cases.
 struct Family {
-  std::string name;  ///< of a case, alone or with "_" and a variant behind it
+  std::string name;  ///< name in a case, alone or followed by "_" and a variant
   std::string type;  ///< optimizer.type
 };
 const Family kFamilies[] = {{"adamw", "AdamW"},
@@ -44,8 +44,7 @@ const Family kFamilies[] = {{"adamw", "AdamW"},
                             {"lamb_apex", "FusedLAMB"},
                             {"lamb_deepspeed", "Lamb"}};
 
-/// optimizer.type and the parameters that say in our words what the case's name, source and hyper
-/// say in its own.
+/// optimizer.type and its parameters, translated from the case's name, source and hyperparameters.
 struct Setting {
   std::string type;
   json::Value params = json::Value::object();
@@ -81,7 +80,7 @@ std::vector<float> floats(const json::Value& value) {
   return {wide.begin(), wide.end()};
 }
 
-/// Of nested arrays: two levels are a matrix.
+/// Facts about a parameter given as nested arrays: two levels are a matrix.
 optim::ParamFacts facts_of(const std::string& name, const json::Value& value) {
   optim::ParamFacts facts;
   facts.name = name;

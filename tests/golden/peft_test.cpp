@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 using test::ModelRunner;
 using Named = std::map<std::string, at::Tensor>;
 
-// What a float32 program may differ by, absolute: see tests/golden/README.md.
+// How much a float32 program may differ, absolute: see tests/golden/README.md.
 constexpr double kLogits = 5e-5, kGradients = 5e-5, kLoss = 1e-5, kAfterAdamW = 5e-5,
                  kMerged = 1e-5;
 
@@ -143,8 +143,9 @@ models::WeightSource recorded_with(const Adapted& one, const std::string& prefix
   return interop::peft_weights(recorded, one.adapter, one.family.weight_map);
 }
 
-/// What this rank holds of the recorded tensors with a prefix is compared with `ours`; returns how
-/// many parameters were. Elements whose gradient is noise are not: Adam divides it by its own size.
+/// Compares this rank's part of the recorded tensors with a prefix with `ours`; returns how many
+/// parameters it compared. Elements whose gradient is noise are left out: Adam divides a gradient
+/// by its own size.
 int expect_trained(const Adapted& one,
                    ModelRunner& runner,
                    const std::string& prefix,

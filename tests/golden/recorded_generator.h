@@ -26,7 +26,7 @@ inline std::vector<std::int32_t> ids_of(const json::Value& list) {
   return out;
 }
 
-/// Ids without text; none of them ends a text.
+/// A tokenizer of ids without text; no id ends a text.
 class Ids final : public data::Tokenizer {
  public:
   explicit Ids(std::int64_t size) : size_(size) {}
@@ -45,7 +45,7 @@ class Ids final : public data::Tokenizer {
   std::int64_t size_;
 };
 
-/// The model of a folder, on one rank or on those of `world`. Stays where it is made.
+/// The model of a folder, on one rank or on those of `world`. Must not be moved.
 struct RecordedGenerator {
   explicit RecordedGenerator(const fs::path& folder, comm::World* world = nullptr)
       : config(read_json(folder / "config.json")),

@@ -84,7 +84,7 @@ inline at::Tensor gradient(const at::Tensor& loss, const at::Tensor& of) {
   return grad.defined() ? grad : at::zeros_like(of);
 }
 
-/// What the test does with each key of `object`; a key that it does not know fails.
+/// What the test does with each key of `object`; a key without an entry fails the test.
 using Readers = std::map<std::string, std::function<void(const json::Value&)>>;
 inline void read_keys(const json::Value& object, const Readers& readers) {
   for (const auto& [key, value] : object.members()) {
@@ -106,7 +106,8 @@ inline std::function<void(const json::Value&)> into(std::string& out) {
   return [&out](const json::Value& value) { out = value.as_string(); };
 }
 
-/// What checks a file of the folder, by the file's name; several test files share the folder.
+/// The test that checks a file of the folder, by the file's name; several test files share the
+/// folder.
 inline const std::vector<std::string>& files_of_pairs() {
   static const std::vector<std::string> names = {"dpo.json",
                                                  "reward_pairwise.json",

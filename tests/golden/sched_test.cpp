@@ -37,7 +37,7 @@ std::unique_ptr<optim::Schedule> schedule_of(const json::Value& record) {
   return schedule;
 }
 
-/// What update 1 uses, then what every later one does.
+/// The value for update 1, then those for all later updates.
 std::vector<double> values(const json::Value& record, const std::string& suffix) {
   std::vector<double> out = {golden::at(record, "initial" + suffix).as_double()};
   golden::append_numbers(golden::at(record, "after_step" + suffix), out);

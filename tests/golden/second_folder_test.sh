@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 program=${1:?usage: second_folder_test.sh PROGRAM}
 reference=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/reference
 
-# Runs the tests on the folder $1; their words go to $box/out, their code to $code.
+# Runs the tests on the folder $1; writes the output to $box/out and the exit code to $code.
 run_on() { TESSERA_GOLDEN=$1 "$program" --gtest_brief=1 "${@:2}" >"$box/out" 2>&1; code=$?; }
 
 a_copy_passes() {
@@ -26,7 +26,7 @@ another_answer_fails() {
   expect "in the schedules" says "FAILED" "$box/out"
 }
 
-# Checkpoints of others are found by what lies in their folders, not by the names of these.
+# Other programs' checkpoints are recognized by the contents of their folders, not by the folders' names.
 other_checkpoints_are_read() {
   cp -r "$reference" "$box/other"
   chmod -R u+w "$box/other"

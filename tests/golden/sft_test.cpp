@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What TRL prepares for supervised fine-tuning: tokens, labels, packed rows and batches.
+// Data that TRL prepares for supervised fine-tuning: tokens, labels, packed rows and batches.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -116,7 +116,7 @@ std::vector<Row> rows_of(const SftSamples& samples) {
   return out;
 }
 
-/// What is left of recorded labels where texts begin at `starts`.
+/// Recorded labels without those of the first tokens of texts, which begin at `starts`.
 Ids predicted(Ids labels, const Ids& starts) {
   for (const std::int64_t start : starts)
     labels[static_cast<std::size_t>(start)] = kIgnored;
@@ -204,7 +204,7 @@ TEST(GoldenSft, PacksTextsAsTrlDoes) {
   EXPECT_GT(compared, 0);
 }
 
-/// A recorded batch of one row a text, or of one row with all texts.
+/// A recorded batch has either one row per text or a single row with all texts.
 TEST(GoldenSft, PadsAndJoinsTheTextsOfABatchAsTrlDoes) {
   int compared = 0;
   const json::Value file = golden::read_json(golden::folder() / "sft/collate.json");
@@ -221,7 +221,7 @@ TEST(GoldenSft, PadsAndJoinsTheTextsOfABatchAsTrlDoes) {
     bool packed = false;
     for (const json::Value& example : at(one, "examples").items()) {
       const Ids ids = ids_of(at(example, "input_ids")), labels = ids_of(at(example, "labels"));
-      // Texts that TRL has packed before are texts of their own here.
+      // Texts that TRL has already packed are separate texts here.
       const json::Value* const parts = example.find("seq_lengths");
       packed |= parts != nullptr;
       std::size_t i = 0;
@@ -235,7 +235,7 @@ TEST(GoldenSft, PadsAndJoinsTheTextsOfABatchAsTrlDoes) {
       }
     }
     samples.arrange();
-    if (packed && !joined) continue;  // rows of several texts, some padded: packing.json has them
+    if (packed && !joined) continue;  // rows of several texts, some padded: packing.json tests them
 
     ASSERT_EQ(samples.size(), std::ssize(rows));
     for (std::size_t i = 0; i < rows.size() && !joined; ++i) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: exhaustive
-// A published model from its GGUF file, against an independent forward pass in float64 by numpy
-// over what gguf.quants.dequantize makes of the file (smollm2_reference.py: gguf 0.19.0). Needs
-// tools/fetch_model.sh smollm2.
+// A published model read from its GGUF file, compared with an independent forward pass in float64
+// by numpy on the weights that gguf.quants.dequantize gives (smollm2_reference.py: gguf 0.19.0).
+// Needs tools/fetch_model.sh smollm2.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What fp32 sums of 30 layers may differ by from float64 in a loss of 2.6.
+// How much fp32 sums of 30 layers may differ from float64, in a loss of 2.6.
 constexpr double kLoss = 1e-4;
 
 using Ids = std::vector<std::int64_t>;

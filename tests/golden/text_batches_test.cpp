@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// Texts that are made together, and beams that share their KV cache, for every family that makes
-// text: windows, soft caps, biases by distance and encoders among them.
+// Texts that are generated together, and beams that share their KV cache, for every family that
+// generates text, including ones with windows, soft caps, biases by distance and encoders.
 #include <cstdint>
 #include <functional>
 #include <numeric>
@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using golden::RecordedGenerator;
 
-/// Of sums of some 12 log-probabilities in fp32; a cache of another beam would be off by 0.01 and
+/// For sums of about 12 log-probabilities in fp32; a cache of another beam would differ by 0.01 or
 /// more.
 constexpr double kScores = 1e-4;
 
@@ -32,7 +32,7 @@ bool is_known(const fs::path& folder) {
   try {
     (void)models::options_from_hf(config);
   } catch (const Error&) {
-    return false;  // golden.models says why
+    return false;  // golden.models reports why
   }
   return true;
 }
@@ -89,7 +89,7 @@ at::Tensor row_of(const std::vector<std::int32_t>& ids) {
   return at::tensor(std::vector<std::int64_t>(ids.begin(), ids.end()), at::kLong).view({1, -1});
 }
 
-/// The log-probability of `made` behind `prompt`, by a forward of the whole text.
+/// The log-probability of `made` after `prompt`, from a forward of the whole text.
 double log_probability(RecordedGenerator& model,
                        const std::vector<std::int32_t>& prompt,
                        const std::vector<std::int32_t>& made) {

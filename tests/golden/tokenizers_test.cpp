@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-/// The tokenizer that a folder of cases is about; nothing where it is none of ours.
+/// The tokenizer for which a folder of cases was recorded; null if we don't have it.
 data::TokenizerPtr tokenizer_of(const golden::fs::path& folder) {
   if (golden::fs::exists(folder / "vocab.json") && golden::fs::exists(folder / "merges.txt")) {
     return data::tokenizer_from_folder(folder);

@@ -82,7 +82,7 @@ TEST(ColossalToOurs, NamesAShardStrategyAsWithoutACounterpart) {
                           "counterpart in tessera"));
 }
 
-// One key of Colossal-AI's, which `train` reads too, does not make the others strange.
+// A file with one key of Colossal-AI's, which `train` reads too, keeps its other keys.
 TEST(ColossalToOurs, KeepsKeysOfTesseraAndDeepSpeed) {
   for (const char* key : {R"("fp16": {"mode": "AMP_TYPE.NAIVE", "hysteresis": 3})",
                           R"("NUM_CHUNKS": 2, "fp16": {"enabled": true, "hysteresis": 3})",
@@ -288,7 +288,7 @@ TEST(DeepSpeedToColossal, NamesThatZeroIsFp16) {
   EXPECT_THAT(notes(R"("fp16": {"enabled": true}, )"), IsEmpty());
 }
 
-// There and back again nothing changes that both can say.
+// Converting there and back changes nothing that both dialects can express.
 TEST(Conversions, AreEachOthersInverse) {
   const json::Value deepspeed = json_of(R"({"train_micro_batch_size_per_gpu": 4,
     "gradient_accumulation_steps": 8, "gradient_clipping": 1.0, "bf16": {"enabled": true},

@@ -417,7 +417,7 @@ TEST(DocumentedKeys, AreNeverRefusedAtDeepSpeedsDefault) {
   EXPECT_GT(tried, 150);
 }
 
-// As 0.19.8 writes them, and with the other values that it accepts.
+// The keys as release 0.19.8 writes them, and with the other values that it accepts.
 TEST(DocumentedKeys, OfTheNewestReleasePass) {
   for (const char* text :
        {R"({"zero_optimization": {"compute_grad_norm": true, "parameter_alignment": false}})",

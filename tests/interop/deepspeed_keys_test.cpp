@@ -164,7 +164,7 @@ TEST(DeepSpeedKeys, OffloadToTheHostIsWhereThingsAre) {
   EXPECT_EQ(t.left, json::parse(R"({"zero_optimization": {"stage": 2}})", "x"));
 }
 
-// What only watches never stops a training.
+// Keys of monitors never stop a training.
 TEST(DeepSpeedKeys, OfMonitorsAndProfilersAreNeverRefused) {
   const Taken t = take(R"({"tensorboard": {"enabled": true, "output_path": "logs", "job_name": "j"},
       "csv_monitor": {"enabled": true}, "wandb": {"enabled": true, "project": "p"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders as DeepSpeed's stages write them, constructed by hand: what is read from them, and what
-// is rejected.
+// Folders as DeepSpeed's stages write them, constructed by hand: which data is read from them, and
+// which folders are rejected.
 #include <cstdint>
 #include <filesystem>
 #include <string>

@@ -337,8 +337,9 @@ class FlatGroup : public DeepSpeedVariants {
     }
   }
   std::vector<Values> parts;
-  std::vector<Mapping> mappings;       ///< of each rank; empty: none says one
-  std::vector<std::int64_t> paddings;  ///< after each parameter; empty: none says them
+  std::vector<Mapping> mappings;  ///< one per rank; empty: no rank's file has one
+  /// Padding after each parameter; empty: the file doesn't contain it.
+  std::vector<std::int64_t> paddings;
 };
 
 /// a, b and c dealt to two ranks: a and c precede b; the mappings are in the order a, b, c.

@@ -23,7 +23,7 @@ inline std::string bytes_of(const std::vector<float>& values) {
 
 inline std::vector<float> values_of(const checkpoint::StreamedTensor& tensor) {
   std::vector<float> out(tensor.bytes() / 4);
-  // In pieces of three, so that requests for a part are tested.
+  // Read in pieces of three elements, so that requests for a part are tested.
   for (std::size_t at = 0; at < out.size(); at += 3) {
     const std::size_t end = std::min(at + 3, out.size());
     tensor.read(static_cast<std::int64_t>(at),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other programs' checkpoints, put together by hand: what is read from them, and what is refused.
+// Other programs' checkpoints, constructed by hand: which data is read from them, and which are
+// refused.
 #include "tessera/interop/formats/foreign.h"
 
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which runs may go on from another program's training.
+// Tests which runs may continue another program's training.
 #include "tessera/interop/foreign_training.h"
 
 #include <cstdint>
@@ -71,7 +71,7 @@ TEST(ForeignTraining, UnderAnotherOptimizerIsRefused) {
   }
   EXPECT_THAT(refusal(kInterop / "torch_tutorial", plan_of("Lion")),
               HasSubstr("a training of \"AdamW\""));
-  // A file of an older torch does not say whose moments they are.
+  // A file of an older torch doesn't name the parameters of its moments.
   const files::TempDir dir;
   Foreign older = *open_foreign(kInterop / "torch_tutorial");
   older.config = json::Value::object();

@@ -137,7 +137,7 @@ TEST_F(GgufFamilyFiles, WrittenAgainAreTheModelsThatTheyWere) {
   }
 }
 
-// What the architecture computes otherwise would be another model.
+// A file whose settings the architecture doesn't have would give another model.
 TEST_F(GgufFamilyFiles, WithOtherSwitchesThanTheArchitecturesAreRefused) {
   const auto refusal = [&](const std::string& architecture, const char* key, json::Value value) {
     const Foreign model = opened(architecture);
@@ -162,7 +162,7 @@ TEST_F(GgufFamilyFiles, WithOtherSwitchesThanTheArchitecturesAreRefused) {
               HasSubstr("hidden_act"));
 }
 
-// llama.cpp has no architecture of its own for it, and no window.
+// llama.cpp has no separate architecture for Mistral, and no window.
 TEST_F(GgufFamilyFiles, OfMistralAreFilesOfLlamaWithoutAWindow) {
   const Foreign model = open_foreign(folder() / "../gguf_rotary.gguf").value();
   json::Value config = model.model_config;
@@ -183,7 +183,7 @@ TEST_F(GgufFamilyFiles, OfMistralAreFilesOfLlamaWithoutAWindow) {
               HasSubstr("sliding_window"));
 }
 
-// Of a folder that also sees images, the text model is written.
+// If the folder's model also sees images, its text model is written.
 TEST_F(GgufFamilyFiles, OfATextModelWithinAnotherAreThoseOfTheTextModel) {
   const Foreign model = opened("gemma3");
   const json::Value config = json::Value::object(

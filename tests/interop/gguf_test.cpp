@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// GGUF files: blocks, tensors and configurations are those that the format's own package wrote
-// (data/make_gguf.py: gguf 0.19.0), and what is written here is read back.
+// GGUF files: blocks, tensors and configurations equal those that the format's own package wrote
+// (data/make_gguf.py: gguf 0.19.0), and files that tessera writes can be read back.
 #include "tessera/interop/formats/gguf.h"
 
 #include <algorithm>
@@ -187,7 +187,7 @@ TEST(Gguf, ASentencepieceTokenizersMergesFollowItsScores) {
   ASSERT_EQ(written.front().first, "tokenizer.json");
   const json::Value tokenizer = json::parse_strict(written.front().second, "tokenizer.json");
 
-  // As SentencePieceExtractor of transformers sorts them: by score, then the left part's length.
+  // In the order of transformers' SentencePieceExtractor: by score, then by the left part's length.
   EXPECT_EQ(
       at_path(tokenizer, "model.merges")->dump(),
       json::parse_strict(R"([["▁","a"],["a","b"],["▁a","b"],["▁","ab"]])", "expected").dump());
@@ -234,7 +234,7 @@ TEST_F(GgufFiles, WrittenAgainHaveTheKeysAndTensorsThatTheyCameWith) {
       const GgufTensor* found = after.tensor(tensor.name);
       ASSERT_NE(found, nullptr) << tensor.name;
       EXPECT_EQ(found->shape, tensor.shape) << tensor.name;
-      if (tensor.name == "rope_freqs.weight") continue;  // derived anew from the rule
+      if (tensor.name == "rope_freqs.weight") continue;  // it is computed from the rule
       EXPECT_TRUE(std::ranges::equal(found->data, tensor.data)) << tensor.name;
     }
   }

@@ -415,7 +415,7 @@ TEST(Gpt2HfWeights, RefuseTwoNamesOfOneTensor) {
             std::string::npos);
 }
 
-// Of more rows and columns than are read at a time.
+// The matrix has more rows and columns than are read at a time.
 TEST(Gpt2HfWeights, TransposeLargeMatricesInAnyRange) {
   HfFolder folder;
   folder.add("h.0.mlp.c_fc.weight", {4, 37});

@@ -94,7 +94,8 @@ inline Tensor slice(const Tensor& from, std::int64_t begin, std::int64_t count) 
 /// Builds one file.
 class File {
  public:
-  /// In bf16 a value is rounded; in fp16 the value is the bit pattern, so that all differ.
+  /// In bf16 the value is rounded; in fp16 the value is used as the bit pattern, so that all
+  /// elements differ.
   std::string tensor(const Tensor& tensor, DType dtype = DType::F32) {
     std::string bytes;
     for (const float value : tensor.values) {

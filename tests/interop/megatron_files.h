@@ -87,18 +87,18 @@ enum class Optimizer : std::uint8_t {
   None,
   Mixed,        ///< 16-bit weights, fp32 masters, two groups, apex's Adam
   Plain,        ///< fp32, one group, torch's Adam
-  Distributed,  ///< settings alone
+  Distributed,  ///< only the settings
 };
 
 struct Layout {
   std::int64_t tensor = 1, pipeline = 1, chunks = 1;
-  int version = 3;  ///< 0: not said
+  int version = 3;  ///< 0: not in the file
   Words words = kCore;
   bool untied = false;
   Optimizer optimizer = Optimizer::None;
   bool vectors_first = false;        ///< the group without decay
-  std::vector<std::int64_t> layers;  ///< of each pipeline rank; empty: alike
-  Members args;                      ///< more of them; the last word counts
+  std::vector<std::int64_t> layers;  ///< number on each pipeline rank; empty: the same on all
+  Members args;                      ///< additional arguments; the last one of a name counts
   /// Modifies the optimizer of a rank before it is written.
   std::function<void(Members& optimizer)> spoil;
   std::string more;  ///< name of a tensor that no GPT has
@@ -144,7 +144,7 @@ inline std::pair<std::int64_t, std::int64_t> layers_of(const Layout& layout,
   return {chunk * (kLayers / layout.chunks) + p * count, count};
 }
 
-/// Returns what a rank holds of a model chunk, in the order of its modules.
+/// Returns the part of a model chunk that a rank holds, in the order of its modules.
 inline Named cut(
     const Model& model, const Layout& layout, std::int64_t t, std::int64_t p, std::int64_t chunk) {
   const Words& words = layout.words;
@@ -191,7 +191,7 @@ inline Named cut(
   if (p == layout.pipeline - 1 && chunk == layout.chunks - 1) {
     out.emplace_back(std::string(words.final_norm) + "weight", model.at("ln_f.weight"));
     out.emplace_back(std::string(words.final_norm) + "bias", model.at("ln_f.bias"));
-    // With several stages a tied head is on the last one too.
+    // With several stages the last one also has a tied head.
     if (layout.untied || p > 0)
       out.emplace_back(words.head,
                        table(model.at(layout.untied ? "lm_head.weight" : "wte.weight"), layout, t));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Megatron-LM's checkpoints of Llama and its kin: published models are cut over ranks as
-// megatron.core cuts them, and every tensor is read as it was.
+// Megatron-LM's checkpoints of Llama and related families: published models are sharded over ranks
+// as megatron.core shards them, and every tensor is read back unchanged.
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -55,7 +55,7 @@ class Cut {
     return out;
   }
 
-  /// Writes the files of an iteration. `more`: arguments beside those of the model.
+  /// Writes the files of an iteration. `more`: arguments in addition to those of the model.
   void write(const fs::path& to, const Members& more = {}) const {
     for (std::int64_t p = 0; p < pipeline_; ++p) {
       for (std::int64_t t = 0; t < tensor_; ++t) {
@@ -133,7 +133,7 @@ class Cut {
     to.values.insert(to.values.end(), more.values.begin(), more.values.end());
   }
 
-  /// What a rank holds, under the names of megatron.core with fused norms.
+  /// The tensors of a rank, under the names of megatron.core with fused norms.
   [[nodiscard]] Members held(gpt::File& out, std::int64_t t, std::int64_t p) const {
     Members members;
     const auto add = [&](const std::string& name, const Tensor& tensor) {
@@ -237,7 +237,7 @@ class MegatronRotary : public test::ForeignCheckpoints {
   }
 
  private:
-  /// The family takes the weights with the config.json that was made for them.
+  /// Checks that the family accepts the weights with the config.json that the reader made for them.
   static void expect_fits(const Foreign& read) {
     const models::ModelOptions options = models::options_from_hf(read.model_config);
     config::Problems problems;

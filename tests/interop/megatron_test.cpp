@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Megatron-LM's checkpoints of every grid and generation, constructed by hand: each tensor is read
-// as it was written, and what cannot be read is rejected or reported.
+// back as it was written, and unreadable ones are rejected or reported.
 #include <filesystem>
 #include <map>
 #include <string>
@@ -34,7 +34,7 @@ class Megatron : public test::ForeignCheckpoints {
     meg::write(folder, layout);
     return open_foreign(folder).value();
   }
-  /// The model that was cut, of so many rows of the table.
+  /// Checks that the sharded model was read, with a table of `rows` rows.
   void expect_model(const std::vector<checkpoint::StreamedTensor>& read,
                     int set,
                     const Layout& layout,

@@ -14,7 +14,7 @@ namespace {
 using tessera::test::peak_growth;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-/// Memory that a rank may use besides its share.
+/// Memory that a rank may use in addition to its share.
 constexpr std::int64_t kBeside = 64 * kMiB;
 
 /// 288 MiB in three tensors.

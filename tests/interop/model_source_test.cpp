@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan takes from elsewhere: a model's folder and its tokenizer.
+// Parts of a plan that come from elsewhere: a model's folder and its tokenizer.
 #include "tessera/planner/model_source.h"
 
 #include <filesystem>

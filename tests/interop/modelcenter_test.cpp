@@ -159,7 +159,7 @@ fs::path golden_model(const std::string& name) {
   return fs::path(TESSERA_SOURCE_DIR) / "tests" / "golden" / "reference" / "models" / name;
 }
 
-/// Pieces of names, and what stands in their place.
+/// Parts of names and their replacements.
 using Renaming = std::vector<std::pair<std::string, std::string>>;
 
 /// Writes the folder's tensors under ModelCenter's names; `theirs` names each, or nothing.
@@ -206,7 +206,8 @@ void expect_same_tensors(const Foreign& read, const fs::path& golden_folder, std
   }
 }
 
-/// The model of the folder is made with the config.json that the reader gives, and its weights fit.
+/// Checks that a model made with the config.json that the reader gives accepts the folder's
+/// weights.
 void expect_fits(const Foreign& read) {
   const models::ModelOptions options = models::options_from_hf(read.model_config);
   config::Problems problems;

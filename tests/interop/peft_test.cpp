@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a folder of PEFT's may say, and what is refused.
+// Folders that PEFT writes: which settings are accepted, and which are refused.
 #include "tessera/interop/peft.h"
 
 #include <filesystem>

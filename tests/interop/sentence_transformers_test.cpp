@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What folders of sentence-transformers say of embeddings, and matrices as NumPy reads them.
+// Settings of embeddings in folders of sentence-transformers, and matrices as NumPy reads them.
 #include "tessera/interop/formats/sentence_transformers.h"
 
 #include <array>
@@ -27,7 +27,7 @@ class SentenceFolder : public testing::Test {
     fs::create_directories(path.parent_path());
     std::ofstream(path, std::ios::binary) << text;
   }
-  /// A Transformer at `path`, and behind it modules of these kinds.
+  /// Writes a Transformer at `path`, followed by modules of these kinds.
   void write_modules(const std::string& path, const std::vector<std::string>& kinds) const {
     std::string text = R"([{"idx": 0, "path": ")" + path +
                        R"(", "type": "sentence_transformers.models.Transformer"})";

@@ -83,8 +83,8 @@ struct ZipPart {
   std::string local_name = name;
   std::uint16_t method = 0, flags = 0;
   std::uint64_t stored = content.size(), size = content.size();
-  std::int64_t local = -1;         ///< where it claims to begin
-  std::uint16_t extra_bytes = 0;   ///< of its local header
+  std::int64_t local = -1;         ///< claimed position of the local header
+  std::uint16_t extra_bytes = 0;   ///< number of extra bytes in its local header
   std::string central_extra = {};  ///< written as it is
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that lie. Each is refused with the file's name and the reason; what would have been run is
-// never run.
+// Malicious files. Each is refused with the file's name and the reason; the code in them is never
+// run.
 #include "interop/support.h"
 #include "interop/torch_bytes.h"
 #include <gtest/gtest.h>

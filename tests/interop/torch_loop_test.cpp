@@ -81,7 +81,7 @@ class TorchLoop : public test::ForeignCheckpoints {
 };
 
 TEST_F(TorchLoop, NumbersAFamilysParametersAsItsModuleDoesWhateverOrderTheyCameIn) {
-  // By the alphabet: layer 10 before layer 2, and a bias before its weight.
+  // In alphabetical order: layer 10 comes before layer 2, and a bias before its weight.
   Foreign training = training_of({"transformer.h.10.ln_1.weight",
                                   "transformer.h.2.attn.c_proj.bias",
                                   "transformer.h.2.attn.c_proj.weight",
@@ -190,8 +190,8 @@ TEST_F(TorchLoop, WhereNothingTellsAdamFromAdamWTheLoaderDecides) {
   EXPECT_EQ(at_path(optimizer().values, "param_groups.0.decoupled_weight_decay"), nullptr);
 }
 
-/// Writes the pair of one parameter whose group has these keys besides lr and params, and this
-/// step.
+/// Writes the pair of files for one parameter whose group has these keys in addition to lr and
+/// params, at this step.
 void write_by_hand(const fs::path& folder,
                    const std::vector<TorchValue::Item>& keys,
                    const TorchValue& step) {

@@ -62,7 +62,7 @@ class UniversalFolder : public ForeignCheckpoints {
     files::write_atomic(tag() / "zero" / parameter / (what + ".pt"),
                         test::torch_zip(test::pickle_of(object), {bytes_of(values)}));
   }
-  /// As stage 3 is written: no dict, no shape, no step.
+  /// Like stage 3's files: no dict, no shape, no step.
   void write_flat(const std::string& parameter, const Values& values) {
     const Shape flat = {static_cast<std::int64_t>(values.size())};
     write(parameter, "fp32", values, flat, true);
@@ -93,7 +93,7 @@ TEST_F(UniversalFolder, OfStageThreeHasTheShapesOfItsModelStates) {
 
   const Foreign read = *open_foreign(path("ds"));
 
-  ASSERT_EQ(read.weights.size(), 2U);  // by name: b, w
+  ASSERT_EQ(read.weights.size(), 2U);  // sorted by name: b, w
   EXPECT_EQ(read.weights[0].shape, (Shape{2}));
   EXPECT_EQ(read.weights[1].shape, (Shape{2, 3}));
   EXPECT_EQ(values_of(read.weights[1]), (Values{0, 1, 2, 3, 4, 5}));

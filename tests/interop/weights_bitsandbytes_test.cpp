@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights that bitsandbytes narrowed, against what its own library widens them to.
+// Weights quantized by bitsandbytes, compared with the values to which its own library dequantizes
+// them.
 #include "tessera/interop/formats/weights_bitsandbytes.h"
 
 #include <algorithm>
@@ -59,7 +60,7 @@ TEST(Bitsandbytes, WidensAsItsLibraryDoes) {
       expected.copy(0, expected.numel(), reinterpret_cast<std::byte*>(wide.data()));
 
       EXPECT_EQ(values_of(tensor, 0, expected.numel()), wide);
-      // Any range, from an odd element and across blocks.
+      // Ranges are arbitrary: from an odd element and across blocks.
       EXPECT_EQ(values_of(tensor, 61, 775),
                 std::vector<float>(wide.begin() + 61, wide.begin() + 775));
       ++narrow;
@@ -95,7 +96,7 @@ TEST(Bitsandbytes, IsReadAsAModelAndWrittenAsPlainWeights) {
   }
 }
 
-/// The error for a folder's weights after `change`.
+/// Returns the error for a folder's weights after `change`.
 std::string error_after(const std::string& name,
                         const std::function<void(std::vector<Weight>&)>& change) {
   std::vector<Weight> weights = open_weights(folder_of(name));

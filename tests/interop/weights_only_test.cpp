@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The torch files that tessera writes are accepted by torch.load(weights_only=True), by its own
-// rules: the opcodes, the globals and what they may be applied to.
-// Source: torch 2.11, torch/_weights_only_unpickler.py, Unpickler._load() and
-// _get_allowed_globals(); torch/_tensor_classes and torch._storage_classes for the types.
+// torch.load(weights_only=True) accepts the torch files that tessera writes, judged by its own
+// rules: the opcodes, the globals, and the arguments that these may have. Source: torch 2.11,
+// torch/_weights_only_unpickler.py, Unpickler._load() and _get_allowed_globals();
+// torch/_tensor_classes and torch._storage_classes for the types.
 #include <array>
 #include <cstring>
 #include <filesystem>
@@ -68,7 +68,7 @@ const std::set<std::string>& allowed_storages() {
 struct Value {
   enum class Kind { None, Number, Text, Tuple, List, Dict, Global, Storage, Tensor, Size };
   Kind kind = Kind::None;
-  std::string word;  // of strings and globals
+  std::string word;  // for strings and globals
   std::vector<Value> items;
 };
 using Kind = Value::Kind;

@@ -297,7 +297,7 @@ TEST_F(DetectLauncher, RefusesNumbersOfHostsThatContradictTheRanks) {
   }
 }
 
-/// Tests what a process whose launcher is the test process detects from `variables`.
+/// Tests what is detected from `variables` by a process whose launcher is the test process.
 class DetectLauncherBelow : public DetectLauncher {
  protected:
   static bool finds_job(const Variables& variables, const std::string& job) {

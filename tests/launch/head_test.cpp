@@ -95,7 +95,7 @@ class HeadOfHosts : public testing::Test {
     const std::lock_guard lock(mutex_);
     return table_;
   }
-  /// Connects without a word.
+  /// Connects without sending anything.
   int stranger() const {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in to{};
@@ -113,7 +113,7 @@ class HeadOfHosts : public testing::Test {
   std::optional<Head> head_;  // its thread uses what stands above
 };
 
-/// Two hosts that have met, each with a page.
+/// Two hosts that have met, each with a control page.
 struct TwoHosts {
   TwoHosts(const std::shared_ptr<HostPart>& a, const std::shared_ptr<HostPart>& b)
       : pages{Page(a->world_size), Page(a->world_size)} {
@@ -126,7 +126,7 @@ struct TwoHosts {
   }
   Page pages[2];
   std::atomic<int> signals[2] = {0, 0};
-  std::unique_ptr<PageMirror> mirrors[2];  // end before the pages
+  std::unique_ptr<PageMirror> mirrors[2];  // must be destroyed before the pages
 };
 
 TEST_F(HeadOfHosts, ShowsTheLinesOfEveryHostToTheOthers) {
@@ -167,7 +167,7 @@ TEST_F(HeadOfHosts, WaitsUntilAllHaveLeft) {
   EXPECT_EQ(head_->abort_text(), "");
 }
 
-/// Joins as a host and then vanishes without a word, as a host that loses its power.
+/// Joins as a host and then vanishes without a message, like a host that loses its power.
 void vanish(const HostPart& part) {
   WireClient client(part.master, part.port, 1, part.secret, now_s() + 10.0);
   client.send(join_frame(part, 7, facts_of_this_host()));
@@ -189,7 +189,7 @@ TEST_F(HeadOfHosts, NamesAHostThatIsLost) {
 }
 
 TEST_F(HeadOfHosts, NamesAHostThatFallsSilent) {
-  start(2, 20.0, /*silence_s=*/2.5);  // a mirror speaks every second
+  start(2, 20.0, /*silence_s=*/2.5);  // a mirror sends a frame every second
   const auto silent = part(1, 1, 1);
   std::jthread other([&] {
     WireClient client(silent->master, silent->port, 1, silent->secret, now_s() + 10.0);
@@ -217,7 +217,7 @@ TEST_F(HeadOfHosts, TellsAHostThatTheHeadIsLost) {
   EXPECT_THAT(page->abort_message(), HasSubstr("the host of rank 0, 127.0.0.1, was lost"));
 }
 
-/// Both hosts' errors.
+/// Returns both hosts' errors.
 std::vector<std::string> both_refused(const std::shared_ptr<HostPart>& a,
                                       const std::shared_ptr<HostPart>& b,
                                       std::uint64_t asked_of_b) {

@@ -147,7 +147,7 @@ TEST(Hosts, KnowTheNamesOfThisHost) {
 
   for (const std::string& name : {std::string("localhost"), std::string("127.0.0.1"), own})
     EXPECT_TRUE(is_this_host(name)) << name;
-  // An address for documentation, which no interface has, and a name that nobody has.
+  // A documentation address, which no interface has, and a name that no host has.
   EXPECT_FALSE(is_this_host("192.0.2.1"));
   EXPECT_FALSE(is_this_host(own + "x"));
 }

@@ -305,8 +305,8 @@ TEST(JoinLauncher, NamesTheRankThatDoesNotCome) {
   EXPECT_THAT(message(1), HasSubstr("local rank 0 did not arrive"));
 }
 
-/// Returns how a meeting ends: 0 if all have met, 40 with an error of this kind whose text contains
-/// `words`.
+/// Returns the result of a meeting as an exit code: 0 if all have met, 40 for an error of this kind
+/// whose text contains `words`.
 int meet(int rank,
          int ranks,
          const std::string& job,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agents on other hosts: what they are told, and how their ends are told. The agents are scripts.
+// Agents on other hosts: what they receive, and how their ends are reported. The agents are
+// scripts.
 #include "tessera/launch/remote.h"
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses at their limits, against numbers made by hand; tests/golden holds them against recorded
-// trainers.
+// Losses at their limits, compared with numbers computed by hand; tests/golden compares them with
+// recorded trainers.
 #include <cmath>
 #include <string>
 

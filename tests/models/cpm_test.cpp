@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPM's models against plain formulas, and their keys and names in ModelCenter's files.
+// CPM's models compared with plain formulas, and their keys and names in ModelCenter's files.
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -63,8 +63,8 @@ ModelRunner runner_of(const std::string& config) {
   return runner;
 }
 
-/// One text in fp64, written after the description of ModelCenter's layers: each linear layer
-/// divides what it makes by the root of its inputs.
+/// One text in fp64, following the description of ModelCenter's layers: each linear layer divides
+/// its output by the root of its number of inputs.
 struct Cpm1 {
   const ModelRunner& runner;
   bool length_scale = false, attention_scale = false, layer_norm = false;
@@ -81,8 +81,8 @@ struct Cpm1 {
       return at::layer_norm(x, {kHidden}, weight(name + ".weight"), weight(name + ".bias"), 1e-6);
     return x * (x.square().mean(-1, true) + 1e-6).rsqrt() * weight(name + ".weight");
   }
-  /// Distances 0, 1 have a bucket each, the others up to 20 share two by their logarithm; eight
-  /// buckets, of which the last four are of tokens to come.
+  /// Distances 0 and 1 have a bucket each, the others up to 20 share two by their logarithm; there
+  /// are eight buckets, of which the last four are for later tokens.
   [[nodiscard]] static std::int64_t bucket(std::int64_t distance) {
     if (distance < 2) return distance;
     const double place = std::log(static_cast<double>(distance) / 2) / std::log(20.0 / 2);

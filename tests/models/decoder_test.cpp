@@ -113,7 +113,8 @@ at::Tensor turned(const at::Tensor& x_THK, double theta, double share, bool inte
   return at::cat({both, rest}, 2);
 }
 
-/// What a family of decoders computes for one text, in fp64, from the parameters of a runner.
+/// The result of a family of decoders for one text, in fp64, computed from the parameters of a
+/// runner.
 struct Reference {
   const ModelRunner& runner;
   std::int64_t heads, groups, channels;
@@ -187,7 +188,7 @@ struct Reference {
   }
 };
 
-/// A runner of the family with weights that make every part count.
+/// A runner of the family with weights under which every part affects the result.
 ModelRunner runner_of(const std::string& hf_config) {
   ModelRunner runner(resolved(options_of(hf_config)).model);
   at::Generator generator = at::detail::createCPUGenerator(3);
@@ -302,7 +303,7 @@ TEST(Decoders, TheFirstGemmasFilesSayGeluAndMeanItsApproximation) {
   EXPECT_EQ(activation_of(with("gemma", "")), "gelu_tanh");
 }
 
-// ---- the text model in files of models that see images ----
+// ---- the text model in files of models that also see images ----
 
 TEST(Decoders, TheTextModelOfGemma3sOtherFilesIsDescribedByItsTextConfig) {
   const std::string text = with("gemma3_text", R"("sliding_window": 8, "rope_scaling":

@@ -49,7 +49,7 @@ nn::Model model_of(const std::string& options, bool causal = false) {
   return with_objective(std::move(trunk), "embedding", json::parse(options, "options.json"));
 }
 
-/// Three tokens, and one behind which there is padding.
+/// A text of three tokens, and one with padding at its end.
 nn::Batch batch_of() {
   nn::Batch batch = test::make_batch(
       at::tensor(std::vector<std::int64_t>{1, 2, 3, 4, 9, 9}, at::kLong).view({2, 3}));

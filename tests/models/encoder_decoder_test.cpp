@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoders with a decoder: published numbers of parameters, what config.json says of versions, what
-// the decoder reads, first weights, and what is refused.
+// Encoders with a decoder: published numbers of parameters, how config.json describes versions, the
+// inputs of the decoder, initial weights, and what is refused.
 #include "tessera/models/encoder_decoder.h"
 
 #include <algorithm>
@@ -228,7 +228,7 @@ TEST(EncoderDecoder, SeesNoPaddingAndNoLaterTokens) {
   nn::Batch padded = batch_of(at::cat({source, tokens(1, 3, 3)}, 1), labels);
   padded.set("attention_mask", at::tensor({1, 1, 1, 1, 1, 1, 0, 0, 0}, at::kLong).view({1, 9}));
   at::Tensor other = labels.clone();
-  other[0][3] = 9;  // which the last token alone reads
+  other[0][3] = 9;  // only the last token reads it
 
   EXPECT_LT((logits_of(runner, padded) - whole).abs().max().item<float>(), 1e-5);
   const at::Tensor changed = logits_of(runner, batch_of(source, other));
@@ -236,8 +236,8 @@ TEST(EncoderDecoder, SeesNoPaddingAndNoLaterTokens) {
   EXPECT_FALSE(at::equal(changed.narrow(1, 4, 1), whole.narrow(1, 4, 1)));
 }
 
-// As transformers initializes: a projection by the root of its inputs, queries by that of a head's
-// channels too, tables by 1.
+// As transformers initializes: a projection by the root of its number of inputs, queries also by
+// the root of a head's channels, tables by 1.
 TEST(EncoderDecoder, BeginsWithThePublishedStandardDeviations) {
   EncoderDecoderShape shape = small();
   shape.hidden_size = 256;
@@ -308,11 +308,11 @@ std::vector<double> losses_with_dropout(comm::World* world) {
 
 TEST(EncoderDecoder, DropsTheSameOnTensorParallelRanks) {
   const std::vector<double> alone = losses_with_dropout(nullptr);
-  EXPECT_GT(std::abs(alone[0] - alone[1]), 1e-3);  // another seed
+  EXPECT_GT(std::abs(alone[0] - alone[1]), 1e-3);  // two seeds differ
 
   comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, 2}), [&](comm::World& world) {
     const std::vector<double> shared = losses_with_dropout(&world);
-    // The order of sums alone differs.
+    // Only the order of the sums differs.
     for (std::size_t i = 0; i < alone.size(); ++i)
       EXPECT_NEAR(shared[i], alone[i], 1e-5);
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoder families: published numbers of parameters, what config.json says of heads, and names of
+// Encoder families: published numbers of parameters, how config.json describes heads, and names in
 // other versions.
 #include <algorithm>
 #include <string>
@@ -94,7 +94,7 @@ TEST(Encoders, HaveTheHeadThatTheArchitectureNames) {
   EXPECT_EQ(objective_of_hf(config_of("{}")).name, "");
 }
 
-// The table is the head of a family that goes on with text, and it is there without one too.
+// The table is the head of a family that continues text; it is also there without a head.
 TEST(Encoders, WithoutAHeadGiveEmbeddings) {
   const auto name_of = [](const std::string& type, const std::string& architecture) {
     return objective_of_hf(config_of(R"({"model_type": ")" + type + R"(", "architectures": [")" +
@@ -128,7 +128,7 @@ TEST(Encoders, HaveTwoLabelsWhereNothingIsSaid) {
   EXPECT_EQ(one.find("problem_type")->as_string(), "regression");
 }
 
-// What is written of a model's head is read back as it was.
+// The objective that is written for a model's head is read back unchanged.
 TEST(Encoders, SayTheirObjectiveInConfigJson) {
   for (const std::string family :
        {"bert", "roberta", "xlm-roberta", "distilbert", "modernbert", "vit"}) {
@@ -211,8 +211,8 @@ json::Value modernbert_of(const std::string& more) {
   return config_of(R"({"model_type": "modernbert", "num_hidden_layers": 4)" + more + "}");
 }
 
-// Every third layer sees the whole text, unless the file says otherwise; a theta of null is the
-// other's.
+// Every third layer sees the whole text, unless the file has another number; a theta of null means
+// that of the other layers.
 TEST(Encoders, WithLocalLayersKnowBothWaysToSayWhichOnesTheyAre) {
   const auto written = [](const std::string& more) {
     return config::write(*std::make_unique<ModelOptions>(options_from_hf(modernbert_of(more))));
@@ -241,7 +241,7 @@ TEST(Encoders, WithLocalLayersKnowBothWaysToSayWhichOnesTheyAre) {
   EXPECT_THROW(written(R"(, "classifier_pooling": "max")"), Error);
 }
 
-// transformers before 5 reads the number alone.
+// transformers before version 5 reads only the number.
 TEST(Encoders, WithLocalLayersWriteTheirPeriodWhereThereIsOne) {
   const auto period_of = [](const std::string& more) {
     ModelOptions options = options_from_hf(modernbert_of(more));
@@ -266,7 +266,8 @@ TEST(Encoders, WithBiasesReadBackAsTheyAreWritten) {
 
   const std::int64_t plain = resolved(options_from_hf(modernbert_of("")), masked).num_parameters,
                      with = resolved(options, masked).num_parameters;
-  // Of each layer: 3 C + C of attention, 2 F + C of the MLP, and two norms, but for the first one.
+  // Parameters of a layer: 3 C + C for attention, 2 F + C for the MLP, and two norms, except the
+  // first layer's.
   const std::int64_t C = 768, F = 1152, layers = 4;
   EXPECT_EQ(with - plain,
             layers * (4 * C + 2 * F + C) + (2 * layers - 1) * C + /*embedding, last*/ 2 * C +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for every family, and that a family is known to its own file alone.
+// Properties of every family, and that only a family's own file mentions it.
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -45,8 +45,8 @@ bool is_other_meaning(const std::string& line) {
   return std::ranges::any_of(kMarks, is_in_line) || std::ranges::any_of(kShortened, is_in_line);
 }
 
-/// Whether the line has the word, and not as a part of a longer one: "bert" is no part of
-/// "roberta". A number may follow it.
+/// Returns whether the line contains the word other than as a part of a longer one: "bert" is not a
+/// word of "roberta". A number may follow it.
 bool has_word(const std::string& line, const std::string& word) {
   const auto is_letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
   for (std::size_t at = line.find(word); at != std::string::npos; at = line.find(word, at + 1)) {
@@ -60,8 +60,8 @@ bool has_word(const std::string& line, const std::string& word) {
   return false;
 }
 
-/// "file:line: text" of each line of code that has the word, outside of the family's files and of
-/// the tokenizers' folder.
+/// Returns "file:line: text" for each line of code that contains the word, except in the family's
+/// files and in the tokenizers' folder.
 std::vector<std::string> lines_that_name(const std::string& family, const std::string& word) {
   const fs::path root = fs::path(TESSERA_SOURCE_DIR) / "tessera";
   std::vector<std::string> out;
@@ -70,8 +70,8 @@ std::vector<std::string> lines_that_name(const std::string& family, const std::s
     if (path.extension() != ".h" && path.extension() != ".cpp") continue;
     const fs::path folder = path.parent_path().filename();
     const std::string stem = path.stem().string();
-    // A variant of a family stands in its file ("xlm-roberta"), and a later version builds on the
-    // first ("gemma2" on "gemma").
+    // A variant of a family is in the family's file ("xlm-roberta"), and a later version builds on
+    // the first ("gemma2" on "gemma").
     const bool version = stem.size() > family.size() && stem.starts_with(family) &&
                          std::isdigit(static_cast<unsigned char>(stem[family.size()])) != 0;
     const bool own = stem == family || family.ends_with("-" + stem) || version;
@@ -92,7 +92,7 @@ TEST(Families, AreNamedInTheirOwnFilesAlone) {
     std::string type = family;
     type[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(type[0])));
 
-    // "compose" is a word of its own: the family is named where it stands in quotes.
+    // "compose" is also a common word: only in quotes it names the family.
     const bool word = family == "compose";
     EXPECT_THAT(lines_that_name(family, word ? "\"compose\"" : family), testing::IsEmpty());
     EXPECT_THAT(lines_that_name(family, word ? "\"Compose\"" : type), testing::IsEmpty());

@@ -94,7 +94,7 @@ TEST(Gpt2Options, HeadsOfKeysAndValuesDivideTheOthers) {
                     HasSubstr("choose num_kv_heads from 1, 2, 4")));
 }
 
-/// Blocks of sizes that cannot be are not asked what they declare.
+/// Blocks of impossible sizes are not asked for their parameters.
 TEST(Gpt2Options, AreRefusedOnceWhereASizeComesToNothing) {
   for (const char* options : {R"({"preset": "nano", "mlp_ratio": 0.001})",
                               R"({"num_layers": 1, "hidden_size": 2, "num_heads": 4})"}) {

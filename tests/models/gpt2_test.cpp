@@ -163,7 +163,7 @@ TEST(Gpt2, ReadsPackedDocumentsAsEachAlone) {
                                     logits_of(ids.narrow(1, 17, 3), {})},
                                    1);
 
-  EXPECT_LT((packed - alone).abs().max().item<double>(), 2e-5);  // products of other shapes
+  EXPECT_LT((packed - alone).abs().max().item<double>(), 2e-5);  // matrix products of other shapes
   EXPECT_GT((logits_of(ids, {}) - alone).abs().max().item<double>(), 0.01);
 }
 
@@ -286,8 +286,8 @@ TEST(Gpt2, RunsForwardAndBackwardOnMeta) {
   }
 }
 
-// The ranks hold 3001 and 3000 rows: of as many samples at once as these allow, they would call one
-// another at different samples.
+// The ranks hold 3001 and 3000 rows: if each took as many samples at once as its own rows allow,
+// they would communicate at different samples.
 TEST(Gpt2, RunsItsObjectiveOnTheSameSamplesWhereRanksShareAnOddVocabulary) {
   Gpt2Shape shape = tiny();
   shape.num_layers = 1;

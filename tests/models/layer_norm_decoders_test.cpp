@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OPT, GPT-NeoX and BLOOM: Hugging Face's configurations, and how their files lay
-// out what is one parameter here. tests/golden/ has what they compute.
+// OPT, GPT-NeoX and BLOOM: Hugging Face's configurations, and how their files store what is one
+// parameter here. tests/golden/ tests their results.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -42,7 +42,7 @@ Resolved resolved(const std::string& model) {
   return resolved(options);
 }
 
-/// The description of what a config.json asks for.
+/// The description that a config.json resolves to.
 json::Value description(const std::string& hf_config) {
   return resolved(options_from_hf(json::parse(hf_config, "config.json"))).description;
 }
@@ -101,7 +101,8 @@ TEST(GptNeox, HasNoBiasesOfAttentionWhereTheConfigurationHasNone) {
   }
 }
 
-/// Element (0 or 1 or 2, head, channel, input) of the fused parameter lies in row (head * 3 + that)
+/// Element (0, 1 or 2; head, channel, input) of the fused parameter is in row (head * 3 + that
+/// number)
 /// * channels + channel of the file.
 TEST(GptNeox, StoresQueriesKeysAndValuesHeadByHead) {
   const Resolved model = resolved(options_from_hf(json::parse(neox(""), "config.json")));

@@ -34,7 +34,7 @@ using test::make_batch;
 using test::ModelRunner;
 using Tensors = std::map<std::string, at::Tensor>;
 
-// What a float32 program may differ by, absolute: see tests/golden/README.md.
+// How much a float32 program may differ, absolute: see tests/golden/README.md.
 constexpr double kLogits = 5e-5, kGradients = 5e-5, kLoss = 1e-5, kAfterAdamW = 5e-5;
 
 Tensors read_tensors(const fs::path& path) {
@@ -98,7 +98,7 @@ LlamaShape shape_of(const json::Value& config) {
   return shape;
 }
 
-/// A tensor of Hugging Face's as a part of one of ours: a view, whose elements have the same order.
+/// A tensor of Hugging Face's as a part of one of ours: a view whose elements have the same order.
 struct Piece {
   std::string name;
   at::Tensor view;
@@ -210,7 +210,8 @@ void expect_logits_and_loss(const Case& one, ModelRunner& runner) {
       out.terms.at(0).sum.item<double>() / labels, one.expected.at("loss").item<double>(), kLoss);
 }
 
-/// Of what the rank holds. Returns how many of Hugging Face's tensors were compared.
+/// Compares the gradients that the rank holds. Returns how many of Hugging Face's tensors were
+/// compared.
 std::size_t expect_gradients(const Case& one, ModelRunner& runner) {
   EXPECT_NEAR(runner.train(one.batch()), one.expected.at("loss").item<double>(), kLoss);
   std::size_t compared = 0;
@@ -378,7 +379,7 @@ TEST(Llama, CutsHeadsAndFeaturesOverTensorParallelRanks) {
   });
 }
 
-// Biases and a head size of its own are in no recorded model.
+// No recorded model has biases or a separate head size.
 TEST(Llama, HasTheGradientsOfItsLossWithBiasesAndLargeHeads) {
   LlamaShape shape = tiny();
   shape.attention_bias = shape.mlp_bias = true;
@@ -452,7 +453,7 @@ TEST(Llama, ReadsPackedDocumentsAsEachAlone) {
                                     logits_of(ids.narrow(1, 17, 3), {})},
                                    1);
 
-  EXPECT_LT(largest_difference(packed, alone), 2e-5);  // products of other shapes
+  EXPECT_LT(largest_difference(packed, alone), 2e-5);  // matrix products of other shapes
   EXPECT_GT(largest_difference(logits_of(ids, {}), alone), 0.01);
 }
 

@@ -161,7 +161,8 @@ TEST(SequenceClassification, WeighsClassesAndEasyLabels) {
       const at::Tensor p = p_BL[row][label];
       sum = sum - weights[static_cast<std::size_t>(label)] * (1 - p).pow(gamma) * p.log();
     }
-    // By the sum of the weights, as torch's CrossEntropyLoss; the focal loss by the labels.
+    // Divided by the sum of the weights, like torch's CrossEntropyLoss; the focal loss by the
+    // number of labels.
     const double whole = gamma == 0 ? 1.5 + 0.5 + 2.0 + 2.0 : 4.0;
     reference.loss = sum;
     EXPECT_NEAR(loss, sum.item<double>() / whole, kTolerance * loss);
@@ -336,7 +337,7 @@ TEST(Objectives, NameTheNearestObjectiveAndOption) {
               HasSubstr("options.json:1"));
 }
 
-/// A third objective, as a file of its own would add it: the mean square of all hidden states.
+/// A third objective, as a separate file would add it: the mean square of all hidden states.
 class MeanSquare final : public nn::Objective {
  public:
   explicit MeanSquare(const TrunkOutput& trunk) : trunk_(trunk), norm_(trunk.norm) {}
@@ -365,7 +366,7 @@ TESSERA_OBJECTIVE("mean_square", make_mean_square);
 
 TEST(Objectives, ThatAreRegisteredCompleteAnyTrunk) {
   for (const std::string& name : objectives().names()) {
-    if (name == "embedding") continue;  // which has no loss
+    if (name == "embedding") continue;  // it has no loss
     for (const NormKind kind : {NormKind::LayerNorm, NormKind::RmsNorm}) {
       SCOPED_TRACE(name);
       Trunk trunk = lookup_trunk(kind);
@@ -377,7 +378,7 @@ TEST(Objectives, ThatAreRegisteredCompleteAnyTrunk) {
       nn::Batch batch = batch_of();
       batch.set("label", at::zeros({kB}, at::kLong));
       batch.set("labels", at::zeros({kB, kT}, at::kLong));
-      // Of preferences: two texts a row.
+      // Preferences have two texts per row.
       batch.set("completion", at::ones({kB, kT}, at::kLong));
       batch.set("second_text", at::full({kB}, 3, at::kLong));
       batch.set("reference", at::zeros({kB, 2}, at::kDouble));

@@ -57,7 +57,7 @@ nn::Model model_with(const std::string& objective, const std::string& options = 
   return with_objective(std::move(trunk), objective, json::parse(options, "options.json"));
 }
 
-/// Two texts a row, of other lengths in each, with prompts of two tokens.
+/// Two texts per row, of different lengths in each row, with prompts of two tokens.
 struct Batch {
   const std::vector<std::int64_t> first = {5, 4, 3}, second = {4, 5, 4};
   at::Tensor ids, labels = at::full({kB, kT}, -100, at::kLong),

@@ -71,7 +71,7 @@ TEST(Compositions, Transpose) {
   expect_every_range(Composition::of("a", {3, 5}).transposed(), tensors, tensors.at("a").t());
 }
 
-// Of more lines than are read at a time.
+// The matrix has more lines than are read at a time.
 TEST(Compositions, TransposeLargeMatrices) {
   const Tensors tensors = {{"a", numbered({37, 3}, 1)}};
 
@@ -130,7 +130,8 @@ TEST(Compositions, ViewPartsThatDoNotFitTheRows) {
                      at::cat({tensors.at("a"), tensors.at("b")}, 0).view({4, 3, 2}));
 }
 
-/// A family whose projections are stored apart and whose heads are interleaved in ours.
+/// A family that stores its projections separately, and whose heads are interleaved in our
+/// parameter.
 constexpr std::int64_t kGroups = 2, kGroup = 3, kChannels = 4, kWidth = 5, kInner = 6;
 
 Composition compose(const ParamInfo& info) {
@@ -288,7 +289,7 @@ TEST(WeightMaps, ReadFewElementsOfATransposedTensorForARange) {
   };
   std::vector<float> out(100);
 
-  // One row of ours is one column of theirs.
+  // A row of our parameter is a column of theirs.
   copy_range(array.copy_of(array.parts().front()), 700, 800, read, out.data());
 
   EXPECT_EQ(elements, 100);

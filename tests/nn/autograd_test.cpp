@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backward that libtorch runs on another thread, as it does for tensors on a device, works with
-// the ledger, the tag and the log of operations of the thread that made its node.
+// libtorch runs the backward for tensors on a device on another thread. It then works with the
+// ledger, the tag and the log of operations of the thread that made its node.
 #include "tessera/nn/autograd.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace tessera::nn {
 namespace {
 
-/// y = x, with a backward that tells what it runs with.
+/// y = x, with a backward that reports the state that it runs with.
 struct ProbeNode : torch::autograd::Function<ProbeNode> {
   static at::Tensor forward(detail::AutogradContext* node,
                             const at::Tensor& x,
@@ -36,7 +36,7 @@ at::Tensor probed(const std::function<void()>& probe) {
   return detail::apply<ProbeNode>(x, probe).sum();
 }
 
-/// On a thread of its own, as libtorch does it for a device.
+/// Runs the backward on another thread, as libtorch does for a device.
 void backward_elsewhere(const at::Tensor& loss) {
   std::thread([&] { loss.backward(); }).join();
 }

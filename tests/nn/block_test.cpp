@@ -107,7 +107,7 @@ BlockSpec block_of(const std::string& name,
   return {name, [=] { return std::make_unique<Declaring>(plain, tied); }};
 }
 
-/// What declare_all() says of a model of these blocks; nothing if it takes them.
+/// Returns the error of declare_all() for a model of these blocks; empty if it accepts them.
 std::string refusal(std::vector<BlockSpec> blocks) {
   Model model{std::move(blocks)};
   try {

@@ -32,7 +32,7 @@ using test::relative_error;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Sums of some dozen fp32 products, cut elsewhere.
+// For sums of some dozen fp32 products that are split differently.
 constexpr double kTolerance = 4e-6;
 constexpr std::array kModes = {ContextMode::Ring, ContextMode::Ulysses};
 
@@ -119,7 +119,8 @@ TEST(ContextTokens, ThatDoNotDivideAreRefused) {
   }
 }
 
-// With and without tensor-parallel ranks that share the tokens once more: 2 and 3 cut chunks.
+// With and without tensor-parallel ranks that split the rank's tokens again: into 2 and 3 parts of
+// chunks.
 TEST(ContextDropout, OfARanksTokensIsItsPartOfTheMask) {
   Batch batch;
   batch.sample_ids = {4, 9};
@@ -260,7 +261,7 @@ TEST(ContextAttention, WithWindowsSoftCapsAndAlibiIsThatOfOneDevice) {
   const std::vector<double> slopes = ops::alibi_slopes(kH);
   const at::Tensor starts = at::zeros({kB, kT}, at::kLong), mask = at::ones({kB, kT}, at::kLong);
   starts[1].slice(0, 7).fill_(7);
-  // Alone in no window: scores of -10000 have few digits.
+  // A padding token must not be alone in a window: scores of -10000 have few digits.
   mask[0][9].zero_();
   for (const ContextMode mode : kModes) {
     for (const int ranks : {2, 4}) {
@@ -310,7 +311,7 @@ TEST(ContextAttention, RunAgainInBackwardGivesTheSameBits) {
   }
 }
 
-// A text that is being made is whole on every rank.
+// While a text is being generated, every rank has all of it.
 TEST(ContextAttention, OfATextThatIsBeingMadeMeetsNobody) {
   on_ranks(2, ContextMode::Ring, [](comm::World& world, const ContextParallel& shared) {
     const c10::NoGradGuard no_grad;
@@ -326,7 +327,7 @@ TEST(ContextAttention, OfATextThatIsBeingMadeMeetsNobody) {
   });
 }
 
-// Of a rank's tokens: keys and values go P - 1 steps and their gradients P.
+// For a rank's tokens: keys and values are sent P - 1 times, and their gradients P times.
 TEST(ContextAttention, MovesKeysAndValuesAroundTheRing) {
   constexpr int kRanks = 4;
   constexpr std::int64_t kValues = 2 * kB * kH * (kT / kRanks) * kK;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Noise on embeddings is a function of sample and element, whoever has which part.
+// Noise on embeddings is a function of sample and element, whichever rank has which part.
 #include "tessera/nn/embedding_noise.h"
 
 #include <cmath>

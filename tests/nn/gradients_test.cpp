@@ -105,10 +105,11 @@ TEST(Linear, PutsItsWeightGradientOffWhenAsked) {
   EXPECT_TRUE(at::equal(weight.grad(), at_once.grad()));
 }
 
-// What a layer makes out of x for a linear layer of 16 channels.
+// A layer that computes, from x, the input of a linear layer of 16 channels.
 using Made = std::function<at::Tensor(const at::Tensor& x, StepContext& context)>;
 
-/// Gradients of x and the weight through a linear layer over `made`, which is kept or made again.
+/// Gradients of x and of the weight through a linear layer on `made`, whose result is kept or
+/// recomputed.
 std::vector<at::Tensor> through_linear(const Made& made, bool kept, bool put_off = false) {
   const TestParam weight(random({24, 16}, 1));
   const at::Tensor x = leaf(random({4, 16}, 3)), dy = random({4, 24}, 4);
@@ -285,7 +286,7 @@ TEST(Gated, MatchesDifferentiationInDouble) {
   }
 }
 
-/// As Hugging Face's LLaMA writes it: x cos + rotate_half(x) sin.
+/// Rotary embeddings as Hugging Face's LLaMA computes them: x cos + rotate_half(x) sin.
 at::Tensor plain_rotary(const at::Tensor& x_BHTK, const at::Tensor& positions_BT, double base) {
   const std::int64_t K = x_BHTK.size(3);
   const at::Tensor powers = at::arange(0, K, 2, at::kDouble) / static_cast<double>(K);
@@ -444,7 +445,7 @@ TEST(VocabLoss, MatchesDifferentiationInDoubleWithLabelSmoothing) {
 /// Working in 16 bits: what flows is in that dtype, weight gradients are fp32.
 class WorkingDtypes : public testing::TestWithParam<at::ScalarType> {
  protected:
-  /// Of one rounding: bf16 has 8 bits, fp16 has 11.
+  /// The error of one rounding: bf16 has 8 bits, fp16 has 11.
   double epsilon() const { return GetParam() == at::kHalf ? 0x1p-11 : 0x1p-8; }
   at::Tensor value(at::IntArrayRef sizes, std::uint64_t seed) const {
     return random(sizes, seed).to(GetParam());
@@ -498,7 +499,7 @@ TEST_P(WorkingDtypes, ALayerOfEveryKindFollowsDifferentiationInDouble) {
                "tanh");
   const auto expected = gradients(ry, {rt, rn, rs, rw, rb}, dy);
   EXPECT_EQ(y.scalar_type(), GetParam());
-  // Some five roundings on the way there, as many on the way back.
+  // About five roundings in the forward pass and as many in the backward pass.
   const double tolerance = 10 * epsilon();
   EXPECT_LT(relative_error(y, ry), tolerance);
   EXPECT_LT(relative_error(table.grad(), expected[0]), tolerance);
@@ -541,7 +542,7 @@ TEST_P(WorkingDtypes, LayersOfALlamaFollowDifferentiationInDouble) {
   const at::Tensor ry = at::silu(halves[0]) * halves[1];
   const auto expected = gradients(ry, {rx, rn, rw, rg}, dy);
   EXPECT_EQ(y.scalar_type(), GetParam());
-  // Some seven roundings on the way there, as many on the way back.
+  // About seven roundings in the forward pass and as many in the backward pass.
   const double tolerance = 14 * epsilon();
   EXPECT_LT(relative_error(y, ry), tolerance);
   EXPECT_LT(relative_error(ours[0], expected[0]), tolerance);
@@ -572,8 +573,8 @@ TEST(Fp16Loss, ScaledKeepsGradientsThatVanishWithoutIt) {
   const HeadGradients scaled = fp16_head_gradients(0x1p-30 * 0x1p24);
 
   EXPECT_TRUE((tiny.dx == 0).all().item<bool>());
-  // Times a power of two nothing changes but for the smallest, which become subnormal; that may
-  // turn the rounding of a sum over them, by one place.
+  // Scaling by a power of two changes only the smallest values, which become subnormal; that may
+  // change the rounding of a sum over them by one unit in the last place.
   EXPECT_LT(relative_error(scaled.dx * 64, one.dx), 3 * 0x1p-11);
   EXPECT_LT(relative_error(scaled.dweight * 64, one.dweight), 3 * 0x1p-11);
 }

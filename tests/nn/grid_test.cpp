@@ -30,7 +30,7 @@ namespace {
 using ::testing::HasSubstr;
 using enum LogicalAxis;
 
-// Sums of some hundred fp32 products, cut elsewhere.
+// For sums of some hundred fp32 products that are split differently.
 constexpr double kTolerance = 2e-6;
 constexpr std::int64_t kT = 6, kC = 24;
 
@@ -71,7 +71,7 @@ at::Tensor own_part(const at::Tensor& x, const TensorParallel& tensor) {
       .narrow(-1, C * mesh.coordinate(tensor.world->rank(), spread.channels), C);
 }
 
-/// What a rank should find, of a value [B, T, C] between layers its part, of another all.
+/// What a rank should have: its part of a value [B, T, C] between layers, all of any other value.
 at::Tensor expected_part(const at::Tensor& x, const TensorParallel& tensor) {
   return x.dim() == 3 && x.size(-1) == kC ? own_part(x, tensor) : x;
 }
@@ -120,7 +120,7 @@ void expect_same(const Layers& layers,
   }
 }
 
-// Five samples do not divide; 10 features lie over 2 and 3 ranks as they can.
+// Five samples don't divide evenly; nor do 10 features over 2 and 3 ranks.
 TEST(GridLinear, PairsAreTheWholeLayers) {
   for (const std::int64_t samples : {4, 5, 12}) {
     for (const std::int64_t features : {48, 10}) {
@@ -223,8 +223,8 @@ Layers attention_layer(double p, const at::Tensor& mask = {}) {
       };
 }
 
-// Queries and keys are sums that are cut too, and a score's rounding grows with the score: weights
-// that keep the size of what they multiply, as those of a model do.
+// Queries and keys are sums that are split too, and a score's rounding error grows with the score:
+// so these weights keep the size of their input, as those of a model do.
 std::vector<Declared> attention_params(std::int64_t H, std::int64_t K) {
   return {{random({3, H, K, kC}, 3) / 5, {None, Heads, None, Embed}},
           {random({3, H, K}, 4) / 5, {None, Heads, None}},
@@ -248,7 +248,7 @@ TEST(GridAttention, DropsWhatOneDeviceDrops) {
       attention_layer(0.5), random({5, kT, kC}, 1), random({5, kT, kC}, 2), attention_params(5, 6));
 }
 
-// Every sample has padding of its own length.
+// Every sample has padding of another length.
 TEST(GridAttention, MasksThePaddingOfItsOwnSamples) {
   const at::Tensor mask =
       at::arange(kT).unsqueeze(0).lt(at::arange(2, 7).unsqueeze(1)).to(at::kLong);
@@ -395,7 +395,7 @@ TEST(GridLoss, In16BitsDiffersByRoundingAlone) {
   }
 }
 
-// One text on four and on eight ranks: most of them have no sample.
+// With one text on four and on eight ranks, most of them have no sample.
 TEST(GridLayers, OfFewerSamplesThanRanksAreTheSame) {
   const Layers layers = [](const at::Tensor& x, const std::vector<PlacedParam>& p, StepContext& c) {
     return vocab_loss(
@@ -407,7 +407,7 @@ TEST(GridLayers, OfFewerSamplesThanRanksAreTheSame) {
   expect_same(layers, random({1, kT, kC}, 1), at::scalar_tensor(1.0, at::kDouble), declared);
 }
 
-/// What one rank puts into collectives and messages on the way forward and on the way back.
+/// Data that one rank sends in collectives and messages, forward and backward.
 struct Moved {
   comm::Traffic forward, backward;
 };
@@ -436,8 +436,8 @@ Moved moved(const Grid& grid,
   return out;
 }
 
-// Of blocks x (rows x inputs), w and y of a rank on a q x q grid: q steps with a broadcast of two
-// of them, or of one and a message to whom the sum belongs, which its owner does not send itself.
+// With blocks x (rows x inputs), w and y of a rank on a q x q grid: each of q steps broadcasts two
+// of them, or broadcasts one and sends a sum to its owner, which does not send its own.
 TEST(GridTraffic, OfALinearLayerIn2dIsThatOfSumma) {
   constexpr std::int64_t kSamples = 12, kF = 48;
   const Layers layers = [](const at::Tensor& x, const std::vector<PlacedParam>& p, StepContext& c) {
@@ -460,7 +460,7 @@ TEST(GridTraffic, OfALinearLayerIn2dIsThatOfSumma) {
   }
 }
 
-// Its table lies as it is looked up, so that the output's terms are what travels to its owner.
+// The table is distributed as for lookups, so that terms of the output are sent to its owner.
 TEST(GridTraffic, OfTheHeadIn2dSendsTermsOfLogits) {
   constexpr std::int64_t kSamples = 12, kV = 36;
   const Layers layers = [](const at::Tensor& x, const std::vector<PlacedParam>& p, StepContext& c) {

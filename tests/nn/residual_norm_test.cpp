@@ -31,7 +31,7 @@ at::Tensor leaf(const at::Tensor& x) {
   return x.detach().clone().set_requires_grad(true);
 }
 
-/// What a block makes of a stream and a branch, and what comes back.
+/// The results of a residual norm for a stream and a branch, and its gradients.
 struct Passes {
   at::Tensor x, normed, dx, dbranch, dweight, dbias;
 };
@@ -272,7 +272,8 @@ TEST(ResidualNorm, IsMadeAgainForTheProductThatFollowsABranch) {
   }
 }
 
-// The norm is made again for a product's weight gradient; the stream beside it is not the norm.
+// The norm is recomputed for the weight gradient of a product; the residual stream, which it
+// returns as well, must not be taken for the norm.
 TEST(ResidualNorm, IsNotTakenForTheStreamByTheNextLayer) {
   const TestParam weight(random(1)[0][0]), bias(random(2)[0][0]),
       matrix(at::randn({5, 48}, at::make_generator<at::CPUGeneratorImpl>(9), at::kFloat));

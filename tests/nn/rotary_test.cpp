@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which positions a rank turns its queries and keys by.
+// Tests by which positions a rank rotates its queries and keys.
 #include "tessera/ops/rotary.h"
 
 #include <cmath>

@@ -30,7 +30,7 @@ namespace {
 using ::testing::HasSubstr;
 using enum LogicalAxis;
 
-// Sums of some hundred fp32 products, cut elsewhere.
+// For sums of some hundred fp32 products that are split differently.
 constexpr double kTolerance = 2e-6;
 
 /// Calls fn on `ranks` tensor-parallel ranks; `sequence`: with shares of the tokens.
@@ -63,7 +63,7 @@ at::Tensor sum_of(const at::Tensor& x, comm::World& world) {
   return at::tensor(sum, at::kDouble).view(x.sizes());
 }
 
-/// Holds the layers on one rank against several, with whole and with cut tokens.
+/// Compares the layers on one rank with those on several, with whole and with split tokens.
 void expect_same(const Layers& layers,
                  const at::Tensor& x,
                  const at::Tensor& dy,
@@ -86,7 +86,7 @@ void expect_same(const Layers& layers,
         for (std::size_t p = 0; p < params.size(); ++p) {
           SCOPED_TRACE("parameter " + std::to_string(p));
           const bool replicated = !static_cast<const Param&>(params[p]).info().cut();
-          // Every rank has its tokens' share of the gradient of what it uses on them alone.
+          // A parameter that a rank uses on its tokens only gets their part of the gradient.
           const at::Tensor grad =
               sequence && replicated ? sum_of(got.grads[p], world) : got.grads[p];
           EXPECT_LT(error_of(grad, params[p].part(expected.grads[p])), tolerance);
@@ -141,7 +141,7 @@ Layers attention_layer(double p) {
   };
 }
 
-// Projections keep the size of their input: scores of hundreds would make a softmax of the
+// Weights that keep the size of their input: with scores of hundreds the softmax would amplify
 // rounding.
 std::vector<Declared> attention_params(std::int64_t H, std::int64_t K) {
   return {{random({3, H, K, kC}, 3) / std::sqrt(kC), {None, Heads, None, Embed}},

@@ -112,7 +112,7 @@ TEST(TokenLogProbabilitiesOf, NoTokenAreZeroAndHaveNoGradient) {
 
   EXPECT_EQ(values.abs().max().item<double>(), 0.0);
   EXPECT_EQ(dx.abs().max().item<float>(), 0.0F);
-  EXPECT_FALSE(weight.sink().was_written());  // which means zero
+  EXPECT_FALSE(weight.sink().was_written());  // unwritten means zero
 }
 
 TEST(TokenLogProbabilitiesOf, AnEmptyBatchAreNone) {

@@ -49,7 +49,7 @@ const Case kCases[] = {{"gelu_tanh", gelu_tanh, gelu_tanh_slope},
                        {"relu", relu, relu_slope},
                        {"silu", silu, silu_slope}};
 
-/// From -30 to 30, with an odd number of elements.
+/// Values from -30 to 30, an odd number of them.
 at::Tensor inputs(at::ScalarType dtype) {
   return (random({3, 677}, 1) * 30).to(dtype);
 }
@@ -59,8 +59,7 @@ class ActivationDtypes : public testing::TestWithParam<at::ScalarType> {};
 TEST_P(ActivationDtypes, ValuesAndSlopesAgreeWithFloat64) {
   const at::Tensor x = inputs(GetParam()), dy = random({3, 677}, 2, GetParam());
   const std::vector<double> at = doubles(x), gradient = doubles(dy);
-  // Relative to each element for what is not tiny: a few fp32 operations, or one rounding to 16
-  // bits.
+  // Relative to each element that is not tiny: a few fp32 operations, or one rounding to 16 bits.
   const double tolerance = GetParam() == at::kFloat ? 2e-6 : epsilon(GetParam());
 
   for (const Case& c : kCases) {
@@ -105,7 +104,7 @@ TEST(ActivationKernel, NanStaysNanAndInfinityIsHandled) {
   }
 }
 
-// Far from zero a gate is open or shut, however large the number is whose square or cube that says.
+// Far from zero a gate is 0 or 1, even if the square or cube of its input is very large.
 TEST(ActivationKernel, IsItselfOrNothingFarFromZero) {
   const at::Tensor far = at::tensor({1e3, 1e8, 1e13, 2e13, 1e25, 3e38}, at::kFloat);
   const at::Tensor ones = at::ones_like(far), none = at::zeros_like(far);
@@ -174,7 +173,7 @@ TEST_P(ActivationDtypes, GatesAgreeWithFloat64) {
                           at_y = row * kFeatures + f;
         const double gate = from[at_gate], up = from[at_up], value = c.value(gate),
                      slope = c.slope(gate), g = gradient[at_y];
-        // As for activations alone, times what they are multiplied with.
+        // The tolerance of the activation alone, times the factor.
         ASSERT_NEAR(y[at_y], value * up, tolerance * (std::abs(value) + 0.02) * (std::abs(up) + 1))
             << c.name << "(" << gate << ")";
         ASSERT_NEAR(

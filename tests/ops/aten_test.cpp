@@ -151,7 +151,7 @@ TEST(AtenBackend, AgreesOnNorms) {
                        weight = random({C}, 3, dtype), bias = random({C}, 4, dtype), none,
                        dy = random({N, C}, 5, dtype), plus = random({N, C}, 6, dtype),
                        dweight = random({C}, 7), dbias = random({C}, 8);
-      // Of the results of one backend, so that only one step's rounding is compared.
+      // Both start from the results of one backend, so that only one step's rounding is compared.
       const at::Tensor y = at::empty_like(x), sum = at::empty_like(x), rstd = at::empty({N}),
                        means = mean ? at::empty({N}) : none;
       expect_agreement(
@@ -458,8 +458,8 @@ std::vector<std::pair<std::string, Update>> updates() {
        }}};
 }
 
-// The same operations in the same order, with no sum over elements: what a device that rounds as
-// IEEE 754 asks for computes to the bit.
+// The operations and their order are the same, and no elements are summed: a device that rounds
+// according to IEEE 754 computes the same bits.
 TEST(AtenBackend, UpdatesWeightsToTheSameBits) {
   for (const auto& [name, update] : updates()) {
     for (const DType dtype : {DType::F32, DType::BF16, DType::F16}) {

@@ -18,7 +18,8 @@ using Runs = std::vector<Run>;
 
 constexpr std::int64_t kB = 2, kH = 3, kT = 24, kK = 16;
 
-// fp32: as whole attention, and one merge more. 16 bits: every block rounds what it gives.
+// fp32: the tolerance of whole attention, and one more merge. 16 bits: every block rounds its
+// result.
 double tolerance(at::ScalarType dtype) {
   return dtype == at::kFloat ? 4e-6 : 4 * epsilon(dtype);
 }
@@ -119,7 +120,7 @@ Merged merged(const Text& text, const Runs& queries, const std::vector<Piece>& p
 
 class AttentionBlocks : public testing::TestWithParam<at::ScalarType> {};
 
-/// Text in every case that changes the way it is computed.
+/// A text for every case in which attention is computed differently.
 std::vector<Text> texts(at::ScalarType dtype) {
   Text plain = text(dtype), padded = plain, dropped = plain;
   padded.mask = at::ones({kB, kT});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// Attention with windows, soft caps, ALiBi and biases against the formula in float64, whose
-// gradients libtorch makes.
+// Attention with windows, soft caps, ALiBi and biases, compared with the formula in float64, whose
+// gradients libtorch computes.
 #include <limits>
 #include <string>
 #include <vector>
@@ -53,7 +53,8 @@ Text text(std::int64_t T, std::int64_t S, at::ScalarType dtype) {
           random({kH, T, S}, 5)};
 }
 
-/// Padding in the second sample, alone in no window: scores of -10000 have few digits.
+/// The second sample has padding, which is never alone in a window: scores of -10000 have few
+/// digits.
 at::Tensor padding(std::int64_t S) {
   const at::Tensor mask = at::ones({kB, S}, at::kLong);
   mask[1].slice(0, 2, S, 4).zero_();
@@ -100,9 +101,9 @@ std::vector<at::Tensor> reference(const Text& text, const AttentionArgs& args) {
   return {y.detach(), d[0], d[1], d[2], d[3]};
 }
 
-/// fp32: sums of products of some hundred terms, and what is 0 in theory where one key is seen. 16
-/// bits: probabilities and their gradients are rounded before they are multiplied, and the results
-/// once more.
+/// fp32: sums of products of some hundred terms, and values that are 0 in theory where only one key
+/// is seen. 16 bits: probabilities and their gradients are rounded before they are multiplied, and
+/// the results once more.
 double tolerance(at::ScalarType dtype) {
   return dtype == at::kFloat ? 5e-5 : 4 * epsilon(dtype);
 }
@@ -209,8 +210,8 @@ TEST(AttentionFormsOf, DocumentsAreThoseOfEachAlone) {
   }
 }
 
-// 0.7 of the probabilities are dropped alike with the window's keys and with all keys, of which the
-// others have none.
+// 0.7 of the probabilities are dropped, the same ones whether the kernel sees the window's keys or
+// all keys; keys outside of the window have none.
 TEST(AttentionFormsOf, DropoutAreThoseOfTheSameElements) {
   const Text given = text(140, 140, at::kFloat);
   AttentionArgs wide{.dropout = {.p = 0.7, .key = 11, .sample_ids = {3, 9}}, .window = 140},
@@ -250,7 +251,7 @@ TEST(AttentionFormsOf, AnyNumberOfThreadsHaveTheSameBits) {
   }
 }
 
-// Of a block whose keys lie outside of the windows of some queries, or of all.
+// For blocks whose keys are outside of the windows of some queries, or of all.
 TEST(AttentionFormsOf, AQueryThatSeesNothingIsZero) {
   const Text given = text(20, 10, at::kFloat);
   const AttentionArgs args{.query_offset = 4, .window = 8};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
-// The CPU's attention with windows, soft caps, ALiBi and biases in every combination against the
-// reference of plain ATen operations, which makes all scores.
+// The CPU's attention with windows, soft caps, ALiBi and biases in every combination, compared with
+// the reference of plain ATen operations, which computes all scores.
 #include <limits>
 #include <string>
 #include <utility>
@@ -38,7 +38,7 @@ void expect_reference(const Sizes& sizes, const AttentionArgs& args, at::ScalarT
   const AttentionOut out = ours.attention(q, k, v, args),
                      expected = reference.attention(q, k, v, args);
   expect_close(out.y_BHTK, doubles(expected.y_BHTK), within);
-  // Where no key is seen, both are -inf.
+  // If no key is seen, both are -inf.
   expect_close(out.saved.clamp_min(-1e6), doubles(expected.saved.clamp_min(-1e6)), within);
 
   const AttentionGrads d = ours.attention_backward(dy, q, k, v, expected, args),
@@ -54,7 +54,7 @@ TEST(AttentionReference, OfEveryCombinationOfForms) {
   constexpr std::int64_t kT = 140;
   at::Tensor mask = at::ones({kB, kT}, at::kLong);
   mask[1].slice(0, 2, kT, 4).zero_();
-  // Keys of a pair lie apart, as in a table of positions.
+  // The keys of a pair are not contiguous, as in a table of positions.
   const at::Tensor bias = random({kT, kT, kH}, 5).permute({2, 0, 1});
   for (int form = 0; form < 32; ++form) {
     SCOPED_TRACE("form " + std::to_string(form));
@@ -81,7 +81,7 @@ TEST(AttentionReference, OfManyBlocksInWindows) {
       SCOPED_TRACE((causal ? "causal " : "two-sided ") + std::to_string(window));
       const AttentionArgs whole{.causal = causal, .window = window, .softcap = 0.8},
           later{.causal = causal, .query_offset = 960, .window = window, .alibi = alibi_slopes(2)},
-          // The last queries stand so far behind the keys that they see none.
+          // The last queries are so far after the keys that they see none.
           beyond{.causal = causal, .query_offset = 1000, .window = window};
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
         expect_reference({700, 700, groups}, whole, dtype);
@@ -92,7 +92,8 @@ TEST(AttentionReference, OfManyBlocksInWindows) {
   }
 }
 
-// The reference has a probability of 0 for what a bias of -inf hides, and so for rows of it alone.
+// The reference gives a probability of 0 to keys that a bias of -inf hides, also in rows with no
+// other keys.
 TEST(AttentionReference, OfInfiniteBiases) {
   const at::Tensor bias = random({kH, 40, 600}, 6);
   bias.slice(2, 0, 520).fill_(-std::numeric_limits<double>::infinity());

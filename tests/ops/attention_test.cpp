@@ -122,7 +122,8 @@ class Head {
   std::vector<double> q_, k_, v_, dy_;
 };
 
-/// Behind `sums`, or onto the last of them where another head was there first.
+/// Appends `of_head` to `sums`, or adds it to the last head in them if it is not the `first` that
+/// shares that one.
 void add_shared(std::vector<double>& sums, const std::vector<double>& of_head, bool first) {
   if (first) sums.resize(sums.size() + of_head.size());
   const std::size_t begin = sums.size() - of_head.size();
@@ -192,7 +193,7 @@ TEST_P(AttentionDtypes, OneQueryBehindALongCacheAgreesWithFloat64) {
     Problem p = problem(2, 3, 1, S, K, GetParam());
     p.args.query_offset = S - 1;
     expect_agreement(p);
-    // As a cache keeps them: with room for more.
+    // With free room after the text, as a cache stores them.
     const at::Tensor room = at::zeros({2, 3, S + 9, K}, GetParam());
     const at::Tensor keys = room.narrow(2, 0, S), values = room.clone().narrow(2, 0, S);
     keys.copy_(p.k);
@@ -209,8 +210,8 @@ TEST_P(AttentionDtypes, OneQueryBehindALongCacheAgreesWithFloat64) {
 }
 
 TEST_P(AttentionDtypes, MoreTokensThanABlockHoldsAgreeWithFloat64) {
-  // Blocks are of 64 queries (of 128 in tiles) and 512 keys: whole ones, cut ones, and queries that
-  // see no key of a block.
+  // Blocks are of 64 queries (of 128 with matrix tiles) and 512 keys: this tests whole blocks,
+  // partial blocks, and queries that see no key of a block.
   expect_agreement(problem(1, 2, 300, 300, 8, GetParam()));
   for (const auto& [T, S, offset] : {std::array<std::int64_t, 3>{200, 700, 500}, {600, 600, 0}}) {
     SCOPED_TRACE(T);
@@ -236,7 +237,7 @@ TEST_P(AttentionDtypes, GiveTheSameBitsOnAnyNumberOfThreads) {
   masked.args.mask_BS = at::ones({2, 150});
   masked.args.mask_BS[1].slice(0, 100).zero_();
   masked.args.dropout = {.p = 0.3, .key = 99, .sample_ids = {4, 9}};
-  // The last ones have one piece of work, forward and backward, and backward alone.
+  // The last ones have one unit of work, forward and backward, and backward alone.
   for (const Problem& p : {problem(2, 3, 150, 150, 16, GetParam()),
                            masked,
                            problem(1, 1, 60, 60, 64, GetParam()),
@@ -281,7 +282,7 @@ TEST_P(AttentionDtypes, PaddingAndDropoutOfManyBlocksAgreeWithFloat64) {
   p.args.mask_BS[1].slice(0, 100, 140).zero_();
   p.args.dropout = {.p = 0.3, .key = 99, .sample_ids = {4, 9, 11}};
   expect_agreement(p);
-  // What is kept for the backward does not grow with queries times keys.
+  // The memory kept for the backward does not grow with queries times keys.
   EXPECT_EQ(attention(p.q, p.k, p.v, p.args).saved.sizes(), (std::vector<std::int64_t>{3, 2, 600}));
   Problem open = problem(1, 2, 130, 1030, 8, GetParam());
   open.args.causal = false;

@@ -163,7 +163,7 @@ TEST(CrossEntropy, OnMetaThereIsNoLoss) {
 }
 
 TEST(LinearCrossEntropy, InPartsIsWhatItIsWhole) {
-  // So wide a vocabulary that rows are taken 256 at a time.
+  // With a vocabulary this wide, rows are processed 256 at a time.
   constexpr std::int64_t N = 600, C = 8, V = 100'003;
   const at::Tensor x = random({N, C}, 1, at::kBFloat16), w = random({V, C}, 2, at::kBFloat16);
   std::vector<std::int64_t> names;
@@ -179,7 +179,8 @@ TEST(LinearCrossEntropy, InPartsIsWhatItIsWhole) {
               whole.loss_sum.item<double>(),
               1e-6 * whole.loss_sum.item<double>());
   EXPECT_EQ(parts.dlogits_NV.scalar_type(), at::kBFloat16);
-  // Products of parts may be cut otherwise: a value next to a rounding may fall to its other side.
+  // Products of parts may be split differently: a value close to a rounding boundary may be rounded
+  // to the other side.
   expect_close(parts.dlogits_NV, doubles(whole.dlogits_NV), 2 * epsilon(at::kBFloat16));
   EXPECT_EQ(linear_cross_entropy(x, w, labels, 0.1, false).loss_sum.item<double>(),
             parts.loss_sum.item<double>());

@@ -107,7 +107,7 @@ TEST(Dropout, PartsOfASampleDrawTheirPartsOfTheMask) {
   const at::Tensor all = dropout(x, key_of(0.4, {7, 8}));
 
   DropoutKey key = key_of(0.4, {7, 8});
-  key.parts = {1, 4};  // of six
+  key.parts = {1, 4};  // of six parts
   const at::Tensor own = at::cat({x.slice(1, 2, 4), x.slice(1, 8, 10)}, 1);
 
   EXPECT_TRUE(same_bits(dropout(own, key), at::cat({all.slice(1, 2, 4), all.slice(1, 8, 10)}, 1)));

@@ -118,7 +118,7 @@ TEST(Int8Rows, MultiplyFewRowsAndMany) {
     const at::Tensor y = linear_int8(x16, narrow, bias);
 
     EXPECT_EQ(y.scalar_type(), at::kBFloat16);
-    // Where the kernel for few rows does not make it, the matrix is rounded to bf16 as well: an
+    // If the kernel for few rows does not compute it, the matrix is rounded to bf16 as well: an
     // error of random sign in each term.
     const bool few = cpu::few_rows_fit(x16, narrow.rows_OI);
     const double rounded = few ? epsilon(at::kBFloat16) : 2 * epsilon(at::kBFloat16);

@@ -378,8 +378,8 @@ TEST(Kernels, UpdatesAndSumsAgreeAcrossInstructionSets) {
   }
 }
 
-/// The values, those at odd places negated, as a norm stores them: of +1, -1, +1, ... it makes the
-/// weights, because the mean is 0 and the variance 1.
+/// Returns the values, those at odd places negated, as a norm stores them: for the input +1, -1,
+/// +1, ... its output is the weights with these signs, because the mean is 0 and the variance 1.
 std::vector<std::uint16_t> stored(const cpu::Kernels& k, const std::vector<float>& values) {
   const std::int64_t n = static_cast<std::int64_t>(values.size());
   std::vector<std::uint16_t> x(values.size(), to_fp16(1.0F)), y(values.size());

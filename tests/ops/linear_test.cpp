@@ -105,13 +105,13 @@ INSTANTIATE_TEST_SUITE_P(Sizes,
                                                           std::vector<std::int64_t>{200, 19, 48},
                                                           std::vector<std::int64_t>{3, 5, 4500})));
 
-// Products that are large in one way or another are made otherwise: many rows, many terms.
+// Large products are computed differently if they have many rows or many terms.
 class LinearManyRows : public testing::TestWithParam<std::vector<std::int64_t>> {
  protected:
   static at::Tensor bf16(std::int64_t rows, std::int64_t columns, int seed) {
     return random({rows, columns}, seed, at::kBFloat16);
   }
-  // Some thousand terms added in fp32, beside the largest sum.
+  // Tolerance for some thousand terms added in fp32, relative to the largest sum.
   static constexpr double kFloatSums = 5e-6;
 };
 

@@ -46,8 +46,8 @@ TEST_P(Matmul, AgreesWithFloat64WithBiasScaleAndAccumulation) {
   expect_close(c, doubles(before + product * 0.25), tolerance());
 }
 
-// So many rows, or with `a` in columns terms too, that b is brought into another order first; so
-// many terms that the sums are made in parts.
+// So many rows (or terms, if `a` is stored by columns) that b is reordered first; so many terms
+// that the sums are computed in parts.
 TEST_P(Matmul, OfManyRowsOrTermsAgreesWithFloat64) {
   for (const auto& [rows, terms, columns] :
        {std::tuple<std::int64_t, std::int64_t, std::int64_t>{2050, 67, 50},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four bits a number: every kernel against a search through the 16 values.
+// Numbers in four bits: every kernel, compared with a search through the 16 values.
 #include "tessera/ops/nf4.h"
 
 #include <cmath>
@@ -128,7 +128,7 @@ TEST(Nf4, IsRefusedForWhatIsNotFinite) {
 }
 
 TEST(DynamicMapTable, IsThatOfBitsandbytes) {
-  // Its function create_dynamic_map(), in the same operations of libtorch's.
+  // bitsandbytes' create_dynamic_map(), with the same operations of libtorch.
   for (const bool both : {true, false}) {
     std::vector<float> expected = {0.0F, 1.0F};
     for (int decade = 0; decade < 7; ++decade) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a log of operations counts: arithmetic and bytes by their definitions, every second once.
+// A log of operations: arithmetic and bytes by their definitions, and every second counted once.
 #include "tessera/ops/op_log.h"
 
 #include <algorithm>

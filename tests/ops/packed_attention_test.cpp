@@ -13,12 +13,12 @@ namespace {
 
 constexpr std::int64_t kB = 2, kH = 4, kT = 40, kK = 16;
 
-// As attention of one text; backward sees the rounded result.
+// The tolerance of attention of one text; backward sees the rounded result.
 double tolerance(at::ScalarType dtype) {
   return dtype == at::kFloat ? 4e-6 : 4 * epsilon(dtype);
 }
 
-/// Where documents of these lengths begin, a row of lengths a sample.
+/// Positions at which documents of these lengths begin, one row of lengths per sample.
 at::Tensor starts_of(const std::vector<std::vector<std::int64_t>>& lengths) {
   std::vector<std::int64_t> starts;
   for (const auto& sample : lengths) {
@@ -46,7 +46,7 @@ Text text(at::ScalarType dtype, std::int64_t shared = kH) {
   return out;
 }
 
-/// Each document's attention alone, in float64, with the masks that the whole text has.
+/// Attention of each document alone, in float64, with the masks of the whole text.
 test::AttentionReference reference(const Text& text) {
   const at::Tensor kept = text.args.dropout.active()
                               ? dropout(at::ones({kB, kH, kT, kT}), text.args.dropout)
@@ -111,7 +111,7 @@ TEST_P(PackedAttention, OfHeadsThatShareKeysIsThatOfEachDocumentAlone) {
   expect_agreement(text(GetParam(), 2));
 }
 
-// Which elements are dropped does not depend on where documents begin.
+// The choice of dropped elements does not depend on where documents begin.
 TEST_P(PackedAttention, KnowsPaddingAndTheDropoutOfTheWholeText) {
   Text masked = text(GetParam());
   masked.args.mask_BS = at::ones({kB, kT});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels really run on as many threads as the rank has, and give the same bits on any number.
+// Kernels run on as many threads as the rank has, and give the same bits on any number.
 #include <mutex>
 #include <set>
 #include <thread>
@@ -38,7 +38,7 @@ TEST(Parallel, RunsOnAllThreadsOfTheRank) {
   EXPECT_EQ(seen.size(), 2U);
 }
 
-/// What a kernel makes on one thread and on three.
+/// Results of a kernel on one thread and on three.
 template <class Fn>
 void expect_same_on_any_number(Fn fn) {
   const auto on = [&](int threads) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kBatch = 2, kHeads = 3, kTokens = 37;
 
-/// Text after text: in the second batch from another place on.
+/// Positions of two texts: the second batch begins at another position.
 at::Tensor positions() {
   at::Tensor out = at::empty({kBatch, kTokens}, at::kLong);
   for (std::int64_t t = 0; t < kTokens; ++t) {
@@ -186,7 +186,7 @@ TEST(Rotary, TakesTheAttentionFactorOfYarnFromTheFileOrTheRule) {
   EXPECT_EQ(rotary_attention_factor({.kind = RotaryScalingKind::Linear, .factor = 4.0}), 1.0);
 }
 
-// Without whole pairs the ramp begins elsewhere.
+// Without truncation to whole pairs the ramp begins elsewhere.
 TEST(Rotary, CutsTheRampOfYarnAtWholePairsOnlyIfAsked) {
   RotaryScaling yarn{.kind = RotaryScalingKind::Yarn, .factor = 4.0, .original_positions = 32768};
   const std::vector<double> plain = rotary_frequencies(128, 1e6);
@@ -228,7 +228,7 @@ TEST(Rotary, DividesAllFrequenciesByALinearFactor) {
     EXPECT_EQ(scaled[i], plain[i] / 2.0);
 }
 
-// As transformers writes it, by wavelengths.
+// As transformers computes it, by wavelengths.
 TEST(Rotary, InterpolatesBetweenShortAndLongWavelengthsAsLlama3Does) {
   constexpr double kPi = 3.14159265358979323846;
   const RotaryScaling llama3{.kind = rotary_scaling_from_name("llama3"),

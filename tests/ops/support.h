@@ -53,7 +53,8 @@ inline void expect_close(const at::Tensor& actual,
   const std::vector<double> got = doubles(actual);
   ASSERT_EQ(got.size(), expected.size());
   double largest =
-      1e-2;  // inputs are near 1: what is 0 in theory comes out as their rounding noise
+      // Inputs are near 1: values that are 0 in theory come out as rounding noise of the inputs.
+      1e-2;
   for (const double value : expected)
     largest = std::max(largest, std::abs(value));
   for (std::size_t i = 0; i < got.size(); ++i) {

@@ -19,7 +19,8 @@ class Tiles : public testing::Test {
   }
 };
 
-/// The ways to multiply that this CPU has: by matrix tiles where those are what isa() says.
+/// The implementations of the product that this CPU supports: with matrix tiles only if isa() names
+/// them.
 std::vector<void (*)(const TileProduct&)> ways() {
   std::vector<void (*)(const TileProduct&)> out{multiply_by_dots};
   if (isa() == Isa::Amx) out.push_back(multiply_by_amx);
@@ -79,7 +80,7 @@ TEST_F(Tiles, ProductsOfAllOrdersAgreeWithFloat64) {
                       .c = c.data_ptr<float>(),
                       .c_stride = stride,
                       .accumulate = accumulate});
-            // At most 600 products, each below 1.
+            // Sums of at most 600 products, each below 1.
             expect_close(
                 c.slice(0, 0, M).slice(1, 0, N), doubles(product + (accumulate ? 1.0 : 0.0)), 1e-5);
           }

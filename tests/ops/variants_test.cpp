@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels with every variant that this CPU has against float64: operations run the best one alone.
+// Kernels in every variant that this CPU supports, compared with float64: operations only run the
+// best one.
 #include "ops/variants.h"
 
 #include "ops/support.h"
@@ -9,7 +10,7 @@
 namespace tessera::ops {
 namespace {
 
-/// Of e^x: its argument is rounded once, and is at most 32 in size here.
+/// Relative error of e^x: its argument is rounded once, and is at most 32 in size here.
 constexpr double kExponential = 32 * 0x1p-24 + 4 * 0x1p-23;
 /// Sums of at most 83 terms in 16 lanes.
 constexpr double kSums = 2e-6;
@@ -27,11 +28,11 @@ class BodyDtypes : public testing::TestWithParam<at::ScalarType> {
     }
   }
   at::Tensor room() const { return at::full({kRows, kKeys}, std::nanf(""), GetParam()); }
-  /// Of what lies in [0, 1] and is rounded to the dtype, fp32 too.
+  /// For results in [0, 1] that are rounded to the dtype, fp32 too.
   double tolerance() const { return kExponential + epsilon(GetParam()); }
 };
 
-/// Whether row `row` sees key `key` of a block.
+/// True if row `row` sees key `key` of a block.
 bool sees(std::int64_t first_visible, std::int64_t row, std::int64_t key) {
   return key < first_visible + row;
 }
@@ -95,7 +96,7 @@ TEST_P(BodyDtypes, SoftmaxGradientsOfABlockOfKeysAgreeWithFloat64) {
                    mean = random({kRows}, 3);
   for (const std::int64_t first_visible : {kKeys, std::int64_t{16}, std::int64_t{-2}}) {
     const at::Tensor seen = seen_scores(scores, first_visible, static_cast<double>(kScale));
-    // Of a row that sees nothing here: keys of another block.
+    // Log-sums of rows that see nothing here: they have seen keys of another block.
     const at::Tensor log_sum =
         at::logaddexp(at::logsumexp(seen, 1), at::zeros({kRows}, at::kDouble)).to(at::kFloat);
     const at::Tensor p = at::exp(seen - log_sum.to(at::kDouble).unsqueeze(1));
@@ -122,7 +123,7 @@ TEST_P(BodyDtypes, SoftmaxGradientsOfABlockOfKeysAgreeWithFloat64) {
   }
 }
 
-/// What dropout multiplies by: most of it 1.25, some 0.
+/// Dropout's factors: most of them 1.25, some 0.
 at::Tensor kept_factors() {
   return at::where(random({kRows, kKeys}, 9).gt(-0.6), at::scalar_tensor(1.25F), 0.0F)
       .to(at::kFloat)
@@ -263,7 +264,7 @@ TEST_P(BodyDtypes, SoftmaxOfScoresOfEveryFormAgreesWithFloat64) {
       expect_close(into, doubles(p), tolerance());
       expect_close(
           slopes, doubles(dformed * slope_of_cap * static_cast<double>(kScale)), 2 * tolerance());
-      // What was there is added to, beyond the block it stays.
+      // The block is added to what was there; beyond it, the values stay.
       const at::Tensor added = pairs.to(at::kDouble);
       if (left_out != 3) added.narrow(1, 0, kKeys).add_(dformed);
       expect_close(dpairs, doubles(added), 2 * kExponential);

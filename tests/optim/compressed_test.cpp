@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules that exchange signs, on a rank alone: what is exchanged comes back as it is.
+// Rules that exchange signs, on a single rank: the exchange returns its input unchanged.
 #include "tessera/optim/compressed.h"
 
 #include <algorithm>
@@ -17,7 +17,8 @@ namespace {
 
 using Numbers = std::vector<double>;
 
-// fp32 weights and states against float64; dividing by 1 - beta1 makes ten roundings of one.
+// fp32 weights and states compared with float64; dividing by 1 - beta1 makes ten roundings out of
+// one.
 constexpr double kTolerance = 1e-5;
 constexpr std::int64_t kNumel = 100;
 constexpr double kBeta1 = 0.9, kBeta2 = 0.99, kEps = 1e-6, kDecay = 0.1, kRate = 0.01;
@@ -100,7 +101,7 @@ class Alone {
 };
 
 std::vector<float> grad_of(std::int64_t step) {
-  // Gradients that shrink, so that what v stands for is left behind.
+  // Gradients that become smaller, so that v becomes outdated.
   const float scale = step < 6 ? 1.0F : 0.3F;
   return random_floats(kNumel, 100 + static_cast<unsigned>(step), scale);
 }
@@ -141,7 +142,7 @@ TEST(OneBitAdam, LeavesElementsAloneThatNeverHadAGradient) {
   ours.update({0.5F, 0.0F}, 1);
   const float before = ours.master[1];
 
-  // What signs make of a momentum of 0.
+  // The sign of a momentum of 0.
   ours.states[0][1] = 0.25F;
   ours.update({0.5F, 0.25F}, 2);
 

@@ -24,7 +24,7 @@ using Element =
 struct Case {
   std::string name, type, params;
   std::size_t states;
-  double weight_decay;  ///< as in params
+  double weight_decay;  ///< as given in params
   Element element;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold of every rule that registers, whatever its formula.
+// Properties of every registered rule, whatever its formula.
 #include <set>
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kRows = 47, kColumns = 67;  // 3149 elements: three chunks and a rest
 
-/// What a rule asks for beside its defaults.
+/// Parameters that a rule requires in addition to its defaults.
 std::string required(const std::string& type) {
   if (type.rfind("Mu", 0) != 0 || type == "Muon") return "";
   return R"("hidden_size": 64, "base_hidden_size": 16)";

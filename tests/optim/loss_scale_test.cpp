@@ -66,7 +66,7 @@ TEST(LossScaler, DeepSpeedEndsTheRunAtTheSmallestScale) {
     EXPECT_THAT(error.fix(), HasSubstr("bf16"));
   }
 
-  // Who catches it goes on as from any overflow.
+  // A caller that catches the error continues as after any overflow.
   EXPECT_THAT(scales(dynamic, "..."), ElementsAre(2, 4, 4));
 }
 

@@ -48,7 +48,8 @@ std::vector<double> flat(const Matrix& a) {
   return out;
 }
 
-/// Five rounds on the matrix as it stands: p(X) is odd, so the transpose gives the transpose.
+/// Five rounds on the matrix without transposing it: p(X) is odd, so the transpose gives the
+/// transpose.
 Matrix orthogonalized(Matrix x) {
   const double norm = norm_of(flat(x));
   for (std::vector<double>& row : x) {
@@ -115,7 +116,7 @@ TEST(MuonRule, FollowsThePublishedAlgorithm) {
           0.2 * std::sqrt(61.0));
 }
 
-/// Columns of the smaller side against each other: 1 on the diagonal, 0 beside it.
+/// Products of columns of the smaller side: 1 on the diagonal, 0 elsewhere.
 void expect_orthogonal(const std::vector<float>& direction, std::int64_t rows, double tolerance) {
   Matrix x = matrix(widened(direction), rows);
   if (x.size() > x[0].size()) x = transposed(x);

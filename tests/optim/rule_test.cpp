@@ -95,7 +95,7 @@ TEST(RuleParameters, TakeTheArgumentsOfDeepSpeedsConstructors) {
   }
 }
 
-// Of DeepSpeed's Lion: lr 1e-3, betas (0.9, 0.999).
+// The defaults of DeepSpeed's Lion: lr 1e-3, betas (0.9, 0.999).
 TEST(LionRule, HasDeepSpeedsDefaults) {
   const auto plain = make_rule("Lion", "{}");
   const auto spelled =

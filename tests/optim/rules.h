@@ -29,7 +29,7 @@ inline MadeRule make_rule(const std::string& type, const std::string& params) {
   return made;
 }
 
-/// Of parameters that are right.
+/// Makes a rule from valid parameters.
 inline std::unique_ptr<Rule> rule_of(const std::string& type, const std::string& params) {
   MadeRule made = make_rule(type, params);
   made.problems.raise();

@@ -34,13 +34,13 @@ TEST(Schedule, WarmupCosineClimbsInALineAndEndsAtItsMinimum) {
   EXPECT_DOUBLE_EQ(made.schedule->lr(1), 1e-5);
   EXPECT_NEAR(made.schedule->lr(6), 1e-5 + 5 * (1e-3 - 1e-5) / 10, 1e-15);
   EXPECT_DOUBLE_EQ(made.schedule->lr(11), 1e-3);
-  EXPECT_NEAR(made.schedule->lr(61), (1e-3 + 1e-4) / 2, 1e-15);  // half of the way
+  EXPECT_NEAR(made.schedule->lr(61), (1e-3 + 1e-4) / 2, 1e-15);  // half way down
   EXPECT_NEAR(made.schedule->lr(111), 1e-4, 1e-15);
   EXPECT_NEAR(made.schedule->lr(500), 1e-4, 1e-15);
   EXPECT_EQ(made.schedule->warmup_steps(), 10);
 }
 
-/// What a schedule cannot be without, beside a comma.
+/// The parameters that a schedule requires.
 std::string needed(const std::string& name) {
   static const std::map<std::string, std::string> table = {
       {"Noam", R"("warmup_iter": 10)"},
@@ -107,7 +107,7 @@ TEST(Schedule, EveryOneGivesFiniteRatesWithAsFewParametersAsItTakes) {
       for (std::int64_t update = 1; update < 3000; update += update < 60 ? 1 : 7) {
         const double lr = made.lr(update);
         EXPECT_TRUE(std::isfinite(lr) && lr >= 0.0) << name << " at " << update;
-        // The range test is made to leave every range.
+        // The range test is meant to leave every range.
         EXPECT_TRUE(lr <= 1e-3 + 1e-15 || name == "LRRangeTest") << name << " at " << update;
       }
     }

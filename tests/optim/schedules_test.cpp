@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schedules that no recorded curve covers, at points that their definitions give by hand.
+// The schedules that no recorded curve covers, at points computed by hand from their definitions.
 #include <cmath>
 #include <numbers>
 
@@ -46,7 +46,7 @@ TEST(DeepSpeedCycle, MovesTheMomentumAgainstTheRateAndHoldsTheSecondBeta) {
                                   R"({"cycle_min_lr": 0.1, "cycle_max_lr": 0.9,
                              "cycle_first_step_size": 8, "cycle_second_step_size": 4})");
 
-  EXPECT_DOUBLE_EQ(*made.schedule->beta1(1), 0.8);  // before anything moves
+  EXPECT_DOUBLE_EQ(*made.schedule->beta1(1), 0.8);  // before the first change
   EXPECT_DOUBLE_EQ(*made.schedule->beta1(5), 0.85);
   EXPECT_DOUBLE_EQ(*made.schedule->beta1(9), 0.8);
   EXPECT_DOUBLE_EQ(*made.schedule->beta1(11), 0.85);
@@ -77,7 +77,8 @@ TEST(DeepSpeedCycle, CanLeaveTheMomentumAlone) {
 // --- BMTrain ---
 
 TEST(BmTrain, ItsParametersTellItsLinearAndCosineFromHuggingFaces) {
-  // With a warm-up of 10 both are half way up at the sixth update; only BMTrain's has its own rate.
+  // With a warm-up of 10 both are half way up at the sixth update; only BMTrain's has a rate of its
+  // own.
   expect_points(
       make_schedule("Linear", R"({"start_lr": 0.5, "warmup_iter": 10, "end_iter": 30})", unit_rate),
       {{6, 0.25}, {21, 0.25}, {31, 0.0}, {99, 0.0}});
@@ -227,7 +228,7 @@ TEST(Megatron, AFractionOfTheDecayIsAWarmup) {
   const auto made =
       make_schedule("Megatron", R"({"lr_warmup_fraction": 0.05, "lr_decay_iters": 50})", unit_rate);
 
-  expect_points(made, {{1, 0.0}, {3, 0.8}, {4, 1.0 - 0.5 / 47.5}});  // 2.5 steps
+  expect_points(made, {{1, 0.0}, {3, 0.8}, {4, 1.0 - 0.5 / 47.5}});  // 2.5 steps of warm-up
   EXPECT_EQ(made.schedule->warmup_steps(), 3);
 }
 
@@ -252,7 +253,7 @@ TEST(Megatron, CountsSamplesWhenItsLengthsAre) {
 // --- Colossal-AI and torch ---
 
 TEST(Colossal, WarmupsReachTheFullRateAtTheirLastStep) {
-  // i = 0 has 1 / W already; the schedule behind the warm-up begins at i = W.
+  // i = 0 already has 1 / W; the schedule after the warm-up begins at i = W.
   expect_points(make_schedule("CosineAnnealingWarmupLR",
                               R"({"warmup_steps": 4, "total_steps": 24, "eta_min": 0.1})",
                               unit_rate),

@@ -32,7 +32,7 @@ using testing::HasSubstr;
 // B samples of N numbers in fp32.
 constexpr std::int64_t kB = 8, kN = 64, kFlow = kB * kN * 4;
 
-/// Hands on the numbers of the batch.
+/// Passes the numbers of the batch on.
 class First final : public nn::Block {
   void declare(nn::Params&) override {}
   nn::Outcome forward(nn::Flow, const nn::Batch& batch, nn::StepContext&) override {
@@ -44,7 +44,7 @@ class First final : public nn::Block {
 
 int tanhs_run = 0;
 
-/// x -> tanh(x), whose backward needs the result alone.
+/// x -> tanh(x), whose backward needs only the result.
 class Tanh final : public nn::Block {
   void declare(nn::Params&) override {}
   nn::Outcome forward(nn::Flow in, const nn::Batch&, nn::StepContext&) override {
@@ -103,7 +103,7 @@ TEST(ActivationProbe, CountsWhatPassesKeepAndNeed) {
   EXPECT_EQ(tanh.flow, kFlow);
   EXPECT_EQ(tanh.gradient, kFlow);
   EXPECT_EQ(tanh.passes.at(ActionKind::Forward), (PassBytes{kFlow, kFlow}));
-  // The result and the gradient that came go, the one that is handed back stays.
+  // The result and the incoming gradient are freed, the returned gradient stays.
   EXPECT_EQ(tanh.passes.at(ActionKind::Backward), (PassBytes{-kFlow, kFlow}));
   // The batch's own memory is not counted.
   EXPECT_EQ(blocks[0].passes.at(ActionKind::Forward), (PassBytes{0, 0}));
@@ -143,7 +143,7 @@ ProbedModel gpt2() {
 TEST(ActivationProbe, OfLikeLayersIsWhatEachOfThemNeeds) {
   ProbedModel model = gpt2();
   const auto some = probe_training(model, false, false, false);
-  // A frozen parameter makes a layer another one: here every second.
+  // A frozen parameter makes a layer a different one: here in every second layer.
   const auto layer_frozen = [](const std::string& name) {
     return name.starts_with("h.") && name.ends_with("ln_1.bias") && (name[2] - '0') % 2 == 1;
   };
@@ -233,7 +233,7 @@ std::ptrdiff_t threads_of_process() {
   _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 2);
 }
 
-// In a process of its own, because others' tests have started the threads of this one.
+// In a separate process, because other tests have started threads in this one.
 TEST(ActivationProbe, StartsNoThreadAndLeavesTheProcessFitToFork) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
@@ -274,10 +274,10 @@ TEST(MostActivations, OfAStepAddsUpItsBlocks) {
   const auto most = [&](int micros) {
     return most_activations(accumulation_schedule(micros), {}, 0, blocks, /*batch=*/100);
   };
-  // Five results and the gradient that the last one makes, from one number for all elements. Each
-  // block before it has one result less, and a whole gradient comes.
+  // Five results and the gradient that the last block returns, computed from one number for all
+  // elements. Each block before it has one result less, and receives a whole gradient.
   EXPECT_EQ(most(1), 6 * kFlow + 4 + 100);
-  // All micro-batches are loaded at first, and each goes when it has run.
+  // All micro-batches are loaded first, and each is freed when it has run.
   EXPECT_EQ(most(3), 6 * kFlow + 4 + 300);
 }
 
@@ -291,8 +291,8 @@ TEST(MostActivations, OfAPipelineFollowItsSchedule) {
     return most_activations(
         pipeline_actions(schedule, {2, 1, 4}, stage), layout, stage, blocks, /*batch=*/0);
   };
-  // The first stage keeps two micro-batches of three blocks in 1f1b, and all four in gpipe; the
-  // gradient that comes and the one that is made are on top.
+  // The first stage keeps two micro-batches of three blocks in 1f1b, and all four in gpipe, plus
+  // the incoming gradient and the one that it computes.
   EXPECT_EQ(most("1f1b", 0), (2 * 3 + 2) * kFlow);
   EXPECT_EQ(most("gpipe", 0), (4 * 3 + 2) * kFlow);
   // The last one holds what came too; the sum's gradient is one number.

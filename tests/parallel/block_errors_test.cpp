@@ -26,9 +26,10 @@ using ::testing::HasSubstr;
 // Legend: B batch, T tokens, C channels.
 constexpr std::int64_t kBatch = 2, kTokens = 3, kChannels = 8;
 
-/// What the block in the middle makes of x_BTC and its weight [C + 1, C], which does not fit.
+/// The forward of the block in the middle, with x_BTC and its weight [C + 1, C], which does not
+/// fit.
 using Forward = std::function<nn::Flow(nn::Flow in, const nn::Batch& batch, Param& weight)>;
-/// The terms that the objective makes of x_BTC.
+/// The terms that the objective computes from x_BTC.
 using Terms = std::function<std::vector<nn::Term>(const at::Tensor& x, const nn::Batch& batch)>;
 
 class First final : public nn::Block {
@@ -232,7 +233,7 @@ TEST(BlockErrors, NameTheObjectiveThatSplitsSamplesWhereThereIsNoRowForEach) {
 }
 
 TEST(BlockErrors, NameTheBlockWhoseBackwardFails) {
-  // An operation in place on what the backward of exp() needs.
+  // An operation in place on a tensor that the backward of exp() needs.
   expect_shape_error({.forward =
                           [](nn::Flow in, const nn::Batch& /*batch*/, Param& /*weight*/) {
                             const at::Tensor y = in.diff[0].exp();

@@ -20,7 +20,8 @@ using Numbers = std::vector<double>;
 // fp32 vectors and errors against float64, over a few rounds.
 constexpr double kTolerance = 2e-6;
 
-/// Of rank and round, between -1 and 1, with an element of each vector that is exactly 0.
+/// A function of rank and round, between -1 and 1, with an element of each vector that is exactly
+/// 0.
 std::vector<float> input(int rank, int round, std::int64_t numel) {
   const Philox random{static_cast<std::uint64_t>(100 * rank + round)};
   std::vector<float> out;
@@ -87,7 +88,7 @@ void expect_formula(int ranks, int rounds) {
       references.emplace_back(ranks, vector.padded);
 
     for (int round = 0; round < rounds; ++round) {
-      // What lies in the padding must not count.
+      // The values in the padding must not count.
       std::vector<float> flat(static_cast<std::size_t>(reduce.numel()), 1e9F);
       std::vector<Numbers> expected;
       for (std::size_t v = 0; v < kLengths.size(); ++v) {
@@ -185,7 +186,7 @@ TEST(CompressedReduce, ForgetsItsErrors) {
   });
 }
 
-/// What every rank has after a few rounds, and the errors behind it.
+/// Every rank's result after a few rounds, followed by its errors.
 std::vector<std::vector<float>> left_by(
     int ranks, const std::function<void(int, const std::function<void(comm::World&)>&)>& run) {
   std::vector<std::vector<float>> out(static_cast<std::size_t>(ranks));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// What the executor makes of errors inside of a block, and of blocks that are wrong.
+// How the executor handles errors within a block, and blocks that are wrong.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -109,7 +109,7 @@ nn::Model given(const std::vector<int>& terms, std::size_t denominators) {
   return model;
 }
 
-/// What training says of it; nothing where it trains.
+/// The error of training it; empty if it trains.
 std::string refusal_of(const std::vector<int>& terms, std::size_t denominators) {
   test::ModelRunner runner(given(terms, denominators));
   runner.initialize(3);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameters share a flat buffer, and which range of it a rank updates.
+// Tests which parameters share a flat buffer, and which range of it a rank updates.
 #include "tessera/parallel/flat_group_plan.h"
 
 #include <string>
@@ -102,7 +102,7 @@ TEST(OwnedRanges, CoverABufferOnce) {
     at += range.numel;
   }
   EXPECT_EQ(at, layout.numel());
-  // The bias lies behind ten chunks, in the last third.
+  // The bias is after ten chunks, in the last third.
   EXPECT_EQ(owned_range(layout, 2, 2).of(layout.segments()[1]).numel, 100);
   EXPECT_EQ(owned_range(layout, 2, 1).of(layout.segments()[1]).numel, 0);
 }

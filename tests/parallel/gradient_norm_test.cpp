@@ -84,7 +84,8 @@ TEST(GradientNorm, OfGradientsThatRanksKeepIsTheMeanOfTheirSquares) {
       return buffer(model.groups()[static_cast<std::size_t>(g)], world.rank() == 0 ? 0.5 : 1.0);
     });
 
-    // Twice its sum is what a rank takes for the gradient: the mean of 2^2 (1/4) N and 2^2 N.
+    // A rank estimates the gradient as twice its own sum; the result is the mean of 2^2 (1/4) N and
+    // 2^2 N, half of which each rank contributes.
     const auto numel = static_cast<double>(model.num_parameters());
     EXPECT_EQ(sums, (std::vector<double>{0.5 * numel, 2.0 * numel}));
   });
@@ -105,7 +106,8 @@ TEST(GradientNorm, SuspectsTheLastBlockThatHasAParameterOfItsOwn) {
 
   EXPECT_EQ(suspect_of({}), "none");
   EXPECT_EQ(suspect_of({"h.0.ln_1.bias", "h.1.mlp.c_fc.weight"}), "h.1 h.1.mlp.c_fc.weight");
-  // The head uses wte too, behind every layer; but the layers' own parameters tell more.
+  // The head uses wte as well, after every layer; but the layers' own parameters identify a block
+  // better.
   EXPECT_EQ(suspect_of({"wte.weight", "h.0.ln_1.bias"}), "h.0 h.0.ln_1.bias");
   EXPECT_NE(suspect_of({"wte.weight"}).find("wte.weight"), std::string::npos);
 }

@@ -36,7 +36,7 @@ models::Gpt2Shape tiny(bool tied) {
   return shape;
 }
 
-/// What a block does with the table in one micro-batch.
+/// How a block writes the table's gradient in one micro-batch.
 class Use {
  public:
   enum class Kind { Few, Many, All, FewThenAll, AllThenFew, Nothing };
@@ -90,13 +90,13 @@ struct Case {
   int ranks, micros;
   bool tied;
   ReductionOptions reduction;
-  /// What the embedding does; else anything.
+  /// The uses by the embedding; if empty, random ones.
   std::vector<Use::Kind> kinds = {};
   bool begins_with_rows = false;  ///< in the first micro-batch of a step, on every rank
   std::uint64_t seed = 99;
 };
 
-/// The sum of a block's gradients, one after the other as a rank alone would add them.
+/// The sum of a block's gradients, added one after the other as a single rank would.
 class DenseSum {
  public:
   DenseSum(const ReductionOptions& reduction, int ranks)
@@ -106,13 +106,13 @@ class DenseSum {
     for (at::Tensor& own : own_)
       own = at::zeros({kRows, kWidth});
   }
-  /// What a rank's micro-batch is added to.
+  /// The tensor to which a rank's micro-batch is added.
   const at::Tensor& of(int rank) {
     at::Tensor& own = own_[static_cast<std::size_t>(rank)];
     if (!locally_) own.zero_();
     return own;
   }
-  /// Behind a micro-batch of all ranks.
+  /// Called after a micro-batch of all ranks.
   void reduce(bool last) {
     if (locally_ && !last) return;
     at::Tensor all = at::zeros({kRows, kWidth});
@@ -223,7 +223,7 @@ TEST(GradientRows, BecomeAWholeTableWhereTheyAreMany) {
   expect_all_sums({Use::Kind::Few, Use::Kind::Many, Use::Kind::Nothing});
 }
 
-// Of each micro-batch they are few.
+// Each micro-batch has few rows.
 TEST(GradientRows, BecomeAWholeTableWhereTheirSumOverMicroBatchesIsMany) {
   expect_all_sums({Use::Kind::Few}, {8});
 }
@@ -232,7 +232,7 @@ TEST(GradientRows, BecomeAWholeTableWhereABlockWritesAllOfIt) {
   expect_all_sums({});
 }
 
-// What one rank wrote more, the others learn where they reduce.
+// If one rank wrote more rows, the other ranks learn it when they reduce.
 TEST(GradientRows, BecomeAWholeTableBehindRowsOfAnEarlierMicroBatch) {
   for (const int ranks : {1, 2, 3}) {
     for (const Reduction mode : {Reduction::Each, Reduction::Once}) {

@@ -74,7 +74,8 @@ std::optional<GradientReduction::Culprit> culprit_of(comm::World& world,
       world.everyone(), {mine.begin(), mine.end()}, TESSERA_HERE("findings of the test")));
 }
 
-/// What every rank is told, after a step with these spots and again after one without any.
+/// Checks the spot that every rank is told, after a step with these spots and again after one
+/// without any.
 void expect_found(const std::vector<Spot>& spots, const Spot& first, ReductionOptions options) {
   options.max_micros = 2;
   comm::run_threads(3, [&](comm::World& world) {

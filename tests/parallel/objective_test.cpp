@@ -48,7 +48,7 @@ class Loss final : public nn::Objective {
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     runs_.push_back(batch.sample_ids);
     EXPECT_EQ(context.batch, &batch);
-    // As dropout would: the bits belong to the samples.
+    // Like dropout: the bits depend on the samples.
     const at::Tensor x = nn::dropout(in.diff.at(0), context.dropout("input", 0.5));
     return {
         .terms = {{.name = "loss",
@@ -80,7 +80,7 @@ struct Trained {
     ModelRunner runner(model);
     runner.initialize(3);
     const at::Tensor ids = at::arange(kSamples * kTokens, at::kLong).view({kSamples, kTokens});
-    runs.clear();  // what reading the shapes has left
+    runs.clear();  // entries from the run that determined the shapes
     loss = runner.train(test::make_batch(ids.remainder(kVocab), (ids * 7).remainder(kVocab), 10));
     grads = runner.grads;
   }
@@ -103,7 +103,7 @@ TEST(Objectives, GiveTheSameLossAndGradientsHoweverManySamplesTheyTake) {
 
     // Products of other numbers of rows.
     EXPECT_NEAR(some.loss, all.loss, 1e-6 * all.loss);
-    // A row of the table has the gradients of its own samples, in their order.
+    // A row of the table gets the gradients of its own samples, in their order.
     EXPECT_LT(test::relative_error(some.grads.at("table.weight"), all.grads.at("table.weight")),
               1e-6);
     EXPECT_LT(test::relative_error(some.grads.at("loss.weight"), all.grads.at("loss.weight")),

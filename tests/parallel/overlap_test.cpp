@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// The order of events of a step: what is under way while a block runs.
+// The order of events of a step: which communication is under way while a block runs.
 #include <algorithm>
 #include <cstdint>
 #include <exception>
@@ -82,7 +82,7 @@ void run_step(comm::World& world,
   world.transport().barrier(world.everyone(), TESSERA_HERE("end of the test"))->wait();
 }
 
-/// What happened on rank 0 of two.
+/// Events on rank 0 of two.
 struct Events {
   Log log;
   std::vector<std::string> blocks;
@@ -170,7 +170,7 @@ TEST(Overlap, WithoutPrefetchABlocksWeightsAreAskedForWhenItIsItsTurn) {
   }
 }
 
-/// Where the reduction of a layer's gradients is waited for first.
+/// The first event that waits for the reduction of a layer's gradients.
 std::size_t wait_for_reduction(const Events& events, const std::string& block) {
   return events.at("wait for reduce gradients of " + block + " micro-batch 0");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights in fewer bits come back as their codes say, whoever holds which part.
+// Packed weights are unpacked to the values of their codes, whichever rank has which part.
 #include "tessera/parallel/packed_weights.h"
 
 #include <memory>
@@ -31,7 +31,7 @@ std::shared_ptr<const ParamInfo> param(const std::string& name, Shape shape) {
   return std::make_shared<const ParamInfo>(std::move(info));
 }
 
-/// Two matrices, of which the second ends within a block of 64 and within a chunk.
+/// Two matrices; the second one ends within a block of 64 and within a chunk.
 FlatLayout layout() {
   return {"block", {param("a", {40, 128}), param("b", {7, 30})}, 1};
 }
@@ -54,7 +54,7 @@ at::Tensor through_nf4(const at::Tensor& x, at::ScalarType dtype) {
   return out;
 }
 
-/// What the buffer of both matrices is after packing, [numel of the layout].
+/// The contents of the buffer of both matrices after packing, [numel of the layout].
 at::Tensor unpacked(const PackingOptions& options, at::ScalarType dtype) {
   const FlatLayout flat = layout();
   PackedWeights packed(flat, options);
@@ -92,7 +92,7 @@ TEST(PackedWeights, KeepTheirScalesInEightBitsNearlyAsWell) {
     const at::Tensor codes = at::empty({blocks * 32}, at::kByte),
                      scales = at::empty({blocks}, at::kFloat);
     ops::to_nf4(x, codes, scales);
-    // Half of the largest gap of the eight bits around the mean.
+    // Half of the largest gap of the eight-bit table around the mean.
     const float off = (scales - scales.mean()).abs().max().item<float>() * 0.9F / 128 + 1e-6F;
     const at::Tensor error = (exact - narrow).narrow(0, segment.begin, segment.numel).abs();
     EXPECT_LE(error.max().item<float>(), off);
@@ -101,7 +101,7 @@ TEST(PackedWeights, KeepTheirScalesInEightBitsNearlyAsWell) {
 }
 
 TEST(PackedWeights, TakeWhatIsPlanned) {
-  // 80 blocks and, of the 210 numbers, 4.
+  // 80 blocks, and 4 for the 210 numbers.
   EXPECT_EQ(packed_bytes(layout(), kNf4), (80 + 4) * (32 + 4));
   EXPECT_EQ(packed_bytes(layout(), kDouble), (80 + 4) * (32 + 1) + 2 * 4);
   EXPECT_EQ(packed_bytes(layout(), kInt8), 40 * 128 + 7 * 30 + 4 * (40 + 7));

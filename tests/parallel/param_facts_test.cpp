@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// What optimizer rules are told of a parameter.
+// The facts about a parameter that optimizer rules receive.
 #include "tessera/parallel/param_facts.h"
 
 #include <gtest/gtest.h>

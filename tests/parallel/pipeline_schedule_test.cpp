@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// Every schedule of every size is complete, ordered and free of deadlock, and costs what its paper
-// says.
+// Every schedule of every size is complete, ordered and free of deadlock, and has the cost that its
+// paper gives.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -15,7 +15,7 @@
 namespace tessera::parallel {
 namespace {
 
-/// Of sums of a few hundred times.
+/// For sums of a few hundred times.
 constexpr double kRounding = 1e-12;
 constexpr int kMostStages = 8, kMostChunks = 4, kMostMicros = 32;
 
@@ -78,7 +78,7 @@ TEST(PipelineSchedules, OneForwardOneBackwardWarmsUpBehindTheStagesBehind) {
   EXPECT_EQ(text, " F0 F1 F2 B0 F3 B1 B2 B3");
 }
 
-/// bubble = (p - 1) / m of the ideal time; GPipe keeps all, 1F1B what is on its way.
+/// bubble = (p - 1) / m of the ideal time; GPipe keeps all micro-batches, 1F1B those under way.
 TEST(PipelineCost, OfGpipeAnd1F1BIsTheClosedForm) {
   for (const char* name : {"gpipe", "1f1b"}) {
     for_each_size(name, [&](const PipelineSchedule& schedule, const PipelineSize& size) {
@@ -134,7 +134,8 @@ TEST(PipelineCost, OfZeroBubbleH1IsThePapers) {
     const double p = size.stages, m = size.micros;
     for (const Simulation::Stage& stage : cost.stages)
       EXPECT_LE(stage.most_kept, std::min(size.stages, size.micros));
-    // With fewer micro-batches than stages there are not enough weight gradients to fill holes.
+    // With fewer micro-batches than stages there are not enough weight gradients to fill the
+    // bubbles.
     if (size.micros < size.stages) return;
     EXPECT_NEAR(cost.bubble(),
                 (p - 1) * (times.forward + times.inputs - times.weights) /
@@ -155,7 +156,7 @@ TEST(PipelineCost, OfZeroBubbleVIsThePapers) {
   });
 }
 
-// -- forward passes alone ------------------------------------------------------------------------
+// -- forward passes only ------------------------------------------------------------------------
 
 StageActions forward_lists(Placement placement, const PipelineSize& size) {
   StageActions out;
@@ -224,7 +225,7 @@ TEST(ForwardPasses, ThatAreWrongAreFound) {
             "stage 0: load of chunk 0, micro-batch 0 is no part of a forward pass");
 }
 
-// -- what the checker finds ----------------------------------------------------------------------
+// -- errors that the checker finds ---------------------------------------------------------------
 
 class Checker : public ::testing::Test {
  protected:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// Rows that travel against the dense reduction of the same gradients.
+// Reducing rows, compared with the dense reduction of the same gradients.
 #include "tessera/parallel/row_exchange.h"
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace tessera::parallel {
 namespace {
 
-constexpr std::int64_t kWidth = 48;  // shards cut rows
+constexpr std::int64_t kWidth = 48;  // shards split rows
 constexpr std::int64_t kRows = 256;
 constexpr std::int64_t kNumel = kRows * kWidth;
 

@@ -54,7 +54,8 @@ TEST(ShardStore, SavesEveryElementOfTheJobOnOneRank) {
   for (const int stage : {0, 1, 2, 3}) {
     SCOPED_TRACE("stage " + std::to_string(stage));
     std::mutex mutex;
-    std::map<std::string, std::vector<int>> writers;  // of every element of every tensor
+    // Ranks that wrote each element of each tensor.
+    std::map<std::string, std::vector<int>> writers;
     std::size_t parameters = 0;
     comm::run_threads(3, [&](comm::World& world) {
       WeightOptions weights;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// Which blocks a rank of a pipeline makes, counted where they are made.
+// Which blocks a rank of a pipeline constructs, counted in their constructors.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -140,7 +140,7 @@ mesh::Mesh two_stages() {
   return mesh::Mesh({2, 1, 1, 1, 1, 1, 1});
 }
 
-/// What each rank made until its model stood, and had then.
+/// The blocks that each rank constructed until its model was ready, and those that it had then.
 std::vector<Census> build(const nn::Model& model, const Case& of) {
   std::vector<Census> out(2);
   comm::run_threads(two_stages(), [&](comm::World& world) {

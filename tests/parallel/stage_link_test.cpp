@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stages hand to each other where several ranks hold their layers between them.
+// Data that stages send to each other where several ranks share their layers.
 #include "tessera/parallel/pipeline/stage_link.h"
 
 #include <cstdint>

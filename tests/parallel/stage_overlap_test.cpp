@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: fast
-// The order of events on the stages of a pipeline: what is asked for before it is needed.
+// The order of events on the stages of a pipeline: receives are posted before their data is needed.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -70,7 +70,7 @@ std::vector<Action> actions_of(const std::string& schedule, int stage) {
       stage);
 }
 
-/// Called where it says, by the thread of the stage.
+/// Called at the points that the names say, by the stage's thread.
 struct Hooks {
   std::function<void(int stage, int micro)> load = [](int, int) {};
   std::function<void(int stage, const Action&)> run = [](int, const Action&) {};
@@ -136,7 +136,7 @@ std::vector<Log> run_stages(const std::string& schedule, const Hooks& hooks = {}
   return logs;
 }
 
-/// Walks through a stage's list and finds what it says in the log, each event once.
+/// Walks through a stage's list of actions and finds their events in the log, each event once.
 class Walk {
  public:
   Walk(const std::string& schedule, int stage, const Log& log)
@@ -181,7 +181,7 @@ class Walk {
   StageLayout layout_;
   const Log& log_;
   std::vector<std::string> names_;
-  std::map<std::string, std::size_t> found_;  ///< behind the last one
+  std::map<std::string, std::size_t> found_;  ///< position after the last one found
 };
 
 /// Receives of a stage that were under way while the pass in front of the one that needs them ran.

@@ -32,13 +32,14 @@ models::Gpt2Shape tiny() {
   return shape;
 }
 
-/// Of rank 0, in elements.
+/// Counts on rank 0, in elements.
 struct Seen {
   std::vector<std::int64_t> sizes;  ///< sharded, of each block
   std::int64_t most_live = 0;
   std::int64_t live_after = 0;
-  std::int64_t gathered = 0;  ///< what gathers of the step brought, counted by the transport
-  std::int64_t kept = 0;      ///< parameters that stay whole
+  /// Elements that the step's gathers received, counted by the transport.
+  std::int64_t gathered = 0;
+  std::int64_t kept = 0;  ///< parameters that stay whole
   std::int64_t largest_kept = 0, smallest_sharded = kEverything;
 
   [[nodiscard]] std::int64_t all() const {
@@ -120,7 +121,7 @@ TEST(WeightGather, PrefetchesAsManyElementsAsTheBucketHolds) {
   const std::int64_t layer = step({}).layer(), head = step({}).sizes.back();
 
   EXPECT_EQ(step({.prefetch = 2 * layer}).most_live, 3 * layer);
-  // Two layers are too many; beside the last one there is room for the head.
+  // Two layers are too many; with the last one there is room for the head.
   EXPECT_EQ(step({.prefetch = 2 * layer - 1}).most_live, 2 * layer + head);
   EXPECT_EQ(step({.prefetch = kEverything}).most_live, step({}).all());
 }

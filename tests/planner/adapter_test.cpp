@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the section `adapter` makes of a plan.
+// The effect of the section `adapter` on a plan.
 #include "tessera/planner/adapter.h"
 
 #include <string>

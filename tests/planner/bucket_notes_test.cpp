@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buckets and limits that are smaller than a parameter work, and are told.
+// Buckets and limits smaller than a parameter work, and are noted in the plan.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What context parallelism asks of a configuration, and what it saves.
+// Requirements of context parallelism on a configuration, and its savings.
 #include <memory>
 #include <string>
 #include <utility>
@@ -75,7 +75,7 @@ TEST(ContextParallelOptions, TensorParallelRanksTakeTheirShareOfBoth) {
             HasSubstr("set it to 124")));
 }
 
-// Heads lie over one side of it.
+// On a grid, heads are distributed over one side.
 TEST(ContextParallelOptions, OnAGridHeadsAreDividedByItsSide) {
   const auto problems = [](const std::string& context, const std::string& tensor, int ranks) {
     return problems_of(
@@ -106,7 +106,7 @@ TEST(ContextParallelOptions, RulesThatCompressGradientsAreRefused) {
       AllOf(HasSubstr("optimizer.type"), HasSubstr("OneBitAdam compresses")));
 }
 
-/// Sees all tokens at a time, and says nothing of them.
+/// A block that uses all tokens at a time and doesn't declare how it treats them.
 class Mean final : public nn::Block {
  public:
   void declare(nn::Params& params) override {

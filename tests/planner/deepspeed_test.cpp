@@ -39,7 +39,8 @@ std::string refusal(const std::string& text, int ranks = 1) {
   return "";
 }
 
-// Every row: two or more keys that contradict each other, and words that the message must have.
+// Each row has two or more keys that contradict each other, and words that the message must
+// contain.
 struct Contradiction {
   std::string members;
   std::vector<std::string> words;
@@ -152,7 +153,7 @@ TEST(DeepSpeedFiles, TellAllContradictionsAtOnce) {
   }
 }
 
-// What Hugging Face's documentation offers for stage 3.
+// The file that Hugging Face's documentation gives for stage 3.
 constexpr const char* kTrainerFile = R"(
     "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
     "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto",
@@ -164,7 +165,7 @@ constexpr const char* kTrainerFile = R"(
     "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
     "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto")";
 
-// The file with what the command line sets in it.
+// The file with the values that the command line sets in it.
 json::Value from_trainer(const std::vector<std::pair<std::string, std::string>>& flags) {
   json::Value source = json::parse(with(kTrainerFile), "ds.json");
   for (const auto& [key, value] : flags)

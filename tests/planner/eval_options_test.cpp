@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which evaluation is the best, when there is one, and what is refused.
+// Which evaluation is the best, in which cases there is one, and what is refused.
 #include "tessera/planner/eval_options.h"
 
 #include <string>

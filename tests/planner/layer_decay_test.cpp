@@ -76,7 +76,7 @@ TEST(LayerDecay, IsRefusedWhereItCannotBeFollowed) {
 TEST(LayerDecay, ReachesTheObjectiveWithAFactorOfOne) {
   const Plan plan = plan_of(R"({"type": "AdamW"})");
   nn::Model model = plan.model.model;
-  // Every block but the last alone in a model of its own: the last one is the objective.
+  // In a model of fewer blocks, the last block is taken for the objective and has a factor of 1.
   const auto factors = layer_factors(model, 0.5);
   for (const auto& info : nn::declared_by(model.blocks.back()))
     EXPECT_EQ(factors.at(info->name), info->tied ? 0.0625 : 1.0) << info->name;

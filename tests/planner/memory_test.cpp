@@ -28,14 +28,14 @@ Plan plan_of(const std::string& preset, const std::string& members, int ranks = 
   return make_plan(json::parse(text, "c.json"), ranks, "my.json");
 }
 
-// nano with a byte vocabulary and 128 positions, counted by hand: a layer has 12 C^2 + 13 C values,
-// the tables 256 C and 128 C, the last norm 2 C.
+// The preset nano with a byte vocabulary and 128 positions, counted by hand: a layer has 12 C^2 +
+// 13 C values, the tables 256 C and 128 C, the last norm 2 C.
 constexpr std::int64_t kC = 128;
 constexpr std::int64_t kNano = 4 * (12 * kC * kC + 13 * kC) + 256 * kC + 128 * kC + 2 * kC;
 constexpr std::int64_t kTied =
     256 * kC;  // the token table has a gradient from the embedding and one from the head
-// In flat buffers each parameter begins a chunk of 1024: matrices fill theirs, and of the eight
-// vectors of a layer and the two of the last norm each has one.
+// In flat buffers each parameter begins at a chunk of 1024 elements: matrices fill their chunks,
+// and each of a layer's eight vectors and of the last norm's two has one.
 constexpr std::int64_t kLayer = 12 * kC * kC + 8 * 1024;
 constexpr std::int64_t kPadded = 4 * kLayer + 256 * kC + 128 * kC + 2 * 1024;
 // Room for a micro-batch's gradient: two of the four layers, one of everything else.
@@ -70,7 +70,8 @@ TEST(MemoryEstimates, OfATiedTableCountOnceWhereABatchHasFewOfItsRows) {
                                          ranks);
     EXPECT_EQ(few, whole) << "either way of the reduction";
     const std::int64_t many = gradients(R"("train_micro_batch_size_per_gpu": 128)", ranks);
-    // A rank's own and what it owns of all ranks', each with room to grow, and what travels.
+    // The rank's own rows and those of all ranks that it owns, each with room to grow, and the rows
+    // that are sent.
     const std::int64_t kept = ranks == 1 ? 2 + 2 : 2 + 2 * 2 + 2 * 2;
     EXPECT_EQ(many - few, kTable / ranks - kept * kTokens * kRow);
   }
@@ -88,7 +89,8 @@ TEST(MemoryEstimates, OfRowsGrowWithTheMicroBatchesUntilTheyAreTheTable) {
   };
   constexpr std::int64_t kTable = 4LL * 50304 * 768, kRow = 4LL * 768, kTokens = 128;  // fp32
 
-  // Beside a table, the rows of 4 micro-batches with room to grow, or those of many in a table.
+  // In addition to a table: the rows of 4 micro-batches with room to grow, or those of many in a
+  // table.
   EXPECT_EQ(gradients(4, 128) - gradients(4, 1), kTable - (2 + 2 * 4) * kTokens * kRow);
   EXPECT_EQ(gradients(512, 128) - gradients(512, 1), -2 * kTokens * kRow);
 }

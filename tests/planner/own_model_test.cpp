@@ -129,12 +129,12 @@ TEST(OwnModel, HasItsActivationsPredictedOnceTheDataIsKnown) {
   plan.sample = {{.name = "pixels", .dtype = DType::F32, .shape = {64}}};
   const MemoryEstimate need = estimate_memory(plan);
   EXPECT_EQ(need.unknown, "");
-  // At least the batch, what two blocks hand on and their gradients.
+  // At least the batch, the outputs of two blocks and their gradients.
   EXPECT_GT(need.activations, 4 * 32 * 64 * 4);
   Plan twice = plan_of(64);
   twice.sample = plan.sample;
-  // All grows with the samples but the gradient of one matrix, which a matmul makes before it is
-  // added to the block's, and that is less than what 32 samples need.
+  // All memory grows with the samples, except the gradient of one matrix, which a matmul computes
+  // before it is added to the block's; it is less than what 32 samples need.
   const std::int64_t more = estimate_memory(twice).activations;
   EXPECT_LE(more, 2 * need.activations);
   EXPECT_GT(2 * more, 3 * need.activations);

@@ -95,7 +95,7 @@ TEST(ParallelOptions, ANumberOfChunksMayStandInTheModel) {
   EXPECT_EQ(source, json::parse(R"({"model": {"num_layers": 4}, "NUM_CHUNKS": 2})", "c"));
 }
 
-// The tutorial's, with both layouts and with a pipeline alone.
+// The tutorial's configuration, with both layouts and with only a pipeline.
 TEST(ParallelOptions, ColossalsTutorialTrainsInFp16) {
   for (const char* tensor : {R"(, "tensor": {"mode": "1d", "size": 2})", ""}) {
     SCOPED_TRACE(tensor);
@@ -218,7 +218,7 @@ TEST(ParallelOptions, OfAProductAboveAllRanksNoNumberFits) {
                     Not(HasSubstr("-n 2000"))));
 }
 
-/// Of a model of 4 layers with 4 heads; `parallel` stands in a file of its own lines.
+/// Problems of a model of 4 layers with 4 heads; in the file, `parallel` is on lines of its own.
 std::string all_problems_of(const std::string& parallel, int ranks, const std::string& more = "") {
   try {
     plan_with(more + ", \"parallel\": " + parallel, ranks);
@@ -228,7 +228,7 @@ std::string all_problems_of(const std::string& parallel, int ranks, const std::s
   return "";
 }
 
-// None of them hides another.
+// No mistake hides another.
 TEST(ParallelOptions, AllMistakesOfALayoutAreToldTogether) {
   EXPECT_THAT(
       all_problems_of(R"({"pipeline": {"size": 9, "schedule": "1f2b", "partition": "unifrom"},
@@ -277,10 +277,10 @@ TEST(ParallelOptions, WhatFollowsFromAMistakeIsNotTold) {
       AllOf(HasSubstr("parallel.pipeline.size: expected an integer"),
             Not(HasSubstr("problems in")),
             Not(HasSubstr("cannot be divided"))));
-  // Nor does a model that nobody knows have layers and heads.
+  // Nor are layers and heads of an unknown model checked.
   EXPECT_THAT(problems_of(R"({"pipeline": 40, "tensor": 5}, "model": {"preset": "nanno"})", 200),
               AllOf(HasSubstr("model.preset: unknown value"), Not(HasSubstr("problems in"))));
-  // With a wrong product a batch can still be missing.
+  // With a wrong product, a missing batch size is still reported.
   try {
     make_plan(json::parse(R"({"data": {"train": "a.txt"}, "parallel": {"tensor": 2}})", "c.json"),
               3,

@@ -37,7 +37,7 @@ std::string refusal(const std::string& optimizer) {
   return "";
 }
 
-/// Of the parameter with this name.
+/// The setting of the parameter with this name.
 parallel::ParamSetting setting(const Plan& plan, const std::string& name) {
   for (const auto& info : nn::parameters_of(plan.model.model)) {
     if (info->name == name) return settings_of(plan, make_rule(plan)->base_lr())(*info);

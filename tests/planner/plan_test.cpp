@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a configuration resolves to, and what is said of one that cannot be resolved.
+// The plans that configurations resolve to, and the errors of those that cannot be resolved.
 #include <string>
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ json::Value source_of(const std::string& text) {
   return json::parse(text, "c.json");
 }
 
-// A whole configuration with these members beside what every one needs.
+// A whole configuration with these members in addition to the required ones.
 std::string with(const std::string& members) {
   return R"({"model": {"preset": "nano"}, "data": {"train": "a.txt", "sequence_length": 64})" +
          (members.empty() ? "" : ", " + members) + "}";
@@ -304,7 +304,7 @@ TEST(BatchProblems, AbsurdNumbersOfRanks) {
   EXPECT_THAT(refusal(with(R"("train_batch_size": 2)"), -3), HasSubstr("-3"));
 }
 
-// Every row: members of a configuration that is refused, and words that its message has.
+// Each row has members of a configuration that is refused, and words that the message contains.
 struct Refused {
   std::string text;
   std::vector<std::string> words;

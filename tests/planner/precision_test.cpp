@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fp16, bf16, amp and torch_autocast come to.
+// The precision that fp16, bf16, amp and torch_autocast resolve to.
 #include "tessera/planner/precision.h"
 
 #include <string>

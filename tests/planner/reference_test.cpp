@@ -104,7 +104,8 @@ TEST(OnOneRank, TheLossScaleFollowsTheSameRule) {
   }
 }
 
-// A stage that follows from the ranks is none that somebody wrote: amp goes with no other.
+// A stage that was chosen from the number of ranks doesn't count as given: amp allows no given
+// stage other than its own.
 TEST(OnOneRank, AStageThatNobodyWroteStaysSo) {
   for (const char* precision :
        {R"(, "amp": {"enabled": true})", R"(, "fp16": {"enabled": true})"}) {

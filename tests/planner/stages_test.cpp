@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which blocks stand where, and what is refused before any rank starts.
+// Which stage has which blocks, and what is refused before any rank starts.
 #include "tessera/planner/stages.h"
 
 #include <string>
@@ -175,7 +175,7 @@ TEST(Stages, NeedLessMemoryThanTheWholeModel) {
   const MemoryEstimate one = untied("1", 1),
                        two = untied(R"({"size": 2, "partition": [0, 4, 8]})", 2);
 
-  // By hand: a layer 12 C^2 + 13 C, the tables V C and T C, the last norm 2 C.
+  // By hand: a layer has 12 C^2 + 13 C values, the tables V C and T C, the last norm 2 C.
   const std::int64_t C = 64, layer = 12 * C * C + 13 * C;
   EXPECT_EQ(one.optimizer, 8 * (6 * layer + 2 * 256 * C + 32 * C + 2 * C));
   EXPECT_EQ(two.optimizer, 8 * (3 * layer + 256 * C + 32 * C));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tensor parallelism asks of a configuration, and what it saves.
+// Requirements of tensor parallelism on a configuration, and its savings.
 #include <string>
 
 #include <gmock/gmock.h>
@@ -108,7 +108,7 @@ TEST(TensorParallelOptions, GridsTooLargeForTheModelAreToldWithTheNearest) {
               AllOf(HasSubstr("16 ranks cannot share 4 heads"),
                     HasSubstr("set it to at most 16, or raise model.num_heads"),
                     Not(HasSubstr("features of the MLP"))));
-  // 10 x 10 x 10 ranks cut 64 channels into 100 parts; 8 x 8 are as many as there are.
+  // 10 x 10 x 10 ranks split 64 channels into 100 parts; 8 x 8 ranks split them into 64.
   EXPECT_THAT(
       problems_of(R"("model": {"preset": "nano", "hidden_size": 64}, "train_batch_size": 100,
                      "parallel": {"tensor": {"mode": "3d", "size": 1000}})",
@@ -193,8 +193,8 @@ TEST(TensorParallelPlan, TellsItsLayoutAndTheBatchOfWhatIsLeft) {
                              HasSubstr("data parallel 2, tensor parallel 2 (1d, sequence)"))));
 }
 
-// nano: 128 channels, 512 features, 128 positions; 12 C^2 of a layer are cut, and 7 C of its 13 C
-// values in vectors: biases of q, k, v and of the features.
+// nano: 128 channels, 512 features, 128 positions. 12 C^2 values of a layer are sharded, and 7 C of
+// its 13 C values in vectors: biases of q, k, v and of the features.
 TEST(TensorParallelMemory, IsDividedWhereParametersAreCut) {
   constexpr std::int64_t kC = 128;
   constexpr std::int64_t kWhole = 4 * 6 * kC + 128 * kC + 2 * kC;
@@ -210,8 +210,8 @@ TEST(TensorParallelMemory, IsDividedWhereParametersAreCut) {
             12 * (kWhole + kCut));
 }
 
-// Matrices and tables lie over all ranks of a square or cube, vectors over its side, where a part
-// of them needs a chunk as the whole does.
+// Matrices and tables are distributed over all ranks of a square or cube, vectors over one side,
+// where a part of a vector needs a chunk just as the whole does.
 TEST(TensorParallelMemory, OnAGridIsDividedByItsRanks) {
   constexpr std::int64_t kC = 128;
   constexpr std::int64_t kMatrices = 4 * 12 * kC * kC + (256 + 128) * kC;
@@ -245,7 +245,8 @@ TEST(TensorParallelMemory, OfActivationsOnAGridShrinks) {
   EXPECT_LT(cube, square);
 }
 
-// With `sequence`, what lies between layers is a share, and the inputs of layers are kept gathered.
+// With `sequence`, activations between layers are shares, and the inputs of layers are kept
+// gathered.
 TEST(TensorParallelMemory, OfActivationsShrinksWithAndWithoutSequence) {
   const auto activations = [](const std::string& parallel, int ranks) {
     const MemoryEstimate need = estimate_memory(plan_of(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of monitors against files that were recorded from the programs that read them.
+// Files of monitors, compared with files that were recorded from the programs that read them.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -138,7 +138,7 @@ TEST(Scalars, AreNamedAsHuggingFacesTrainerDoes) {
               ElementsAre("eval/loss", "test/loss"));
 }
 
-// Its backward pass ends with the reduction of the gradients.
+// DeepSpeed's backward time includes the reduction of the gradients.
 TEST(Scalars, HaveDeepSpeedsTimes) {
   const Reading reading = reading_of(
       R"({"step":1,"forward_ms":1,"backward_ms":2,"reduce_ms":4,"optimizer_ms":8})", 1, 16);

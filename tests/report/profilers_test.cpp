@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traces, counts of collectives and the report of arithmetic, from spans that a test tells.
+// Traces, counts of collectives and the report of arithmetic, from spans that a test reports.
 #include <string>
 #include <vector>
 
@@ -75,7 +75,7 @@ TEST(Trace, IsOneFileWithAProcessForEachRank) {
   EXPECT_EQ(events[10].find("pid")->as_integer(), 1);
 }
 
-// Of 4 ranks that share 4 MB in 2 ms: 2 GB/s, of which a ring sends 3/4 over each link, twice in an
+// 4 ranks share 4 MB in 2 ms: 2 GB/s, of which a ring sends 3/4 over each link, twice in an
 // all-reduce.
 TEST(Comms, HaveTheBandwidthsOfTheirAlgorithms) {
   CommsCounter counter({});

@@ -85,7 +85,7 @@ TEST_F(RunViews, ReadOnWhereTheFileGrows) {
   run.refresh();
   EXPECT_THAT(numbers(*run.details(100).find("train")->find("loss")), ElementsAre(3, 2, 1));
 
-  // A resume has cut lines.
+  // A resume has removed lines.
   write("metrics.jsonl", step_line(1, 3));
   run.refresh();
   EXPECT_EQ(run.steps(), 1U);
@@ -148,7 +148,7 @@ TEST(Sparkline, GoesFromTheLowestToTheHighest) {
   EXPECT_EQ(sparkline(std::vector<double>()), "");
 }
 
-// A sample text or a name may be anything.
+// A sample text or a name may contain any characters.
 TEST(WatchPage, NeverLetsARunEndItsScript) {
   const json::Value data = json::Value::array({json::Value::object(
       {{"name", json::Value::string("</script><img src=x onerror=alert(1)>")}})});
@@ -158,7 +158,7 @@ TEST(WatchPage, NeverLetsARunEndItsScript) {
   EXPECT_THAT(page, Not(HasSubstr("<img")));
   EXPECT_THAT(page, HasSubstr("\\u003c/script>"));
   EXPECT_THAT(watch_page({}), Not(HasSubstr("window.tesseraRuns =")));
-  // Nothing from elsewhere.
+  // The page loads nothing from other sites.
   EXPECT_THAT(page, Not(HasSubstr("https://")));
   EXPECT_THAT(page, Not(HasSubstr("src=\"")));
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: fast
-# What set-up unpacked is whole: libtorch finds what it links inside the cache, not somewhere on this machine.
+# Set-up unpacked all of libtorch: it finds the libraries that it links in the cache, not elsewhere on this machine.
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 where=$("$(dirname "${BASH_SOURCE[0]}")/../../tools/setup.sh" --where)
 

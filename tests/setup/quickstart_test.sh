@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: fast
-# What ./quickstart decides by itself, with stand-ins for set-up, build and program.
+# Decisions of ./quickstart, tested with stand-ins for set-up, build and program.
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
-# A clone whose set-up and build do nothing and whose program records how it was called. On `train` it writes
-# what a real run leaves behind, in the state that $STATE says.
+# A clone whose set-up and build do nothing and whose program records how it was called. On `train` it writes the files
+# that a real run leaves, in the state that $STATE names.
 stand_in_clone() {
   clone=$box/clone
   mkdir -p "$clone/tools" "$clone/examples/data"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: fast
-# Set-up does nothing when nothing is missing, and names what is missing with the command that brings it.
+# Set-up does nothing when nothing is missing, and otherwise names what is missing and the command that installs it.
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/tools/setup.sh
 
@@ -16,7 +16,7 @@ fill_cache() {
   done
 }
 
-# Debian's packages all there, whatever this machine has.
+# Simulates that all Debian packages are installed, whatever this machine has.
 all_installed='shift 2; for p; do echo "installed $p"; done'
 no_network=(env -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null PIP_INDEX_URL=http://127.0.0.1:9/simple)
 
@@ -113,7 +113,7 @@ full_disk() {
   expect "both numbers" says "4 MB free; set-up needs 1250 MB" "$box/err"
 }
 
-# A package index that accepts and never answers, so that set-up is caught in the middle of its download.
+# A package index that accepts connections and never answers, so that set-up is interrupted during its download.
 ctrl_c() {
   shim "$box/shims" dpkg-query "$all_installed"
   python3 -c '

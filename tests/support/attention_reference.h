@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a whole text and its gradients in float64, all probabilities at once.
+// Attention of a whole text and its gradients in float64, with all probabilities in memory.
 #pragma once
 
 #include <cmath>

@@ -26,7 +26,7 @@ expect() {
 
 says() { grep -qF -- "$1" "$2" || { printf 'this does not say "%s":\n' "$1"; cat "$2"; return 1; }; }
 
-# until_true CONDITION...: tries again and again, for 20 s or somewhat more.
+# until_true CONDITION...: repeats the condition until it is true, for about 20 s.
 until_true() {
   local i
   for ((i = 0; i < 2000; ++i)); do

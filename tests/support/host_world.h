@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Worlds of several "hosts" in one process: every host has memory files and a control page of its
-// own, every rank is a thread, and the hosts are joined by socket pairs.
+// Worlds of several "hosts" in one process: every host has its own memory files and control page,
+// every rank is a thread, and the hosts are connected by socket pairs.
 #pragma once
 
 #include <atomic>
@@ -140,7 +140,7 @@ inline std::size_t run_hosts(const std::vector<int>& per_host,
         } catch (const Error& error) {
           const std::lock_guard lock(mutex);
           if (!failure) failure = std::current_exception();
-          for (const auto& page : pages)  // as the heads of hosts tell each other
+          for (const auto& page : pages)  // as the heads of hosts do
             comm::abort_world(*page, rank, error);
         }
       });

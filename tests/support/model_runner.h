@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole model on one rank without an engine, or on some that hold its layers or its stages
-// between them: fp32 weights and gradients by name, AdamW, greedy text.
+// A whole model on one rank without an engine, or on several ranks that share its layers or its
+// stages: fp32 weights and gradients by name, AdamW, greedy text.
 #pragma once
 
 #include <functional>
@@ -109,7 +109,7 @@ class ModelRunner {
     return parallel::Executor(instance_, {}, {}, link_.get()).infer(batch, context);
   }
 
-  /// One AdamW step of what this rank holds and what is trained, on the gradients of the last
+  /// One AdamW step of the trained parameters that this rank holds, with the gradients of the last
   /// train().
   void update(ops::AdamWScalars scalars) {
     const double decay = scalars.weight_decay;
@@ -160,7 +160,7 @@ class ModelRunner {
   parallel::ModelInstance& instance() { return instance_; }
   std::map<std::string, std::shared_ptr<const ParamInfo>> infos;
   Tensors weights;  ///< whole; update() moves what this rank holds
-  Tensors grads;    ///< of what this rank holds
+  Tensors grads;    ///< for the parameters that this rank holds
 
  private:
   /// Opens every sink with garbage and adds the uses of a tied parameter.

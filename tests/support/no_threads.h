@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that can make no more threads, as under a limit on processes, which does not bind root.
+// A process that cannot create threads any more, as under a limit on processes, which does not
+// apply to root.
 #pragma once
 
 #include <cstddef>

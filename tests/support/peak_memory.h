@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory a piece of work adds to a process, pages of mapped files among it.
+// The memory that a piece of work adds to a process, including pages of mapped files.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,9 @@ inline std::int64_t peak_growth(const std::function<bool()>& work) {
   if (child == 0) {
     std::int64_t grown = -1;
     try {
-      ::malloc_trim(0);  // what the parent freed would be used again, unseen
-      std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
+      // Otherwise the child would reuse memory that the parent freed, and it would not be counted.
+      ::malloc_trim(0);
+      std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak
       const std::int64_t before = memory_line("VmRSS");
       if (work()) grown = memory_line("VmHWM") - before;
     } catch (...) {

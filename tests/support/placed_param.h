@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers on the parts of parameters that a rank holds, and what they give.
+// Layers on the parts of parameters that a rank holds, and their results.
 #pragma once
 
 #include <algorithm>
@@ -57,7 +57,7 @@ class PlacedParam {
   }
   operator const Param&() const { return param_; }  // NOLINT(google-explicit-constructor)
   const Param* operator&() const { return &param_; }
-  /// What this rank should find of the whole gradient.
+  /// This rank's expected part of the whole gradient.
   [[nodiscard]] at::Tensor part(const at::Tensor& whole) const {
     return part_of(whole, param_.info().held());
   }
@@ -85,7 +85,7 @@ class PlacedParam {
   at::Tensor grad_;
 };
 
-/// What a function of (x, parameters) gives: its value, and gradients of x and the parameters.
+/// Results of a function of (x, parameters): its value, and gradients of x and the parameters.
 struct Result {
   at::Tensor y, dx;
   std::vector<at::Tensor> grads;
@@ -93,7 +93,7 @@ struct Result {
 using Layers =
     std::function<at::Tensor(const at::Tensor& x, const std::vector<PlacedParam>&, StepContext&)>;
 
-/// Runs it with parts of the parameters; x and dy are what this rank has of them.
+/// Runs `layers` with parts of the parameters; x and dy are this rank's parts.
 inline Result run(const Layers& layers,
                   const at::Tensor& x,
                   const at::Tensor& dy,

@@ -34,7 +34,7 @@ class RecordedWork final : public comm::Work {
   Log& log_;
 };
 
-/// Writes down what is posted, waited for and moved.
+/// Records operations that are posted and waited for, and the data moved.
 class RecordingTransport final : public comm::Transport {
  public:
   RecordingTransport(std::unique_ptr<comm::Transport> transport, Log& log)
@@ -117,7 +117,7 @@ inline std::string text_of_run(const parallel::Action& action, const std::string
          std::to_string(action.micro);
 }
 
-/// As the last policy it knows when a block begins, as the first one when it has ended.
+/// As the last policy it sees the beginning of a block, as the first one its end.
 class RunRecorder final : public parallel::Policy {
  public:
   RunRecorder(parallel::ModelInstance& model, bool last, Log& log)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One parameter and what an optimizer rule keeps of it, updated as the contract of optim::Rule
-// says: in one range or cut into several, as shards are.
+// One parameter and the state that an optimizer rule keeps for it, updated according to the
+// contract of optim::Rule: in one range, or in several as with shards.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ class DrivenParam {
     norms_.resize(static_cast<std::size_t>(rule_.num_norms(facts_)));
   }
 
-  /// What every view of this parameter says of its group; set before update().
+  /// The group settings that every view of this parameter has; set before update().
   bool decay = true;
   std::optional<double> lr_scale = {};
   std::optional<double> weight_decay = {};

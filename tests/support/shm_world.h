@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Worlds over the `shm` transport for tests: its ranks as threads of this process, each with
-// mappings of its own, or as real processes.
+// Worlds over the `shm` transport for tests: the ranks are threads of this process, each with its
+// own mappings, or real processes.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class SharedFiles {
   ControlPage* control_ = nullptr;
 };
 
-/// As comm::run_threads(), over `shm`.
+/// Like comm::run_threads(), over `shm`.
 void run_shm_threads(int ranks, const std::function<void(comm::World&)>& fn);
 
 /// Forks one process a rank. Destruction kills and reaps those that are left.

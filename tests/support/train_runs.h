@@ -17,14 +17,14 @@
 
 namespace tessera::test {
 
-/// What a training leaves: everything that a promise of equality speaks of.
+/// The results of a training: everything that promises of equality refer to.
 struct Trace {
   std::vector<double> losses, grad_norms, eval_losses;
   /// The terms of the loss in each step, then in the evaluation: bits_of().
   std::vector<std::string> metrics;
   std::vector<double> rates;               ///< learning rates
-  std::vector<double> loss_scales;         ///< of fp16
-  std::vector<std::int64_t> batch_tokens;  ///< of each step
+  std::vector<double> loss_scales;         ///< for fp16
+  std::vector<std::int64_t> batch_tokens;  ///< for each step
   std::vector<std::int64_t> skipped;       ///< steps so far
   std::vector<std::string> skip_reasons;
   std::vector<std::string> digest;  ///< of the checkpoint after the last step
@@ -33,8 +33,8 @@ struct Trace {
 /// Name, mean and denominator of every metric, to the last bit.
 std::string bits_of(const engine::Metrics& metrics);
 
-/// Equal in everything but rates, tokens and words; norms of skipped steps are no numbers and
-/// alike.
+/// Checks that all but rates, tokens and texts is equal; norms that are not finite, as those of
+/// skipped steps, count as equal.
 void expect_same_bits(const Trace& a, const Trace& b);
 
 /// AdamW's first moments by parameter name, in the newest checkpoint of `root`. After one update
@@ -42,7 +42,7 @@ void expect_same_bits(const Trace& a, const Trace& b);
 std::vector<std::pair<std::string, std::vector<float>>> first_moments(
     const std::filesystem::path& root);
 
-/// How the same training is spread.
+/// How a training is distributed over ranks.
 struct Layout {
   int ranks = 1;
   std::int64_t accumulation = 1;
@@ -51,27 +51,27 @@ struct Layout {
   std::string pipeline = {};  ///< `parallel.pipeline`, as JSON; empty: none
   int tensor = 1;             ///< ranks that hold a layer between them
   bool sequence = false;      ///< and its tokens
-  std::string mode = "1d";    ///< of `tensor`
-  int depth = 1;              ///< of mode 2.5d
+  std::string mode = "1d";    ///< mode of `tensor`
+  int depth = 1;              ///< depth of mode 2.5d
   int context = 1;            ///< ranks that share the tokens of every sample
   std::string context_mode = "ring";
 };
 
 /// A tiny GPT on the text of a temporary folder. `changes` are applied to the configuration before
-/// anything is resolved.
+/// it is resolved.
 class TinyRun {
  public:
   TinyRun();
   /// "optimizer.params.lr", "3e-3": as --set does. Returns itself.
   TinyRun& set(const std::string& path, const std::string& json);
-  /// One text a sample, each with padding of its own length, and a short batch at the end.
+  /// One text per sample, each with padding of another length, and a short batch at the end.
   TinyRun& use_padded_documents();
-  /// Several texts a sample, or parts of them, that do not see each other.
+  /// Several texts or parts of texts per sample, which do not see each other.
   TinyRun& use_separate_documents();
-  /// Trains what `make` gives instead of the planned GPT: a model of the same sizes and number of
-  /// blocks.
+  /// Trains the model that `make` returns instead of the planned GPT; it must have the same sizes
+  /// and number of blocks.
   TinyRun& use_model(std::function<nn::Model(const models::Resolved&)> make);
-  /// Every rank trains in the world that `make` gives for its own.
+  /// Every rank trains in the world that `make` returns for the rank's own world.
   TinyRun& use_world(std::function<std::unique_ptr<comm::World>(comm::World&)> make);
   /// Trains `steps` steps in `layout`, from the beginning or from `resume`; evaluates after the
   /// last one and saves into `save`.
@@ -81,7 +81,8 @@ class TinyRun {
                             const std::filesystem::path& resume = {}) const;
   [[nodiscard]] planner::Plan plan(const Layout& layout) const;
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_->path(); }
-  /// What the evaluation hook would print: a continuation of `prompt` by the first weights.
+  /// The text that the evaluation hook would print: a continuation of `prompt` by the initial
+  /// weights.
   [[nodiscard]] std::string sample(const Layout& layout) const;
   /// Gradients of the first step before any update, by parameter name, as the optimizer would see
   /// them.

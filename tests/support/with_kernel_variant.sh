@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs a program of tests with one kernel variant.   usage: with_kernel_variant.sh VARIANT TESSERA PROGRAM [ARGUMENTS...]
-# Ends with 77 where this CPU does not support the variant, and where it is the one that every other entry of ctest runs with.
+# Exits with 77 if this CPU does not support the variant, or if it is the default, with which all other ctest entries run.
 set -uo pipefail
 variant=${1:?usage: with_kernel_variant.sh VARIANT TESSERA PROGRAM} tessera=${2:?which tessera?}
 shift 2
 
-# What `tessera report` says is used, with TESSERA_ISA=$1; empty: what is chosen without a wish.
+# Prints the variant that `tessera report` names with TESSERA_ISA=$1; empty: the default.
 used() { TESSERA_ISA=$1 "$tessera" report --json 2>&1 | sed -nE 's/^ *"kernels": "([a-z0-9_]+)".*/\1/p'; }
 
 chosen=$(used "")

@@ -61,7 +61,8 @@ TEST(BalancedSamples, AreChosenWithoutRegardToTheirPlace) {
   std::fill_n(labels.begin(), 5'000, 1);
   const auto samples = balanced_samples(labels, ClassSampling::Down);
   ASSERT_EQ(samples.size(), 10'000U);
-  // Of 5,000 out of 15,000, those of the first half of the class: 2,500, with a deviation of 29.
+  // 5,000 of 15,000 are drawn; of these 2,500 should be in the first half of the class, with a
+  // standard deviation of 29.
   const auto early = std::ranges::count_if(
       samples, [](std::int64_t index) { return index >= 5'000 && index < 12'500; });
   EXPECT_NEAR(static_cast<double>(early), 2'500.0, 4 * 29.0);

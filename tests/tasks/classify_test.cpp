@@ -93,7 +93,8 @@ TEST_F(Classification, FindsTheFieldsOfPublishedData) {
 
   EXPECT_EQ(values(*opened.train, 0, "input_ids"), (Ids{'a', 'b', 'c', 0}));
   EXPECT_EQ(values(*opened.train, 0, "token_type_ids"), (Ids{0, 0, 1, 0}));
-  EXPECT_EQ(values(*opened.train, 1, "input_ids"), (Ids{'d', 'e', 'f', 'g'}));  // the longer is cut
+  // The longer text is truncated.
+  EXPECT_EQ(values(*opened.train, 1, "input_ids"), (Ids{'d', 'e', 'f', 'g'}));
   EXPECT_EQ(values(*opened.train, 0, "label"), Ids{1});
   EXPECT_EQ(values(*opened.train, 1, "label"), Ids{0});
   EXPECT_EQ(task->objective_options(data).find("labels")->dump(), R"(["false","true"])");
@@ -208,7 +209,8 @@ TEST_F(Classification, KeepsTheTailOrTakesOtherDataForValidation) {
   EXPECT_EQ(of_tail.train->size(), 1);
   EXPECT_EQ(values(*of_tail.validation, 1, "input_ids"), (Ids{'i', 'j', 'k', 'l'}));
   EXPECT_EQ(of_other.train->size(), 3);
-  EXPECT_EQ(values(*of_other.validation, 0, "label"), Ids{1});  // by the labels of data.train
+  // Numbered by the labels of data.train.
+  EXPECT_EQ(values(*of_other.validation, 0, "label"), Ids{1});
   const data::OpenedDataset held_out = task->open_held_out({.options = other,
                                                             .tokenizer = test::byte(),
                                                             .vocab_size = 256,

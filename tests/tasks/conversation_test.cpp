@@ -19,7 +19,7 @@ using test::byte;
 using test::error_of;
 using ::testing::HasSubstr;
 
-// It does not mark the assistant's text.
+// A template that does not mark the assistant's text.
 const char* const kPlain =
     "{% for m in messages %}{{ m.role[0] + ':' + m.content + ';\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'a:' }}{% endif %}";
@@ -28,7 +28,7 @@ data::Record record_of(const std::string& text) {
   return {json::parse(text, "test"), "file.jsonl:3"};
 }
 
-/// The text that is learned; what is not is a dot a byte, the end of text a "$".
+/// The text that is learned; each byte that is not learned is a dot, the end of text a "$".
 std::string learned(const LearnedTokens& tokens) {
   std::string out;
   for (std::size_t i = 0; i < tokens.ids.size(); ++i) {

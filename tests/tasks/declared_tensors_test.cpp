@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a task says of its samples before the data is open is what the data then has.
+// The data has the tensors that a task declares for its samples before the data is opened.
 #include <string>
 #include <vector>
 
@@ -15,7 +15,7 @@ using Tensors = std::vector<data::TensorSpec>;
 
 constexpr std::int64_t kLength = 6;
 
-/// Those that every sample of the records has.
+/// The tensors that every sample of the records has.
 Tensors opened(const Task& task, const std::string& records) {
   const test::Folder folder;
   data::DataOptions options;

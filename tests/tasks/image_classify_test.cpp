@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures in folders or named by records, as samples for a model of images.
+// Images in folders or named by records, as samples for a model of images.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -26,7 +26,7 @@ using test::values;
 using ::testing::HasSubstr;
 using Ids = std::vector<std::int64_t>;
 
-/// A PNG of 7 x 5 pixels, the first of which is black but for 101 of green and 202 of blue.
+/// A PNG of 7 x 5 pixels, whose first pixel has red 0, green 101 and blue 202.
 std::string png() {
   const fs::path path = fs::path(TESSERA_SOURCE_DIR) / "tests/data/reference_pillow.json";
   const json::Value reference = json::parse_strict(files::read(path), path.string());
@@ -47,7 +47,7 @@ class ImageClassification : public ::testing::Test {
   [[nodiscard]] std::string at(const std::string& name) const {
     return (folder_.path() / name).string();
   }
-  /// Five pictures of two classes, and what is none.
+  /// Writes five images of two classes, and two files that are not images.
   void write_classes() const {
     for (const char* name :
          {"cats/a.png", "cats/b.PNG", "cats/deep/c.png", "dogs/d.png", "dogs/e.png"})
@@ -113,7 +113,7 @@ TEST_F(ImageClassification, TellsItsObjectiveTheNamesOfTheClasses) {
   EXPECT_EQ(task->objective_options(data).dump(), R"({"num_labels":2,"labels":["cats","dogs"]})");
 }
 
-// The order does not depend on where the folder lies, and classes do not come one after the other.
+// The order does not depend on the path of the folder, and classes are mixed.
 TEST_F(ImageClassification, MixesTheClassesInAnOrderOfTheirOwn) {
   for (int i = 0; i < 40; ++i) {
     for (const char* where : {"one/", "another/place/"})
@@ -190,7 +190,7 @@ TEST_F(ImageClassification, PreprocessesAsAFileSays) {
   EXPECT_FLOAT_EQ(pixels[50], 239.F / 255);
 }
 
-// What a model was trained with is not left out in silence.
+// The preprocessing that a model was trained with must not be left out silently.
 TEST_F(ImageClassification, AsksForThePreprocessingWhereTheModelHasOne) {
   write_classes();
   write("model/preprocessor_config.json", "{}");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hidden tokens: which are chosen, what stands in their place, and of what the choice is a
-// function.
+// Masked tokens: which are chosen, what replaces them, and what the choice depends on.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -132,8 +131,8 @@ TEST(MaskedTokens, HaveAtLeastOneLabelASample) {
   }
 }
 
-// Tokens 1 to 50 in turn, of which every third begins a word; ends of text and padding begin
-// others.
+// Tokens 1 to 50 in turn, every third of which begins a word; ends of text and padding also begin
+// words.
 TEST(MaskedTokens, HideWholeWords) {
   Masking whole = masking();
   whole.begins_word.assign(90, false);
@@ -175,7 +174,7 @@ TEST(MaskedTokens, HideAtLeastAWord) {
   rare.probability = 1e-9;
   rare.begins_word.assign(90, false);
   const MaskedTokens dataset(std::make_unique<Counting>(), rare);
-  // Words end at ends of text alone: fifteen tokens each.
+  // Words end only at ends of text: each has fifteen tokens.
   const Read sample = read(dataset, 2, 2);
   EXPECT_EQ(std::count(sample.labels.begin(), sample.labels.end(), -100), kLength - 15);
 }

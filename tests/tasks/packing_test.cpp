@@ -19,7 +19,8 @@ TEST(Packing, FirstFitTakesTheFirstSampleThatHasTheRoom) {
 }
 
 TEST(Packing, BestFitTakesTheSampleWithTheLeastRoom) {
-  // Sorted: 6 5 3 2; the 2 goes to the room of 2, and not to the first with room.
+  // Sorted: 6 5 3 2; the 2 is put into the row with room for 2, not into the first row with enough
+  // room.
   EXPECT_EQ(pack({5, 6, 3, 2}, 9, Packing::BestFit),
             (Samples{{{1, 0, 6}, {2, 0, 3}}, {{0, 0, 5}, {3, 0, 2}}}));
 }

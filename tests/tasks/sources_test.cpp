@@ -81,7 +81,7 @@ TEST_F(MixedSources, HoldOutTheTailOfEach) {
   const data::Datasets opened = open(*task_of("classify"), data, 4);
 
   EXPECT_EQ(firsts(*opened.validation), "gh4");
-  // Third turn: the letters begin anew until the last digit was read.
+  // Third round: the letters begin again until the last digit was read.
   EXPECT_EQ(firsts(*opened.train), "ab1cde2fab3");
   data.mix_until = "first";
   const data::Datasets first = open(*task_of("classify"), data, 4);

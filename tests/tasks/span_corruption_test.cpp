@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spans that are left out: how many, which, and what is made of a text.
+// Spans that are left out: how many, which, and the resulting input and labels of a text.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -64,7 +64,8 @@ std::int64_t runs_of(const std::vector<bool>& hidden) {
   return runs;
 }
 
-// Of a sample without its padding: the sentinels of the input replaced by what the labels say.
+// The text of a sample without its padding: the sentinels of the input are replaced by the labels'
+// spans.
 Ids restored(Ids input, Ids labels) {
   const auto cut = [](Ids& ids) { ids.erase(std::ranges::find(ids, kSpanEnd), ids.end()); };
   cut(input);

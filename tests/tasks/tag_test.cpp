@@ -30,7 +30,7 @@ class Tagging : public test::RecordTest {
   }
 };
 
-// A byte each; words but the first come behind a space, which is the first token of theirs.
+// The tokens are bytes; all words but the first follow a space, which is their first token.
 TEST_F(Tagging, GivesTheTagOfAWordToItsFirstToken) {
   const data::Datasets opened = open(*task_of("tag"), options(kWords), 6);
   const data::Dataset& train = *opened.train;
@@ -65,7 +65,7 @@ TEST_F(Tagging, ReadsTheFieldsAndTagsThatAreNamed) {
   EXPECT_EQ(values(*open(*task, data, 3).train, 0, "labels"), (Ids{2, 1, -100}));
 }
 
-/// Puts tokens around a text, and makes three tokens of a word of three letters.
+/// Puts tokens around a text, and makes three tokens from a word of three letters.
 class Surrounding final : public data::Tokenizer {
  public:
   [[nodiscard]] std::string name() const override { return "surrounding"; }

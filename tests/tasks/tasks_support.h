@@ -19,7 +19,7 @@
 
 namespace tessera::tasks::test {
 
-/// A folder of its own with a short way to put files into it.
+/// A temporary folder with a short function that writes files into it.
 class Folder {
  public:
   [[nodiscard]] std::string write(const std::string& name, std::string_view content) const {
@@ -79,7 +79,7 @@ inline std::vector<std::int64_t> values(const data::Dataset& dataset,
 
 using Ids = std::vector<std::int64_t>;
 
-/// Tests of a task over a file of records, which lies in a folder of the test.
+/// Base of tests of a task on a file of records, which is in a folder of the test.
 class RecordTest : public ::testing::Test {
  protected:
   data::DataOptions options(std::string_view records, const char* name = "train.jsonl") {

@@ -29,8 +29,8 @@ struct ChannelContext {
   [[noreturn]] void fail(const Error& error);
   /// Returns the first rank of this host and the number of its ranks.
   [[nodiscard]] std::pair<int, int> local() const { return local_; }
-  /// Returns whether every rank of this host may have a processor to itself; false while a rank has
-  /// not arrived.
+  /// Returns whether every rank of this host may have its own processor; false while a rank has not
+  /// arrived.
   bool one_core_each();
 
   int rank;

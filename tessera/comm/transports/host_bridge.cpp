@@ -22,31 +22,32 @@ namespace {
 constexpr std::uint32_t kPostMagic = 0x74736c6b;
 /// Time for the other hosts to end, after this rank has.
 constexpr double kLeaveSeconds = 60.0;
-/// A connection may break because a process was killed; its supervisor says so within this time.
+/// A connection may break because a process was killed; its supervisor reports that within this
+/// time.
 constexpr double kCauseSeconds = 1.0;
-/// Inputs up to this size travel with the head of their message.
+/// Inputs up to this size are sent with the head of their message.
 constexpr std::size_t kInlineBytes = 640;
 constexpr std::chrono::microseconds kFullSlotWait{200};
 
 }  // namespace
 
-/// A slot as it travels.
+/// The form in which a slot is sent.
 struct HostBridge::Posted {
   std::uint32_t magic = kPostMagic;
-  std::uint32_t readers = 0;  ///< members on the receiving host; 0: the sender ends
+  std::uint32_t readers = 0;  ///< members on the receiving host; 0: the sender has ended
   std::uint64_t key = 0, sequence = 0;
   Signature signature;
-  std::uint64_t input_bytes = 0;       ///< of the whole input
-  std::uint64_t begin = 0, bytes = 0;  ///< the part of the input that travels
+  std::uint64_t input_bytes = 0;       ///< size of the whole input
+  std::uint64_t begin = 0, bytes = 0;  ///< part of the input that is sent
   std::array<char, sizeof(Slot::site)> site{};
   std::array<std::byte, kInlineBytes> small{};  ///< the part, if it fits
 };
 
 struct HostBridge::Outgoing {
   Posted head;
-  const std::byte* data = nullptr;  ///< of the part, if it does not travel with the head
+  const std::byte* data = nullptr;  ///< data of the part if it is not sent with the head
   Slot* slot = nullptr;
-  std::vector<int> members;  ///< whose marks the slot gets once it is sent
+  std::vector<int> members;  ///< members whose marks the slot gets once it is sent
 };
 
 struct HostBridge::Sender {
@@ -89,7 +90,7 @@ class HostBridge::RemoteArena {
   }
   [[nodiscard]] std::size_t offset_of(const void* data) const { return arena_->offset_of(data); }
   [[nodiscard]] std::size_t bytes() const { return mapping_->bytes(); }
-  /// Readers may be late: what they read stays.
+  /// Readers may be late: the memory that they read is kept.
   void close() { arena_->close(); }
 
  private:
@@ -142,7 +143,8 @@ HostBridge::HostBridge(ChannelContext& context, HostLayout layout, std::unique_p
     for (int rank = layout_.begin(host); rank < layout_.begin(host + 1); ++rank) {
       if (layout_.receiver(rank, host_) != context_.rank) continue;
       ++receiving_;
-      context_.arenas.share(rank);  // mapped here: receivers only read the list of mappings
+      // Mapped in this process: receivers only read the list of mappings.
+      context_.arenas.share(rank);
       receivers_.push_back(quiet_thread([this, rank] { run_receiver(rank); }));
     }
   }
@@ -217,7 +219,7 @@ void HostBridge::post(const Channel& channel,
     out.head.signature = signature;
     out.head.input_bytes = out.head.bytes = bytes;
     if (signature.kind == Kind::ReduceScatter || signature.kind == Kind::AllToAll) {
-      // Members of one host are neighbours in a group, unless its order is not that of the ranks.
+      // Members of one host are contiguous in a group, unless its order is not that of the ranks.
       const auto part = bytes / static_cast<std::size_t>(channel.size());
       out.head.begin = part * static_cast<std::size_t>(route.members.front());
       out.head.bytes = part * static_cast<std::size_t>(route.members.back() + 1) - out.head.begin;
@@ -248,7 +250,8 @@ void HostBridge::run_sender(Sender& sender) {
         std::unique_lock lock(sender.mutex);
         sender.changed.wait(lock, [&] { return !sender.queue.empty() || sender.closing; });
         if (sender.queue.empty() || closing_) return;
-        out = &sender.queue.front();  // a deque keeps its place while others are appended
+        // Elements of a deque keep their address while others are appended.
+        out = &sender.queue.front();
       }
       const auto head = std::as_bytes(std::span(&out->head, 1));
       const std::array<HostLink::Bytes, 2> messages = {head,
@@ -303,7 +306,7 @@ void HostBridge::receive_all(int peer, RemoteArena& arena) {
     slot.signature = head.signature;
     slot.site = head.site;
     slot.site.back() = '\0';
-    // Readers add their offset into the whole input, of which only a part lies here.
+    // Readers add their offset into the whole input, of which only a part is here.
     slot.offset = arena.offset_of(place) - head.begin;
     slot.readers = head.readers;
     for (auto& word : slot.acks)
@@ -314,7 +317,7 @@ void HostBridge::receive_all(int peer, RemoteArena& arena) {
   }
 }
 
-/// Breaks the world because of the connection to a peer, unless its supervisor tells the reason.
+/// Breaks the world because of the connection to a peer, unless its supervisor reports the cause.
 void HostBridge::fail(int peer, const std::string& why) {
   const double until = now_s() + kCauseSeconds;
   while (!closing_ && !context_.aborted() && now_s() < until)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Carries the pull protocol over the border of a host. What a rank posts is sent, once, to every
-// other host that has members of its group; there one rank posts it again, in the arena of the
-// sender that this host keeps for it. The ranks of that host then read it as if the sender were one
-// of them: with the same checks, in the same order, and therefore with the same bits.
+// Carries the pull protocol between hosts. A slot that a rank posts is sent once to every other
+// host that has members of its group; there one rank posts it again, in the arena that this host
+// keeps for the sender. The ranks of that host then read it as if the sender were on their host:
+// with the same checks, in the same order, and therefore with the same bits.
 #pragma once
 
 #include <atomic>
@@ -21,16 +21,16 @@
 
 namespace tessera::comm {
 
-/// One for each rank of a world of several hosts. Two threads for each other host: one sends what
-/// this rank posts, one receives what a rank of that host posts and that this rank posts again.
-/// Bytes on the wire: an all-gather or a broadcast sends its input once to each host; a
+/// One for each rank of a world of several hosts. It has two threads for each other host: one sends
+/// the slots of this rank, the other receives slots of a rank of that host, which this rank posts
+/// again. Bytes sent: an all-gather or a broadcast sends its input once to each host; a
 /// reduce-scatter or an all-to-all sends the parts of that host's members. The inputs of a
 /// reduction are sent one by one and added in rank order by the receiver.
 class HostBridge {
  public:
   HostBridge(ChannelContext& context, HostLayout layout, std::unique_ptr<HostLink> link);
-  /// Sends what was posted, then waits until the other hosts have sent what they have posted; at
-  /// most kLeaveSeconds, and not at all in a broken world or while an exception unwinds the caller.
+  /// Sends everything posted, then waits until the other hosts have sent what they posted: at most
+  /// kLeaveSeconds, and not at all in a broken world or while an exception unwinds the caller.
   ~HostBridge();
   HostBridge(const HostBridge&) = delete;
   HostBridge& operator=(const HostBridge&) = delete;
@@ -54,8 +54,7 @@ class HostBridge {
   struct Posted;  // the head of a message
   struct Outgoing;
   struct Sender;
-  /// Where the members of a channel on one other host are: which they are in the order of the
-  /// group.
+  /// The members of a channel on one other host, and their positions in the group.
   struct Route {
     int host = 0;
     std::vector<int> members;

@@ -20,7 +20,7 @@ struct HostLayout {
   }
   [[nodiscard]] int begin(int host) const { return first[static_cast<std::size_t>(host)]; }
   [[nodiscard]] int size(int host) const { return begin(host + 1) - begin(host); }
-  /// Returns the rank of `host` that receives for its host what `rank`, of another host, sends.
+  /// Returns the rank of `host` that receives the messages of `rank`, which is on another host.
   [[nodiscard]] int receiver(int rank, int host) const {
     return begin(host) + (rank - begin(host_of(rank))) % size(host);
   }
@@ -38,7 +38,7 @@ class HostLink {
   virtual void send(int peer, std::span<const Bytes> messages) = 0;
   /// Receives one message, which has exactly this size. Throws as send().
   virtual void receive(int peer, std::span<std::byte> message) = 0;
-  /// Ends all calls that wait, and all later ones. Threads: any.
+  /// Ends all waiting calls, and all later ones. Threads: any.
   virtual void close() noexcept = 0;
 };
 

@@ -54,7 +54,8 @@ class Operation {
   [[nodiscard]] std::uint64_t number() const { return start_.number; }
   [[nodiscard]] Kind kind() const { return start_.signature.kind; }
   [[nodiscard]] int members() const { return start_.channel.size(); }
-  /// The whole of the data: what a member has in the end of an all-gather, and at first of others.
+  /// Returns the size of the whole data: a member's result of an all-gather, or its input of other
+  /// operations.
   [[nodiscard]] std::size_t bytes() const {
     const std::size_t mine = start_.signature.count * size_of(start_.signature.dtype);
     return kind() == Kind::AllGather ? mine * static_cast<std::size_t>(members()) : mine;

@@ -103,7 +103,8 @@ class PullTransport::PulledWork final : public Work {
   std::shared_ptr<ChannelContext> context_;
   std::shared_ptr<Operation> operation_;
   int exceptions_;
-  double posted_;  ///< while somebody listens and it was not waited for; else 0
+  /// Time of posting, if there is a listener and the operation was not waited for; else 0.
+  double posted_;
 };
 
 PullTransport::PullTransport(std::string name, int rank, Arenas arenas, ControlPage& control)
@@ -203,7 +204,7 @@ WorkPtr PullTransport::all_reduce(const Group& group, Span data, Op op, CallSite
   begin.signature.op = op;
   count(group, data, 2);
   claim_slot(begin);
-  // A host cannot write into the memory of another one: every rank adds all inputs.
+  // A host cannot write into the memory of another host: every rank adds all inputs.
   const bool crosses = bridge_ && bridge_->crosses(group.ranks);
   if (data.bytes() <= kMailboxBytes || crosses) {
     offer(begin, data, group.size(), true);

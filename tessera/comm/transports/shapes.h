@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank of a job that does not run: it knows its mesh and moves nothing. What is asked of it are
-// shapes, of meta tensors.
+// A rank of a job that does not run: it knows its mesh and transfers nothing. It is used for shapes
+// of meta tensors.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace tessera::comm {
 
-/// Every collective and message of this world is complete at once and leaves its buffers as they
-/// are. Its regions have no memory, and tensor_over() makes meta tensors of them. Threads: that of
-/// the caller.
+/// Every collective and message of this world completes at once and leaves its buffers unchanged.
+/// Its regions have no memory, and tensor_over() returns meta tensors for them. Used only on the
+/// caller's thread.
 std::unique_ptr<World> shape_world(const mesh::Mesh& mesh, int rank);
 
 }  // namespace tessera::comm

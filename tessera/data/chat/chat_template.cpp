@@ -19,11 +19,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Marks where the final message ends while a conversation is rendered whose last message goes on.
-/// The blank at its end shows whether the template removes white space there.
+/// Marks the end of the final message while rendering a conversation whose last message continues.
+/// The space at its end shows whether the template strips white space there.
 constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// Appends the mark to the last text of the last message, and returns the text as it was.
+/// Appends the mark to the text of the last message, and returns the original text.
 std::string mark_final_message(json::Value& messages) {
   constexpr const char* kFix = "give a conversation whose last message has text to continue";
   TESSERA_REQUIRE(messages.is_array() && !messages.items().empty(),
@@ -47,7 +47,7 @@ std::string mark_final_message(json::Value& messages) {
   return before;
 }
 
-/// Cuts the text where the final message ends.
+/// Truncates the text at the end of the final message.
 void cut_at_mark(Rendered& rendered, const std::string& final_message) {
   const std::string_view mark = kMark.substr(0, kMark.size() - 1);
   const std::string_view stripped = strip_right(strip_left(final_message));
@@ -72,7 +72,8 @@ bool has_generation(const Body& body) {
   });
 }
 
-/// "bos_token" and its kin of tokenizer_config.json, which are texts or objects with "content".
+/// "bos_token" and the other special tokens of tokenizer_config.json, which are texts or objects
+/// with "content".
 json::Value special_tokens_of(const json::Value& config) {
   static constexpr std::array<std::string_view, 7> kNames = {
       "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expressions of a template.
+// Evaluates the expressions of a template.
 #include <algorithm>
 #include <limits>
 

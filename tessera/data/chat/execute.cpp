@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statements of a template.
+// Executes the statements of a template.
 #include <algorithm>
 
 #include "tessera/data/chat/interpreter.h"
@@ -8,7 +8,7 @@
 namespace tessera::data::chat {
 namespace {
 
-/// Sends what is written to another text for a while.
+/// Temporarily redirects the output to another text.
 class Redirect {
  public:
   Redirect(std::string*& out, std::string* to) : out_(out), before_(std::exchange(out, to)) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions that a template may call, and what a loop tells of itself.
+// Functions that a template may call, and the attributes of `loop`.
 #include <algorithm>
 #include <array>
 #include <ctime>

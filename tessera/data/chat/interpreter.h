@@ -17,23 +17,23 @@
 
 namespace tessera::data::chat {
 
-/// Values of a call.
+/// The argument values of a call.
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
-  /// Error{Data} where a callee without arguments is given one.
+  /// Throws Error{Data} if there are arguments and the callee takes none.
   void expect_none(std::string_view callee) const;
-  /// The values in the order of `names`; nullptr for one that is not given. Error{Data} for too
-  /// many, for unknown names and for one that is given twice. `callee`: for the message.
+  /// The values in the order of `names`; nullptr for an absent one. Throws Error{Data} for too many
+  /// or unknown arguments, and for one that is passed twice. `callee` is for the message.
   [[nodiscard]] std::vector<const Value*> bind(std::string_view callee,
                                                std::initializer_list<std::string_view> names) const;
 };
 
-/// Names of one block of the template.
+/// The variables of one block of the template.
 struct Scope {
   Scope* parent = nullptr;
   std::vector<std::pair<std::string, Value>> names;
-  bool captured = false;  ///< a macro refers to it
+  bool captured = false;  ///< a macro refers to this scope
 
   [[nodiscard]] const Value* find(std::string_view name) const;
   void set(const std::string& name, Value value);
@@ -41,11 +41,11 @@ struct Scope {
 
 struct Rendered {
   std::string text;
-  /// Bytes of {% generation %} blocks, begin and end, in order.
+  /// Begin and end of {% generation %} blocks in bytes, in order.
   std::vector<std::pair<std::size_t, std::size_t>> generated;
 };
 
-/// One rendering. Threads: one.
+/// One rendering. Used by one thread.
 class Interpreter {
  public:
   Interpreter(Budget& budget, std::time_t now) : budget_(budget), now_(now) {}
@@ -66,12 +66,12 @@ class Interpreter {
     return Value::list(std::move(items), budget_, tuple);
   }
   Value call(const Value& callee, const Arguments& arguments);
-  /// a.name and a[key].
+  /// Evaluates a.name and a[key].
   Value attribute(const Value& of, const std::string& name);
   Value item(const Value& of, const Value& key);
   Value filter(const std::string& name, const Value& value, const Arguments& arguments);
   bool test(const std::string& name, const Value& value, const Arguments& arguments);
-  /// Renders the body of a loop with these elements; text of {{ loop(...) }}.
+  /// Renders the body of a loop with these elements; this is the text of {{ loop(...) }}.
   std::string loop_text(const Statement& loop, const Value& elements, Scope* outer, int depth);
   Value call_macro(const Statement& macro, Scope* defined_in, const Arguments& arguments);
 
@@ -155,19 +155,19 @@ struct Joiner : Object {
   [[nodiscard]] std::string_view type() const override { return "Joiner"; }
 };
 
-/// nullptr for a name that is none. Tables: methods.cpp, functions.cpp.
+/// Returns nullptr for an unknown name. The tables are in methods.cpp and functions.cpp.
 Method::Body find_method(const Value& of, std::string_view name);
 Function::Body find_function(std::string_view name);
 Value loop_attribute(Interpreter& interpreter, Loop* loop, const std::string& name);
 Value cycler_attribute(Interpreter& interpreter, Cycler* cycler, const std::string& name);
 
-/// "+", "-", "*", "/", "//", "%", "**".
+/// `name` is one of "+", "-", "*", "/", "//", "%", "**".
 Value arithmetic(std::string_view name, const Value& left, const Value& right, Budget& budget);
-/// text % values.
+/// Evaluates text % values.
 std::string format_percent(const std::string& text, const Value& values, Budget& budget);
 std::int64_t need_int(const Value& value, std::string_view what);
 const std::string& need_text(const Value& value, std::string_view what);
-/// The length as len() gives it.
+/// The length that len() returns.
 std::int64_t length_of(const Value& value);
 
 using FilterBody = Value (*)(Interpreter&, const Value&, const Arguments&);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guards for the depth of nested calls and expressions, which the interpreter enters and leaves.
+// Guards for the depth of nested calls and expressions in the interpreter.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace tessera::data::chat {
 
-/// Counts how deep expressions, statements and calls are nested at run time.
+/// Counts the run-time nesting depth of expressions, statements and calls.
 class Interpreter::Level {
  public:
   explicit Level(Interpreter& interpreter) : interpreter_(interpreter) {
@@ -27,7 +27,7 @@ class Interpreter::Level {
   Interpreter& interpreter_;
 };
 
-/// A scope inside of another, which ends with the block.
+/// A nested scope, which ends with the block.
 class Interpreter::Inner {
  public:
   Inner(Interpreter& interpreter, Scope* parent)
@@ -38,7 +38,7 @@ class Interpreter::Inner {
   }
   ~Inner() {
     interpreter_.scope_ = before_;
-    // Where this fails for lack of memory, the rendering fails with it.
+    // If this runs out of memory, the rendering fails.
     if (scope_->captured) interpreter_.kept_scopes_.push_back(std::move(scope_));
   }
   Inner(const Inner&) = delete;

@@ -77,8 +77,8 @@ class Lexer {
     const std::string_view rest = std::string_view(source_).substr(at_);
     advance(rest.size() - strip_left(rest).size());
   }
-  /// What stands before a tag: "-" removes white space, and that of the tag's own line goes where
-  /// only it stands before a block or a comment.
+  /// The text before a tag: "-" strips white space; if the line before a block or a comment is
+  /// blank, its white space is stripped.
   [[nodiscard]] std::string_view before_tag(std::string_view data, char sign, bool block) const {
     if (sign == '-') return strip_right(data);
     if (sign == '+' || !block) return data;
@@ -88,7 +88,7 @@ class Lexer {
     if (own_line && strip_left(data.substr(begin)).empty()) return data.substr(0, begin);
     return data;
   }
-  /// The sign of the tag that opens here, which is two bytes long.
+  /// The sign of the tag that opens here; the opening is two bytes long.
   [[nodiscard]] char sign() const { return peek(2) == '-' || peek(2) == '+' ? peek(2) : '\0'; }
   void after_block(char sign) {
     const std::size_t begin = at_;
@@ -142,7 +142,8 @@ class Lexer {
     after_block(signed_end ? last : '\0');
   }
 
-  /// The length of a tag {% word %} at `at`, without what its signs remove; 0 where there is none.
+  /// The length of a tag {% word %} at `at`, without the white space that its signs strip; 0 if
+  /// there is none.
   [[nodiscard]] std::size_t raw_tag(std::size_t at, std::string_view word) const {
     std::size_t i = at + 2;
     const auto spaces = [&] {
@@ -182,10 +183,10 @@ class Lexer {
   void inside(Token::Kind begin, Token::Kind end, std::string_view close) {
     add(begin);
     const int begin_line = line_;
-    // "+" is a sign of blocks; of a variable it is an operator.
+    // "+" is a sign in blocks; before a variable it is an operator.
     const char mark = sign();
     advance(mark == '-' || (mark == '+' && close == "%}") ? 3 : 2);
-    std::string open;  // brackets that wait for their end
+    std::string open;  // open brackets
     while (true) {
       skip_space();
       if (at_ >= source_.size()) syntax_error(begin_line, "a tag is not closed");
@@ -307,7 +308,7 @@ class Lexer {
     tokens_.push_back(std::move(token));
   }
 
-  /// Escapes of Python's literals; an unknown one stays as it is.
+  /// Escapes of Python's literals; an unknown one is left unchanged.
   [[nodiscard]] std::string unescape(std::string_view text) const {
     std::string out;
     for (std::size_t i = 0; i < text.size(); ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of a Jinja template, in the setting of published chat templates: trim_blocks and
-// lstrip_blocks are on, and a last newline is dropped.
+// Tokens of a Jinja template, with the settings of published chat templates: trim_blocks and
+// lstrip_blocks are on, and a final newline is dropped.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,22 @@ struct Token {
     VariableBegin,
     VariableEnd,
     Name,
-    Text,  ///< a literal, without quotes and escapes
+    Text,  ///< a string literal, without quotes and escapes
     Integer,
     Real,
     Operator,
     End
   };
   Kind kind = Kind::End;
-  std::string text;  ///< of Data, Name, Text and Operator
+  std::string text;  ///< only for Data, Name, Text and Operator
   std::int64_t integer = 0;
   double real = 0.0;
   int line = 1;
 };
 
-/// Ends with Kind::End. Error{Format} with the line. Cost: linear.
+/// The result ends with Kind::End. Throws Error{Format} with the line. Cost: linear.
 std::vector<Token> lex(std::string_view source);
-/// Error{Format} for a template that is not well formed.
+/// Throws Error{Format} for a malformed template.
 [[noreturn]] void syntax_error(int line, const std::string& what);
 
 }  // namespace tessera::data::chat

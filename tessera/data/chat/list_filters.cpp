@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters that take lists and dictionaries.
+// Filters for lists and dictionaries.
 #include <algorithm>
 #include <charconv>
 
@@ -12,7 +12,7 @@ namespace {
 
 using Of = Interpreter;
 
-/// "a.b.0" of a value; the value itself without a path.
+/// Follows a path such as "a.b.0" from a value; returns the value itself without a path.
 Value by_path(Of& in, const Value& value, const Value* path) {
   if (path == nullptr || path->is_none()) return value;
   if (path->is_integral()) return in.item(value, *path);
@@ -27,7 +27,7 @@ Value by_path(Of& in, const Value& value, const Value* path) {
   return out;
 }
 
-/// What is compared: text without regard to case, unless asked.
+/// The sort key: text is compared case-insensitively by default.
 Value sort_key(Of& in, const Value& value, bool case_sensitive) {
   return !case_sensitive && value.is_text() ? in.text(lower(value.as_text())) : value;
 }
@@ -173,7 +173,7 @@ Value summed(Of& in, const Value& value, const Arguments& arguments) {
   return out;
 }
 
-/// The rest of the arguments behind the first `count`.
+/// The arguments after the first `count`.
 Arguments rest_of(const Arguments& arguments, std::size_t count) {
   Arguments out = arguments;
   out.positional.erase(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods of text, lists and dictionaries. Those that would change a value are refused.
+// Methods of text, lists and dictionaries. Methods that would modify a value are refused.
 #include <algorithm>
 #include <array>
 
@@ -18,7 +18,7 @@ const std::string& of_text(const Value& self) {
   return self.as_text();
 }
 
-/// Work on a text takes time in proportion to its length.
+/// Operations on a text are charged in proportion to its length.
 void charge(Of& in, const Value& self, std::size_t times = 1) {
   in.budget().bytes(self.as_text().size() * times);
 }
@@ -64,7 +64,7 @@ Value split(Of& in, const Value& self, const Arguments& arguments, bool from_rig
   return in.list(std::move(out));
 }
 
-/// Whether the text begins (or ends) with one text or with any of a tuple.
+/// True if the text begins (or ends) with one text, or with any text of a tuple.
 Value affix(Of& in, const Value& self, const Arguments& arguments, bool at_start) {
   const auto bound = arguments.bind(at_start ? "startswith" : "endswith", {"prefix"});
   if (bound[0] == nullptr) fail("startswith() and endswith() need a text");
@@ -121,7 +121,7 @@ Value justify(Of& in, const Value& self, const Arguments& arguments, Side pad) {
   const std::int64_t missing = std::max<std::int64_t>(0, width - length_of(self));
   if (missing > in.budget().limits().bytes) fail("a width is too large");
   in.budget().bytes(static_cast<std::size_t>(missing) * fill.size());
-  // CPython puts the odd one of str.center to the left where the width is odd.
+  // In str.center of odd width, CPython puts the additional space on the left.
   std::int64_t left = pad == Side::Left ? missing : 0;
   if (pad == Side::Both) left = missing / 2 + (missing & width & 1);
   std::string out;
@@ -143,7 +143,7 @@ Value all_characters(Of& in, const Value& self, const Arguments& arguments, F&& 
                         }));
 }
 
-/// isupper and islower: what has case has this one, and something has case.
+/// isupper and islower: there are cased characters, and all of them have this case.
 Value has_case(Of& in, const Value& self, const Arguments& arguments, bool upper) {
   arguments.expect_none("isupper");
   charge(in, self);
@@ -173,7 +173,7 @@ Value replaced(Of& in, const Value& self, const Arguments& arguments) {
                     &to = need_text(*bound[1], "an argument of replace");
   const std::size_t places = of_text(self).size() / std::max<std::size_t>(1, from.size()) + 1;
   charge(in, self, 2);
-  // The worst case is charged only where it is large, since few texts consist of `from` alone.
+  // The worst case is charged only if it is large, because few texts consist of `from` alone.
   const bool large = to.size() * places > (1UL << 22);
   if (large) in.budget().bytes(std::min<std::size_t>(to.size() * places, 1ULL << 40));
   return in.text(replace(of_text(self), from, to, int_or(bound[2], -1)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic of a template.
+// Arithmetic operators of templates.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -96,7 +96,7 @@ Value of_reals(std::string_view name, double a, double b) {
   return Value::real(std::round((a - rest) / b));
 }
 
-/// Reads %[(name)][flags][width][.precision]type of printf, and writes values.
+/// Parses %[(name)][flags][width][.precision]type of printf and formats values.
 class PercentFormat {
  public:
   PercentFormat(const std::string& text, const Value& values, Budget& budget)
@@ -160,7 +160,7 @@ class PercentFormat {
     }
     if (!chosen) value = next();
     const std::string spec = '%' + flags + width + precision;
-    budget_.bytes(16384);  // the most that four digits of width and of precision come to
+    budget_.bytes(16384);  // upper bound for four digits of width and of precision
     try {
       out_ += one(spec, type, value);
     } catch (const fmt::format_error&) {

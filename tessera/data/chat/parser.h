@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens to expressions; the statements derive from it.
+// Parses tokens to expressions; the parser of statements derives from it.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace tessera::data::chat {
 
-/// Grammar: Jinja 3.1. Depth of nesting is bounded.
+/// Grammar: Jinja 3.1. The nesting depth is bounded.
 class ExpressionParser {
  public:
   explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
@@ -37,7 +37,7 @@ class ExpressionParser {
 
   ExpressionPtr make(Expression::Kind kind, std::vector<ExpressionPtr> children = {}) const;
   ExpressionPtr expression(bool with_condition = true);
-  /// One expression, or a tuple without parentheses. `end`: a name that ends it.
+  /// Parses one expression, or a tuple without parentheses. `end`: a name that ends it.
   ExpressionPtr tuple(bool with_condition = true,
                       std::string_view end = {},
                       bool explicit_parentheses = false);
@@ -73,7 +73,7 @@ class ExpressionParser {
   std::size_t at_ = 0;
 };
 
-/// Counts the nesting of what is being read.
+/// Counts the nesting depth during parsing.
 class ExpressionParser::Deeper {
  public:
   explicit Deeper(ExpressionParser& parser);

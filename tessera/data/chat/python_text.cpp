@@ -33,7 +33,7 @@ std::string map_codes(std::string_view text, F&& change) {
 }
 
 std::string upper_of(std::int32_t code) {
-  if (code == 0xDF) return "SS";  // the only one of the first letters that becomes two
+  if (code == 0xDF) return "SS";  // the only first letter whose title case has two characters
   return encode_utf8(utf8proc_toupper(code));
 }
 std::string title_of(std::int32_t code) {
@@ -217,7 +217,7 @@ std::vector<std::string> split_words(std::string_view text, std::int64_t most, b
       out.emplace_back(text.substr(text.size() - length));
       text = strip_right(text.substr(0, text.size() - length));
     } else {
-      // Words are found in one pass, so that the time stays linear.
+      // Words are found in one pass, so the time is linear.
       std::size_t at = 0;
       for (std::size_t i = 0; i < all.size() && cuts_left();) {
         length = 0;
@@ -283,7 +283,7 @@ std::string replace(std::string_view text,
                     std::int64_t most) {
   std::string out;
   std::int64_t done = 0;
-  if (from.empty()) {  // between all characters
+  if (from.empty()) {  // inserts between all characters
     for (const std::string_view character : characters(text)) {
       if (most < 0 || done++ < most) out += to;
       out += character;

@@ -10,7 +10,7 @@
 
 namespace tessera::data::chat {
 
-/// The text cut into its code points. Invalid bytes count as one each.
+/// Splits the text into its code points. An invalid byte counts as one.
 std::vector<std::string_view> characters(std::string_view text);
 std::size_t count_characters(std::string_view text);
 std::int32_t code_point(std::string_view character);  ///< of one of characters()
@@ -23,7 +23,7 @@ bool is_cased(std::int32_t code);
 bool is_upper(std::int32_t code);
 bool is_lower(std::int32_t code);
 
-/// str.strip, of white space or of the characters in `chars`.
+/// str.strip, for white space or for the characters in `chars`.
 std::string_view strip_left(std::string_view text);
 std::string_view strip_right(std::string_view text);
 std::string_view strip_left(std::string_view text, std::string_view chars);
@@ -32,13 +32,16 @@ std::string_view strip_right(std::string_view text, std::string_view chars);
 std::string upper(std::string_view text);
 std::string lower(std::string_view text);
 std::string capitalize(std::string_view text);
-std::string title(std::string_view text);  ///< str.title: a word begins after what has no case
-std::string jinja_title(std::string_view text);  ///< the filter: after white space, - ( { [ <
+/// Str.title: a word begins after a character without case.
+std::string title(std::string_view text);
+/// The filter `title`: a word begins after white space, - ( { [ <.
+std::string jinja_title(std::string_view text);
 std::string swapcase(std::string_view text);
 
-/// str.split without a separator: by white space. `most`: of cuts; negative for all.
+/// str.split without a separator, which splits at white space. `most`: maximum number of splits;
+/// negative: all.
 std::vector<std::string> split_words(std::string_view text, std::int64_t most, bool from_right);
-/// str.split with one, which is not empty.
+/// str.split with a separator, which must not be empty.
 std::vector<std::string> split_by(std::string_view text,
                                   std::string_view separator,
                                   std::int64_t most,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tags of a template to statements.
+// Parses the tags of a template to statements.
 #include <utility>
 
 #include "tessera/data/chat/parser.h"
@@ -20,8 +20,8 @@ class TemplateParser : private ExpressionParser {
   }
 
  private:
-  /// Up to a tag that begins with one of `ends`, which is left as the next token behind its
-  /// beginning; or to the end of the template, if `ends` is empty.
+  /// Parses up to a tag that begins with one of `ends`, whose name is left as the next token; or to
+  /// the end of the template, if `ends` is empty.
   Body body(const std::vector<std::string>& ends) {
     const Deeper deeper(*this);
     Body out;
@@ -60,7 +60,7 @@ class TemplateParser : private ExpressionParser {
     if (current().kind != Token::Kind::BlockEnd) unexpected("'%}'");
     take();
   }
-  /// The body of a statement and its closing tag.
+  /// Parses the body of a statement and its closing tag.
   Body body_to(const std::string& end) {
     end_tag();
     Body out = body({end});

@@ -20,7 +20,7 @@ using ExpressionPtr = std::unique_ptr<Expression>;
 struct CallArguments {
   std::vector<ExpressionPtr> positional;
   std::vector<std::pair<std::string, ExpressionPtr>> named;
-  ExpressionPtr more_positional, more_named;  ///< after * and **
+  ExpressionPtr more_positional, more_named;  ///< arguments after * and **
 };
 
 struct Expression {
@@ -34,7 +34,7 @@ struct Expression {
     Tuple,
     List,
     Dict,       ///< children: key, value, key, value, ...
-    Condition,  ///< children: value, condition, otherwise (may be absent)
+    Condition,  ///< children: value, condition, alternative (may be absent)
     And,
     Or,
     Not,
@@ -45,7 +45,7 @@ struct Expression {
     Compare,    ///< `operators` between the children
     Attribute,  ///< child.text
     Item,       ///< child[child]
-    Slice,      ///< child[child:child:child], each of the last three may be absent
+    Slice,      ///< child[child:child:child]; each of the last three may be absent
     Call,
     Filter,  ///< the child is absent in a {% filter %} block and in {% set x | filter %}
     Test,
@@ -58,7 +58,7 @@ struct Expression {
   std::vector<ExpressionPtr> children;
   std::vector<std::string> operators;
   CallArguments arguments;
-  int depth = 1;  ///< of the tree below
+  int depth = 1;  ///< depth of the tree below this node
 };
 
 struct Statement;
@@ -67,7 +67,7 @@ using Body = std::vector<std::unique_ptr<Statement>>;
 /// Parameters of a macro or of a call block.
 struct Parameters {
   std::vector<std::string> names;
-  std::vector<ExpressionPtr> defaults;  ///< of the last ones
+  std::vector<ExpressionPtr> defaults;  ///< defaults of the last parameters
 };
 
 struct Statement {
@@ -77,7 +77,7 @@ struct Statement {
     For,
     If,
     Set,       ///< target = value
-    SetBlock,  ///< target = rendered body, through `value`, a chain of filters, if present
+    SetBlock,  ///< target = rendered body, passed through the filters of `value` if present
     Macro,
     CallBlock,    ///< value: the call
     FilterBlock,  ///< value: the chain of filters
@@ -91,15 +91,15 @@ struct Statement {
   std::string text;      ///< Data; the name of a macro
   ExpressionPtr target;  ///< a name, a tuple of targets, or an attribute of a namespace
   ExpressionPtr value;   ///< Output, Set, If's condition, For's iterable
-  ExpressionPtr test;    ///< For's condition
+  ExpressionPtr test;    ///< condition of a For
   bool recursive = false;
   Body body, otherwise;
   Parameters parameters;
   std::vector<std::pair<ExpressionPtr, ExpressionPtr>> assignments;
 };
 
-/// Reads a template. Error{Format} for what is not well formed, nested too deep, or a statement
-/// that chat templates do not have (include, import, extends, block).
+/// Parses a template. Throws Error{Format} if it is malformed, nested too deeply, or contains a
+/// statement that chat templates do not have (include, import, extends, block).
 Body parse_template(std::string_view source);
 
 }  // namespace tessera::data::chat

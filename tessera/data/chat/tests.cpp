@@ -30,7 +30,7 @@ bool divisible(Interpreter& in, const Value& value, std::int64_t by) {
   return !arithmetic("%", value, Value::integer(by), in.budget()).truth();
 }
 
-/// `is`: the same object. Values without identity are the same where they are equal.
+/// `is`: the same object. Values without identity are the same if they are equal.
 bool same(Interpreter& in, const Value& left, const Value& right) {
   return left.type_name() == right.type_name() && equal(left, right, in.budget());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters that make text or a number.
+// Filters that return text or a number.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 
 using Of = Interpreter;
 
-/// The text of the value, charged for work on all of it.
+/// The text of the value; charges for work on all of it.
 std::string text_of(Of& in, const Value& value) {
   std::string out = to_text(value, in.budget());
   in.budget().bytes(out.size() * 4);

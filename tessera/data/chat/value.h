@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of a chat template, which behave as Python's do: None, booleans, integers, floats, text,
+// Values of a chat template, with Python's semantics: None, booleans, integers, floats, text,
 // lists, tuples and dictionaries.
 #pragma once
 
@@ -17,16 +17,16 @@
 
 namespace tessera::data::chat {
 
-/// Bounds of one rendering. A template is a file from outside, so each is refused beyond them.
+/// Limits of one rendering. A template comes from outside, so exceeding a limit is an error.
 struct Limits {
-  std::int64_t steps = 20'000'000;       ///< evaluated nodes and visited elements
-  std::int64_t bytes = 512LL << 20;      ///< of all values that are made, also of those given back
+  std::int64_t steps = 20'000'000;       ///< evaluated expressions and visited elements
+  std::int64_t bytes = 512LL << 20;      ///< of all values created, including those already freed
   int depth = 300;                       ///< nested expressions, statements and macro calls
-  int nesting = 100;                     ///< of lists and dictionaries in each other
-  std::int64_t longest_range = 100'000;  ///< elements of range()
+  int nesting = 100;                     ///< nesting of lists and dictionaries
+  std::int64_t longest_range = 100'000;  ///< maximum elements of range()
 };
 
-/// Counts what a rendering uses. Error{Data} beyond the limits.
+/// Counts the resources that a rendering uses. Throws Error{Data} beyond the limits.
 class Budget {
  public:
   explicit Budget(Limits limits) : limits_(limits) {}
@@ -43,18 +43,18 @@ class Budget {
 class Value;
 struct Sequence;
 struct Mapping;
-/// An object that belongs to one rendering: a namespace, a loop, a macro, a function. Owned by the
-/// interpreter, so that objects that refer to each other are freed.
+/// An object that belongs to one rendering: a namespace, a loop, a macro, a function. The
+/// interpreter owns it, so that cyclic references are freed.
 class Object {
  public:
   Object() = default;
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
   virtual ~Object() = default;
-  [[nodiscard]] virtual std::string_view type() const = 0;  ///< as Python would name it
+  [[nodiscard]] virtual std::string_view type() const = 0;  ///< Python's name of the type
 };
 
-/// A cheap copy: text and containers are shared and never change. Threads: one.
+/// Cheap to copy: text and containers are shared and immutable. Used by one thread.
 class Value {
  public:
   struct Undefined {
@@ -79,7 +79,7 @@ class Value {
   [[nodiscard]] bool is_bool() const { return std::holds_alternative<bool>(data_); }
   [[nodiscard]] bool is_int() const { return std::holds_alternative<std::int64_t>(data_); }
   [[nodiscard]] bool is_real() const { return std::holds_alternative<double>(data_); }
-  /// An integer, a float or a boolean, which Python counts among the integers.
+  /// True for an integer, a float or a boolean, which Python counts as an integer.
   [[nodiscard]] bool is_number() const { return is_int() || is_real() || is_bool(); }
   [[nodiscard]] bool is_integral() const { return is_int() || is_bool(); }
   [[nodiscard]] bool is_text() const { return std::holds_alternative<Text>(data_); }
@@ -88,8 +88,8 @@ class Value {
   [[nodiscard]] bool is_object() const { return std::holds_alternative<Object*>(data_); }
 
   [[nodiscard]] bool as_bool() const { return std::get<bool>(data_); }
-  [[nodiscard]] std::int64_t as_int() const;  ///< of is_integral()
-  [[nodiscard]] double as_real() const;       ///< of is_number()
+  [[nodiscard]] std::int64_t as_int() const;  ///< requires is_integral()
+  [[nodiscard]] double as_real() const;       ///< requires is_number()
   [[nodiscard]] const std::string& as_text() const { return *std::get<Text>(data_); }
   [[nodiscard]] const std::vector<Value>& items() const;
   [[nodiscard]] bool is_tuple() const;
@@ -103,8 +103,8 @@ class Value {
 
   [[nodiscard]] bool truth() const;
   [[nodiscard]] std::string_view type_name() const;  ///< "str", "int", ...
-  [[nodiscard]] int depth() const;                   ///< 0 without containers
-  /// The member of a dictionary, or nullptr.
+  [[nodiscard]] int depth() const;                   ///< nesting depth; 0 without containers
+  /// The entry of a dictionary, or nullptr.
   [[nodiscard]] const Value* find(const Value& key, Budget& budget) const;
 
  private:
@@ -126,13 +126,13 @@ struct Mapping {
   int depth = 1;
 };
 
-/// Error{Data}: what the template does cannot be done with these values.
+/// Throws Error{Data}: the template's operation cannot be done with these values.
 [[noreturn]] void fail(const std::string& what);
-/// Refuses an undefined value where Jinja does.
+/// Throws for an undefined value where Jinja does.
 void require_defined(const Value& value);
 
 bool equal(const Value& left, const Value& right, Budget& budget);
-/// Less, as Python orders; Error{Data} for types that it does not order.
+/// Python's "less than"; throws Error{Data} for types that Python does not order.
 bool less(const Value& left, const Value& right, Budget& budget);
 /// str() and repr().
 std::string to_text(const Value& value, Budget& budget);
@@ -140,11 +140,11 @@ std::string to_repr(const Value& value, Budget& budget);
 std::string repr_of_double(double value);  ///< "1.0", "1e+16", "nan"
 /// `value in container`.
 bool contains(const Value& container, const Value& value, Budget& budget);
-/// The items that a loop over the value iterates over: elements, characters or keys.
+/// The items of a loop over the value: elements, characters or keys.
 std::vector<Value> iterate(const Value& value, Budget& budget);
 
 struct JsonStyle {
-  int indent = -1;  ///< negative: one line
+  int indent = -1;  ///< negative: on one line
   std::string item_separator = ", ", key_separator = ": ";
   bool sort_keys = false, ensure_ascii = false;
 };

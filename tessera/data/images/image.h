@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures in memory, and how they are read from PNG and JPEG files. Such a file is from outside:
-// its memory and time are bounded by kMostPixels, whatever it says of itself.
+// Images in memory, and reading them from PNG and JPEG files. Such files come from outside:
+// kMostPixels bounds memory and time, whatever the header says.
 #pragma once
 
 #include <cstddef>
@@ -25,17 +25,17 @@ struct Image {
   std::vector<std::uint8_t> rgb;
 };
 
-/// Whether the name ends like that of a picture: .png, .jpg or .jpeg.
+/// True if the name ends like that of an image: .png, .jpg or .jpeg.
 bool is_image_name(const std::filesystem::path& path);
 
-/// The size that the head of a file says. `place` names the file in messages. Error{Data} for what
-/// is no PNG or JPEG, and for more than kMostPixels.
+/// The size in the file's header. `place` names the file in messages. Throws Error{Data} for a file
+/// that is neither PNG nor JPEG, or has more than kMostPixels.
 ImageSize read_image_size(std::span<const std::byte> bytes, const std::string& place);
 
-/// The whole picture: grey becomes colour, transparency is left out, 16 bits lose the lower eight,
-/// and JPEG's orientation is not looked at. Error{Data} for a file that is damaged or ends early,
-/// Error{Unsupported} for a JPEG of four colours. Memory: the picture, and of a progressive JPEG
-/// twice as much again.
+/// Decodes the whole image: grey becomes RGB, transparency is dropped, 16-bit values lose the lower
+/// eight bits, and JPEG's orientation is ignored. Throws Error{Data} for a damaged or truncated
+/// file and Error{Unsupported} for a JPEG with four colour components. Memory: the image, and for a
+/// progressive JPEG twice as much again.
 Image decode_image(std::span<const std::byte> bytes, const std::string& place);
 
 }  // namespace tessera::data::images

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JPEG, by libjpeg-turbo. Its errors jump; nothing with a destructor lives between the jump and its
-// target.
+// JPEG decoding with libjpeg-turbo. Its errors use longjmp, so no object with a destructor may live
+// between the jump and its target.
 #include <csetjmp>
 #include <cstdio>  // jpeglib.h needs FILE
 #include <memory>
@@ -14,8 +14,8 @@
 namespace tessera::data::images {
 namespace {
 
-/// One reading of a file. `errors` is the first member, so that the library's pointer to it is one
-/// to the whole.
+/// The state of decoding one file. `errors` is the first member, so that the library's pointer to
+/// it also points to the whole.
 struct JpegState {
   jpeg_error_mgr errors = {};
   std::jmp_buf jump = {};
@@ -38,12 +38,12 @@ void fail_jpeg(j_common_ptr jpeg) {
   std::longjmp(state->jump, 1);
 }
 
-/// A file that ends early goes on in grey: that is an error. Other warnings are of no account.
+/// libjpeg continues a truncated file in grey; this counts as an error. Other warnings are ignored.
 void on_jpeg_message(j_common_ptr jpeg, int level) {
   if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) fail_jpeg(jpeg);
 }
 
-/// Each scan of a progressive file costs the time of the whole picture, and a small file may have
+/// Each scan of a progressive file costs the time of the whole image, and a small file may have
 /// thousands.
 void on_jpeg_progress(j_common_ptr jpeg) {
   constexpr int kMostScans = 100;
@@ -53,7 +53,7 @@ void on_jpeg_progress(j_common_ptr jpeg) {
   std::longjmp(state->jump, 1);
 }
 
-/// False where the library gave up; `error` says why.
+/// Returns false if the library failed; `error` has the reason.
 bool read_jpeg_head(JpegState& state, std::span<const std::byte> bytes) {
   if (setjmp(state.jump) != 0) return false;
   jpeg_create_decompress(&state.jpeg);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PNG, by libpng. Its errors jump; nothing with a destructor lives between the jump and its target.
+// PNG decoding with libpng. Its errors use longjmp, so no object with a destructor may live between
+// the jump and its target.
 #include <algorithm>
 #include <csetjmp>
 #include <cstring>
@@ -12,7 +13,7 @@
 namespace tessera::data::images {
 namespace {
 
-/// One reading of a file.
+/// The state of decoding one file.
 struct PngState {
   std::span<const std::byte> bytes;
   std::size_t at = 0;
@@ -41,7 +42,7 @@ void give_png_bytes(png_structp png, png_bytep to, png_size_t count) {
   state->at += count;
 }
 
-/// False where the library gave up; `error` says why.
+/// Returns false if the library failed; `error` has the reason.
 bool read_png_head(PngState& state) {
   if (setjmp(png_jmpbuf(state.png)) != 0) return false;
   png_read_info(state.png, state.info);
@@ -50,7 +51,7 @@ bool read_png_head(PngState& state) {
   return true;
 }
 
-/// Eight bits of three colours, however they are stored.
+/// Converts any stored format to eight bits for each of three colours.
 bool prepare_png_rows(PngState& state) {
   if (setjmp(png_jmpbuf(state.png)) != 0) return false;
   png_set_expand(state.png);
@@ -77,7 +78,7 @@ bool is_png(std::span<const std::byte> bytes) {
 }
 
 Image decode_png(std::span<const std::byte> bytes, const std::string& place, bool whole) {
-  // Chunks of text and colour profiles, which may be packed thousandfold.
+  // Limit for text and colour profile chunks, whose compression ratio may be a thousand.
   constexpr png_alloc_size_t kMostChunkBytes = 8 << 20;
   constexpr png_uint_32 kMostChunks = 256, kLongest = 1 << 16;
   const auto state = std::make_unique<PngState>();

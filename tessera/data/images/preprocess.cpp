@@ -15,7 +15,7 @@
 namespace tessera::data::images {
 namespace {
 
-constexpr std::int64_t kLargest = 1 << 14;  // of a side that pictures are resized to
+constexpr std::int64_t kLargest = 1 << 14;  // maximum side length after resizing
 
 /// The keys of one preprocessor_config.json.
 class Keys {
@@ -25,7 +25,7 @@ class Keys {
     require(config_.is_object(), "it is no JSON object");
   }
 
-  /// nullptr where it is absent or null.
+  /// nullptr if it is absent or null.
   [[nodiscard]] const json::Value* find(const char* key) const {
     const json::Value* value = config_.find(key);
     return value == nullptr || value->is_null() ? nullptr : value;
@@ -38,7 +38,7 @@ class Keys {
     const json::Value* value = find(key);
     return value == nullptr ? absent : value->as_double();
   }
-  /// A number for each colour, or one for all.
+  /// One number per colour, or one for all.
   void colours(const char* key, std::array<double, 3>& out) const {
     const json::Value* value = find(key);
     if (value == nullptr) return;
@@ -51,7 +51,8 @@ class Keys {
     for (std::size_t i = 0; i < out.size(); ++i)
       out[i] = value->items()[i].as_double();
   }
-  /// 224, {"height": 224, "width": 224} or {"shortest_edge": 224}; the latter is `edge`.
+  /// 224, {"height": 224, "width": 224} or {"shortest_edge": 224}; the last one is returned as
+  /// `edge`.
   [[nodiscard]] std::pair<ImageSize, std::optional<std::int64_t>> size(const char* key,
                                                                        std::int64_t absent) const {
     const json::Value* value = find(key);
@@ -96,7 +97,7 @@ class Keys {
   json::Value config_;
 };
 
-/// Both sides by one factor, as transformers rounds them.
+/// Scales both sides by one factor, rounded as transformers does.
 ImageSize by_shortest_edge(const ImageSize& picture, std::int64_t edge) {
   const bool tall = picture.width <= picture.height;
   const std::int64_t shorter = tall ? picture.width : picture.height,

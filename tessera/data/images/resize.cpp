@@ -19,7 +19,7 @@ double sinc(double x) {
   return std::sin(x) / x;
 }
 
-/// How far from its middle the filter reaches, in pixels of the larger picture.
+/// The radius of the filter in pixels of the larger image.
 double reach(Resample how) {
   switch (how) {
     case Resample::Lanczos:
@@ -33,7 +33,7 @@ double reach(Resample how) {
 }
 
 double weight_at(Resample how, double x) {
-  constexpr double kCubic = -0.5;  // Keys' parameter
+  constexpr double kCubic = -0.5;  // parameter of Keys' cubic filter
   x = std::abs(x);
   if (x >= reach(how)) return 0.0;
   switch (how) {
@@ -48,7 +48,7 @@ double weight_at(Resample how, double x) {
   return 0.0;
 }
 
-/// The old pixels that make a new one.
+/// The source pixels of a destination pixel.
 struct Taps {
   std::int64_t first = 0;
   std::vector<std::int64_t> weights;
@@ -84,7 +84,7 @@ std::uint8_t rounded(std::int64_t sum) {
   return static_cast<std::uint8_t>(std::clamp<std::int64_t>((sum + kHalf) >> kWeightBits, 0, 255));
 }
 
-/// Pixels of each row along `from`'s width.
+/// Resamples each row to another width.
 Image resized_rows(const Image& image, std::int64_t width, Resample how) {
   const std::vector<Taps> all = taps_of(image.size.width, width, how);
   Image out{{width, image.size.height}, {}};

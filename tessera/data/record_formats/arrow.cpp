@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Apache Arrow: the stream format, which Hugging Face's datasets are saved in, and the file format
+// Apache Arrow: the stream format, in which Hugging Face's datasets are saved, and the file format
 // (Feather version 2). Source: "Arrow columnar format", IPC.
 #include <algorithm>
 #include <cstring>
@@ -78,12 +78,12 @@ class ArrowReader {
     return out;
   }
 
-  /// Nothing at the end of the stream: a length of 0, or of a stream the end of the file.
+  /// Returns nothing at the end: at a length of 0, or at the end of the file of a stream.
   std::optional<Message> next() {
     constexpr std::uint32_t kContinues = 0xffffffffU;
     if (rest_.empty()) return std::nullopt;
     std::uint32_t length = word();
-    if (length == kContinues) length = word();  // older writers do without
+    if (length == kContinues) length = word();  // older writers omit this marker
     if (length == 0) return std::nullopt;
     const std::string_view described = take(length);
     FlatTable table = FlatTable::root(described, place_);
@@ -124,9 +124,9 @@ class ArrowReader {
     const auto batch = details.table(1);
     if (field == nullptr || !batch) refuse("a dictionary belongs to no column");
     std::deque<std::string> kept;
-    const std::vector<arrow::Field> fields = {*field};  // which the columns point to
+    const std::vector<arrow::Field> fields = {*field};  // the columns point to it
     const auto columns = arrow::columns_of(fields, *batch, body, dictionaries_, kept, place_);
-    // A copy, because columns of batches before keep theirs.
+    // Copied, because columns of earlier batches keep their dictionary.
     const bool adds = details.scalar<std::uint8_t>(2, 0) != 0;
     auto values = std::make_shared<std::vector<json::Value>>();
     const auto known = dictionaries_.find(id);

@@ -20,7 +20,7 @@ namespace {
 constexpr int kMostLevels = 32;
 constexpr std::uint64_t kMostColumns = 10'000;
 constexpr std::int64_t kMostRows = std::int64_t{1} << 40;
-/// Of columns that no data stands behind.
+/// Most rows of columns without data.
 constexpr std::int64_t kMostEmptyRows = 1'000'000;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 36;
 
@@ -64,7 +64,7 @@ void set_number(Field& out, Kind kind, int bits, bool has_sign) {
   out.buffers = 2;
 }
 
-/// Reads what is special to a type.
+/// Reads the fields that belong to a type.
 void read_type(const FlatTable& field, Type type, Field& out, const std::string& place) {
   const auto details = field.table(3);
   const auto of = [&](unsigned index, auto absent) {
@@ -250,7 +250,8 @@ class Batch {
   }
 
  private:
-  /// No rows without data, and no data in several rows: what a file makes is bounded by its bytes.
+  /// Rejects rows without data, and data that several rows share: so the file's bytes limit the
+  /// size of the result.
   void check_children(const Field& field, const Column& column) const {
     const bool bare = field.kind == Kind::Null || field.kind == Kind::Skipped ||
                       (field.kind == Kind::Struct && column.children.empty()) ||
@@ -265,7 +266,7 @@ class Batch {
       if (!fits) refuse_damage(place_, "a part of a column is too short");
     }
   }
-  /// Whether offsets never fall and stay within `end`.
+  /// Returns whether offsets never decrease and stay within `end`.
   static bool ascends(const Column& column, std::int64_t end) {
     std::int64_t last = 0;
     for (std::int64_t row = 0; column.length > 0 && row <= column.length; ++row) {
@@ -317,7 +318,7 @@ class Batch {
         return;
       case Kind::Text:
       case Kind::List:
-        // A column without rows may have no offsets at all.
+        // A column without rows may have no offsets.
         out.offsets = elements(buffer(), out.length == 0 ? 0 : out.length + 1, field.bits / 8);
         if (field.kind != Kind::Text) return;
         out.data = buffer();

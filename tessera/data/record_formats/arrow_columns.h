@@ -23,37 +23,37 @@ enum class Kind : std::uint8_t { Null, Bool, Int, Float, Text, List, FixedList, 
 struct Field {
   std::string name;
   Kind kind = Kind::Null;
-  int bits = 0;  ///< of Int and Float; of the offsets of Text and List
+  int bits = 0;  ///< of Int and Float, or of the offsets of Text and List
   bool has_sign = false;
-  std::int64_t size = 0;  ///< of FixedList
-  int buffers = 0;        ///< beside that of nulls, and that one too
+  std::int64_t size = 0;  ///< for FixedList
+  int buffers = 0;        ///< number of buffers, including that of nulls
   std::vector<Field> children;
-  std::optional<std::int64_t> dictionary;  ///< its values are places in that dictionary
-  std::shared_ptr<const Field> values;     ///< of the dictionary
+  std::optional<std::int64_t> dictionary;  ///< its values are indices into that dictionary
+  std::shared_ptr<const Field> values;     ///< type of the dictionary's values
 };
 
-/// The columns that a schema describes. Columns of bytes are Skipped. Error{Data} naming the column
-/// for types that have no value in JSON (unions, decimals, intervals), for more than 32 levels and
-/// for more than 10,000 columns.
+/// Returns the columns that a schema describes. Columns of bytes are Skipped. Throws Error{Data}
+/// naming the column for types without a JSON value (unions, decimals, intervals), for more than 32
+/// levels and for more than 10,000 columns.
 std::vector<Field> fields_of(const FlatTable& schema, const std::string& place);
 
-/// The rows of a column that lie in a batch.
+/// The rows of a column in a batch.
 struct Column {
   const Field* field = nullptr;
   std::int64_t length = 0;
-  std::string_view nulls;  ///< bits, 1 where there is a value; empty: everywhere
+  std::string_view nulls;  ///< bits, 1 for rows with a value; empty: all have one
   std::string_view offsets, data;
   std::vector<Column> children;
   std::shared_ptr<const std::vector<json::Value>> dictionary;
-  /// Row `row` of `length`. Error{Data} naming `place` for a place that is not in the dictionary,
-  /// and for text that is no UTF-8.
+  /// Returns row `row` of `length`. Throws Error{Data} naming `place` for an index that is not in
+  /// the dictionary, and for invalid UTF-8.
   [[nodiscard]] json::Value value(std::int64_t row, const std::string& place) const;
 };
 
 using Dictionaries = std::map<std::int64_t, std::shared_ptr<std::vector<json::Value>>>;
 
-/// The columns of a record batch; `kept` holds what was compressed and must outlive them.
-/// Error{Data} for buffers that are not there, or shorter than the rows need.
+/// Returns the columns of a record batch; `kept` receives decompressed data and must outlive them.
+/// Throws Error{Data} for buffers that are missing, or shorter than the rows need.
 std::vector<Column> columns_of(const std::vector<Field>& fields,
                                const FlatTable& batch,
                                std::string_view body,

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t kRoom = std::size_t{1} << 20;
 
-/// Reads bytes front to back.
+/// Reads bytes from front to back.
 class Bytes {
  public:
   Bytes(std::string_view bytes, const std::string& place) : bytes_(bytes), place_(place) {}
@@ -49,7 +49,7 @@ class Bytes {
   const std::string& place_;
 };
 
-/// What is made; never longer than `size`.
+/// The output; never longer than `size`.
 class Made {
  public:
   Made(std::size_t size, const std::string& place) : size_(size), place_(place) {}
@@ -57,7 +57,7 @@ class Made {
     if (bytes.size() > size_ - out_.size()) refuse_block(place_);
     out_ += bytes;
   }
-  /// Bytes that stand `distance` before the end, which may reach into what they make.
+  /// Copies bytes from `distance` before the end; the range may overlap with the copy.
   void again(std::size_t distance, std::size_t count, std::size_t floor) {
     if (distance == 0 || distance > out_.size() - floor || count > size_ - out_.size())
       refuse_block(place_);
@@ -76,7 +76,7 @@ class Made {
   const std::string& place_;
 };
 
-/// A length of four bits that goes on in bytes.
+/// Reads a length of four bits that may continue in bytes.
 std::size_t lz4_length(std::size_t nibble, Bytes& in) {
   std::size_t out = nibble;
   if (nibble != 15) return out;
@@ -87,7 +87,7 @@ std::size_t lz4_length(std::size_t nibble, Bytes& in) {
   return out;
 }
 
-/// Source: the LZ4 block format. `floor`: what matches must not reach behind.
+/// Source: the LZ4 block format. `floor`: position before which matches must not reach.
 void decode_lz4(std::string_view bytes, const std::string& place, std::size_t floor, Made& out) {
   constexpr std::size_t kShortestMatch = 4;
   Bytes in(bytes, place);
@@ -108,7 +108,7 @@ std::string lz4_block(std::string_view bytes, std::size_t size, const std::strin
   return std::move(out).finish();
 }
 
-// Source: the LZ4 frame format, 1.6. Checksums are passed over.
+// Source: the LZ4 frame format, 1.6. Checksums are skipped.
 std::string lz4_frame(std::string_view bytes, std::size_t size, const std::string& place) {
   constexpr std::uint64_t kMagic = 0x184D2204;
   constexpr std::uint32_t kPlain = 0x80000000U;
@@ -117,7 +117,8 @@ std::string lz4_frame(std::string_view bytes, std::size_t size, const std::strin
   if (in.little(4) != kMagic) refuse_block(place);
   const std::uint8_t flags = in.byte();
   const bool apart = (flags & 0x20U) != 0, sums = (flags & 0x10U) != 0;
-  if (flags >> 6 != 1 || (flags & 0x01U) != 0) refuse_block(place);  // no dictionaries
+  // Dictionaries are not supported.
+  if (flags >> 6 != 1 || (flags & 0x01U) != 0) refuse_block(place);
   in.take(1 + ((flags & 0x08U) != 0 ? 8 : 0) + 1);
   for (auto header = static_cast<std::uint32_t>(in.little(4)); header != 0;
        header = static_cast<std::uint32_t>(in.little(4))) {
@@ -167,7 +168,7 @@ std::string snappy_block(std::string_view bytes, std::size_t size, const std::st
   return std::move(out).finish();
 }
 
-// What is made grows as it is made: a size that a file claims allocates nothing.
+// The output grows as it is written: a claimed size allocates nothing.
 
 std::string zstd_block(std::string_view bytes, std::size_t size, const std::string& place) {
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(),
@@ -182,7 +183,7 @@ std::string zstd_block(std::string_view bytes, std::size_t size, const std::stri
     wanted = ZSTD_decompressStream(stream.get(), &to, &in);
     out.resize(made + to.pos);
     if (ZSTD_isError(wanted) != 0) refuse_block(place);
-    // Nothing more comes of what there is, or there is no room for it.
+    // There is no further input, or no room for output.
     if (wanted != 0 && to.pos == 0 && (in.pos == in.size || room == 0)) refuse_block(place);
   }
   if (out.size() != size) refuse_block(place);

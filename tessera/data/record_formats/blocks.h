@@ -8,8 +8,8 @@
 
 namespace tessera::data {
 
-/// Exactly `size` bytes that `bytes` stands for. Error{Data} naming `place` for damage and for any
-/// other number of bytes; nothing is allocated beyond `size`.
+/// Decompresses `bytes` to exactly `size` bytes. Throws Error{Data} naming `place` for damaged data
+/// and for any other size; allocates at most `size` bytes.
 std::string lz4_frame(std::string_view bytes, std::size_t size, const std::string& place);
 std::string snappy_block(std::string_view bytes, std::size_t size, const std::string& place);
 std::string zstd_block(std::string_view bytes, std::size_t size, const std::string& place);

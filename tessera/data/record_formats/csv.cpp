@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables as text: fields between commas or tabs, the first row their names (RFC 4180).
+// Text tables: fields separated by commas or tabs; the first row has their names (RFC 4180).
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -21,7 +21,7 @@ namespace {
 
 struct Row {
   std::vector<std::string> cells;
-  std::int64_t line = 0;  ///< of its beginning
+  std::int64_t line = 0;  ///< line of its first byte
 };
 
 /// Reads rows one after the other.
@@ -57,7 +57,7 @@ class Rows {
     if (out.ends_with('\r') && (end == bytes_.size() || bytes_[end] == '\n')) out.remove_suffix(1);
     return std::string(out);
   }
-  /// Tables with tabs are often written without quoting, and a text may begin with a quote.
+  /// Tab-separated tables are often written without quoting, and a text may begin with a quote.
   [[nodiscard]] bool closes_before_the_tab() const {
     const std::size_t end = std::min(bytes_.find_first_of("\t\r\n", at_), bytes_.size());
     if (end < at_ + 2 || bytes_[end - 1] != '"') return false;
@@ -117,7 +117,7 @@ bool is_number(const std::string& cell) {
   double value = 0;
   const auto [end, failed] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
   const std::size_t first = cell.find_first_of("0123456789");
-  if (first == std::string::npos) return false;  // "nan"
+  if (first == std::string::npos) return false;  // such as "nan"
   const bool code = cell[first] == '0' && first + 1 < cell.size() &&
                     std::isdigit(static_cast<unsigned char>(cell[first + 1])) != 0;
   return failed == std::errc() && end == cell.data() + cell.size() && !code;
@@ -127,7 +127,7 @@ bool is_flag(const std::string& cell) {
   return lower == "true" || lower == "false";
 }
 
-/// The type that all cells of a column have, as other readers of tables find it.
+/// The common type of all cells of a column, as other table readers determine it.
 ColumnType type_of(const std::vector<Row>& rows, std::size_t column) {
   bool any = false, integers = true, numbers = true, flags = true;
   for (const Row& row : rows) {
@@ -218,7 +218,7 @@ void read_table(const RecordText& text, const RecordSink& sink, char separator) 
   }
 }
 
-/// A comma, unless the names of the columns are separated by semicolons or tabs.
+/// The separator is a comma, unless the column names are separated by semicolons or tabs.
 void read_csv(const RecordText& text, const RecordSink& sink) {
   const std::string_view header = text.bytes.substr(0, text.bytes.find('\n'));
   const auto count = [&](char c) { return std::ranges::count(header, c); };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that gzip or zstd has compressed.
+// Decompresses gzip and zstd files.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -25,7 +25,7 @@ constexpr std::size_t kPiece = std::size_t{1} << 20;
               "fetch the file again");
 }
 
-/// Makes room for another piece.
+/// Grows `out` by another block.
 char* grow(std::string& out, std::size_t used, const std::string& name) {
   TESSERA_REQUIRE(used < kMostBytes,
                   Data,

@@ -15,7 +15,8 @@
 
 namespace tessera::data {
 
-/// A table inside of a buffer, which outlives it. Error{Data} for what leads out of the buffer.
+/// A table within a buffer, which must outlive it. Throws Error{Data} for offsets outside of the
+/// buffer.
 class FlatTable {
  public:
   /// A vector: `count` items from `begin` on.
@@ -47,7 +48,7 @@ class FlatTable {
     const Vector found = vector(field, 1);
     return buffer_.substr(found.begin, found.count);
   }
-  /// Items of `size` bytes each; none where the field is absent.
+  /// Returns a vector with items of `size` bytes; empty if the field is absent.
   [[nodiscard]] Vector vector(unsigned field, std::uint64_t size) const {
     const std::uint64_t at = place_of(field);
     if (at == 0) return {};
@@ -62,7 +63,7 @@ class FlatTable {
     out.check();
     return out;
   }
-  /// At a place inside of a vector of numbers or structs.
+  /// Reads at a position within a vector of numbers or structs.
   template <class T>
   [[nodiscard]] T load(std::uint64_t at) const {
     if (at > buffer_.size() || buffer_.size() - at < sizeof(T)) refuse();
@@ -88,7 +89,7 @@ class FlatTable {
     fields_ = static_cast<std::uint64_t>(table);
     size_ = load<std::uint16_t>(fields_);
   }
-  /// Where the field lies; 0: it is absent.
+  /// Returns the position of the field; 0: it is absent.
   [[nodiscard]] std::uint64_t place_of(unsigned field) const {
     const std::uint64_t entry = 4 + 2 * static_cast<std::uint64_t>(field);
     if (entry + 2 > size_) return 0;

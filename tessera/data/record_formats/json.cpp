@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON: one object a line, or a whole file that is a list of objects.
+// JSON: one object per line, or a whole file that is a list of objects.
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
@@ -34,7 +34,7 @@ void read_lines(const RecordText& text, const RecordSink& sink) {
   }
 }
 
-/// Whether the first line is an object of its own and others follow: .json files often hold lines.
+/// True if the first line is a complete object and others follow: .json files often contain lines.
 bool holds_lines(std::string_view bytes) {
   const std::size_t begin = bytes.find_first_not_of(kSpace);
   if (begin == std::string_view::npos || bytes[begin] != '{') return false;
@@ -50,7 +50,7 @@ bool holds_lines(std::string_view bytes) {
   }
 }
 
-/// The list of an object that wraps one, as in {"version": 1, "data": [...]}.
+/// The list inside an object that wraps one, such as {"version": 1, "data": [...]}.
 json::Value* wrapped_list(json::Value& root) {
   json::Value* found = nullptr;
   for (auto& [name, value] : root.members()) {

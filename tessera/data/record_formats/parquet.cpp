@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parquet: rows of columns in pages, with lists and structs. Source: the Parquet format 2.10;
-// records out of levels as in Melnik et al. 2010, "Dremel".
+// records are assembled from levels as in Melnik et al. 2010, "Dremel".
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -23,21 +23,22 @@ using parquet::Column;
 using parquet::Leaf;
 
 constexpr std::string_view kParquetMagic = "PAR1";
-constexpr std::size_t kFooter = 8;  // its length, and the magic
+constexpr std::size_t kFooter = 8;  // its length and the magic number
 constexpr int kMostDepth = 32;
 constexpr std::size_t kMostNodes = 10'000;
-/// Values of a row group: those that cost nothing, as runs do, and those that a byte may stand for.
+/// Limits of a row group's values, because runs need almost no bytes: a free number, and values per
+/// byte.
 constexpr std::int64_t kFreeValues = 16'000'000, kValuesPerByte = 64;
 
 enum class Repetition : std::uint8_t { Required, Optional, Repeated };
 
 /// A node of the schema.
 struct Node {
-  Leaf leaf;  ///< of a node without children
+  Leaf leaf;  ///< for nodes without children
   Repetition repetition = Repetition::Required;
-  bool is_list = false;  ///< its only child, which repeats, has the items
+  bool is_list = false;  ///< its only child, which repeats, contains the items
   int most_defined = 0, most_repeated = 0;
-  std::size_t first_leaf = 0, last_leaf = 0;  ///< [first, last) of all leaves that lie in it
+  std::size_t first_leaf = 0, last_leaf = 0;  ///< leaves [first, last) of this node
   std::vector<Node> children;
 };
 
@@ -156,7 +157,7 @@ class ParquetReader {
     columns_.push_back(std::make_unique<Column>(node.leaf, *metadata, file_, budget, place_));
   }
 
-  /// Takes one entry of every column in the node, all of which say that nothing is there.
+  /// Takes one entry from every column of the node; none of them has a value.
   json::Value skip(const Node& node) {
     for (std::size_t i = node.first_leaf; i < node.last_leaf; ++i)
       (void)columns_[i]->take();
@@ -183,7 +184,7 @@ class ParquetReader {
       skip(node);
       return out;
     }
-    // A group of one field inside of a list only carries it.
+    // In a list, a group of one field is only a wrapper.
     const bool carries = inner && node.children.size() == 1 && node.leaf.name != "array" &&
                          !node.leaf.name.ends_with("_tuple");
     do {

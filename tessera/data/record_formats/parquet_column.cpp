@@ -65,7 +65,7 @@ std::int64_t zigzag(std::string_view& bytes, const std::string& place) {
   return static_cast<std::int64_t>(value >> 1) ^ -static_cast<std::int64_t>(value & 1U);
 }
 
-/// Bits [at, at + width) of bytes, the lowest first; width at most 64.
+/// Returns bits [at, at + width) of `bytes`, lowest first; width is at most 64.
 std::uint64_t bits_at(std::string_view bytes, std::uint64_t at, unsigned width) {
   std::uint64_t out = 0;
   for (unsigned done = 0; done < width;) {
@@ -78,7 +78,7 @@ std::uint64_t bits_at(std::string_view bytes, std::uint64_t at, unsigned width) 
   return out;
 }
 
-/// `count` numbers of the hybrid of runs and packed bits, given to `put(value)` one by one.
+/// Decodes `count` numbers of the hybrid of runs and packed bits, and passes each to `put(value)`.
 template <class Put>
 void read_hybrid(std::string_view bytes,
                  unsigned width,
@@ -103,7 +103,7 @@ void read_hybrid(std::string_view bytes,
     const std::uint64_t groups = head >> 1;
     if (groups == 0 || groups > bytes.size() + 1 || groups * width > bytes.size() + 8)
       refuse_damage(place);
-    // The last group may be cut off behind its last value.
+    // The last group may be truncated after its last value.
     const std::uint64_t size = std::min<std::uint64_t>(groups * width, bytes.size());
     const std::string_view packed = take(bytes, size, place);
     const auto here = static_cast<std::int64_t>(
@@ -116,7 +116,7 @@ void read_hybrid(std::string_view bytes,
   }
 }
 
-/// DELTA_BINARY_PACKED: whole numbers by their differences.
+/// DELTA_BINARY_PACKED: integers stored as differences.
 std::vector<std::int64_t> read_deltas(std::string_view& bytes,
                                       std::int64_t most,
                                       const std::string& place) {
@@ -247,7 +247,7 @@ void Column::read_page(const Thrift& header, std::string_view bytes, int codec, 
     });
   };
   if (second) {
-    // Levels stand in front of what is compressed.
+    // Levels precede the compressed data.
     const std::int64_t of_defined = details->number_at(5, -1),
                        of_repeated = details->number_at(6, -1);
     if (of_defined < 0 || of_repeated < 0) refuse("has levels without size");

@@ -16,29 +16,30 @@ namespace tessera::data::parquet {
 /// A leaf of the schema.
 struct Leaf {
   std::string name;
-  int type = 0;          ///< physical, as in parquet.thrift
-  bool is_text = false;  ///< bytes that are text; others are skipped
+  int type = 0;          ///< physical type, as in parquet.thrift
+  bool is_text = false;  ///< byte arrays that contain text; others are skipped
   bool is_unsigned = false;
   int most_defined = 0, most_repeated = 0;
   bool skipped = false;
 };
 
-/// The values of a column, front to back.
+/// The values of a column, in order.
 class Column {
  public:
-  /// `file`: all of it. `budget`: values that may still be made; takes off what are. Error{Data}
-  /// naming `place` for damage; Error{Data} for encodings and codecs that are not read.
+  /// `file`: the whole file. `budget`: the number of values that may still be created; reduced by
+  /// those that are. Throws Error{Data} naming `place` for damaged files, and for unsupported
+  /// encodings and codecs.
   Column(const Leaf& leaf,
          const Thrift& metadata,
          std::string_view file,
          std::int64_t& budget,
          const std::string& place);
 
-  /// Levels of the next value. Error{Data} behind the last one.
+  /// Levels of the next value. Throws Error{Data} after the last one.
   [[nodiscard]] int defined() const { return levels_at(defined_); }
   [[nodiscard]] int repeated() const { return levels_at(repeated_); }
   [[nodiscard]] bool at_end() const { return at_ == count_; }
-  /// Takes the next one: null unless it is defined.
+  /// Takes the next value: null unless it is defined.
   json::Value take();
 
  private:
@@ -56,10 +57,10 @@ class Column {
 
   const Leaf& leaf_;
   std::string place_;
-  std::int64_t count_ = 0, at_ = 0;  ///< of levels
+  std::int64_t count_ = 0, at_ = 0;  ///< counts of levels
   Levels defined_, repeated_;        ///< empty: all 0
   std::vector<json::Value> dictionary_, values_;
-  /// Of each value that is there: its place in the dictionary, or behind it in `values_`.
+  /// For each value: its index in the dictionary, or after it in `values_`.
   std::vector<std::uint32_t> places_;
   std::size_t next_ = 0;
 };

@@ -112,7 +112,7 @@ class ThriftReader {
     }
   }
 
-  // Every item has a byte at least, so that its room is paid for.
+  // Every item has at least one byte, which limits the memory.
   Thrift list(int level) {
     Thrift out;
     const std::uint8_t head = byte();

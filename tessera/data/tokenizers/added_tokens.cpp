@@ -72,7 +72,7 @@ std::vector<AddedTokenFinder::Section> AddedTokenFinder::split(std::string_view 
     const AddedToken& token = tokens_[static_cast<std::size_t>(which)];
     std::size_t begin = at, end = at + length;
     at = end;
-    // What spaces of the token before have taken is not looked at again.
+    // Skips text that the previous token has taken as its white space.
     if (begin < done) continue;
     if (token.single_word && (word_before(text, begin) || word_after(text, end))) continue;
     if (token.lstrip) begin = std::max(spaces_begin(text, begin), done);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that stand in text as they are written: special ones and others that were added.
+// Tokens that are matched literally in text: special tokens and other added ones.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,25 @@ namespace tessera::data::tokenizers {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  ///< only where no word character is beside it
-  bool lstrip = false;       ///< takes the white space before it
-  bool rstrip = false;       ///< takes the white space after it
-  bool normalized = true;    ///< sought in normalized text
-  bool special = false;      ///< left out of decoded text where that is asked for
+  bool single_word = false;  ///< only if no word character is adjacent
+  bool lstrip = false;       ///< includes the white space before it
+  bool rstrip = false;       ///< includes the white space after it
+  bool normalized = true;    ///< searched in normalized text
+  bool special = false;      ///< may be omitted from decoded text
 };
 
-/// Finds added tokens in text, the leftmost first and of several there the longest. Threads: const
-/// methods from any thread.
+/// Finds added tokens in text, the leftmost first, and of several at one position the longest.
+/// Const methods can be called from any thread.
 class AddedTokenFinder {
  public:
-  /// `pattern` is what is sought for the token.
+  /// `pattern` is the text to search for.
   void add(const AddedToken& token, const std::string& pattern);
-  /// A part of the text: an added token, or what is between two (id -1).
+  /// A part of the text: an added token, or the text between two of them (id -1).
   struct Section {
     std::size_t begin, end;
     std::int32_t id;
   };
-  /// Sections that cover the text, none of which is empty.
+  /// Non-empty sections that cover the text.
   [[nodiscard]] std::vector<Section> split(std::string_view text) const;
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kMark = "\u2581";
 
-/// Joins runs of white space into one space each, and takes those at both ends away.
+/// Joins runs of white space to one space each and strips both ends.
 class JoinSpaces final : public Normalizer {
  public:
   void apply(AlignedText& text) const override {
@@ -26,7 +26,7 @@ class JoinSpaces final : public Normalizer {
     for (std::size_t at = 0; at < s.size();) {
       const std::size_t begin = at;
       const char32_t c = next_character(s, at);
-      // What Python's str.split() splits at.
+      // The characters at which Python's str.split() splits.
       if (is_space(c) || (c >= 0x1C && c <= 0x1F)) {
         if (changes.empty()) {
           skipped += at - begin;
@@ -47,7 +47,7 @@ bool combines(char32_t c) {
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class != 0;
 }
 
-// Python's str.isdigit(): decimal digits, and others that stand for one.
+// Python's str.isdigit(): decimal digits, and other characters for a digit.
 bool is_digit(char32_t c) {
   if (utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND) return true;
   return c == 0xB2 || c == 0xB3 || c == 0xB9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||

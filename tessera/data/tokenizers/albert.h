@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What AlbertTokenizer of transformers does beside sentencepiece.
+// The processing that AlbertTokenizer of transformers adds to sentencepiece.
 #pragma once
 
 #include "tessera/data/tokenizers/models.h"
@@ -8,12 +8,12 @@
 
 namespace tessera::data::tokenizers {
 
-/// Joins white space (`remove_space`), writes `` and '' as ", drops accents (unless
-/// `keep_accents`) and lowers (`do_lower_case`).
+/// Joins white space (`remove_space`), replaces `` and '' by ", removes accents (unless
+/// `keep_accents`) and lowercases (`do_lower_case`).
 NormalizerPtr albert_normalizer(const Settings& settings);
 
-/// Encodes a piece that ends with a comma behind a digit in two parts: what is before the comma as
-/// a text of its own, and the comma.
+/// Encodes a piece that ends with a digit and a comma as two parts: the text before the comma, and
+/// the comma.
 ModelPtr albert_model(ModelPtr model, NormalizerPtr normalizer);
 
 }  // namespace tessera::data::tokenizers

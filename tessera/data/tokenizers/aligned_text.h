@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text that remembers, through normalization, which bytes of the original it came from.
+// Text that tracks through normalization which bytes of the original it came from.
 #pragma once
 
 #include <cstddef>
@@ -18,39 +18,41 @@ struct Span {
 };
 
 /// A character that normalization writes, and its effect on the characters that it reads. `delta`
-/// is 0 if the character replaces one, 1 if it is inserted, and -n if it replaces one and the n
-/// characters after it vanish. The rule is that of NormalizedString of the tokenizers library.
+/// is 0 if the character replaces one, 1 if it is inserted, and -n if it replaces one and the
+/// following n characters are removed. The rule is that of NormalizedString of the tokenizers
+/// library.
 struct Change {
   char32_t character;
   std::int32_t delta;
 };
 
-/// Valid UTF-8 with the span of the original for each byte. Without tracking no spans are kept,
-/// and all operations cost what they cost on a plain string. Threads: as a standard container.
+/// Valid UTF-8 with the span of the original for each byte. Without tracking no spans are kept, and
+/// all operations cost the same as on a plain string. Thread safety is that of a standard
+/// container.
 class AlignedText {
  public:
   AlignedText() = default;
-  /// `text` stands at byte `at` of the original.
+  /// `text` begins at byte `at` of the original.
   AlignedText(std::string_view text, std::size_t at, bool tracked);
 
   [[nodiscard]] const std::string& str() const { return text_; }
   [[nodiscard]] bool empty() const { return text_.empty(); }
-  /// Whether the text begins where the original begins.
+  /// True if the text begins where the original begins.
   [[nodiscard]] bool at_start() const { return at_start_; }
-  /// Whether no bytes of the original are remembered.
+  /// True if bytes of the original are tracked.
   [[nodiscard]] bool tracked() const { return tracked_; }
   [[nodiscard]] AlignedText slice(std::size_t begin, std::size_t end) const;
-  /// The bytes of the original behind [begin, end) of this text.
+  /// The bytes of the original for [begin, end) of this text.
   [[nodiscard]] Span original(std::size_t begin, std::size_t end) const;
 
-  /// Rewrites the whole text; the first `skipped` bytes vanish before the first change.
+  /// Rewrites the whole text; the first `skipped` bytes are removed before the first change.
   void transform(const std::vector<Change>& changes, std::size_t skipped = 0);
   /// Inserts before the first character; an empty text stays empty.
   void prepend(std::string_view inserted);
-  /// Puts `content` in the place of each of the ascending, disjoint ranges of bytes.
+  /// Replaces each of the ascending, disjoint byte ranges by `content`.
   void replace(const std::vector<std::pair<std::size_t, std::size_t>>& ranges,
                std::string_view content);
-  /// Writes each byte as the printable character that byte-level BPE has for it.
+  /// Writes each byte as its printable character in byte-level BPE.
   void to_byte_characters();
 
  private:
@@ -60,7 +62,7 @@ class AlignedText {
   bool at_start_ = true;
 };
 
-/// The character that stands for each byte in byte-level BPE, as UTF-8, and back (-1: none).
+/// The printable character of each byte in byte-level BPE, as UTF-8, and the inverse (-1: none).
 const std::string& byte_character(unsigned char byte);
 int byte_of_character(char32_t character);
 

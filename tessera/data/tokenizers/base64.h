@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Base64 as tokenizers' files hold it.
+// Base64 decoding for tokenizer files.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace tessera::data::tokenizers {
 
-/// The bytes of RFC 4648 text with padding. Error{Format} that names `where` for other text.
+/// Decodes RFC 4648 text with padding. Throws Error{Format} with `where` for other text.
 std::string from_base64(std::string_view text, const std::string& where);
 
 }  // namespace tessera::data::tokenizers

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kLongestWord = 100;
 
-/// Classes of transformers whose rules are those of BertTokenizer.
+/// transformers classes with the rules of BertTokenizer.
 constexpr std::array<std::string_view, 10> kClasses = {"BertTokenizer",
                                                        "ConvBertTokenizer",
                                                        "DistilBertTokenizer",
@@ -39,14 +39,14 @@ Vocabulary read_lines(const std::string& text, const std::string& where) {
     lines.push_back(std::string_view(text).substr(begin, end - begin));
     begin = end + (std::string_view(text).substr(end, 2) == "\r\n" ? 2 : 1);
   }
-  // Of a token that stands twice the last line counts, and the first that is added.
+  // If a token occurs twice, the last line counts, and of added tokens the first.
   Vocabulary out;
   for (std::size_t id = lines.size(); id-- > 0;)
     out.add(std::string(lines[id]), static_cast<std::int64_t>(id), where);
   return out;
 }
 
-// Unlike the tokenizers library, this drops characters that are not assigned.
+// Unlike the tokenizers library, this drops unassigned characters.
 void clean(char32_t c, std::vector<char32_t>& out) {
   if (c == '\t' || c == '\n' || c == '\r') {
     out.push_back(U' ');
@@ -56,7 +56,7 @@ void clean(char32_t c, std::vector<char32_t>& out) {
 }
 
 void put_chinese_apart(char32_t c, std::vector<char32_t>& out) {
-  // The tokenizers library leaves out the first 256 of this block.
+  // The tokenizers library omits the first 256 characters of this block.
   const bool chinese = is_cjk(c) || (c >= 0x2B820 && c < 0x2B920);
   if (chinese) out.push_back(U' ');
   out.push_back(c);
@@ -71,7 +71,7 @@ void drop_marks(char32_t c, std::vector<char32_t>& out) {
   if (!is_nonspacing_mark(c)) out.push_back(c);
 }
 
-/// Cuts at white space and around punctuation. The words that are never cut keep their accents.
+/// Splits at white space and around punctuation. Words that are never split keep their accents.
 class BertWords final : public PreTokenizer {
  public:
   BertWords(NormalizerPtr each_word, std::set<std::string, std::less<>> whole, bool punctuation)
@@ -93,7 +93,7 @@ class BertWords final : public PreTokenizer {
   }
 
  private:
-  // Each character that passes the test alone, and the runs of others.
+  // Calls fn for each character that passes the test, and for each run of others.
   template <class Fn>
   static void for_each_run(const AlignedText& text, bool (*test)(char32_t), const Fn& fn) {
     const std::string& s = text.str();
@@ -172,7 +172,7 @@ PipelineParts read_bert_vocabulary(const std::filesystem::path& path, const Sett
                         {"prefix", "##"},
                         {"cleanup", settings.flag("clean_up_tokenization_spaces").value_or(true)}};
   PipelineParts out;
-  // Those that no file names need not be there.
+  // Tokens that no file names may be absent.
   const auto usual = [&](const char* name, const char* token) {
     return role(name, vocabulary.find(token) ? token : "");
   };

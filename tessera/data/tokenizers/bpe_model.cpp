@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair encoding of characters, as the tokenizers library has it.
+// Byte-pair encoding of characters, as in the tokenizers library.
 #include <algorithm>
 #include <array>
 
@@ -85,7 +85,7 @@ class BpeTokens final : public Model {
     return *id;
   }
 
-  // The token of a character at its place in the word.
+  // The token of a character at its position in the word.
   [[nodiscard]] std::optional<std::int32_t> symbol(std::string_view character,
                                                    bool first,
                                                    bool last,
@@ -114,7 +114,7 @@ class BpeTokens final : public Model {
   }
 
   void add_symbols(std::string_view piece, std::vector<Token>& out) const {
-    std::optional<Token> pending;  // of unknown characters
+    std::optional<Token> pending;  // pending unknown characters
     const auto flush = [&] {
       if (pending) out.push_back(*pending);
       pending.reset();

@@ -15,8 +15,8 @@ utf8proc_category_t category(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
-// How many bytes of what is no character one U+FFFD stands for: a beginning that could have become
-// a character counts as one (the practice that Unicode recommends, 3.9).
+// The number of invalid bytes that one U+FFFD replaces: an incomplete character counts as one (the
+// practice that Unicode recommends, 3.9).
 std::size_t invalid_length(std::string_view rest) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(rest[i]); };
   const unsigned char lead = byte(0);

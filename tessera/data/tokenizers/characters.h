@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Characters: UTF-8 and the properties of Unicode that tokenizers ask for.
+// UTF-8 characters and the Unicode properties that tokenizers need.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace tessera::data::tokenizers {
 
-/// The length of a character of valid UTF-8 by its first byte.
+/// The length of a valid UTF-8 character, from its first byte.
 inline std::size_t character_length(char lead) {
   const auto byte = static_cast<unsigned char>(lead);
   if (byte < 0x80) return 1;
@@ -17,25 +17,26 @@ inline std::size_t character_length(char lead) {
   return byte < 0xF0 ? 3 : 4;
 }
 void append_utf8(std::string& out, char32_t character);
-/// The character at `at`, which moves behind it. The text is valid UTF-8.
+/// Returns the character at `at` and advances `at` behind it. The text must be valid UTF-8.
 char32_t next_character(std::string_view text, std::size_t& at);
 std::vector<char32_t> characters_of(std::string_view text);
 std::size_t count_characters(std::string_view text);
 bool is_valid_utf8(std::string_view text);
-/// Puts U+FFFD in the place of each maximal part of a character that is not valid UTF-8.
+/// Replaces each maximal invalid part of a UTF-8 character by U+FFFD.
 std::string to_valid_utf8(std::string_view bytes);
 
-bool is_space(char32_t c);             ///< White_Space
-bool is_punctuation(char32_t c);       ///< P*
-bool is_bert_punctuation(char32_t c);  ///< P* and all of ASCII that is no letter, digit or space
-bool is_mark(char32_t c);              ///< M*
-bool is_nonspacing_mark(char32_t c);   ///< Mn
-bool is_control(char32_t c);           ///< C* without Cn
-bool is_unassigned(char32_t c);        ///< Cn
-bool is_number(char32_t c);            ///< N*
-bool is_word(char32_t c);              ///< \w: letters, marks, decimal digits, connectors
-bool is_cjk(char32_t c);               ///< BERT's blocks of Chinese characters
-/// The lower case of one character; more than one for U+0130.
+bool is_space(char32_t c);        ///< White_Space
+bool is_punctuation(char32_t c);  ///< P*
+/// P* and all ASCII characters except letters, digits and the space.
+bool is_bert_punctuation(char32_t c);
+bool is_mark(char32_t c);             ///< M*
+bool is_nonspacing_mark(char32_t c);  ///< Mn
+bool is_control(char32_t c);          ///< C* without Cn
+bool is_unassigned(char32_t c);       ///< Cn
+bool is_number(char32_t c);           ///< N*
+bool is_word(char32_t c);             ///< \w: letters, marks, decimal digits, connectors
+bool is_cjk(char32_t c);              ///< BERT's blocks of Chinese characters
+/// Appends the lower case of one character, which is more than one character for U+0130.
 void append_lower(std::vector<char32_t>& out, char32_t c);
 
 }  // namespace tessera::data::tokenizers

@@ -47,7 +47,7 @@ class ByteLevelDecoder final : public Decoder {
   }
 
  private:
-  // A token with other characters is text as it stands.
+  // A token with other characters is literal text.
   static void append(const std::string& token, std::string& out) {
     const std::size_t before = out.size();
     for (std::size_t at = 0; at < token.size();) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoders, which turn tokens back into text.
+// Decoders, which convert tokens back to text.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace tessera::data::tokenizers {
 
-/// Rewrites the list of tokens; the text is what is left, joined. Threads: const methods from any
-/// thread.
+/// Rewrites the list of tokens; the text is the concatenation of the resulting tokens. Const
+/// methods can be called from any thread.
 class Decoder {
  public:
   virtual ~Decoder() = default;
@@ -19,7 +19,8 @@ class Decoder {
 };
 using DecoderPtr = std::shared_ptr<const Decoder>;
 
-/// By "type", as the tokenizers library defines each. Errors as read_normalizer().
+/// Creates the decoder of "type", as the tokenizers library defines it. Throws the errors of
+/// read_normalizer().
 DecoderPtr read_decoder(const Part& part, int depth = 0);
 
 }  // namespace tessera::data::tokenizers

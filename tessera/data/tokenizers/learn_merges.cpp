@@ -26,13 +26,13 @@ struct Word {
   std::int64_t count = 0;
 };
 
-/// A pair that may be merged, with what it counted when it came here and the words that it came
-/// for.
+/// A pair that may be merged, with its count when it was pushed and the words in which it occurred
+/// then.
 struct Candidate {
   Pair pair;
   std::int64_t count = 0;
   std::vector<std::size_t> words;
-  /// Of a queue whose largest element comes first.
+  /// Order of a queue whose largest element comes first.
   bool operator<(const Candidate& other) const {
     return count != other.count ? count < other.count : pair > other.pair;
   }
@@ -56,7 +56,7 @@ class MergeLearner {
       queue_.pop();
       const std::int64_t count = counts_[best.pair];
       if (best.count != count) {
-        // Neighbours were merged since: it waits for its turn.
+        // Neighbours were merged since: the pair is pushed again with its new count.
         best.count = count;
         queue_.push(std::move(best));
         continue;
@@ -144,7 +144,7 @@ class MergeLearner {
     push(std::move(appeared));
   }
 
-  /// From left to right; neighbours of what is merged form other pairs.
+  /// Merges from left to right; the neighbours of a merged pair form other pairs.
   void merge_in(std::size_t w,
                 const Pair& pair,
                 Id merged,

@@ -78,7 +78,8 @@ void keep(Encoding& encoding, std::int64_t length, bool left) {
   keep(encoding.type_ids, length, left);
 }
 
-/// The lengths of a pair that has at most `most` tokens: the longer text gives what it has more.
+/// Returns the lengths of a pair truncated to `most` tokens: the longer text loses its excess
+/// first.
 std::pair<std::int64_t, std::int64_t> longest_first(std::int64_t first,
                                                     std::int64_t second,
                                                     std::int64_t most) {
@@ -106,7 +107,7 @@ Limits read_limits(const Part& file) {
 }
 
 void truncate(std::vector<Encoding>& encodings, const Truncation& how, std::int64_t added) {
-  // The library cuts nothing where there is no room for the added tokens themselves.
+  // The library truncates nothing if there is no room for the added tokens.
   if (how.max_length < added) return;
   const std::int64_t most = how.max_length - added;
   std::int64_t all = 0;

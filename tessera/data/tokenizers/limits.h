@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sections "truncation" and "padding" of a tokenizer.json: how long the ids of a text are at
-// most and at least, as the tokenizers library has it.
+// The sections "truncation" and "padding" of a tokenizer.json: the maximum and minimum number of
+// ids of a text, as in the tokenizers library.
 #pragma once
 
 #include <cstdint>
@@ -15,37 +15,38 @@ namespace tessera::data::tokenizers {
 
 struct Truncation {
   enum class Strategy : std::uint8_t {
-    LongestFirst,  ///< of a pair the longer text, until both are of one length
+    LongestFirst,  ///< the longer text of a pair, until both have the same length
     OnlyFirst,
     OnlySecond
   };
-  std::int64_t max_length = 512;  ///< with the tokens that the post-processor adds
+  std::int64_t max_length = 512;  ///< including the post-processor's tokens
   Strategy strategy = Strategy::LongestFirst;
-  bool left = false;  ///< what comes first goes
+  bool left = false;  ///< remove tokens from the beginning
 };
 
 struct Padding {
-  std::optional<std::int64_t> length;  ///< absent: that of the longest text, here of this one
-  std::int64_t multiple = 0;           ///< the length is rounded up to one of it; 0: it is not
+  std::optional<std::int64_t> length;  ///< absent: the length of the longest text, here of this one
+  /// The length is rounded up to a multiple of this; 0: not rounded.
+  std::int64_t multiple = 0;
   std::int32_t id = 0, type_id = 0;
   std::string token = "[PAD]";
-  bool left = false;  ///< it comes before the text
+  bool left = false;  ///< pad before the text
 };
 
-/// What a file says; a section that is absent or null says nothing.
+/// The settings of a file; a section that is absent or null changes nothing.
 struct Limits {
   std::optional<Truncation> truncation;
   std::optional<Padding> padding;
 };
-/// Error{Format} for members that are none, with their place.
+/// Throws Error{Format} for invalid members, with their place.
 Limits read_limits(const Part& file);
 
-/// Cuts the one or two encodings, to which `added` tokens will come; nothing where these alone are
-/// more than the length, which is what the library does. Error{Data} where the text that
-/// may be cut is too short for that.
+/// Truncates the one or two encodings, to which `added` tokens will be added; changes nothing if
+/// these alone exceed the length, as in the library. Throws Error{Data} if the text to truncate is
+/// too short.
 void truncate(std::vector<Encoding>& encodings, const Truncation& how, std::int64_t added);
 
-/// Fills up an encoding, and says which of its tokens are no padding: 1 or 0 each.
+/// Pads an encoding, and returns 1 for each of its tokens that is not padding, else 0.
 std::vector<std::uint8_t> pad(Encoding& encoding, const std::optional<Padding>& how);
 
 }  // namespace tessera::data::tokenizers

@@ -32,7 +32,7 @@ class WordLevelModel final : public Model {
   std::optional<std::int32_t> unknown_;
 };
 
-/// The longest token first; a word with a part that is none is unknown as a whole.
+/// Takes the longest token first; a word with a part that is not a token is unknown as a whole.
 class WordPieceModel final : public Model {
  public:
   WordPieceModel(Vocabulary vocabulary,

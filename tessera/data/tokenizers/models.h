@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The models that turn one piece of text into tokens.
+// The models that convert one piece of text to tokens.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace tessera::data::tokenizers {
 
-/// A token of one piece, of the bytes [begin, end) in it. `unknown` tells that the library writes
-/// the piece's own text where it writes the token.
+/// A token for the bytes [begin, end) of a piece. `unknown` means that the library outputs the
+/// piece's own text instead of the token.
 struct Token {
   std::int32_t id;
   std::uint32_t begin;
@@ -23,11 +23,11 @@ struct Token {
   bool unknown = false;
 };
 
-/// Strings by id and ids by string.
+/// Maps strings to ids and ids to strings.
 class Vocabulary {
  public:
   static constexpr std::int64_t kLargestId = (std::int64_t{1} << 24) - 1;
-  /// Error{Format} for an id that is negative, above kLargestId or taken by another string.
+  /// Throws Error{Format} for an id that is negative, above kLargestId or used by another string.
   void add(const std::string& text, std::int64_t id, const std::string& where);
   [[nodiscard]] std::optional<std::int32_t> find(std::string_view text) const;
   /// Empty for ids without a token.
@@ -48,12 +48,12 @@ class Vocabulary {
   std::vector<bool> present_;
 };
 
-/// Threads: const methods from any thread.
+/// Const methods can be called from any thread.
 class Model {
  public:
   virtual ~Model() = default;
-  /// Appends the tokens of a piece of valid UTF-8 that is not empty. Error{Data} for a character
-  /// that has no token where the model has none for the unknown.
+  /// Appends the tokens of a non-empty piece of valid UTF-8. Throws Error{Data} for a character
+  /// without a token if the model has no unknown token.
   virtual void tokenize(std::string_view piece, std::vector<Token>& out) const = 0;
   [[nodiscard]] const Vocabulary& vocabulary() const { return vocabulary_; }
 
@@ -62,13 +62,14 @@ class Model {
 };
 using ModelPtr = std::shared_ptr<const Model>;
 
-/// By "type", or by its members in files that have none: BPE, Unigram, WordPiece, WordLevel.
-/// Error{Unsupported} for other types and for a dropout, which would make ids random;
-/// Error{Format} for parts that do not fit together.
+/// Creates the model of "type", or, in files without a type, the model that fits the members: BPE,
+/// Unigram, WordPiece, WordLevel. Throws Error{Unsupported} for other types and for a dropout,
+/// which would make ids random; throws Error{Format} for inconsistent parts.
 ModelPtr read_model(const Part& part);
 
-/// The longest token first; a word of which a part is none becomes the token `unknown` as a whole,
-/// and so does one of more than `most_characters`. Tokens inside of words begin with `prefix`.
+/// Takes the longest token first. A word with a part that is not a token, or with more than
+/// `most_characters` characters, becomes `unknown` as a whole. Tokens inside words begin with
+/// `prefix`.
 ModelPtr make_word_piece_model(Vocabulary vocabulary,
                                std::int32_t unknown,
                                std::string prefix,
@@ -83,22 +84,22 @@ struct UnigramPieces {
     bool searched = true;  ///< may be found in text
   };
   std::vector<Piece> pieces;
-  std::int32_t unknown = -1;  ///< its id; -1: none
-  double unknown_score = 0;   ///< of a character that has no piece
+  std::int32_t unknown = -1;  ///< id of the unknown token; -1: none
+  double unknown_score = 0;   ///< score of a character without a piece
   bool byte_fallback = false;
   /// As sentencepiece: sums are rounded to float, and unknown text is not looked up as a whole.
   bool as_sentencepiece = false;
 };
-/// Error{Format} for ids that are out of range or taken, and scores that are not finite.
+/// Throws Error{Format} for ids that are out of range or used twice, and for non-finite scores.
 ModelPtr make_unigram_model(UnigramPieces pieces, const std::string& where);
 
-/// The constructors behind read_model(), one file each.
+/// The constructors used by read_model(), one file each.
 ModelPtr read_bpe_model(const Part& part);
 ModelPtr read_unigram_model(const Part& part);
 
 /// Reads {token: id}.
 void read_vocabulary(const json& object, const std::string& where, Vocabulary& out);
-/// "<0x0A>".
+/// "<0x0A>" for byte 10.
 std::string byte_token(unsigned char byte);
 
 }  // namespace tessera::data::tokenizers

@@ -25,7 +25,7 @@ class UnicodeNormalizer final : public Normalizer {
   explicit UnicodeNormalizer(UnicodeForm form) : form_(form) {}
   void apply(AlignedText& text) const override {
     if (all_ascii(text.str())) return;
-    // No character below U+0300 changes in NFC, which most text consists of.
+    // NFC changes no character below U+0300, and most text consists of those.
     if (form_ == UnicodeForm::Nfc && std::all_of(text.str().begin(), text.str().end(), [](char c) {
           return static_cast<unsigned char>(c) < 0xCC;
         })) {
@@ -38,7 +38,7 @@ class UnicodeNormalizer final : public Normalizer {
   UnicodeForm form_;
 };
 
-/// Writes each character anew: zero, one or more characters.
+/// Replaces each character by zero, one or more characters.
 class MapNormalizer final : public Normalizer {
  public:
   explicit MapNormalizer(CharacterMap map) : map_(std::move(map)) {}
@@ -59,7 +59,8 @@ class MapNormalizer final : public Normalizer {
         skipped += at - begin;
         continue;
       }
-      // The character before takes the removed one; of inserted ones it is the first.
+      // A removed character is attributed to the preceding one; among inserted characters, to the
+      // first.
       std::size_t owner = changes.size() - 1;
       while (owner > 0 && changes[owner].delta > 0)
         --owner;
@@ -134,7 +135,7 @@ class SequenceNormalizer final : public Normalizer {
   std::vector<NormalizerPtr> parts_;
 };
 
-/// Replaces graphemes of fewer than six bytes that the table has, else single characters.
+/// Replaces graphemes of fewer than six bytes that are in the table, else single characters.
 class PrecompiledNormalizer final : public Normalizer {
  public:
   explicit PrecompiledNormalizer(Charsmap map) : map_(std::move(map)) {}
@@ -207,7 +208,7 @@ void map_bert_clean(char32_t c, std::vector<char32_t>& out) {
   }
 }
 
-/// A Chinese character is a word of its own.
+/// Puts spaces around Chinese characters, because each is a word.
 class CjkSpaces final : public Normalizer {
  public:
   void apply(AlignedText& text) const override {
@@ -319,7 +320,7 @@ Charsmap::Charsmap(const std::string& blob, const std::string& where) {
   if (!is_valid_utf8(texts_)) refuse_part(where, "has a charsmap whose texts are not UTF-8");
 }
 
-// The format of darts-clone. Every index is checked: the array comes from outside.
+// The format of darts-clone. Every index is checked, because the array comes from outside.
 Charsmap::Match Charsmap::find(std::string_view text, bool first) const {
   const auto offset = [](std::uint32_t unit) { return (unit >> 10) << ((unit & (1U << 9)) >> 6); };
   Match best;

@@ -13,7 +13,7 @@
 
 namespace tessera::data::tokenizers {
 
-/// Rewrites text. Threads: const methods from any thread.
+/// Rewrites text. Const methods can be called from any thread.
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
@@ -21,13 +21,13 @@ class Normalizer {
 };
 using NormalizerPtr = std::shared_ptr<const Normalizer>;
 
-/// By "type", as the tokenizers library defines each. Error{Unsupported} for an unknown type,
-/// Error{Format} for members of another type, Sequences nested deeper than kDeepestSequence, and a
-/// charsmap that does not hold together.
+/// Creates the normalizer of "type", as the tokenizers library defines it. Throws
+/// Error{Unsupported} for an unknown type, and Error{Format} for members of the wrong type,
+/// Sequences nested deeper than kDeepestSequence, and an inconsistent charsmap.
 NormalizerPtr read_normalizer(const Part& part, int depth = 0);
 
-/// Normalizers for tokenizers whose files name no parts. A character may become none, one or more;
-/// parts of a sequence run in its order.
+/// Normalizers for tokenizers whose files contain no parts. A character may map to none, one or
+/// more characters; the parts of a sequence run in order.
 using CharacterMap = std::function<void(char32_t, std::vector<char32_t>&)>;
 NormalizerPtr map_characters(CharacterMap map);
 NormalizerPtr normalize_in_sequence(std::vector<NormalizerPtr> parts);
@@ -35,23 +35,23 @@ NormalizerPtr normalize_in_sequence(std::vector<NormalizerPtr> parts);
 /// {"String": ...} or {"Regex": ...}.
 PatternPtr read_pattern(const Part& part);
 
-/// A Unicode normalization form of the characters with the changes that lead to it.
+/// Converts the characters to a Unicode normalization form, with the changes that lead to it.
 enum class UnicodeForm { Nfc, Nfd, Nfkc, Nfkd };
 std::vector<Change> unicode_changes(std::string_view text, UnicodeForm form);
 NormalizerPtr normalize_to(UnicodeForm form);
 
-/// The table of replacements in SentencePiece's models: a double array over UTF-8 bytes and the
-/// texts that its values point into.
+/// The replacement table of SentencePiece models: a double array over UTF-8 bytes, and the texts to
+/// which its values refer.
 class Charsmap {
  public:
-  /// `blob` as models hold it: u32 size of the array, the array, the texts. Error{Format} for sizes
-  /// that do not fit.
+  /// `blob` is the format in models: u32 size of the array, the array, the texts. Throws
+  /// Error{Format} for inconsistent sizes.
   explicit Charsmap(const std::string& blob, const std::string& where);
   struct Match {
-    std::size_t length = 0;  ///< of the key in bytes; 0: none
+    std::size_t length = 0;  ///< length of the key in bytes; 0: none
     std::string_view text;
   };
-  /// The shortest key that `text` begins with.
+  /// The shortest key with which `text` begins.
   [[nodiscard]] Match shortest(std::string_view text) const { return find(text, true); }
   [[nodiscard]] Match longest(std::string_view text) const { return find(text, false); }
 

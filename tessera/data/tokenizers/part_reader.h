@@ -16,17 +16,17 @@ inline constexpr int kDeepestSequence = 16;
 
 /// Throws Error{Format}: "tokenizer.json: <where> <what>".
 [[noreturn]] void refuse_part(const std::string& where, const std::string& what);
-/// Throws Error{Unsupported} for a part or value that is known to nobody here.
+/// Throws Error{Unsupported} for a part or value that tessera does not implement.
 [[noreturn]] void unsupported_part(const std::string& where, const std::string& what);
 
-/// A JSON object with its place, whose members are read by type. Error{Format} for another type.
+/// A JSON object with its place; members are read by type. Throws Error{Format} for another type.
 class Part {
  public:
   Part(const json& object, std::string where);
   [[nodiscard]] std::string type() const { return text("type"); }
   [[nodiscard]] const std::string& where() const { return where_; }
   [[nodiscard]] const json& object() const { return object_; }
-  /// The member, or nullptr where it is absent or null.
+  /// The member; nullptr if it is absent or null.
   [[nodiscard]] const json* find(const char* key) const;
   [[nodiscard]] const json& at(const char* key) const;
   [[nodiscard]] Part part(const char* key) const;

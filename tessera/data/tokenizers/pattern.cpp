@@ -48,7 +48,8 @@ class Gpt2Pattern final : public Pattern {
   }
 };
 
-/// The pattern of Llama 3 (three digits at most) and of Qwen2 (one digit). Pieces cover the text.
+/// The pattern of Llama 3 (at most three digits) and of Qwen2 (one digit). The pieces cover the
+/// text.
 class Llama3Pattern final : public Pattern {
  public:
   explicit Llama3Pattern(int digits) : digits_(digits) {}
@@ -79,7 +80,7 @@ class Llama3Pattern final : public Pattern {
   }
   static bool line_end(char c) { return c == '\r' || c == '\n'; }
 
-  // 's 't 'm 'd 're 've 'll of either case; U+017F folds to s.
+  // 's 't 'm 'd 're 've 'll in either case; U+017F folds to s.
   static std::size_t contraction(std::string_view text, std::size_t at) {
     if (text.size() - at < 2) return 0;
     const auto lower = [&](std::size_t i) {
@@ -126,7 +127,7 @@ class Llama3Pattern final : public Pattern {
     return spaces(text, at);
   }
 
-  // \s*[\r\n]+ up to the last end of a line; else all but the last space before a word.
+  // \s*[\r\n]+ up to the last line end; else all spaces but the last one before a word.
   [[nodiscard]] std::size_t spaces(std::string_view text, std::size_t at) const {
     std::size_t end = at, last = at, after_line = at;
     while (end < text.size()) {
@@ -150,10 +151,10 @@ constexpr std::string_view kSpaces =
 constexpr std::string_view kWords = R"(\p{L}\p{M}\p{Nd}\p{Pc})";
 constexpr std::string_view kHex = "0-9a-fA-F";
 
-// Writes Oniguruma's classes out, whose members PCRE2 sees otherwise (U+180E, marks).
+// Expands Oniguruma's classes whose members differ in PCRE2 (U+180E, marks).
 std::string to_pcre2(const std::string& expression) {
   std::string out;
-  int depth = 0;  // of brackets
+  int depth = 0;  // nesting of brackets
   for (std::size_t i = 0; i < expression.size(); ++i) {
     const char c = expression[i];
     if (c == '[') ++depth;
@@ -200,7 +201,7 @@ class RegexPattern final : public Pattern {
                   fmt::format("the regular expression \"{}\" is not read: {}", expression, message),
                   "write it in the dialect of PCRE2");
     }
-    // Without just-in-time compilation it is slower, and right.
+    // Without just-in-time compilation matching is slower but correct.
     (void)pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
     context_.reset(pcre2_match_context_create(nullptr));
     pcre2_set_match_limit(context_.get(), kMatchLimit);

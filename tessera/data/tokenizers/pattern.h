@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Patterns of a tokenizer.json that are searched in text: strings and regular expressions.
+// Search patterns of a tokenizer.json: strings and regular expressions.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace tessera::data::tokenizers {
 /// Ranges of bytes, ascending and disjoint.
 using Ranges = std::vector<std::pair<std::size_t, std::size_t>>;
 
-/// Finds all matches from left to right. Threads: const methods from any thread.
+/// Finds all matches from left to right. Const methods can be called from any thread.
 class Pattern {
  public:
   virtual ~Pattern() = default;
@@ -24,10 +24,10 @@ class Pattern {
 using PatternPtr = std::shared_ptr<const Pattern>;
 
 PatternPtr string_pattern(std::string text);
-/// A regular expression in the dialect of Oniguruma that tokenizers use: \w, \s, \d and \h are
-/// Unicode's, ^ and $ match at lines. The patterns of GPT-2, Llama 3 and Qwen2 are matched by code
-/// of their own. Error{Unsupported} for what PCRE2 does not compile. find() throws Error{Data}
-/// where a match needs more than 10 million steps.
+/// A regular expression in the dialect of Oniguruma that tokenizers use: \w, \s, \d and \h use
+/// Unicode properties, ^ and $ match at lines. Dedicated code matches the patterns of GPT-2, Llama
+/// 3 and Qwen2. Throws Error{Unsupported} for expressions that PCRE2 cannot compile. find() throws
+/// Error{Data} if a match needs more than 10 million steps.
 PatternPtr regex_pattern(const std::string& expression);
 
 }  // namespace tessera::data::tokenizers

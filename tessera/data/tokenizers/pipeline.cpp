@@ -16,7 +16,7 @@ namespace {
 // Spans are 32 bits wide, and byte-level text can be twice as long.
 constexpr std::size_t kLongestText = std::size_t{1} << 30;
 
-// The words of the tokenizer that a thread used last.
+// The word cache of the tokenizer that the thread used last.
 struct ThreadCache {
   std::uint64_t owner = 0;
   std::optional<WordCache> words;
@@ -36,7 +36,7 @@ std::uint64_t next_instance() {
   return ++count;
 }
 
-/// Bytes of a text to its code points.
+/// Maps bytes of a text to its code points.
 class CodePoints {
  public:
   explicit CodePoints(std::string_view text) {
@@ -48,7 +48,7 @@ class CodePoints {
       at += length;
     }
   }
-  // What begins at the end of the text stays in bytes: so does the library.
+  // An offset at the end of the text stays in bytes, as in the library.
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> of(Span span) const {
     if (span.begin >= index_.size()) return {span.begin, span.end};
     const std::int64_t end = span.end < index_.size() ? index_[span.end]
@@ -122,7 +122,7 @@ void Pipeline::add_finders(const AddedToken& token) {
     AlignedText text(pattern, 0, /*tracked=*/false);
     parts_.normalizer->apply(text);
     pattern = text.str();
-    // Decoded text has the token as it was found.
+    // Decoded text has the token as it was matched.
     added_.at(token.id).content = pattern;
   }
   for (Finders* finders : {&all_, &ordinary_}) {
@@ -131,7 +131,7 @@ void Pipeline::add_finders(const AddedToken& token) {
   }
 }
 
-// What a post-processor adds is the same for every text, so a text of one token shows it.
+// A post-processor adds the same tokens to every text, so a text of one token reveals them.
 void Pipeline::find_surroundings() {
   if (!parts_.post_processor) return;
   Encoding one, two;
@@ -321,7 +321,7 @@ const std::string& Pipeline::token_of(std::int32_t id) const {
   return added != added_.end() ? added->second.content : parts_.model->vocabulary().text(id);
 }
 
-// By its text, as the library does: a token of the same text under another id counts too.
+// Compares texts, as the library does: a token with the same text under another id counts too.
 bool Pipeline::is_special(std::int32_t id) const {
   const auto found = added_ids_.find(token_of(id));
   return found != added_ids_.end() && added_.at(found->second).special;

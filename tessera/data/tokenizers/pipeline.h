@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole tokenizer.json: text to tokens and back, as the tokenizers library defines it.
+// A whole tokenizer.json: converts text to tokens and back, as the tokenizers library defines it.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace tessera::data::tokenizers {
 
-/// What a tokenizer consists of, whichever files it came from. Parts that are null do nothing;
-/// there is always a model.
+/// The parts of a tokenizer, independent of its files. Null parts do nothing; there is always a
+/// model.
 struct PipelineParts {
   NormalizerPtr normalizer;
   PreTokenizerPtr pre_tokenizer;
@@ -30,30 +30,30 @@ struct PipelineParts {
   std::vector<AddedToken> added_tokens;
   Limits limits = {};
 };
-/// The parts of a tokenizer.json; `root` is the parsed file. Error{Format} for a file that does not
-/// hold together and Error{Unsupported} for parts that nothing here knows; both name the part after
-/// `where`.
+/// The parts of a tokenizer.json; `root` is the parsed file. Throws Error{Format} for an
+/// inconsistent file and Error{Unsupported} for parts that are not implemented; both messages name
+/// the part after `where`.
 PipelineParts read_parts(const json& root, const std::string& where);
 
-/// Normalizer, pre-tokenizer, model, post-processor, decoder and added tokens of one file. What its
-/// sections `truncation` and `padding` say depends on the use of a text, so that transformers does
-/// it only where it is asked to; here encode_limited() does. Threads: const methods from any
-/// thread.
+/// Normalizer, pre-tokenizer, model, post-processor, decoder and added tokens of one file. The
+/// sections `truncation` and `padding` are applied only by encode_limited(), because they depend on
+/// the use of a text, as in transformers. Const methods can be called from any thread.
 class Pipeline {
  public:
-  /// Error{Format}, which names `where`, for two added tokens of one id.
+  /// Throws Error{Format} with `where` for two added tokens with the same id.
   Pipeline(PipelineParts parts, const std::string& where);
-  /// Of read_parts().
+  /// Uses read_parts().
   Pipeline(const json& root, const std::string& where);
 
-  /// The tokens of a text with offsets in code points (of the text with U+FFFD for what is not
-  /// UTF-8). `special` adds the post-processor's tokens.
+  /// The tokens of a text with offsets in code points (of the text with U+FFFD for invalid UTF-8).
+  /// `special` adds the post-processor's tokens.
   [[nodiscard]] Encoding encode(std::string_view text, bool special = true) const;
   [[nodiscard]] Encoding encode_pair(std::string_view first,
                                      std::string_view second,
                                      bool special = true) const;
-  /// The same with what the sections `truncation` and `padding` say, as the tokenizers library's
-  /// encode() gives one text or one pair. Error{Data} where the text that may be cut is too short.
+  /// As encode(), with the sections `truncation` and `padding` applied as in the tokenizers
+  /// library's encode() of one text or one pair. Throws Error{Data} if the text to truncate is too
+  /// short.
   struct Limited {
     Encoding encoding;
     std::vector<std::uint8_t> attention_mask;  ///< 0 at padding
@@ -62,11 +62,11 @@ class Pipeline {
   [[nodiscard]] Limited encode_pair_limited(std::string_view first,
                                             std::string_view second,
                                             bool special = true) const;
-  /// Appends the ids that the model and the added tokens give, without the post-processor's.
-  /// Special tokens in the text are ordinary text unless `special`. The fast way: words are
-  /// looked up in a cache of the calling thread (2 MiB), and no offsets are kept.
+  /// Appends the ids from the model and the added tokens, without the post-processor's. Special
+  /// tokens in the text are ordinary text unless `special`. Fast: words are looked up in a cache of
+  /// the calling thread (2 MiB), and no offsets are kept.
   void encode_ids(std::string_view text, std::vector<std::int32_t>& out, bool special) const;
-  /// Ids without a token are left out, and special tokens too if `skip_special`.
+  /// Skips ids without a token, and special tokens if `skip_special`.
   [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids,
                                    bool skip_special = false) const;
 
@@ -74,11 +74,11 @@ class Pipeline {
   [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const;
   [[nodiscard]] const std::string& token_of(std::int32_t id) const;  ///< empty: none
   [[nodiscard]] bool is_special(std::int32_t id) const;
-  /// What the post-processor puts before and behind a text.
+  /// The ids that the post-processor puts before and after a text.
   [[nodiscard]] const std::vector<std::int32_t>& prefix() const { return prefix_; }
   [[nodiscard]] const std::vector<std::int32_t>& suffix() const { return suffix_; }
-  /// Where two texts stand among the ids that the post-processor adds to a pair, each id with its
-  /// type: kFirst and kSecond are the texts.
+  /// The ids that the post-processor adds to a pair of texts, each with its type; kFirst and
+  /// kSecond stand for the texts.
   static constexpr std::int32_t kFirst = -1, kSecond = -2;
   using PairFrame = std::vector<std::pair<std::int32_t, std::int32_t>>;
   [[nodiscard]] const PairFrame& pair_frame() const { return pair_frame_; }
@@ -107,7 +107,7 @@ class Pipeline {
   std::int64_t size_ = 0;
   std::vector<std::int32_t> prefix_, suffix_;
   PairFrame pair_frame_ = {{kFirst, 0}, {kSecond, 1}};
-  std::uint64_t instance_;  // whose words are in a thread's cache
+  std::uint64_t instance_;  // identifies the tokenizer whose words are in a thread's cache
 };
 
 }  // namespace tessera::data::tokenizers

@@ -13,9 +13,9 @@
 namespace tessera::data::tokenizers {
 namespace {
 
-constexpr char32_t kByteSpace = 0x120;  // what byte-level BPE writes for a space
+constexpr char32_t kByteSpace = 0x120;  // the character of a space in byte-level BPE
 
-// Takes the white space at both ends of tokens out of their offsets.
+// Excludes the white space at both ends of tokens from their offsets.
 void trim_offsets(Encoding& encoding, bool prefix_space) {
   for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
     const std::vector<char32_t> characters = characters_of(encoding.tokens[i]);
@@ -193,7 +193,8 @@ PostProcessorPtr sequence(const Part& part, int depth) {
     parts.push_back(read_post_processor(
         Part(item, fmt::format("{}.processors[{}]", part.where(), parts.size())), depth + 1));
   }
-  // A template decides by the number of texts, so that a second one would see its pieces.
+  // The tokenizers library chooses a template by the number of texts; a second post-processor would
+  // get its pieces.
   const auto templates = std::count_if(list.begin(), list.end(), [](const json& item) {
     return item.is_object() && item.value("type", "") == "TemplateProcessing";
   });

@@ -18,7 +18,7 @@ struct Section {
   bool match;
 };
 
-// Matches and what is between them.
+// The matches and the sections between them.
 std::vector<Section> sections_of(std::size_t size, const Ranges& matches, bool invert) {
   std::vector<Section> out;
   std::size_t done = 0;
@@ -45,7 +45,7 @@ std::vector<Section> merge_with_previous(const std::vector<Section>& in) {
   return out;
 }
 
-// A match joins what follows it, unless that is a match too.
+// A match joins the following section, unless that is a match too.
 std::vector<Section> merge_with_next(const std::vector<Section>& in) {
   std::vector<Section> out;
   for (std::size_t i = 0; i < in.size(); ++i) {
@@ -117,7 +117,7 @@ class CharacterSplit final : public PreTokenizer {
   Behavior behavior_;
 };
 
-/// `\w+|[^\w\s]+`: words, and runs of what is neither word nor space.
+/// `\w+|[^\w\s]+`: words, and runs of characters that are neither word characters nor spaces.
 class WhitespacePreTokenizer final : public PreTokenizer {
  public:
   void apply(AlignedText piece, std::vector<AlignedText>& out) const override {

@@ -10,17 +10,18 @@
 
 namespace tessera::data::tokenizers {
 
-/// Cuts and rewrites pieces of text. Threads: const methods from any thread.
+/// Splits and rewrites pieces of text. Const methods can be called from any thread.
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  /// Puts what becomes of `piece` behind `out`; empty pieces are left out.
+  /// Appends the resulting pieces to `out`, without empty ones.
   virtual void apply(AlignedText piece, std::vector<AlignedText>& out) const = 0;
 };
 using PreTokenizerPtr = std::shared_ptr<const PreTokenizer>;
 
-/// By "type", as the tokenizers library defines each. Error{Unsupported} for an unknown type,
-/// Error{Format} for members of another type or Sequences nested deeper than kDeepestSequence.
+/// Creates the pre-tokenizer of "type", as the tokenizers library defines it. Throws
+/// Error{Unsupported} for an unknown type, and Error{Format} for members of the wrong type or
+/// Sequences nested deeper than kDeepestSequence.
 PreTokenizerPtr read_pre_tokenizer(const Part& part, int depth = 0);
 
 }  // namespace tessera::data::tokenizers

@@ -23,7 +23,7 @@ namespace {
 using Type = SentencePieceModel::Type;
 constexpr std::string_view kMark = "\u2581";
 constexpr char32_t kMarkCharacter = 0x2581;
-constexpr double kBonusLoss = 0.1;  // of pieces that users defined
+constexpr double kBonusLoss = 0.1;  // score of user-defined pieces
 constexpr float kUnknownLoss = 10;
 constexpr std::size_t kLongestSum = std::size_t{1}
                                     << 20;  // bytes; then the memory would grow large
@@ -77,7 +77,8 @@ class SentencePieceNormalizer final : public Normalizer {
       return;
     }
     const bool begins = first_ && text.at_start();
-    // The mark that begins a text may be a space by the rules, which takes others in.
+    // By the rules, the mark at the beginning of a text may be a space, which absorbs the following
+    // ones.
     bool space = remove_ && (!first_ || (begins && prefix_of(kMark).written.ends_with(' ')));
     Changes out;
     for (out.skipped = at; at < s.size();) {
@@ -130,7 +131,8 @@ class SentencePieceNormalizer final : public Normalizer {
         list.push_back({escape && c == ' ' ? kMarkCharacter : c, count < removed ? 0 : 1});
       }
       if (count >= removed) return;
-      // The character before takes the removed ones; of inserted ones it is the first.
+      // Removed characters are attributed to the preceding one; among inserted characters, to the
+      // first.
       std::size_t owner = list.size();
       while (owner > 0 && list[owner - 1].delta > 0)
         --owner;
@@ -173,7 +175,7 @@ class SentencePieceNormalizer final : public Normalizer {
 
 class SentencePieceSplit final : public PreTokenizer {
  public:
-  /// Parts that are cut before a mark have at least `least` bytes.
+  /// Parts that end before a mark have at least `least` bytes.
   SentencePieceSplit(Trie whole, bool words, std::size_t least)
       : whole_(std::move(whole)), words_(words), least_(least) {}
   void apply(AlignedText piece, std::vector<AlignedText>& out) const override {
@@ -206,8 +208,8 @@ class SentencePieceSplit final : public PreTokenizer {
   std::size_t least_;
 };
 
-/// Whether no token crosses the place before a mark: no piece has one behind another character,
-/// and the mark is a piece, which an unknown neighbour does not join.
+/// True if no token crosses the position before a mark: no piece contains a mark after another
+/// character, and the mark itself is a piece, so that an unknown neighbour does not absorb it.
 bool words_stand_alone(const SentencePieceModel& model) {
   const bool known = std::any_of(model.pieces.begin(), model.pieces.end(), [](const auto& piece) {
     return piece.type == Type::Normal && piece.text == kMark;
@@ -221,7 +223,7 @@ bool words_stand_alone(const SentencePieceModel& model) {
          });
 }
 
-/// Merges in the order of the scores of what comes out.
+/// Merges in the order of the scores of the resulting pieces.
 class SentencePieceBpe final : public Model {
  public:
   SentencePieceBpe(const SentencePieceModel& model,
@@ -255,7 +257,7 @@ class SentencePieceBpe final : public Model {
   void read_pieces(const SentencePieceModel& model,
                    const std::vector<std::int32_t>& ids,
                    const std::string& where) {
-    // A text that both a reserved and another piece have is the reserved one.
+    // If a reserved piece and another piece have the same text, the text means the reserved one.
     for (const bool reserved : {true, false}) {
       for (std::size_t i = 0; i < model.pieces.size(); ++i) {
         const auto& piece = model.pieces[i];
@@ -271,7 +273,7 @@ class SentencePieceBpe final : public Model {
     }
   }
 
-  // Symbols are the pieces, and the characters in them that have no piece of their own.
+  // Symbols are the pieces, and the characters in them that are not pieces themselves.
   void read_merges(const SentencePieceModel& model, const std::string& where) {
     std::vector<float> scores;
     std::size_t work = 0;
@@ -311,7 +313,7 @@ class SentencePieceBpe final : public Model {
     pairs_ = PairTable(merges, ranks);
   }
 
-  static constexpr std::int32_t kOther = -2;  // a character that is in no piece
+  static constexpr std::int32_t kOther = -2;  // a character that occurs in no piece
 
   void add_symbol(const std::string& text) {
     const auto id = vocabulary_.find(text).value_or(unknown_);
@@ -323,14 +325,15 @@ class SentencePieceBpe final : public Model {
     return found == symbols_.end() ? kOther : found->second;
   }
 
-  // Symbols to ids; those of none become bytes, or one unknown token for neighbours.
+  // Converts symbols to ids; a symbol without an id becomes bytes, or one unknown token together
+  // with its neighbours.
   void resolve(std::string_view piece, std::size_t first, std::vector<Token>& out) const {
     const std::vector<Token> tokens(out.begin() + static_cast<std::ptrdiff_t>(first), out.end());
     out.resize(first);
     bool after_unknown = false;
     for (const Token& token : tokens) {
       const std::string_view text = piece.substr(token.begin, token.end - token.begin);
-      // A character that is in no piece may be a reserved one all the same.
+      // A character that occurs in no piece may still be a reserved piece.
       const std::int32_t id = token.id == kOther ? vocabulary_.find(text).value_or(unknown_)
                                                  : symbol_ids_[static_cast<std::size_t>(token.id)];
       if (id != unknown_) {
@@ -370,7 +373,7 @@ ModelPtr unigram(const SentencePieceModel& model,
   out.byte_fallback = model.byte_fallback;
   out.as_sentencepiece = true;
   float least = FLT_MAX;
-  float most = FLT_MIN;  // the least above zero, as there
+  float most = FLT_MIN;  // the smallest positive value, as in sentencepiece
   for (const auto& piece : model.pieces) {
     if (piece.type != Type::Normal) continue;
     least = std::min(least, piece.score);
@@ -407,7 +410,7 @@ class SentencePieceDecoder final : public Decoder {
 
   void apply(std::vector<std::string>& tokens) const override {
     std::string text, bytes;
-    // Whether text has begun, and whether its first space was taken.
+    // Whether text has begun, and whether its first space was removed.
     bool begun = false, taken = false;
     const auto flush = [&] {
       if (!bytes.empty()) begun = true;
@@ -449,7 +452,7 @@ class SentencePieceDecoder final : public Decoder {
       at += mark ? kMark.size() : 1;
     }
   }
-  // A byte that is no part of a character is U+FFFD.
+  // A byte that is not part of a character becomes U+FFFD.
   static void append_bytes(std::string_view bytes, std::string& out) {
     for (std::size_t at = 0; at < bytes.size();) {
       const std::size_t length = std::min(character_length(bytes[at]), bytes.size() - at);
@@ -487,8 +490,8 @@ PreTokenizerPtr sentencepiece_split(const SentencePieceModel& model) {
   const bool words = words_stand_alone(model) && model.escape_spaces;
   if (model.algorithm == SentencePieceModel::Algorithm::Bpe)
     return std::make_shared<SentencePieceSplit>(user_defined(model), words, 0);
-  // The sum of the scores of a whole text decides, by its rounding, between equal ways. Pieces that
-  // users defined compete with others.
+  // The rounding of a whole text's score decides between equal segmentations. User-defined pieces
+  // compete with others.
   return std::make_shared<SentencePieceSplit>(Trie(), words, kLongestSum);
 }
 

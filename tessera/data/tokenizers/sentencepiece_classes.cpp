@@ -32,25 +32,25 @@ constexpr std::array<const char*, 52> kLanguages = {
     "th_TH", "tl_XX", "uk_UA", "ur_PK", "xh_ZA", "gl_ES", "sl_SI"};
 constexpr std::size_t kLanguagesOfMbart = 25;
 
-/// What is said of a text and of a pair: "$A" and "$B" stand for the texts, other entries for
+/// The tokens around a text and around a pair: "$A" and "$B" stand for the texts, other entries for
 /// special tokens.
 struct Surroundings {
   Strings single, pair;
-  bool typed = false;  ///< the second text and what follows it are of type 1
+  bool typed = false;  ///< the second text and the tokens after it have type 1
 };
 
-/// A tokenizer that is being put together.
+/// A tokenizer under construction.
 struct Draft {
   const SentencePieceModel& model;
   const Settings& settings;
   const std::string& where;
-  std::vector<std::int32_t> ids;                           ///< of the pieces
-  std::vector<std::pair<std::string, std::int64_t>> more;  ///< tokens that are no pieces
+  std::vector<std::int32_t> ids;                           ///< ids of the pieces
+  std::vector<std::pair<std::string, std::int64_t>> more;  ///< tokens that are not pieces
   std::vector<std::optional<std::string>> special;
-  Strings with_space_before, with_space_behind;  ///< that take the white space there
+  Strings with_space_before, with_space_behind;  ///< tokens that absorb white space on that side
   Surroundings surroundings;
   DummyPrefix dummy = DummyPrefix::AsTrained;
-  NormalizerPtr before;  ///< runs before sentencepiece's own
+  NormalizerPtr before;  ///< runs before sentencepiece's own normalizer
 
   [[nodiscard]] std::string token(const char* role, const char* otherwise) {
     const auto found = settings.token(role, otherwise);
@@ -65,7 +65,7 @@ std::int32_t checked(std::int64_t id, const std::string& where) {
   return static_cast<std::int32_t>(id);
 }
 
-/// `<s> A` or `A </s>`, as the settings have it, and the same of a second text.
+/// `<s> A` or `A </s>`, by the settings, and the same for a second text.
 void begin_and_end(Draft& draft, const std::string& begin, const std::string& end) {
   Strings one;
   const auto add = [&](const char* key, bool otherwise, const std::string& token) {
@@ -79,7 +79,7 @@ void begin_and_end(Draft& draft, const std::string& begin, const std::string& en
   draft.surroundings.pair.insert(draft.surroundings.pair.end(), one.begin(), one.end());
 }
 
-/// What `legacy` false and add_prefix_space mean.
+/// Applies `legacy` false and add_prefix_space.
 void choose_dummy(Draft& draft) {
   if (draft.settings.flag("legacy").value_or(true)) return;
   const bool wanted = draft.settings.flag("add_prefix_space").value_or(true);
@@ -102,7 +102,7 @@ void gemma(Draft& draft) {
   begin_and_end(draft, begin, end);
 }
 
-// The sentinels <extra_id_0>, <extra_id_1>, ... lie behind the pieces, the first one last.
+// The sentinels <extra_id_0>, <extra_id_1>, ... have the ids after the pieces, in descending order.
 void t5(Draft& draft) {
   choose_dummy(draft);
   const std::string unknown = draft.token("unk_token", "<unk>"),
@@ -126,8 +126,8 @@ void t5(Draft& draft) {
   draft.surroundings = {{"$A", end}, {"$A", end, "$B", end}, false};
 }
 
-/// fairseq's ids: four tokens of its own come first, and the pieces, of which the first is for the
-/// unknown, follow `offset` later.
+/// fairseq's ids: four special tokens come first; the pieces, whose first one is the unknown,
+/// follow with their ids shifted by `offset`.
 void fairseq_ids(Draft& draft, const Strings& first, std::int64_t offset) {
   std::map<std::string, std::int64_t> own;
   for (std::size_t id = 0; id < first.size(); ++id)
@@ -145,7 +145,7 @@ void fairseq_ids(Draft& draft, const Strings& first, std::int64_t offset) {
   }
 }
 
-/// The roles that this kin has; the mask token takes the space before it.
+/// The special roles of these classes; the mask token absorbs the space before it.
 struct FairseqRoles {
   std::string begin, end;
 };
@@ -220,7 +220,7 @@ void albert(Draft& draft) {
   draft.before = albert_normalizer(draft.settings);
 }
 
-/// Without a class: the model's own tokens for the beginning and the end, and nothing around texts.
+/// Without a class: the model's own tokens for beginning and end, and nothing around texts.
 void plain(Draft& draft) {
   for (const auto& piece : draft.model.pieces) {
     if (piece.type == SentencePieceModel::Type::Control ||
@@ -243,7 +243,7 @@ constexpr Class kClasses[] = {{"LlamaTokenizer", llama},
                               {"MBartTokenizer", mbart},
                               {"MBart50Tokenizer", mbart_50},
                               {"AlbertTokenizer", albert}};
-/// The class of a folder whose tokenizer_config.json names none.
+/// The class for each model_type, for folders whose tokenizer_config.json names none.
 constexpr std::pair<std::string_view, std::string_view> kModelTypes[] = {
     {"llama", "LlamaTokenizer"},
     {"mistral", "LlamaTokenizer"},
@@ -285,7 +285,7 @@ std::vector<AddedToken> added_tokens(const Draft& draft, const Vocabulary& vocab
   for (AddedToken& token : out) {
     token.lstrip = token.lstrip || holds(draft.with_space_before, token.content);
     token.rstrip = token.rstrip || holds(draft.with_space_behind, token.content);
-    // The library searches the text before sentencepiece sees it.
+    // The library searches for added tokens before sentencepiece sees the text.
     token.normalized = false;
   }
   return out;

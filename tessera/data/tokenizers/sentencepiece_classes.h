@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizers of sentencepiece models, by the classes that transformers has for them: special
-// tokens, their ids, and what surrounds a text.
+// Tokenizers of sentencepiece models by their transformers class: special tokens, their ids, and
+// what surrounds a text.
 #pragma once
 
 #include <filesystem>
@@ -10,11 +10,11 @@
 
 namespace tessera::data::tokenizers {
 
-/// Reads the .model file. Its rules are those of `tokenizer_class`, or else of the model_type in
+/// Reads the .model file. The rules are those of `tokenizer_class`, or else of the model_type in
 /// config.json: LlamaTokenizer, GemmaTokenizer, T5Tokenizer, XLMRobertaTokenizer,
-/// CamembertTokenizer, MBartTokenizer, MBart50Tokenizer, AlbertTokenizer and their kin; where
-/// neither is given, those of sentencepiece alone. Error{Unsupported} for other classes and for
-/// settings with which ids are random, other errors as read_sentencepiece().
+/// CamembertTokenizer, MBartTokenizer, MBart50Tokenizer, AlbertTokenizer and related ones; if
+/// neither exists, those of plain sentencepiece. Throws Error{Unsupported} for other classes and
+/// for settings that make ids random; other errors as read_sentencepiece().
 PipelineParts read_sentencepiece_model(const std::filesystem::path& path, const Settings& settings);
 
 }  // namespace tessera::data::tokenizers

@@ -19,12 +19,12 @@ namespace {
 /// A field of a message: a number, or the bytes of a text or message.
 struct WireField {
   std::uint32_t number = 0;
-  std::uint64_t value = 0;  ///< of a number; the bits of one of fixed width
+  std::uint64_t value = 0;  ///< a number, or the bits of a fixed-width one
   std::string_view bytes;
   bool has_bytes = false;
 };
 
-/// Reads one message of protocol buffers field by field.
+/// Reads a Protocol Buffers message field by field.
 class WireReader {
  public:
   WireReader(std::string_view message, const std::string& where) : rest_(message), where_(where) {}
@@ -76,7 +76,7 @@ class WireReader {
   }
   std::uint64_t fixed(std::size_t size) {
     std::uint64_t out = 0;
-    std::memcpy(&out, take(size).data(), size);  // little endian, as the format is
+    std::memcpy(&out, take(size).data(), size);  // little endian, like the format
     return out;
   }
 

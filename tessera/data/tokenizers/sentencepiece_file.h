@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The .model file of sentencepiece: a message of protocol buffers (sentencepiece_model.proto).
+// The .model file of sentencepiece: a Protocol Buffers message (sentencepiece_model.proto).
 #pragma once
 
 #include <cstdint>
@@ -29,18 +29,18 @@ struct SentencePieceModel {
   std::int32_t unknown = 0;   ///< the only piece of its type
   Algorithm algorithm = Algorithm::Unigram;
   bool byte_fallback = false;
-  bool space_behind = false;  ///< a word's space stands behind it
+  bool space_behind = false;  ///< a word's space follows it
   std::string unknown_surface = " \u2047 ";
-  std::string charsmap;  ///< empty: characters stay as they are
+  std::string charsmap;  ///< empty: characters are unchanged
   bool add_dummy_prefix = true, remove_extra_spaces = true, escape_spaces = true;
 };
 
-/// Whether the bytes begin as such a file does.
+/// True if the bytes begin as such a file does.
 bool looks_like_sentencepiece(std::string_view bytes);
 
-/// Error{Format}, which names `where`, for bytes that are no such message or pieces that do not fit
-/// together: none or two for the unknown, an empty or doubled one, byte pieces that are not all
-/// there. Error{Unsupported} for the word and char models and for a denormalizer.
+/// Throws Error{Format} with `where` for bytes that are not such a message, or inconsistent pieces:
+/// none or two for the unknown, an empty or repeated piece, an incomplete set of byte pieces.
+/// Throws Error{Unsupported} for the word and char models and for a denormalizer.
 SentencePieceModel read_sentencepiece(std::string_view bytes, const std::string& where);
 
 }  // namespace tessera::data::tokenizers

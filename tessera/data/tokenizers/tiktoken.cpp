@@ -47,7 +47,7 @@ constexpr const char* kO200k =
 
 using SpecialTokens = std::vector<std::pair<std::string, std::int64_t>>;
 
-/// What the name of a file says.
+/// Pattern and special tokens that follow from a file's name.
 struct NamedEncoding {
   std::string_view name;
   const char* pattern;
@@ -89,7 +89,7 @@ SpecialTokens of_harmony(std::int64_t /*ranks*/) {
                        {"<|reserved_200010|>", 200010},
                        {"<|reserved_200011|>", 200011},
                        {"<|call|>", 200012}};
-  // One of them has the id of <|endofprompt|>, which text may name either way.
+  // One of them has the id of <|endofprompt|>; both names are accepted in text.
   for (std::int64_t id = 200013; id < 201088; ++id)
     out.emplace_back(id == 200018 ? "<|endofprompt|>" : fmt::format("<|reserved_{}|>", id), id);
   return out;
@@ -101,7 +101,7 @@ SpecialTokens of_qwen(std::int64_t ranks) {
     out.emplace_back(fmt::format("<|extra_{}|>", i), ranks + 3 + i);
   return out;
 }
-/// The ids behind the 128,000 ranks of Llama 3, by the names of Llama 3.1.
+/// The ids after the 128,000 ranks of Llama 3, with the names of Llama 3.1.
 SpecialTokens of_llama3(std::int64_t ranks) {
   SpecialTokens out;
   int reserved = 0;
@@ -135,7 +135,7 @@ constexpr NamedEncoding kEncodings[] = {{"r50k_base", kGpt2, with_end_50256},
                                         {"o200k_harmony", kO200k, of_harmony},
                                         {"qwen", kQwen, of_qwen}};
 
-/// A rank and the bytes that have it.
+/// A rank and its bytes.
 struct Ranked {
   std::string bytes;
   std::int64_t rank = 0;
@@ -184,8 +184,7 @@ std::string in_byte_characters(std::string_view bytes) {
   return out;
 }
 
-/// Merges by the rank of what two tokens are together, so that how a token was made does not
-/// matter.
+/// Merges by the rank of two tokens' joined bytes, however the tokens were made.
 class RankedBytes final : public Model {
  public:
   RankedBytes(const std::vector<Ranked>& tokens, const std::string& where) {

@@ -7,7 +7,7 @@
 namespace tessera::data::tokenizers {
 namespace {
 
-constexpr std::size_t kHeapFrom = 64;  // symbols; below, scanning is faster
+constexpr std::size_t kHeapFrom = 64;  // symbols; with fewer, scanning is faster
 
 void by_scan(const PairTable& pairs, std::vector<Token>& tokens, std::size_t first) {
   while (tokens.size() - first > 1) {
@@ -30,8 +30,8 @@ struct Candidate {
   std::uint32_t rank;
   std::int32_t at;
 };
-// As BpeMerger::merge_by_heap(): a candidate that is out of date has another rank by now, or is of
-// the same rank and place as the one that took its part.
+// As BpeMerger::merge_by_heap(): an outdated candidate has a different rank by now, or the same
+// rank and position as the one that replaced it.
 void by_heap(const PairTable& pairs, std::vector<Token>& tokens, std::size_t first) {
   const auto count = static_cast<std::int32_t>(tokens.size() - first);
   const auto token = [&](std::int32_t i) -> Token& {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair merging of tokens that know their bytes.
+// Byte-pair merging of tokens that carry their byte ranges.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace tessera::data::tokenizers {
 
-/// Merges the tokens from `first` on: the pair of lowest rank first, the leftmost of equals. Takes
-/// n log n steps where there are many.
+/// Merges the tokens from `first` on: the pair of lowest rank first, the leftmost of equal pairs.
+/// Takes n log n steps if there are many.
 void merge_tokens(const PairTable& pairs, std::vector<Token>& tokens, std::size_t first);
 
 }  // namespace tessera::data::tokenizers

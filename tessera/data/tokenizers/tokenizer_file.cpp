@@ -56,12 +56,12 @@ TokenizerFile read_ranks(const fs::path& path) {
   TokenizerFile out;
   out.parts = read_tiktoken(path, settings);
   out.spelling = Spelling::ByteCharacters;
-  // The name says how text is cut.
+  // The name determines how text is split, so it is part of the content.
   out.content = path.filename().string() + read_small_file(path) + settings.all();
   return out;
 }
 
-/// Sentencepiece's, or ranks under that name, as Llama 3 has them.
+/// Reads a sentencepiece model, or a file of ranks with this name, as Llama 3 has.
 TokenizerFile read_dot_model(const fs::path& path) {
   const Settings settings(path.parent_path());
   TokenizerFile out;
@@ -74,7 +74,7 @@ TokenizerFile read_dot_model(const fs::path& path) {
   return out;
 }
 
-/// A name, and how such a file is read.
+/// A file name, and the function that reads such a file.
 struct Kind {
   std::string_view ending;
   TokenizerFile (*read)(const fs::path& path);
@@ -84,7 +84,7 @@ constexpr Kind kKinds[] = {{".json", read_json},
                            {".model", read_dot_model},
                            {".tiktoken", read_ranks}};
 
-/// The names of such files in model folders.
+/// The names of tokenizer files in model folders.
 constexpr const char* kNames[] = {"tokenizer.json",
                                   "vocab.txt",
                                   "tokenizer.model",
@@ -106,7 +106,7 @@ std::string from_byte_characters(const std::string& token) {
 
 std::string from_space_marks(const std::string& token) {
   constexpr std::string_view kSpace = "\u2581";
-  constexpr std::size_t kByteToken = 6;  // <0xAB>
+  constexpr std::size_t kByteToken = 6;  // length of <0xAB>
   if (token.size() == kByteToken && token.starts_with("<0x") && token.back() == '>') {
     const auto value = std::strtoul(token.substr(3, 2).c_str(), nullptr, 16);
     return {static_cast<char>(value)};
@@ -134,7 +134,7 @@ TokenizerFile read_tokenizer_file(const fs::path& path) {
 
 std::optional<fs::path> find_tokenizer_file(const fs::path& folder) {
   for (const char* name : kNames) {
-    std::error_code ignored;  // a name that leads to itself is no file
+    std::error_code ignored;  // a symbolic link to itself is not a file
     if (fs::exists(folder / name, ignored)) return folder / name;
   }
   return std::nullopt;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files that hold tokenizers, told apart by name and content.
+// Recognizes tokenizer files by name and content.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +12,31 @@
 
 namespace tessera::data::tokenizers {
 
-/// How tokens are written in a vocabulary.
+/// The notation of tokens in a vocabulary.
 enum class Spelling : std::uint8_t {
-  ByteCharacters,  ///< a printable character stands for each byte
-  WordPieces,      ///< a prefix marks tokens that begin no word
+  ByteCharacters,  ///< a printable character for each byte
+  WordPieces,      ///< a prefix marks tokens that do not begin a word
   SpaceMarks,      ///< U+2581 is a space, "<0x0A>" a byte
 };
 
 struct TokenizerFile {
   PipelineParts parts;
   Spelling spelling = Spelling::SpaceMarks;
-  std::string inner_prefix;  ///< of WordPieces
-  std::string content;       ///< all that ids depend on
+  std::string inner_prefix;  ///< only for WordPieces
+  std::string content;       ///< everything on which ids depend
 };
 
-/// Reads a tokenizer.json, or a vocab.txt, a model of sentencepiece or a file of tiktoken's ranks
-/// with the settings that lie beside it. Error{Config} for a file of another kind, Error{Format}
-/// for a damaged one and Error{Unsupported} for rules that are not built.
+/// Reads a tokenizer.json, a vocab.txt, a sentencepiece model or a file of tiktoken's ranks, with
+/// the settings next to it. Throws Error{Config} for a file of another kind, Error{Format} for a
+/// damaged one and Error{Unsupported} for rules that are not implemented.
 TokenizerFile read_tokenizer_file(const std::filesystem::path& path);
 
-/// The file of a folder that read_tokenizer_file() reads; nothing where there is none.
+/// The file of a folder that read_tokenizer_file() can read; nothing if there is none.
 std::optional<std::filesystem::path> find_tokenizer_file(const std::filesystem::path& folder);
 /// "tokenizer.json, vocab.txt", for messages.
 std::string names_of_tokenizer_files();
 
-/// The bytes that a token adds inside of a text.
+/// The bytes that a token contributes inside a text.
 std::string bytes_of_token(const std::string& token, const TokenizerFile& file);
 
 }  // namespace tessera::data::tokenizers

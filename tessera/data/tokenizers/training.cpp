@@ -46,7 +46,8 @@ OrderedJson bert_normalizer(bool lowercase) {
           {"lowercase", lowercase}};
 }
 
-/// Sentencepiece's usual rules: compatible characters are one, and so are spaces in a row.
+/// Sentencepiece's default rules: compatibility characters are normalized, and repeated spaces are
+/// merged.
 OrderedJson unigram_normalizer() {
   return {{"type", "Sequence"},
           {"normalizers",
@@ -62,7 +63,7 @@ OrderedJson metaspace() {
           {"split", true}};
 }
 
-/// What the kinds do before their models.
+/// The normalizer and the pre-tokenizer of each kind.
 OrderedJson normalizer_of(const TrainingOptions& options) {
   switch (options.kind) {
     case TrainedKind::Bpe:
@@ -86,7 +87,7 @@ OrderedJson pre_tokenizer_of(TrainedKind kind) {
   return metaspace();
 }
 
-/// What a text becomes before a model sees it, read from the parts that the file will have.
+/// Splits a text into what a model sees, with the parts that the written file will have.
 class Splitter {
  public:
   explicit Splitter(const TrainingOptions& options) {
@@ -123,7 +124,7 @@ std::string place_of(const Stretch& stretch, std::size_t at) {
   return fmt::format("{}:{}", stretch.source.path.string(), line + 1);
 }
 
-/// Counts the pieces of stretches, which threads take one after the other.
+/// Counts the pieces of ranges, which threads take one after the other.
 class Counter {
  public:
   explicit Counter(const TrainingOptions& options) : options_(options), splitter_(options) {}
@@ -276,7 +277,7 @@ OrderedJson bpe_model(const LearntMerges& learnt) {
           {"merges", std::move(merges)}};
 }
 
-/// [CLS] A [SEP], and [CLS] A [SEP] B [SEP] with the type 1 behind the first [SEP].
+/// [CLS] A [SEP], and [CLS] A [SEP] B [SEP] with type 1 after the first [SEP].
 OrderedJson bert_frame(const std::vector<std::string>& special) {
   const auto token = [](const char* name, int type) {
     return OrderedJson{{"SpecialToken", {{"id", name}, {"type_id", type}}}};
@@ -317,7 +318,7 @@ OrderedJson unigram_model(const std::vector<ScoredPiece>& pieces,
           {"byte_fallback", false}};
 }
 
-/// The whole file around a model.
+/// Returns the whole file for a model.
 OrderedJson file_of(OrderedJson model,
                     const std::vector<std::string>& special,
                     const TrainingOptions& options) {
@@ -359,7 +360,7 @@ OrderedJson settings_of(const std::vector<std::string>& special, TrainedKind kin
   return out;
 }
 
-/// The special tokens that stand in place of none, and those that the kind needs.
+/// The default special tokens, and those that the kind requires.
 std::vector<std::string> usual_special(TrainedKind kind) {
   switch (kind) {
     case TrainedKind::Bpe:

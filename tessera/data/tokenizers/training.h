@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Making a tokenizer from text: the pieces that byte-pair merging finds, or those of a unigram
-// language model (unigram_training.h). Sources: Sennrich et al. 2016, "Neural machine translation
-// of rare words with subword units"; the order of merges, of ids and of equals is that of the
-// tokenizers library's trainers.
+// Trains a tokenizer on text: with byte-pair merging, or as a unigram language model
+// (unigram_training.h). Sources: Sennrich et al. 2016, "Neural machine translation of rare words
+// with subword units"; the order of merges and ids, and the choice between equal pairs, are those
+// of the tokenizers library's trainers.
 #pragma once
 
 #include <cstdint>
@@ -16,52 +16,54 @@
 
 namespace tessera::data::tokenizers {
 
-/// How often each piece of text stands in the data.
+/// The frequency of each piece of text in the data.
 using PieceCounts = std::map<std::string, std::int64_t>;
 
 struct MergeOptions {
-  std::int64_t vocab_size = 32000;  ///< tokens at most; what the alphabet needs is always there
-  std::int64_t min_frequency = 2;   ///< a pair that is rarer is not merged
+  std::int64_t vocab_size = 32000;  ///< maximum number of tokens; the alphabet is always included
+  std::int64_t min_frequency = 2;   ///< rarer pairs are not merged
   std::vector<std::string> special = {};
-  /// Characters that have a token whether the text has them or not.
+  /// Characters that get a token even if the text does not contain them.
   std::vector<char32_t> alphabet = {};
-  std::string inner_prefix = {};    ///< of tokens that begin no piece: "##"
-  std::function<void()> poll = {};  ///< called once in a while; may throw
+  std::string inner_prefix = {};    ///< prefix of tokens that do not begin a piece: "##"
+  std::function<void()> poll = {};  ///< called periodically; may throw
 };
-/// Tokens by id: special ones, characters by code point (with an inner prefix those that begin no
-/// piece follow), then one for each merge.
+/// Tokens by id: special tokens, characters by code point (with an inner prefix, followed by those
+/// that do not begin a piece), then one token per merge.
 struct LearntMerges {
   std::vector<std::string> tokens;
   std::vector<std::pair<std::string, std::string>> merges;
 };
-/// The most frequent pair of neighbours becomes a token, of equals the one of smallest ids, until
-/// there are enough. O(characters + changes log changes).
+/// The most frequent pair of neighbours becomes a token (of equal pairs, the one with the smallest
+/// ids), until there are enough tokens. O(characters + changes log changes).
 LearntMerges learn_merges(const PieceCounts& pieces, const MergeOptions& options);
 
 enum class TrainedKind : std::uint8_t {
   Bpe,        ///< over bytes, with GPT-2's pieces
-  WordPiece,  ///< BERT's: words and what follows in them, behind "##"
+  WordPiece,  ///< BERT's: words, and their continuations with the prefix "##"
   Unigram     ///< a unigram language model over words that begin with U+2581
 };
 struct TrainingOptions {
   TrainedKind kind = TrainedKind::Bpe;
   std::int64_t vocab_size = 32000, min_frequency = 2;
-  /// First ids. Empty: "<|endoftext|>", or BERT's five, of which a WordPiece tokenizer needs [UNK],
-  /// [CLS] and [SEP], or <pad>, </s> and <unk>, of which a Unigram tokenizer needs the latter two.
+  /// The first ids. Empty: "<|endoftext|>"; or BERT's five, of which a WordPiece tokenizer needs
+  /// [UNK], [CLS] and [SEP]; or <pad>, </s> and <unk>, of which a Unigram tokenizer needs the
+  /// latter two.
   std::vector<std::string> special = {};
-  bool lowercase = true;  ///< of WordPiece
+  bool lowercase = true;  ///< only for WordPiece
   std::string text_field = "text";
-  int threads = 1;  ///< ids do not depend on them
+  int threads = 1;  ///< ids do not depend on it
   std::function<void()> poll = {};
 };
 struct TrainedTokenizer {
   std::string tokenizer_json, config_json;  ///< contents of tokenizer.json, tokenizer_config.json
-  std::int64_t tokens = 0, pieces = 0;      ///< in the vocabulary; different ones in the text
+  /// Size of the vocabulary; number of different pieces in the text.
+  std::int64_t tokens = 0, pieces = 0;
 };
-/// Reads .txt files (each line with its end is a text) and .jsonl files (the field of each line),
-/// in folders too. Holds the different pieces of the text in memory. Error{Data} for text that is
-/// no UTF-8 and for bad lines, with the place; Error{Config} for a vocabulary that the alphabet
-/// does not fit into.
+/// Reads .txt files (each line, with its line end, is a text) and .jsonl files (the field of each
+/// line), also from folders. Holds the different pieces of the text in memory. Throws Error{Data}
+/// with the place for invalid UTF-8 and bad lines, and Error{Config} for a vocabulary that is too
+/// small for the alphabet.
 TrainedTokenizer train_tokenizer(const std::vector<std::filesystem::path>& sources,
                                  const TrainingOptions& options);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A set of byte strings, asked for the members that a text begins with.
+// A set of byte strings that finds the members with which a text begins.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace tessera::data::tokenizers {
 
-/// A trie over bytes with one table of edges. Memory: some 32 bytes for each byte of the strings at
-/// most. Threads: const methods from any thread.
+/// A trie over bytes with one table of edges. Memory: at most some 32 bytes per byte of the
+/// strings. Const methods can be called from any thread.
 class Trie {
  public:
-  /// A string that is added again keeps its first value. `text` is not empty.
+  /// A string that is added twice keeps its first value. `text` must not be empty.
   void add(std::string_view text, std::int32_t value) {
     std::uint32_t node = 0;
     for (const char c : text) {
@@ -24,7 +24,7 @@ class Trie {
     }
     if (values_[node] == kNone) values_[node] = value;
   }
-  /// Calls found(length, value) for each member that `text` begins with, shorter ones first.
+  /// Calls found(length, value) for each member with which `text` begins, shorter ones first.
   template <class Found>
   void prefixes(std::string_view text, const Found& found) const {
     std::uint32_t node = 0;

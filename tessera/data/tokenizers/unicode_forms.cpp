@@ -30,7 +30,7 @@ void decompose(char32_t c, bool compatibility, std::vector<Change>& out) {
     out.push_back({static_cast<char32_t>(buffer[static_cast<std::size_t>(i)]), i == 0 ? 0 : 1});
 }
 
-// Marks of one base by their combining class.
+// Sorts the marks of one base character by their combining class.
 void reorder(std::vector<Change>& changes) {
   for (std::size_t begin = 0; begin < changes.size();) {
     if (combining_class(changes[begin].character) == 0) {

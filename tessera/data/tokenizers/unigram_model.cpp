@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unigram language model of Kudo (2018): the most probable cut, found by Viterbi's algorithm.
+// The unigram language model of Kudo (2018): the most probable segmentation, found by Viterbi's
+// algorithm.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -47,7 +48,7 @@ class UnigramModel final : public Model {
     for (std::size_t end = piece.size(); end > 0;) {
       const Node& node = best[end];
       const auto begin = static_cast<std::uint32_t>(node.begin);
-      // Neighbours that are unknown become one token.
+      // Adjacent unknown nodes become one token.
       if (node.id == unknown_ && out.size() > first && out.back().id == unknown_) {
         out.back().begin = begin;
       } else {
@@ -93,7 +94,7 @@ class UnigramModel final : public Model {
     }
   }
 
-  // Unknown text that is a token after all, or that becomes bytes.
+  // Handles unknown text that is a token after all, or that becomes bytes.
   void resolve_unknown(std::string_view piece, std::size_t first, std::vector<Token>& out) const {
     if (std::none_of(out.begin() + static_cast<std::ptrdiff_t>(first),
                      out.end(),

@@ -20,10 +20,11 @@ namespace {
 
 constexpr std::size_t kLongestPiece = 16;  // characters
 constexpr double kKept = 0.75;             // share of the pieces that a round keeps
-constexpr double kEnough = 1.1;            // of the wanted number; the last ones go by probability
+// Factor of the wanted number; the last pieces are chosen by probability.
+constexpr double kEnough = 1.1;
 constexpr int kPassesARound = 2;
-constexpr double kLeastExpected = 0.5;  // pieces that are expected less often go at once
-/// Sums are made in so many parts whatever the number of threads, and added up in order.
+constexpr double kLeastExpected = 0.5;  // pieces with a lower expected count are dropped at once
+/// Sums are computed in this many parts for any number of threads, and added in order.
 constexpr std::size_t kParts = 8;
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
@@ -35,7 +36,7 @@ struct Word {
 struct Piece {
   std::string text;
   double score = 0;
-  bool is_character = false;  ///< stays, so that all text has a cut
+  bool is_character = false;  ///< kept, so that every text can be split
 };
 
 /// The derivative of log(gamma), by its asymptotic series.
@@ -53,7 +54,7 @@ double add_logs(double a, double b) {
   return b == kNever ? a : a + std::log1p(std::exp(b - a));
 }
 
-/// Substrings of words and how often they stand in the text, by sorted suffixes.
+/// Substrings of words and their frequency in the text, from sorted suffixes.
 class Substrings {
  public:
   explicit Substrings(const std::vector<Word>& words) {
@@ -76,8 +77,9 @@ class Substrings {
     });
   }
 
-  /// The `most` with the largest products of length and number, of those of two characters and
-  /// more that no longer one stands for; with these products.
+  /// Returns the `most` substrings with the largest products of length and frequency, together with
+  /// these products. Only substrings of two or more characters that do not always occur within the
+  /// same longer one count.
   [[nodiscard]] std::vector<Piece> best(std::size_t most) const {
     std::vector<Found> found = repeated();
     add_whole_words(found);
@@ -131,7 +133,7 @@ class Substrings {
       ++length;
     return length;
   }
-  /// Characters that suffixes i - 1 and i have in common.
+  /// Returns the number of characters that suffixes i - 1 and i have in common.
   [[nodiscard]] std::uint32_t common(std::size_t i) const {
     if (i == 0 || i >= suffixes_.size()) return 0;
     std::uint32_t length = 0;
@@ -143,7 +145,7 @@ class Substrings {
     return length;
   }
 
-  /// What begins several suffixes and can be followed by different characters.
+  /// Returns the beginnings of several suffixes that different characters can follow.
   [[nodiscard]] std::vector<Found> repeated() const {
     struct Open {
       std::uint32_t length;
@@ -184,7 +186,7 @@ class Substrings {
   std::vector<Suffix> suffixes_;
 };
 
-/// The cuts of a word into pieces.
+/// The segmentations of a word into pieces.
 class Cuts {
  public:
   struct Edge {
@@ -200,7 +202,7 @@ class Cuts {
     }
   }
 
-  /// Adds to each piece how often it is expected in the word, times `weight`.
+  /// Adds to each piece its expected count in the word, times `weight`.
   void expect(const std::vector<Piece>& pieces, double weight, std::vector<double>& out) const {
     std::vector<double> before(size_ + 1, kNever), behind(size_ + 1, kNever);
     before[0] = behind[size_] = 0;
@@ -217,7 +219,7 @@ class Cuts {
     }
   }
 
-  /// The pieces of the most probable cut, of those without the piece `left_out`.
+  /// The pieces of the most probable segmentation, without the piece `left_out`.
   struct Best {
     std::vector<std::size_t> pieces;
     double score = kNever;
@@ -241,7 +243,7 @@ class Cuts {
 
  private:
   std::size_t size_;
-  std::vector<Edge> edges_;  // by where they begin
+  std::vector<Edge> edges_;  // by their beginning
 };
 
 class UnigramLearner {
@@ -341,7 +343,7 @@ class UnigramLearner {
     return sum(found);
   }
 
-  /// Probabilities that follow from a number of times; pieces without any go.
+  /// Sets the probabilities from expected counts; pieces with a count of 0 are dropped.
   void maximize(const std::vector<double>& expected) {
     std::vector<Piece> kept;
     double all = 0;
@@ -358,8 +360,8 @@ class UnigramLearner {
     pieces_ = std::move(kept);
   }
 
-  /// Drops the pieces whose loss costs least, down to `enough` or a share of them. False where
-  /// nothing could be dropped.
+  /// Drops the pieces whose removal costs the least likelihood, down to `enough` or a fraction of
+  /// them. Returns false if nothing could be dropped.
   bool prune(std::size_t enough) {
     const Trie trie = trie_of_pieces();
     auto uses = parts<std::int64_t>(), holders = parts<std::int64_t>();
@@ -408,15 +410,15 @@ class UnigramLearner {
     return fewer;
   }
 
-  /// What the likelihood of a word of the text loses in the mean where the piece is cut into the
-  /// next best ones.
+  /// Returns the mean loss of likelihood per word of the text if the piece is replaced by the next
+  /// best ones.
   [[nodiscard]] double loss_of(std::size_t piece,
                                const Trie& trie,
                                const std::vector<std::int64_t>& used,
                                double held,
                                double all) const {
     const Cuts::Best instead = Cuts(pieces_[piece].text, trie).best(pieces_, piece);
-    // A piece that others make up better is not needed.
+    // If other pieces represent it with a higher score, the piece is not needed.
     if (instead.score >= pieces_[piece].score) return kNever;
     const auto count = static_cast<double>(used[piece]);
     const double others = static_cast<double>(instead.pieces.size()) - 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When checkpoints are written.
+// Decides when checkpoints are written.
 #include "tessera/checkpoint/checkpoint.h"
 
 #include <cmath>
@@ -114,7 +114,7 @@ void CheckpointHook::attempt(Trainer& trainer, const std::function<void()>& work
   engine.resume_clock();
 }
 
-/// Begins to write a checkpoint; with `wait` it is complete on return.
+/// Starts to write a checkpoint; with `wait` it is complete on return.
 void CheckpointHook::save(Trainer& trainer, bool wait) {
   finish(trainer);
   Engine& engine = trainer.engine();

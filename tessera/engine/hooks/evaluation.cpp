@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Held-out loss, sample text and the loss plot; the end of a training without gains.
+// Held-out loss, sample text and loss plot; ends a training without gains.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -18,7 +18,7 @@ namespace tessera::engine {
 
 namespace {
 
-/// confusion.svg, and roc.svg where there are two classes.
+/// Writes confusion.svg, and roc.svg if there are two classes.
 void write_class_plots(const std::filesystem::path& folder,
                        const tasks::Predictions& predictions,
                        const planner::Plan& plan) {
@@ -37,7 +37,7 @@ void write_class_plots(const std::filesystem::path& folder,
                         report::roc_plot(tasks::roc_curve(predictions, 1), *classes.auc));
 }
 
-/// samples.jsonl: one line for each text that the model made.
+/// Appends a line to samples.jsonl for a text that the model generated.
 void keep_sample(Trainer& trainer, const std::string& text) {
   const Engine& engine = trainer.engine();
   if (!trainer.engine().world().is_leader() || trainer.run_dir().empty()) return;

@@ -74,7 +74,7 @@ class LossHook final : public Hook {
   std::int64_t steps_ = 0;
 };
 
-/// Prints at the end the tokens a second over all steps but the first few.
+/// At the end, prints the throughput in tokens per second over all steps except the first few.
 class ThroughputHook final : public Hook {
  public:
   explicit ThroughputHook(std::int64_t ignored_steps = 0)
@@ -92,12 +92,12 @@ class ThroughputHook final : public Hook {
   double seconds_ = 0.0;
 };
 
-/// Evaluates, generates a sample text, which it keeps in samples.jsonl, and writes loss.svg as
-/// often as `when` says and at the end.
+/// Evaluates, generates a sample text, which it appends to samples.jsonl, and writes loss.svg, at
+/// the times that `when` sets and at the end.
 class EvaluationHook final : public Hook {
  public:
   explicit EvaluationHook(planner::Cadence when) : Hook(kReport), when_(when) {}
-  /// Every `every` steps.
+  /// Evaluates every `every` steps.
   explicit EvaluationHook(std::int64_t every) : EvaluationHook(planner::Cadence{every}) {}
   [[nodiscard]] std::string_view name() const override { return "evaluation"; }
   [[nodiscard]] bool does(Duty duty) const override { return duty == Duty::Evaluate; }
@@ -111,8 +111,8 @@ class EvaluationHook final : public Hook {
   std::int64_t evaluated_step_ = -1;
 };
 
-/// Ends the training once its evaluations show no gain for as long as `eval` says. Attach it before
-/// the CheckpointHook, whose checkpoints record what it counts.
+/// Ends the training when its evaluations have shown no gain for as long as `eval` specifies.
+/// Attach it before the CheckpointHook, whose checkpoints record its counts.
 class PatienceHook final : public Hook {
  public:
   PatienceHook() : Hook(kReport) {}
@@ -121,8 +121,8 @@ class PatienceHook final : public Hook {
 };
 
 /// Evaluates data.test after the training, with the best weights if a checkpoint has them, and
-/// reports it. Attach it after the CheckpointHook. The engine keeps the weights, the step and the
-/// optimizer state that were evaluated. A stopped training is not evaluated.
+/// reports the result. Attach it after the CheckpointHook. The engine keeps the weights, step and
+/// optimizer state that were evaluated. A training that was stopped is not evaluated.
 class TestHook final : public Hook {
  public:
   TestHook() : Hook(kReport) {}
@@ -153,9 +153,9 @@ class CheckpointHook final : public Hook {
 
   planner::CheckpointOptions options_;
   std::optional<BestEvaluation> found_;   ///< better than the best one in any checkpoint
-  std::optional<BestEvaluation> before_;  ///< the best one without the last save
+  std::optional<BestEvaluation> before_;  ///< the best evaluation before the last save
   double last_ = 0.0;                     ///< time of the last save
-  std::int64_t step_ = 0;                 ///< of it
+  std::int64_t step_ = 0;                 ///< step of the last save
   double waited_ = 0.0;                   ///< seconds that training waited for it
 };
 
@@ -173,8 +173,8 @@ class ProgressHook final : public Hook {
   std::int64_t first_step_ = 0;
 };
 
-/// Attaches the hooks that `tessera train` uses, as the plan's configuration asks for them;
-/// checkpoints need a run folder.
+/// Attaches the hooks that `tessera train` uses, as configured by the plan; checkpoints need a run
+/// folder.
 void attach_defaults(Trainer& trainer);
 
 }  // namespace tessera::engine

@@ -28,7 +28,7 @@ report::MonitorContext context_of(Trainer& trainer) {
 
 }  // namespace
 
-/// A disk that is full, a port that is taken.
+/// Examples of errors: a full disk, an occupied port.
 void MonitorHook::attempt(Trainer& trainer, const std::function<void()>& work) {
   try {
     work();

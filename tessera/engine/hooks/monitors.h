@@ -14,9 +14,9 @@
 
 namespace tessera::engine {
 
-/// Hands every line of metrics.jsonl and every sample text to one monitor of report::monitors(), on
-/// the rank that speaks. What cannot be written ends the monitor, not the training: a warning says
-/// so, and the exit code tells it in the end.
+/// Passes every line of metrics.jsonl and every sample text to one monitor of report::monitors(),
+/// on the leader. A write error ends the monitor, not the training: a warning reports it, and so
+/// does the exit code at the end.
 class MonitorHook final : public Hook {
  public:
   /// `monitor`: a registered name.

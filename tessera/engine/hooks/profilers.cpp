@@ -21,12 +21,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Only one log of operations can exist on a thread: the profilers of one step share it.
+/// A thread can have only one log of operations: the profilers of a step share it.
 std::unique_ptr<ops::OpLog> log_of_operations() {
   return ops::OpLog::current() == nullptr ? std::make_unique<ops::OpLog>() : nullptr;
 }
 
-/// A number that two ranks with the same rows have in common; a double holds it exactly.
+/// A number that is equal on ranks with the same rows; a double represents it exactly.
 double fingerprint(const std::vector<report::CommsRow>& rows) {
   std::string all;
   for (const report::CommsRow& row : rows)
@@ -76,7 +76,7 @@ void TraceHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   engine.resume_clock();
 }
 
-/// Every rank writes its events, and the first one joins them once all have. A rank that cannot
+/// Every rank writes its events, and the first one joins them when all have. A rank that cannot
 /// write must not keep the others waiting.
 void TraceHook::write(Trainer& trainer, const std::string& events) {
   comm::World& world = trainer.engine().world();
@@ -94,7 +94,7 @@ void TraceHook::write(Trainer& trainer, const std::string& events) {
   const bool written = trainer.try_to_write([&] {
     std::vector<std::string> all;
     for (int rank = 0; rank < world.size(); ++rank) {
-      // A rank whose disk was full has told so.
+      // A rank with a full disk has reported it.
       if (!fs::exists(part_of(rank))) continue;
       all.push_back(files::read(part_of(rank)));
       fs::remove(part_of(rank));
@@ -155,7 +155,7 @@ CommsHook::~CommsHook() = default;
 void CommsHook::before_train(Trainer& /*trainer*/) {
   const std::vector<std::string> ops =
       options_.prof_all ? std::vector<std::string>() : options_.prof_ops;
-  // Nothing is counted where no operation is named.
+  // Without named operations nothing is counted.
   if (!options_.prof_all && ops.empty()) return;
   if (options_.verbose) {
     counter_ = std::make_unique<VerboseCounter>(ops);
@@ -169,7 +169,7 @@ void CommsHook::after_train(Trainer& trainer) {
   const std::vector<report::CommsRow> rows = counter_->rows();
   counter_.reset();
   comm::World& world = trainer.engine().world();
-  // Stages of a pipeline have other collectives than each other.
+  // Different stages of a pipeline have different collectives.
   const std::vector<double> prints =
       world.all_gather(world.everyone(), {fingerprint(rows)}, TESSERA_HERE("kinds of collectives"));
   const bool alike = std::all_of(

@@ -14,7 +14,7 @@
 
 namespace tessera::engine {
 
-/// Traces the steps of `range`, first and last, on every rank, and writes profile/steps-A-B.json.
+/// Traces the steps of `range` (first and last) on every rank, and writes profile/steps-A-B.json.
 class TraceHook final : public Hook {
  public:
   explicit TraceHook(std::pair<std::int64_t, std::int64_t> range) : Hook(kReport), range_(range) {}
@@ -25,7 +25,7 @@ class TraceHook final : public Hook {
  private:
   void write(Trainer& trainer, const std::string& what);
   std::pair<std::int64_t, std::int64_t> range_;
-  double begin_ = 0;  ///< of the step
+  double begin_ = 0;  ///< begin of the step
   std::unique_ptr<report::TraceRecorder> recorder_;
   std::unique_ptr<ops::OpLog> operations_;
 };
@@ -47,7 +47,7 @@ class FlopsHook final : public Hook {
 };
 
 /// Counts the collectives of every rank by operation and size. At the end the first rank writes
-/// comms.txt, with what it waited longer than the fastest rank did.
+/// comms.txt, including how much longer than the fastest rank it waited.
 class CommsHook final : public Hook {
  public:
   explicit CommsHook(planner::CommsLoggerOptions options)

@@ -70,10 +70,10 @@ void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& repo
   }
 }
 
-/// The expected end, once the speed is known, of a training that takes a while.
+/// Prints the expected end of a training that takes long, once the speed is known.
 void MetricByStepHook::tell_expected(Trainer& trainer, const StepReport& report) {
-  constexpr std::int64_t kMeasured = 10;    // steps; the first two are not counted
-  constexpr double kWorthTelling_s = 1800;  // of what is left
+  constexpr std::int64_t kMeasured = 10;    // measured steps; the first two are not counted
+  constexpr double kWorthTelling_s = 1800;  // minimum remaining time
   if (steps_ == 2) measured_s_ = 0;
   measured_s_ += report.seconds;
   Console* const console = trainer.console();
@@ -87,7 +87,7 @@ void MetricByStepHook::tell_expected(Trainer& trainer, const StepReport& report)
                             text::with_commas(left)));
 }
 
-/// The loss curve of a training that is never evaluated; EvaluationHook writes it otherwise.
+/// Writes the loss curve of a training without evaluations; otherwise EvaluationHook writes it.
 void MetricByStepHook::after_train(Trainer& trainer) {
   if (!file_ || trainer.engine().plan().config.eval.when().any()) return;
   trainer.try_to_write([&] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The test set, with the best weights of the training.
+// Evaluates the test set with the best weights of the training.
 #include <string>
 
 #include <fmt/format.h>
@@ -12,8 +12,8 @@
 namespace tessera::engine {
 namespace {
 
-/// Goes back to the best checkpoint if the training has gone on from it. Returns which weights the
-/// engine has then.
+/// Loads the best checkpoint if the training has continued after it. Returns which weights the
+/// engine then has.
 std::string take_best(Trainer& trainer) {
   Engine& engine = trainer.engine();
   const std::optional<BestEvaluation> best = engine.best();

@@ -12,8 +12,8 @@ namespace tessera::engine::rl {
 namespace {
 
 constexpr double kNearlyAll = 0.9, kMost = 0.5;
-constexpr double kCertain = 0.01;  ///< entropy of a token, in nats
-constexpr double kFar = 5.0;       ///< divergence of a token, in nats
+constexpr double kCertain = 0.01;  ///< entropy per token, in nats
+constexpr double kFar = 5.0;       ///< divergence per token, in nats
 
 /// Up to three completions as JSON strings, shortened.
 std::string some_of(std::span<const std::string> texts) {
@@ -22,7 +22,7 @@ std::string some_of(std::span<const std::string> texts) {
   for (const std::string& text : texts.first(std::min(kCount, texts.size()))) {
     std::size_t end = std::min(kLength, text.size());
     while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U)
-      --end;  // not inside of a character
+      --end;  // not within a character
     out += (out.empty() ? "" : ", ") + json::Value::string(text.substr(0, end)).dump() +
            (end < text.size() ? "..." : "");
   }

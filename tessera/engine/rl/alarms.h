@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with a rollout, in words.
+// Detects and describes problems of a rollout.
 #pragma once
 
 #include <span>
@@ -15,11 +15,10 @@ struct Alarm {
   std::string what;  ///< a sentence, with up to three completions
   std::string fix;
 };
-/// "equal_groups": nearly all prompts whose completions earn the same, of which nothing is learned;
-/// "truncated": nearly all completions without an end; "empty": most completions without a token
-/// but the end; "collapsed": every token is nearly certain; "far": the divergence from the
-/// reference is larger than any text's is worth. `metrics`: report_of(); `texts`: of the
-/// completions.
+/// "equal_groups": for nearly all prompts all completions have the same reward, so that nothing is
+/// learned; "truncated": nearly all completions have no end; "empty": most completions consist only
+/// of the end token; "collapsed": every token is nearly certain; "far": the divergence from the
+/// reference is implausibly large. `metrics`: report_of(); `texts`: those of the completions.
 std::vector<Alarm> alarms_of(const Metrics& metrics, std::span<const std::string> texts);
 
 }  // namespace tessera::engine::rl

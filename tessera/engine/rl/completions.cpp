@@ -20,7 +20,7 @@
 namespace tessera::engine::rl {
 namespace {
 
-/// What the objective says of the token behind each text, fp64 [texts, vocabulary].
+/// The objective's distributions of the token after each text, fp64 [texts, vocabulary].
 at::Tensor next_distributions(TrainState& state, const nn::Batch& batch, nn::StepContext& context) {
   const nn::Outcome outcome = state.executor().infer(batch, context);
   const auto made = outcome.outputs.find("logits");
@@ -79,7 +79,7 @@ std::vector<Completion> draw_together(TrainState& state,
     const at::Tensor entropies_B = -(log_p_BV.exp() * log_p_BV).nan_to_num().sum(1);
     for (std::size_t b = 0; b < out.size(); ++b) {
       const auto row = static_cast<std::int64_t>(b);
-      if (out[b].ended) {  // it grows on unseen, so that all are of one length
+      if (out[b].ended) {  // it continues to grow, unreported, so that all have the same length
         texts[b].push_back(options.end);
         continue;
       }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Completions of prompts by a policy: how they are drawn, and as rows of a batch.
+// Completions of prompts by a policy: sampling, and their form as rows of a batch.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,11 @@
 // Legend: B completions, T tokens of a prompt with its completion.
 namespace tessera::engine::rl {
 
-/// What a policy wrote.
+/// A completion that a policy wrote.
 struct Completion {
   std::int64_t prompt = 0;                ///< index of the prompt in the data
-  std::vector<std::int32_t> ids;          ///< with the end of text, where it has one
-  std::vector<double> log_probabilities;  ///< of each, when it was drawn
+  std::vector<std::int32_t> ids;          ///< including the end of text, if there is one
+  std::vector<double> log_probabilities;  ///< of each token, when it was sampled
   double entropy = 0.0;                   ///< sum over its tokens of the distributions' entropies
   bool ended = false;
 };
@@ -30,36 +30,36 @@ struct SamplingOptions {
   std::int64_t max_new_tokens = 0;
   double temperature = 1.0;
   std::int32_t end = 0;         ///< the token that ends a completion
-  std::int64_t vocabulary = 0;  ///< tokens that may be drawn
+  std::int64_t vocabulary = 0;  ///< number of tokens that may be sampled
 };
 
-/// Numbers of completions that are made together: those of at most `prompts_at_once` prompts of one
-/// length. `lengths`: of the prompts, of which number i has the completions from i * samples on.
+/// Returns the numbers of completions that are generated together: those of at most
+/// `prompts_at_once` prompts of the same length. `lengths`: of the prompts; prompt i has the
+/// completions from i * samples on.
 std::vector<std::vector<std::int64_t>> units_of(std::span<const std::size_t> lengths,
                                                 std::int64_t samples,
                                                 std::int64_t prompts_at_once);
 
-/// A completion that is to be made: its prompt, and the key of its random numbers. Token number i
-/// is drawn with Philox(seed)(i), so it is a function of seed and prompt, and of nothing that runs
-/// beside it.
+/// A completion to generate: its prompt, and the key of its random numbers. Token number i is
+/// sampled with Philox(seed)(i), so it is a function of seed and prompt only.
 struct Draw {
   std::span<const std::int32_t> prompt;
   std::uint64_t seed = 0;
 };
 
-/// Makes completions of prompts of one length together. `others`: whether a rank of the group is
-/// still at work, asked once a token where ranks must take the same steps because each holds a part
-/// of the weights; empty: they need not. Cost: a forward of the prompts, then one of a single
-/// position a token.
+/// Generates completions of prompts of the same length together. `others`: returns whether a rank
+/// of the group is still at work; called once per token if ranks must take the same steps because
+/// each has a part of the weights; empty: not needed. Cost: a forward of the prompts, then one of a
+/// single position per token.
 std::vector<Completion> draw_together(TrainState& state,
                                       std::span<const Draw> draws,
                                       const SamplingOptions& options,
                                       const std::function<bool(bool mine)>& others);
 
-/// Prompts and completions as rows of a batch, on the right filled with `pad_id`.
+/// Prompts and completions as rows of a batch, padded on the right with `pad_id`.
 struct Rows {
   at::Tensor input_ids_BT;  ///< int64
-  /// The token behind, where it belongs to the completion, else -100: the columns from the last
+  /// The next token if it belongs to the completion, else -100: valid in the columns from the last
   /// token of the prompt to the last but one of the completion.
   at::Tensor labels_BT;
   [[nodiscard]] std::int64_t size() const { return input_ids_BT.size(0); }
@@ -69,13 +69,14 @@ struct RowOf {
 };
 Rows rows_of(std::span<const RowOf> rows, std::int64_t length, std::int32_t pad_id);
 
-/// Numbers of the tokens of completions in the columns of their labels, 0 elsewhere; fp64 [B, T].
+/// Places one number per token of the completions into the columns of their labels, 0 elsewhere;
+/// fp64 [B, T].
 at::Tensor in_columns(const Rows& rows,
                       const std::function<double(std::int64_t row, std::int64_t token)>& value);
 
-/// The objective's output `name` [B, T] of all rows, fp64 on every rank: micro-batch number i of
-/// `micro_batch` rows is computed by data-parallel rank i mod n, so that no value depends on the
-/// layout. Collective.
+/// Computes the objective's output `name` [B, T] of all rows, fp64 on every rank: micro-batch
+/// number i of `micro_batch` rows is computed by data-parallel rank i mod n, so that no value
+/// depends on the layout. Collective.
 at::Tensor output_of_rows(parallel::Executor& executor,
                           comm::World& world,
                           const Rows& rows,

@@ -20,7 +20,7 @@ namespace {
 
 const std::string kPrefix = "critic.";
 
-/// The critic's part of a checkpoint under the names that a model alone has.
+/// The critic's part of a checkpoint, under the names of a standalone model.
 class Part final : public checkpoint::Source {
  public:
   explicit Part(const checkpoint::Checkpoint& whole) : whole_(whole) {}
@@ -84,7 +84,7 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
   nn::declare_all(out.model.model);
   out.weights = nullptr;
   if (source) {
-    std::vector<std::string> notes;  // a head that begins anew is what a critic is expected to have
+    std::vector<std::string> notes;  // a critic's head is expected to be newly initialized
     out.weights = planner::first_weights(
         *source, out.model, static_cast<std::uint64_t>(policy.config.trainer.seed), notes);
   }

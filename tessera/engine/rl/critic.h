@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The critic: a second model in training, which says what rewards a completion may expect behind
-// each of its tokens.
+// The critic: a second trained model, which predicts the expected reward of a completion after each
+// of its tokens.
 #pragma once
 
 #include <cstdint>
@@ -20,25 +20,26 @@
 // Legend: B completions with their prompts, T tokens.
 namespace tessera::engine::rl {
 
-/// The plan of a critic: the policy's with another model. Errors as planner::open_model_source();
-/// Error{Unsupported} in fp16.
+/// Returns the plan of a critic: the policy's with another model. Throws as
+/// planner::open_model_source(), and Error{Unsupported} in fp16.
 planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options);
 
-/// Its layout, types and optimizer are the policy's, its learning rate is options.critic.lr. All
-/// methods but expect() are collective.
+/// Layout, types and optimizer are the policy's, the learning rate is options.critic.lr. All
+/// methods except expect() are collective.
 class Critic {
  public:
-  /// Errors as critic_plan().
+  /// Throws as critic_plan().
   Critic(const planner::Plan& policy, const tasks::RlOptions& options, comm::World& world);
   void initialize_weights() { state_->initialize_weights(); }
-  /// What is expected behind each token, fp64 [B, T] on every rank.
+  /// Returns the expected reward after each token, fp64 [B, T] on every rank.
   [[nodiscard]] at::Tensor values(const Rows& rows);
-  /// The values of now, which learn() stays near, and what they should have been.
+  /// Sets the current values, near which learn() keeps the new ones, and the values to learn.
   void expect(at::Tensor values_BT, at::Tensor returns_BT);
-  /// One update on the rows from `first` on, as many as the policy's batch has; `labels_BT` says
-  /// which of their tokens count. Adds "critic_loss" and "critic_gnorm".
+  /// Makes one update on the rows from `first` on, as many as in the policy's batch; `labels_BT`
+  /// marks the tokens that count. Adds "critic_loss" and "critic_gnorm".
   void learn(const Rows& rows, const at::Tensor& labels_BT, std::int64_t first, Metrics& metrics);
-  /// Its part of a checkpoint, under names that begin with "critic.", until release_pieces().
+  /// Returns its part of a checkpoint, under names that begin with "critic.", valid until
+  /// release_pieces().
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces();
   void release_pieces() { state_->release_pieces(); }
   void load(const checkpoint::Checkpoint& checkpoint);

@@ -23,18 +23,18 @@ at::Tensor zero_of(const at::Tensor& like) {
 at::Tensor within(const at::Tensor& mask_BT, const at::Tensor& values_BT) {
   return at::where(mask_BT, values_BT, zero_of(values_BT));
 }
-/// One number of each completion, at all of its tokens.
+/// Copies one number of each completion to all of its tokens.
 at::Tensor at_tokens(const at::Tensor& values_B, const at::Tensor& mask_BT) {
   return within(mask_BT, values_B.unsqueeze(1).expand(mask_BT.sizes()));
 }
 
-/// Whether the divergence is a part of the rewards.
+/// Returns whether the divergence is a part of the rewards.
 bool charged(const Scored& scored, const RlOptions& options) {
   return options.kl.place == tasks::KlPlace::Reward && scored.reference_BT.defined();
 }
 
-/// The rewards of tokens: the divergence is charged where it arises, and the completion's reward
-/// comes with its last token.
+/// Returns the rewards of tokens: the divergence is charged at its token, and the last token gets
+/// the completion's reward.
 at::Tensor token_rewards(const Scored& scored, const RlOptions& options) {
   const at::Tensor place_T = at::arange(scored.mask_BT.size(1));
   const at::Tensor last_B1 =
@@ -54,7 +54,8 @@ at::Tensor perhaps_whitened(at::Tensor advantages_BT,
                                   : std::move(advantages_BT);
 }
 
-/// The rewards of the functions, or their clipped sum; with the divergence as one more of weight 1.
+/// Returns the rewards of the functions, or their clipped sum; the divergence counts as one more
+/// reward of weight 1.
 std::pair<at::Tensor, at::Tensor> all_rewards(const Scored& scored, const RlOptions& options) {
   at::Tensor rewards_BF = scored.rewards_BF, weights_F = scored.weights_F;
   if (options.advantage.clip_reward) {
@@ -116,8 +117,8 @@ Advantages gae(const Scored& scored, const RlOptions& options) {
           made.returns_BT};
 }
 
-/// Column t speaks of the token behind token t, so the last column, behind which there is none, is
-/// left out.
+/// Column t predicts the token after token t, so the last column, which has no next token, is left
+/// out.
 Advantages dschat_gae(const Scored& scored, const RlOptions& options) {
   const losses::PpoOptions ppo{.kl_coefficient = options.kl.coefficient,
                                .clip_reward = options.advantage.clip_reward.value_or(HUGE_VAL),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rewards become advantages: the estimators that tasks/rl/options.h names, over
-// losses/advantages.h and losses/ppo.h. Adding one is one function that advantage_estimators()
-// names.
+// Computes advantages from rewards: the estimators that tasks/rl/options.h names, based on
+// losses/advantages.h and losses/ppo.h. To add one, add a function to advantage_estimators().
 #pragma once
 
 #include <cstdint>
@@ -11,28 +10,29 @@
 #include "tessera/base/registry.h"
 #include "tessera/tasks/rl/options.h"
 
-// Legend: B completions, of which each `samples` that follow each other answer one prompt, T
-// columns, F rewards. Nothing here has a gradient.
+// Legend: B completions, of which `samples` consecutive ones answer the same prompt, T columns, F
+// rewards. Nothing here has a gradient.
 namespace tessera::engine::rl {
 
 struct Scored {
-  at::Tensor rewards_BF, weights_F;  ///< fp64; NaN where a reward says nothing
+  at::Tensor rewards_BF, weights_F;  ///< fp64; NaN if a function gives no reward
   at::Tensor mask_BT;                ///< bool: columns that predict a token of the completion
-  at::Tensor old_BT;                 ///< log-probabilities under the policy that wrote
-  at::Tensor reference_BT;           ///< under the reference; undefined: there is none
-  at::Tensor values_BT;              ///< of the critic; undefined: there is none
+  /// Log-probabilities under the policy that wrote the completions.
+  at::Tensor old_BT;
+  at::Tensor reference_BT;  ///< under the reference; undefined without one
+  at::Tensor values_BT;     ///< of the critic; undefined without one
 };
 struct Advantages {
   at::Tensor advantages_BT;  ///< 0 outside of the mask
-  at::Tensor returns_BT;     ///< what the critic is to say; undefined without one
+  at::Tensor returns_BT;     ///< targets of the critic; undefined without one
 };
 using AdvantageEstimator = Advantages (*)(const Scored& scored, const tasks::RlOptions& options);
 const Registry<AdvantageEstimator>& advantage_estimators();
 
-/// The weighted sum of the rewards that are there, clipped where the options say so; 0 where there
-/// is none. [B].
+/// Returns the weighted sum of the rewards that were given, clipped if the options say so; 0 if
+/// there are none. [B].
 at::Tensor total_rewards(const Scored& scored, const tasks::RlOptions& options);
-/// Estimates of the divergence from the reference at the tokens of the mask, 0 elsewhere.
+/// Returns estimates of the divergence from the reference at the tokens of the mask, 0 elsewhere.
 at::Tensor divergence(const Scored& scored, const tasks::RlOptions& options);
 
 }  // namespace tessera::engine::rl

@@ -38,7 +38,7 @@ json::Value list_of(const std::vector<T>& values) {
   return json::Value::array(std::move(items));
 }
 
-/// A line of the ledger that is read. Error{Format} for what it lacks.
+/// A line of the ledger during reading. Throws Error{Format} for missing members.
 class Line {
  public:
   Line(json::Value value, std::string place) : value_(std::move(value)), place_(std::move(place)) {}
@@ -73,21 +73,22 @@ class Line {
   std::string place_;
 };
 
-/// Calls take(line, where it ends) for each whole line, until take says false.
+/// Calls take(line, its end position) for each complete line until take returns false.
 void for_each_line(const std::filesystem::path& path,
                    const std::function<bool(const Line& line, std::int64_t end)>& take) {
   std::ifstream file(path, std::ios::binary);
   std::string text;
   std::int64_t end = 0;
   for (std::int64_t number = 1; std::getline(file, text); ++number) {
-    if (file.eof()) return;  // torn
+    if (file.eof()) return;  // incomplete
     const std::string place = fmt::format("{}:{}", path.string(), number);
     end += std::ssize(text) + 1;
     if (!take(Line(json::parse_strict(text, place), place), end)) return;
   }
 }
 
-/// Where the lines of policies of more than `last_version` updates begin, or a torn one does.
+/// Returns where the lines of policies with more than `last_version` updates, or an incomplete
+/// line, begin.
 std::int64_t whole_size(const std::filesystem::path& path, std::int64_t last_version) {
   std::int64_t size = 0;
   for_each_line(path, [&](const Line& line, std::int64_t end) {
@@ -102,7 +103,7 @@ Completion completion_of(const Line& line) {
   Completion out;
   out.prompt = line.integer("prompt");
   for (const double id : line.numbers("ids")) {
-    // One that is no token is refused by whoever knows the vocabulary.
+    // Invalid tokens are refused by callers that know the vocabulary.
     const bool fits = id >= 0 && id <= std::numeric_limits<std::int32_t>::max();
     out.ids.push_back(fits ? static_cast<std::int32_t>(id) : -1);
   }
@@ -133,7 +134,7 @@ Worth worth_of(const Line& line, const std::vector<std::string>& names) {
 
 namespace {
 
-/// `old` and `advantages` are always there; the others may be empty.
+/// `old` and `advantages` always exist; the others may be empty.
 constexpr std::vector<double> Worth::*kLists[] = {
     &Worth::old, &Worth::advantages, &Worth::reference, &Worth::values, &Worth::returns};
 
@@ -145,7 +146,7 @@ std::size_t packed_size(std::size_t rewards, std::size_t tokens) {
 
 void pack(const Worth& worth, std::size_t tokens, std::vector<double>& to) {
   std::size_t at = 0;
-  for (const double reward : worth.rewards) {  // a sum with a NaN would be one
+  for (const double reward : worth.rewards) {  // a sum with a NaN would be NaN
     to[at++] = std::isnan(reward) ? 1.0 : 0.0;
     to[at++] = std::isnan(reward) ? 0.0 : reward;
   }

@@ -48,7 +48,7 @@ std::int64_t width_of(const planner::Plan& plan) {
   return plan.working == DType::BF16 ? 2 : 4;
 }
 
-/// Of a model that is only read: its weights, spread over the ranks.
+/// Returns the bytes of a model that is only read: its weights, sharded over the ranks.
 std::int64_t bytes_of(const models::Resolved& model, const planner::Plan& plan) {
   std::int64_t elements = 0, largest = 0;
   for (const auto& param : nn::parameters_of(model.model)) {
@@ -59,7 +59,7 @@ std::int64_t bytes_of(const models::Resolved& model, const planner::Plan& plan) 
   return (ranks == 1 ? elements : elements / ranks + 2 * largest) * width_of(plan);
 }
 
-/// Keys and values of the completions that are made together.
+/// Returns the bytes of keys and values of the completions that are generated together.
 std::int64_t cache_bytes(const planner::Plan& plan, const tasks::RlOptions& options) {
   const models::Resolved& model = plan.model;
   const std::int64_t heads = std::max<std::int64_t>(1, model.num_heads),
@@ -84,7 +84,7 @@ void settle_plan(planner::Plan& plan) {
     told += fmt::format(
         "{}{} {}", told.empty() ? "" : ", ", what, text::bytes(static_cast<std::uint64_t>(bytes)));
   };
-  // Rows of completions, with a few numbers of each token, on every rank.
+  // Rows of completions with some numbers for each token, on every rank.
   constexpr std::int64_t kNumbers = 8;
   count("rollout",
         options.rollout_size(plan.global_batch) * plan.sequence_length * kNumbers *

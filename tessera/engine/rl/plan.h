@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan of the task rl needs beside a training: what is refused, and the memory of all
-// models.
+// Additions of the task rl to a plan: unsupported settings, and the memory of all models.
 #pragma once
 
 #include "tessera/planner/train_config.h"
 
 namespace tessera::engine::rl {
 
-/// Of a plan of the task rl, before the ranks start: refuses what is not built, and models that are
-/// not there (Error{Config}, Error{Unsupported}, Error{Format}); sets Plan::beside to what
-/// reference, reward models, critic, rollout and cache need, and adds a note that says so. Other
-/// plans stay.
+/// Completes a plan of the task rl before the ranks start: refuses settings that are not built and
+/// missing models (Error{Config}, Error{Unsupported}, Error{Format}); sets Plan::beside to the
+/// needs of reference, reward models, critic, rollout and cache, and adds a note about it. Does
+/// nothing for other plans.
 void settle_plan(planner::Plan& plan);
 
 }  // namespace tessera::engine::rl

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference: a model beside the policy, whose weights stay.
+// The reference: a second model, whose weights do not change.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,10 @@
 
 namespace tessera::engine::rl {
 
-/// The model that options.reference names, or the policy as it began: without an adapter, which
-/// changes nothing at the beginning. Its objective is the policy's. Memory: the weights, in the
-/// type that the policy works with, spread over the ranks. Error{Config} for a model that reads
-/// other tokens than the policy. Collective.
+/// Opens the model that options.reference names, or the policy's initial model, without an adapter,
+/// which changes nothing initially. Its objective is the policy's. Memory: the weights in the
+/// policy's working type, sharded over the ranks. Throws Error{Config} for a model with other
+/// tokens than the policy. Collective.
 std::unique_ptr<OpenModel> open_reference(const planner::Plan& plan,
                                           const tasks::RlOptions& options,
                                           comm::World& world);

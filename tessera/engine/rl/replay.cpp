@@ -34,7 +34,7 @@ std::map<std::int64_t, Recorded> recorded_steps(const std::filesystem::path& run
   return out;
 }
 
-/// The newest checkpoint of a step before `step`.
+/// Returns the newest checkpoint of a step before `step`.
 std::optional<std::filesystem::path> before(const std::filesystem::path& run, std::int64_t step) {
   std::optional<std::filesystem::path> out;
   for (const std::filesystem::path& folder : checkpoint::found_at(run)) {
@@ -52,7 +52,7 @@ planner::Plan plan_of_run(const std::filesystem::path& run, int ranks) {
                   fmt::format("{} is no run folder: it has no config.json", run.string()),
                   "name the run.dir of a training of the task rl");
   json::Value config = json::parse_strict(data::read_small_file(path), path.string());
-  // The number of threads decides how sums are cut.
+  // The number of threads determines how sums are split.
   if (json::Value* const section = config.find("run"); section != nullptr && section->is_object()) {
     if (json::Value* const derived = section->find("derived");
         derived != nullptr && derived->is_array()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates of a finished rollout once more: what the ledger has is learned again, without a word
-// being drawn.
+// Repeats updates of a finished run: the rollouts in the ledger are learned again, without
+// generating text.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@
 
 namespace tessera::engine::rl {
 
-/// A step that was made again, and what metrics.jsonl says of it.
+/// A repeated step, and its values in metrics.jsonl.
 struct ReplayedStep {
   StepReport report;
-  std::optional<double> loss, grad_norm;  ///< as recorded; nothing: the run has no such line
-  /// To the last bit.
+  std::optional<double> loss, grad_norm;  ///< as recorded; nothing if the run has no such line
+  /// Returns whether all bits are equal.
   [[nodiscard]] bool equal() const { return loss == report.loss && grad_norm == report.grad_norm; }
 };
 
-/// The plan of the run in `run` for that many ranks, with the threads that it had. Error{Format}
-/// where there is no run; Error{Config} for a run of another task.
+/// Returns the plan of the run in `run` for this number of ranks, with the run's number of threads.
+/// Throws Error{Format} if there is no run, and Error{Config} for a run of another task.
 planner::Plan plan_of_run(const std::filesystem::path& run, int ranks);
 
-/// Trains from the newest checkpoint before `step`, or from the beginning, to `step` on what the
-/// ledger of the run has; writes nothing. `told` receives each step on every rank. Error{Format}
-/// where the ledger lacks a rollout. Collective.
+/// Trains from the newest checkpoint before `step`, or from the beginning, to `step` on the run's
+/// ledger; writes nothing. `told` receives each step on every rank. Throws Error{Format} if the
+/// ledger lacks a rollout. Collective.
 void replay(const planner::Plan& plan,
             comm::World& world,
             const std::shared_ptr<const data::Datasets>& data,

@@ -16,7 +16,7 @@ double number(const at::Tensor& value) {
   return value.item<double>();
 }
 
-/// Of whole groups: deviation of the rewards, and whether all are equal.
+/// For whole groups: the deviation of their rewards, and whether all are equal.
 void add_groups(Metrics& out, const at::Tensor& rewards_B, std::int64_t samples) {
   if (samples < 2) return;
   const at::Tensor rewards_GS = rewards_B.view({-1, samples});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is told of a rollout: rewards, lengths, entropy, divergence, parity.
+// Metrics of a rollout: rewards, lengths, entropy, divergence, parity.
 #pragma once
 
 #include <span>
@@ -15,10 +15,10 @@ namespace tessera::engine::rl {
 struct RolloutFacts {
   std::span<const Completion> completions;
   const Scored& scored;
-  const at::Tensor& generated_BT;  ///< log-probabilities of the tokens as they were drawn
+  const at::Tensor& generated_BT;  ///< log-probabilities of the tokens when they were sampled
   const at::Tensor& returns_BT;    ///< undefined without a critic
   std::vector<std::string> reward_names;
-  bool measured = false;  ///< whether scored.old_BT is of training
+  bool measured = false;  ///< whether training computed scored.old_BT
 };
 
 /// "reward" (the mean of the weighted sums), "reward/NAME" where there are several, "reward_std"

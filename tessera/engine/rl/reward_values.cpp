@@ -42,7 +42,7 @@ std::unique_ptr<OpenModel> open_scorer(const std::string& from,
                               out->shape.max_positions,
                               length),
                   "lower data.sequence_length");
-  // A head that says one number of a text, whatever it was trained by.
+  // A head that gives one number per text, whatever objective trained it.
   set_objective(
       *out,
       {.name = "sequence_classification",
@@ -83,7 +83,7 @@ std::vector<double> scores_of(OpenModel& scorer,
                               std::int64_t micro_batch) {
   const std::int64_t size = rows.size(), T = rows.labels_BT.size(1);
   const at::Tensor place_T = at::arange(T);
-  // A label's token stands one place behind it.
+  // A label's token is one position after it.
   const at::Tensor lengths_B =
       at::where(rows.labels_BT.ge(0), place_T, at::full({}, -1, place_T.options())).amax(1) + 2;
   std::vector<double> out(static_cast<std::size_t>(size), 0.0);

@@ -19,15 +19,15 @@
 // Legend: B completions, F rewards.
 namespace tessera::engine::rl {
 
-/// A model that gives texts one score, at their last token. Errors as find_model(); Error{Config}
-/// for a model that gives none, reads other tokens than those of `tokenizer`, or fewer than
-/// `length`. Collective.
+/// Opens a model that gives texts one score, at their last token. Throws as find_model(), and
+/// Error{Config} for a model that gives none, has other tokens than `tokenizer`, or fewer positions
+/// than `length`. Collective.
 std::unique_ptr<OpenModel> open_scorer(const std::string& from,
                                        const data::Tokenizer& tokenizer,
                                        std::int64_t length,
                                        comm::World& world,
                                        ReadAs as = ReadAs::F32);
-/// Its scores of all rows, [B] on every rank; micro-batch number i of `micro_batch` rows is
+/// Returns its scores of all rows, [B] on every rank; micro-batch number i of `micro_batch` rows is
 /// computed by data-parallel rank i mod n. Collective.
 std::vector<double> scores_of(OpenModel& scorer,
                               comm::World& world,
@@ -39,17 +39,18 @@ at::Tensor weights_of(const std::vector<tasks::RlReward>& rewards);
 
 class RewardValues {
  public:
-  /// Opens the models that score. `rewards` outlives this. Errors as open_scorer(). Collective.
+  /// Opens the models that score. `rewards` must outlive this object. Throws as open_scorer().
+  /// Collective.
   RewardValues(const std::vector<tasks::RlReward>& rewards,
                const planner::Plan& plan,
                comm::World& world);
-  /// fp64 [B, F], NaN where a reward says nothing. `rows`: the same completions as tokens. Rules
-  /// are computed on every rank, programs run on the leading one, models on all. Error{Data} for a
-  /// number that is infinite. Collective.
+  /// Returns fp64 [B, F], NaN if a function gives no reward. `rows`: the same completions as
+  /// tokens. Rules are computed on every rank, programs run on the leader, models on all ranks.
+  /// Throws Error{Data} for an infinite number. Collective.
   [[nodiscard]] at::Tensor of(std::span<const tasks::Answer> answers, const Rows& rows);
 
  private:
-  /// Of one reward, [B].
+  /// Returns those of one function, [B].
   [[nodiscard]] std::vector<double> one(std::size_t index,
                                         std::span<const tasks::Answer> answers,
                                         const Rows& rows);
@@ -57,7 +58,8 @@ class RewardValues {
   const std::vector<tasks::RlReward>& rewards_;
   comm::World& world_;
   std::int64_t micro_batch_;
-  std::vector<std::unique_ptr<tasks::RewardCommand>> commands_;  ///< of each; nullptr: none
+  /// One per reward; nullptr if it is not a command.
+  std::vector<std::unique_ptr<tasks::RewardCommand>> commands_;
   std::vector<std::unique_ptr<OpenModel>> models_;
 };
 

@@ -35,8 +35,8 @@
 namespace tessera::engine::rl {
 namespace {
 
-/// Where a step stands: the policy of `version` updates wrote the rollout, of which this is update
-/// number `update` of tasks::RlOptions::updates().
+/// The position of a step: the policy with `version` updates wrote the rollout, of which this is
+/// update number `update` of tasks::RlOptions::updates().
 struct Place {
   std::int64_t version = 0, update = 0;
   std::int64_t epoch = 0, rollout = 0;  ///< number of the rollout in its epoch
@@ -134,8 +134,8 @@ class Rollouts final : public Experience {
             .rollout = number / updates()};
   }
 
-  /// The prompt of completion number `number` of a rollout. Rollouts at the end of the data go on
-  /// with its beginning.
+  /// Returns the prompt of completion number `number` of a rollout. Rollouts at the end of the data
+  /// continue with its beginning.
   [[nodiscard]] std::int64_t prompt_of(const Place& place, std::int64_t number) const {
     const std::int64_t position = (place.rollout * size_ + number) / options_.samples;
     return order_(place.epoch, position % prompts_.count());
@@ -148,7 +148,8 @@ class Rollouts final : public Experience {
     return prompts_.prompt(of.prompt).ids;
   }
 
-  /// Numbers of completions that are made together. The same on any number of ranks.
+  /// Returns the numbers of completions that are generated together. They are the same on any
+  /// number of ranks.
   [[nodiscard]] std::vector<std::vector<std::int64_t>> units(const Place& place) const {
     std::vector<std::size_t> lengths;
     for (std::int64_t first = 0; first < size_; first += options_.samples)
@@ -241,7 +242,7 @@ class Rollouts final : public Experience {
     return plan_.model.tokenizer_size > 0 ? plan_.model.tokenizer_size : plan_.model.vocab_size;
   }
 
-  /// Whether the ledger's completion is one of that prompt.
+  /// Returns whether the ledger's completion belongs to that prompt.
   [[nodiscard]] bool fits(const Completion& kept, std::int64_t prompt) const {
     return kept.prompt == prompt && !kept.ids.empty() &&
            std::ssize(kept.ids) <= options_.max_new_tokens &&
@@ -250,7 +251,7 @@ class Rollouts final : public Experience {
                                [&](std::int32_t id) { return id >= 0 && id < vocabulary(); });
   }
 
-  /// The units of which the ledger has not all completions; takes over those of the others.
+  /// Returns the units whose completions are not all in the ledger; takes over those of the others.
   std::vector<std::vector<std::int64_t>> missing(std::vector<std::vector<std::int64_t>> all) {
     std::vector<double> known(all.size(), 0.0);
     if (kept_ && kept_->version == version_) {
@@ -281,7 +282,7 @@ class Rollouts final : public Experience {
     return out;
   }
 
-  /// Gives every rank the completions `numbers`, of which this rank has `mine`.
+  /// Gives every rank the completions `numbers`; this rank has those in `mine`.
   void exchange(const std::vector<std::int64_t>& numbers,
                 const std::vector<std::int64_t>& mine,
                 const std::vector<Completion>& made) {
@@ -334,7 +335,7 @@ class Rollouts final : public Experience {
     return text::replace_invalid_utf8(plan_.tokenizer->decode(ids));
   }
 
-  /// Rewards and advantages: what the ledger has, where an earlier process has found it.
+  /// Determines rewards and advantages: from the ledger, if an earlier process has computed them.
   void judge(const Place& place) {
     Scored scored;
     scored.mask_BT = rows_.labels_BT.ge(0);
@@ -343,7 +344,7 @@ class Rollouts final : public Experience {
       return at(b).log_probabilities[static_cast<std::size_t>(token)];
     });
     std::vector<Worth> worths = kept_worths();
-    // The policy that wrote is gone where others have learned from it; what it found stands in the
+    // The policy that wrote the rollout no longer exists after updates; its values must be in the
     // ledger.
     TESSERA_REQUIRE(!worths.empty() || (place.update == 0 && replayed_.empty()),
                     Format,
@@ -369,7 +370,7 @@ class Rollouts final : public Experience {
       advantages_BT_ = made.advantages_BT;
       returns_BT_ = made.returns_BT;
     }
-    // Without a pass the policy compares itself with itself.
+    // Without a forward pass the policy is compared with itself.
     old_BT_ =
         options_.parity == tasks::Parity::Measure || needs_old() ? scored.old_BT : at::Tensor();
     reference_BT_ = scored.reference_BT;
@@ -390,7 +391,7 @@ class Rollouts final : public Experience {
     raise_alarms();
   }
 
-  /// Tells each alarm once it has held for some rollouts in a row.
+  /// Reports each alarm once it has persisted for some rollouts in a row.
   void raise_alarms() {
     constexpr int kInARow = 10;
     std::map<std::string, int> now;
@@ -405,7 +406,8 @@ class Rollouts final : public Experience {
     alarms_ = std::move(now);
   }
 
-  /// Whether the log-probabilities of the policy that wrote are needed beside those of sampling.
+  /// Returns whether the log-probabilities of the policy that wrote the rollout are needed besides
+  /// those of sampling.
   [[nodiscard]] bool needs_old() const {
     return updates() > 1 || task_.has_reference() || critic_ != nullptr;
   }
@@ -434,7 +436,8 @@ class Rollouts final : public Experience {
     return out;
   }
 
-  /// What the ledger has of all completions of this rollout, on every rank; empty: nothing.
+  /// Returns the ledger's values of all completions of this rollout, on every rank; empty if there
+  /// are none.
   std::vector<Worth> kept_worths() {
     std::vector<double> known = {0.0};
     if (kept_ && kept_->version == version_) {
@@ -533,10 +536,10 @@ class Rollouts final : public Experience {
   std::optional<RewardValues> rewards_;
   std::unique_ptr<OpenModel> reference_;
   std::unique_ptr<Critic> critic_;
-  std::filesystem::path replayed_;   ///< the ledger that is learned from again; empty: none is
-  std::optional<Ledger> ledger_;     ///< of the leading rank
-  std::optional<KeptRollout> kept_;  ///< what it had when the run began
-  // The rollout of now.
+  std::filesystem::path replayed_;   ///< the ledger to learn from again; empty: none
+  std::optional<Ledger> ledger_;     ///< on the leader
+  std::optional<KeptRollout> kept_;  ///< its contents when the run began
+  // The current rollout.
   std::int64_t version_ = -1, update_ = 0;
   std::vector<Completion> completions_;
   Rows rows_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experience of reinforcement learning: prompts are answered by the policy of now, the answers
-// are rewarded, and what they are worth is learned.
+// The experience of reinforcement learning: the current policy answers prompts, the answers are
+// rewarded, and the policy learns from the rewards.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@
 
 namespace tessera::engine::rl {
 
-/// The experience of a plan of the task rl; nullptr for other tasks. All of them outlive it; `data`
-/// is the training data, which the task has opened. Collective.
+/// Returns the experience of a plan of the task rl; nullptr for other tasks. The arguments must
+/// outlive it; `data` is the training data, which the task has opened. Collective.
 std::unique_ptr<Experience> make_experience(const planner::Plan& plan,
                                             comm::World& world,
                                             TrainState& policy,

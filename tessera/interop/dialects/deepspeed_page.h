@@ -14,8 +14,8 @@ namespace tessera::interop {
 /// keys that the options read.
 std::string deepspeed_markdown(const std::vector<config::KeyDoc>& keys);
 
-/// One paragraph for `tessera config explain`: what becomes of the key, and why. Empty for a
-/// section.
+/// Returns one paragraph for `tessera config explain`: how tessera treats the key, and why. Empty
+/// for a section.
 std::string explain_deepspeed_key(const DeepSpeedKey& key);
 
 }  // namespace tessera::interop

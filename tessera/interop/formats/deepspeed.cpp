@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints of DeepSpeed, ZeRO stages 0 to 3. What each file holds: docs/formats/deepspeed.md.
+// Checkpoints of DeepSpeed, ZeRO stages 0 to 3. Contents of each file: docs/formats/deepspeed.md.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr const char* kCopy =
     "the checkpoint is damaged or incomplete: copy all files of its folder again";
 
-/// The folder of the tag that `latest` names, or `path` itself where it is such a folder.
+/// The folder of the tag in `latest`, or `path` itself if it is such a folder.
 std::optional<fs::path> tag_folder(const fs::path& path) {
   std::error_code failed;
   if (!fs::is_directory(path, failed)) return std::nullopt;
@@ -40,11 +40,11 @@ std::optional<fs::path> tag_folder(const fs::path& path) {
   const auto tag = deepspeed::tag_in(path / "latest");
   if (!tag || !fs::is_directory(path / *tag, failed) || !holds_states(path / *tag))
     return std::nullopt;
-  if (fs::exists(path / *tag / "zero", failed)) return std::nullopt;  // universal
+  if (fs::exists(path / *tag / "zero", failed)) return std::nullopt;  // a universal checkpoint
   return path / *tag;
 }
 
-/// The tag that `latest` names where there is nothing of it: somebody forgot to copy it.
+/// The tag in `latest` if its folder is missing, which happens when it was not copied.
 std::optional<std::string> missing_tag(const fs::path& path) {
   std::error_code failed;
   const auto tag = deepspeed::tag_in(path / "latest");
@@ -62,7 +62,7 @@ bool recognises(const fs::path& path) {
   }
 }
 
-/// One file, opened.
+/// An opened file.
 struct File {
   explicit File(const fs::path& where) : path(where) {
     TorchContents contents = read_torch_file(where);
@@ -166,7 +166,7 @@ struct Flats {
   std::map<std::string, std::string> state;
 };
 
-// Moments stand as torch has them, {"state": {group: {...}}}, or as a list of the groups.
+// Moments are stored as in torch, {"state": {group: {...}}}, or as a list of the groups.
 Flats flats_of(const File& file, const std::string& master, const std::string& state) {
   Flats out{master, {}};
   require_every_element(file.tensor(master), file.path.string());
@@ -174,14 +174,15 @@ Flats flats_of(const File& file, const std::string& master, const std::string& s
   for (const Weight& weight : file.tensors.all()) {
     if (!weight.name.starts_with(state + ".")) continue;
     const std::string key = weight.name.substr(state.size() + 1);
-    // Others are counts and norms; a moment may keep the padding that the masters lost.
+    // Smaller tensors are counts and norms; a moment may keep the padding that was removed from the
+    // masters.
     if (key.find('.') == std::string::npos && key != "step" && weight.numel() >= numel)
       out.state.emplace(key, weight.name);
   }
   return out;
 }
 
-/// Runs of each parameter, by what they are of: "" for the masters, else the moment's name.
+/// The runs of each parameter by kind: "" for the masters, else the moment's name.
 using Runs = std::map<std::string, std::map<std::string, std::vector<Run>>>;
 
 void add_run(Runs& runs,
@@ -195,7 +196,7 @@ void add_run(Runs& runs,
     runs[moment][parameter].push_back({file.tensor(name), begin, count});
 }
 
-/// Stages 1 and 2: one flat tensor of each group, cut into as many parts as there are ranks.
+/// Stages 1 and 2: one flat tensor per group, divided into one part per rank.
 void add_flat_group(Runs& runs,
                     const std::vector<File>& ranks,
                     const std::vector<Parameter>& group,
@@ -222,7 +223,7 @@ void add_flat_group(Runs& runs,
 }
 
 /// Stage 3: every rank holds ceil(numel / ranks) elements of each parameter, one parameter after
-/// the other, in as many flat tensors as its sub-groups are.
+/// the other, in one flat tensor per sub-group.
 void add_sharded(Runs& runs, const std::vector<File>& ranks, const Groups& groups) {
   const std::string root = "optimizer_state_dict.";
   const auto world = static_cast<std::int64_t>(ranks.size());
@@ -242,7 +243,7 @@ void add_sharded(Runs& runs, const std::vector<File>& ranks, const Groups& group
     for (const auto& group : groups) {
       for (const Parameter& parameter : group) {
         const std::int64_t share = (parameter.numel + world - 1) / world;
-        // The last ranks' shares end in padding.
+        // The shares of the last ranks end in padding.
         const std::int64_t held =
             std::clamp<std::int64_t>(parameter.numel - rank * share, 0, share);
         for (std::int64_t done = 0; done < share;) {
@@ -291,8 +292,8 @@ json::Value scaler_of(const File& file) {
 
 constexpr const char* kPlainState = "optimizer.state";
 
-/// Updates that the optimizer counted; nothing if it does not say. Of torch's all parameters that
-/// have a state count the same: add_plain_optimizer().
+/// The number of updates in the optimizer state; nothing if not stored. In torch's optimizers all
+/// parameters with a state have the same count: add_plain_optimizer().
 std::optional<std::int64_t> updates_of(const File& file) {
   for (const std::string path : {"optimizer_state_dict.optimizer_state_dict.state.0.step",
                                  "optimizer_state_dict.base_optimizer_state.state.0.step",
@@ -302,7 +303,7 @@ std::optional<std::int64_t> updates_of(const File& file) {
   return counts_in(file.tensors, file.values, kPlainState, {}, file.path).first();
 }
 
-/// The rate of the next update, likewise.
+/// The learning rate of the next update, likewise.
 std::optional<double> rate_of(const File& file) {
   for (const char* path : {"optimizer_state_dict.optimizer_state_dict.param_groups.0.lr",
                            "optimizer_state_dict.base_optimizer_state.param_groups.0.lr",
@@ -312,7 +313,7 @@ std::optional<double> rate_of(const File& file) {
   return std::nullopt;
 }
 
-/// Parameters that do not train stand whole (stages 1 and 2) or cut (stage 3) beside the model.
+/// Frozen parameters are stored whole (stages 1 and 2) or sharded (stage 3) next to the model.
 void add_frozen(Foreign& out, const std::vector<File>& models) {
   const json::Value* shapes = at_path(models.front().values, "frozen_param_shapes");
   if (shapes == nullptr || !shapes->is_object()) return;
@@ -348,8 +349,8 @@ void add_aliases(Foreign& out, const File& model) {
   }
 }
 
-/// Stages 1 and 2 keep what does not train in the module alone, as it computes. Files before
-/// shared_params say of a tied tensor only that it shares its storage.
+/// Stages 1 and 2 keep frozen parameters only in the module, in its dtype. Files from before
+/// shared_params identify a tied tensor only by its storage.
 void add_untrained(Foreign& out, const File& model) {
   constexpr std::string_view kModule = "module.";
   const auto aliases = deepspeed::aliases_of(model.values);
@@ -373,7 +374,7 @@ void add_untrained(Foreign& out, const File& model) {
   }
 }
 
-/// Without an optimizer's files: the module as it computes, each storage once.
+/// Without optimizer files: the module in its dtype, each storage once.
 void add_module(Foreign& out, const File& model) {
   constexpr std::string_view kModule = "module.";
   std::vector<const Weight*> taken;
@@ -392,8 +393,8 @@ void add_module(Foreign& out, const File& model) {
   }
 }
 
-/// Stage 0 in fp32: torch's optimizer, numbered as the parameters stand. Why not, if it is not
-/// read.
+/// Stage 0 in fp32: torch's optimizer, numbered in the order of the parameters. Returns the reason
+/// if it cannot be read.
 std::string add_plain_optimizer(Foreign& out, const File& model) {
   const json::Value* groups = at_path(model.values, "optimizer.param_groups");
   if (groups == nullptr || !groups->is_array()) return "none of torch's is there";
@@ -482,8 +483,8 @@ fs::path folder_at(const fs::path& path) {
   return *tag_folder(path);
 }
 
-/// Steps, samples and those that were skipped. `counts`: what has the updates that were counted;
-/// nullptr where its optimizer cannot be read.
+/// Adds steps, samples and skipped steps. `counts`: the file with the optimizer's update counts;
+/// nullptr if its optimizer cannot be read.
 void add_counters(Foreign& out, const File& model, const File* counts) {
   out.step = integer_at(model.values, "global_steps", 0);
   out.skipped = integer_at(model.values, "skipped_steps", 0);

@@ -18,12 +18,13 @@ namespace {
 constexpr const char* kCopy =
     "the checkpoint is damaged or incomplete: copy all files of its folder again";
 
-/// Goes through the parts from the first element to the last.
+/// Iterates over the elements of all parts in order.
 class Walk {
  public:
   explicit Walk(const std::vector<Part>& parts) : parts_(parts) {}
 
-  /// The next `count` elements; `what` they are. Error{Format} where the parts end before.
+  /// Takes the next `count` elements; `what` names them. Throws Error{Format} if the parts end
+  /// before.
   std::vector<Piece> take(std::int64_t count, const std::string& what) {
     std::vector<Piece> out;
     while (count > 0) {
@@ -53,11 +54,11 @@ class Walk {
  private:
   const std::vector<Part>& parts_;
   std::size_t rank_ = 0;
-  std::int64_t at_ = 0;  // in the part of that rank
+  std::int64_t at_ = 0;  // position in the current rank's part
 };
 
-/// Elements that follow each parameter so that the next one is aligned (parameter_alignment); none
-/// in files of versions before it. Every rank says them of the whole group.
+/// Number of elements after each parameter that align the next one (parameter_alignment); none in
+/// files of older versions. Every rank stores them for the whole group.
 std::vector<std::int64_t> paddings_of(const Part& part, std::size_t number, std::size_t count) {
   const json::Value* groups = at_path(part.values, "optimizer_state_dict.param_alignment_paddings");
   std::vector<std::int64_t> out(count, 0);
@@ -80,14 +81,14 @@ std::vector<std::int64_t> paddings_of(const Part& part, std::size_t number, std:
   return out;
 }
 
-/// What a rank holds of a parameter: elements from `start` of its part on.
+/// A rank's fragment of a parameter: elements from `start` of its part on.
 struct Fragment {
   std::int64_t start = 0, numel = 0;
   bool operator==(const Fragment&) const = default;
 };
 using Fragments = std::map<std::string, Fragment>;
 
-/// What the file's mapping says of a group; nothing in files of old versions.
+/// The file's mapping of a group; nothing in files of old versions.
 std::optional<Fragments> mapping_of(const Part& part, std::size_t number) {
   const json::Value* listed =
       at_path(part.values, fmt::format("optimizer_state_dict.param_slice_mappings.{}", number));
@@ -110,7 +111,7 @@ std::optional<Fragments> mapping_of(const Part& part, std::size_t number) {
   return out;
 }
 
-/// A parameter that one of the two has elsewhere than the other, or alone.
+/// A parameter whose position differs between the two, or that only one of them has.
 std::optional<std::string> first_difference(const Fragments& a, const Fragments& b) {
   for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
     for (const auto& [name, fragment] : *one) {
@@ -148,7 +149,7 @@ void check_mappings(const std::vector<Part>& parts,
 
 bool mappings_hold(const json::Value& model_states) {
   const json::Value* config = at_path(model_states, "ds_config");
-  // One that is not there, or a path, says nothing of it.
+  // An absent configuration, or a path, does not tell.
   if (config == nullptr || !config->is_object()) return false;
   const json::Value* shuffled = at_path(*config, "zero_optimization.round_robin_gradients");
   return shuffled == nullptr || (shuffled->is_bool() && !shuffled->as_bool());
@@ -166,7 +167,7 @@ std::vector<std::vector<Piece>> pieces_of(const std::vector<Part>& parts,
     out.push_back(walk.take(parameter.numel, fmt::format("parameter {}", parameter.name)));
     walk.take(paddings[i], fmt::format("the padding of parameter {}", parameter.name));
   }
-  // What is left is padding: less than what DeepSpeed rounds up to.
+  // The remainder is padding: less than the unit to which DeepSpeed rounds up.
   TESSERA_REQUIRE(walk.left() < 4 * static_cast<std::int64_t>(parts.size()),
                   Format,
                   fmt::format("{}: {} values of group {} belong to no parameter",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the parameters of DeepSpeed's stages 1 and 2 lie. A group is one flat tensor of its
-// parameters, one after the other, padded at the end and cut into as many parts as there are ranks.
+// The placement of parameters in DeepSpeed's stages 1 and 2. A group is one flat tensor of its
+// parameters, one after the other, padded at the end and divided into one part per rank.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace tessera::interop::deepspeed {
 /// The part of a group that one rank holds.
 struct Part {
   const std::filesystem::path& file;  ///< the rank's optim_states
-  const json::Value& values;          ///< what stands in it
+  const json::Value& values;          ///< the file's values
   std::int64_t numel = 0;
 };
 
@@ -26,14 +26,14 @@ struct Piece {
   std::int64_t begin = 0, count = 0;
 };
 
-/// Whether param_slice_mappings of a training's optim_states tell the truth. Under
-/// round_robin_gradients DeepSpeed flattens the parameters in one order, that of param_shapes, and
-/// computes the mappings from another.
+/// True if param_slice_mappings in the optim_states can be trusted. With round_robin_gradients
+/// DeepSpeed flattens the parameters in the order of param_shapes but computes the mappings from
+/// another order.
 bool mappings_hold(const json::Value& model_states);
 
-/// Of each parameter of group `number`, in their order, its pieces in theirs. With `mapped` the
-/// mappings of each file that has them must say the same. Error{Format} with the file where parts
-/// and parameters do not fit each other.
+/// The pieces of each parameter of group `number`, in order. With `mapped` the mappings of each
+/// file that has them must agree. Throws Error{Format} with the file if parts and parameters are
+/// inconsistent.
 std::vector<std::vector<Piece>> pieces_of(const std::vector<Part>& parts,
                                           const std::vector<Parameter>& parameters,
                                           std::size_t number,

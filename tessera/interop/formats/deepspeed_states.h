@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the model_states of DeepSpeed say of parameters, in every form of its checkpoints.
+// Information about parameters in DeepSpeed's model_states, for every form of its checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ struct Parameter {
   std::int64_t numel = 0;
 };
 
-/// Of {name: shape}, in its order. Error{Format} with the file where that is none, or a shape
-/// cannot be.
+/// Reads {name: shape}, in order. Throws Error{Format} with the file if the value is not such a
+/// dict, or a shape is invalid.
 std::vector<Parameter> shapes_of(const std::filesystem::path& file, const json::Value& members);
-/// param_shapes: a list of such dicts, one a group; a lone one before DeepSpeed 0.3.17.
+/// Reads param_shapes: a list of such dicts, one per group; before DeepSpeed 0.3.17 a single dict.
 std::vector<std::vector<Parameter>> groups_of(const std::filesystem::path& file,
                                               const json::Value& param_shapes);
-/// The word in `latest` or `latest_universal`; nothing where there is no such file, or it holds no
-/// plain name.
+/// The tag in `latest` or `latest_universal`; nothing if there is no such file, or it does not
+/// contain a plain name.
 std::optional<std::string> tag_in(const std::filesystem::path& file);
-/// shared_params: alias -> the parameter that it is another name of.
+/// Reads shared_params: maps an alias to the parameter with which it is tied.
 std::map<std::string, std::string> aliases_of(const json::Value& model_states);
-/// Names of the module without its buffers, in its order; empty where the file has no module.
+/// Names of the module's parameters, without buffers, in order; empty if the file has no module.
 std::vector<std::string> parameters_of(const json::Value& model_states);
 
 }  // namespace tessera::interop::deepspeed

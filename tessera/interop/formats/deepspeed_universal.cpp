@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeepSpeed's universal checkpoints: a folder for each parameter, a file for each thing known of
-// it. Bytes: docs/formats/deepspeed.md.
+// DeepSpeed's universal checkpoints: a folder per parameter, a file per value. Byte layout:
+// docs/formats/deepspeed.md.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -47,7 +47,7 @@ bool recognises(const fs::path& path) {
   }
 }
 
-/// What the training says of itself beside its parameters; nothing where the file is missing.
+/// Information about the training besides its parameters; nothing if the file is missing.
 struct States {
   fs::path file;
   json::Value values;
@@ -80,7 +80,7 @@ std::optional<States> states_in(const fs::path& folder) {
   return out;
 }
 
-/// The tensor of fp32.pt and its kin: bare, or in a dict under "param".
+/// The tensor of fp32.pt and similar files: bare, or in a dict under "param".
 Weight tensor_in(const fs::path& path) {
   const TorchContents contents = read_torch_file(path);
   for (const Weight& weight : contents.tensors) {
@@ -89,7 +89,7 @@ Weight tensor_in(const fs::path& path) {
   throw Error(Error::Kind::Format, path.string() + ": holds no tensor \"param\"", kCopy);
 }
 
-/// Stage 3 leaves its tensors bare and flat; their shapes stand in the model_states.
+/// Stage 3 stores its tensors bare and flat; their shapes are in the model_states.
 std::vector<std::int64_t> shape_of(const Weight& weight,
                                    const std::string& name,
                                    const std::optional<States>& states) {
@@ -145,7 +145,7 @@ void add_meta(Foreign& out,
   out.parameters = deepspeed::parameters_of(values);
 }
 
-/// Whether `copy` is `master`, or what a module in 16 bits makes of it.
+/// True if `copy` equals `master`, or its rounding in a 16-bit module.
 bool is_copy(const checkpoint::StreamedTensor& master, const checkpoint::StreamedTensor& copy) {
   if (master.shape != copy.shape || master.dtype != DType::F32 || copy.dtype != DType::F32)
     return false;
@@ -169,7 +169,7 @@ bool is_copy(const checkpoint::StreamedTensor& master, const checkpoint::Streame
   return same || bf16 || fp16;
 }
 
-/// Stage 3 leaves out what does not train; and a copy may have lost folders.
+/// Stage 3 omits frozen parameters, and a copied checkpoint may lack folders.
 void require_all(const Foreign& out, const fs::path& folder, const std::optional<States>& states) {
   if (!states) return;
   std::set<std::string> found;
@@ -187,7 +187,8 @@ void require_all(const Foreign& out, const fs::path& folder, const std::optional
   }
 }
 
-/// Of a tied tensor the stages 1 and 2 write a second copy, which has no moments: it is a name.
+/// For a tied tensor, stages 1 and 2 write a second copy without moments, which is treated as an
+/// alias.
 void take_aliases(Foreign& out, const std::optional<States>& states) {
   std::map<std::string, std::size_t> places;
   for (std::size_t i = 0; i < out.weights.size(); ++i)
@@ -215,7 +216,7 @@ void take_aliases(Foreign& out, const std::optional<States>& states) {
         kCopy);
     dropped.insert(alias);
   }
-  // Where the model_states are missing, or too old to say it.
+  // False if the model_states are missing, or too old to contain it.
   const bool said = states && at_path(states->values, "shared_params") != nullptr;
   for (const checkpoint::StreamedTensor& copy : out.weights) {
     if (said || trained.empty() || trained.count(copy.name) > 0) continue;
@@ -293,10 +294,10 @@ Foreign open(const fs::path& path) {
 
 TESSERA_FOREIGN_FORMAT(std::string(kUniversalFormat), (ForeignFormat{recognises, open}));
 
-/// What is written of an optimizer.
+/// The moments that are written.
 constexpr std::array<const char*, 2> kMoments = {"exp_avg", "exp_avg_sq"};
 
-/// A parameter's name as the name of a folder.
+/// A parameter's name, checked for use as a folder name.
 const std::string& folder_name(const std::string& name) {
   TESSERA_REQUIRE(!name.empty() && name != "." && name != ".." &&
                       name.find('/') == std::string::npos && name.size() < 250,
@@ -331,7 +332,7 @@ TorchValue aliases_of(const std::vector<checkpoint::StreamedTensor>& weights) {
   return TorchValue::dict(std::move(out));
 }
 
-// What DeepSpeed's engine asks of the file before it turns to zero/.
+// What DeepSpeed's engine reads from the file before it reads zero/.
 TorchValue model_states(const Foreign& training, const std::string& version) {
   const std::int64_t updates = training.step - training.skipped;
   const auto count = [](std::int64_t value) { return TorchValue::integer(value); };
@@ -357,9 +358,9 @@ TorchValue model_states(const Foreign& training, const std::string& version) {
        {"ds_version", TorchValue::text(version)}});
 }
 
-// A group more than the loader has does no harm; one less would be left without its state. The rate
-// is that of the next update, which DeepSpeed's schedules set only behind it; other hyperparameters
-// are those of the loader's configuration.
+// A surplus group is harmless for the loader; a missing one would leave a group without state. The
+// learning rate is that of the next update, which DeepSpeed's schedules only set after it; other
+// hyperparameters come from the loader's configuration.
 TorchValue optimizer_state(const Foreign& training, const std::string& version) {
   constexpr std::size_t kGroups = 64;
   const TorchValue group =
@@ -382,8 +383,8 @@ TorchValue optimizer_state(const Foreign& training, const std::string& version) 
 constexpr const char* kOthers =
     "write model_N.pth for a loop of torch, or leave --to out for the weights";
 
-/// DeepSpeed reads of a universal checkpoint nothing but what its optimizer trains: the weights of
-/// a frozen parameter would be those that its model began with.
+/// DeepSpeed reads from a universal checkpoint only what its optimizer trains: frozen parameters
+/// would keep their initial weights.
 void require_all_trained(const Foreign& training, const char* state) {
   const std::set<std::string> named(training.parameters.begin(), training.parameters.end());
   std::set<std::string> trained;
@@ -442,7 +443,7 @@ void write_universal(const fs::path& folder,
                   training.began.begin()->first,
                   training.began.begin()->second),
       kOthers);
-  // The version whose files these are.
+  // The DeepSpeed version of the file format.
   const std::string version = "0.19.0";
   checkpoint::Storage& disk = checkpoint::real_storage();
   const std::string tag = fmt::format("global_step{}", training.step);

@@ -31,7 +31,7 @@ std::int64_t numel(const checkpoint::StreamedTensor& tensor) {
   return count;
 }
 
-/// Calls each(bytes) for all bytes of the tensor, in pieces.
+/// Calls each(bytes) for all bytes of the tensor, piece by piece.
 template <class Each>
 void stream(const checkpoint::StreamedTensor& tensor,
             const checkpoint::Written& written,
@@ -85,7 +85,7 @@ std::vector<Tensors> shards_of(const std::vector<checkpoint::StreamedTensor>& te
   return out;
 }
 
-/// CRC-32 of zip files.  Source: ISO 3309, reflected, polynomial 0xEDB88320; eight bytes at a time
+/// CRC-32 of zip files. Source: ISO 3309, reflected, polynomial 0xEDB88320; eight bytes at a time
 /// as in Kounavis and Berry 2005.
 class Crc32 {
  public:
@@ -134,13 +134,13 @@ std::string le(std::uint64_t value, std::size_t bytes) {
   return out;
 }
 
-/// A zip file of stored entries, written front to back: checksums follow their data, as torch has
-/// it.
+/// Writes a zip file of uncompressed entries from front to back: checksums follow their data, as in
+/// torch's files.
 class ZipWriter {
  public:
   explicit ZipWriter(checkpoint::Output& output) : output_(output) {}
 
-  /// `fill` is given a function that takes the entry's bytes, `size` of them in all.
+  /// `fill` receives a function that takes the entry's bytes, `size` of them in total.
   template <class Fill>
   void add(const std::string& name, std::uint64_t size, Fill fill) {
     const std::uint64_t begin = at_;
@@ -180,7 +180,7 @@ class ZipWriter {
     output_.append(std::as_bytes(std::span(text)));
     at_ += text.size();
   }
-  // Padded so that the data begins at a multiple of 64: a reader may map it.
+  // Padded so that the data begins at a multiple of 64 and can be mapped.
   [[nodiscard]] std::string local_header(const std::string& name,
                                          std::uint64_t size,
                                          bool wide) const {
@@ -254,7 +254,7 @@ std::string numbers_of(const std::vector<std::int64_t>& values) {
   return out + "t";
 }
 
-/// The words of one tensor: REDUCE of _rebuild_tensor_v2 over its storage, shape and strides.
+/// The opcodes of one tensor: REDUCE of _rebuild_tensor_v2 over its storage, shape and strides.
 std::string tensor_of(const checkpoint::StreamedTensor& tensor, std::size_t key) {
   std::vector<std::int64_t> strides(tensor.shape.size(), 1);
   for (std::size_t d = strides.size(); d-- > 1;)
@@ -320,7 +320,7 @@ void collect(const TorchValue& value, Tensors& tensors) {
     collect(item, tensors);
 }
 
-/// The words of a value; its tensors get the numbers of their storages in the order they come.
+/// The opcodes of a value; its tensors get storage numbers in the order in which they occur.
 std::string words_of(const TorchValue& value, Tensors& tensors);
 
 std::string members_of(const TorchValue& value, Tensors& tensors) {

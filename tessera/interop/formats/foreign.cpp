@@ -85,7 +85,7 @@ checkpoint::StreamedTensor join(std::string name,
   const DType dtype = runs.empty() ? DType::F32 : runs.front().weight.dtype;
   const auto kept = std::make_shared<const std::vector<Run>>(std::move(runs));
   const auto read = [kept](std::int64_t begin, std::int64_t end, std::byte* out) {
-    std::int64_t first = 0;  // element of the tensor that a run begins with
+    std::int64_t first = 0;  // first element of the run within the tensor
     for (const Run& run : *kept) {
       const std::int64_t from = std::max(begin, first), to = std::min(end, first + run.count);
       if (from < to) {
@@ -116,7 +116,7 @@ checkpoint::StreamedTensor concatenate(std::string name,
   if (checkpoint::checked_numel(shape) < 0 ||
       checkpoint::checked_numel(shape) != checkpoint::checked_numel(to) || parts.empty())
     refuse(fmt::format("has a shape [{}] that cannot be", fmt::join(shape, ", ")));
-  std::int64_t held = 0, inner = 1;  // inner: elements behind one index of `dim`
+  std::int64_t held = 0, inner = 1;  // inner: number of elements per index of `dim`
   for (std::size_t d = dim + 1; d < shape.size(); ++d)
     inner *= shape[d];
   for (const Weight& part : parts) {
@@ -259,7 +259,8 @@ std::optional<double> number_at(const json::Value& value, std::string_view path)
 
 namespace {
 
-constexpr std::int64_t kMostUpdates = std::int64_t{1} << 53;  // a double counts no further
+// Larger integers are not exact in a double.
+constexpr std::int64_t kMostUpdates = std::int64_t{1} << 53;
 
 std::optional<std::int64_t> whole(double value) {
   const bool is_count =
@@ -267,7 +268,7 @@ std::optional<std::int64_t> whole(double value) {
   return is_count ? std::optional(static_cast<std::int64_t>(value)) : std::nullopt;
 }
 
-/// The lone element of a tensor, as text where it is no count.
+/// The only element of a tensor as a count, or as text if it is not a count.
 std::variant<std::int64_t, std::string> count_in(const Weight& tensor) {
   const auto element = [&]<class T>(T value) {
     tensor.copy(0, 1, reinterpret_cast<std::byte*>(&value));
@@ -287,7 +288,7 @@ std::variant<std::int64_t, std::string> count_in(const Weight& tensor) {
   return fmt::format("{}", value);
 }
 
-/// The count at `path`: of the tensor there, or the value that stands there instead.
+/// The count at `path`: from the tensor there, or from the value that is there instead.
 std::optional<std::int64_t> count_from(const Weight* tensor,
                                        const json::Value* found,
                                        const std::string& path,

@@ -16,7 +16,7 @@ namespace {
 using Bytes = const std::uint8_t*;
 
 constexpr std::int64_t kSmall = 32;   ///< elements of a block with one scale
-constexpr std::int64_t kLarge = 256;  ///< elements of a block with scales of its own parts
+constexpr std::int64_t kLarge = 256;  ///< elements of a block whose parts have their own scales
 
 float half_at(Bytes at) {
   std::uint16_t bits = 0;
@@ -31,7 +31,7 @@ unsigned high(std::uint8_t byte) {
   return static_cast<unsigned>(byte) >> 4;
 }
 
-/// Four bits each; the first half of the block lies in the low nibbles.
+/// Four bits per element; the first half of the block is in the low nibbles.
 void decode_q4(Bytes block, bool with_minimum, float* out) {
   const float scale = half_at(block);
   const Bytes q = block + (with_minimum ? 4 : 2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The element types of GGUF files: plain floats, and blocks of small integers with shared scales.
-// Source: the type table of the GGUF specification, and the block formulas of ggml's quantisation.
+// Source: the type table of the GGUF specification, and the block formulas of ggml's quantization.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace tessera::interop {
 
-/// A type whose elements this program reads. The numbers are those of the files.
+/// The element types that can be read, with the numbers used in files.
 enum class GgmlType : std::uint32_t {
   F32 = 0,
   F16 = 1,
@@ -36,24 +36,24 @@ struct GgmlBlock {
   std::int64_t bytes = 4;
 };
 
-/// The block of a type of a file; nothing for a type that is not read.
+/// The block of a type in a file; nothing for a type that cannot be read.
 std::optional<GgmlBlock> ggml_block(std::uint32_t type);
 GgmlBlock ggml_block(GgmlType type);
-/// The name of any published type, "type 99" for others: what an error says.
+/// The name of any published type, "type 99" for others; for error messages.
 std::string ggml_type_name(std::uint32_t type);
 /// The type of single elements; nothing for blocks of integers.
 std::optional<DType> plain_type(GgmlType type);
 
 /// Decodes elements [begin, end) of a row of blocks that starts at `blocks`. Each value is rounded
-/// once, as the published formulas do in fp32. Threads: any.
+/// once, as in the published fp32 formulas. Can be called from any thread.
 void decode_blocks(
     GgmlType type, const std::byte* blocks, std::int64_t begin, std::int64_t end, float* out);
 
-/// The elements of one block of Q8_0, and its bytes: a scale in fp16 and one signed byte each.
+/// Elements and bytes of a Q8_0 block: a scale in fp16 and one signed byte per element.
 inline constexpr std::int64_t kQ8Elements = 32, kQ8Bytes = 34;
 /// Encodes `count` elements, a multiple of kQ8Elements: the scale is the largest magnitude / 127, a
 /// byte is the quotient rounded to nearest, halves away from zero. Returns false for a block with a
-/// number that is not finite, or whose scale exceeds fp16; `out` is then unfinished.
+/// non-finite number, or whose scale exceeds fp16; `out` is then incomplete.
 bool encode_q8_0(const float* in, std::int64_t count, std::byte* out);
 
 }  // namespace tessera::interop

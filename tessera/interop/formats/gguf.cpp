@@ -31,7 +31,7 @@ bool recognises(const fs::path& path) {
   return is_gguf(path) && fs::is_regular_file(path, failed);
 }
 
-/// Blocks from a mapped file, decoded in pieces.
+/// Streams blocks from a mapped file, decoded piece by piece.
 StreamedTensor decoded(const Weight& raw, const GgufTensor& tensor) {
   const auto read = [raw, type = tensor.type](
                         std::int64_t begin, std::int64_t end, std::byte* out) {
@@ -52,7 +52,7 @@ StreamedTensor decoded(const Weight& raw, const GgufTensor& tensor) {
   return {tensor.name, DType::F32, tensor.shape, read, {}, [raw] { raw.release(); }};
 }
 
-/// A file's model under Hugging Face's names.
+/// The model of a file under Hugging Face's names.
 class Model {
  public:
   explicit Model(const fs::path& path)
@@ -131,7 +131,8 @@ class Model {
       if (entry.config.empty() || off) continue;
       config[entry.config] = value ? json::Value::number(*value) : json::Value::integer(*count);
     }
-    // Absent, the channels of a head follow from the width; in config.json the family decides.
+    // If absent, the number of channels of a head follows from the width; for config.json the
+    // family decides.
     const bool sized = std::ranges::any_of(
         names_.keys, [](const auto& entry) { return entry.config == "head_dim"; });
     if (sized && config.find("head_dim") == nullptr)
@@ -153,7 +154,7 @@ class Model {
                                       : (table->type == GgmlType::F16 ? "float16" : "float32"));
   }
 
-  /// One number for all layers; a file may have one for each.
+  /// One number for all layers; a file may have one per layer.
   std::optional<std::int64_t> one_count(const std::string& name) {
     const GgufValue* value = file_->find(key(name));
     if (value == nullptr || !value->is_array()) return integer(name);
@@ -209,8 +210,8 @@ class Model {
     if (!scaling.is_null()) out_.model_config["rope_scaling"] = scaling;
   }
 
-  /// A key of the architecture that is not read may change what the model computes, unless it
-  /// switches something off.
+  /// An unread key of the architecture may change what the model computes, unless it disables
+  /// something.
   void refuse_other_keys() const {
     for (const auto& [name, value] : file_->values()) {
       if (!name.starts_with(architecture_ + ".") || known_.count(name) > 0) continue;
@@ -257,7 +258,7 @@ class Model {
     out_.weights.push_back(std::move(one));
   }
 
-  /// A head that is the token table, by absence or byte for byte, is its second name.
+  /// If the head is the token table, because it is absent or identical, it becomes an alias.
   void tie_head() {
     const std::string head = names_.tie + ".weight";
     const GgufTensor* table = file_->tensor("token_embd.weight");

@@ -25,7 +25,7 @@ using checkpoint::JsonCursor;
 
 constexpr const char* kFix = "the file is damaged or was cut short: fetch it again";
 constexpr std::string_view kMagic = "GGUF";
-/// The least that a key with its value, and a tensor's entry, can occupy.
+/// The minimum size of a key with its value, and of a tensor's entry.
 constexpr std::uint64_t kLeastValue = 8 + 4 + 1, kLeastTensor = 8 + 4 + 8 + 4 + 8;
 constexpr std::uint64_t kMaxKeyBytes = 65535, kMaxAlignment = 1 << 20, kDefaultAlignment = 32;
 constexpr std::uint32_t kMaxDims = 4;
@@ -54,7 +54,7 @@ std::size_t width_of(GgufType type) {
   return 0;
 }
 
-/// The bytes of a file front to back.
+/// Reads the bytes of a file from front to back.
 class Cursor {
  public:
   Cursor(const GgufFile& file, std::span<const std::byte> bytes) : file_(file), bytes_(bytes) {}
@@ -172,7 +172,7 @@ T at(std::span<const std::byte> data, std::uint64_t index) {
   return out;
 }
 
-/// 1e-5 for the float that is nearest to it, whose exact value nobody wrote.
+/// Converts a float to its shortest decimal, such as 1e-5, because nobody wrote its exact value.
 double decimal_of(float value) {
   const std::string text = fmt::format("{}", value);
   double out = value;

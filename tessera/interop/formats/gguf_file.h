@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF containers, versions 2 and 3, little endian: keys with typed values, and tensors.
-// Source: the GGUF specification of the ggml project. Bytes: docs/formats/gguf.md.
+// GGUF containers, versions 2 and 3, little endian: keys with typed values, and tensors. Source:
+// the GGUF specification of the ggml project. Byte layout: docs/formats/gguf.md.
 #pragma once
 
 #include <cstddef>
@@ -36,19 +36,19 @@ enum class GgufType : std::uint32_t {
   F64 = 12,
 };
 
-/// A value where it lies in the mapped file. An array holds numbers or strings, never arrays.
+/// A value in the mapped file. An array holds numbers or strings, never arrays.
 struct GgufValue {
   GgufType type = GgufType::U8;
   GgufType of = GgufType::U8;       ///< type of an array's items
-  std::uint64_t count = 1;          ///< items of an array; else 1
-  std::span<const std::byte> data;  ///< numbers, one after the other
+  std::uint64_t count = 1;          ///< number of items of an array; else 1
+  std::span<const std::byte> data;  ///< consecutive numbers
   std::vector<std::string_view> strings;
 
   [[nodiscard]] bool is_array() const { return type == GgufType::Array; }
   /// Number `index` as an integer; nothing for floats, strings and numbers above 2^63 - 1.
   [[nodiscard]] std::optional<std::int64_t> integer(std::uint64_t index = 0) const;
-  /// Number `index`; an F32 is the double of its shortest decimal, as a configuration would say
-  /// it. Nothing for strings.
+  /// Number `index`; an F32 becomes the double of its shortest decimal, as a configuration would
+  /// contain it. Nothing for strings.
   [[nodiscard]] std::optional<double> number(std::uint64_t index = 0) const;
 };
 
@@ -61,9 +61,10 @@ struct GgufTensor {
 };
 
 /// A mapped GGUF file. Every count and length is checked against the size of the file before
-/// anything is allocated for it; keys and names are unique, tensors are aligned, lie in the file
-/// and do not overlap. Error{Format} names file and place; Error{Unsupported} for version 1, big
-/// endian files and element types that are not read. Threads: const methods from any thread.
+/// anything is allocated for it; keys and names are unique; tensors are aligned, inside the file
+/// and do not overlap. Throws Error{Format} with file and place, and Error{Unsupported} for version
+/// 1, big-endian files and element types that cannot be read. Const methods can be called from any
+/// thread.
 class GgufFile {
  public:
   explicit GgufFile(const std::filesystem::path& path);
@@ -78,12 +79,12 @@ class GgufFile {
   [[nodiscard]] const GgufTensor* tensor(std::string_view name) const;
 
   [[nodiscard]] const GgufValue* find(std::string_view key) const;
-  /// The value of a key of that kind; nothing where the key is absent. Error{Format} naming the key
-  /// for another type.
+  /// The value of a key with that type; nothing if the key is absent. Throws Error{Format} with the
+  /// key for another type.
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key) const;
   [[nodiscard]] std::optional<double> number(std::string_view key) const;
   [[nodiscard]] std::optional<bool> flag(std::string_view key) const;
-  /// Valid UTF-8.
+  /// The text is valid UTF-8.
   [[nodiscard]] std::optional<std::string> text(std::string_view key) const;
   /// The strings of an array value; each is valid UTF-8.
   [[nodiscard]] const std::vector<std::string_view>* texts(std::string_view key) const;

@@ -16,7 +16,8 @@ namespace {
 
 using checkpoint::StreamedTensor;
 
-/// Rows of the exchanged matrix that are columns of the source, made together.
+/// A cache of rows of the transposed matrix, which are columns of the source and are computed
+/// together.
 class Band {
  public:
   explicit Band(StreamedTensor source)
@@ -49,7 +50,7 @@ class Band {
   }
   void make(std::int64_t first) {
     if (first == first_) return;
-    first_ = -1;  // until all of it is read
+    first_ = -1;  // invalid until all of it is read
     const std::int64_t count = std::min(kRows, rows_ - first);
     band_.resize(bytes(count * columns_));
     std::vector<std::byte> line(bytes(count));
@@ -65,7 +66,7 @@ class Band {
   std::size_t width_;
   std::int64_t rows_, columns_;  // of the result
   std::mutex mutex_;
-  std::int64_t first_ = -1;  // row of the result that the band begins with
+  std::int64_t first_ = -1;  // first row of the result in the band
   std::vector<std::byte> band_;
 };
 

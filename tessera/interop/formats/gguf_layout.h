@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors in the layouts that GGUF files and Hugging Face give the same matrices.
+// Converts tensors between the layouts of the same matrices in GGUF files and in Hugging Face's
+// files.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +9,25 @@
 
 namespace tessera::interop {
 
-/// Which partners rotary positions turn together.
+/// Which rows are paired by rotary positions.
 enum class RotaryRows : std::uint8_t {
   Halves,      ///< Hugging Face: rows i and i + K/2 of a head of K channels
   Neighbours,  ///< GGUF: rows 2i and 2i + 1
 };
 
-/// The tensor with the rows of each of its heads in the other order, `to`. Its first dim is a
-/// multiple of 2 * heads. Memory: none; each row is one read.
+/// The tensor with the rows of each head in the order `to`. Its first dim must be a multiple of 2 *
+/// heads. Memory: none; each row is one read.
 checkpoint::StreamedTensor rotary_rows(const checkpoint::StreamedTensor& tensor,
                                        std::int64_t heads,
                                        RotaryRows to);
 
-/// How the rows of queries, keys and values stand in one matrix.
+/// The order of the rows of queries, keys and values in one matrix.
 enum class QkvRows : std::uint8_t {
   ByHead,  ///< Hugging Face: [head][query | key | value][channel]
   ByPart,  ///< GGUF: [query | key | value][head][channel]
 };
 
-/// The tensor with its rows in the other order, `to`. Its first dim is a multiple of 3 * heads.
+/// The tensor with its rows in the order `to`. Its first dim must be a multiple of 3 * heads.
 /// Memory: none; each row is one read.
 checkpoint::StreamedTensor qkv_rows(const checkpoint::StreamedTensor& tensor,
                                     std::int64_t heads,
@@ -35,8 +36,7 @@ checkpoint::StreamedTensor qkv_rows(const checkpoint::StreamedTensor& tensor,
 /// The tensor as fp32 with `by` added to each number.
 checkpoint::StreamedTensor shifted(const checkpoint::StreamedTensor& tensor, float by);
 
-/// The matrix with its dims exchanged. Memory: 64 rows of the result. Threads: reads wait for each
-/// other.
+/// The transposed matrix. Memory: 64 rows of the result. Reads are serialized between threads.
 checkpoint::StreamedTensor exchanged(const checkpoint::StreamedTensor& matrix);
 
 }  // namespace tessera::interop

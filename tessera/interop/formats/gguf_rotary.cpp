@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The factors of rotary frequencies that GGUF files store, and the rule that makes them.
+// The factors of rotary frequencies in GGUF files, and the rule that produces them.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -14,7 +14,7 @@
 namespace tessera::interop {
 namespace {
 
-/// Periods longer than original / low are stretched by the whole factor, those shorter than
+/// Periods longer than original / low are stretched by the whole factor; those shorter than
 /// original / high are kept.
 struct Rule {
   double factor = 1, low = 1, high = 4, original = 8192;
@@ -33,7 +33,8 @@ double period_of(std::size_t i, std::size_t count, double theta) {
 }
 
 bool fits(const Rule& rule, const std::vector<float>& factors, double theta) {
-  constexpr double kTolerance = 1e-4;  // files come from several programs' fp32 arithmetic
+  // Files come from several programs with different fp32 arithmetic.
+  constexpr double kTolerance = 1e-4;
   for (std::size_t i = 0; i < factors.size(); ++i) {
     const double expected = rule.of(period_of(i, factors.size(), theta));
     if (!(std::fabs(factors[i] - expected) <= kTolerance * expected)) return false;
@@ -41,8 +42,8 @@ bool fits(const Rule& rule, const std::vector<float>& factors, double theta) {
   return true;
 }
 
-/// The rule through the factors between both ends: the share is linear in the frequency. Low is 1,
-/// since scaling all three numbers changes nothing.
+/// Finds the rule from the factors between both ends: the share is linear in the frequency. Low is
+/// set to 1, because scaling all three numbers changes nothing.
 std::optional<Rule> through(const std::vector<float>& factors, double factor, double theta) {
   double n = 0, x = 0, y = 0, xx = 0, xy = 0;
   for (std::size_t i = 0; i < factors.size(); ++i) {
@@ -72,7 +73,8 @@ json::Value rotary_scaling_of(const std::vector<float>& factors,
                               const std::string& what) {
   const double largest = factors.empty() ? 1 : *std::max_element(factors.begin(), factors.end());
   if (fits({.factor = 1}, factors, theta)) return {};
-  // The published numbers first: with few frequencies in between others would do as well.
+  // The published numbers are tried first, because with few frequencies between the ends other
+  // numbers would fit as well.
   std::optional<Rule> rule = Rule{.factor = largest};
   if (!fits(*rule, factors, theta)) rule = through(factors, largest, theta);
   TESSERA_REQUIRE(

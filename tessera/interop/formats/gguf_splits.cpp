@@ -8,7 +8,7 @@
 namespace tessera::interop {
 namespace {
 
-/// Patterns as JSON texts.
+/// Patterns as JSON.
 constexpr const char* kPlain = R"({"type": "ByteLevel"})";
 constexpr const char* kDigits = R"({"type": "Sequence", "pretokenizers": [
   {"type": "Digits", "individual_digits": true}, {"type": "ByteLevel"}]})";
@@ -44,7 +44,7 @@ bool is(const json::Value* value, const char* text) {
   return value != nullptr && value->is_string() && value->as_string() == text;
 }
 
-/// With every default said: two that compute the same are then equal.
+/// Adds every default, so that two steps that compute the same are equal.
 json::Value complete(const json::Value& step) {
   if (!step.is_object()) return step;
   json::Value out = json::Value::object();
@@ -74,7 +74,7 @@ json::Value pattern_of(const TokenizerSplit& known) {
   return complete(json::parse_strict(known.pattern, known.name));
 }
 
-/// What is written: as `complete`, with the offsets that the library's own files say.
+/// The written form: as `complete`, with the offset settings of the library's own files.
 json::Value with_offsets(json::Value step) {
   if (json::Value* steps = step.find("pretokenizers")) {
     for (json::Value& one : steps->items())

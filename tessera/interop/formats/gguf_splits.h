@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How byte-level BPE tokenizers split text before merging, by the names that GGUF files use.
-// Source: the patterns of the models' published tokenizer.json, and llama.cpp's names of them.
+// How byte-level BPE tokenizers split text before merging, by the names in GGUF files. Source: the
+// patterns of the models' published tokenizer.json, and llama.cpp's names for them.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ enum class TokenKind : std::uint8_t {
   Byte = 6
 };
 
-/// Keys of GGUF files behind "tokenizer.ggml.", and names in tokenizer_config.json.
+/// Keys of GGUF files after "tokenizer.ggml.", and their names in tokenizer_config.json.
 inline constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kSpecialTokens = {
     {{"bos_token_id", "bos_token"},
      {"eos_token_id", "eos_token"},
@@ -35,14 +35,14 @@ inline constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kS
      {"mask_token_id", "mask_token"}}};
 
 struct Split {
-  json::Value pre_tokenizer;  ///< of tokenizer.json
-  bool nfc = false;           ///< whether text is normalised first
-  bool ignore_merges =
-      false;  ///< whether a word of the vocabulary is one token, whatever the merges
+  json::Value pre_tokenizer;   ///< as in tokenizer.json
+  bool nfc = false;            ///< text is normalized first
+  bool ignore_merges = false;  ///< a word of the vocabulary is one token, whatever the merges
 };
-/// By the value of tokenizer.ggml.pre; nothing for a name that is not known.
+/// Looks up a value of tokenizer.ggml.pre; nothing for an unknown name.
 std::optional<Split> find_split(std::string_view name);
-/// The name of the split that a tokenizer.json describes; nothing for others. Offsets do not count.
+/// The name of the split in a tokenizer.json; nothing for unknown ones. Offset settings are
+/// ignored.
 std::optional<std::string> name_of_split(const json::Value& tokenizer);
 
 }  // namespace tessera::interop

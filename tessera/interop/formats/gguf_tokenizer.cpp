@@ -19,9 +19,9 @@ namespace {
 
 using checkpoint::JsonCursor;
 
-constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, which stands for a space
+constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, which represents a space
 constexpr std::uint64_t kMaxTokens = std::uint64_t{1} << 24;
-constexpr std::size_t kMaxPiece = 512;  ///< bytes of a piece that merges are looked for in
+constexpr std::size_t kMaxPiece = 512;  ///< maximum bytes of a piece for which merges are derived
 
 json::Value text(std::string_view value) {
   return json::Value::string(std::string(value));
@@ -51,7 +51,7 @@ class Tables {
     if (!value || *value < 1 || *value > 6) return TokenKind::Normal;
     return static_cast<TokenKind>(*value);
   }
-  /// The token that a key names by its id; nothing without the key.
+  /// The token whose id a key contains; nothing without the key.
   [[nodiscard]] std::optional<std::size_t> named(std::string_view key) const {
     const auto id = file_.integer(fmt::format("tokenizer.ggml.{}", key));
     if (!id) return std::nullopt;
@@ -59,13 +59,13 @@ class Tables {
       file_.refuse(fmt::format("tokenizer.ggml.{} is {} of {} tokens", key, *id, size()));
     return static_cast<std::size_t>(*id);
   }
-  /// The token that a key names as a text for JSON; null without the key.
+  /// The text of that token as JSON; null without the key.
   [[nodiscard]] Value named_text(std::string_view key) const {
     const auto id = named(key);
     return id ? text(token(*id)) : Value();
   }
 
-  /// {token: id} of all that are used, under the names that `spelled` gives them.
+  /// {token: id} of all used tokens, with names from `spelled`.
   template <class Spelled>
   [[nodiscard]] Value vocabulary(Spelled spelled) const {
     std::set<std::string, std::less<>> seen;
@@ -79,7 +79,7 @@ class Tables {
     }
     return Value::object(std::move(out));
   }
-  /// Tokens that are found in a text before it is split.
+  /// Tokens that are matched in a text before it is split.
   [[nodiscard]] Value added() const {
     std::vector<Value> out;
     for (std::size_t id = 0; id < size(); ++id) {
@@ -108,7 +108,7 @@ Value special(const Tables& tables, std::size_t id) {
         Value::object({{"id", text(tables.token(id))}, {"type_id", Value::integer(0)}})}});
 }
 
-/// [before] A [after], as the tokenizers library has it.
+/// [before] A [after], in the format of the tokenizers library.
 Value surrounded(const Tables& tables,
                  std::optional<std::size_t> before,
                  std::optional<std::size_t> after) {
@@ -180,7 +180,7 @@ Value byte_level(bool splits) {
                         {"use_regex", flag(splits)}});
 }
 
-/// Nothing for a way of splitting text that is not known.
+/// Returns nothing for an unknown way of splitting text.
 std::optional<Value> byte_bpe(const GgufFile& file, const Tables& tables) {
   const auto split = find_split(file.text("tokenizer.ggml.pre").value_or("default"));
   if (!split) return std::nullopt;
@@ -212,7 +212,7 @@ bool begins_character(char c) {
   return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
 }
 
-/// Every way to make a token of two others, those of the greatest score first: the order in which
+/// Every way to form a token from two others, in descending order of score: the order in which
 /// transformers derives merges from a sentencepiece model.
 Value merges_of(const GgufFile& file, const Tables& tables) {
   const GgufValue* scores = file.find("tokenizer.ggml.scores");
@@ -287,7 +287,7 @@ Value sentencepiece(const GgufFile& file, const Tables& tables) {
                               {"merges", merges_of(file, tables)}}));
 }
 
-/// Files mark the beginning of a word, where tokenizers mark the other pieces.
+/// Files mark the tokens that begin a word; tokenizers mark the others.
 Value word_pieces(const GgufFile& file, const Tables& tables) {
   const auto cls =
       tables.named("cls_token_id") ? tables.named("cls_token_id") : tables.named("bos_token_id");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer's files as a GGUF file says them.
+// Converts a tokenizer's files to GGUF metadata.
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -18,7 +18,7 @@ namespace {
 using checkpoint::JsonCursor;
 using json::Value;
 
-constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, which stands for a space
+constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, which represents a space
 
 [[noreturn]] void unsupported(const std::string& what) {
   throw Error(Error::Kind::Unsupported,
@@ -42,7 +42,7 @@ bool flag_at(const Value& value, std::string_view key) {
   return found != nullptr && found->is_bool() && found->as_bool();
 }
 
-/// A file as JSON; null where it is not there.
+/// A file as JSON; null if it does not exist.
 Value file_of(const FilesBeside& files, std::string_view name) {
   for (const auto& [file, content] : files) {
     if (file == name) return json::parse_strict(content, file);
@@ -99,7 +99,7 @@ class Exporter {
     if (!number) damaged("a token's id is no integer");
     return *number;
   }
-  /// Rows of the table without a token get names that llama.cpp's converter gives them.
+  /// Rows of the table without a token get the names that llama.cpp's converter uses.
   void read_tokens() {
     for (std::int64_t id = 0; id < vocab_size_; ++id)
       out_.tokens.push_back(fmt::format("[PAD{}]", id));
@@ -118,7 +118,7 @@ class Exporter {
     }
   }
 
-  /// "a b", whether the file has a text or a pair.
+  /// Merges as "a b", whether the file has strings or pairs.
   std::vector<std::string> merges() const {
     std::vector<std::string> out;
     const Value* list = member(model_, "merges");
@@ -144,7 +144,7 @@ class Exporter {
     out_.merges = merges();
   }
 
-  /// A token's score is the order in which the first merge makes it.
+  /// A token's score is the position of the first merge that forms it.
   void sentencepiece() {
     out_.tokenizer = "llama";
     out_.pre = "default";
@@ -194,7 +194,7 @@ class Exporter {
           static_cast<std::int32_t>(TokenKind::Unknown);
   }
 
-  /// The id that config.json says, the first of several; else that of tokenizer_config.json's word.
+  /// The id in config.json, the first of several; else that of the token in tokenizer_config.json.
   [[nodiscard]] std::optional<std::int64_t> special(std::string_view word) const {
     const Value* id = member(config_, std::string(word) + "_id");
     if (id != nullptr && id->is_array() && !id->items().empty()) id = &id->items().front();
@@ -234,7 +234,7 @@ std::optional<GgufTokenizer> gguf_tokenizer_of(const FilesBeside& files, std::in
     tokenizer = json::parse_strict(data::gpt2_tokenizer_json(vocabulary, merges), "vocab.json");
   if (tokenizer.is_null()) return std::nullopt;
   GgufTokenizer out = Exporter(std::move(tokenizer), files, vocab_size).read();
-  // As in a folder, the file stands before the key of tokenizer_config.json.
+  // As in a folder, the file takes precedence over the key of tokenizer_config.json.
   std::string chat_template = content_of(files, "chat_template.jinja");
   if (!chat_template.empty()) out.chat_template = std::move(chat_template);
   return out;

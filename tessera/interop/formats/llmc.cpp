@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// llm.c's weights of a GPT: 256 numbers and then every parameter of all layers, one kind after the
-// other. Bytes: docs/formats/others.md.
+// llm.c's weights of a GPT: 256 numbers, then every parameter of all layers, one kind after the
+// other. Byte layout: docs/formats/others.md.
 #include <array>
 #include <cstring>
 #include <fstream>
@@ -32,7 +32,7 @@ bool recognises(const fs::path& path) {
   return in.read(reinterpret_cast<char*>(&magic), sizeof(magic)).good() && magic == kMagic;
 }
 
-/// The file front to back.
+/// Reads the file from front to back.
 class Reader {
  public:
   explicit Reader(const fs::path& path)
@@ -82,7 +82,7 @@ class Reader {
     at_ += out.bytes();
     return out;
   }
-  /// One kind of parameter of all layers.
+  /// Adds one kind of parameter for all layers.
   void add_layers(const std::string& name, const Shape& shape) {
     for (std::int64_t layer = 0; layer < layers_; ++layer) {
       Weight weight = next(shape);
@@ -100,7 +100,7 @@ class Reader {
   }
   void add_all() {
     Weight table = next({padded_, width_});
-    table.shape[0] = vocab_;  // the rest is padding, never trained
+    table.shape[0] = vocab_;  // the rest is padding and was never trained
     out_.weights.push_back(stream(table, names_.table));
     out_.weights.back().aliases = {names_.head};
     out_.weights.push_back(stream(next({positions_, width_}), names_.positions));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Megatron-LM's torch checkpoints of GPTModel: one file for each tensor- and pipeline-parallel
-// rank. What stands where: docs/formats/others.md. Here is GPT-2's kind of model;
-// megatron_rotary.cpp has the other one.
+// Megatron-LM's torch checkpoints of GPTModel: one file per tensor- and pipeline-parallel rank.
+// Contents: docs/formats/others.md. This file reads GPT-2-like models; megatron_rotary.cpp reads
+// the other kind.
 #include <string>
 #include <utility>
 
@@ -34,7 +34,7 @@ bool recognises(const fs::path& path) {
   }
 }
 
-/// Learned positions, LayerNorm, biases, and an MLP of two projections.
+/// Learned positions, LayerNorm, biases, and an MLP with two projections.
 class LearnedReader final : public megatron::Reader {
  public:
   using Reader::Reader;
@@ -78,14 +78,14 @@ class LearnedReader final : public megatron::Reader {
         at, named(weights(at), "", megatron::kPositions), names().positions, {positions_, width_});
   }
 
-  // Version 0 keeps q, k and v one after the other, version 1 the three of each value together,
-  // later ones those of each head.
+  // Version 0 stores q, k and v one after the other, version 1 interleaves the three for each
+  // value, later versions for each head.
   [[nodiscard]] Weight qkv_view(Weight local, std::int64_t columns) const {
     const std::int64_t heads = heads_ / tensor_, dim = width_ / heads_;
     const double version = number_at(first().values, "checkpoint_version").value_or(0.0);
     const bool matrix = columns > 0;
     const std::int64_t row = matrix ? columns : 1;
-    // [3, heads, dim] of rows, by how far apart their indices lie.
+    // The row strides for indices [3, heads, dim].
     const Shape strides = version >= 2.0   ? Shape{dim * row, 3 * dim * row, row}
                           : version >= 1.0 ? Shape{row, 3 * dim * row, 3 * row}
                                            : Shape{heads * dim * row, dim * row, row};
@@ -102,7 +102,7 @@ class LearnedReader final : public megatron::Reader {
     for (const char* part : {"weight", "bias"})
       replicated(at, theirs + part, name + "." + part, {width_});
   }
-  /// [3 width, width] by heads: made [width, 3 width] with the queries, the keys, the values.
+  /// Reorders [3 width, width] by heads to [width, 3 width] with queries, keys and values.
   void add_attention_input(StageOf at, const std::string& theirs, const std::string& name) {
     const std::int64_t local = 3 * width_ / tensor_, dim = width_ / heads_;
     joined(at,
@@ -122,7 +122,7 @@ class LearnedReader final : public megatron::Reader {
            {3 * width_},
            [&](const Weight& w) { return qkv_view(w, 0); });
   }
-  /// [to, from], cut along `to`.
+  /// [to, from], split along `to`.
   void add_column_parallel(StageOf at,
                            const std::string& theirs,
                            const std::string& name,
@@ -140,7 +140,7 @@ class LearnedReader final : public megatron::Reader {
       return w;
     });
   }
-  /// [to, from], cut along `from`.
+  /// [to, from], split along `from`.
   void add_row_parallel(StageOf at,
                         const std::string& theirs,
                         const std::string& name,

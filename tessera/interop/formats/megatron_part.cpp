@@ -40,7 +40,7 @@ std::optional<fs::path> file_in(const fs::path& folder) {
 
 constexpr std::array<std::string_view, 3> kMoments = {"exp_avg", "exp_avg_sq", "momentum_buffer"};
 
-/// "model", or of an interleaved pipeline "model0", "model1", ...
+/// "model", or for an interleaved pipeline "model0", "model1", ...
 std::vector<std::string> stage_keys(const json::Value& values) {
   constexpr std::size_t kMaxStages = 1024;
   std::vector<std::string> out;
@@ -62,7 +62,7 @@ std::vector<Weight> tensors_below(const Named& tensors, const std::string& prefi
   return out;
 }
 
-/// A number, kept as one or as a tensor of one element.
+/// A number, stored as such or as a tensor with one element.
 std::optional<double> number_of(const json::Value& values,
                                 const Named& tensors,
                                 const std::string& path) {
@@ -87,26 +87,26 @@ std::optional<double> number_of(const json::Value& values,
   }
 }
 
-/// A weight that trains, and the virtual stage it stands in.
+/// A trained weight, and its virtual stage.
 struct Parameter {
   std::size_t stage = 0;
   const Weight* weight = nullptr;
 };
 
-// Transformer Engine keeps its scales among the weights.
+// Transformer Engine stores its scales among the weights.
 bool trains(const Weight& weight) {
   const bool floats =
       weight.dtype == DType::F32 || weight.dtype == DType::F16 || weight.dtype == DType::BF16;
   return floats && weight.name.find("_extra_state") == std::string::npos;
 }
 
-/// The numbers by which a group of the optimizer knows its parameters.
+/// The numbers by which an optimizer group identifies its parameters.
 struct Group {
   std::size_t index = 0;
   std::vector<std::string> numbers;
 };
 
-/// Groups that hold parameters.
+/// The groups that have parameters.
 std::vector<Group> groups_of(const json::Value& groups) {
   std::vector<Group> out;
   for (std::size_t g = 0; g < groups.items().size(); ++g) {
@@ -120,8 +120,8 @@ std::vector<Group> groups_of(const json::Value& groups) {
   return out;
 }
 
-/// The optimizer's tensors of one file. They are numbered group by group; within a group they stand
-/// in the order of the model's own tensors.
+/// The optimizer's tensors in one file. They are numbered group by group; within a group they have
+/// the order of the model's tensors.
 class State {
  public:
   State(Part& part, const Named& tensors) : part_(part), tensors_(tensors) {
@@ -137,7 +137,7 @@ class State {
     }
   }
 
-  /// Adds it to the part; why not, if it cannot.
+  /// Adds it to the part; returns the reason if it cannot.
   std::string read() {
     const json::Value* optimizer = at_path(part_.values, "optimizer");
     if (optimizer == nullptr || optimizer->is_null()) return "none was saved";
@@ -192,7 +192,7 @@ class State {
     }
   }
 
-  /// Matrices decay, vectors do not; without decay all stand in one group.
+  /// Matrices decay and vectors do not; without decay all are in one group.
   std::string take(const std::vector<Group>& held) {
     constexpr const char* kOther = "it is of other parameters than the model";
     made_.resize(part_.stages.size());
@@ -225,7 +225,7 @@ class State {
     return true;
   }
 
-  // Adam of apex and Transformer Engine counts its steps once for a group.
+  // Adam of apex and Transformer Engine stores one step count per group.
   void describe(const Group& group) {
     const std::string settings = fmt::format("{}.param_groups.{}.", inner_, group.index);
     auto count = number_of(part_.values, tensors_, path_of(group.numbers.front(), "step"));
@@ -252,7 +252,7 @@ class State {
   const Named& tensors_;
   std::string root_ = "optimizer", inner_, masters_;
   std::vector<Parameter> all_, matrices_, vectors_;
-  std::vector<std::map<std::string, std::vector<Weight>>> made_;  // of each stage
+  std::vector<std::map<std::string, std::vector<Weight>>> made_;  // for each stage
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's file of a Megatron-LM checkpoint, and where it lies: its tensors by virtual stage, the
-// optimizer's among them under the names of the parameters that they belong to.
+// One rank's file of a Megatron-LM checkpoint and its position: its tensors by virtual stage,
+// including the optimizer's under the names of their parameters.
 #pragma once
 
 #include <compare>
@@ -20,15 +20,15 @@ struct Place {
   int tensor = 0, pipeline = 0;
   auto operator<=>(const Place&) const = default;
 };
-/// The folder of the iteration: `path`, or the one that its tracker names.
+/// The folder of the iteration: `path`, or the one that its tracker file names.
 std::filesystem::path iteration_folder(const std::filesystem::path& path);
-/// The files of an iteration's folder by rank; none where it is no such folder.
+/// The files in an iteration's folder by rank; empty if it is not such a folder.
 std::map<Place, std::filesystem::path> files_of(const std::filesystem::path& folder);
 /// torch_dist, Megatron's newer format: shards of torch.distributed.checkpoint.
 bool is_distributed(const std::filesystem::path& folder);
 
-/// What a virtual stage holds, by what it is of its parameters: kWeights (as the model computes),
-/// kMasters (fp32; absent in fp32), "exp_avg", ...
+/// The tensors of a virtual stage by kind: kWeights (as the model computes), kMasters (fp32; absent
+/// in fp32), "exp_avg", ...
 using Stage = std::map<std::string, Named, std::less<>>;
 inline constexpr const char* kWeights = "weights";
 inline constexpr const char* kMasters = "masters";
@@ -36,17 +36,18 @@ inline constexpr const char* kMasters = "masters";
 struct Part {
   std::filesystem::path path;
   json::Value values;
-  std::vector<Stage> stages;  ///< one without virtual stages
-  /// Why the optimizer's state is not among them; empty where it is.
+  std::vector<Stage> stages;  ///< one if there are no virtual stages
+  /// Why the optimizer's state could not be read; empty if it was.
   std::string without_state;
-  std::vector<std::string> moments;     ///< that every stage has
-  std::optional<std::int64_t> updates;  ///< made; nothing if the optimizer does not say
-  std::optional<double> lr;             ///< of the next update
-  json::Value loss_scaler;              ///< as optim::LossScaler::restore() takes it
+  std::vector<std::string> moments;  ///< names that every stage has
+  /// Number of updates; absent if the optimizer does not store it.
+  std::optional<std::int64_t> updates;
+  std::optional<double> lr;  ///< learning rate of the next update
+  json::Value loss_scaler;   ///< in the form of optim::LossScaler::restore()
 };
 
-/// Reads a file of model_optim_rng.pt's kind. Error{Format} for damage; an optimizer whose layout
-/// is not read is `without_state`, never an error.
+/// Reads a file such as model_optim_rng.pt. Throws Error{Format} for damage; an optimizer with an
+/// unknown layout sets `without_state` and is never an error.
 Part read_part(const std::filesystem::path& file);
 
 }  // namespace tessera::interop::megatron

@@ -76,7 +76,7 @@ Reader::Reader(fs::path path) : path_(std::move(path)) {
     parts_.emplace(place, read_part(file));
   }
   require_part(0, 0);
-  // The remaining files do not show that those of the last ranks are missing.
+  // The existing files do not reveal that those of the last ranks are missing.
   constexpr std::int64_t kMaxRanks = 10'000;
   const auto ranks = [&](const char* key) {
     return static_cast<int>(std::min(integer_argument(key), kMaxRanks));
@@ -101,8 +101,8 @@ Reader::Reader(fs::path path) : path_(std::move(path)) {
 
 namespace {
 
-/// Models that share the names of a GPT's layers and compute something else: what they are, or
-/// nothing.
+/// Recognizes models that use the names of a GPT's layers but compute something else; returns their
+/// description, or nullptr.
 const char* other_model(const Named& tensors) {
   for (const Weight& weight : tensors.all()) {
     const auto has = [&](const char* part) { return weight.name.find(part) != std::string::npos; };
@@ -160,7 +160,7 @@ void Reader::require_part(int t, int p) const {
       kCopy);
 }
 
-/// In the order in which a sample meets them.
+/// In the order of the forward pass.
 std::vector<StageOf> Reader::stages() const {
   std::vector<StageOf> out;
   for (std::size_t chunk = 0; chunk < chunks_; ++chunk) {
@@ -203,7 +203,7 @@ bool Reader::is_another(const char* key, const char* word) const {
   return found != nullptr && found->is_string() && found->as_string() != word;
 }
 
-/// How many layers a stage has: each counts its own from 0.
+/// The number of layers of a stage, which counts its own layers from 0.
 std::int64_t Reader::layers_in(StageOf at, const std::string& root) const {
   constexpr std::int64_t kMaxLayers = 1 << 20;
   std::int64_t count = 0;
@@ -218,7 +218,7 @@ std::int64_t Reader::layers_in(StageOf at, const std::string& root) const {
   return count;
 }
 
-/// Stages may hold unlike many layers: the first and last may have fewer.
+/// Stages may have different numbers of layers: the first and last may have fewer.
 void Reader::read_layers() {
   std::int64_t held = 0;
   for (const StageOf at : stages()) {
@@ -243,8 +243,9 @@ void Reader::read_layers() {
       kCopy);
 }
 
-/// The table is padded so that it divides. Where args say the true size (of a tokenizer they
-/// keep the file's name alone) the padding goes; else it stays: it was trained as all rows are.
+/// The table is padded so that it divides evenly. If the arguments contain the true size (for a
+/// tokenizer they only have its file name), the padding is removed; else it is kept, because it was
+/// trained like all rows.
 void Reader::read_vocabulary() {
   const Named& held = weights({0, 0});
   const std::string name = named(held, "", kTokens);
@@ -263,7 +264,7 @@ void Reader::read_vocabulary() {
   const std::int64_t multiple = integer_argument("make_vocab_size_divisible_by");
   if (size <= 0 || size > padded_) return;
   const std::int64_t truth = size + (counts_end_apart ? 1 : 0);
-  // What is not rounded up as Megatron rounds is another number.
+  // If Megatron's rounding does not give the padded size, the number means something else.
   knows_vocab_ = truth <= padded_ && (padded_ - truth) / tensor_ < multiple;
   if (knows_vocab_) vocab_ = truth;
 }
@@ -294,7 +295,7 @@ const Weight& Reader::tensor(int t, StageOf at, const std::string& name, const S
   return *found;
 }
 
-/// A row for each token, without those that pad.
+/// Adds one row per token, without the padding rows.
 void Reader::add_table(StageOf at, Candidates theirs, const std::string& name) {
   const std::int64_t rows = padded_ / tensor_;
   std::vector<Weight> parts;
@@ -316,7 +317,7 @@ void Reader::read_state() {
   describe_optimizer();
 }
 
-// Megatron's Adam is apex's, which decays beside the update.
+// Megatron's Adam is apex's, with decoupled weight decay.
 void Reader::describe_optimizer() {
   json::Value params = json::Value::object();
   const auto copy = [&](const char* theirs, const char* ours) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a Megatron-LM checkpoint: joins the files of the ranks, the optimizer's state among them.
-// What the layers of a model consist of is said by a class over Reader.
+// Reads a Megatron-LM checkpoint and joins the files of the ranks, including the optimizer's state.
+// Classes derived from Reader define the layers of a model.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ using Shape = std::vector<std::int64_t>;
 /// The names of a module in the generations of Megatron.
 using Candidates = std::initializer_list<const char*>;
 
-// The names of megatron.core, without and with norms fused into the projection behind them, and of
-// the generations before it.
+// The names in megatron.core, without and with norms fused into the projection after them, and in
+// earlier generations.
 inline constexpr Candidates kTokens = {"embedding.word_embeddings.weight",
                                        "language_model.embedding.word_embeddings.weight"};
 inline constexpr Candidates kPositions = {"embedding.position_embeddings.weight",
@@ -48,8 +48,8 @@ inline constexpr Candidates kFinalNorm = {"decoder.final_layernorm.",
                                           "language_model.transformer.final_layernorm."};
 inline constexpr Candidates kHead = {"output_layer.weight", "language_model.output_layer.weight"};
 
-/// Returns the candidate name that exists behind `before`, or the first candidate if none does, for
-/// use in the error message.
+/// Returns the candidate name that exists after the prefix `before`, or the first candidate if none
+/// does, for use in the error message.
 std::string named(const Named& tensors,
                   const std::string& before,
                   Candidates names,
@@ -64,29 +64,29 @@ struct StageOf {
 /// The whole checkpoint.
 class Reader {
  public:
-  /// Reads the files' tables of contents. Error{Format} for a missing or damaged file.
+  /// Reads the files' tables of contents. Throws Error{Format} for a missing or damaged file.
   explicit Reader(std::filesystem::path path);
   virtual ~Reader() = default;
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
   Foreign read();
-  /// Whether a flag of Megatron's arguments is set.
+  /// True if a flag of Megatron's arguments is set.
   [[nodiscard]] bool flag(const char* key) const;
-  /// Whether an argument is text other than `word`.
+  /// True if an argument is text other than `word`.
   [[nodiscard]] bool is_another(const char* key, const char* word) const;
 
  protected:
-  /// Sets the sizes below. Error{Unsupported} for what the class does not read.
+  /// Sets the sizes below. Throws Error{Unsupported} for models that the class cannot read.
   virtual void read_sizes() = 0;
-  /// Hugging Face's names of the token table and of a head of its own.
+  /// Hugging Face's names of the token table and of an untied head.
   [[nodiscard]] virtual std::string table_name() const = 0;
   [[nodiscard]] virtual std::string head_name() const = 0;
-  /// Adds what the first stage holds besides the token table.
+  /// Adds the tensors of the first stage besides the token table.
   virtual void add_first(StageOf /*at*/) {}
   /// Adds a layer. `theirs`: Megatron's prefix of its modules.
   virtual void add_layer(StageOf at, const std::string& theirs, std::int64_t layer) = 0;
-  /// Adds what the last stage holds besides the head.
+  /// Adds the tensors of the last stage besides the head.
   virtual void add_last(StageOf at) = 0;
   /// Hugging Face's config.json.
   [[nodiscard]] virtual json::Value model_config() const = 0;
@@ -94,14 +94,14 @@ class Reader {
   [[nodiscard]] const Part& first() const { return parts_.at({0, 0}); }
   /// The tensors of a stage as the model computes with them, on the first tensor-parallel rank.
   [[nodiscard]] const Named& weights(StageOf at) const;
-  /// An argument of Megatron's command line; nullptr where the file has none of this name.
+  /// An argument of Megatron's command line; nullptr if the file does not have it.
   [[nodiscard]] const json::Value* argument(const char* key) const;
-  /// 0 where it does not say.
+  /// 0 if the argument is absent.
   [[nodiscard]] std::int64_t integer_argument(const char* key) const;
   [[nodiscard]] bool has_number(const char* key) const;
-  /// A size. Error{Format} unless it is a positive number below 2^31.
+  /// A size. Throws Error{Format} unless it is a positive number below 2^31.
   [[nodiscard]] std::int64_t size(const char* key) const;
-  /// Error{Unsupported} saying `what` where `bad`.
+  /// Throws Error{Unsupported} with `what` if `bad`.
   void refuse(bool bad, const std::string& what) const;
 
   /// Adds a tensor that every tensor-parallel rank has.
@@ -109,8 +109,8 @@ class Reader {
                   const std::string& theirs,
                   const std::string& name,
                   const Shape& shape);
-  /// Adds a tensor of which ranks hold slices along `dim` of `shape`; `view` makes of each rank's
-  /// tensor [`local`] its part of what stands in Hugging Face's file, whose shape is `to`.
+  /// Adds a tensor of which ranks hold slices along `dim` of `shape`; `view` converts each rank's
+  /// tensor [`local`] to its part of the tensor in Hugging Face's file, whose shape is `to`.
   template <class View>
   void joined(StageOf at,
               const std::string& theirs,
@@ -126,7 +126,7 @@ class Reader {
     made_.push_back(concatenate(name, shape, dim, std::move(parts), to, path_.string()));
   }
 
-  int tensor_ = 0;  ///< tensor-parallel ranks
+  int tensor_ = 0;  ///< number of tensor-parallel ranks
   std::int64_t layers_ = 0, width_ = 0, heads_ = 0, positions_ = 0, inner_ = 0;
   std::int64_t vocab_ = 0;
   bool untied_ = false;
@@ -154,9 +154,9 @@ class Reader {
   std::size_t chunks_ = 1;
   std::int64_t padded_ = 0;
   bool knows_vocab_ = false;
-  std::vector<std::string> roots_;    // of each stage, in the order of stages()
-  std::vector<std::int64_t> counts_;  // its layers
-  std::string kind_;                  // of what is assembled
+  std::vector<std::string> roots_;    // for each stage, in the order of stages()
+  std::vector<std::int64_t> counts_;  // numbers of layers
+  std::string kind_;                  // kind of the tensors that are being assembled
   std::vector<checkpoint::StreamedTensor> made_;
   Foreign out_;
 };

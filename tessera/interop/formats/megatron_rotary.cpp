@@ -71,8 +71,8 @@ class RotaryReader final : public Reader {
                 std::int64_t channels) {
     replicated(at, theirs + "weight", name + ".weight", {channels});
   }
-  /// Adds the rows [first, first + count) of each block of `block` rows, which stand together in a
-  /// tensor of `blocks` such blocks over all ranks; `columns`: 0 for a bias.
+  /// Adds the rows [first, first + count) of each block of `block` rows, in a tensor of `blocks`
+  /// such blocks over all ranks; `columns`: 0 for a bias.
   void add_rows(StageOf at,
                 const std::string& theirs,
                 const std::string& name,
@@ -114,7 +114,7 @@ class RotaryReader final : public Reader {
     add(names().keys, queries, head_dim_);
     add(names().values, queries + head_dim_, head_dim_);
   }
-  /// [width, from], of which ranks hold columns.
+  /// [width, from], split by columns over the ranks.
   void add_row_parallel(StageOf at,
                         const std::string& theirs,
                         const std::string& name,
@@ -140,7 +140,7 @@ class RotaryReader final : public Reader {
     }
     add_row_parallel(at, of(kProjection), layer + names().attention_output, heads_ * head_dim_);
     add_norm(at, of(kMlpNorm), layer + names().mlp_norm, width_);
-    // Each rank has its rows of the gate, then its rows of what the gate lets through.
+    // Each rank has its gate rows, then its up rows.
     const std::int64_t mine = inner_ / tensor_;
     const std::string fc1 = of(kFc1) + "weight";
     add_rows(at, fc1, layer + names().gate + ".weight", tensor_, 2 * mine, 0, mine, width_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Megatron-LM's checkpoints of decoders with RMS norms, rotary positions and a gated MLP (Llama and
-// its kin).
+// similar families).
 #pragma once
 
 #include <filesystem>
@@ -10,9 +10,10 @@
 
 namespace tessera::interop::megatron {
 
-/// Whether the arguments in the file ask for such a model.
+/// True if the arguments in the file describe such a model.
 bool is_rotary(const Reader& reader);
-/// Reads it. Error{Unsupported} for what no family computes, Error{Format} for damage.
+/// Reads it. Throws Error{Unsupported} for a model that no family computes, and Error{Format} for
+/// damage.
 Foreign read_rotary(const std::filesystem::path& path);
 
 }  // namespace tessera::interop::megatron

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What bmtrain.save leaves of ModelCenter's models: a state_dict with its own names; its
-// config.json lies beside it. Families declare their names (models/modelcenter_names.h); a GPT2,
-// whose matrices are transposed and whose projections are joined, is read here.
+// Reads the files that bmtrain.save writes for ModelCenter's models: a state_dict with
+// ModelCenter's names, and a config.json next to it. Families declare their names
+// (models/modelcenter_names.h); a GPT2, whose matrices are transposed and whose projections are
+// joined, is read here.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -45,7 +46,7 @@ bool recognises(const fs::path& path) {
   }
 }
 
-/// ModelCenter's config.json, which has its own words.
+/// ModelCenter's config.json, which has its own keys.
 json::Value their_config(const fs::path& file) {
   const fs::path path = file.parent_path() / "config.json";
   TESSERA_REQUIRE(
@@ -65,7 +66,8 @@ std::string word(const json::Value& config, const char* key, const char* absent)
   return found != nullptr && found->is_string() ? found->as_string() : absent;
 }
 
-/// ModelCenter's models share most of their names; those that compute something else go by theirs.
+/// ModelCenter's models share most names; other architectures are recognized by their special
+/// names.
 void refuse_others(const fs::path& file, const json::Value& config, const Named& tensors) {
   const auto refuse = [&](bool bad, const std::string& what) {
     TESSERA_REQUIRE(!bad,
@@ -88,7 +90,7 @@ void refuse_others(const fs::path& file, const json::Value& config, const Named&
   refuse(is(config, "attn_scale", false), "it does not scale its attention (attn_scale)");
   refuse(is(config, "post_layer_norm", true), "its norms follow the residual (post_layer_norm)");
   const std::string activation = word(config, "ffn_activate_fn", "gelu");
-  // Two rows of OPT's table of positions are nobody's.
+  // The first two rows of OPT's position table are unused.
   refuse(activation == "relu", "its activation is OPT's, relu");
   refuse(activation != "gelu" && activation != "gelu_new",
          fmt::format("its activation is {}", activation));
@@ -205,7 +207,7 @@ Foreign read_rearranged(const fs::path& file,
   return out;
 }
 
-/// The family that claims the file; nullptr where none does.
+/// The family that claims the file; nullptr if none does.
 const models::ModelCenterModel* claimed_by(const json::Value& config, const Named& tensors) {
   const models::ModelCenterFile file = {
       config, [&tensors](std::string_view name) { return tensors.has(std::string(name)); }};
@@ -288,7 +290,7 @@ json::Value family_facts(const fs::path& file,
                                                                 : !tensors.has(head))}});
 }
 
-/// A model whose tensors have other names and nothing else.
+/// Reads a model whose tensors differ only in their names.
 Foreign read_named(const fs::path& file,
                    const std::vector<Weight>& weights,
                    const json::Value& config,
@@ -309,7 +311,7 @@ Foreign read_named(const fs::path& file,
   }
   const bool tied = facts.find("tie_embeddings")->as_bool();
   for (const Weight& weight : weights) {
-    // A tied model computes with the token table, whatever stands here.
+    // A tied model computes with the token table, whatever is stored here.
     if (tied && weight.name == model.head) continue;
     const auto name = known.find(weight.name);
     TESSERA_REQUIRE(name != known.end(),

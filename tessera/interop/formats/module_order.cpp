@@ -23,13 +23,14 @@ namespace {
 using models::ModuleOrder;
 using Place = ModuleOrder::Place;
 
-/// One way to know the order.
+/// A source of the order.
 struct Order {
   std::function<std::optional<Place>(const std::string& name)> place;
   std::function<bool(const std::string& name)> is_buffer;
 };
 
-/// As the module itself was listed; what it does not list and nobody trains is a buffer.
+/// The order in which the module's parameters were listed; an unlisted tensor without training is a
+/// buffer.
 Order listed_order(const Foreign& training) {
   std::map<std::string, std::int64_t> places;
   for (const std::string& name : training.parameters)
@@ -48,12 +49,12 @@ Order listed_order(const Foreign& training) {
           }};
 }
 
-/// As the names of a family place them.
+/// The order of a family's names.
 Order named_order(const ModuleOrder& family) {
   return {[&family](const std::string& name) { return family.place(name); }, is_stored_buffer};
 }
 
-/// That of the first of its names.
+/// The place of the first of its names.
 std::optional<Place> place_of(const checkpoint::StreamedTensor& tensor, const Order& order) {
   std::optional<Place> out = order.place(tensor.name);
   for (const std::string& alias : tensor.aliases) {
@@ -63,7 +64,7 @@ std::optional<Place> place_of(const checkpoint::StreamedTensor& tensor, const Or
   return out;
 }
 
-/// Sorts the weights, buffers last; or the name of one that has no place.
+/// Sorts the weights, buffers last; returns the name of a weight without a place, if any.
 std::optional<std::string> sort_by(const Order& order, Foreign& training) {
   std::vector<std::pair<std::optional<Place>, std::size_t>> places;
   for (const checkpoint::StreamedTensor& tensor : training.weights) {

@@ -10,7 +10,7 @@
 
 namespace tessera::interop {
 
-// Values are written as they lie in memory, and the header says "<f4".
+// Values are written in memory order, and the header says "<f4".
 static_assert(std::endian::native == std::endian::little);
 
 NpyWriter::NpyWriter(const std::filesystem::path& path, std::int64_t rows, std::int64_t columns)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A matrix of fp32 as NumPy's .npy, written row by row.  Source: NumPy's NEP 1, version 1.0.
+// Writes an fp32 matrix as NumPy's .npy, row by row. Source: NumPy's NEP 1, version 1.0.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace tessera::interop {
 
 class NpyWriter {
  public:
-  /// Error{Io} where `path` cannot be written; what is there is replaced.
+  /// Replaces an existing file. Throws Error{Io} if `path` cannot be written.
   NpyWriter(const std::filesystem::path& path, std::int64_t rows, std::int64_t columns);
-  /// The next row, of `columns` values.
+  /// Writes the next row of `columns` values.
   void add(std::span<const float> row);
-  /// Flushes. Error{Io} where not all rows are on the disk.
+  /// Flushes. Throws Error{Io} if not all rows were written.
   void close();
 
  private:

@@ -27,7 +27,7 @@ constexpr const char* kDense =
     "load it in Python and save it again as plain tensors: tensor.dequantize() or "
     "tensor.to_dense()";
 
-// Opcodes that a reader of data has no use for, by the name that Python gives them.
+// Python's names of opcodes that a reader of data does not support.
 std::string opcode_name(unsigned opcode) {
   static constexpr std::array<std::pair<unsigned, const char*>, 26> kNames = {{
       {'i', "INST"},         {'o', "OBJ"},
@@ -108,7 +108,7 @@ void Pickle::step(unsigned opcode) {
       if (const auto version = number<std::uint8_t>(); version > 5)
         refuse(fmt::format("a pickle of protocol {}", version));
       return;
-    case 0x95:  // FRAME: a hint about lengths that a reader of mapped bytes can do without
+    case 0x95:  // FRAME: a hint about lengths, which a reader of mapped bytes does not need
       number<std::uint64_t>();
       return;
     case 'c': {
@@ -176,7 +176,7 @@ bool Pickle::constant(unsigned opcode) {
       push_long(number<std::uint8_t>());
       return true;
     case 'G':
-      // The one number that pickles keep with its most significant byte first.
+      // The only number that pickles store in big-endian order.
       push({.kind = Kind::Float,
             .number = std::bit_cast<double>(__builtin_bswap64(number<std::uint64_t>()))});
       return true;
@@ -389,7 +389,7 @@ void Pickle::reduce() {
   push({.kind = Kind::Call, .items = {function, arguments}});
 }
 
-// (function, class, its arguments, attributes): a tensor that somebody gave attributes is that
+// (function, class, its arguments, attributes): a tensor with additional attributes is read as the
 // tensor.
 void Pickle::rebuild_subclass(const Node& arguments) {
   const bool fits = arguments.items.size() == 4 &&
@@ -436,7 +436,7 @@ void Pickle::build() {
   const Id state = pop();
   if (nodes_[top()].kind == Kind::Object && nodes_[top()].items.size() == 2)
     return nodes_[top()].items.push_back(state);
-  // A state_dict carries the versions of its modules as an attribute; they say nothing of its
+  // A state_dict has the versions of its modules as an attribute, which does not affect its
   // tensors.
   if (nodes_[top()].kind != Kind::Dict) {
     refuse(fmt::format("the pickle sets the state of {} (nothing of it was run)",

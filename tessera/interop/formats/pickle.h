@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pickles as data: the part of Python's pickle format that torch.save needs for tensors,
-// containers, numbers and strings. Nothing is imported and nothing is called.
+// Reads pickles as data: the part of Python's pickle format that torch.save needs for tensors,
+// containers, numbers and strings. Nothing is imported or called.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@
 
 namespace tessera::interop {
 
-/// What one pickle describes: a graph of nodes, numbered, so that what was shared stays shared and
-/// a cycle does no harm. Objects other than tensors become descriptions of what Python would have
-/// made, where their classes are known (pickle_globals.h). Error{Format} with `source` and the byte
-/// for everything else: a global that is not on the list, a call of one that is no function, an
-/// opcode that makes objects of classes, a length that the bytes do not have, a pickle of more than
-/// kMaxBytes or kMaxNodes. Error{Unsupported} names quantized, sparse and other tensors that have
-/// no plain elements. Cost: memory in proportion to the bytes; no recursion.
+/// The content of one pickle: a graph of numbered nodes, in which shared values stay shared and
+/// cycles are harmless. Objects other than tensors become descriptions if their classes are known
+/// (pickle_globals.h). Throws Error{Format} with `source` and the byte position for everything
+/// else: an unlisted global, a call of a global that is not a function, an opcode that creates
+/// objects of classes, a length beyond the bytes, a pickle of more than kMaxBytes or kMaxNodes.
+/// Throws Error{Unsupported} for quantized, sparse and other tensors without plain elements. Cost:
+/// memory proportional to the bytes; no recursion.
 class Pickle {
  public:
   using Id = std::uint32_t;
@@ -27,7 +27,7 @@ class Pickle {
     None,
     Bool,
     Int,
-    BigInt,  ///< `text` has its little-endian bytes
+    BigInt,  ///< `text` has the little-endian bytes
     Float,
     String,
     Bytes,
@@ -41,7 +41,7 @@ class Pickle {
   };
   struct Node {
     Kind kind = Kind::None;
-    std::int64_t integer = 0;  ///< of Bool and Int
+    std::int64_t integer = 0;  ///< for Bool and Int
     double number = 0;
     std::string text;
     std::vector<Id> items;
@@ -49,11 +49,11 @@ class Pickle {
   static constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
   static constexpr std::size_t kMaxNodes = std::size_t{4} << 20;
 
-  /// Reads one pickle from the front of `bytes`; `begin` is where they lie in the file.
+  /// Reads one pickle from the front of `bytes`; `begin` is their position in the file.
   Pickle(std::span<const std::byte> bytes, std::string source, std::uint64_t begin = 0);
   [[nodiscard]] const Node& root() const { return nodes_[root_]; }
   [[nodiscard]] const Node& node(Id id) const { return nodes_[id]; }
-  /// Bytes up to and with the end of the pickle.
+  /// Number of bytes including the end of the pickle.
   [[nodiscard]] std::size_t size() const { return at_; }
   /// "a list", "the global torch.FloatStorage": for messages.
   [[nodiscard]] static std::string shown(const Node& node);

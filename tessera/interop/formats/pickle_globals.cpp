@@ -9,7 +9,8 @@
 namespace tessera::interop {
 namespace {
 
-// Functions that a file of tensors calls. None is: each is a word for what its arguments describe.
+// Functions that tensor files call. None of them is executed; each only determines the meaning of
+// its arguments.
 constexpr std::array<std::string_view, 9> kFunctions = {
     "collections.OrderedDict",
     "torch._utils._rebuild_tensor",
@@ -43,7 +44,7 @@ constexpr std::array<std::string_view, 10> kDtypes = {"torch.float64",
                                                       "torch.uint8",
                                                       "torch.bool"};
 
-// Objects::Described: modules whose objects stand beside tensors, and the names of others.
+// Modules whose objects occur next to tensors and are described, and the names of others.
 constexpr std::array<std::string_view, 9> kModules = {"deepspeed.",
                                                       "megatron.",
                                                       "transformers.",
@@ -100,8 +101,8 @@ bool has(const std::array<std::string_view, N>& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
-/// Of torch's names those of classes and types; its functions are words for tensors, which are read
-/// or refused, or none that a file needs.
+/// Of torch's names only classes and types; its functions are either known tensor constructors,
+/// which are read or refused, or not needed.
 bool is_torch_class(std::string_view name) {
   const std::string_view last = name.substr(name.rfind('.') + 1);
   if (name.starts_with("torch._utils.") || name.starts_with("torch._tensor.")) return false;

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the names in pickles of torch stand for. Whatever is none of these is refused by its name.
+// The meaning of the names in torch's pickles. Any other name is refused with an error that names
+// it.
 #pragma once
 
 #include <string_view>
 
 namespace tessera::interop {
 
-/// A function that files of tensors call: a word for what its arguments describe.
+/// A function that files of tensors call; only its arguments are interpreted.
 bool is_function(std::string_view name);
 /// A type of storages, or of elements.
 bool is_element_type(std::string_view name);
 /// torch's own classes of tensors.
 bool is_tensor_class(std::string_view name);
-/// A class or function whose objects stand beside tensors and are described: of torch, DeepSpeed,
-/// Megatron, transformers, numpy and others that train, and Python's plain containers.
+/// A class or function whose objects occur next to tensors and are converted to descriptions: of
+/// torch, DeepSpeed, Megatron, transformers, numpy and other training programs, and Python's plain
+/// containers.
 bool is_described(std::string_view name);
-/// What torch calls to build tensors without a storage of plain elements: "a sparse tensor";
-/// nullptr for anything else.
+/// Describes what torch's function of this name builds if it is a tensor without plain elements: "a
+/// sparse tensor"; nullptr for any other name.
 const char* tensor_kind(std::string_view name);
 
 }  // namespace tessera::interop

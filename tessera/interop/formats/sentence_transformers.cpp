@@ -45,7 +45,7 @@ std::string kind_of(const json::Value& module) {
   return type.substr(type.rfind('.') + 1);
 }
 
-/// The folder of a module, which lies inside of the model's.
+/// The folder of a module, which must be inside the model's.
 fs::path folder_of(const fs::path& model, const json::Value& module, const std::string& place) {
   const fs::path inside = word(module, "path");
   const bool leaves =
@@ -93,7 +93,7 @@ void read_pooling(const fs::path& folder, SentenceModel& out) {
                   "use a model whose include_prompt is true");
 }
 
-/// sentence_bert_config.json, or its kin of other families.
+/// Reads sentence_bert_config.json, or the corresponding file of another family.
 void read_limits(const fs::path& folder, SentenceModel& out) {
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -114,7 +114,7 @@ void read_limits(const fs::path& folder, SentenceModel& out) {
                   fmt::format("give an integer from 1 to {}", kLongest));
 }
 
-/// The prompt that the model uses where none is named.
+/// Reads the model's default prompt.
 void read_prompt(const fs::path& folder, SentenceModel& out) {
   const fs::path path = folder / "config_sentence_transformers.json";
   if (!fs::exists(path)) return;
@@ -153,7 +153,7 @@ std::optional<SentenceModel> sentence_model_of(const fs::path& folder) {
       out.normalize = true;
     } else {
       TESSERA_REQUIRE(
-          kind == "Dropout",  // which does nothing outside of training
+          kind == "Dropout",  // does nothing outside of training
           Unsupported,
           fmt::format("{}: a module {} at this place is not built", path.string(), kind),
           "use a model of a Transformer, a Pooling and perhaps a Normalize");

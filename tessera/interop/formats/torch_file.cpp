@@ -56,7 +56,7 @@ std::optional<DType> dtype_of_storage(std::string_view global) {
   return std::nullopt;
 }
 
-/// Of the types that have no storage of their own: torch's tensors of them lie in bytes.
+/// The types without a storage of their own: torch stores their tensors as bytes.
 std::optional<DType> dtype_of_elements(std::string_view global) {
   static constexpr std::array<std::pair<std::string_view, DType>, 13> kTypes = {
       {{"torch.float64", DType::F64},
@@ -78,15 +78,16 @@ std::optional<DType> dtype_of_elements(std::string_view global) {
   return std::nullopt;
 }
 
-/// What a tensor says of the storage it lies in.
+/// A tensor's reference to its storage.
 struct Storage {
   std::string key;
   DType dtype = DType::F32;
   std::uint64_t numel = 0;
-  DType unit = dtype;  ///< what the file counts it in: U8 where the storage itself has no type
+  /// Element type by which the file counts; U8 if the storage itself is untyped.
+  DType unit = dtype;
 };
 
-/// A tensor as the pickle describes it.
+/// A tensor as described by the pickle.
 struct Described {
   std::string name;
   Storage storage;
@@ -97,7 +98,7 @@ struct Described {
 /// Walks a pickle and lists its tensors.
 class Lister {
  public:
-  /// `anything`: the file may be one value, a tensor or a number.
+  /// `anything`: the file may be a single value, a tensor or a number.
   Lister(const Pickle& pickle, const std::string& source, bool anything)
       : pickle_(pickle), source_(source), anything_(anything) {}
 
@@ -130,7 +131,7 @@ class Lister {
   }
 
   void visit(const Node& node, const std::string& name, std::size_t depth) {
-    // Values may be shared without end (a list of a list of ...), so visits are counted, not nodes.
+    // Values may be shared in cycles (a list of a list of ...), so visits are counted, not nodes.
     if (depth > kMaxDepth) refuse(fmt::format("it is nested more than {} levels deep", kMaxDepth));
     if (++visited_ > Pickle::kMaxNodes) refuse("it repeats its values without end");
     switch (node.kind) {
@@ -190,7 +191,7 @@ class Lister {
       items.push_back(value(at(node, i), depth + 1));
     return json::Value::array(std::move(items));
   }
-  // A key that comes twice has its last value, as in Python.
+  // A repeated key has its last value, as in Python.
   json::Value object(const Node& node, std::size_t depth) {
     std::vector<json::Value::Member> members;
     std::map<std::string, std::size_t> places;
@@ -211,7 +212,7 @@ class Lister {
     return out;
   }
 
-  /// Whether a tensor may lie in it: what else there is needs no name.
+  /// True if the node may contain a tensor; other values need no name.
   static bool leads_on(const Node& node) {
     return node.kind == Kind::Call || node.kind == Kind::Object || node.kind == Kind::Dict ||
            node.kind == Kind::List || node.kind == Kind::Tuple;
@@ -221,7 +222,7 @@ class Lister {
     spend(name.size() + key.size());
     return name.empty() ? key : name + "." + key;
   }
-  /// A value that stands in many places is one in the pickle, and its names and copies are many.
+  /// A value may be shared by many places in the pickle, while its names and copies are separate.
   void spend(std::size_t bytes) {
     spent_ += bytes;
     if (spent_ > kMaxSpent)
@@ -247,8 +248,8 @@ class Lister {
     add(arguments, name);
   }
 
-  // (storage, offset, shape, strides, ...): two that follow concern gradients; then comes, of
-  // _rebuild_tensor_v3, the type of the elements, and last what else torch keeps of the tensor.
+  // (storage, offset, shape, strides, ...): the next two concern gradients; then follows, for
+  // _rebuild_tensor_v3, the element type, and last torch's other metadata of the tensor.
   void add(const Node& arguments, const std::string& name) {
     if (arguments.items.size() < 4 || arguments.items.size() > 8)
       refuse(name, fmt::format("is built from {} values", arguments.items.size()));
@@ -268,8 +269,8 @@ class Lister {
     out_.push_back(std::move(tensor));
   }
 
-  /// {'neg': True}: the elements are those of the storage with the other sign, which torch has not
-  /// written into it yet; likewise {'conj': True}.
+  /// {'neg': True}: the elements have the opposite sign of those in the storage, a negation that
+  /// torch has not applied yet; likewise {'conj': True}.
   void refuse_pending(const Node& metadata, const std::string& name) const {
     if (metadata.kind != Kind::Dict) return;
     for (std::size_t i = 0; i + 1 < metadata.items.size(); i += 2) {
@@ -287,7 +288,7 @@ class Lister {
     }
   }
 
-  // ('storage', torch.FloatStorage, key, device, elements), and from legacy files a view or None.
+  // ('storage', torch.FloatStorage, key, device, elements), and in legacy files a view or None.
   [[nodiscard]] Storage storage(const Node& arguments, const std::string& name) {
     const Node& node = at(arguments, 0);
     if (node.kind != Kind::Persistent || at(node, 0).kind != Kind::Tuple)
@@ -344,7 +345,7 @@ class Lister {
   }
 
   static constexpr std::size_t kMaxName = 1 << 16, kMaxValues = 1'000'000, kMaxSpent = 1 << 28;
-  /// Where the first such thing may stand among a tensor's arguments.
+  /// The first position of such metadata among a tensor's arguments.
   static constexpr std::size_t kMetadata = 6;
   const Pickle& pickle_;
   const std::string& source_;
@@ -354,8 +355,8 @@ class Lister {
   std::size_t visited_ = 0, spent_ = 0;
 };
 
-/// Whether all elements of a tensor lie in its storage. No place on the way to the last one may lie
-/// outside of it, so that neither elements nor their bytes can be counted past 64 bits.
+/// True if all elements of a tensor are in its storage. No intermediate offset may be outside of
+/// it, so neither element nor byte counts can overflow 64 bits.
 bool lies_inside(const Described& tensor) {
   const std::uint64_t numel = tensor.storage.numel;
   if (std::count(tensor.shape.begin(), tensor.shape.end(), 0) > 0) return tensor.offset <= numel;
@@ -374,7 +375,7 @@ bool lies_inside(const Described& tensor) {
   return true;
 }
 
-/// Whether the first pickle is the magic number: of protocol 2 or 3, or with a frame around it.
+/// True if the first pickle is the magic number, in protocol 2 or 3, or with a frame around it.
 bool begins_legacy(std::string_view text) {
   constexpr std::size_t kProto = 2, kFrame = 9;
   if (text.size() < kProto || text.front() != '\x80') return false;
@@ -383,10 +384,10 @@ bool begins_legacy(std::string_view text) {
   return text.starts_with("\x8a\x0a") && text.substr(2).starts_with(kLegacyMagic);
 }
 
-/// One file being read.
+/// Reads one file.
 class Reader {
  public:
-  /// `anything`: the file may be one value, and what is no tensor is wanted too.
+  /// `anything`: the file may be a single value, and values other than tensors are needed too.
   Reader(const fs::path& path, bool anything)
       : path_(path),
         source_(path.string()),
@@ -437,7 +438,7 @@ class Reader {
     return out;
   }
 
-  // The folder inside of the archive; its name is whatever the file was called when it was written.
+  // The folder inside the archive; its name is the file's name at the time of writing.
   [[nodiscard]] std::string root_of(
       const std::map<std::string, ZipEntry, std::less<>>& entries) const {
     std::optional<std::string> root;
@@ -466,7 +467,7 @@ class Reader {
       at += pickle.size();
       return pickle;
     };
-    next();  // the magic number that brought us here
+    next();  // the magic number, already checked
     const Pickle protocol = next();
     if (protocol.root().kind != Kind::Int || protocol.root().integer != kLegacyProtocol)
       refuse(fmt::format("its protocol is {}", Pickle::shown(protocol.root())));
@@ -499,7 +500,8 @@ class Reader {
     return true;
   }
 
-  /// Each storage is its number of elements and then they; their type is known from the tensors.
+  /// Each storage consists of its number of elements and the elements; their type follows from the
+  /// tensors.
   [[nodiscard]] std::map<std::string, Bytes> legacy_storages(const Pickle& keys,
                                                              const std::vector<Described>& tensors,
                                                              std::uint64_t at) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plain training loop leaves: model_000005.pth and optimizer_000005.pth, the state_dicts of
+// The files of a plain training loop: model_000005.pth and optimizer_000005.pth, the state_dicts of
 // a module and of torch's optimizer.
 #include <algorithm>
 #include <array>
@@ -44,7 +44,7 @@ fs::path optimizer_beside(const fs::path& model) {
   return model.parent_path() / ("optimizer" + model.filename().string().substr(5));
 }
 
-/// The model's file at `path`: itself, or the newest of a folder.
+/// The model's file at `path`: itself, or the newest in a folder.
 std::optional<fs::path> find_model_file(const fs::path& path) {
   std::error_code failed;
   if (!fs::is_directory(path, failed)) {
@@ -65,7 +65,7 @@ bool recognises(const fs::path& path) {
   return find_model_file(path).has_value();
 }
 
-/// Weights in the order of the module's parameters: each storage once, no buffers.
+/// Adds weights in the order of the module's parameters: each storage once, no buffers.
 void add_weights(Foreign& out, const std::vector<Weight>& tensors) {
   std::vector<const Weight*> taken;
   for (const Weight& weight : tensors) {
@@ -82,7 +82,7 @@ void add_weights(Foreign& out, const std::vector<Weight>& tensors) {
   }
 }
 
-/// The numbers of the parameters, group by group, as the optimizer counts them.
+/// The parameter numbers, group by group, as the optimizer enumerates them.
 std::vector<std::int64_t> order_of(const json::Value& values, const fs::path& file) {
   std::vector<std::int64_t> out;
   const json::Value* groups = at_path(values, "param_groups");
@@ -102,10 +102,10 @@ std::vector<std::int64_t> order_of(const json::Value& values, const fs::path& fi
 
 constexpr std::array<const char*, 7> kStates = {
     "exp_avg", "exp_avg_sq", "momentum_buffer", "sum", "square_avg", "grad_avg", "exp_inf"};
-/// Functions of the count of updates and the hyperparameters: of NAdam the product of its momenta.
+/// States that follow from the update count and the hyperparameters: NAdam's product of momenta.
 constexpr std::array<std::string_view, 2> kRecomputed = {"step", "mu_product"};
 
-/// What torch's optimizer remembers or does beyond what is read would be lost without a word.
+/// Refuses optimizer state and options that would be lost silently.
 void refuse_others(const TorchContents& optimizer, const fs::path& file) {
   const auto refuse = [&](const std::string& what) {
     throw Error(Error::Kind::Unsupported, fmt::format("{}: {}", file.string(), what), kAlone);
@@ -131,7 +131,7 @@ void refuse_others(const TorchContents& optimizer, const fs::path& file) {
 
 void add_state(Foreign& out, const TorchContents& optimizer, const fs::path& file) {
   const auto order = order_of(optimizer.values, file);
-  // Groups (decayed and not) shuffle the parameters; their order is lost then.
+  // Several groups (decayed and not) change the order of the parameters, which is then lost.
   TESSERA_REQUIRE(at_path(optimizer.values, "param_groups")->items().size() == 1,
                   Unsupported,
                   fmt::format("{}: has several groups of parameters, whose names it does not keep",
@@ -163,7 +163,7 @@ void add_state(Foreign& out, const TorchContents& optimizer, const fs::path& fil
   }
 }
 
-/// Updates made, as all parameters that have a state count them; nothing if none does.
+/// The number of updates, which all parameters with a state share; nothing if none has one.
 std::optional<std::int64_t> updates_of(const Foreign& training,
                                        const TorchContents& optimizer,
                                        const fs::path& file) {
@@ -182,9 +182,9 @@ std::optional<std::int64_t> updates_of(const Foreign& training,
   return counts.first();
 }
 
-/// Which of torch's rules it is, where what it keeps and its group give it away: the file does not
-/// say it. Adam's group alone has amsgrad; a file of an older torch, without
-/// decoupled_weight_decay, does not tell Adam from AdamW.
+/// The rule of torch, inferred from its states and its group, because the file does not name it.
+/// Only Adam's group has amsgrad; a file of an older torch, without decoupled_weight_decay, does
+/// not distinguish Adam from AdamW.
 std::optional<std::string> type_of(const json::Value& values) {
   const auto in_group = [&](const char* key) {
     return at_path(values, std::string("param_groups.0.") + key);
@@ -200,7 +200,7 @@ std::optional<std::string> type_of(const json::Value& values) {
   return in_group("momentum_decay") != nullptr ? "NAdam" : "RAdam";
 }
 
-/// The optimizer's section as a configuration of ours has it.
+/// The optimizer section in tessera's configuration format.
 json::Value optimizer_of(const json::Value& values) {
   json::Value params = json::Value::object();
   for (const char* key : {"lr",
@@ -245,7 +245,7 @@ Foreign open(const fs::path& path) {
 
 TESSERA_FOREIGN_FORMAT("torch loop", (ForeignFormat{recognises, open}));
 
-/// A count as torch's optimizers keep it: a float of no dims.
+/// A count as torch's optimizers store it: a 0-d float.
 TorchValue count_of(std::int64_t count) {
   const auto read = [value = static_cast<float>(count)](auto, auto, std::byte* out) {
     std::memcpy(out, &value, sizeof(value));
@@ -253,11 +253,11 @@ TorchValue count_of(std::int64_t count) {
   return TorchValue::tensor({"step", DType::F32, {}, read, {}});
 }
 
-/// A key of a group, and its value where the training does not say it: JSON.
+/// A key of a group, and its default value as JSON.
 using GroupKeys = std::vector<std::pair<const char*, const char*>>;
 
-/// Whether the weights themselves decay: of AdamW always, of Adam unless it is told otherwise.
-/// Nothing where neither type nor mode is known.
+/// True if weight decay is decoupled: always for AdamW; for Adam by default. Nothing if neither
+/// type nor mode is known.
 std::optional<bool> decoupled_in(const json::Value& config, const std::string& type) {
   if (type == "adamw") return true;
   for (const char* key : {"adam_w_mode", "adamw_mode"}) {
@@ -267,7 +267,7 @@ std::optional<bool> decoupled_in(const json::Value& config, const std::string& t
   return type.empty() ? std::nullopt : std::optional(true);
 }
 
-// What torch.optim of 2.11 keeps of a group; its load_state_dict asks for no less.
+// The keys of a group in torch.optim 2.11; its load_state_dict requires all of them.
 GroupKeys group_keys(const Foreign& training) {
   std::vector<std::string> states;
   for (const auto& [name, tensors] : training.state)
@@ -291,7 +291,7 @@ GroupKeys group_keys(const Foreign& training) {
            {"amsgrad", "false"},
            {"capturable", "false"},
            {"fused", "null"}};
-    // Without it Adam and AdamW of torch each go on as their names say.
+    // Without it torch's Adam and AdamW continue according to their names.
     if (const auto decoupled = decoupled_in(training.config, type))
       out.emplace_back("decoupled_weight_decay", *decoupled ? "true" : "false");
   } else if (is({"sgd"}, {"momentum_buffer"}) || (type == "sgd" && states.empty() && !momentum)) {
@@ -326,13 +326,13 @@ GroupKeys group_keys(const Foreign& training) {
   return out;
 }
 
-/// A parameter, and what the optimizer keeps of it.
+/// A parameter, and its optimizer state.
 struct Numbered {
   const checkpoint::StreamedTensor* weight = nullptr;
   std::vector<TorchValue::Item> state;
 };
 
-/// The parameters that training.parameters names, or all weights, each with its own state.
+/// The parameters listed in training.parameters, or all weights, each with its own state.
 std::vector<Numbered> numbered(const Foreign& training) {
   const std::set<std::string> named(training.parameters.begin(), training.parameters.end());
   std::vector<Numbered> out;
@@ -359,7 +359,7 @@ std::vector<Numbered> numbered(const Foreign& training) {
       out[place->second].state.emplace_back(name, TorchValue::tensor(tensor));
     }
   }
-  (void)group_keys(training);  // of other rules each parameter may keep its own states
+  (void)group_keys(training);  // other rules may keep different states per parameter
   for (Numbered& parameter : out) {
     const std::size_t kept = parameter.state.size();
     TESSERA_REQUIRE(kept == 0 || kept == training.state.size(),
@@ -370,7 +370,8 @@ std::vector<Numbered> numbered(const Foreign& training) {
                                 training.state.size(),
                                 checkpoint::JsonCursor::shown(parameter.weight->name)),
                     kAlone);
-    // torch counts the steps of each; of a rule that keeps nothing else the count is all.
+    // torch counts the steps of each parameter; for a rule without other state the count is all
+    // there is.
     if (kept == training.state.size()) {
       const auto began = training.began.find(parameter.weight->name);
       const std::int64_t before = began == training.began.end() ? 0 : began->second;
@@ -381,7 +382,7 @@ std::vector<Numbered> numbered(const Foreign& training) {
   return out;
 }
 
-/// What the group has under `key`; `absent`: JSON, where the training does not say it.
+/// The group's value of `key`; `absent`: the JSON default.
 json::Value group_value(const Foreign& training, std::string_view key, std::string_view absent) {
   if (key == "lr" && training.lr) return json::Value::number(*training.lr);
   const json::Value* found = at_path(training.config, fmt::format("optimizer.params.{}", key));
@@ -399,7 +400,7 @@ TorchValue group_of(const Foreign& training, std::size_t parameters) {
   return TorchValue::dict(std::move(members));
 }
 
-/// Whether a group of the configuration has a rate or a decay of its own.
+/// True if a group of the configuration has its own learning rate or weight decay.
 bool has_own_groups(const json::Value& config) {
   const json::Value* groups = at_path(config, "optimizer.groups");
   if (groups == nullptr || !groups->is_array()) return false;
@@ -409,7 +410,7 @@ bool has_own_groups(const json::Value& config) {
   });
 }
 
-/// The decay of the group, where some parameters of the training have none.
+/// The group's weight decay, if some parameters of the training have none.
 std::optional<double> decay_of_all(const Foreign& training) {
   const json::Value* all = at_path(training.config, "optimizer.decay_all");
   if (all == nullptr || !all->is_bool() || all->as_bool()) return std::nullopt;
@@ -455,7 +456,7 @@ void write_torch_loop(const fs::path& model,
                       const Foreign& training,
                       const checkpoint::Written& written) {
   std::vector<Numbered> parameters = numbered(training);
-  TorchValue group = group_of(training, parameters.size());  // refuses before anything is written
+  TorchValue group = group_of(training, parameters.size());  // throws before anything is written
   write_torch_weights(model, training.weights, written);
   std::vector<TorchValue::Item> state;
   for (std::size_t i = 0; i < parameters.size(); ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes files of torch.save that hold more than a dict of tensors: what
-// torch.load(weights_only=True) takes, and nothing else.
+// Writes torch.save files that contain more than a dict of tensors, restricted to what
+// torch.load(weights_only=True) accepts.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tessera::interop {
 
-/// A value of Python's in such a file.
+/// A Python value in such a file.
 struct TorchValue {
   enum class Kind : std::uint8_t {
     None,
@@ -34,7 +34,7 @@ struct TorchValue {
   static TorchValue integer(std::int64_t value);
   static TorchValue text(std::string value);
   static TorchValue list(std::vector<TorchValue> items);
-  /// Keys are texts; those of decimal digits become numbers where `numbered`.
+  /// Keys are strings; with `numbered`, those that consist of decimal digits become numbers.
   static TorchValue dict(std::vector<Item> items, bool numbered = false);
   static TorchValue ordered(std::vector<Item> items);
   static TorchValue size(const std::vector<std::int64_t>& shape);
@@ -43,11 +43,11 @@ struct TorchValue {
 
   Kind kind = Kind::None;
   bool numbered = false;
-  std::int64_t number = 0;  ///< of Bool and Int
+  std::int64_t number = 0;  ///< for Bool and Int
   double real = 0;
   std::string word;
-  std::vector<std::string> keys;   ///< of dicts
-  std::vector<TorchValue> values;  ///< of lists and dicts
+  std::vector<std::string> keys;   ///< for dicts
+  std::vector<TorchValue> values;  ///< for lists and dicts
   std::shared_ptr<const checkpoint::StreamedTensor> data;
 };
 

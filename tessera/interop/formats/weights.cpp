@@ -25,18 +25,19 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFetch = "fetch the folder again";
-/// A whole file, and the index of one in shards.
+/// The names of a whole file, and of the index of shards.
 constexpr std::array<std::pair<const char*, const char*>, 2> kLayouts = {
     {{"model.safetensors", "model.safetensors.index.json"},
      {"pytorch_model.bin", "pytorch_model.bin.index.json"}}};
 
-/// Of shorter copies the pages stay until the tensor's last element is copied, or release().
+/// For shorter copies the pages stay until the tensor's last element is copied, or release() is
+/// called.
 constexpr std::size_t kReleasedBytes = std::size_t{1} << 20;
 
-/// An index larger than this describes no model.
+/// A larger index cannot describe a model.
 constexpr std::uintmax_t kMaxIndexBytes = std::uintmax_t{256} << 20;
 
-/// Tensor -> name of its file.
+/// Maps a tensor to its file's name.
 std::map<std::string, std::string> read_index(const fs::path& path) {
   checkpoint::require_plain_file(path, true);
   TESSERA_REQUIRE(fs::file_size(path) <= kMaxIndexBytes,
@@ -80,7 +81,7 @@ std::optional<fs::path> index_of(const fs::path& folder) {
   return std::nullopt;
 }
 
-// Damage of a file of others has one remedy.
+// Damage of another program's file always has the same remedy.
 std::vector<Weight> open_shard(const fs::path& path) {
   try {
     return open_weight_file(path);
@@ -120,8 +121,8 @@ std::vector<Weight> open_safetensors(const fs::path& path) {
   return out;
 }
 
-/// Gives up the memory of the pages that lie within `read`, a part of the mapped file: they are
-/// read anew when they are touched again.
+/// Frees the memory of the pages inside `read`, a part of the mapped file; they are read again when
+/// accessed.
 void give_back(const files::Mapped* file, std::span<const std::byte> read) noexcept {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto address = [](const std::byte* at) { return reinterpret_cast<std::uintptr_t>(at); };
@@ -130,7 +131,7 @@ void give_back(const files::Mapped* file, std::span<const std::byte> read) noexc
   const std::uintptr_t begin = address(read.data()), end = begin + read.size();
   const std::uintptr_t all_begin = address(all.data()), all_end = all_begin + all.size();
   if (begin < all_begin || end > all_end) return;
-  // The last page of a file belongs to it as a whole.
+  // The last page of a file belongs entirely to it.
   const std::uintptr_t first = (begin - all_begin + page - 1) / page * page;
   const std::uintptr_t last = end == all_end ? end - all_begin : (end - all_begin) / page * page;
   if (first < last)
@@ -184,7 +185,7 @@ void Weight::copy(std::int64_t begin, std::int64_t end, std::byte* out) const no
   for (std::int64_t i = begin; i < end; ++i)
     std::memcpy(
         out + (i - begin) * width, data + offset(i) * width, static_cast<std::size_t>(width));
-  if (end == numel()) release();  // pages of a view are touched again and again until then
+  if (end == numel()) release();  // until then pages of a view are accessed repeatedly
 }
 
 void Weight::release() const noexcept {

@@ -26,10 +26,10 @@ constexpr std::string_view kState = ".quant_state.bitsandbytes__";
 constexpr std::array<std::string_view, 4> kParts = {
     ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"};
 constexpr std::string_view kRowScales = ".SCB", kRowFormat = ".weight_format", kWeight = ".weight";
-/// Bytes of a description; those of bitsandbytes have some 200.
+/// Most bytes of a description; those of bitsandbytes have about 200.
 constexpr std::uint64_t kMostState = 1 << 16;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 48;
-/// Elements that are decoded at a time: whole blocks of any size that is read.
+/// Elements that are decoded at a time: whole blocks of every supported size.
 constexpr std::int64_t kPiece = 4096;
 
 [[noreturn]] void refuse_damage(const Weight& weight, const std::string& why) {
@@ -67,19 +67,19 @@ std::int64_t blocks_in(std::int64_t count, std::int64_t block) {
   return (count + block - 1) / block;
 }
 
-/// A matrix in four bits.
+/// A matrix stored in four bits.
 struct FourBits {
   Weight codes, scales;
   std::vector<std::int64_t> shape;
   std::int64_t numel = 0, block = 0;
   std::vector<float> values;  ///< 16
-  // Where scales are in eight bits:
+  // If scales are stored in eight bits:
   bool nested = false;
   std::vector<float> scale_values, scale_scales;
   std::int64_t scale_block = 0;
   float scale_mean = 0.0F;
 
-  /// Scales of blocks [begin, end).
+  /// Reads the scales of blocks [begin, end).
   void read_scales(std::int64_t begin, std::int64_t end, float* out) const {
     if (!nested) return scales.copy(begin, end, reinterpret_cast<std::byte*>(out));
     std::array<std::uint8_t, kPiece> bytes{};
@@ -181,7 +181,7 @@ FourBits four_bits(const Weight& weight, const Weight& described, const Weights&
   return out;
 }
 
-/// A matrix in eight bits with a scale for each row.
+/// Returns a matrix stored in eight bits, with a scale for each row.
 StreamedTensor eight_bits(const Weight& weight, const Weight& scales) {
   if (weight.dtype != DType::I8 || weight.shape.size() != 2 || !weight.contiguous())
     refuse_damage(weight, "is no matrix of int8");
@@ -207,7 +207,7 @@ StreamedTensor eight_bits(const Weight& weight, const Weight& scales) {
   return {weight.name, DType::F32, weight.shape, read, {}, [weight] { weight.release(); }};
 }
 
-/// nullptr where the weight is in no eight bits of bitsandbytes.
+/// Returns nullptr if the weight is not in bitsandbytes' eight-bit format.
 const Weight* row_scales_of(const Weight& weight, const Weights& weights) {
   if (weight.dtype != DType::I8 || !weight.name.ends_with(kWeight)) return nullptr;
   const std::string module = weight.name.substr(0, weight.name.size() - kWeight.size());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights in four or eight bits as bitsandbytes saves them, beside the tensors that say how: NF4
-// and FP4 in blocks with scales, which may be in eight bits themselves, and int8 with a scale a
-// row. Source: bitsandbytes 0.50, QuantState.as_dict() and Int8Params.
+// Weights in four or eight bits as bitsandbytes saves them, together with tensors that describe the
+// format: NF4 and FP4 in blocks with scales, which may themselves be in eight bits, and int8 with a
+// scale for each row. Source: bitsandbytes 0.50, QuantState.as_dict() and Int8Params.
 #pragma once
 
 #include <string_view>
@@ -13,17 +13,18 @@
 
 namespace tessera::interop {
 
-/// Whether a tensor of this name tells how another one is kept: "...weight.absmax", "...SCB".
+/// Returns whether a tensor of this name describes the format of another one: "...weight.absmax",
+/// "...SCB".
 bool is_bitsandbytes_part(std::string_view name);
 
-/// The tensors as streams, with what bitsandbytes narrowed widened to fp32 as its dequantisation
-/// does before it rounds, and without the tensors that say how. Others stay as they are.
-/// Error{Format} names file and tensor where sizes, types or the description do not agree;
-/// Error{Unsupported} for another kind of quantisation.
+/// Returns the tensors as streams, without the descriptions. Quantized tensors are dequantized to
+/// fp32, as bitsandbytes does before it rounds; other tensors are unchanged. Throws Error{Format}
+/// naming file and tensor if sizes, types or the description do not agree, and Error{Unsupported}
+/// for another kind of quantization.
 std::vector<checkpoint::StreamedTensor> with_bitsandbytes(const std::vector<Weight>& weights);
 
-/// Takes the section of bitsandbytes out of a Hugging Face config.json, whose weights are then
-/// plain. Returns whether it was there.
+/// Removes the section of bitsandbytes from a Hugging Face config.json, whose weights have been
+/// dequantized. Returns whether it was there.
 bool drop_bitsandbytes(json::Value& hf_config);
 
 }  // namespace tessera::interop

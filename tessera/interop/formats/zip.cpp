@@ -28,7 +28,7 @@ struct Directory {
   std::uint64_t begin = 0, end = 0, entries = 0;
 };
 
-/// A line of the central directory.
+/// An entry of the central directory.
 struct Central {
   std::string name;
   std::uint64_t stored = 0, size = 0, local = 0;
@@ -74,7 +74,7 @@ class Reader {
     return file_.substr(at, size);
   }
 
-  /// The last record, found from the end: a comment may follow it.
+  /// Finds the last record from the end, because a comment may follow it.
   [[nodiscard]] std::uint64_t find_end() const {
     for (std::uint64_t back = kEndBytes; back <= kEndBytes + kMaxComment; ++back) {
       if (back > file_.size()) break;
@@ -149,7 +149,7 @@ class Reader {
     if (!plain) refuse(fmt::format("entry {} has a name that leads elsewhere", shown(name)));
   }
 
-  /// The 64-bit values of those fields that are too narrow, in their order.
+  /// Reads the 64-bit values of the fields that are too narrow, in order.
   void widen(Central& entry, std::string_view extra) const {
     while (extra.size() >= 4) {
       std::uint16_t id = 0, size = 0;

@@ -29,12 +29,12 @@ at::Tensor sigmoid_norm(const PairScores& of, const PairOptions& options) {
   return -log_sigmoid_of(options.beta * margins_per_token(of));
 }
 
-/// Labels that are wrong with the probability e (Mitchell 2023).
+/// Labels that are wrong with probability e (Mitchell 2023).
 at::Tensor conservative(const PairScores& of, const PairOptions& options) {
   return smoothed_logistic(margins(of, options.beta), options.label_smoothing);
 }
 
-/// An unbiased estimate of the loss without such labels (Chowdhury et al. 2024).
+/// An unbiased estimate of the loss with correct labels (Chowdhury et al. 2024).
 at::Tensor robust(const PairScores& of, const PairOptions& options) {
   const at::Tensor x = margins(of, options.beta);
   const double e = options.label_smoothing;
@@ -46,7 +46,7 @@ at::Tensor hinge(const PairScores& of, const PairOptions& options) {
   return at::relu(1 - margins(of, options.beta));
 }
 
-/// Azar et al. 2023, eq. 17, of scores per token.
+/// Azar et al. 2023, eq. 17, with scores per token.
 at::Tensor ipo(const PairScores& of, const PairOptions& options) {
   return (margins_per_token(of) - 1 / (2 * options.beta)).square();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses that judge each completion of a pair by its own ratio.
+// Losses of each completion of a pair that depend only on its own ratio.
 #include <ATen/ATen.h>
 
 #include "tessera/losses/log_probabilities.h"
@@ -21,7 +21,7 @@ at::Tensor bco_pair(const PairScores& of, const PairOptions& options) {
          log_sigmoid_of(-options.beta * of.rejected_ratios_P);
 }
 
-/// Wu et al. 2024 (SPPO), where the chosen completion wins for certain.
+/// Wu et al. 2024 (SPPO), where the chosen completion wins with certainty.
 at::Tensor sppo_hard(const PairScores& of, const PairOptions& options) {
   const double aim = 0.5 / options.beta;
   return (of.chosen_ratios_P - aim).square() + (of.rejected_ratios_P + aim).square();
@@ -33,7 +33,7 @@ at::Tensor apo_zero(const PairScores& of, const PairOptions& options) {
          at::sigmoid(options.beta * of.rejected_ratios_P);
 }
 
-/// The same, eq. 8: for chosen completions that are worse than what the model gives.
+/// The same, eq. 8: for chosen completions that are worse than the model's own.
 at::Tensor apo_down(const PairScores& of, const PairOptions& options) {
   return at::sigmoid(options.beta * of.chosen_ratios_P) + 1 -
          at::sigmoid(options.beta * (of.chosen_ratios_P - of.rejected_ratios_P));

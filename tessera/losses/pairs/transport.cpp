@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Alignment by optimal transport (Melnyk et al. 2024): the distribution over the batch of what is
-// wanted lies above that of what is not, quantile by quantile.
+// Alignment by optimal transport (Melnyk et al. 2024): the batch distribution for desirable
+// completions is pushed above that for undesirable ones, quantile by quantile.
 #include <tuple>
 
 #include <ATen/ATen.h>
@@ -14,14 +14,14 @@ at::Tensor sorted(const at::Tensor& values_P) {
   return std::get<0>(at::sort(values_P, 0));
 }
 
-/// Margins of the policy above those of the reference.
+/// Margins of the policy against those of the reference.
 at::Tensor aot(const PairScores& of, const PairOptions& options) {
   return smoothed_logistic(
       options.beta * (sorted(of.policy_margins_P) - sorted(of.reference_margins_P)),
       options.label_smoothing);
 }
 
-/// Ratios of chosen completions above those of rejected ones, whatever their prompts.
+/// Ratios of chosen completions against those of rejected ones, whatever their prompts.
 at::Tensor aot_unpaired(const PairScores& of, const PairOptions& options) {
   return smoothed_logistic(
       options.beta * (sorted(of.chosen_ratios_P) - sorted(of.rejected_ratios_P)),

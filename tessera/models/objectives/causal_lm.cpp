@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The next token, of a text alone (causal_lm) or of a text that answers another one (seq2seq): the
+// Predicts the next token, with a decoder (causal_lm) or an encoder-decoder model (seq2seq): the
 // final norm, a head over the vocabulary, and the cross-entropy.
 #include <memory>
 #include <string>

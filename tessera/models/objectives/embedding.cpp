@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The embedding of a whole text: the final norm and one hidden state, or the mean of all. There is
-// no head and no loss: a model that has none, such as Hugging Face's ...Model, is read with it.
+// The embedding of a whole text: the final norm, and one hidden state or the mean of all. There is
+// no head and no loss; a model without a head, such as Hugging Face's ...Model, is read with it.
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,8 +22,8 @@ struct EmbeddingOptions {
   void describe(config::Fields& fields) {
     fields.field("pooling",
                  pooling,
-                 {.text = "What the embedding of a text is: the hidden state of its first token or "
-                          "of its last one, or the mean of all.",
+                 {.text = "Embedding of a text: the hidden state of its first or its last token, "
+                          "or the mean of all.",
                   .choices = {"cls", "last", "mean"},
                   .default_text = "last where tokens see those before them alone, else mean"});
     fields.field("normalize",
@@ -53,7 +53,7 @@ class Embedding final : public nn::Objective {
   [[nodiscard]] bool works_by_token() const override { return true; }
   [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
 
-  /// Gives "embedding" [B, C], fp32.
+  /// Returns the output "embedding" [B, C], fp32.
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, "embedding");
     TESSERA_REQUIRE(!context.training() && !batch.has("labels") && !batch.has("label"),

@@ -16,8 +16,8 @@ namespace {
 
 using enum LogicalAxis;
 
-/// Dropout of what gather_flow() gave: of all samples and channels, on a grid of ranks too. Of
-/// `x` [B, C] every rank has all, of [B, T, C] its own tokens.
+/// Dropout of the result of gather_flow(), which has all samples and channels, also on a grid of
+/// ranks. Of `x` [B, C] every rank has all values; of [B, T, C] it has its own tokens.
 ops::DropoutKey dropout_of_all(const char* site,
                                double p,
                                const at::Tensor& x,
@@ -43,7 +43,7 @@ at::Tensor last_tokens(const nn::Batch& batch, std::int64_t tokens) {
 void HeadTransform::declare(nn::Params& params, const TrunkOutput& trunk) {
   if (spec_.dense.empty()) return;
   const std::int64_t C = trunk.hidden_size;
-  // Without logical axes: small enough that every tensor-parallel rank holds all of it.
+  // No logical axes: the weight is so small that every tensor-parallel rank holds all of it.
   weight_ = params.add(
       spec_.dense + ".weight", {C, C}, {None, None}, Init::normal(trunk.init_std), kGlobalName);
   if (spec_.dense_bias)

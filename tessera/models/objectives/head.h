@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of a head as a family's HeadSpec describes them, and the hidden states that a head of
+// The layers of a head that a family's HeadSpec describes, and the hidden states that a head for
 // whole samples reads.
 #pragma once
 
@@ -16,12 +16,12 @@ namespace tessera::models {
 
 // Legend: B batch, T tokens, C embed, L outputs.
 
-/// What a head has before its output layer. No rank holds a part of it: it works on what
-/// nn::gather_flow() gives, of all samples and channels.
+/// The layers of a head before its output layer. Their weights are not split over ranks: they
+/// process the result of nn::gather_flow(), which has all samples and channels.
 class HeadTransform {
  public:
   explicit HeadTransform(HeadSpec spec) : spec_(std::move(spec)), norm_(spec_.norm) {}
-  /// Declares the dense layer and the norm that the specification names.
+  /// Declares the dense layer and the norm of the specification.
   void declare(nn::Params& params, const TrunkOutput& trunk);
   /// x [..., C] -> [..., C].
   [[nodiscard]] at::Tensor operator()(at::Tensor x, nn::StepContext& context) const;
@@ -49,17 +49,18 @@ class Head {
   Param* bias_ = nullptr;
 };
 
-/// The hidden state of each sample that a head reads, x [B, T, C] -> [B, C] of all samples and
-/// channels: normalized by `norm`, the trunk's last one. Padding is where the batch's
-/// "attention_mask" is 0. Every rank has it, whichever of them have the tokens: what a head makes
-/// of it goes through nn::shared_gradient().
+/// Selects the hidden state of each sample that a head reads, x [B, T, C] -> [B, C] of all samples
+/// and channels, normalized by `norm`, the trunk's last norm. Padding has 0 in the batch's
+/// "attention_mask". Every rank gets the result, whichever ranks hold the tokens; what a head
+/// computes from it must pass through nn::shared_gradient().
 at::Tensor pooled(const at::Tensor& x_BTC,
                   Pooling pooling,
                   const Norm& norm,
                   const nn::Batch& batch,
                   nn::StepContext& context);
 
-/// Error{Unsupported} where the context makes text, which a model with `objective` does not.
+/// Throws Error{Unsupported} if the context generates text, which a model with `objective` cannot
+/// do.
 void require_no_generation(const nn::StepContext& context, const char* objective);
 
 }  // namespace tessera::models

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preferences without pairs (losses/kto.h): completions that are labelled as wanted or not. The
-// second text of a sample is another sample's completion behind this one's prompt.
+// Preferences without pairs (losses/kto.h): completions labelled as desirable or undesirable. The
+// second sequence of a sample is another sample's completion after this sample's prompt.
 #include "tessera/losses/kto.h"
 
 #include <memory>
@@ -25,16 +25,17 @@ struct KtoSettings {
     fields.field("type",
                  type,
                  {.text = "The loss of a completion.", .choices = losses::kto_losses().names()});
-    fields.field(
-        "beta",
-        of.beta,
-        {.text = "How strongly leaving the reference is punished.", .min = 0, .above_min = true});
+    fields.field("beta",
+                 of.beta,
+                 {.text = "Strength of the penalty for deviating from the reference.",
+                  .min = 0,
+                  .above_min = true});
     fields.field("desirable_weight",
                  of.desirable_weight,
-                 {.text = "Weight of completions that are wanted.", .min = 0});
+                 {.text = "Weight of desirable completions.", .min = 0});
     fields.field("undesirable_weight",
                  of.undesirable_weight,
-                 {.text = "Weight of completions that are not wanted.", .min = 0});
+                 {.text = "Weight of undesirable completions.", .min = 0});
   }
 };
 
@@ -77,13 +78,13 @@ class Kto final : public nn::Objective {
     return out;
   }
 
-  /// Samples, those that are wanted, and the others.
+  /// The numbers of samples, of desirable samples, and of undesirable ones.
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
     const auto samples = static_cast<double>(batch.size());
     const double wanted = total(batch.tensor("wanted").ne(0));
     return {samples, wanted, samples - wanted};
   }
-  /// The divergence is the micro-batch's.
+  /// All samples, because the divergence is computed over the micro-batch.
   [[nodiscard]] std::int64_t samples_at_once(const nn::Batch& batch) const override {
     return loss_.reads_divergence ? 0 : head_.samples_at_once(batch.tensor("labels").size(1));
   }

@@ -106,7 +106,7 @@ std::vector<double> class_denominators(const at::Tensor& labels, const ClassLoss
   if (labels.is_meta()) return {count, count};
   const at::Tensor known = labels.masked_select(labels.ne(ops::kIgnoreLabel));
   const at::Tensor weights = at::tensor(loss.class_weights, at::kDouble);
-  // A label that is none of the classes is told of by add_class_terms().
+  // add_class_terms() reports labels outside the classes.
   const at::Tensor sound = known.masked_select(known.ge(0).logical_and(known.lt(weights.size(0))));
   return {count, weights.index_select(0, sound).sum().item<double>()};
 }

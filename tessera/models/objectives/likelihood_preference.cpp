@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Preferences without a reference (losses/likelihood_pairs.h): CPO, SimPO and AlphaPO (cpo), and
-// ORPO (orpo). Both add the cross-entropy of what was chosen.
+// ORPO (orpo). Both add the cross-entropy of the chosen completion.
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,13 +20,13 @@ namespace {
 
 struct LikelihoodSums {
   PairSums log_probabilities;
-  PairSums means;  ///< over the tokens of each completion
+  PairSums means;  ///< means over the tokens of each completion
 };
 
-/// What both objectives have: the head, and the two terms of the loss.
+/// What both objectives share: the head, and the two terms of the loss.
 class LikelihoodObjective : public nn::Objective {
  public:
-  /// `whole_text`: the cross-entropy is of the chosen text, in place of its completion.
+  /// `whole_text`: the cross-entropy covers the chosen sequence instead of only its completion.
   LikelihoodObjective(TrunkOutput trunk, double likelihood_weight, bool whole_text)
       : head_(std::move(trunk)), likelihood_weight_(likelihood_weight), whole_text_(whole_text) {}
 
@@ -89,7 +89,7 @@ void describe_beta(double& beta, config::Fields& fields) {
   fields.field(
       "beta",
       beta,
-      {.text = "How much a difference of log-probabilities counts.", .min = 0, .above_min = true});
+      {.text = "Factor of differences of log-probabilities.", .min = 0, .above_min = true});
 }
 
 struct CpoSettings {
@@ -99,14 +99,15 @@ struct CpoSettings {
   void describe(config::Fields& fields) {
     fields.field("type",
                  type,
-                 {.text = "The loss of a pair; simpo and ipo read means over tokens.",
+                 {.text = "Loss of a pair; simpo and ipo use means over tokens.",
                   .choices = losses::cpo_losses().names()});
     describe_beta(of.beta, fields);
-    fields.field(
-        "label_smoothing",
-        of.label_smoothing,
-        {.text = "How probable it is that a pair is labelled the wrong way.", .min = 0, .max = 1});
-    fields.field("gamma", of.gamma, {.text = "Margin that simpo aims at.", .min = 0});
+    fields.field("label_smoothing",
+                 of.label_smoothing,
+                 {.text = "Probability that the two completions of a pair are swapped.",
+                  .min = 0,
+                  .max = 1});
+    fields.field("gamma", of.gamma, {.text = "Target margin of simpo.", .min = 0});
     fields.field("alpha",
                  of.alpha,
                  {.text = "AlphaPO's exponent: rewards are (1 - p^-alpha) / alpha; 0: log p."});

@@ -61,7 +61,7 @@ class MaskedLm final : public nn::Objective {
       return {.outputs = {{"logits", nn::vocab_logits(y_BTC, *weight_, bias_, context)}}};
     }
     at::Tensor labels = batch.tensor("labels");
-    // Ranks that cut the tokens have other ones before the head than in it.
+    // Ranks that split the tokens have different tokens before the head than in it.
     if (!context.want_logits && !context.cuts_tokens()) keep_labelled(x, labels);
     const double smoothing = context.training() ? options_.label_smoothing : 0.0;
     const nn::VocabLoss loss =
@@ -75,14 +75,14 @@ class MaskedLm final : public nn::Objective {
     return {number_of_labels(batch.tensor("labels"))};
   }
   [[nodiscard]] std::int64_t samples_at_once(const nn::Batch& batch) const override {
-    // The room, not this rank's share: all ranks must take the same steps.
+    // The padded size, not this rank's share, because all ranks must take the same steps.
     return ops::samples_of_logits(batch.tensor("labels").size(1),
                                   weight_->info().room_numel() / trunk_.hidden_size);
   }
 
  private:
-  /// x [B, T, C] and labels [B, T] become those of the tokens that have a label, [N, C] and [N]:
-  /// about one in seven, so that the head costs a seventh. All tokens where none has one.
+  /// Reduces x [B, T, C] and labels [B, T] to the tokens that have a label, [N, C] and [N]: about
+  /// one in seven, so that the head costs a seventh. Keeps all tokens if none has a label.
   static void keep_labelled(at::Tensor& x, at::Tensor& labels) {
     if (labels.is_meta()) return;
     const at::Tensor rows_N = labels.flatten().ne(ops::kIgnoreLabel).nonzero().squeeze(1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss of a policy by the advantages of the completions that it wrote (losses/policy.h): PPO's
-// clipped surrogate as GRPO and its kin have it, and the divergence from a reference.
+// The loss of a policy from the advantages of the completions that it wrote (losses/policy.h):
+// PPO's clipped surrogate as in GRPO and similar algorithms, and the divergence from a reference.
 #include "tessera/losses/policy.h"
 
 #include <memory>
@@ -50,7 +50,7 @@ struct PolicyObjectiveOptions {
   }
 };
 
-/// Which of the denominators.
+/// The indices of the denominators.
 enum : int { kOfLoss, kOfTokens };
 
 class Policy final : public nn::Objective {
@@ -122,8 +122,8 @@ class Policy final : public nn::Objective {
   }
 
  private:
-  /// The clipped surrogate of whole completions, laid on each one's tokens so that the mean over
-  /// completions of token means is that of completions.
+  /// The clipped surrogate of whole completions, distributed over each one's tokens so that the
+  /// mean over completions of token means equals that of completions.
   at::Tensor of_completions(const losses::PolicySample& sample, at::Tensor& clipped_BT) const {
     const at::Tensor log_p_B = losses::masked_sums(sample.log_probabilities_BT, sample.mask_BT);
     const at::Tensor old_B = sample.old_BT.defined()

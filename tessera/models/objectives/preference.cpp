@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct preference optimisation and its kin (losses/pairs.h): a decoder learns to prefer the
-// chosen completion of each pair to the rejected one, and to stay near the model that it was.
+// Direct preference optimisation and its variants (losses/pairs.h): a decoder learns to prefer the
+// chosen completion of each pair to the rejected one, and to stay close to its initial state.
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,41 +30,42 @@ struct PreferenceOptions {
   bool reference_free = false, on_policy_weights = false;
 
   void describe(config::Fields& fields) {
-    fields.field("type",
-                 type,
-                 {.text = "Names of the losses of a pair, which are added up.", .choices = {}});
-    fields.field("weights",
-                 weights,
-                 {.text = "What each of the losses is multiplied by.", .default_text = "1 each"});
     fields.field(
-        "beta",
-        of.beta,
-        {.text = "How strongly leaving the reference is punished.", .min = 0, .above_min = true});
+        "type", type, {.text = "Names of the losses of a pair, which are added.", .choices = {}});
     fields.field(
-        "label_smoothing",
-        of.label_smoothing,
-        {.text = "How probable it is that a pair is labelled the wrong way.", .min = 0, .max = 1});
+        "weights", weights, {.text = "Weight of each of the losses.", .default_text = "1 each"});
+    fields.field("beta",
+                 of.beta,
+                 {.text = "Strength of the penalty for deviating from the reference.",
+                  .min = 0,
+                  .above_min = true});
+    fields.field("label_smoothing",
+                 of.label_smoothing,
+                 {.text = "Probability that the two completions of a pair are swapped.",
+                  .min = 0,
+                  .max = 1});
     fields.field(
         "discopop_tau",
         of.discopop_tau,
         {.text = "Temperature of the blend of the loss discopop.", .min = 0, .above_min = true});
     fields.field("divergence",
                  divergence,
-                 {.text = "The divergence from the reference whose derivative the scores are.",
+                 {.text = "Divergence from the reference; its derivative gives the scores.",
                   .choices = losses::divergences().names()});
     fields.field(
         "divergence_alpha", divergence_alpha, {.text = "The order of the alpha divergence."});
     fields.field("tail_alpha",
                  tail_alpha,
-                 {.text = "What tokens behind the length of the shorter completion weigh.",
+                 {.text = "Weight of tokens beyond the length of the shorter completion.",
                   .min = 0,
                   .max = 1});
-    fields.field("on_policy_weights",
-                 on_policy_weights,
-                 {.text = "Weigh each pair by how probable the model finds its texts."});
+    fields.field(
+        "on_policy_weights",
+        on_policy_weights,
+        {.text = "Weight each pair by the probability of its completions under the model."});
     fields.field("reference_free",
                  reference_free,
-                 {.text = "Take a reference that finds all texts equally probable."});
+                 {.text = "Use a reference under which all completions are equally probable."});
   }
 };
 
@@ -113,7 +114,7 @@ class Preference final : public nn::Objective {
     return out;
   }
 
-  /// Pairs, and tokens of chosen completions.
+  /// The numbers of pairs, and of tokens of chosen completions.
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
     return {static_cast<double>(batch.size()), total(PairedTexts(batch).first_tokens_B)};
   }
@@ -125,7 +126,7 @@ class Preference final : public nn::Objective {
   }
 
  private:
-  /// Of each pair; undefined: 1.
+  /// The weight of each pair; undefined: 1.
   [[nodiscard]] at::Tensor weights_of(const nn::TokenLogProbabilities& tokens,
                                       const PairedTexts& texts) const {
     if (!options_.on_policy_weights) return {};

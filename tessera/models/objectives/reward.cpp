@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reward model: the final norm and a head with one output, which scores each text of a pair by
-// the hidden state of its last token (losses/reward.h). Parameters are those of Hugging Face's
+// A reward model: the final norm and a head with one output, which scores each sequence of a pair
+// from the hidden state of its last token (losses/reward.h). Parameters are those of Hugging Face's
 // ...ForSequenceClassification with one label.
 #include "tessera/losses/reward.h"
 
@@ -24,11 +24,11 @@ namespace {
 struct RewardOptions {
   double centering = 0.0;
   void describe(config::Fields& fields) {
-    fields.field("centering",
-                 centering,
-                 {.text = "Weight of the square of the sum of a pair's scores, which holds the "
-                          "mean score at 0.",
-                  .min = 0});
+    fields.field(
+        "centering",
+        centering,
+        {.text = "Weight of the squared sum of a pair's scores, which keeps the mean score at 0.",
+         .min = 0});
   }
 };
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classification of whole samples, of sequences and of images: the final norm, the family's head
-// on one hidden state of each sample, and the loss of the sample's label: cross-entropy of one
-// class, binary cross-entropy of several, or the squared error of numbers. Parameters and
-// arithmetic are those of Hugging Face's ...ForSequenceClassification and
-// ...ForImageClassification.
+// Classification of whole samples (sequences or images): the final norm, the family's head on one
+// hidden state of each sample, and the loss of the sample's label: cross-entropy for one class,
+// binary cross-entropy for several, or the squared error for numbers. Parameters and arithmetic are
+// those of Hugging Face's ...ForSequenceClassification and ...ForImageClassification.
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,7 +22,7 @@
 namespace tessera::models {
 namespace {
 
-// Hugging Face's names of the kinds of problem.
+// Hugging Face's names of the problem types.
 constexpr const char* kSingleLabel = "single_label_classification";
 constexpr const char* kMultiLabel = "multi_label_classification";
 constexpr const char* kRegression = "regression";
@@ -39,14 +38,14 @@ struct ClassificationOptions {
     fields.field(
         "problem_type",
         problem_type,
-        {.text = "What a sample's label is: one class, a flag of 0 or 1 for each class, or "
-                 "a number for each.",
+        {.text =
+             "Label of a sample: one class, a flag (0 or 1) per class, or one number per output.",
          .choices = {kSingleLabel, kMultiLabel, kRegression}});
     loss.describe(fields);
   }
 };
 
-/// `label` [B], or [B, L], as floats [B, L].
+/// Converts labels [B], or [B, L], to floats [B, L].
 at::Tensor float_labels(const at::Tensor& labels, const at::Tensor& logits_BL) {
   const bool one = logits_BL.size(1) == 1 && labels.dim() == 1;
   TESSERA_REQUIRE(

@@ -60,7 +60,7 @@ std::string TextHead::grid_obstacle() const {
 }
 
 std::int64_t TextHead::samples_at_once(std::int64_t tokens) const {
-  // The room, not this rank's share: all ranks must take the same steps.
+  // The padded size, not this rank's share, because all ranks must take the same steps.
   return ops::samples_of_logits(tokens, weight_->info().room_numel() / trunk_.hidden_size);
 }
 

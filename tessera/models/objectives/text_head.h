@@ -20,11 +20,11 @@ class TextHead {
  public:
   explicit TextHead(TrunkOutput trunk) : trunk_(std::move(trunk)), norm_(trunk_.norm) {}
   void declare(nn::Params& params);
-  /// Whether the context asks for the logits of a text that is being made.
+  /// True if the context requests the logits of a sequence that is being generated.
   [[nodiscard]] static bool generating(const nn::StepContext& context);
-  /// The outcome of a context that generates: the logits of the last token, or of all.
+  /// The outcome in generation: the logits of the last token, or of all.
   [[nodiscard]] nn::Outcome generated(at::Tensor x_BTC, nn::StepContext& context) const;
-  /// Hidden states -> what the head reads.
+  /// Converts the trunk's hidden states to the head's input.
   [[nodiscard]] at::Tensor states(const at::Tensor& x_BTC, nn::StepContext& context) const;
   [[nodiscard]] at::Tensor logits(const at::Tensor& states_BTC, nn::StepContext& context) const;
   /// See nn::token_log_probabilities().
@@ -33,9 +33,9 @@ class TextHead {
                                                             nn::StepContext& context,
                                                             bool squares = false,
                                                             double temperature = 1.0) const;
-  /// Block::grid_obstacle().
+  /// See Block::grid_obstacle().
   [[nodiscard]] std::string grid_obstacle() const;
-  /// Objective::samples_at_once() for samples of `tokens`.
+  /// Objective::samples_at_once() for samples of `tokens` tokens.
   [[nodiscard]] std::int64_t samples_at_once(std::int64_t tokens) const;
   [[nodiscard]] const TrunkOutput& trunk() const { return trunk_; }
   [[nodiscard]] const Param& weight() const { return *weight_; }
@@ -46,11 +46,11 @@ class TextHead {
   Param* weight_ = nullptr;
 };
 
-/// What Block::grid_obstacle() says of heads that give log_probabilities().
+/// The result of Block::grid_obstacle() for heads that use log_probabilities().
 inline constexpr const char* kTokensOnGrid = "log-probabilities of single tokens";
 
-/// Error{Unsupported} unless the trunk is of a decoder alone; `objective` is what messages call the
-/// objective.
+/// Throws Error{Unsupported} unless the trunk is a decoder without an encoder; `objective` is the
+/// objective's name in the message.
 void require_decoder(const TrunkOutput& trunk, const char* objective);
 
 }  // namespace tessera::models

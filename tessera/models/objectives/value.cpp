@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A critic: the final norm and a head with one output on every token, which says what reward is to
-// be expected behind it (losses/ppo.h). Parameters are those of a reward model, so that a critic
-// can begin as one.
+// A critic: the final norm and a head with one output per token, which predicts the expected reward
+// after it (losses/ppo.h). Parameters are those of a reward model, so that a critic can start from
+// one.
 #include <memory>
 #include <string>
 #include <utility>
@@ -62,7 +62,7 @@ class Value final : public nn::Objective {
     return out;
   }
 
-  /// Tokens of completions.
+  /// The number of tokens of completions.
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
     return {static_cast<double>(batch.tensor("labels").ge(0).sum().item<std::int64_t>())};
   }

@@ -86,7 +86,7 @@ std::vector<std::int64_t> parts_of_sample(const StepContext& context) {
       shared ? own_chunks(context) : std::vector<std::int64_t>{0};
   const std::int64_t shares = context.cuts_tokens() ? context.tensor->group->size() : 1,
                      share = context.cuts_tokens() ? context.tensor->group->index : 0;
-  // Neither the bounds of a chunk nor those of a share cut a unit.
+  // Neither a chunk's bounds nor a share's bounds split a unit.
   const std::int64_t units = std::lcm(std::ssize(chunks), shares);
   const std::int64_t of_chunk = units / std::ssize(chunks), of_share = units / shares;
   std::vector<std::int64_t> parts;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks share the tokens of every sample: which chunks of it a rank has, and what of a batch.
+// How ranks share the tokens of every sample: which chunks of a sample, and which tensors of a
+// batch, a rank holds.
 #pragma once
 
 #include <cstdint>
@@ -18,37 +19,40 @@ class Batch;
 class StepContext;
 
 enum class ContextMode : std::uint8_t {
-  Ring,  ///< keys and values travel; a rank has an early and a late chunk, so that all see as many
-  Ulysses  ///< before attention ranks exchange tokens for heads; a rank has one chunk
+  /// Keys and values are passed around; each rank has an early and a late chunk, which balances the
+  /// work under a causal mask.
+  Ring,
+  Ulysses  ///< ranks exchange tokens for heads before attention; each rank has one chunk
 };
 
-/// The ranks that share the tokens. Both pointers outlive it.
+/// The group of ranks that share the tokens. Both pointers must outlive this struct.
 struct ContextParallel {
   comm::World* world = nullptr;
   const comm::Group* group = nullptr;
   ContextMode mode = ContextMode::Ring;
 };
 
-/// Chunks of one size that a sample's tokens are cut into.
+/// Number of equal chunks into which a sample's tokens are split.
 std::int64_t num_chunks(ContextMode mode, std::int64_t ranks);
-/// Those of a rank, ascending: i and 2 x ranks - 1 - i of a ring.
+/// The chunks of a rank, ascending; in a ring: i and 2 x ranks - 1 - i.
 std::vector<std::int64_t> chunks_of(ContextMode mode, std::int64_t ranks, std::int64_t index);
 
-/// This rank's tokens of x [B, T, ...], chunk after chunk. Error{Shape} where T does not divide.
+/// This rank's tokens of x [B, T, ...], chunk after chunk. Throws Error{Shape} if T is not
+/// divisible by the number of chunks.
 at::Tensor own_tokens(const at::Tensor& x_BT, const ContextParallel& context);
-/// The batch with this rank's tokens, their types and their labels; the attention mask and where
-/// documents begin stay whole, because queries see the other ranks' keys.
+/// The batch with only this rank's tokens, token types and labels. The attention mask and the
+/// document starts stay complete, because queries see keys of other ranks.
 Batch own_tokens(const Batch& batch, const ContextParallel& context);
 
-/// The way back without a gradient: all tokens of x [B, T, ...], in their order, on every rank. An
-/// all-gather. Works on meta.
+/// The inverse of own_tokens(), without a gradient: all tokens of x [B, T, ...], in their order, on
+/// every rank. Costs an all-gather. Works on meta tensors.
 at::Tensor all_tokens(const at::Tensor& own_BT, const ContextParallel& context);
 
-/// Which of a sample's equal parts this rank has inside tensor-parallel layers, where the tokens
-/// are not cut once more: its chunks, in order. Empty: it has all.
+/// The chunks of a sample that this rank holds inside tensor-parallel layers, in order; there the
+/// tokens are not split further. Empty: the rank holds all.
 std::vector<std::int64_t> own_chunks(const StepContext& context);
-/// Which of a sample's equal parts this rank has between the layers, in order: its chunks, of which
-/// tensor-parallel ranks may share the tokens once more. Empty: it has all.
+/// The equal parts of a sample that this rank holds between the layers, in order: its chunks, which
+/// tensor-parallel ranks may split further. Empty: the rank holds all.
 std::vector<std::int64_t> parts_of_sample(const StepContext& context);
 
 }  // namespace tessera::nn

@@ -19,15 +19,15 @@ namespace {
 
 using namespace detail;
 
-/// Messages of the ring: keys and values, and their gradients.
+/// Message channels of the ring: keys and values, and their gradients.
 constexpr int kKeys = 0x7269, kKeyGradients = 0x726a;
 
 struct Range {
   std::int64_t first = 0, count = 0;
 };
-/// What some of this rank's queries do with some keys of one rank, of some samples.
+/// A part of the work: some of this rank's queries and some keys of one rank, for some samples.
 struct Part {
-  Range samples, queries, keys;  ///< of what the two ranks hold
+  Range samples, queries, keys;  ///< ranges within the tensors of the two ranks
   ops::AttentionBlock block;
   [[nodiscard]] at::Tensor queries_of(const at::Tensor& x_BHTK) const {
     return x_BHTK.narrow(0, samples.first, samples.count).narrow(2, queries.first, queries.count);
@@ -49,24 +49,24 @@ class Ring {
     if (args.starts_BT.defined()) documents_ = ops::documents_of(args.starts_BT);
   }
   [[nodiscard]] int ranks() const { return group_.size(); }
-  /// Whether each chunk of queries meets each chunk of keys by itself, because what a query sees
-  /// of them depends on their distance, or on documents.
+  /// True if each chunk of queries must be processed with each chunk of keys separately, because
+  /// the visible keys depend on their distance or on documents.
   [[nodiscard]] bool by_chunks() const {
     return args_.starts_BT.defined() || args_.window > 0 || !args_.alibi.empty();
   }
 
-  /// With the keys that are here after so many of them were received.
+  /// The parts to compute with the keys that are here after `received` messages.
   [[nodiscard]] std::vector<Part> parts(int received) const {
     const int source = (group_.index - received + ranks()) % ranks();
     return by_chunks() ? of_chunks(source) : std::vector<Part>{whole(source)};
   }
 
-  /// To the next rank; a copy travels, so that this one's is free at once.
+  /// Sends to the next rank. A copy is sent, so that `x` is free at once.
   void send(const at::Tensor& x, int channel, const char* what) const {
     if (x.is_meta()) return;
     transport().send(neighbour(1), channel, span_of(x.contiguous()), site(what))->wait();
   }
-  /// What the rank before sent.
+  /// Receives from the previous rank.
   [[nodiscard]] at::Tensor receive(const at::Tensor& like, int channel, const char* what) const {
     at::Tensor out = at::empty(like.sizes(), like.options());
     if (like.is_meta()) return out;
@@ -74,14 +74,14 @@ class Ring {
     return out;
   }
 
-  /// [H, T, S] of all keys -> what the part's queries and keys have of it.
+  /// Restricts [H, T, S] over all keys to the part's queries and keys.
   static at::Tensor of_part(const at::Tensor& bias_HTS, const Part& part) {
     std::vector<at::Tensor> columns;
     for (const ops::Run& run : part.block.keys)
       columns.push_back(bias_HTS.narrow(2, run.begin, run.end - run.begin));
     return at::cat(columns, 2).narrow(1, part.queries.first, part.queries.count).contiguous();
   }
-  /// Adds the gradient of of_part() to that of the whole.
+  /// Adds the gradient of of_part() to the gradient of the whole bias.
   static void add_part(const at::Tensor& dbias_HTS, const Part& part, const at::Tensor& dpart) {
     std::int64_t column = 0;
     for (const ops::Run& run : part.block.keys) {
@@ -94,8 +94,8 @@ class Ring {
   }
 
  private:
-  /// A rank's early chunk comes before all late ones, and chunks of a higher rank lie between those
-  /// of a lower.
+  /// A rank's early chunk precedes all late chunks, and the chunks of a higher rank are between
+  /// those of a lower rank.
   [[nodiscard]] Part whole(int source) const {
     Part out{{0, samples_}, {0, tokens_}, {0, tokens_}, {}};
     std::vector<ops::Run> queries = runs_of(group_.index), keys = runs_of(source);
@@ -112,7 +112,7 @@ class Ring {
     return out;
   }
 
-  /// Where a document meets a chunk of queries and one of keys.
+  /// One part for each document that has tokens both in a chunk of queries and in a chunk of keys.
   [[nodiscard]] std::vector<Part> of_chunks(int source) const {
     std::vector<Part> out;
     if (!args_.starts_BT.defined()) {
@@ -147,7 +147,7 @@ class Ring {
       }
     }
   }
-  /// Those of the keys that any of the queries sees.
+  /// The keys that at least one of the queries sees.
   [[nodiscard]] ops::Run seen(const ops::Run& queries, const ops::Run& keys) const {
     ops::Run out = keys;
     if (args_.causal) out.end = std::min(out.end, queries.end);
@@ -206,10 +206,10 @@ class Ring {
   const StepContext& context_;
   const comm::Group& group_;
   std::int64_t samples_, tokens_;
-  std::vector<std::vector<ops::Run>> documents_;  ///< of each sample
+  std::vector<std::vector<ops::Run>> documents_;  ///< for each sample
 };
 
-/// What there is before any key was seen.
+/// The initial state, before any key was processed.
 ops::AttentionOut nothing_seen(const at::Tensor& q) {
   const at::TensorOptions options = q.options().dtype(at::kFloat);
   return {
@@ -248,7 +248,7 @@ ops::AttentionOut forward_around(const at::Tensor& q,
   return {sum.y_BHTK.to(q.scalar_type()), sum.saved};
 }
 
-/// Gradients of a rank's keys follow them around the ring, and every rank adds its own.
+/// The gradients of a rank's keys follow them around the ring; every rank adds its contribution.
 ops::AttentionGrads backward_around(const at::Tensor& dy,
                                     const at::Tensor& q,
                                     const at::Tensor& k,
@@ -291,7 +291,7 @@ ops::AttentionGrads backward_around(const at::Tensor& dy,
   return {dq.to(dtype), dkv[0].to(dtype), dkv[1].to(dtype), dbias};
 }
 
-/// Where documents begin has no values on meta.
+/// On meta tensors the document starts have no values.
 bool knows_no_documents(const at::Tensor& q, const ops::AttentionArgs& args) {
   return q.is_meta() && args.starts_BT.defined();
 }

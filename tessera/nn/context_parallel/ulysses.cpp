@@ -13,7 +13,7 @@ namespace {
 
 using namespace detail;
 
-/// Part j of x [P, ...] goes to rank j; what comes stands in rank order.
+/// Sends part j of x [P, ...] to rank j; the received parts are in rank order.
 at::Tensor all_to_all(const at::Tensor& x, const StepContext& context, const char* what) {
   const at::Tensor out = at::empty(x.sizes(), x.options());
   if (x.is_meta()) return out;
@@ -72,7 +72,7 @@ struct ToTokensNode : torch::autograd::Function<ToTokensNode> {
   }
 };
 
-/// Tokens are the dim before the last here.
+/// Here the tokens are the dim before the last.
 struct AllKeysNode : torch::autograd::Function<AllKeysNode> {
   static at::Tensor forward(AutogradContext* node, const at::Tensor& x, StepContext* context) {
     keep(node, context);

@@ -18,7 +18,7 @@ namespace {
 
 using namespace detail;
 
-/// Messages of a reduction to one rank.
+/// Message channel of a reduction to one rank.
 constexpr int kReduce = 0x6772;
 
 Range part_of(const Range& whole, mesh::Axis axis, int index, const mesh::Mesh& mesh) {
@@ -34,7 +34,7 @@ std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
-/// `x` with room for `size` elements along `dim`: parts of one size travel.
+/// `x` with room for `size` elements along `dim`, because all ranks send parts of equal size.
 at::Tensor padded(const at::Tensor& x, std::int64_t dim, std::int64_t size) {
   if (x.size(dim) == size) return x;
   auto sizes = x.sizes().vec();
@@ -44,7 +44,8 @@ at::Tensor padded(const at::Tensor& x, std::int64_t dim, std::int64_t size) {
   return out;
 }
 
-/// The dim of a weight's matrix that ranks along the major axis of samples share, or -1.
+/// The dim of a weight's matrix that is split over the ranks along the major axis of samples, or
+/// -1.
 std::int64_t shared_dim(const ParamInfo& info, mesh::Axis major) {
   for (const mesh::Split& split : info.spec.splits) {
     if (!split.axes.has(major)) continue;
@@ -55,7 +56,7 @@ std::int64_t shared_dim(const ParamInfo& info, mesh::Axis major) {
   return -1;
 }
 
-/// How much of that dim each of them has.
+/// The size of each rank's part of that dim.
 std::vector<std::int64_t> shares(const ParamInfo& info,
                                  std::int64_t dim,
                                  mesh::Axis major,
@@ -134,10 +135,10 @@ at::Tensor reduce(
   if (group.size() == 1) return mine;
   const at::Tensor own = reducible(mine);
   comm::Transport& transport = context.tensor->world->transport();
-  // On meta every rank has the shape that the root has.
+  // On meta tensors every rank has the shape that the root has.
   if (group.index != root && !mine.is_meta()) {
     if (own.numel() == 0) return {};
-    // A copy travels, so that the operation is over for this rank when it is posted.
+    // A copy is sent, so that this rank is done as soon as the send is posted.
     transport
         .send(
             group.ranks[static_cast<std::size_t>(root)], kReduce, span_of(own), site(context, what))
@@ -263,7 +264,7 @@ at::Tensor sum_over_major(const at::Tensor& gradient,
 }
 
 at::Tensor by_samples(const at::Tensor& x) {
-  std::int64_t rows = 1;  // of a sample; there may be no sample
+  std::int64_t rows = 1;  // rows of a sample; there may be no sample
   for (std::int64_t d = 1; d + 1 < x.dim(); ++d)
     rows *= x.size(d);
   return x.contiguous().view({x.size(0), rows, x.size(-1)});

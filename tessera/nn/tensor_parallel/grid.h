@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modes 2d, 2.5d and 3d: ranks form a grid, and what runs between layers is cut over it too:
-// samples over one or two of its axes, channels over another. Here is what these modes share: where
-// values lie, how they travel, and the layers that are made of that. The products of each mode
-// stand in two_d.h and three_d.h. Legend: B samples, R rows of a sample (tokens), C channels, N
-// rows of all samples, V vocabulary; sizes are those of this rank's part.
+// Modes 2d, 2.5d and 3d: ranks form a grid, and values between layers are split over it as well:
+// samples over one or two of its axes, channels over another. This file has what these modes share:
+// the placement of values, their communication, and the layers built on it. The matrix products of
+// each mode are in two_d.h and three_d.h. Legend: B samples, R rows of a sample (tokens), C
+// channels, N rows of all samples, V vocabulary; sizes are those of this rank's part.
 #pragma once
 
 #include <cstdint>
@@ -21,75 +21,76 @@
 
 namespace tessera::nn::grid {
 
-/// Which axes cut a value [B, ..., C]: its samples those of `major`, each part again those of
-/// `minor`, its channels those of `channels`.
+/// The axes over which a value [B, ..., C] is split: its samples over `major` and each part again
+/// over `minor`; its channels over `channels`.
 struct Spread {
   mesh::Axis major, minor, channels;
   [[nodiscard]] mesh::AxisSet samples() const { return {major, minor}; }
 };
-/// Between layers.
+/// The placement between layers.
 Spread stream(TensorMode mode);
-/// Inside of a pair of layers: heads, features of the MLP, the logits.
+/// The placement inside a pair of layers: heads, features of the MLP, the logits.
 Spread inner(TensorMode mode);
 
 /// Indices [begin, begin + count).
 struct Range {
   std::int64_t begin = 0, count = 0;
 };
-/// Of `batch` samples: those of this rank.
+/// This rank's samples, of `batch` samples.
 Range own_samples(std::int64_t batch, const Spread& spread, const TensorParallel& tensor);
-/// Those of this rank and the ranks along `minor` together.
+/// The samples of this rank and of the ranks along `minor` together.
 Range major_samples(std::int64_t batch, const Spread& spread, const TensorParallel& tensor);
-/// How many of them each rank along `minor` has.
+/// The number of these samples that each rank along `minor` has.
 std::vector<std::int64_t> minor_counts(std::int64_t batch,
                                        const Spread& spread,
                                        const TensorParallel& tensor);
 
-// What travels. Along an axis: between the ranks that differ in it alone, `index` in their order.
-// All of them call the same with the same sizes; of nothing nothing travels. Sums are made in fp32
-// and in rank order; fp16 travels as fp32.
+// Communication along an axis takes place between the ranks that differ only in that axis; `index`
+// is their order. All of them make the same calls with the same sizes; empty tensors are not sent.
+// Sums are computed in fp32 and in rank order; fp16 is sent as fp32.
 
 const comm::Group& along(mesh::AxisSet axes, const StepContext& context);
-/// `own` of the rank `root`, of that size.
+/// Returns `own` of the rank `root`; its shape is `sizes`.
 at::Tensor broadcast(const at::Tensor& own,
                      at::IntArrayRef sizes,
                      int root,
                      mesh::Axis axis,
                      StepContext& context,
                      const char* what);
-/// The sum of all ranks' `mine`, at the rank `root`; undefined elsewhere.
+/// The sum of `mine` over all ranks, on the rank `root`; undefined elsewhere.
 at::Tensor reduce(
     const at::Tensor& mine, int root, mesh::Axis axis, StepContext& context, const char* what);
-/// Parts of all ranks put together along `dim`, where they have `counts`.
+/// Concatenates the parts of all ranks along `dim`, where they have the sizes `counts`.
 at::Tensor gather(const at::Tensor& own,
                   std::int64_t dim,
                   const std::vector<std::int64_t>& counts,
                   mesh::Axis axis,
                   StepContext& context,
                   const char* what);
-/// This rank's part along `dim` of the sum; the parts have `counts`.
+/// This rank's part of the sum along `dim`; the parts have the sizes `counts`.
 at::Tensor scatter(const at::Tensor& mine,
                    std::int64_t dim,
                    const std::vector<std::int64_t>& counts,
                    mesh::Axis axis,
                    StepContext& context,
                    const char* what);
-/// The sum of all ranks' `mine`, at each of them.
+/// The sum of `mine` over all ranks, on every rank.
 at::Tensor sum(const at::Tensor& mine, mesh::AxisSet axes, StepContext& context, const char* what);
 
-/// A matrix [outputs, inputs] or a table as the ranks along the major axis of samples have it
-/// between them (3d); where each of them holds the same (2d, 2.5d), itself.
+/// The whole matrix [outputs, inputs] or table, gathered from the ranks along the major axis of
+/// samples that share it (3d). If each of them holds the same (2d, 2.5d), returns `matrix`.
 at::Tensor whole_over_major(const at::Tensor& matrix,
                             const ParamInfo& info,
                             StepContext& context,
                             const char* what);
-/// The gradient of what whole_over_major() gave: this rank's part of the sum.
+/// The gradient of whole_over_major(): this rank's part of the sum.
 at::Tensor sum_over_major(const at::Tensor& gradient,
                           const ParamInfo& info,
                           StepContext& context,
                           const char* what);
 
-// The products of a linear layer; x [B, R, I] and y [B, R, O], each lying as its features do.
+// The matrix products of a linear layer with x [B, R, I] and y [B, R, O]; each is placed as its
+// features are.
 
 /// x weight^T.
 at::Tensor multiply(const at::Tensor& x_BRI,
@@ -97,7 +98,7 @@ at::Tensor multiply(const at::Tensor& x_BRI,
                     const ParamInfo& info,
                     at::ScalarType out,
                     StepContext& context);
-/// dy as the other two want it: once for both.
+/// Brings dy into the form that input_grad() and weight_grad() need, once for both.
 at::Tensor gathered(const at::Tensor& dy_BRO, const ParamInfo& info, StepContext& context);
 /// dy weight, in dy's dtype.
 at::Tensor input_grad(const at::Tensor& gathered_BRO,
@@ -110,10 +111,10 @@ void weight_grad(const at::Tensor& gathered_BRO,
                  const Param& weight,
                  float scale,
                  StepContext& context);
-/// [B, ..., C] as [B, R, C], contiguous.
+/// Returns [B, ..., C] as contiguous [B, R, C].
 at::Tensor by_samples(const at::Tensor& x);
 
-// Layers: what functional.h declares, on the grid.
+// The layers of functional.h on the grid.
 
 at::Tensor linear(const at::Tensor& x,
                   const Param& weight,
@@ -126,23 +127,24 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
                       double eps,
                       StepContext& context);
 at::Tensor rms_norm(const at::Tensor& x_BTC, const Param& weight, double eps, StepContext& context);
-/// `ids` of all samples; rows of this rank's.
+/// `ids_BT` covers all samples; the result has this rank's samples.
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context);
-/// `labels` of all samples; the sum is over all of them.
+/// `labels_BT` covers all samples; the sum is over all of them.
 VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const Param& weight_VC,
                      const at::Tensor& labels_BT,
                      double label_smoothing,
                      StepContext& context);
-/// [B, T, V] of all samples on every rank, from the ranks' parts. Its gradient is this rank's part.
+/// Gathers the ranks' parts to [B, T, V] of all samples on every rank. Its gradient is this rank's
+/// part.
 at::Tensor all_logits(const at::Tensor& x, const Param& weight_VC, StepContext& context);
-/// All samples and channels of x [B, ..., C] between layers, on every rank. Its gradient is this
-/// rank's part.
+/// Gathers all samples and channels of x [B, ..., C] between layers on every rank. Its gradient is
+/// this rank's part.
 at::Tensor gather_flow(const at::Tensor& x, StepContext& context);
 
-/// The masks of this rank's samples and channels of what runs between layers.
+/// Restricts the dropout mask to this rank's samples and channels between layers.
 void cut_dropout(ops::DropoutKey& key, const StepContext& context);
-/// The masks of this rank's samples in attention.
+/// Restricts the attention masks to this rank's samples.
 void cut_attention(ops::AttentionArgs& args, const StepContext& context);
 
 }  // namespace tessera::nn::grid

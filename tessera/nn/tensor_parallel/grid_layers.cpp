@@ -19,7 +19,8 @@ namespace {
 
 using namespace detail;
 
-/// The axes over which samples lie of what a vector is added to: all ranks along them have it.
+/// The axes over which the samples of the values that a vector is added to are split; all ranks
+/// along them hold the vector.
 mesh::AxisSet users_of(const ParamInfo& vector, const StepContext& context) {
   const bool between =
       std::find(vector.axes.begin(), vector.axes.end(), LogicalAxis::Embed) != vector.axes.end();
@@ -33,7 +34,7 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
     const Param* bias;
     StepContext* context;
   };
-  // As in nn/linear.cpp: the bias has the third edge, if any.
+  // As in nn/linear.cpp: the third edge is the bias, if there is one.
   static at::Tensor forward(AutogradContext* node,
                             const at::Tensor& x,
                             const at::Tensor& weight,
@@ -79,8 +80,8 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
   }
 };
 
-/// A row's channels lie on several ranks, which tell each other two sums of it. All in fp32, sums
-/// over channels and rows in fp64.
+/// A row's channels are on several ranks, which exchange two sums per row. Rows are fp32; sums over
+/// channels and rows are fp64.
 struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
   struct Use {
     const Param* weight;
@@ -97,7 +98,7 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
     const comm::Group& ranks = channels_of(*use.context);
     const std::int64_t C = wide.size(1);
     TESSERA_ASSERT(C * ranks.size() == use.weight->info().numel());
-    // Sums of squares around the rank's own mean: nothing cancels.
+    // Sums of squares around the rank's own mean avoid cancellation.
     const at::Tensor own_mean = wide.mean(1, /*keepdim=*/true, at::kDouble);
     const at::Tensor squares =
         (wide - own_mean.to(at::kFloat)).square_().sum(1, /*keepdim=*/true, at::kDouble);
@@ -157,7 +158,7 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
   }
 };
 
-/// As LayerNormNode, without means.
+/// As LayerNormNode, without the mean.
 struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
   struct Use {
     const Param* weight;
@@ -196,7 +197,7 @@ struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
     return {dx.to(x.scalar_type()).view(x.sizes()), {}, {}, {}};
   }
 
-  /// Over the channels of all ranks, of sums [N, 1] over this rank's `channels`.
+  /// The mean over the channels of all ranks, from sums [N, 1] over this rank's `channels`.
   static at::Tensor mean_of_rows(const at::Tensor& own_N1,
                                  std::int64_t channels,
                                  const char* what,
@@ -207,8 +208,8 @@ struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
   }
 };
 
-/// Every rank looks up the tokens of all ranks along the minor axis of samples in the rows that it
-/// holds, and the sums go to whose tokens they are.
+/// Every rank looks up the tokens of all ranks along the minor axis of samples in its own rows; the
+/// sums are sent to the ranks that have these tokens.
 struct TableNode : torch::autograd::Function<TableNode> {
   struct Use {
     const Param* table;
@@ -282,13 +283,13 @@ struct TableNode : torch::autograd::Function<TableNode> {
   }
 };
 
-/// Gathers the parts of a value that lies over the ranks as `spread` says.
+/// Gathers the parts of a value that is placed over the ranks by `spread`.
 struct GatherNode : torch::autograd::Function<GatherNode> {
   struct Use {
     StepContext* context;
     Spread spread;
-    std::int64_t batch;                  ///< samples of all ranks
-    std::vector<std::int64_t> channels;  ///< of each rank along spread.channels
+    std::int64_t batch;                  ///< number of samples of all ranks
+    std::vector<std::int64_t> channels;  ///< number of channels of each rank along spread.channels
     const char* what;
   };
   static at::Tensor forward(AutogradContext* node, const at::Tensor& x, const Use& use) {

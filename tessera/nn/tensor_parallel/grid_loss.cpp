@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy on a grid of ranks: each has the logits of some samples and of a part of the
-// vocabulary. The ranks of the same samples exchange four numbers of each token, as in mode 1d.
+// Cross-entropy on a grid of ranks: each rank has the logits of some samples and of a part of the
+// vocabulary. The ranks with the same samples exchange four numbers per token, as in mode 1d.
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -45,7 +45,7 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     return {sum, kept_logits};
   }
 
-  /// Of all samples; the logits become the gradient of it.
+  /// The loss of all samples; the logits are overwritten with the gradient.
   static double loss_of(const at::Tensor& logits_BRV,
                         const at::Tensor& all_labels,
                         double label_smoothing,

@@ -10,23 +10,23 @@
 
 namespace tessera::nn::detail {
 
-/// What a loss gives back: products of `dlogits` are to be multiplied by `factor`.
+/// The gradient of a loss: products with `dlogits` are to be multiplied by `factor`.
 struct LossGradient {
   at::Tensor dlogits;
   float factor = 1.0F;
 };
 
-/// d loss / d logits as the products of `dtype` read it, times the `incoming` gradient, which is
-/// left to those products: a pass over the largest buffer of a step less. Where dlogits have to be
-/// rounded first they are multiplied before, because a gradient in fp16 lives off the loss scale.
-/// Overwrites `dlogits`.
+/// Converts d loss / d logits to the `dtype` that the products read, times the `incoming` gradient.
+/// The multiplication is left to the products where possible, which saves a pass over the largest
+/// buffer of a step. If dlogits must be rounded first, they are multiplied before rounding, because
+/// a gradient in fp16 needs the loss scale. Overwrites `dlogits`.
 inline LossGradient loss_gradient(at::Tensor dlogits,
                                   const at::Tensor& incoming,
                                   at::ScalarType dtype) {
   if (dlogits.is_meta()) return {dlogits.to(dtype)};
   if (dlogits.scalar_type() == dtype)
     return {std::move(dlogits), static_cast<float>(incoming.item<double>())};
-  // A few rows at a time, so that the second operation finds them in the cache.
+  // Few rows at a time, so that the second operation finds them in the cache.
   constexpr std::int64_t kRows = 16;
   at::Tensor out = at::empty(dlogits.sizes(), dlogits.options().dtype(dtype));
   for (std::int64_t row = 0; row < out.size(0); row += kRows) {

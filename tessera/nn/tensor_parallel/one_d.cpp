@@ -17,7 +17,7 @@ namespace {
 
 using namespace detail;
 
-/// The sum over the ranks; x may be overwritten.
+/// Sums over the ranks; may overwrite x.
 at::Tensor all_reduce(const at::Tensor& x, StepContext& context, const char* what) {
   if (x.is_meta()) return x;
   const at::Tensor sum = reducible(x);
@@ -128,7 +128,7 @@ struct GatherVocabNode : torch::autograd::Function<GatherVocabNode> {
     const ParamInfo& info = use.weight->info();
     const std::int64_t V = info.shape.front(), N = x.numel() / x.size(-1);
     const auto ranks = static_cast<std::int64_t>(use.context->tensor->group->size());
-    // Parts of one size travel: a rank may have one column less than another.
+    // All ranks send parts of equal size, because one rank may have one column less than another.
     const std::int64_t room = info.room_numel() / (info.numel() / V);
     at::Tensor own = x.reshape({N, x.size(-1)}).contiguous();
     if (own.size(1) < room) own = at::constant_pad_nd(own, {0, room - own.size(1)});

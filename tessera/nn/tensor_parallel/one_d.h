@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mode 1d: a layer whose output features are cut is followed by one whose input features are, and
-// ranks meet before the first and after the second. Source: Shoeybi et al. 2019, "Megatron-LM";
-// over tokens: Korthikanti et al. 2022, "Reducing activation recomputation in large transformer
-// models". Legend: B batch, T tokens, C channels, N rows of all tokens, V vocabulary.
+// Mode 1d: a layer with split output features is followed by one with split input features; ranks
+// communicate before the first and after the second. Source: Shoeybi et al. 2019, "Megatron-LM";
+// with split tokens: Korthikanti et al. 2022, "Reducing activation recomputation in large
+// transformer models". Legend: B batch, T tokens, C channels, N rows of all tokens, V vocabulary.
 //
-// What moves, each time over [B, T, C]: enter() nothing forward and an all-reduce backward, leave()
-// an all-reduce forward and nothing backward; where tokens are cut, an all-gather in place of
-// nothing and a reduce-scatter in place of an all-reduce.
+// Communication, each time of [B, T, C]: enter() needs nothing forward and an all-reduce backward;
+// leave() an all-reduce forward and nothing backward. If tokens are split, an all-gather replaces
+// nothing, and a reduce-scatter replaces an all-reduce.
 #pragma once
 
 #include <cstdint>
@@ -19,31 +19,31 @@
 
 namespace tessera::nn::one_d {
 
-/// Which features of a weight [O..., I] are cut.
+/// Which features of a weight [O..., I] are split.
 enum class Cut : std::uint8_t { None, Outputs, Inputs };
 Cut cut_of(const ParamInfo& weight);
 
-/// How many ranks hold the same part of a weight that is cut: those that share a head of keys and
+/// How many ranks hold the same part of a split weight, because they share a head of keys and
 /// values. They differ along the rows of the mesh.
 int copies_of(const ParamInfo& weight, const StepContext& context);
-/// The sum over the ranks that hold the same part of a weight, in place.
+/// Sums in place over the ranks that hold the same part of a weight.
 void add_over_copies(const at::Tensor& sum, StepContext& context, const char* what);
-/// What the layer with cut outputs sees of its input: all tokens. Its gradient is the sum over the
-/// ranks.
+/// The input of a layer with split outputs: all tokens. Its gradient is the sum over the ranks.
 at::Tensor enter(const at::Tensor& x_BTC, StepContext& context);
-/// The sum over the ranks of what the layer with cut inputs makes, or this rank's tokens of it.
-/// `partial_BTC` is overwritten: nobody else may need it.
+/// Sums the output of a layer with split inputs over the ranks, and returns all of it, or this
+/// rank's tokens if tokens are split. `partial_BTC` is overwritten; the caller must not need it any
+/// more.
 at::Tensor leave(const at::Tensor& partial_BTC, StepContext& context);
-/// y + bias, of every rank alike.
+/// y + bias; the result is the same on every rank.
 at::Tensor add_bias(const at::Tensor& y, const Param& bias, StepContext& context);
-/// This rank's tokens of what all ranks have (no gradient).
+/// This rank's tokens of a tensor that all ranks have (no gradient).
 at::Tensor own_tokens(const at::Tensor& ids_BT, StepContext& context);
-/// [..., V] from the ranks' shares of the last dim, which is `weight`'s first. Its gradient is this
-/// rank's share.
+/// Gathers [..., V] from the ranks' shares of the last dim, which is the first dim of `weight`. Its
+/// gradient is this rank's share.
 at::Tensor gather_vocab(const at::Tensor& x, const Param& weight, StepContext& context);
 
-/// ops::linear_cross_entropy() over the ranks' shares of the vocabulary; dlogits of this rank's.
-/// `bias_V`: this rank's share, or undefined.
+/// ops::linear_cross_entropy() over the ranks' shares of the vocabulary; the result has dlogits of
+/// this rank's share. `bias_V`: this rank's share, or undefined.
 ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                           const Param& weight_VC,
                                           const at::Tensor& bias_V,
@@ -53,9 +53,9 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                           StepContext& context,
                                           double softcap = 0.0);
 
-/// Of rows whose logits [N, V / ranks] lie over the ranks of `group`, this rank's columns from
-/// `first` on: the sum of the cross-entropies. The logits are overwritten: where `want_grad` they
-/// become its gradient.
+/// The sum of the cross-entropies of rows whose logits [N, V / ranks] are distributed over the
+/// ranks of `group`; this rank has the columns from `first` on. The logits are overwritten: if
+/// `want_grad`, with the gradient.
 double cross_entropy_(const at::Tensor& logits_NV,
                       const std::int64_t* labels_N,
                       std::int64_t first,
@@ -65,7 +65,7 @@ double cross_entropy_(const at::Tensor& logits_NV,
                       const comm::Group& group,
                       StepContext& context);
 
-/// What every rank of the group gives, in rank order: [ranks, ...].
+/// Gathers `mine` of every rank of the group, in rank order: [ranks, ...].
 at::Tensor all_of(const at::Tensor& mine,
                   const comm::Group& group,
                   const char* what,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy over a vocabulary that ranks share: nobody holds all logits of a token, and ranks
-// tell each other four numbers of each.
+// Cross-entropy over a vocabulary that ranks share: no rank holds all logits of a token, and ranks
+// exchange four numbers per token.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -14,7 +14,7 @@
 namespace tessera::nn::one_d {
 namespace {
 
-/// Rows at a time, so that the next pass over them finds them in the cache.
+/// Number of rows processed at a time, so that the next pass finds them in the cache.
 constexpr std::int64_t kRows = 16;
 
 template <class Fn>
@@ -23,15 +23,15 @@ void by_rows(std::int64_t rows, Fn fn) {
     fn(row, std::min(kRows, rows - row));
 }
 
-/// The share of some rows' logits that this rank holds: columns [first, first + V / ranks).
+/// This rank's share of the logits of some rows: columns [first, first + V / ranks).
 class Share {
  public:
   Share(at::Tensor logits_NV, const std::int64_t* labels, std::int64_t first, double smoothing)
       : logits_(std::move(logits_NV)), labels_(labels), first_(first), smoothing_(smoothing) {}
 
-  /// [4, N] fp64 of the share: the largest logit, the sum of exp(logit - largest), the label's
-  /// logit (0 if it is another rank's) and, for label smoothing, the sum of all. The logits become
-  /// exp(logit - largest).
+  /// Returns [4, N] fp64 for this share: the largest logit, the sum of exp(logit - largest), the
+  /// label's logit (0 if another rank has it) and, for label smoothing, the sum of all logits. The
+  /// logits become exp(logit - largest).
   at::Tensor measure() {
     const at::Tensor out = at::zeros({4, rows()}, logits_.options().dtype(at::kDouble));
     double* const label_logit = out[2].data_ptr<double>();
@@ -44,11 +44,11 @@ class Share {
     return out;
   }
 
-  /// Of all rows, in their order; `all`: measure() of every rank.
+  /// The loss of all rows, in order; `all_R4N`: the result of measure() on every rank.
   double loss(const at::Tensor& all_R4N, std::int64_t vocab) {
     const at::Tensor largest = all_R4N.select(1, 0), most = largest.amax(0);
     const at::Tensor total = (all_R4N.select(1, 1) * (largest - most).exp()).sum(0);
-    // Smoothing gives every token of the whole vocabulary its part.
+    // Label smoothing adds the mean over the whole vocabulary.
     const at::Tensor losses = total.log() + most -
                               (1.0 - smoothing_) * all_R4N.select(1, 2).sum(0) -
                               smoothing_ / static_cast<double>(vocab) * all_R4N.select(1, 3).sum(0);
@@ -60,7 +60,7 @@ class Share {
     return sum;
   }
 
-  /// d loss / d logits, in the logits' place; after loss().
+  /// Overwrites the logits with d loss / d logits; call after loss().
   void gradient(std::int64_t vocab) {
     by_rows(rows(), [&](std::int64_t row, std::int64_t count) {
       const at::Tensor some = logits_.narrow(0, row, count);
@@ -123,7 +123,7 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
   const ParamInfo& info = weight_VC.info();
   const std::int64_t N = x_NC.size(0), V = info.shape.front();
   const bool narrow = x_NC.scalar_type() == at::kBFloat16;
-  // All ranks in the same steps, whatever the size of their shares.
+  // All ranks take the same steps, whatever the sizes of their shares.
   const std::int64_t step =
       ops::logits_rows_at_once(x_NC.scalar_type(), N, info.room_numel() / x_NC.size(1), want_grad);
   const at::Tensor labels = labels_N.contiguous();
@@ -148,7 +148,7 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
     if (narrow) {
       out.dlogits_NV.narrow(0, row, rows).copy_(logits);
     } else {
-      out.dlogits_NV = logits;  // of all rows
+      out.dlogits_NV = logits;  // for all rows
     }
   }
   out.loss_sum = at::scalar_tensor(loss_sum, x_NC.options().dtype(at::kDouble));

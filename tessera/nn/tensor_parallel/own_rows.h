@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens whose rows of a table this rank holds.
+// The tokens whose rows of a table this rank holds.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,17 +9,19 @@
 namespace tessera::nn {
 
 struct OwnRows {
-  at::Tensor rows_N;       ///< of this rank's part of the table; 0 for tokens of other ranks
-  at::Tensor elsewhere_N;  ///< true for those
+  /// Rows within this rank's part of the table; 0 for tokens of other ranks.
+  at::Tensor rows_N;
+  at::Tensor elsewhere_N;  ///< true for tokens of other ranks
 };
-/// Error{Data} for a token that the whole table has no row for.
+/// Throws Error{Data} for a token that is outside the whole table.
 OwnRows own_rows(const at::Tensor& ids_N, const ParamInfo& table);
 
-/// The gradient of a looked-up row, of the tokens that are here: [rows of them, C] and their rows.
+/// The gradients of looked-up rows for the tokens whose rows this rank holds: [number of them, C],
+/// and the rows.
 struct RowGradients {
   at::Tensor dy_NC, rows_N;
 };
-/// On meta those of all tokens.
+/// On meta tensors the result has all tokens.
 RowGradients gradients_of(const OwnRows& own, const at::Tensor& dy_NC);
 
 }  // namespace tessera::nn

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The projection to queries, keys and values, and how ranks that are more than heads of keys and
-// values share it. Legend: B batch, T tokens, C channels, G heads of keys and values, K channels of
-// a head, O outputs.
+// The projection to queries, keys and values, and how ranks share it if there are more ranks than
+// heads of keys and values. Legend: B batch, T tokens, C channels, G heads of keys and values, K
+// channels of a head, O outputs.
 #include <optional>
 #include <utility>
 
@@ -21,11 +21,11 @@ namespace {
 
 using namespace detail;
 
-/// One group's projection, of some of its queries.
+/// The projection of one group with some of its queries.
 struct SharedGroupNode : torch::autograd::Function<SharedGroupNode> {
   struct Use {
     const Param* weight;
-    const Param* bias;  // or nullptr
+    const Param* bias;  // nullptr: none
     StepContext* context;
     HeadRange queries;
   };
@@ -35,7 +35,8 @@ struct SharedGroupNode : torch::autograd::Function<SharedGroupNode> {
     const std::int64_t all = group.size(1) - 2;
     return at::cat({group.narrow(1, queries.first, queries.count), group.narrow(1, all, 2)}, 1);
   }
-  /// The way back, of a gradient: 0 for the queries of other ranks, then the sum over the ranks.
+  /// The inverse of own() for a gradient: 0 for the queries of other ranks, then the sum over the
+  /// ranks.
   static at::Tensor sum_of_group(const at::Tensor& mine, const Param& param, const Use& use) {
     const at::Tensor group = at::zeros(param.info().local_shape(), mine.options());
     const std::int64_t all = group.size(1) - 2, queries = use.queries.count;
@@ -89,7 +90,7 @@ struct SharedGroupNode : torch::autograd::Function<SharedGroupNode> {
   }
 };
 
-/// The queries of the group that this rank makes, of `copies` ranks that share it.
+/// The queries of the group that this rank computes, if `copies` ranks share the group.
 HeadRange own_queries(const ParamInfo& weight, int copies, const StepContext& context) {
   const comm::World& world = *context.tensor->world;
   const int row = world.mesh().coordinate(world.rank(), mesh::Axis::TpRow);

@@ -13,14 +13,14 @@
 namespace tessera::nn {
 namespace {
 
-/// What a dim is of a parameter.
+/// The role of a dim of a parameter.
 enum class Part : std::uint8_t {
   Any,
-  Outputs,   ///< features that a matrix [outputs, inputs] makes
-  Inputs,    ///< features that it takes
-  Rows,      ///< of a table that is looked up, and serves as the head's matrix too
-  Channels,  ///< of that table
-  Vector     ///< the only dim that has a name: norms, biases
+  Outputs,   ///< output features of a matrix [outputs, inputs]
+  Inputs,    ///< input features of it
+  Rows,      ///< rows of a look-up table, which may also be the head's matrix
+  Channels,  ///< channels of a table
+  Vector     ///< the only dim with an axis name: norms, biases
 };
 
 constexpr std::optional<LogicalAxis> kAnyAxis = {};
@@ -30,26 +30,27 @@ constexpr mesh::AxisSet kDepth = {mesh::Axis::TpDepth}, kRow = {mesh::Axis::TpRo
 struct Row {
   TensorMode mode;
   Part part;
-  std::optional<LogicalAxis> axis;  ///< absent: any
+  std::optional<LogicalAxis> axis;  ///< absent: any axis
   mesh::AxisSet over;
-  mesh::AxisSet then = {};  ///< what the first cut leaves is cut over these
+  mesh::AxisSet then = {};  ///< the parts of the first split are split over these again
 };
-/// The first row that fits counts. Axes that are not here are replicated.
+/// The first row that matches applies. Axes without a row are replicated.
 constexpr std::array kTable = {
     Row{TensorMode::OneD, Part::Any, LogicalAxis::Heads, mesh::AxisSet::tp()},
-    // More ranks than heads of keys and values lie in rows, and those of a column have the same
+    // If there are more ranks than heads of keys and values, the ranks of a column have the same
     // ones.
     Row{TensorMode::OneD, Part::Any, LogicalAxis::KvHeads, kCol},
     Row{TensorMode::OneD, Part::Any, LogicalAxis::GroupedHeads, kCol, kRow},
     Row{TensorMode::OneD, Part::Any, LogicalAxis::Ffn, mesh::AxisSet::tp()},
     Row{TensorMode::OneD, Part::Any, LogicalAxis::Vocab, mesh::AxisSet::tp()},
-    // Channels of what runs between layers lie over the rows of the grid, samples over its columns.
+    // Between layers, channels are split over the rows of the grid and samples over its columns.
     Row{TensorMode::TwoD, Part::Outputs, kAnyAxis, kRow},
     Row{TensorMode::TwoD, Part::Inputs, kAnyAxis, kCol},
     Row{TensorMode::TwoD, Part::Rows, kAnyAxis, kCol},
     Row{TensorMode::TwoD, Part::Channels, kAnyAxis, kRow},
     Row{TensorMode::TwoD, Part::Vector, kAnyAxis, kRow},
-    // Between layers channels lie over the rows of the cube, inside of a pair over its depth.
+    // Channels are split over the rows of the cube between layers, and over its depth inside a pair
+    // of layers.
     Row{TensorMode::ThreeD, Part::Vector, LogicalAxis::Embed, kRow},
     Row{TensorMode::ThreeD, Part::Any, LogicalAxis::Embed, kRow, kCol},
     Row{TensorMode::ThreeD, Part::Any, kAnyAxis, kDepth},
@@ -86,7 +87,7 @@ mesh::ShardSpec spec_of(const ParamInfo& info, TensorMode mode) {
   for (std::size_t d = 0; d < info.axes.size(); ++d) {
     const Row* const row = row_of(info, d, mode);
     if (row == nullptr) continue;
-    // Heads stay whole; channels between layers are cut anywhere.
+    // Heads stay whole; channels between layers may be split anywhere.
     const std::int64_t unit = info.axes[d] == LogicalAxis::Embed ? 1 : info.unit;
     spec.splits.push_back({.dim = static_cast<int>(d), .axes = row->over, .unit = unit});
     if (row->then.empty()) continue;
@@ -102,7 +103,7 @@ void place(Param& param, const TensorParallel& tensor) {
   const mesh::ShardSpec spec = spec_of(info, tensor.mode);
   if (spec.splits.empty()) return;
   const mesh::Mesh& mesh = tensor.world->mesh();
-  // The first rank has the largest part of every dim, the last one the smallest.
+  // The first rank has the largest part of every dim, and the last one the smallest.
   const mesh::Box first = mesh::local_box(info.shape, spec, mesh, tensor.group->ranks.front());
   const mesh::Box last = mesh::local_box(info.shape, spec, mesh, tensor.group->ranks.back());
   int parts = 1;

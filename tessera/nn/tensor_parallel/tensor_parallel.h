@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks that hold a layer between them share it: which logical axis of a parameter is cut
-// over which axes of the mesh.
+// Tensor parallelism: over which axes of the mesh each logical axis of a parameter is split.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +15,28 @@ struct Group;
 namespace tessera::nn {
 
 enum class TensorMode : std::uint8_t {
-  OneD,   ///< heads, features of the MLP and the vocabulary are cut, everything else is replicated
-  TwoD,   ///< weights and activations lie on a square; with a depth (2.5d) on several, each with
-          ///< samples of its own
-  ThreeD  ///< they lie on a cube
+  /// Weights and activations are placed on a square of ranks; with a depth (2.5d) on several
+  /// squares, each with its own samples.
+  OneD,
+  TwoD,  ///< weights and activations are placed on a cube of ranks
+  /// The ranks that together hold the weights of a layer. Both pointers must outlive this struct.
+  ThreeD
 };
 
-/// The ranks that hold the weights of a layer between them. Both pointers outlive it.
+/// Sequence parallelism: between the layers with split weights every rank has a share of the
+/// tokens. Parameters used there get a share of their gradient on each rank.
 struct TensorParallel {
   comm::World* world = nullptr;
   const comm::Group* group = nullptr;
   TensorMode mode = TensorMode::OneD;
-  /// Between the layers whose weights are cut every rank has a share of the tokens, not all of
-  /// them. Parameters that are used there get a share of their gradient on each rank.
+  /// True if samples and channels are split between layers too.
   bool sequence = false;
-  /// Samples and channels are cut too between layers.
+  /// How a parameter is split, by the mode's table of logical axes and of what each dim is.
   [[nodiscard]] bool on_grid() const { return mode != TensorMode::OneD; }
 };
 
-/// Where a parameter is cut: its logical axes, and what they are of it, in the table of the mode.
+/// Sets the parameter's spec and this rank's box of it. Throws Error{Config} if a rank would hold
+/// nothing.
 mesh::ShardSpec spec_of(const ParamInfo& info, TensorMode mode);
 /// Gives the parameter its spec and this rank's box of it. Error{Config} where some rank would have
 /// nothing.

@@ -11,7 +11,7 @@ namespace {
 using namespace detail;
 using grid::Spread;
 
-/// How a layer's input lies, and its output.
+/// The placement of a layer's input and of its output.
 struct Way {
   Spread in, out;
 };
@@ -20,7 +20,7 @@ Way way(const ParamInfo& info) {
   return info.axes.back() == LogicalAxis::Embed ? Way{stream, inner} : Way{inner, stream};
 }
 
-/// The samples of all ranks along the minor axis.
+/// Gathers the samples of all ranks along the minor axis.
 at::Tensor gather_samples(const at::Tensor& x_BRC,
                           const Spread& spread,
                           StepContext& context,

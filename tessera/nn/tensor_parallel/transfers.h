@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tools of this folder's transfers; heavy headers, for .cpp files only.
+// Helpers for communication in this folder. The headers are heavy, so only .cpp files include this
+// one.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +14,7 @@
 
 namespace tessera::nn::detail {
 
-/// Of the caller.
+/// The call site of the caller.
 inline comm::CallSite site(const StepContext& context,
                            const char* what,
                            Where here = Where::here()) {
@@ -25,7 +26,8 @@ inline void finish(const comm::WorkPtr& work) {
   work->wait_reusable();
 }
 
-/// Sums are made in fp32 and rounded once; there is none over fp16, which travels as fp32.
+/// Converts x to a dtype that ranks can sum: sums are computed in fp32 and rounded once; fp16 has
+/// no such sum and is sent as fp32.
 inline at::Tensor reducible(const at::Tensor& x) {
   const at::Tensor plain = x.contiguous();
   return plain.scalar_type() == at::kHalf ? plain.to(at::kFloat) : plain;

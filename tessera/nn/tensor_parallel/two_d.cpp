@@ -16,7 +16,7 @@ using grid::along;
 using grid::broadcast;
 using grid::reduce;
 
-/// Columns of a matrix lie over the rows of the grid, rows over its columns.
+/// Columns of a matrix are split over the rows of the grid, rows over its columns.
 constexpr mesh::Axis kColumns = mesh::Axis::TpRow, kRows = mesh::Axis::TpCol;
 
 /// [outputs, inputs] of a block.
@@ -34,7 +34,7 @@ class Blocks {
         info_(info),
         context_(context) {}
 
-  /// A table [outputs, inputs] lies as it is; other weights lie transposed.
+  /// True for a table, which is stored as [outputs, inputs]; other weights are stored transposed.
   [[nodiscard]] bool table() const {
     const int last = static_cast<int>(info_.shape.size()) - 1;
     return std::any_of(
@@ -42,7 +42,7 @@ class Blocks {
           return split.dim == last && split.axes.has(kColumns);
         });
   }
-  /// Of the weight's block of the rank `step` along kRows.
+  /// The size of the weight's block on the rank `step` along kRows.
   [[nodiscard]] Size size(int step) const {
     const int rank = along({kRows}, context_).ranks[static_cast<std::size_t>(step)];
     const mesh::Box box =
@@ -79,7 +79,7 @@ at::Tensor weight_product(const at::Tensor& dy_NO, const at::Tensor& x_NI, float
   return out;
 }
 
-/// [B, R, C] as [B R, C].
+/// Reshapes [B, R, C] to [B R, C].
 at::Tensor flat(const at::Tensor& x_BRC) {
   return x_BRC.contiguous().view({x_BRC.size(0) * x_BRC.size(1), x_BRC.size(2)});
 }

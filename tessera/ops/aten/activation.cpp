@@ -8,7 +8,8 @@
 namespace tessera::ops::aten {
 namespace {
 
-// In fp64: libtorch's gelu of fp32 loses its last places to cancellation far below zero.
+// Computed in fp64, because libtorch's fp32 gelu loses its last digits to cancellation for large
+// negative x.
 at::Tensor value_of(const at::Tensor& x, Activation activation) {
   switch (activation) {
     case Activation::GeluTanh:
@@ -23,7 +24,7 @@ at::Tensor value_of(const at::Tensor& x, Activation activation) {
   return at::silu(x);
 }
 
-/// dy times the slope at x.
+/// dy times the derivative at x.
 at::Tensor gradient_of(const at::Tensor& dy, const at::Tensor& x, Activation activation) {
   switch (activation) {
     case Activation::GeluTanh:

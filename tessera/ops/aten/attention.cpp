@@ -10,22 +10,24 @@
 namespace tessera::ops::aten {
 namespace {
 
-/// Keys or values for every head of the queries: [B, H, S, K] in fp32.
+/// Expands keys or values to every head of the queries: [B, H, S, K] in fp32.
 at::Tensor for_heads(const at::Tensor& x_BGSK, std::int64_t heads) {
   return x_BGSK.to(at::kFloat).repeat_interleave(heads / x_BGSK.size(1), 1);
 }
 
-/// The sum over the heads that share keys and values.
+/// Sums over the heads that share keys and values.
 at::Tensor sum_of_shared(const at::Tensor& d_BHSK, std::int64_t groups) {
   return d_BHSK.reshape({d_BHSK.size(0), groups, -1, d_BHSK.size(2), d_BHSK.size(3)}).sum(2);
 }
 
 struct Scores {
-  at::Tensor scores;        ///< with masks and biases: [B, H, T, S] in fp32
-  at::Tensor slope_of_cap;  ///< of the soft cap, of the same sizes; undefined without one
+  at::Tensor scores;  ///< with masks and biases: [B, H, T, S] in fp32
+  /// Derivative of the soft cap, in the same shape; undefined without one.
+  at::Tensor slope_of_cap;
 };
 
-/// Adds what depends on the places of query and key: ALiBi, and -inf for what is not seen.
+/// Adds the terms that depend on the positions of query and key: ALiBi, and -inf for invisible
+/// keys.
 at::Tensor placed_scores(at::Tensor scores, const AttentionArgs& args) {
   if (args.alibi.empty() && !args.causal && args.window == 0) return scores;
   const std::int64_t T = scores.size(2), S = scores.size(3);
@@ -61,7 +63,7 @@ Scores scores_of(const at::Tensor& q_BHTK, const at::Tensor& k_BHSK, const Atten
   return out;
 }
 
-/// e^(score - log_sum), and 0 where nothing is seen.
+/// e^(score - log_sum), and 0 if nothing is visible.
 at::Tensor probabilities_of(const at::Tensor& scores, const at::Tensor& log_sum_BHT) {
   const at::Tensor log_sum = log_sum_BHT.masked_fill(log_sum_BHT == -INFINITY, 0.0);
   return (scores - log_sum.unsqueeze(3)).exp();
@@ -121,7 +123,8 @@ AttentionGrads AtenBackend::attention_backward(const at::Tensor& dy_BHTK,
     dropped = drop(p, kept, args.dropout);
     dp = drop(dp, kept, args.dropout);
   }
-  // The mean of dp under p is that of dy under y: over all keys, also where these are a block.
+  // The mean of dp weighted by p equals the mean of dy weighted by y: over all keys, also if these
+  // are only a block.
   const at::Tensor mean = (dy * out.y_BHTK.to(at::kFloat)).sum(3, /*keepdim=*/true);
   const at::Tensor dscores = p * (dp - mean);
   at::Tensor ds = dscores * attention_scale(args, q_BHTK);
@@ -144,12 +147,13 @@ std::int64_t AtenBackend::attention_scratch(const at::Tensor& q_BHTK,
                                             bool backward) const {
   const std::int64_t B = q_BHTK.size(0), H = q_BHTK.size(1), T = q_BHTK.size(2), S = k_BGSK.size(2),
                      K = q_BHTK.size(3);
-  // Scores in fp32 that are alive at once: of the forward those without and with the last term and
-  // a mask; of the backward also the slopes of a cap, probabilities, their gradients, and those of
-  // the scores. Dropout numbers its elements, and has random words of each: 64 bits several times.
+  // Number of fp32 score tensors alive at once. The forward has those without and with the last
+  // term and a mask; the backward also has the derivative of a cap, probabilities, their gradients,
+  // and those of the scores. Dropout needs several 64-bit numbers per element for its counters and
+  // random words.
   const std::int64_t scores =
       (backward ? 6 : 3) + (args.softcap > 0.0 ? 2 : 0) + (args.dropout.active() ? 12 : 0);
-  // Queries, keys, values and what comes out, in fp32 for each head.
+  // Queries, keys, values and results, in fp32 for each head.
   const std::int64_t rows = backward ? 3 * T + 3 * S : 2 * T + 2 * S;
   return 4 * B * H * (scores * T * S + rows * K);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend of any device: plain operations of ATen, in fp32 or better. It is the reference that
-// the other backends are tested against, and a device's own backend may derive from it and override
-// the operations that it has kernels for.
+// The backend for any device: plain ATen operations in fp32 or better. It is the reference against
+// which other backends are tested; a device's own backend may derive from it and override the
+// operations for which it has kernels.
 #pragma once
 
 #include "tessera/ops/backend.h"

@@ -10,7 +10,7 @@
 namespace tessera::ops::aten {
 namespace {
 
-/// The numbers in their sample of the elements that `x` holds of each: int64 [1, elements].
+/// The numbers, in their sample, of the elements in `x`: int64 [1, elements].
 at::Tensor numbers_of(const at::Tensor& x, const DropoutKey& key) {
   const DropoutRuns runs = dropout_runs(x, key);
   at::Tensor place = at::arange(runs.each, x.options().dtype(at::kLong));

@@ -22,7 +22,7 @@ at::Tensor AtenBackend::linear(const at::Tensor& x_NI,
 }
 
 bool AtenBackend::products_to_fp32(at::ScalarType /*dtype*/) const {
-  return true;  // every product is one
+  return true;  // every product is fp32
 }
 
 at::Tensor AtenBackend::linear_input_grad(const at::Tensor& dy_NO,

@@ -12,7 +12,7 @@ at::Tensor float_rows(const at::Tensor& x_NC) {
   return x_NC.reshape({-1, x_NC.size(-1)}).to(at::kFloat);
 }
 
-/// One value for each channel.
+/// One value per channel.
 at::Tensor channels(const at::Tensor& values_C) {
   return values_C.reshape({-1}).to(at::kFloat);
 }

@@ -10,8 +10,8 @@
 namespace tessera::ops::aten {
 namespace {
 
-// 32-bit words in int64: there is no unsigned arithmetic on every device. A product's upper half is
-// right although its top bit is a sign.
+// 32-bit words in int64, because not every device has unsigned arithmetic. The upper half of a
+// product is right although its top bit is a sign.
 constexpr std::int64_t kWord = 0xFFFFFFFF;
 
 at::Tensor low(const at::Tensor& x) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The random bits of dropout (base/philox.h) by integer operations on tensors: the same mask as
-// that of every other backend.
+// The random bits of dropout (base/philox.h), computed by integer operations on tensors: the same
+// mask as in every other backend.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,9 +9,9 @@
 
 namespace tessera::ops::aten {
 
-/// Whether dropout with `key` keeps each element: bool, of the shape that the two broadcast to.
-/// elements: int64, the element's number in its sample, without key.element_offset; samples: int64,
-/// the sample's number in the run.
+/// Returns whether dropout with `key` keeps each element: bool, in the shape to which the arguments
+/// broadcast. elements: int64, the element's number in its sample, without key.element_offset;
+/// samples: int64, the sample's number in the run.
 at::Tensor kept_elements(const at::Tensor& elements,
                          const at::Tensor& samples,
                          const DropoutKey& key);

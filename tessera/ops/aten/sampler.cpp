@@ -13,7 +13,7 @@
 namespace tessera::ops::aten {
 namespace {
 
-/// How many of the weights, the largest first, together reach the share p; at least one.
+/// The number of largest weights that together reach the share p; at least one.
 std::int64_t nucleus_size(const at::Tensor& weights, double p) {
   const at::Tensor reached = weights.cumsum(0);
   const at::Tensor wanted = reached[-1] * p;
@@ -38,11 +38,11 @@ std::int64_t AtenBackend::sample_token(const at::Tensor& logits_V,
   if (options.temperature == 0.0) return best;
   const at::Tensor wide = logits.to(at::kDouble);
   at::Tensor weights = ((wide - wide[best]) / options.temperature).exp();
-  weights.narrow(0, best, 1).fill_(1.0);  // an infinite logit has no distance to itself
+  weights.narrow(0, best, 1).fill_(1.0);  // the difference of infinite logits is undefined
   at::Tensor ids = at::arange(vocab, logits.options().dtype(at::kLong));
   const bool few = options.top_k > 0 && options.top_k < vocab;
   if (few || options.top_p < 1.0) {
-    // Among equals the lower id comes first.
+    // Among equal weights the lower id comes first.
     ids = std::get<1>(weights.sort(/*stable=*/true, /*dim=*/0, /*descending=*/true));
     if (few) ids = ids.narrow(0, 0, options.top_k);
     weights = weights.index_select(0, ids);

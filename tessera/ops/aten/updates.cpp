@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The updates of the optimizer rules: the operations of the CPU's kernels in the same order, one by
-// one, with coefficients that are rounded to fp32 once.
+// The updates of the optimizer rules: the operations of the CPU kernels in the same order, one by
+// one, with coefficients rounded to fp32 once.
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@ float f32(double value) {
   return static_cast<float>(value);
 }
 
-/// The memory behind a pointer.
+/// A tensor over the memory of a pointer.
 template <class T>
 at::Tensor memory_of(T* data,
                      at::IntArrayRef sizes,
@@ -27,7 +27,7 @@ at::Tensor memory_of(T* data,
       .make_tensor();
 }
 
-/// The values of a range of fp32.
+/// The values of an fp32 range.
 class Range {
  public:
   explicit Range(const RuleRange& range) : range_(range), device_(to_torch(range.device)) {}
@@ -37,7 +37,7 @@ class Range {
   }
   [[nodiscard]] at::Tensor weights() const { return of(range_.master); }
   [[nodiscard]] at::Tensor grad() const { return of(range_.grad) * f32(range_.grad_scale); }
-  /// Writes the weights, and their working copy.
+  /// Writes the weights and their working copy.
   void put(const at::Tensor& weights) const {
     of(range_.master).copy_(weights);
     if (range_.working == nullptr) return;
@@ -50,7 +50,7 @@ class Range {
   c10::Device device_;
 };
 
-/// Rounded correctly, which MKL's square root of fp32 is not.
+/// Rounded correctly, unlike MKL's fp32 square root.
 at::Tensor root_of(const at::Tensor& x) {
   return x.to(at::kDouble).sqrt().to(at::kFloat);
 }
@@ -60,7 +60,7 @@ at::Tensor decay_into(const at::Tensor& values, double keep, const at::Tensor& f
   return values.copy_(values * f32(keep) + fresh);
 }
 
-/// Sums of squares over chunks, into memory of the host.
+/// Writes sums of squares over chunks to host memory.
 void put_square_sums(const at::Tensor& x, std::int64_t chunk, double* sums) {
   const std::int64_t chunks = (x.numel() + chunk - 1) / chunk;
   at::Tensor squares = at::zeros({chunks * chunk}, x.options().dtype(at::kDouble));

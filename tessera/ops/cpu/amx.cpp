@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Headers stand before the pragma: their inline functions must stay runnable on every CPU.
+// Headers come before the pragma, because their inline functions must run on every CPU.
 #include <immintrin.h>
 
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/ops/cpu/tiles.h"
 
-// clang, which is there for clang-tidy alone, has no target pragma.
+// clang, which is used only for clang-tidy, has no target pragma.
 #if !defined(__clang__)
 #pragma GCC target("amx-tile,amx-bf16")
 
@@ -21,7 +21,8 @@ struct alignas(64) TileShapes {
   std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-/// One or two tiles of sums in each direction: registers 0 to 3, a in 4 and 5, b in 6 and 7.
+/// One or two tiles of sums in each direction: sums in registers 0 to 3, a in 4 and 5, b in 6 and
+/// 7.
 template <int kTall, int kWide>
 INLINE void multiply_block(const TileProduct& p, i64 row, i64 column) {
   const long c_bytes = 4 * p.c_stride, a_bytes = 2 * p.a_stride;
@@ -83,7 +84,7 @@ TileRegisters::~TileRegisters() {
 }
 
 void multiply_by_amx(const TileProduct& p) {
-  asm volatile("" ::: "memory");  // the intrinsics do not say that they read memory
+  asm volatile("" ::: "memory");  // the intrinsics do not declare that they read memory
   i64 row = 0;
   for (; row + 2 * kTileRows <= p.m; row += 2 * kTileRows)
     multiply_rows<2>(p, row);

@@ -15,20 +15,20 @@
 namespace tessera::ops::cpu {
 namespace {
 
-/// The channels of a head side by side and its rows apart, as the kernels want them.
+/// Makes the channels of a head contiguous and its rows separate, as the kernels require.
 at::Tensor in_rows(const at::Tensor& x) {
   const bool apart = x.size(2) <= 1 || x.stride(2) >= x.size(3);
   return x.stride(3) == 1 && apart ? x : x.contiguous();
 }
 
-/// The slopes of the heads of q alone.
+/// The slopes for the heads of q only.
 std::vector<float> slopes_of(const AttentionArgs& args, const at::Tensor& q) {
   if (args.alibi.empty()) return {};
   const auto first = args.alibi.begin() + args.first_head;
   return {first, first + q.size(1)};
 }
 
-/// The arguments as the kernels want them.
+/// The arguments in the kernels' form.
 class Blocks {
  public:
   Blocks(const AttentionArgs& args,
@@ -47,7 +47,7 @@ class Blocks {
     if (args.bias_HTS.defined())
       how_.bias_HTS = args.bias_HTS.stride(2) == 1 ? args.bias_HTS : args.bias_HTS.contiguous();
     if (!key_.active()) return;
-    key_.parts.clear();  // those of the tokens between layers
+    key_.parts.clear();  // the parts describe tokens between layers
     rows_.emplace(key_, attention_window(args, q, k));
     how_.dropout = &*rows_;
   }
@@ -72,7 +72,7 @@ AttentionOut blocks_attention(const at::Tensor& q,
   return {y, log_sum};
 }
 
-/// Text is made one query at a time, in every dtype; what is saved is the same.
+/// Generation has one query at a time, in every dtype; the saved values are the same.
 bool is_one_query(const AttentionArgs& args, const at::Tensor& q, const at::Tensor& k) {
   if (args.mask_BS.defined() || args.dropout.active() || isa() == Isa::Portable || q.size(2) != 1)
     return false;

@@ -14,7 +14,7 @@
 namespace tessera::ops::cpu {
 namespace {
 
-/// Scores of one block, their probabilities and a head's sums stay within a core's cache.
+/// Block sizes with which scores, probabilities and a head's sums stay within a core's cache.
 constexpr std::int64_t kQueries = 64;
 
 GemmOperand matrix(const StridedRows& rows, bool transposed = false) {
@@ -24,8 +24,8 @@ GemmOperand dense(const void* data, std::int64_t columns, bool transposed = fals
   return {data, columns, transposed};
 }
 
-/// The block of queries [query, query + queries) and keys [key, key + keys); row r sees the keys
-/// [first_begin + r, first_visible + r) of it.
+/// The block of queries [query, query + queries) and keys [key, key + keys); row r sees its keys
+/// [first_begin + r, first_visible + r).
 struct Block {
   std::int64_t query, queries, key, keys, first_visible, first_begin;
   bool begins;  ///< the first block of its queries
@@ -35,14 +35,14 @@ struct Block {
   }
 };
 
-/// Whether MKL multiplies these 16-bit numbers faster than fp32.
+/// True if MKL multiplies these 16-bit numbers faster than fp32.
 bool narrow_products(at::ScalarType dtype) {
   return dtype == at::kBFloat16 && native_bf16_to_fp32() && has_gemm_to_fp32(dtype);
 }
 
 constexpr std::int64_t kScores = kQueries * kKeys;
 
-/// What all blocks share.
+/// The values that all blocks share.
 class Problem {
  public:
   Problem(const at::Tensor& q, const at::Tensor& k, const AttentionBlocks& options)
@@ -58,12 +58,12 @@ class Problem {
         dtype_(product == kF32 ? at::kFloat : q.scalar_type()) {}
   [[nodiscard]] std::int64_t query_blocks() const { return (T + kQueries - 1) / kQueries; }
   [[nodiscard]] std::int64_t key_blocks() const { return (S + kKeys - 1) / kKeys; }
-  /// Keys that a block of queries sees.
+  /// The keys that a block of queries sees.
   [[nodiscard]] Run seen(std::int64_t i) const {
     return how.band.of(i * kQueries, std::min(kQueries, T - i * kQueries), S);
   }
-  /// Without keys that none of its queries sees, but for what makes it begin on a cache line; keys
-  /// <= 0: nothing to do.
+  /// Excludes keys that none of the block's queries sees, except for alignment to a cache line;
+  /// keys <= 0: nothing to do.
   [[nodiscard]] Block block(std::int64_t i, std::int64_t j) const {
     constexpr std::int64_t kLine = 16;
     const Run keys = seen(i);
@@ -86,20 +86,21 @@ class Problem {
     gemm_to_fp32(dtype_, {m, n, inner, a, b, c, n, accumulate});
   }
 
-  /// Floats that `rows` rows of channels take where they are widened.
+  /// Number of floats for `rows` rows of channels, if they are widened.
   [[nodiscard]] std::int64_t room(std::int64_t rows) const {
     return product == given ? 0 : rows * K;
   }
-  /// The rows as the products read them, in `room` where they are widened.
+  /// The rows as the products read them; widened rows are written to `room`.
   [[nodiscard]] StridedRows ready(const StridedRows& x, std::int64_t rows, float* room) const {
     if (product == given) return x;
     kernels().widen_rows[given](x, K, room, rows);
     return {room, K};
   }
-  /// Floats of what a block of scores becomes: fp32 stays where it is.
+  /// Number of floats for the result of a block of scores; fp32 needs none, because it stays in
+  /// place.
   [[nodiscard]] std::int64_t narrow() const { return product == kF32 ? 0 : kScores / 2; }
   [[nodiscard]] std::int64_t dropped() const { return how.dropout == nullptr ? 0 : kScores; }
-  /// The rows from `row` on of what ready() gave.
+  /// The rows from `row` on of the result of ready().
   [[nodiscard]] StridedRows from(const StridedRows& x, std::int64_t row) const {
     const std::int64_t width = product == kF32 ? 4 : 2;
     return {static_cast<std::byte*>(x.data) + row * x.stride * width, x.stride};
@@ -108,7 +109,7 @@ class Problem {
   [[nodiscard]] ScoreForm form(std::int64_t head, const Block& b) const {
     return score_form(how, batch_heads, head, b.query, b.key);
   }
-  /// Fills what dropout multiplies the block's probabilities by, as far as they are seen.
+  /// Writes dropout's factors for the visible probabilities of the block.
   [[nodiscard]] const float* kept(std::int64_t head, const Block& b, float* factors) const {
     if (how.dropout == nullptr) return nullptr;
     for (std::int64_t row = 0; row < b.queries; ++row) {
@@ -126,9 +127,9 @@ class Problem {
   }
 
   AttentionBlocks how;
-  std::int64_t batch_heads;            ///< of one sample
+  std::int64_t batch_heads;            ///< per sample
   std::int64_t heads, group, T, S, K;  ///< `group` heads share keys and values
-  Float given, product;                ///< types of the tensors, and of what is multiplied
+  Float given, product;                ///< dtypes of the tensors and of the products
 
  private:
   at::ScalarType dtype_;
@@ -204,7 +205,7 @@ class Backward {
            2 * kept_blocks(p) * kKeys * p.K + Scratch::on_lines(p.T) + cap_slopes(p.how);
   }
 
-  /// The heads that share keys and values, one after the other.
+  /// Processes the heads that share keys and values, one after the other.
   void run(std::int64_t shared, Scratch::Mine scratch) const {
     const std::int64_t K = p_.K, sums = kept_blocks(p_) * kKeys * K;
     const Room room = {.scores = scratch.take(kScores),
@@ -228,7 +229,8 @@ class Backward {
         if (const Run seen = p_.seen(i); seen.begin == seen.end)
           std::fill_n(room.dq + query * K, std::min(kQueries, p_.T - query) * K, 0.0F);
       }
-      // Blocks of keys one after the other: their gradients stay in the cache.
+      // Processes the blocks of keys one after the other, so that their gradients stay in the
+      // cache.
       for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
         const std::int64_t key = j * kKeys, keys = std::min(kKeys, p_.S - key);
         const std::int64_t place = p_.group == 1 ? 0 : key * K;
@@ -254,7 +256,7 @@ class Backward {
   }
 
  private:
-  /// A thread's own memory.
+  /// A thread's scratch memory.
   struct Room {
     float *scores, *dprobabilities, *probabilities, *dscores, *factors, *q, *dy, *dq, *mean,
         *cap_slopes;
@@ -266,7 +268,7 @@ class Backward {
     float *dk, *dv;
   };
 
-  /// What the block of queries adds to the gradients.
+  /// Adds the contribution of a block of queries to the gradients.
   void add(std::int64_t head, const Block& b, const Keys& block, const Room& room) const {
     const std::int64_t K = p_.K, skipped = b.key - block.key;
     const StridedRows k = p_.from(block.k, skipped), v = p_.from(block.v, skipped);
@@ -300,15 +302,15 @@ class Backward {
         b.queries, K, b.keys, dense(dscores, b.keys), matrix(k), room.dq + b.query * K, !b.begins);
   }
 
-  /// Blocks of keys whose gradients are summed at a time: all of them, until the last head that
-  /// shares them was here.
+  /// Number of blocks of keys whose gradients are summed at a time: all of them, until the last
+  /// head that shares them was processed.
   static std::int64_t kept_blocks(const Problem& p) { return p.group == 1 ? 1 : p.key_blocks(); }
 
   const Problem& p_;
   Tensors x_;
 };
 
-/// Too few queries to put the keys into the order of tiles for.
+/// Below this number of queries packing the keys into tiles does not pay off.
 constexpr std::int64_t kFewQueries = 16;
 
 bool in_tiles(const at::Tensor& q_BHTK) {
@@ -334,7 +336,7 @@ void attention_blocks(const at::Tensor& q_BHTK,
   const Scratch scratch(Forward::floats(p), q_BHTK);
   const std::int64_t blocks = p.query_blocks();
   parallel(p.heads * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
-    const GemmsOnThisThread alone;  // a lone block runs outside of a parallel region
+    const GemmsOnThisThread alone;  // a single block runs outside of a parallel region
     for (std::int64_t unit = begin; unit < end; ++unit)
       forward.run(unit / blocks, unit % blocks, scratch.mine());
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both ways of blockwise attention share. Included by .cpp files only.
+// The common part of both implementations of blockwise attention. Include in .cpp files only.
 #pragma once
 
 #include <array>
@@ -34,11 +34,11 @@ class Heads {
   std::int64_t batch_, head_, row_, heads_, width_;
 };
 
-/// Keys that are multiplied together: their scores stay within a core's cache.
+/// Number of keys multiplied together, so that their scores fit into a core's cache.
 inline constexpr std::int64_t kKeys = 512;
 
-/// The form of the scores of matrix `index` of all B * H, `heads` of each sample, in the block that
-/// begins at this query and this key.
+/// The form of the scores of matrix `index` of all B * H, with `heads` per sample, in the block
+/// that begins at this query and this key.
 inline ScoreForm score_form(const AttentionBlocks& how,
                             std::int64_t heads,
                             std::int64_t index,
@@ -58,7 +58,7 @@ inline ScoreForm score_form(const AttentionBlocks& how,
   }
   return out;
 }
-/// Where the gradient of the bias of that block begins, or nullptr.
+/// The gradient of the bias for that block, or nullptr.
 inline float* bias_gradient(const AttentionBlocks& how,
                             std::int64_t heads,
                             std::int64_t index,
@@ -69,23 +69,23 @@ inline float* bias_gradient(const AttentionBlocks& how,
   return d.data_ptr<float>() + (index % heads * d.size(1) + query) * d.size(2) + key;
 }
 
-/// Units of the backward's work: each has the heads of keys and values unit, unit + units and so on
-/// of all samples, in this order. With a bias these are one head of each sample, whose gradients of
-/// it are summed, else a single one.
+/// Number of work units of the backward: a unit has the heads of keys and values unit, unit + units
+/// and so on of all samples, in this order. With a bias, a unit is one head of each sample, because
+/// its bias gradients are summed; else there is a unit per head and sample.
 inline std::int64_t shared_units(const AttentionBlocks& how, const at::Tensor& k_BGSK) {
   return how.dbias_HTS.defined() ? k_BGSK.size(1) : k_BGSK.size(0) * k_BGSK.size(1);
 }
 
-/// Floats that the derivative of a soft cap takes for a row of scores.
+/// Number of floats for the derivative of a soft cap in a row of scores.
 inline std::int64_t cap_slopes(const AttentionBlocks& how) {
   return how.softcap > 0.0F ? kKeys : 0;
 }
-/// What sums of probabilities' products are multiplied by: 0 where a query sees nothing.
+/// The factor of sums of products with probabilities: 0 if a query sees nothing.
 inline float inverse_sum(float sum) {
   return sum == 0.0F ? 0.0F : 1.0F / sum;
 }
 
-/// What dropout multiplies `count` probabilities by, at most kKeys of a row.
+/// Writes dropout's factors for `count` probabilities, at most kKeys of a row.
 inline void draw_kept(const DropoutRows& dropout,
                       const DropoutRows::Place& place,
                       std::int64_t count,
@@ -98,16 +98,16 @@ inline void draw_kept(const DropoutRows& dropout,
   dropout.draw(kF32, ones.data(), to, count, place);
 }
 
-/// Each thread's own memory, in floats.
+/// The scratch memory of each thread, in floats.
 class Scratch {
  public:
-  /// What a piece takes.
+  /// The size of a piece, rounded up to cache lines.
   static constexpr std::int64_t on_lines(std::int64_t floats) { return (floats + 15) / 16 * 16; }
   Scratch(std::int64_t floats, const at::Tensor& like)
       : memory_(at::empty({at::get_num_threads(), floats}, like.options().dtype(at::kFloat))),
         next_(memory_.data_ptr<float>()),
         floats_(floats) {}
-  /// This thread's; take() hands it out in pieces that begin on a cache line.
+  /// This thread's memory; take() returns pieces that begin on a cache line.
   class Mine {
    public:
     explicit Mine(float* next) : next_(next) {}

@@ -13,17 +13,17 @@
 namespace tessera::ops::cpu {
 namespace {
 
-/// Queries that are multiplied together: two tiles.
+/// Number of queries multiplied together: two tiles.
 constexpr std::int64_t kStrip = 32;
 constexpr std::int64_t kQueries = 128;
-/// From one row of scores to the next: rows that lie a power of two apart share lines of the cache.
+/// Distance between rows of scores: rows at a distance of a power of two would share cache lines.
 constexpr std::int64_t kStride = kKeys + kTileRows;
 
 std::int64_t strips(std::int64_t size) {
   return whole_tiles(size, kStrip);
 }
 
-/// What all blocks share.
+/// The values that all blocks share.
 struct Problem {
   Problem(const at::Tensor& q, const at::Tensor& k, const AttentionBlocks& options)
       : batch_heads(q.size(1)),
@@ -37,11 +37,11 @@ struct Problem {
         how(options) {}
   [[nodiscard]] std::int64_t query_blocks() const { return (T + kQueries - 1) / kQueries; }
   [[nodiscard]] std::int64_t key_blocks() const { return (S + kKeys - 1) / kKeys; }
-  /// Keys that the strip of queries from `query` on sees.
+  /// The keys that the strip of queries from `query` on sees.
   [[nodiscard]] Run seen(std::int64_t query) const {
     return how.band.of(query, std::min(kStrip, T - query), S);
   }
-  /// Floats of what dropout multiplies a strip's probabilities by.
+  /// Number of floats for dropout's factors of a strip's probabilities.
   [[nodiscard]] std::int64_t dropped() const {
     return how.dropout == nullptr ? 0 : kStrip * kStride;
   }
@@ -49,9 +49,10 @@ struct Problem {
     return {x.rows(head, 0), count, K};
   }
 
-  std::int64_t batch_heads;            ///< of one sample
+  std::int64_t batch_heads;            ///< per sample
   std::int64_t heads, group, T, S, K;  ///< `group` heads share keys and values
-  std::int64_t inner, columns;         ///< K as the inner size of a product, and as its columns
+  /// K padded as the inner size of a product, and as its columns.
+  std::int64_t inner, columns;
   AttentionBlocks how;
 };
 
@@ -64,7 +65,7 @@ struct Block {
         keys(std::min(kKeys, p.S - key)),
         first_visible(p.how.band.end + query - key),
         first_begin(p.how.band.begin + query - key) {}
-  /// Keys that the strip of queries from `row` on sees, in whole tiles; begin = end: none.
+  /// The keys, in whole tiles, that the strip of queries from `row` on sees; begin = end: none.
   [[nodiscard]] Run columns(std::int64_t row) const {
     const std::int64_t last = std::min(row + kStrip, queries) - 1;
     const std::int64_t end = std::clamp<std::int64_t>(first_visible + last, 0, keys),
@@ -72,7 +73,7 @@ struct Block {
     if (begin == end) return {strips(begin), strips(begin)};
     return {begin / kStrip * kStrip, strips(end)};
   }
-  /// The head's strip of queries from `row` on; `factors`: room for what dropout multiplies by.
+  /// The head's strip of queries from `row` on; `factors`: memory for dropout's factors.
   [[nodiscard]] TileStrip strip(const Problem& p,
                                 std::int64_t head,
                                 std::int64_t row,
@@ -100,7 +101,7 @@ struct Block {
     }
     return out;
   }
-  /// Whether the strip of queries from `row` on sees no block of keys before this one.
+  /// True if the strip of queries from `row` on sees no earlier block of keys.
   [[nodiscard]] bool begins(const Problem& p, std::int64_t row) const {
     return p.seen(query + row).begin >= key;
   }
@@ -108,7 +109,7 @@ struct Block {
   std::int64_t query, queries, key, keys, first_visible, first_begin;
 };
 
-/// Sums of the strips of queries [query, query + queries) that see no key become zero.
+/// Zeroes the sums of those strips of queries [query, query + queries) that see no key.
 void clear_blind(const Problem& p, std::int64_t query, std::int64_t queries, float* sums) {
   for (std::int64_t row = 0; row < queries; row += kStrip) {
     if (const Run seen = p.seen(query + row); seen.begin == seen.end)
@@ -123,7 +124,7 @@ std::uint16_t* take_values(Scratch::Mine& scratch, std::int64_t values) {
   return reinterpret_cast<std::uint16_t*>(scratch.take(halves(values)));
 }
 
-/// Rows of fp32 sums, `stride` apart, rounded.
+/// Rounds rows of fp32 sums that are `stride` apart.
 void round_rows(const float* sums,
                 const float* factors,
                 std::int64_t stride,
@@ -142,7 +143,7 @@ void round_rows(const float* sums,
   }
 }
 
-/// Of one thread: the head whose keys and values are packed stays from unit to unit.
+/// State of one thread: the head whose keys and values are packed is kept between units.
 class Forward {
  public:
   struct Tensors {
@@ -242,8 +243,8 @@ class Forward {
   std::int64_t packed_ = -1;
 };
 
-/// Of one thread. Gradients of keys and values are made transposed, because probabilities come out
-/// of the softmax in the order of a right operand.
+/// State of one thread. Gradients of keys and values are computed transposed, because the softmax
+/// returns probabilities in the order of a right operand.
 class Backward {
  public:
   struct Tensors {
@@ -280,13 +281,14 @@ class Backward {
            slope_room(p);
   }
 
-  /// The heads that share keys and values, one after the other.
+  /// Processes the heads that share keys and values, one after the other.
   void run(std::int64_t shared) {
     pack_shared(shared);
     for (std::int64_t head = shared * p_.group; head < (shared + 1) * p_.group; ++head) {
       pack(head);
       clear_blind(p_, 0, p_.T, dq_);
-      // Blocks of keys one after the other: their gradients stay in the cache.
+      // Processes the blocks of keys one after the other, so that their gradients stay in the
+      // cache.
       for (std::int64_t j = 0; j < p_.key_blocks(); ++j) {
         const std::int64_t place = p_.group == 1 ? 0 : j * p_.columns * kStride;
         float *const dk = dk_ + place, *const dv = dv_ + place;
@@ -314,10 +316,10 @@ class Backward {
   }
 
  private:
-  /// Blocks of keys whose gradients are summed at a time: all of them, until the last head that
-  /// shares them was here.
+  /// Number of blocks of keys whose gradients are summed at a time: all of them, until the last
+  /// head that shares them was processed.
   static std::int64_t kept_blocks(const Problem& p) { return p.group == 1 ? 1 : p.key_blocks(); }
-  /// Floats of two rows of the derivative of a soft cap.
+  /// Number of floats for two rows of the derivative of a soft cap.
   static std::int64_t slope_room(const Problem& p) {
     return p.how.softcap > 0.0F ? 2 * kStride : 0;
   }
@@ -335,7 +337,7 @@ class Backward {
     kernels().row_dots[kBF16](x_.dy.rows(head, 0), x_.y.rows(head, 0), p_.K, mean_, p_.T);
   }
 
-  /// Scores and their gradients of 32 queries, and the gradient of the queries.
+  /// Computes scores and their gradients for 32 queries, and the gradient of the queries.
   void run_strip(std::int64_t head, const Block& b, std::int64_t row) const {
     const Run seen = b.columns(row);
     if (seen.begin == seen.end) return;
@@ -386,8 +388,9 @@ class Backward {
     return {x.at(0, column), x.inner_tiles};
   }
 
-  /// to [K, keys] += columns [K, queries] right [queries, keys], of what the strips see: both ends
-  /// of it only grow from strip to strip, so that consecutive ones see what lies between two ends.
+  /// to [K, keys] += columns [K, queries] right [queries, keys], restricted to what the strips see.
+  /// Both ends of the visible range only grow from strip to strip, so consecutive strips see the
+  /// range between two ends.
   void add_transposed(const Block& b,
                       const std::uint16_t* columns,
                       const PairTiles& right,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blockwise attention by the CPU's products of bf16 (tiles.h). Arguments as in attention_blocks.h;
-// requires runs_here(Isa::Avx512Bf16).
+// Blockwise attention with the CPU's bf16 products (tiles.h). The arguments are those of
+// attention_blocks.h; requires runs_here(Isa::Avx512Bf16).
 //
-// Strips of 32 queries are multiplied with the keys that they see and no others. Keys and values of
-// a head are put into the order of tiles once (64 KB each for 512 keys of 64 channels) and stay in
-// the core's cache, as do the scores of a block.
+// Strips of 32 queries are multiplied only with the keys that they see. Keys and values of a head
+// are packed into tiles once (64 KB each for 512 keys of 64 channels) and stay in the core's cache,
+// as do the scores of a block.
 #pragma once
 
 #include <ATen/core/Tensor.h>

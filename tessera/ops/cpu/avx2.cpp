@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Headers stand before the pragma: their inline functions must stay runnable on every CPU.
+// Headers come before the pragma, because their inline functions must run on every CPU.
 #include <cstdint>
 
 #include <immintrin.h>

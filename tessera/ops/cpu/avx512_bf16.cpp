@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For CPUs whose vector unit rounds to bf16 by itself, with or without matrix tiles: numbers below
-// 2^-126 become zero, all others the bits that the other kernels give.
-// Headers stand before the pragma: their inline functions must stay runnable on every CPU.
+// For CPUs whose vector unit rounds to bf16 itself, with or without matrix tiles: numbers below
+// 2^-126 become zero, all others have the same bits as in the other kernels. Headers come before
+// the pragma, because their inline functions must run on every CPU.
 #include <cstdint>
 
 #include <immintrin.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend of the CPU: our own kernels (kernels.h), oneDNN and MKL. The operations are defined
-// in the files of this folder that are named like their headers.
+// The CPU backend: tessera's kernels (kernels.h), oneDNN and MKL. The operations are defined in the
+// files of this folder with the names of their headers.
 #pragma once
 
 #include "tessera/ops/backend.h"

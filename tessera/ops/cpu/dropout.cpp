@@ -36,7 +36,7 @@ void CpuBackend::dropout(const at::Tensor& x,
           key.parts.empty()
               ? 0
               : key.parts[static_cast<std::size_t>(begin % runs.each / runs.length)] * runs.length;
-      // Of each run before it the sample has `columns`.
+      // For each previous run the sample has `columns` runs.
       const std::int64_t runs_before = (before + in_part) / runs.run * key.columns + key.column;
       draw(type,
            in + at,

@@ -36,8 +36,8 @@ void CpuBackend::embedding_grad(const at::Tensor& dy_NC,
   check_ids(ids, dw_VC.size(0));
   auto* to = dw_VC.data_ptr<float>();
   if (!accumulate) dw_VC.zero_();
-  // Threads share the columns, not the tokens: every element is added to in token order, whatever
-  // their number.
+  // Threads divide the columns, not the tokens, so every element is added to in token order,
+  // whatever the number of threads.
   const auto kernel = kernels().embedding_grad[float_of(dy)];
   parallel(C, 64, [&](std::int64_t begin, std::int64_t end) {
     kernel(dy.data_ptr(), ids.data_ptr<std::int64_t>(), to, N, C, begin, end);

@@ -13,23 +13,24 @@
 namespace tessera::ops::cpu {
 namespace {
 
-/// From more rows on a library's product, which packs, is the faster one.
+/// Beyond this number of rows a library's product, which packs, is faster.
 constexpr std::int64_t kMostRows = 8;
-/// Elements of the matrix that make a share of work worth a thread.
+/// Minimum number of matrix elements that justifies another thread.
 constexpr std::int64_t kGrainElements = 32768;
 
 bool is_float(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
 }
 
-/// fp32 copies of what is narrower, in one piece of memory: calls of libtorch's take longer.
+/// Memory for fp32 copies of narrower inputs, allocated as a whole, because calls into libtorch
+/// take longer.
 class Room {
  public:
   explicit Room(std::int64_t floats)
       : memory_(floats > 0 ? at::empty({floats}, at::kFloat) : at::Tensor()),
         next_(floats > 0 ? memory_.data_ptr<float>() : nullptr) {}
   float* take(std::int64_t floats) { return std::exchange(next_, next_ + floats); }
-  /// A contiguous tensor's elements; nullptr for an undefined one.
+  /// The elements of a contiguous tensor as fp32; nullptr for an undefined one.
   const float* wide(const at::Tensor& x) {
     if (!x.defined()) return nullptr;
     if (x.scalar_type() == at::kFloat) return x.data_ptr<float>();

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A few rows times a matrix: what making text one token at a time consists of. The matrix is read
-// once, by all threads, whatever the number of rows; sums are made in fp32 in an order that depends
-// on the inner size alone. Legend: N rows, I in, O out features.
+// Products of a few rows with a matrix, which dominate generation token by token. All threads
+// together read the matrix once, whatever the number of rows; fp32 sums are computed in an order
+// that depends only on the inner size. Legend: N rows, I in, O out features.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace tessera::ops::cpu {
 
-/// Whether few_rows_linear() is the way to make the product of these: by shapes and dtypes alone,
-/// and never with the portable kernels, whose sums are slower than a library's.
+/// True if few_rows_linear() should compute this product. Depends only on shapes and dtypes; always
+/// false with the portable kernels, whose sums are slower than a library's.
 bool few_rows_fit(const at::Tensor& x, const at::Tensor& weight_OI);
-/// y = (x weight_OI^T) * scales_O + bias_O, made in fp32 and rounded once: x [..., I], y [..., O].
-/// weight: row-major fp32, bf16, fp16 or int8; scales and bias may be undefined.
+/// y = (x weight_OI^T) * scales_O + bias_O, computed in fp32 and rounded once: x [..., I], y [...,
+/// O]. weight: row-major fp32, bf16, fp16 or int8; scales and bias may be undefined.
 at::Tensor few_rows_linear(const at::Tensor& x,
                            const at::Tensor& weight_OI,
                            const at::Tensor& scales_O,

@@ -5,7 +5,8 @@
 
 #include "tessera/base/error.h"
 
-// libtorch exports the MKL it was linked with, without its header. Weak: another libtorch may not.
+// libtorch exports the MKL it was linked with, but not its header. Weak symbols, because another
+// libtorch may not.
 using MklGemm = void(int layout,
                      int transpose_a,
                      int transpose_b,
@@ -23,9 +24,10 @@ using MklGemm = void(int layout,
 extern "C" {
 __attribute__((weak)) MklGemm cblas_gemm_bf16bf16f32;
 __attribute__((weak)) MklGemm cblas_gemm_f16f16f32;
-// Of the calling thread; 0: as for all. Returns what it was.
+// Sets the number of threads for the calling thread; 0: the global setting. Returns the previous
+// value.
 __attribute__((weak)) int MKL_Set_Num_Threads_Local(int threads);
-// BLAS's own: matrices in columns.
+// The BLAS function, with column-major matrices.
 __attribute__((weak)) void sgemm_(const char* transpose_a,
                                   const char* transpose_b,
                                   const int* m,
@@ -57,7 +59,7 @@ at::Tensor matrix_of(const GemmOperand& x, std::int64_t rows, std::int64_t colum
   return at::from_blob(data, {rows, columns}, {x.stride, 1}, at::kFloat);
 }
 
-/// In rows c = a b is, in columns, c = b a.
+/// The row-major product c = a b is the column-major product c = b a.
 void gemm_by_blas(const Gemm& gemm) {
   const int rows = static_cast<int>(gemm.m), columns = static_cast<int>(gemm.n);
   const int inner = static_cast<int>(gemm.k), stride = static_cast<int>(gemm.c_stride);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MKL's products of bf16, fp16 and fp32 matrices that are added up, and left, in fp32. ATen has no
-// such call for 16 bits on the CPU, and none for parts of a thread's own memory.
+// MKL's products of bf16, fp16 and fp32 matrices with fp32 accumulation and result. ATen has no
+// such call for 16-bit types on the CPU, and none for parts of a thread's own memory.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace tessera::ops::cpu {
 
-/// A matrix in rows, or the transpose of one.
+/// A row-major matrix, or the transpose of one.
 struct GemmOperand {
   const void* data;
   std::int64_t stride;  ///< elements from one row to the next
   bool transposed = false;
 };
 
-/// c = scale * a b + (accumulate ? c : 0), where a [m, k] and b [k, n] have one dtype and c [m, n]
-/// is fp32 in rows of c_stride.
+/// c = scale * a b + (accumulate ? c : 0), where a [m, k] and b [k, n] have the same dtype and c
+/// [m, n] is fp32 with row stride c_stride.
 struct Gemm {
   std::int64_t m, n, k;
   GemmOperand a, b;
@@ -27,14 +27,14 @@ struct Gemm {
   float scale = 1.0F;
 };
 
-/// False for other dtypes, and for 16 bits where libtorch came without MKL.
+/// False for other dtypes, and for 16-bit types if libtorch was built without MKL.
 bool has_gemm_to_fp32(at::ScalarType dtype);
 
-/// On one thread inside of a parallel region. Requires has_gemm_to_fp32(dtype).
+/// Runs on one thread inside a parallel region. Requires has_gemm_to_fp32(dtype).
 void gemm_to_fp32(at::ScalarType dtype, const Gemm& gemm);
 
-/// While it lives, products of this thread are made on it alone, so that their bits are those of a
-/// parallel region.
+/// During its lifetime, products of this thread run only on this thread, so that their bits are
+/// those of a parallel region.
 class GemmsOnThisThread {
  public:
   GemmsOnThisThread();
@@ -46,11 +46,11 @@ class GemmsOnThisThread {
   int before_;
 };
 
-/// The same of fp32 by ATen, where libtorch shows no BLAS.
+/// The same for fp32 with ATen, if libtorch exports no BLAS.
 void gemm_by_aten(const Gemm& gemm);
 
-/// c_MN = scale * op(a) op(b) + (accumulate ? c_MN : 0). op transposes where asked. a, b:
-/// row-major, of one dtype; c: row-major fp32. Requires has_gemm_to_fp32() of that dtype.
+/// c_MN = scale * op(a) op(b) + (accumulate ? c_MN : 0), where op transposes if requested. a, b:
+/// row-major, of the same dtype; c: row-major fp32. Requires has_gemm_to_fp32() for that dtype.
 void gemm_to_fp32(const at::Tensor& a,
                   bool transpose_a,
                   const at::Tensor& b,

@@ -10,7 +10,7 @@
 namespace tessera::ops::cpu {
 namespace {
 
-/// Elements that make a share of work worth a thread.
+/// Minimum number of elements that justifies another thread.
 constexpr std::int64_t kWidenGrainElements = 32768;
 
 }  // namespace

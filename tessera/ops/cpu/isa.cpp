@@ -15,7 +15,7 @@
 namespace tessera::ops {
 namespace {
 
-/// What clang 14, which clang-tidy is made of, has no word for in __builtin_cpu_supports.
+/// Features that __builtin_cpu_supports of clang 14 (used by clang-tidy) cannot name.
 struct Features {
   bool f16c = false, avx512_fp16 = false, amx_bf16 = false, amx_tile = false;
 };
@@ -31,8 +31,7 @@ Features features() {
   return found;
 }
 
-/// Linux keeps the state of the tiles of processes that asked alone
-/// (Documentation/arch/x86/xstate).
+/// Linux keeps the tile state only for processes that request it (Documentation/arch/x86/xstate).
 bool granted_tiles() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of our own CPU kernels. The source (variant.inc) is compiled once for each
-// instruction set; every variant does the same operations in the same order, so that a result
-// depends neither on the CPU nor on an element's place in a vector. Legend: N rows, C channels, V
-// vocabulary, T queries, S keys.
+// The table of tessera's CPU kernels. The source (variant.inc) is compiled once per instruction
+// set; every variant does the same operations in the same order, so a result depends neither on the
+// CPU nor on an element's place in a vector. Legend: N rows, C channels, V vocabulary, T queries, S
+// keys.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace tessera::ops::cpu {
 
-/// Element type of a kernel's data: fp32, or bf16 or fp16 as its 16 bits. What does not fit into
-/// fp16 is stored as infinity.
+/// Element type of a kernel's data: fp32, or bf16 or fp16 as their 16 bits. A value that is too
+/// large for fp16 is stored as infinity.
 enum Float : int { kF32 = 0, kBF16 = 1, kF16 = 2 };
 inline constexpr int kFloats = 3;
 
@@ -22,118 +22,122 @@ struct NormRows {
   const float* weight;
   const float* bias;  // or nullptr
   void* y;
-  float* mean;  // of layer_norm alone
+  float* mean;  // only for layer_norm
   float* rstd;
   std::int64_t channels;
   double eps;
-  const void* plus = nullptr;  // or what is added to x first
-  void* sum = nullptr;         // then: x + plus, rounded, whose norm it is
+  const void* plus = nullptr;  // or added to x first
+  void* sum = nullptr;         // with `plus`: receives x + plus, rounded, which is normalized
 };
 struct NormGradRows {
   const void* dy;
   const void* x;
-  const float* mean;  // of layer_norm alone
+  const float* mean;  // only for layer_norm
   const float* rstd;
-  const float* weight;  // of dx alone
+  const float* weight;  // only for dx
   void* dx;             // or nullptr
   std::int64_t channels;
-  const void* plus = nullptr;  // or what is added to dx
+  const void* plus = nullptr;  // or added to dx
 };
-/// Heads of tokens whose channels turn: channel c < pairs together with channel pairs + c, by the
-/// angle in row `batch * table_tokens + token` of the table. Channels beyond these pairs stay.
+/// Heads of tokens whose channels are rotated: channel c < pairs together with channel pairs + c,
+/// by the angle in row `batch * table_tokens + token` of the table. Channels beyond these pairs are
+/// copied.
 struct RotaryRows {
   struct Strides {
     std::int64_t batch, token, head;
   };
-  const void* x;  // channels lie side by side
-  void* y;        // apart from x
+  const void* x;  // channels are contiguous
+  void* y;        // must not overlap x
   Strides from, to;
   std::int64_t tokens, heads, channels, pairs;
   const float *cosine, *sine;  // [.., pairs]
   std::int64_t table_tokens;   // 0: one table for the whole batch
-  float direction;             // 1, or -1 to turn back
+  float direction;             // 1, or -1 to rotate back
   bool interleaved = false;    // channels 2 p and 2 p + 1 are a pair, else p and `pairs` + p
 };
 struct EntropyRows {
-  float* logits;  // overwritten where there are dlogits
+  float* logits;  // overwritten if there are dlogits
   const std::int64_t* labels;
-  double* losses;  // one a row; 0 where the row is ignored
+  double* losses;  // one per row; 0 if the row is ignored
   std::int64_t vocab;
   std::int64_t ignored;
   double smoothing;
-  void* dlogits;  // in rows as the logits, may be they; or nullptr
+  void* dlogits;  // rows like the logits, may be the same memory; or nullptr
 };
-/// What products of queries and keys become before the softmax, in this order; row r stands r
-/// places behind row 0.
+/// The operations on products of queries and keys before the softmax, in this order; row r is r
+/// positions after row 0.
 struct ScoreForm {
   float scale = 1.0F;
   float cap = 0.0F;                 // cap * tanh(. / cap); 0: none
   const float* of_keys = nullptr;   // [keys], added to each row
   const float* of_pairs = nullptr;  // [rows, keys] in rows of `pair_stride`, added
   std::int64_t pair_stride = 0;
-  float slope = 0.0F;         // slope * (place of the key - place of the query) is added; 0: none
-  std::int64_t distance = 0;  // from the place of row 0 to that of key 0
+  float slope = 0.0F;         // adds slope * (position of the key - position of the query); 0: none
+  std::int64_t distance = 0;  // position of key 0 minus position of row 0
 };
-/// Where the first key that row 0 sees stands before every key.
+/// A value of first_begin with which row 0 sees all keys from the first on.
 inline constexpr std::int64_t kFromTheFirst = std::numeric_limits<std::int64_t>::min() / 4;
-/// Rows of a block of attention: scores [rows, keys] of queries with keys; row r sees the keys
+/// Rows of an attention block: scores [rows, keys] of queries and keys; row r sees the keys
 /// [first_begin + r, first_visible + r) of the block.
 struct AttendRows {
-  float* scores;        // overwritten where the form is more than a scale
-  void* probabilities;  // [rows, keys]: e^(score - max), 0 for keys that are not seen; of fp32, may
-                        // be the scores
-  float *max, *sum, *shrink;  // one a row: of all blocks so far; what earlier sums shrink by
+  float* scores;  // overwritten if the form is more than a scale
+  // [rows, keys]: e^(score - max), 0 for invisible keys; if fp32, may be the memory of the scores.
+  void* probabilities;
+  // One per row: over all blocks so far; factor by which earlier sums shrink.
+  float *max, *sum, *shrink;
   std::int64_t keys, first_visible;
   std::int64_t first_begin = kFromTheFirst;
   ScoreForm form;
-  const float* kept = nullptr;  // [rows, keys]: what dropout multiplies probabilities by
+  const float* kept = nullptr;  // [rows, keys]: dropout's factors of the probabilities
 };
 struct AttendGradRows {
-  float* scores;  // overwritten where the form is more than a scale
+  float* scores;  // overwritten if the form is more than a scale
   const float* dprobabilities;
-  void *probabilities, *dscores;  // of fp32, may be the scores and dprobabilities
-  const float *log_sum, *mean;    // one a row; mean: sum of dprobabilities * probabilities
+  void *probabilities, *dscores;  // if fp32, may be the memory of the scores and dprobabilities
+  const float *log_sum, *mean;    // one per row; mean: sum of dprobabilities * probabilities
   std::int64_t keys, first_visible;
   std::int64_t first_begin = kFromTheFirst;
   ScoreForm form;
   const float* kept = nullptr;
-  float* cap_slopes = nullptr;  // [keys], scratch where the form has a cap
-  float* dpairs = nullptr;      // of form.of_pairs, in rows of `dpair_stride`: added to
+  float* cap_slopes = nullptr;  // [keys], scratch if the form has a cap
+  // Gradient of form.of_pairs, with row stride `dpair_stride`: added to.
+  float* dpairs = nullptr;
   std::int64_t dpair_stride = 0;
 };
-/// Rows of eight-bit numbers as they are multiplied: to[r][c] = rows[r][c] * scales[r].
+/// Converts rows of 8-bit integers: to[r][c] = rows[r][c] * scales[r].
 struct Int8Widening {
   const std::int8_t* rows;  // [rows, columns]
   const float* scales;
   std::int64_t columns;
   void* to;
 };
-/// Numbers of a block in four bits.
+/// Number of 4-bit codes in a block.
 inline constexpr std::int64_t kNf4Numbers = 64;
-/// Blocks of four bits a number become table[place] * scale.
+/// Decoding of 4-bit blocks: table[code] * scale.
 struct Nf4Widening {
-  const std::uint8_t* codes;  // two numbers a byte, the first one in the upper half
-  const float* scales;        // one a block
+  const std::uint8_t* codes;  // two codes per byte, the first one in the upper half
+  const float* scales;        // one per block
   const float* table;         // 16
   void* to;
 };
-/// And the way back: the nearest number of a table, by the 15 midpoints of its neighbours.
+/// Encoding: the nearest number of a table, by the 15 midpoints of its neighbours.
 struct Nf4Narrowing {
   const float* from;
   const float* midpoints;
   std::uint8_t* codes;
   float* scales;
 };
-/// Vectors times the rows of a matrix: y[v][o] = (x[v] . weight[o]) * scales[o] + bias[o].
+/// Products of vectors and the rows of a matrix: y[v][o] = (x[v] . weight[o]) * scales[o] +
+/// bias[o].
 struct RowProducts {
   const float* x;  // [vectors, inputs]
   std::int64_t vectors, inputs, outputs;
   const void* weight;   // [outputs, inputs]
-  const float* scales;  // one an output, or nullptr for 1
-  const float* bias;    // one an output, or nullptr for 0
+  const float* scales;  // one per output, or nullptr for 1
+  const float* bias;    // one per output, or nullptr for 0
   float* y;             // [vectors, outputs]
 };
-/// Rows of elements that lie side by side.
+/// Rows of contiguous elements.
 struct StridedRows {
   void* data;
   std::int64_t stride;
@@ -155,20 +159,20 @@ struct AdamWRange {
   void* working;       // or nullptr
   Float working_type;  // kBF16 or kF16
   float grad_scale, beta1, one_minus_beta1, beta2, one_minus_beta2;
-  float keep;       // 1 - lr * decay where decay is decoupled, else 1
-  float l2;         // decay where it goes into the gradient, else 0
+  float keep;       // 1 - lr * decay if the decay is decoupled, else 1
+  float l2;         // the decay if it is added to the gradient, else 0
   float step_size;  // lr / (1 - beta1^t)
   float inv_sqrt_correction2;
   float eps;
 };
 
-/// Ranges are [begin, end) of rows or elements; the caller cuts them for its threads.
+/// Ranges are [begin, end) of rows or elements; the caller divides them among its threads.
 struct Kernels {
   void (*layer_norm[kFloats])(const NormRows&, std::int64_t begin, std::int64_t end);
-  /// dweight, dbias: sums of these rows, added to; nullptr: skipped.
+  /// dweight, dbias: the sums over these rows are added to them; nullptr: skipped.
   void (*layer_norm_grad[kFloats])(
       const NormGradRows&, float* dweight, float* dbias, std::int64_t begin, std::int64_t end);
-  /// Without a mean, and with the root of the mean square for the standard deviation.
+  /// Without a mean, and with the root mean square instead of the standard deviation.
   void (*rms_norm[kFloats])(const NormRows&, std::int64_t begin, std::int64_t end);
   void (*rms_norm_grad[kFloats])(
       const NormGradRows&, float* dweight, float* dbias, std::int64_t begin, std::int64_t end);
@@ -184,8 +188,8 @@ struct Kernels {
                                  int activation,
                                  std::int64_t begin,
                                  std::int64_t end);
-  /// Rows of x: gates, and beside them what they let through. y[r][f] = activation(x[r][f]) *
-  /// x[r][features + f].
+  /// Rows of x hold gates, followed by the values that they multiply: y[r][f] = activation(x[r][f])
+  /// * x[r][features + f].
   void (*gated[kFloats])(const void* x,
                          void* y,
                          std::int64_t features,
@@ -199,10 +203,10 @@ struct Kernels {
                               int activation,
                               std::int64_t begin,
                               std::int64_t end);
-  /// Of tokens [begin, end) of all batches, one batch after the other.
+  /// Rotates the tokens [begin, end) of all batches, one batch after the other.
   void (*rotary[kFloats])(const RotaryRows&, std::int64_t begin, std::int64_t end);
   /// y = (plus ? plus : 0) + (kept ? x * scale : 0), rounded once; element i of the range is
-  /// element `first + i` of the sample. y may be x or plus.
+  /// element `first + i` of the sample. y may be the same memory as x or plus.
   void (*dropout[kFloats])(const void* x,
                            const void* plus,
                            void* y,
@@ -220,9 +224,10 @@ struct Kernels {
                                   std::int64_t channels,
                                   std::int64_t begin,
                                   std::int64_t end);
-  /// By the type of dlogits.
+  /// Indexed by the type of dlogits.
   void (*cross_entropy[kFloats])(const EntropyRows&, std::int64_t begin, std::int64_t end);
-  /// x[r][c] becomes e^(x[r][c] - largest[r]), the row's largest; sums[r]: of what it became.
+  /// Replaces x[r][c] by e^(x[r][c] - largest[r]), where largest[r] is the row's maximum; sums[r]
+  /// receives the sum of the new values.
   void (*exp_rows)(float* x,
                    std::int64_t columns,
                    double* largest,
@@ -243,7 +248,7 @@ struct Kernels {
                               std::int64_t columns,
                               const StridedRows& y,
                               std::int64_t rows);
-  /// y[r] = x[r] in fp32, rows side by side.
+  /// y[r] = x[r] in fp32, with contiguous rows.
   void (*widen_rows[kFloats])(const StridedRows& x,
                               std::int64_t columns,
                               float* y,
@@ -283,7 +288,7 @@ struct Kernels {
                  const AdamaxStep&,
                  std::int64_t begin,
                  std::int64_t end);
-  /// Of chunks [begin, end) of the range.
+  /// For chunks [begin, end) of the range.
   void (*lamb_prepare)(const RuleRange&,
                        float* exp_avg,
                        float* exp_avg_sq,
@@ -312,14 +317,14 @@ struct Kernels {
                           const DirectionStep&,
                           std::int64_t begin,
                           std::int64_t end);
-  /// Of columns [begin, end).
+  /// For columns [begin, end).
   void (*column_square_sums)(const float* x,
                              std::int64_t rows,
                              std::int64_t columns,
                              double* sums,
                              std::int64_t begin,
                              std::int64_t end);
-  /// Of rows [begin, end).
+  /// For rows [begin, end).
   void (*scale_rows_columns)(float* x,
                              std::int64_t columns,
                              const float* of_rows,
@@ -327,17 +332,17 @@ struct Kernels {
                              std::int64_t begin,
                              std::int64_t end);
   void (*attend_one[kFloats])(const AttendOne&);
-  /// Of outputs [begin, end), by the type of the matrix.
+  /// For outputs [begin, end), indexed by the type of the matrix.
   void (*row_products[kFloats])(const RowProducts&, std::int64_t begin, std::int64_t end);
   void (*row_products_int8)(const RowProducts&, std::int64_t begin, std::int64_t end);
-  /// Rows [begin, end), by the type of what is written.
+  /// For rows [begin, end), indexed by the type of the output.
   void (*widen_int8[kFloats])(const Int8Widening&, std::int64_t begin, std::int64_t end);
-  /// Blocks [begin, end), by the type of what is written.
+  /// Decode the blocks [begin, end); one function per output type.
   void (*widen_nf4[kFloats])(const Nf4Widening&, std::int64_t begin, std::int64_t end);
   void (*narrow_nf4)(const Nf4Narrowing&, std::int64_t begin, std::int64_t end);
 };
 
-/// Of isa().
+/// The kernels of isa().
 const Kernels& kernels();
 
 const Kernels& portable_kernels();

@@ -19,12 +19,12 @@ at::Tensor rows_of(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
 }
 
-/// How a product of these operands is made on this CPU.
+/// How this CPU computes a product of these operands.
 enum class Way {
   Aten,     ///< in the operands' dtype
-  OneDnn,   ///< bf16 or fp32 operands, bf16 or fp32 result; of bf16 some shapes by MKL
+  OneDnn,   ///< bf16 or fp32 operands, bf16 or fp32 result; for bf16 some shapes with MKL
   Mkl,      ///< fp16 operands, fp32 result
-  Widened,  ///< operands widened to fp32
+  Widened,  ///< operands are widened to fp32
 };
 Way way(at::ScalarType in, at::ScalarType out) {
   if (in == at::kFloat) return onednn_fp32() && out == in ? Way::OneDnn : Way::Aten;
@@ -33,14 +33,14 @@ Way way(at::ScalarType in, at::ScalarType out) {
   return out == in && native_fp16() ? Way::Aten : Way::Widened;
 }
 
-/// As oneDNN reads it: rows or columns without gaps.
+/// Makes rows or columns contiguous, as oneDNN requires.
 at::Tensor dense(const at::Tensor& x) {
   return x.stride(-1) == 1 || x.stride(0) == 1 ? x : x.contiguous();
 }
 
-// Where MKL's product of bf16 is faster than oneDNN's, by shapes alone, so that a shape has the
-// same bits wherever it occurs; docs/decisions/0011 has the figures. MKL leaves fp32: a result in
-// bf16 takes one more pass, which sums of many terms are worth.
+// The shapes for which MKL's bf16 product is faster than oneDNN's. Only the shape decides, so that
+// a shape always gives the same bits; docs/decisions/0011 has the measurements. MKL returns fp32: a
+// bf16 result takes one more pass, which pays off for sums of many terms.
 constexpr std::int64_t kMklRows = 768, kMklTerms = 3072;
 
 bool suits_mkl(const at::Tensor& x) {
@@ -48,7 +48,7 @@ bool suits_mkl(const at::Tensor& x) {
          has_gemm_to_fp32(at::kBFloat16);
 }
 
-/// y_MN = a_MK op(b) + bias_N of bf16, y bf16 or fp32; op transposes where asked.
+/// y_MN = a_MK op(b) + bias_N for bf16 operands, y bf16 or fp32; op transposes if requested.
 void product_by_mkl(const at::Tensor& a_MK,
                     const at::Tensor& b,
                     bool transpose_b,
@@ -56,7 +56,7 @@ void product_by_mkl(const at::Tensor& a_MK,
                     const at::Tensor& y_MN) {
   const bool wide = y_MN.scalar_type() == at::kFloat;
   at::Tensor sums = wide ? y_MN : at::empty(y_MN.sizes(), y_MN.options().dtype(at::kFloat));
-  // Overwriting is slower in MKL than to clear and add.
+  // In MKL, clearing and adding is faster than overwriting.
   if (bias_N.defined()) {
     sums.copy_(bias_N.expand_as(sums));
   } else {
@@ -80,7 +80,7 @@ void dot_weight_grad(const at::Tensor& dy_NO,
   gemm_to_fp32(dy_NO.contiguous(), true, x_NI.contiguous(), false, dw_OI, true, scale);
 }
 
-/// `x` with its last size replaced: the shape of a result.
+/// The sizes of `x` with the last one replaced: the shape of a result.
 std::vector<std::int64_t> with_last(const at::Tensor& x, std::int64_t last) {
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = last;

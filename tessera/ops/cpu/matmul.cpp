@@ -25,7 +25,7 @@ memory::data_type type_of(const at::Tensor& x) {
   return x.scalar_type() == at::kFloat ? memory::data_type::f32 : memory::data_type::bf16;
 }
 
-/// A dim of one element may have any stride, but oneDNN looks at it.
+/// A dim with one element may have any stride, but oneDNN checks it.
 memory::desc desc_of(const at::Tensor& x) {
   memory::dims strides = x.strides().vec();
   if (x.size(0) == 1) strides[0] = x.size(1) * strides[1];
@@ -33,7 +33,7 @@ memory::desc desc_of(const at::Tensor& x) {
   return {x.sizes().vec(), type_of(x), strides};
 }
 
-/// What a primitive is made for.
+/// The key of a cached primitive.
 struct Key {
   std::array<std::int64_t, 15> words;
   bool operator==(const Key&) const = default;
@@ -69,10 +69,9 @@ Key key_of(const at::Tensor& a,
            at::in_parallel_region() ? 1 : 0}};
 }
 
-/// Whether it pays to bring `b` into the library's own order first: every block of rows of `a`
-/// would copy it there again. `a` in columns is copied as well, which costs more than all that
-/// where sums are short, and what is as large as the table of a vocabulary is not worth a second
-/// copy of it.
+/// True if packing `b` into the library's own order pays off, because otherwise every block of rows
+/// of `a` would copy it again. A column-major `a` is copied too, which costs more than that if sums
+/// are short; and a second copy of a matrix as large as a vocabulary table does not pay off.
 bool packs(const at::Tensor& a, const at::Tensor& b) {
   constexpr std::int64_t kRows = 1024, kRowsOfColumns = 2048, kMost = 1 << 24, kFromColumns = 768;
   if (b.numel() > kMost) return false;
@@ -83,13 +82,14 @@ bool packs(const at::Tensor& a, const at::Tensor& b) {
 struct Primitive {
   dnnl::matmul::primitive_desc desc;
   dnnl::matmul run;
-  std::optional<dnnl::reorder> pack;  ///< of b
+  std::optional<dnnl::reorder> pack;  ///< packs b
 };
 
-/// Primitives are dear to make and cheap to keep; a step needs some dozens.
+/// The cache of primitives: they are expensive to create and cheap to keep; a step needs some
+/// dozens.
 class Library {
  public:
-  /// Bytes of scratch and of a packed `b`.
+  /// Bytes of scratch memory and of a packed `b`.
   std::int64_t scratch(const at::Tensor& a,
                        const at::Tensor& b,
                        const at::Tensor& c,
@@ -106,7 +106,7 @@ class Library {
                              const MatmulOptions& options) {
     const auto found = primitives_.find(key);
     if (found != primitives_.end()) return found->second;
-    // Shapes that never end, as of texts of every length.
+    // An unbounded number of shapes, such as sequences of every length.
     if (primitives_.size() >= kMost) primitives_.clear();
     return primitives_.emplace(key, make(a, b, c, options)).first->second;
   }
@@ -194,8 +194,8 @@ void run(const at::Tensor& a,
   library.stream().wait();
 }
 
-/// Sums of more terms, with `b` in rows, are made in parts: the library does not keep parts of so
-/// long a product in the cache.
+/// Longer sums, with row-major `b`, are computed in parts, because the library does not keep parts
+/// of such long products in the cache.
 constexpr std::int64_t kMostTerms = 1 << 15;
 
 void run_in_parts(const at::Tensor& a,

@@ -12,7 +12,7 @@
 namespace tessera::ops::cpu {
 namespace {
 
-/// Blocks that make a share of work worth a thread.
+/// Blocks per thread that are worth starting a thread.
 constexpr std::int64_t kGrainNf4Blocks = 512;
 static_assert(kNf4Block == kNf4Numbers);
 

@@ -8,7 +8,7 @@
 namespace tessera::ops::cpu {
 namespace {
 
-/// Elements that make a share of work worth a thread.
+/// Minimum number of elements that justifies another thread.
 constexpr std::int64_t kNormGrainElements = 8192;
 
 std::int64_t rows_per_thread(std::int64_t channels) {

@@ -10,7 +10,7 @@
 namespace tessera::ops::cpu {
 namespace {
 
-/// Elements, or angles, that make a share of work worth a thread.
+/// Minimum numbers of elements, or angles, that justify another thread.
 constexpr std::int64_t kRotaryGrainElements = 8192, kRotaryGrainAngles = 1024;
 
 RotaryRows::Strides strides_of(const at::Tensor& x_BHTK) {

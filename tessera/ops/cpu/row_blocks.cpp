@@ -9,7 +9,8 @@ void reduce_blocks(const float* partial,
                    std::int64_t columns,
                    bool accumulate,
                    float* to) {
-  // So many columns at a time that the compiler keeps their sums in vectors.
+  // Number of columns processed at a time, so that the compiler keeps their sums in vector
+  // registers.
   constexpr std::int64_t kStrip = 64;
   double sums[kStrip];
   for (std::int64_t first = 0; first < columns; first += kStrip) {

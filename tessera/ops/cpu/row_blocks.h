@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the rows of a matrix whose bits do not depend on the number of threads: rows are cut
-// into blocks by their number alone, each block adds its rows in order, and the blocks are reduced
-// in order.
+// Sums over the rows of a matrix whose bits do not depend on the number of threads: rows are
+// divided into blocks by their number only, each block adds its rows in order, and the blocks are
+// reduced in order.
 #pragma once
 
 #include <algorithm>

@@ -19,7 +19,7 @@ struct Candidate {
   double weight;
 };
 
-/// The likelier first; among equals the lower id.
+/// The more likely candidate first; among equal ones the lower id.
 bool before(const Candidate& a, const Candidate& b) {
   return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
 }
@@ -35,7 +35,8 @@ double total(const std::vector<Candidate>& all) {
       all.begin(), all.end(), 0.0, [](double sum, const Candidate& c) { return sum + c.weight; });
 }
 
-/// The fewest likeliest candidates that together reach the share p; at least one.
+/// Keeps the smallest number of most likely candidates that together reach the share p; at least
+/// one.
 void keep_nucleus(std::vector<Candidate>& all, double p) {
   if (p >= 1.0) return;
   std::sort(all.begin(), all.end(), before);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between tensors and the kernels' raw pointers. Included by .cpp files only.
+// Helpers between tensors and the kernels' raw pointers. Include in .cpp files only.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tessera::ops::cpu {
 
-/// The kernels' name for a tensor's dtype; another one is Error{Unsupported}.
+/// The kernels' type for a tensor's dtype; throws Error{Unsupported} for others.
 inline Float float_of(const at::Tensor& x) {
   if (x.scalar_type() == at::kFloat) return kF32;
   if (x.scalar_type() == at::kBFloat16) return kBF16;
@@ -24,10 +24,10 @@ inline Float float_of(const at::Tensor& x) {
   return kF16;
 }
 
-/// Up to so many elements a call of libtorch's takes longer than the work.
+/// Up to this number of elements a call into libtorch takes longer than the work.
 constexpr std::int64_t kFewElements = 16384;
 
-/// The tensor as fp32 in row-major order; no copy where it is so already.
+/// The tensor as fp32 in row-major order; not copied if it already is.
 inline at::Tensor plain_float(const at::Tensor& x) {
   const bool few = x.is_contiguous() && x.numel() <= kFewElements && !x.is_meta() &&
                    (x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf);
@@ -37,7 +37,7 @@ inline at::Tensor plain_float(const at::Tensor& x) {
   return y;
 }
 
-/// Contiguous fp32 rounded to `dtype` once, ties to even.
+/// Rounds contiguous fp32 to `dtype` once, ties to even.
 inline at::Tensor rounded(const at::Tensor& x, at::ScalarType dtype) {
   const bool few = x.numel() <= kFewElements && (dtype == at::kBFloat16 || dtype == at::kHalf);
   if (!few) return x.to(dtype);
@@ -47,7 +47,8 @@ inline at::Tensor rounded(const at::Tensor& x, at::ScalarType dtype) {
   return y;
 }
 
-/// fn(begin, end) over [0, n), cut for at::get_num_threads() threads with at least `grain` each.
+/// Calls fn(begin, end) over [0, n), divided for at::get_num_threads() threads with at least
+/// `grain` elements each.
 template <class Fn>
 void parallel(std::int64_t n, std::int64_t grain, const Fn& fn) {
   at::parallel_for(0, n, grain < 1 ? 1 : grain, fn);

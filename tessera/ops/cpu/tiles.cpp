@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Headers stand before the pragma: their inline functions must stay runnable on every CPU.
+// Headers come before the pragma, because their inline functions must run on every CPU.
 #include "tessera/ops/cpu/tiles.h"
 
 #include <immintrin.h>
 
 #include "tessera/ops/cpu/isa.h"
 
-// clang, which is there for clang-tidy alone, has no target pragma.
+// clang, which is used only for clang-tidy, has no target pragma.
 #if !defined(__clang__)
 #pragma GCC target("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
 #pragma GCC target("prefer-vector-width=512")
@@ -22,7 +22,8 @@ namespace {
 #include "tessera/ops/cpu/variant_scores.inc"
 // clang-format on
 
-/// Sums of kRows rows and kTiles * 16 columns, in registers, over a part of the inner size.
+/// Computes the sums of kRows rows and kTiles * 16 columns, in registers, over a part of the inner
+/// size.
 template <int kRows, int kTiles>
 INLINE void add_dots(const TileProduct& p, i64 row, i64 column, i64 inner, i64 depth) {
   float* const c = p.c + row * p.c_stride + column;
@@ -60,7 +61,7 @@ INLINE void add_dots(const TileProduct& p, i64 row, i64 column, i64 inner, i64 d
   }
 }
 
-/// All rows, with a part of the right operand that stays in the first cache.
+/// All rows, with a part of the right operand that stays in the first-level cache.
 template <int kTiles>
 INLINE void add_columns(const TileProduct& p, i64 column, i64 inner, i64 depth) {
   constexpr int kRows = 8;
@@ -77,7 +78,7 @@ INLINE U interleaved(U a, U b, int half) {
   const U low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
   return __builtin_shuffle(a, b, half == 0 ? low : low + 8);
 }
-/// Each round moves the highest bit of a column's number into the row's and the other way round.
+/// Each round exchanges the highest remaining bit of the column's number with that of the row's.
 INLINE void transpose(Square& x) {
   for (int round = 0; round < 4; ++round) {
     Square next;
@@ -104,11 +105,11 @@ INLINE U values16(const PackedRows& from, i64 row, i64 column) {
   const auto lanes = static_cast<__mmask16>(first(from.width - column));
   return (U)_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_maskz_loadu_epi16(lanes, data));
 }
-/// Rows `row` and `row` + 1, values side by side.
+/// Rows `row` and `row` + 1, interleaved.
 INLINE U pairs(const PackedRows& from, i64 row, i64 column) {
   return values16(from, row, column) | (values16(from, row + 1, column) << 16);
 }
-/// Of 32 rows and 16 columns.
+/// The pairs of 32 rows and 16 columns.
 INLINE Square pair_square(const PackedRows& from, i64 row, i64 column) {
   Square out;
   for (int i = 0; i < 16; ++i)
@@ -119,7 +120,7 @@ INLINE Square pair_square(const PackedRows& from, i64 row, i64 column) {
 INLINE F added(F a, F b) {
   return a + b;
 }
-/// fn of all lanes, halves first.
+/// Reduces all lanes with fn, by halves.
 template <class Fn>
 INLINE float across(F x, Fn fn) {
   const I lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -135,12 +136,12 @@ INLINE U widened(H value) {
   return (U)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)value);
 }
 
-/// Of the 16 keys from `at` on those in [from, to).
+/// Mask of those of the 16 keys from `at` on that lie in [from, to).
 INLINE __mmask16 seen_lanes(i64 at, i64 from, i64 to) {
   const auto lanes = static_cast<__mmask16>(first(to - at));
   return at >= from ? lanes : static_cast<__mmask16>(lanes & ~first(from - at));
 }
-/// What is not seen becomes zero, whatever dropout's factors hold there.
+/// Invisible keys become zero, whatever dropout's factors are there.
 INLINE F dropped(const TileStrip& strip, i64 at, __mmask16 lanes, F probabilities) {
   if (strip.kept == nullptr) return probabilities;
   return (F)_mm512_maskz_mul_ps(
@@ -260,7 +261,7 @@ void attend_tiles(const TileAttend& a) {
   }
 }
 
-// Two queries at a time: the halves of the words that tiles multiply.
+// Processes two queries at a time, because tiles multiply pairs of 16-bit values.
 void attend_grad_tiles(const TileAttendGrad& a) {
   const TileStrip& strip = a.strip;
   const bool capped = strip.form.cap > 0.0F;
@@ -292,7 +293,7 @@ void attend_grad_tiles(const TileAttendGrad& a) {
         const F e =
             (F)_mm512_maskz_mov_ps(lanes, (__m512)exponential(fused(score, scale[i], log_sum[i])));
         p[i] = narrowed(dropped(strip, at, lanes, e));
-        // What is not seen may hold anything.
+        // Memory of invisible keys may have any contents.
         const F share = dropped(strip, at, lanes, load(a.dprobabilities + at, Whole{}));
         F factor = splat(strip.form.scale);
         if (capped) factor *= load(a.cap_slopes + i * strip.stride + column, Whole{});

@@ -11,12 +11,12 @@
 namespace tessera::ops::cpu {
 namespace {
 
-/// Features of a panel: enough for full speed of the product, few enough for the widened panel to
-/// stay near the cores.
+/// Number of features in a panel: enough for full speed of the product, few enough for the widened
+/// panel to stay in the cache.
 constexpr std::int64_t kPanel = 2048;
 constexpr std::int64_t kMultiple = 64;
 
-/// fn(begin, end) over the output features in nearly equal panels.
+/// Calls fn(begin, end) over the output features in nearly equal panels.
 template <class Fn>
 void for_panels(std::int64_t features, const Fn& fn) {
   const std::int64_t panels = std::max<std::int64_t>(1, (features + kPanel - 1) / kPanel);
@@ -32,7 +32,7 @@ at::Tensor widened(const at::Tensor& x) {
   return at::empty(x.sizes(), x.options().dtype(at::kFloat)).copy_(x);
 }
 
-/// c = a b + (accumulate ? c : 0), of fp32.
+/// c = a b + (accumulate ? c : 0) in fp32.
 void multiply(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool accumulate) {
   if (onednn_fp32()) {
     matmul(a, b, c, {.accumulate = accumulate});

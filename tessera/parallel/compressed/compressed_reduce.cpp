@@ -21,10 +21,10 @@ namespace tessera::parallel {
 namespace {
 
 constexpr std::int64_t kBits = 8;
-/// Bytes of signs that one task takes.
+/// Bytes of signs per task.
 constexpr std::int64_t kGrain = 4096;
 
-/// |x| / sqrt(numel): chunks in order, so that threads do not change it.
+/// |x| / sqrt(numel); chunks are added in order, so that the result does not depend on threads.
 float scale_of(const float* x, std::int64_t numel) {
   std::vector<double> sums(static_cast<std::size_t>((numel + kChunk - 1) / kChunk));
   ops::chunk_square_sums(x, numel, kChunk, sums.data());
@@ -32,12 +32,13 @@ float scale_of(const float* x, std::int64_t numel) {
   return static_cast<float>(std::sqrt(sum / static_cast<double>(numel)));
 }
 
-/// `scale`, which is not negative, with a sign. Without branches: signs are as good as random.
+/// Returns `scale`, which is not negative, with a sign. Branch-free, because signs are practically
+/// random.
 float signed_scale(float scale, std::uint32_t minus) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scale) | minus << 31);
 }
 
-/// Writes the signs (a set bit is +) and leaves what `scale` times them does not tell.
+/// Writes the signs (a set bit is +) and leaves in x the error: x - scale * sign.
 void split_signs(float* x, std::int64_t numel, float scale, std::byte* signs) {
   at::parallel_for(0, numel / kBits, kGrain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t byte = begin; byte < end; ++byte) {
@@ -70,7 +71,7 @@ std::byte* bytes_of(const comm::RegionPtr& region) {
   return static_cast<std::byte*>(region->data());
 }
 
-/// Scales lie behind bytes of any number.
+/// Scales follow the signs at any alignment.
 void put(std::byte* to, float value) {
   std::memcpy(to, &value, sizeof(value));
 }
@@ -106,7 +107,7 @@ CompressedReduce::~CompressedReduce() {
   try {
     wait_reusable();
   } catch (const Error&) {
-    // The world is broken: whoever broke it has told why.
+    // The job has failed; the rank that failed has reported the error.
   }
 }
 
@@ -187,7 +188,7 @@ void CompressedReduce::compress(const float* flat) {
   }
 }
 
-/// The part of every vector that this rank owns.
+/// Computes the part of every vector that this rank owns.
 void CompressedReduce::serve() {
   const int n = group_.size();
   const auto* const received = static_cast<const std::byte*>(received_.const_data_ptr());

@@ -6,7 +6,7 @@
 //   y = x + e_i;  a_i = |y| / sqrt(len);  e_i = y - a_i sgn(y);  sgn(0) = +1
 // Rank j owns part j of it (len_j elements):
 //   z = (a_0 sgn_0 + a_1 sgn_1 + ...) / n + s_j;  b_j = |z| / sqrt(len_j);  s_j = z - b_j sgn(z)
-// and all ranks get b_j sgn(z) of every part.
+// and all ranks receive b_j sgn(z) of every part.
 #pragma once
 
 #include <cstddef>
@@ -20,36 +20,38 @@
 
 namespace tessera::parallel {
 
-/// Memory: the errors, 4 (1 + 1 / n) bytes an element, and room for messages, 3/8 byte. Traffic: 2
-/// bits an element, and 4 (n + n) bytes a vector. Threads: the rank's own.
+/// Memory: 4 (1 + 1 / n) bytes per element for the error feedback, and 3/8 byte for message
+/// buffers. Traffic: 2 bits per element and 4 (n + n) bytes per vector. Used only on the rank's own
+/// thread.
 class CompressedReduce {
  public:
-  /// A vector in the flat buffer that mean() takes: numel elements from `begin` on, and what is
-  /// between them and the next vector is padding.
+  /// A vector in the flat buffer that mean() takes: numel elements from `begin` on, followed by
+  /// padding up to the next vector.
   struct Vector {
     std::int64_t begin = 0, numel = 0, padded = 0;
   };
 
-  /// The same on every rank. World and group must outlive this.
+  /// The arguments must be equal on every rank. World and group must outlive this.
   CompressedReduce(comm::World& world,
                    const comm::Group& group,
                    const std::vector<std::int64_t>& lengths);
-  /// Until peers have read the last messages, unless the world is broken.
+  /// Waits until peers have read the last messages, unless the job has failed.
   ~CompressedReduce();
   CompressedReduce(const CompressedReduce&) = delete;
   CompressedReduce& operator=(const CompressedReduce&) = delete;
 
-  /// Whole bytes of signs in each of `ranks` equal parts.
+  /// The length that gives each of `ranks` equal parts a whole number of bytes of signs.
   static std::int64_t padded_length(std::int64_t numel, int ranks);
   [[nodiscard]] std::span<const Vector> vectors() const { return vectors_; }
-  [[nodiscard]] std::int64_t numel() const { return numel_; }  ///< of the flat buffer
+  [[nodiscard]] std::int64_t numel() const { return numel_; }  ///< size of the flat buffer
 
-  /// In place, on every rank the same bits; what lies in the padding is ignored. Collective.
+  /// Computes the mean in place, with the same bits on every rank; the padding's contents are
+  /// ignored. Collective.
   void mean(float* flat);
-  /// Errors become zero.
+  /// Sets the error feedback to zero.
   void forget();
 
-  /// Error feedback of this rank's vectors: what compression dropped so far, [padded].
+  /// Error feedback of this rank's vectors, [padded]: what compression has lost so far.
   [[nodiscard]] std::span<float> worker_error(std::size_t vector);
   /// Error feedback of the means that this rank computes as an owner, [padded / n].
   [[nodiscard]] std::span<float> server_error(std::size_t vector);
@@ -67,8 +69,8 @@ class CompressedReduce {
   std::vector<Vector> vectors_;
   std::int64_t numel_ = 0;
   at::Tensor worker_error_, server_error_;
-  // A message: the signs of one part of every vector, then a scale for each. To every owner; from
-  // every owner.
+  // Message buffers, to and from every owner. A message holds the signs of one part of every
+  // vector, then one scale per vector.
   comm::RegionPtr to_owners_, from_owners_;
   at::Tensor received_;
   comm::WorkPtr scatter_, gather_;

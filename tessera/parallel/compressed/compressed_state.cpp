@@ -87,8 +87,8 @@ CompressedState::Tensor& CompressedState::tensor(int group, int segment) {
   return tensors_[index_[static_cast<std::size_t>(group)][static_cast<std::size_t>(segment)]];
 }
 
-/// Each element is given by one rank and zero elsewhere, so adding the ranks' is exact. Tensor by
-/// tensor: a second vector of all would be the most memory that a run ever takes.
+/// One rank has each element and the others have zero, so the sum over the ranks is exact. It runs
+/// tensor by tensor, because a second vector of all elements would be the peak memory of the run.
 void CompressedState::gather(const std::vector<at::Tensor>& own) {
   for (Tensor& tensor : tensors_) {
     const std::int64_t begin = tensor.exchanged.storage_offset(),
@@ -217,12 +217,12 @@ void CompressedState::load(const checkpoint::Checkpoint& checkpoint) {
   }
 }
 
-/// This rank's row, or the mean of the rows of another number of ranks.
+/// Loads this rank's row, or the mean of the rows if another number of ranks wrote them.
 void CompressedState::load_rows(const checkpoint::Checkpoint& checkpoint, const RankVector& to) {
   const std::int64_t n = group_.size(), r = group_.index;
   const auto* stored = find(checkpoint, to.name);
   const std::vector<std::int64_t> own = {n, to.length};
-  // What is missing or of another parameter is told by the load itself.
+  // The load itself reports missing entries and wrong sizes.
   if (stored == nullptr || stored->shape.size() != 2 || stored->shape[1] < to.numel ||
       stored->shape == own) {
     const auto piece = piece_of(to.name, own, r * to.length, (r + 1) * to.length, to.data);
@@ -242,7 +242,7 @@ void CompressedState::load_rows(const checkpoint::Checkpoint& checkpoint, const 
     to.data[k] = static_cast<float>(sum[k] / static_cast<double>(rows));
 }
 
-/// Owners may have other parts than those that wrote it, and other padding.
+/// Owners may have other parts, and other padding, than the ranks that wrote the checkpoint.
 void CompressedState::load_server(const checkpoint::Checkpoint& checkpoint, const Errors& errors) {
   const auto* stored = find(checkpoint, errors.server);
   const CompressedReduce::Vector& vector = reduce_->vectors()[errors.vector];
@@ -250,7 +250,7 @@ void CompressedState::load_server(const checkpoint::Checkpoint& checkpoint, cons
   const auto part = static_cast<std::int64_t>(error.size());
   const std::int64_t begin = group_.index * part;
   const std::vector<std::int64_t> own = {vector.padded};
-  // Padding is the ranks' own, and zero where others wrote it.
+  // Padding belongs to this layout; it is zero if another layout wrote the checkpoint.
   const bool same = stored == nullptr || stored->shape.size() != 1 ||
                     stored->shape[0] < vector.numel || stored->shape == own;
   const std::int64_t end = same ? begin + part : std::min(begin + part, vector.numel);

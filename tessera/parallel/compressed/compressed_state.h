@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a compressed rule keeps on every rank beside the shards: the vectors that are exchanged,
-// their error feedback, and a few numbers for each parameter.
+// The state that a compressed rule keeps on every rank in addition to the shards: the exchanged
+// vectors, their error feedback, and a few numbers per parameter.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@
 
 namespace tessera::parallel {
 
-/// Memory: 4 bytes a parameter for the vectors, and those of CompressedReduce where there are
-/// several ranks. Threads: the rank's own. A rank alone compresses nothing.
+/// Memory: 4 bytes per parameter element for the vectors, and the memory of CompressedReduce if
+/// there are several ranks. A single rank compresses nothing. Used only on the rank's own thread.
 class CompressedState {
  public:
-  /// A parameter that is trained, in the model's order.
+  /// A trained parameter; tensors are in the model's order.
   struct Tensor {
     int group = 0, segment = 0;
     const Segment* place = nullptr;
     optim::ParamFacts facts;
-    at::Tensor exchanged;         ///< state()[0], whole
+    at::Tensor exchanged;         ///< state()[0], not sharded
     std::vector<double> scalars;  ///< CompressedRule::num_scalars()
-    bool counted = true;          ///< this stage saves it
+    bool counted = true;          ///< this stage saves the tensor
   };
 
   /// World, model and rule must outlive this.
@@ -39,27 +39,27 @@ class CompressedState {
   [[nodiscard]] std::vector<Tensor>& tensors() { return tensors_; }
   [[nodiscard]] Tensor& tensor(int group, int segment);
 
-  /// Makes the vectors whole on every rank, from the ranges that each rank has updated. `own`:
-  /// those of this rank, views of `exchanged`.
+  /// Completes the vectors on every rank from the ranges that each rank has updated. `own`: this
+  /// rank's ranges, views of `exchanged`.
   void gather(const std::vector<at::Tensor>& own);
-  /// The roots of the mean squares of all vectors, for CompressedRule::start().
+  /// Passes the root mean squares of all vectors to CompressedRule::start().
   void start();
-  /// The mean of the ranks' vectors, in place.
+  /// Replaces the vectors by their mean over the ranks.
   void mean();
   /// Sets the error feedback to zero.
   void forget();
 
-  /// A state of a tensor that differs between ranks, for pieces() and load(): numel elements at
-  /// `data`.
+  /// Adds a state of a tensor that differs between ranks, for pieces() and load(): numel elements
+  /// at `data`.
   void add_rank_state(const std::string& state,
                       const Tensor& tensor,
                       float* data,
                       std::int64_t numel);
-  /// Appends for a save the state that differs between ranks, in rows of [ranks, length], and the
-  /// scalars of the parameters for which `first_here` is true.
+  /// Appends the entries for a save: the state that differs between ranks, as rows of [ranks,
+  /// length], and the scalars of the parameters for which `first_here` is true.
   void add_pieces(std::vector<checkpoint::PieceBytes>& out, const std::vector<bool>& first_here);
-  /// Loads the state of ranks from a checkpoint. Where another number of ranks wrote it, every rank
-  /// takes the mean of theirs, so that the sum over the ranks stays what it was; a single rank
+  /// Loads the per-rank state from a checkpoint. If a different number of ranks wrote it, every
+  /// rank takes the mean of their state, which preserves the sum over the ranks; a single rank
   /// drops the error feedback.
   void load(const checkpoint::Checkpoint& checkpoint);
 
@@ -67,12 +67,12 @@ class CompressedState {
   struct RankVector {
     std::string name;
     float* data = nullptr;
-    std::int64_t numel = 0;   ///< that mean something
-    std::int64_t length = 0;  ///< with padding
+    std::int64_t numel = 0;   ///< elements without padding
+    std::int64_t length = 0;  ///< elements with padding
     bool counted = true;
   };
   struct Errors {
-    std::string worker, server;  ///< names
+    std::string worker, server;  ///< names in a checkpoint
     std::size_t vector = 0;
     bool counted = true;
   };
@@ -85,11 +85,11 @@ class CompressedState {
   const optim::CompressedRule& rule_;
   const comm::Group& group_;
   std::vector<Tensor> tensors_;
-  std::vector<std::vector<std::size_t>> index_;  ///< of a tensor, by group and segment
+  std::vector<std::vector<std::size_t>> index_;  ///< index of a tensor, by group and segment
   at::Tensor flat_;
-  std::unique_ptr<CompressedReduce> reduce_;  ///< of several ranks
+  std::unique_ptr<CompressedReduce> reduce_;  ///< only if there are several ranks
   std::vector<RankVector> rank_states_;
-  bool exchanged_ = false;  ///< before, errors are zero and not saved
+  bool exchanged_ = false;  ///< until then, the error feedback is zero and not saved
 };
 
 }  // namespace tessera::parallel

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates of compressed rules: in a compressed one the ranks exchange signs instead of gradients,
-// an exact one is that of any other rule.
+// Updates by compressed rules: in a compressed update the ranks exchange signs instead of
+// gradients; an exact update works as with any other rule.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -75,14 +75,14 @@ CompressedUpdate::CompressedUpdate(const UpdateContext& context)
 
 void CompressedUpdate::configure(ShardStore::Options& options) {
   options.local_weights = rule_.local_weights();
-  // The phases of these rules are those of the whole training.
+  // These rules count their phases from the beginning of the whole training.
   options.counts_from_beginnings = false;
   options.make_state = [this](const ParamShard& shard, std::size_t index, const std::string& name) {
     return make_state(shard, index, name);
   };
 }
 
-/// The shard of the exchanged state is a view of the whole.
+/// The shard of the exchanged state is a view of the whole state.
 ShardState CompressedUpdate::make_state(const ParamShard& shard,
                                         std::size_t index,
                                         const std::string& name) {
@@ -143,9 +143,9 @@ void CompressedUpdate::update_exactly(ShardStore& store,
   update_shards(context_, store, gradients, scalars);
 }
 
-/// The range of a shard after the exchange.
+/// A view of a shard's range after the exchange.
 optim::CompressedView CompressedUpdate::shard_view(ShardStore& store, ParamShard& shard) {
-  // No rule reads a gradient any more; the functions of ops/ want something to read.
+  // Rules do not read the gradient here, but the functions of ops/ need a readable pointer.
   optim::CompressedView view{
       store.view(shard, shard.states.front().kept.values.const_data_ptr<float>())};
   view.scalars = state_.tensor(shard.group, shard.segment_index).scalars;
@@ -153,7 +153,7 @@ optim::CompressedView CompressedUpdate::shard_view(ShardStore& store, ParamShard
   return view;
 }
 
-/// A whole parameter, and this rank's own gradient of it.
+/// A view of a whole parameter with this rank's own gradient of it.
 optim::CompressedView CompressedUpdate::whole_view(ShardStore& store,
                                                    CompressedState::Tensor& tensor,
                                                    const at::Tensor& gradient) {
@@ -173,8 +173,8 @@ optim::CompressedView CompressedUpdate::whole_view(ShardStore& store,
 void CompressedUpdate::update_compressed(ShardStore& store,
                                          GradientReduction& gradients,
                                          optim::UpdateScalars scalars) {
-  // A rank's sum is its share of the gradient: times the number of ranks, the mean of all is the
-  // gradient.
+  // A rank's sum is its share of the gradient; multiplied by the number of ranks, the mean over the
+  // ranks is the gradient.
   scalars.grad_scale *= context_.group().size();
   if (rule_.forgets(scalars.step)) state_.forget();
   if (!compresses(scalars.step - 1)) start(store);
@@ -198,7 +198,7 @@ void CompressedUpdate::update_compressed(ShardStore& store,
   }
 }
 
-/// Before the first compressed update after an exact one.
+/// Called before the first compressed update after an exact one.
 void CompressedUpdate::start(ShardStore& store) {
   std::vector<at::Tensor> own;
   for (std::size_t g = 0; g < store.num_groups(); ++g) {
@@ -232,8 +232,8 @@ void CompressedUpdate::make_vectors(ShardStore& store,
   }
 }
 
-/// Quantities of every whole parameter from those of its chunks, each of which one rank has and the
-/// others leave zero.
+/// Computes quantities of every whole parameter from those of its chunks; one rank has each chunk
+/// and the others have zero.
 void CompressedUpdate::measure(ShardStore& store, const optim::UpdateScalars& scalars) {
   const std::int64_t kinds = rule_.num_measures();
   std::vector<CompressedState::Tensor>& tensors = state_.tensors();

@@ -12,14 +12,15 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// Best cost of the first i blocks in j parts, and where the last part begins.
+/// The lowest cost of the first i blocks in j parts, and the first block of the last part.
 struct Cell {
   double cost = kNever;
   int begin = 0;
 };
 
-/// Cuts such that fold(cost of the parts before, weight of the part) is smallest at the end; parts
-/// heavier than `limit`, and those that do not fit, are not allowed. Empty where nothing is left.
+/// Finds the partition that minimizes fold(cost of the previous parts, weight of the part) at the
+/// end; parts heavier than `limit`, and parts that do not fit, are excluded. Returns an empty
+/// vector if no partition remains.
 template <class Fold>
 std::vector<int> cut(const std::vector<double>& sums,
                      int parts,

@@ -4,7 +4,7 @@
 namespace tessera::parallel {
 namespace {
 
-/// Puts messages around what is computed.
+/// Adds the sends and receives around the computations.
 std::vector<Action> with_messages(const std::vector<Action>& computes,
                                   const StageLayout& layout,
                                   int stage) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pipeline schedules: pure functions of (stages, chunks, micro-batches, stage) that say what a
-// stage computes in which order. What it sends and receives follows from that.
+// Pipeline schedules: pure functions of (stages, chunks, micro-batches, stage) that return what a
+// stage computes in which order. The sends and receives follow from that.
 #pragma once
 
 #include <vector>
@@ -13,19 +13,19 @@ namespace tessera::parallel {
 
 struct PipelineSize {
   int stages = 1;
-  int chunks = 1;  ///< of each stage
+  int chunks = 1;  ///< chunks of each stage
   int micros = 1;
 };
 
-/// Gradients of a chunk's weights must be made in ascending order of micro-batches: their sum is a
-/// left fold.
+/// Gradients of a chunk's weights must be computed in ascending order of micro-batches, because
+/// they are summed in that order.
 struct PipelineSchedule {
-  /// Forward, Backward, BackwardInputs and BackwardWeights of a stage, in order; messages are added
-  /// by pipeline_actions().
+  /// Returns the Forward, Backward, BackwardInputs and BackwardWeights actions of a stage, in
+  /// order; pipeline_actions() adds the messages.
   std::vector<Action> (*computes)(const PipelineSize& size, int stage) = nullptr;
   Placement placement = Placement::Loop;
   int least_chunks = 1, most_chunks = 1;
-  /// The micro-batches of a step are a multiple of the stages.
+  /// The number of micro-batches of a step must be a multiple of the number of stages.
   bool whole_rounds = false;
 };
 Registry<PipelineSchedule>& pipeline_schedules();
@@ -34,12 +34,12 @@ Registry<PipelineSchedule>& pipeline_schedules();
       ::tessera::parallel::pipeline_schedules().add(       \
           name, ::tessera::parallel::PipelineSchedule __VA_ARGS__)
 
-/// Everything that a stage does in a step: all loads, then what the schedule computes, with a
-/// receive before and a send behind whatever crosses to another stage.
+/// All actions of a stage in a step: all loads, then what the schedule computes, with a receive
+/// before and a send after everything that crosses to another stage.
 std::vector<Action> pipeline_actions(const PipelineSchedule& schedule,
                                      const PipelineSize& size,
                                      int stage);
-/// The forward passes of evaluation and generation, one micro-batch after the other; no loads.
+/// The forward passes of evaluation and generation, one micro-batch after the other, without loads.
 std::vector<Action> forward_actions(Placement placement, const PipelineSize& size, int stage);
 
 }  // namespace tessera::parallel

@@ -9,15 +9,15 @@
 namespace tessera::parallel {
 namespace {
 
-/// A list that grows by one action of a kind after the other; every (kind, chunk) counts its own
-/// micro-batches, so they ascend.
+/// A list to which actions are appended; every (kind, chunk) counts its own micro-batches, so they
+/// ascend.
 class Plan {
  public:
   explicit Plan(const PipelineSize& size) : micros_(size.micros) {
     for (auto& counts : next_)
       counts.assign(static_cast<std::size_t>(size.chunks), 0);
   }
-  /// The next micro-batch of that kind; nothing if all have had their turn.
+  /// Appends the next micro-batch of that kind; does nothing once all micro-batches are appended.
   void add(ActionKind kind, int chunk = 0) {
     int& next = next_[static_cast<std::size_t>(kind)][static_cast<std::size_t>(chunk)];
     if (next < micros_) actions_.push_back({.kind = kind, .chunk = chunk, .micro = next});
@@ -34,8 +34,8 @@ class Plan {
   std::vector<Action> actions_;
 };
 
-/// All forwards, then all backwards. Bubble (p - 1) / m; keeps m micro-batches.
-/// Source: Huang et al. 2019, "GPipe".
+/// GPipe: all forwards, then all backwards. Bubble (p - 1) / m; keeps m micro-batches. Source:
+/// Huang et al. 2019, "GPipe".
 std::vector<Action> gpipe(const PipelineSize& size, int /*stage*/) {
   Plan plan(size);
   for (int m = 0; m < size.micros; ++m)
@@ -45,8 +45,9 @@ std::vector<Action> gpipe(const PipelineSize& size, int /*stage*/) {
   return plan.take();
 }
 
-/// One forward, one backward, after p - 1 - r forwards. Bubble (p - 1) / m; keeps min(p - r, m).
-/// Source: Narayanan et al. 2021, "Memory-efficient pipeline-parallel DNN training".
+/// 1F1B: after p - 1 - r forwards, one forward and one backward in turn. Bubble (p - 1) / m; keeps
+/// min(p - r, m) micro-batches. Source: Narayanan et al. 2021, "Memory-efficient pipeline-parallel
+/// DNN training".
 std::vector<Action> one_forward_one_backward(const PipelineSize& size, int stage) {
   Plan plan(size);
   const int warm_up = std::min(size.stages - 1 - stage, size.micros);
@@ -59,8 +60,8 @@ std::vector<Action> one_forward_one_backward(const PipelineSize& size, int stage
   return plan.take();
 }
 
-/// 1F1B over p * v parts, in rounds of p micro-batches a chunk. Bubble (p - 1) / (v m).
-/// Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters".
+/// 1F1B over p * v parts, in rounds of p micro-batches per chunk. Bubble (p - 1) / (v m). Source:
+/// Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters".
 std::vector<Action> interleaved(const PipelineSize& size, int stage) {
   const int p = size.stages, v = size.chunks, total = size.micros * v;
   const int warm_up = size.micros == p ? total : std::min(2 * (p - 1 - stage) + (v - 1) * p, total);
@@ -80,9 +81,9 @@ std::vector<Action> interleaved(const PipelineSize& size, int stage) {
   return actions;
 }
 
-/// 1F1B whose weight gradients wait r micro-batches, and fill what was a bubble: p - 1 times
-/// (forward + inputs - weights) is left of it; keeps at most p on every stage, as 1F1B on the
-/// first. Source: Qi et al. 2023, "Zero bubble pipeline parallelism", ZB-H1.
+/// 1F1B with weight gradients deferred by r micro-batches, which fills most of the bubble: p - 1
+/// times (forward + inputs - weights) remains. Every stage keeps at most p micro-batches, as the
+/// first stage of 1F1B does. Source: Qi et al. 2023, "Zero bubble pipeline parallelism", ZB-H1.
 std::vector<Action> zero_bubble_h1(const PipelineSize& size, int stage) {
   Plan plan(size);
   const int warm_up = std::min(size.stages - 1 - stage, size.micros);
@@ -98,13 +99,14 @@ std::vector<Action> zero_bubble_h1(const PipelineSize& size, int stage) {
   return plan.take();
 }
 
-/// Two chunks a stage, there and back: no bubble where forward, inputs and weights take the same
-/// time and there are 2p - 1 micro-batches or more; keeps what p micro-batches of one stage of 1F1B
-/// do. Source: Qi et al. 2024, "Pipeline parallelism with controllable memory", ZB-V.
+/// Two chunks per stage, assigned there and back. There is no bubble if forward, inputs and weights
+/// take the same time and there are at least 2p - 1 micro-batches. It keeps as much memory as p
+/// micro-batches of one stage in 1F1B. Source: Qi et al. 2024, "Pipeline parallelism with
+/// controllable memory", ZB-V.
 std::vector<Action> zero_bubble_v(const PipelineSize& size, int stage) {
   Plan plan(size);
   const int p = size.stages;
-  // Fewer micro-batches leave holes in the order of so many.
+  // The order is built for at least 2p - 1 micro-batches; if there are fewer, it has holes.
   const int micros = std::max(2 * p - 1, size.micros);
   const auto whole = [&](int chunk) {
     plan.add(ActionKind::BackwardInputs, chunk);

@@ -42,13 +42,13 @@ bool is_receive(ActionKind kind) {
   return kind == ActionKind::ReceiveFlow || kind == ActionKind::ReceiveGradient;
 }
 
-/// Follows one chunk and micro-batch through a stage's list.
+/// Tracks one chunk and micro-batch through a stage's list.
 struct Passed {
   bool received_flow = false, forward = false, sent_flow = false, received_gradient = false,
        inputs = false, weights = false, sent_gradient = false;
 };
 
-/// What a stage's list must be on its own.
+/// Checks a stage's list on its own.
 class ListCheck {
  public:
   ListCheck(const PipelineSize& size, Placement placement, int stage, Passes passes)
@@ -88,7 +88,7 @@ class ListCheck {
   [[nodiscard]] bool crosses(int part) const {
     return part >= 0 && part < layout_.parts() && layout_.stage_of_part(part) != stage_;
   }
-  /// Of the part before or behind on the same stage.
+  /// True if the previous or next part, which is on the same stage, has reached the state `what`.
   bool neighbour_done(int part, int micro, bool Passed::*what) {
     if (part < 0 || part >= layout_.parts() || crosses(part)) return true;
     return at(layout_.chunk_of_part(part), micro).*what;
@@ -160,15 +160,15 @@ class ListCheck {
   std::vector<int> next_gradient_;
 };
 
-/// Plays the lists against each other: calls fn(stage, action, earliest) for every action in an
-/// order in which they can happen. `earliest`: when the last message that it waits for was sent.
-/// Returns what each stage stands at if none can go on.
+/// Plays the lists against each other: calls fn(stage, action, earliest) for every action, in a
+/// possible order of execution. `earliest`: the time at which the last message that the action
+/// waits for was sent. If no stage can continue, returns the action at which each one waits.
 class Play {
  public:
   Play(const StageActions& stages, const PipelineSize& size, Placement placement, int room)
       : stages_(stages), layout_{size.stages, size.chunks, placement, {}}, room_(room) {}
 
-  /// fn returns when the action ended.
+  /// fn returns the time at which the action ends.
   template <class Fn>
   std::optional<std::string> run(Fn fn) {
     const std::size_t p = stages_.size();
@@ -202,7 +202,7 @@ class Play {
     int micro;
     double sent;
   };
-  /// Sender, receiver, part whose flow or gradient it is, direction: as messages are told apart.
+  /// Identifies a message: sender, receiver, part whose flow or gradient it is, direction.
   using Key = std::array<int, 4>;
 
   template <class Fn>

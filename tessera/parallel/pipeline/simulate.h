@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves a pipeline's lists of actions and prices them, without running anything.
+// Checks a pipeline's lists of actions and simulates their time, without running anything.
 #pragma once
 
 #include <cstdint>
@@ -12,40 +12,41 @@
 
 namespace tessera::parallel {
 
-/// Lists of all stages, in order.
+/// The lists of all stages, in order.
 using StageActions = std::vector<std::vector<Action>>;
 StageActions all_actions(const PipelineSchedule& schedule, const PipelineSize& size);
 
-/// What lists are for: a training step, or the forward passes of forward_actions().
+/// The purpose of the lists: a training step, or the forward passes of forward_actions().
 enum class Passes : std::uint8_t { Training, Forward };
 
-/// What is wrong with the lists, with stage and action; nothing if every micro-batch passes every
-/// chunk once, forward before backward, gradients of weights in ascending order, every message is
-/// sent and received in the same order, and all stages come to their end though a receive waits and
-/// a send waits where `room` messages of its kind to that stage have not been received yet. Lists
-/// of forward passes hold nothing else: no loads, no gradients.
+/// Describes a fault of the lists, with stage and action. Returns nothing if every micro-batch
+/// passes every chunk once, forward before backward; gradients of weights are in ascending order;
+/// every message is sent and received in the same order; and all stages finish, given that a
+/// receive waits for its message, and a send waits while `room` messages of its kind to that stage
+/// are unreceived. Lists of forward passes must contain nothing else: no loads, no gradients.
 std::optional<std::string> find_fault(const StageActions& stages,
                                       const PipelineSize& size,
                                       Placement placement,
                                       int room,
                                       Passes passes = Passes::Training);
 
-/// Seconds, or any unit, of one chunk and micro-batch; messages take none.
+/// Seconds, or any other unit, for one chunk and micro-batch; messages take no time.
 struct PassTimes {
   double forward = 1, inputs = 1, weights = 1;
 };
 struct Simulation {
   struct Stage {
-    double begin = 0, end = 0;  ///< of what it computes
+    double begin = 0, end = 0;  ///< begin and end of its computation
     double busy = 0;
-    int most_kept = 0;  ///< chunks' micro-batches between forward and gradients, at most
+    /// Highest number of micro-batches, over all chunks, that are between forward and backward.
+    int most_kept = 0;
   };
   std::vector<Stage> stages;
-  /// The longest time between a stage's first and last pass, as more than it is busy: waiting as a
-  /// share of the ideal time.
+  /// The longest time between a stage's first and last pass, minus the time it is busy, as a share
+  /// of the busy time.
   [[nodiscard]] double bubble() const;
 };
-/// The lists must be without fault. `times`: one for all stages, or one for each.
+/// The lists must have no fault. `times`: one entry for all stages, or one per stage.
 Simulation simulate(const StageActions& stages,
                     const PipelineSize& size,
                     Placement placement,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which blocks of a model stand on which stage of a pipeline.
+// Which blocks of a model are on which stage of a pipeline.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,22 @@
 
 namespace tessera::parallel {
 
-/// Order in which the parts of a model lie on the stages. Loop: part v on stage v mod p. Fold: with
-/// two chunks, from the first stage to the last and back, so that a stage holds parts r and
-/// 2p - 1 - r.
+/// The order in which the parts of a model are assigned to stages. Loop: part v on stage v mod p.
+/// Fold: with two chunks, from the first stage to the last and back, so that a stage holds parts r
+/// and 2p - 1 - r.
 enum class Placement : std::uint8_t { Loop, Fold };
 
-/// A model is cut into stages * chunks parts of neighbouring blocks; every stage holds `chunks` of
-/// them. Without bounds one stage holds all.
+/// A model is divided into stages * chunks parts of consecutive blocks; every stage holds `chunks`
+/// of them. Without bounds one stage holds all.
 struct StageLayout {
   int stages = 1;
   int chunks = 1;
   Placement placement = Placement::Loop;
-  std::vector<int> bounds;  ///< part v: blocks [bounds[v], bounds[v + 1]); stages * chunks + 1
+  /// Part v has blocks [bounds[v], bounds[v + 1]); stages * chunks + 1 entries.
+  std::vector<int> bounds;
 
   [[nodiscard]] int parts() const { return stages * chunks; }
-  /// The part of the model that is a stage's chunk.
+  /// The index of the part that is a stage's chunk.
   [[nodiscard]] int part(int stage, int chunk) const {
     if (placement == Placement::Fold && chunk == 1) return 2 * stages - 1 - stage;
     return chunk * stages + stage;
@@ -32,7 +33,7 @@ struct StageLayout {
     return part % stages;
   }
   [[nodiscard]] int chunk_of_part(int part) const { return part / stages; }
-  /// Blocks [first, second) of a stage's chunk, of `blocks` that the model has.
+  /// Blocks [first, second) of a stage's chunk; the model has `blocks` blocks.
   [[nodiscard]] std::pair<int, int> blocks(int stage, int chunk, int blocks) const {
     if (bounds.empty()) return {0, blocks};
     const auto v = static_cast<std::size_t>(part(stage, chunk));

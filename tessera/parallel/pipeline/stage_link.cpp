@@ -19,7 +19,7 @@
 namespace tessera::parallel {
 namespace {
 
-/// Channels of messages: two for every part, what comes and what goes back.
+/// Message channels: two for every part, for flows and for gradients.
 constexpr int kFlow = 0x70000000;
 constexpr int kGradient = 0x71000000;
 
@@ -49,7 +49,7 @@ StageLink::StageLink(comm::World& world,
       model_(std::move(model)),
       layout_(std::move(layout)),
       working_(working),
-      // On a grid, and where tokens are cut, every rank has a flow of its own.
+      // On a grid, and if tokens are split, every rank has a different flow.
       scatter_gather_(scatter_gather && tensor != nullptr && !tensor->on_grid() &&
                       !tensor->sequence) {
   if (tensor != nullptr) tensor_ = *tensor;
@@ -62,13 +62,13 @@ int StageLink::rank_of_part(int part) const {
 }
 
 int StageLink::shares_of(const at::Tensor& tensor) const {
-  constexpr std::int64_t kLeast = 256;  // elements of a share
+  constexpr std::int64_t kLeast = 256;  // minimum elements of a share
   if (!scatter_gather_) return 1;
   const int ranks = tensor_->group->size();
   return tensor.numel() % ranks == 0 && tensor.numel() >= kLeast * ranks ? ranks : 1;
 }
 
-/// A copy travels, so that the operation is over for this rank when it is posted.
+/// A copy is sent, so that this rank is done as soon as the send is posted.
 void StageLink::send(int rank, int channel, const at::Tensor& tensor, const std::string& what) {
   if (tensor.numel() == 0) return;
   const at::Tensor whole = tensor.contiguous();
@@ -80,7 +80,7 @@ void StageLink::send(int rank, int channel, const at::Tensor& tensor, const std:
       ->wait();
 }
 
-/// Of tensors like those of the flow, which are meta tensors or others.
+/// Posts receives for tensors of the flow's shapes; the flow may have meta tensors.
 void StageLink::post(Incoming& incoming, int rank, int channel) {
   for (const auto* tensors : {&incoming.flow_.diff, &incoming.flow_.fixed}) {
     for (const at::Tensor& like : *tensors) {
@@ -184,12 +184,13 @@ const nn::Flow& StageLink::shape_of(int part,
   return flows.at(static_cast<std::size_t>(part));
 }
 
-/// What a block hands on, by one that is made for it on the meta device and let go.
+/// The output flow of a block, computed by an instance that is made on the meta device for this
+/// call and destroyed.
 nn::Flow StageLink::probe(const nn::BlockSpec& spec,
                           nn::Flow flow,
                           const nn::Batch& meta,
                           const nn::StepContext& of_run) {
-  // One a block: what a block keeps in it is found by the address that the next one may have.
+  // One context per block: a block's state is found by its address, which the next block may reuse.
   nn::StepContext context(nn::Mode::Eval, 0);
   context.batch = &meta;
   context.block_name = spec.name;
@@ -209,7 +210,7 @@ nn::Flow StageLink::probe(const nn::BlockSpec& spec,
   return block->forward(std::move(flow), meta, context).flow;
 }
 
-/// The last part of this stage whose flow comes from another one.
+/// The last part of this stage whose flow comes from another stage.
 int StageLink::last_received() const {
   const int stage = world_.group(kColumn).index;
   int part = layout_.parts() - 1;
@@ -219,8 +220,8 @@ int StageLink::last_received() const {
   return part;
 }
 
-/// What every part begins with, up to the last one that asks. Blocks are pure and their flows
-/// follow from the batch, so any mode has the same shapes.
+/// The input flow of every part, up to the last one that is needed. Blocks are pure and their flows
+/// follow from the batch, so any mode gives the same shapes.
 std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch,
                                              const nn::StepContext& of_run) {
   const c10::NoGradGuard no_grad;

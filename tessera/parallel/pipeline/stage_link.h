@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stages of a pipeline hand to each other. Shapes are known on both sides beforehand: they
-// come from running the blocks before on the meta device, once for every shape of a batch. Those
-// blocks are made one at a time for it, without storage for their parameters, and let go.
+// Messages between the stages of a pipeline. Both sides know the shapes beforehand, from running
+// the preceding blocks on the meta device, once for every shape of a batch. For this, those blocks
+// are made one at a time, without storage for their parameters, and destroyed.
 #pragma once
 
 #include <cstdint>
@@ -21,29 +21,30 @@
 
 namespace tessera::parallel {
 
-/// Sends are posted and never wait. Receives are posted before what they bring is needed, and
-/// waited for then; those of one part and kind in the order in which it is sent. Parts are those of
-/// StageLayout. Messages carry a flow's tensors one after the other. Threads: the rank's own.
+/// Sends are posted and never wait. Receives are posted before their data are needed and waited for
+/// then; receives of one part and kind are posted in the order of the sends. Parts are those of
+/// StageLayout. Messages contain a flow's tensors one after the other. Used only on the rank's own
+/// thread.
 class StageLink {
  public:
-  /// A flow, or gradients, that a receive was posted for. Destroyed without being taken only while
-  /// an exception is under way.
+  /// A flow, or gradients, for which a receive was posted. It is destroyed without being taken only
+  /// while an exception unwinds.
   class Incoming {
    private:
     friend class StageLink;
     struct Message {
-      at::Tensor whole, share;  ///< the share: undefined where the whole travels
-      comm::WorkPtr work;       ///< nullptr: there is nothing to travel
+      at::Tensor whole, share;  ///< the share: undefined if the whole tensor is sent
+      comm::WorkPtr work;       ///< nullptr: nothing is sent
     };
     std::string what_;
-    nn::Flow flow_;                  ///< without its tensors; gradients: `diff`
-    std::vector<Message> messages_;  ///< of `diff`, then of `fixed`
+    nn::Flow flow_;                  ///< without its tensors; for gradients: `diff`
+    std::vector<Message> messages_;  ///< for `diff`, then for `fixed`
   };
 
-  /// `world` must outlive this. `working`: of the weights, which types of flows follow. `tensor`:
-  /// ModelInstance::tensor_parallel(). `scatter_gather`: where all tensor-parallel ranks have the
-  /// same flow, each sends its share, and those of the next stage gather it between them. Source:
-  /// Narayanan et al. 2021, section 4.1.
+  /// `world` must outlive this. `working`: the dtype of the weights, from which the dtypes of flows
+  /// follow. `tensor`: ModelInstance::tensor_parallel(). `scatter_gather`: if all tensor-parallel
+  /// ranks have the same flow, each sends a share, and the ranks of the next stage gather the
+  /// shares. Source: Narayanan et al. 2021, section 4.1.
   StageLink(comm::World& world,
             nn::Model model,
             StageLayout layout,
@@ -52,18 +53,18 @@ class StageLink {
             bool scatter_gather = false);
   ~StageLink();
 
-  /// The flow that `part` begins with.
+  /// Sends the flow with which `part` begins.
   void send_flow(int part, const nn::Flow& flow);
   Incoming post_flow(int part, const nn::Batch& batch, const nn::StepContext& context);
   nn::Flow take_flow(Incoming incoming);
-  /// The gradients of the differentiable tensors that `part` begins with; `like` has their shapes.
-  /// What is undefined is sent as zeros.
+  /// Sends the gradients of the differentiable tensors with which `part` begins; `like` has their
+  /// shapes. Undefined gradients are sent as zeros.
   void send_gradient(int part,
                      const std::vector<at::Tensor>& gradients,
                      const std::vector<at::Tensor>& like);
   Incoming post_gradient(int part, const std::vector<at::Tensor>& like);
   std::vector<at::Tensor> take_gradient(Incoming incoming);
-  /// A tensor of `numel` fp32 elements that the stage with the objective has, on all stages.
+  /// Returns on all stages a tensor of `numel` fp32 elements that the stage with the objective has.
   at::Tensor from_objective(const at::Tensor& mine, std::int64_t numel);
 
  private:
@@ -77,7 +78,7 @@ class StageLink {
   void post(Incoming& incoming, int rank, int channel);
   [[nodiscard]] int rank_of_part(int part) const;
   [[nodiscard]] int last_received() const;
-  /// Into how many shares a tensor is cut on its way.
+  /// The number of shares in which a tensor is sent.
   [[nodiscard]] int shares_of(const at::Tensor& tensor) const;
 
   comm::World& world_;
@@ -87,7 +88,7 @@ class StageLink {
   std::optional<nn::TensorParallel> tensor_;
   bool scatter_gather_;
   std::map<std::string, std::vector<nn::Flow>>
-      known_;  ///< by the batch: what every part begins with
+      known_;  ///< by the batch's shapes: the flow with which every part begins
 };
 
 }  // namespace tessera::parallel

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Offline experiments of Comet: messages.json grows while the training runs, and the archive that
-// `comet upload` takes is made at the end. Source: comet_ml's offline_utils.py and messages.py.
+// `comet upload` accepts is made at the end. Source: comet_ml's offline_utils.py and messages.py.
 #include <map>
 #include <memory>
 #include <span>
@@ -28,7 +28,7 @@ json::Value text_or_null(const std::string& text) {
   return text.empty() ? json::Value() : json::Value::string(text);
 }
 
-/// The given key, or a new one of 32 digits.
+/// Returns the given key, or a new one of 32 digits.
 std::string experiment_key(const MonitorContext& context) {
   if (!context.options.comet.experiment_key.empty()) return context.options.comet.experiment_key;
   const auto half = [&](int part) {
@@ -43,7 +43,8 @@ std::string experiment_key(const MonitorContext& context) {
   return half(0) + half(1);
 }
 
-/// A given key may have been used by an earlier start, whose upload is another one.
+/// An earlier start may have used the given key; its upload is a different one, so a free folder is
+/// returned.
 std::filesystem::path free_folder(const std::filesystem::path& wanted) {
   std::filesystem::path out = wanted;
   std::error_code ignored;
@@ -111,7 +112,7 @@ class CometMonitor final : public Monitor {
     messages_.append(out.dump() + '\n');
   }
 
-  /// DeepSpeed writes a metric once in so many samples.
+  /// DeepSpeed writes a metric once per number of samples.
   bool is_due(const std::string& tag, std::int64_t samples) {
     const auto [it, fresh] = last_.emplace(tag, samples);
     if (!fresh && samples - it->second < options_.samples_log_interval) return false;

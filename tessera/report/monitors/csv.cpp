@@ -20,16 +20,17 @@
 namespace tessera::report {
 namespace {
 
-constexpr std::string_view kLineEnd = "\r\n";  // Python's csv module writes this one
+constexpr std::string_view kLineEnd = "\r\n";  // as written by Python's csv module
 
-/// As Python writes a float: 2.0, 1e-05.
+/// Formats a float as Python does: 2.0, 1e-05.
 std::string python_float(double value) {
   std::string out = text::number(value);
   if (out.find_first_of(".en") == std::string::npos) out += ".0";
   return out;
 }
 
-/// The rows up to `last`, without a torn last line: after a resume every step stands there once.
+/// Returns the rows up to `last`, without an incomplete last line: after a resume the file has
+/// every step once.
 std::string kept_rows(const std::string& content, std::int64_t last) {
   std::string out;
   std::size_t begin = 0;

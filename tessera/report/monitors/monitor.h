@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of a monitor, which shows a training in another program, and the monitors that
-// there are. Each is one file that registers itself.
+// The interface of a monitor, which shows a training in another program, and the registry of
+// monitors. Each is one file that registers itself.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tessera::report {
 
-/// One line of metrics.jsonl, and where the training stands.
+/// One line of metrics.jsonl, and the position of the training.
 struct Reading {
   json::Value values;  ///< the line: {"step", "loss", ...} or {"step", "eval_loss", ...}
   std::int64_t step = 0;
@@ -23,8 +23,8 @@ struct Reading {
   double time = 0.0;         ///< seconds since 1970
 };
 
-/// Writes readings where another program looks for them. The rank that speaks has them; no other.
-/// Every method may throw Error{Io}, after which the monitor is not called again.
+/// Writes readings where another program looks for them. Only the leader has monitors. Every method
+/// may throw Error{Io}, after which the monitor is not called again.
 class Monitor {
  public:
   Monitor() = default;
@@ -32,20 +32,21 @@ class Monitor {
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
   virtual void write(const Reading& reading) = 0;
-  /// A text that the model made. `reading` has no values.
+  /// Shows a text that the model generated. `reading` has no values.
   virtual void text(const Reading& /*reading*/, std::string_view /*text*/) {}
-  /// The training ends: with success, or early.
+  /// Called at the end of the training: `success` is false if it failed.
   virtual void finish(double /*time*/, bool /*success*/) {}
-  /// Where it is found, for the user: a folder or an address. Empty: told elsewhere.
+  /// Returns where the user finds the output: a folder or an address. Empty if it is reported
+  /// elsewhere.
   [[nodiscard]] virtual std::string place() const { return ""; }
 };
 
-/// What a monitor is made from.
+/// The facts from which a monitor is made.
 struct MonitorContext {
   std::filesystem::path run_dir;
   planner::MonitorOptions options;
   json::Value resolved;                ///< config.json of the run folder
-  std::int64_t step = 0, samples = 0;  ///< where the training begins
+  std::int64_t step = 0, samples = 0;  ///< position at the start of the training
   double time = 0.0;                   ///< seconds since 1970
   std::string host;
 };
@@ -56,15 +57,15 @@ struct MonitorMaker {
 };
 Registry<MonitorMaker>& monitors();
 
-/// The folder of a monitor's files: `output_path`/`job_name` as DeepSpeed has it, else `name` in
-/// the run folder.
+/// Returns the folder of a monitor's files: `output_path`/`job_name` as in DeepSpeed, else `name`
+/// in the run folder.
 std::filesystem::path monitor_folder(const MonitorContext& context,
                                      const std::string& output_path,
                                      const std::optional<std::string>& job_name,
                                      const std::string& name);
 
-/// Replaces what could leave the folder or is hard to type in file names: all but letters, digits,
-/// dot, dash and underscore become "_".
+/// Replaces all characters except letters, digits, dot, dash and underscore by "_", so that a file
+/// name cannot leave its folder and is easy to type.
 std::string file_name_of(std::string_view text);
 
 }  // namespace tessera::report

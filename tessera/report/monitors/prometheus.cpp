@@ -16,7 +16,7 @@
 namespace tessera::report {
 namespace {
 
-/// Letters, digits and underscores.
+/// Replaces all characters except letters, digits and underscores.
 std::string metric_name(std::string_view text) {
   std::string out = "tessera_" + file_name_of(text);
   for (char& c : out) {
@@ -74,7 +74,7 @@ class PrometheusMonitor final : public Monitor {
   std::string run_;
   std::mutex mutex_;
   std::map<std::string, double> newest_;
-  loopback::Server server_;  // last: its thread reads the others
+  loopback::Server server_;  // declared last: its thread reads the other members
 };
 
 const bool kPrometheusIsThere = monitors().add(

@@ -13,7 +13,7 @@ using planner::TagStyle;
 constexpr std::string_view kEval = "eval_", kTest = "test_", kTerms = "terms";
 constexpr std::string_view kDeepSpeed = "Train/Samples/";
 
-/// Names of metrics.jsonl that DeepSpeed and Hugging Face have others for.
+/// Names in metrics.jsonl for which DeepSpeed and Hugging Face have other names.
 struct Names {
   std::string_view ours, deepspeed, huggingface;
 };
@@ -34,7 +34,7 @@ std::string_view renamed(std::string_view ours, TagStyle style) {
   return ours;
 }
 
-/// `split`: "", "eval_" or "test_", which the line has before the names.
+/// `split`: the prefix of the line's names: "", "eval_" or "test_".
 std::string tag_of(std::string_view split, std::string_view name, TagStyle style) {
   if (style == TagStyle::DeepSpeed) {
     std::string out(kDeepSpeed);
@@ -47,7 +47,7 @@ std::string tag_of(std::string_view split, std::string_view name, TagStyle style
   return out;
 }
 
-/// Takes the prefix of an evaluation off.
+/// Splits off the prefix of an evaluation.
 std::pair<std::string_view, std::string_view> split_of(std::string_view key) {
   for (const std::string_view split : {kEval, kTest}) {
     if (key.starts_with(split)) return {split, key.substr(split.size())};
@@ -77,7 +77,7 @@ std::vector<Scalar> scalars_of(const Reading& reading, TagStyle style) {
   double backward = 0.0;
   bool has_backward = false;
   for (const auto& [key, value] : reading.values.members()) {
-    if (key == "step" || key == "samples" || key == "time") continue;  // axes
+    if (key == "step" || key == "samples" || key == "time") continue;  // x axes, not metrics
     const auto [split, name] = split_of(key);
     if (value.is_number()) {
       out.push_back({tag_of(split, name, style), value.as_double()});
@@ -91,7 +91,7 @@ std::vector<Scalar> scalars_of(const Reading& reading, TagStyle style) {
       has_backward = true;
     }
   }
-  // DeepSpeed's backward pass ends with the reduction.
+  // DeepSpeed's backward time includes the reduction.
   if (has_backward && style == TagStyle::DeepSpeed)
     out.push_back({tag_of("", "elapsed_time_ms_backward", style), backward});
   return out;

@@ -11,23 +11,22 @@
 
 namespace tessera::report {
 
-/// A number of a reading under the name that a viewer knows it by.
+/// A number of a reading, with the name that a viewer expects.
 struct Scalar {
   std::string tag;  ///< "Train/Samples/lr"
   double value = 0.0;
 };
 
-/// The numbers of a reading, terms of losses and metrics included, in the order of the line. What
-/// is no number, such as a loss that is not finite, is left out. Source of the names: DeepSpeed's
-/// engine (train_loss, lr, loss_scale, eval_loss, elapsed_time_ms_forward, ...), Hugging Face's
-/// Trainer (train/loss, train/learning_rate, eval/loss); other numbers keep the names of
-/// metrics.jsonl.
+/// Returns the numbers of a reading, including terms of losses and metrics, in the order of the
+/// line. Values that are not finite numbers are left out. Source of the names: DeepSpeed's engine
+/// (train_loss, lr, loss_scale, eval_loss, elapsed_time_ms_forward, ...), Hugging Face's Trainer
+/// (train/loss, train/learning_rate, eval/loss); other numbers keep the names of metrics.jsonl.
 std::vector<Scalar> scalars_of(const Reading& reading, planner::TagStyle style);
 
-/// What the x axis shows: samples in DeepSpeed's style, steps in Hugging Face's.
+/// Returns the value on the x axis: samples in DeepSpeed's style, steps in Hugging Face's.
 std::int64_t axis_of(const Reading& reading, planner::TagStyle style);
 
-/// The scalars of a configuration by their paths ("optimizer.params.lr"), as hyperparameters.
+/// The scalars of a configuration by path ("optimizer.params.lr"), as hyperparameters.
 struct Hyperparameter {
   std::string name;
   json::Value value;  ///< a number, a string or a boolean

@@ -16,7 +16,7 @@ namespace tessera::report {
 namespace {
 
 constexpr std::uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50;
-constexpr int kVersion = 20;       // that extracts it: 2.0
+constexpr int kVersion = 20;       // version needed to extract: 2.0
 constexpr int kDate = 1 << 5 | 1;  // 1980-01-01, so that the same files give the same bytes
 
 void append_le16(std::string& out, std::size_t value) {
@@ -24,7 +24,7 @@ void append_le16(std::string& out, std::size_t value) {
   out += static_cast<char>(value >> 8 & 0xff);
 }
 
-/// What the local and the central header have in common.
+/// The fields that the local and the central header have in common.
 std::string facts(const std::string& name, std::uint32_t crc, std::uint32_t size) {
   std::string out;
   append_le16(out, kVersion);

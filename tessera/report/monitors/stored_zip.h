@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Archives in the format of PKZIP whose files are stored as they are.
+// Archives in the format of PKZIP whose files are not compressed.
 #pragma once
 
 #include <filesystem>

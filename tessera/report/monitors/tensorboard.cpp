@@ -205,7 +205,7 @@ class TensorboardMonitor final : public Monitor {
     file_.scalars(reading.time, axis_of(reading, style_), values);
   }
   void text(const Reading& reading, std::string_view text) override {
-    // TensorBoard shows Markdown: four spaces keep the lines as they are.
+    // TensorBoard shows Markdown: four spaces preserve the lines.
     std::string shown = "    ";
     for (const char c : text) {
       shown += c;

@@ -15,8 +15,8 @@
 
 namespace tessera::report {
 
-/// CRC-32C (Castagnoli), and the same as TensorFlow's records store it: rotated right by 15 bits
-/// plus a constant, so that the checksum of data that contain checksums is not degenerate.
+/// CRC-32C (Castagnoli), and its form in TensorFlow's records: rotated right by 15 bits plus a
+/// constant, so that the checksum of data that contains checksums is not degenerate.
 std::uint32_t crc32c(std::string_view bytes);
 std::uint32_t masked_crc32c(std::string_view bytes);
 
@@ -36,12 +36,12 @@ class EventFile {
  public:
   /// Begins the file with its version. Error{Io}.
   EventFile(const std::filesystem::path& path, double time);
-  /// What was written for this step and later ones, before an interruption, counts no more.
+  /// Marks values written before an interruption for this and later steps as invalid.
   void restart(double time, std::int64_t step);
   void scalars(double time, std::int64_t step, std::span<const Scalar> values);
   void histogram(double time, std::int64_t step, const std::string& tag, const Histogram& values);
   void text(double time, std::int64_t step, const std::string& tag, std::string_view text);
-  /// Shown by the dashboard HPARAMS.
+  /// Adds hyperparameters for the dashboard HPARAMS.
   void hyperparameters(double time, const std::string& group, std::span<const Hyperparameter> all);
   /// `success`: state of the run in the dashboard HPARAMS.
   void end(double time, bool success);
@@ -52,7 +52,8 @@ class EventFile {
   AppendedFile file_;
 };
 
-/// "events.out.tfevents.TIME.HOST.PROCESS.NUMBER", as TensorBoard looks for it.
+/// Returns "events.out.tfevents.TIME.HOST.PROCESS.NUMBER", the form of names that TensorBoard looks
+/// for.
 std::string event_file_name(double time, std::string_view host, int process, int number);
 
 }  // namespace tessera::report

@@ -24,7 +24,7 @@ enum class Part : unsigned char { Full = 1, First = 2, Middle = 3, Last = 4 };
 
 // Fields of Record.
 constexpr int kNumber = 1, kHistory = 2, kSummaryRecord = 3, kRun = 17, kExit = 18, kHeader = 21;
-// Of the items of histories, summaries and configurations.
+// Fields of the items of histories, summaries and configurations.
 constexpr int kNestedKey = 2, kItemKey = 1, kValueJson = 16;
 
 std::uint32_t zlib_crc(std::string_view bytes) {
@@ -41,7 +41,7 @@ std::string json_number(double value) {
   return std::isfinite(value) ? text::number(value) : "\"NaN\"";
 }
 
-/// Eight letters and digits, as W&B numbers its runs.
+/// Returns eight letters and digits, as W&B names its runs.
 std::string run_id(const MonitorContext& context) {
   const std::string seed = fmt::format(
       "{} {} {:.6f} {}", context.run_dir.string(), context.host, context.time, ::getpid());
@@ -52,7 +52,8 @@ std::string run_id(const MonitorContext& context) {
   return out;
 }
 
-/// Where the offline run lies: wandb/offline-run-20261126_064758-da695m19/run-da695m19.wandb.
+/// Returns the path of the offline run:
+/// wandb/offline-run-20261126_064758-da695m19/run-da695m19.wandb.
 std::filesystem::path run_file(const MonitorContext& context, const std::string& id) {
   const auto seconds = static_cast<std::time_t>(context.time);
   std::tm parts{};

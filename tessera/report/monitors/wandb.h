@@ -15,7 +15,7 @@
 namespace tessera::report {
 
 /// The log of LevelDB with the checksums of zlib, in which W&B stores records: blocks of 32 KiB,
-/// and records that may go over several. Source: wandb/sdk/internal/datastore.py.
+/// and records that may extend over several blocks. Source: wandb/sdk/internal/datastore.py.
 class WandbLog {
  public:
   /// Begins the file. Error{Io}.
@@ -28,7 +28,7 @@ class WandbLog {
   std::size_t at_ = 0;  ///< bytes so far
 };
 
-/// What a run is called, and where it belongs.
+/// The name of a run, and the project to which it belongs.
 struct WandbRun {
   std::string id, project, group, team, name, host;
   double start = 0.0;  ///< seconds since 1970
@@ -40,7 +40,7 @@ class WandbFile {
  public:
   WandbFile(const std::filesystem::path& path, const WandbRun& run, const json::Value& config);
   void history(double time, std::int64_t step, std::span<const Scalar> values);
-  /// The newest values, and how the run ended.
+  /// Writes the newest values, and the result of the run.
   void end(double time, int exit_code);
   [[nodiscard]] const std::filesystem::path& path() const { return log_.path(); }
 

@@ -10,7 +10,7 @@
 namespace tessera::report {
 
 /// Appends fields in the order of the calls. Zeros and empty texts are written like any other
-/// value; leave a field out by not calling. Source: protobuf.dev, Encoding.
+/// value; to omit a field, do not call its function. Source: protobuf.dev, Encoding.
 class WireMessage {
  public:
   WireMessage& integer(int field, std::int64_t value);

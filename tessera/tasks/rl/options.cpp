@@ -186,7 +186,7 @@ Registry<RlAlgorithm>& rl_presets() {
 
 namespace {
 
-/// Sets the values of the algorithm that `key` of the parameters names, where it names one.
+/// Applies the algorithm that `key` of the parameters names, if it names one.
 void settle(const json::Value& params,
             const char* key,
             const Registry<RlAlgorithm>& known,

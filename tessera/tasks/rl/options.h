@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options of reinforcement learning. An algorithm is a set of values for them: how rewards
-// become advantages, which loss follows from these, and where the divergence from the reference is
-// charged.
+// become advantages, which loss these have, and where the divergence from the reference is charged.
 #pragma once
 
 #include <array>
@@ -50,7 +49,7 @@ struct RlKl {
   void describe(config::Fields& fields);
 };
 
-/// `rl.critic`: the model that says what is to be expected, which GAE needs.
+/// `rl.critic`: the model that predicts expected rewards, which GAE needs.
 struct RlCritic {
   std::optional<std::string> from;
   std::optional<double> lr;
@@ -58,17 +57,17 @@ struct RlCritic {
   void describe(config::Fields& fields);
 };
 
-/// What becomes of completions that reach the limit of tokens without an end.
+/// How completions are treated that reach the maximum number of tokens without an end.
 enum class Truncated : std::uint8_t { Keep, Mask };
 constexpr auto kTruncated =
     std::to_array<config::Named<Truncated>>({{Truncated::Keep, "keep"}, {Truncated::Mask, "mask"}});
 
-/// What is done about the difference between the log-probabilities of generation and of training.
+/// What is done about the difference between the log-probabilities in generation and in training.
 enum class Parity : std::uint8_t { Off, Measure };
 constexpr auto kParities =
     std::to_array<config::Named<Parity>>({{Parity::Off, "off"}, {Parity::Measure, "measure"}});
 
-/// What an alarm does (engine/rl/alarms.h).
+/// The effect of an alarm (engine/rl/alarms.h).
 enum class OnAlarm : std::uint8_t { Warn, Stop };
 constexpr auto kOnAlarm =
     std::to_array<config::Named<OnAlarm>>({{OnAlarm::Warn, "warn"}, {OnAlarm::Stop, "stop"}});
@@ -95,20 +94,20 @@ struct RlOptions {
   OnAlarm on_alarm = OnAlarm::Warn;
   std::string chat_template;
   void describe(config::Fields& fields);
-  /// Completions of a rollout, where an update takes `batch` of them.
+  /// Returns the number of completions of a rollout if an update takes `batch` of them.
   [[nodiscard]] std::int64_t rollout_size(std::int64_t batch) const { return batch * mini_batches; }
-  /// Updates that learn from one rollout.
+  /// Returns the number of updates per rollout.
   [[nodiscard]] std::int64_t updates() const { return iterations * mini_batches; }
 };
 
-/// An algorithm, or a preset: values of options, which a configuration may change one by one.
+/// An algorithm, or a preset: values of options, which a configuration may override one by one.
 struct RlAlgorithm {
-  std::string text;                    ///< what it is, for documentation
-  void (*settle)(RlOptions& options);  ///< sets what differs from the defaults of the options
+  std::string text;                    ///< description for the documentation
+  void (*settle)(RlOptions& options);  ///< sets the values that differ from the options' defaults
 };
-/// Those of `rl.algorithm`. Adding one is one file in tasks/rl_algorithms/.
+/// The values of `rl.algorithm`. To add one, add a file to tasks/rl_algorithms/.
 Registry<RlAlgorithm>& rl_algorithms();
-/// Those of `rl.preset`: an algorithm as another program computes it.
+/// The values of `rl.preset`: an algorithm as another program computes it.
 Registry<RlAlgorithm>& rl_presets();
 #define TESSERA_RL_ALGORITHM(key, name, ...)     \
   static const bool tessera_rl_algorithm_##key = \
@@ -116,7 +115,7 @@ Registry<RlAlgorithm>& rl_presets();
 #define TESSERA_RL_PRESET(key, name, ...) \
   static const bool tessera_rl_preset_##key = ::tessera::tasks::rl_presets().add(name, __VA_ARGS__)
 
-/// The options that `params` gives, over those of the algorithm or preset that it names.
+/// Returns the options of `params`, which override those of the algorithm or preset that it names.
 RlOptions read_rl_options(const json::Value& params,
                           config::Problems& problems,
                           config::Origins& origins);

@@ -66,7 +66,7 @@ void Prompts::read_files(const std::vector<std::string>& files,
 
 std::unique_ptr<RecordDataset> Prompts::split_off(std::int64_t count) {
   auto tail = std::make_unique<Prompts>(options_);
-  // Samples are counted, of which each prompt has some.
+  // `count` is a number of samples, of which each prompt has several.
   tail->prompts_ = take_tail(prompts_, std::min(this->count(), count / options_.uses));
   return tail;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts, which a policy answers while it trains.
+// Prompts that a policy answers during training.
 #pragma once
 
 #include <cstdint>
@@ -23,27 +23,27 @@ struct Prompt {
   std::string place;  ///< "prompts.jsonl:12"
 };
 
-/// The prompt of a record: "prompt", a text or messages, or "messages", which a chat template makes
-/// the beginning of an answer of. Error{Data} for other records, and for messages that end with an
-/// answer.
+/// Returns the prompt of a record: "prompt", a text or messages, or "messages", from which a chat
+/// template makes the beginning of an answer. Throws Error{Data} for other records, and for
+/// messages that end with an answer.
 Prompt prompt_of(const data::Record& record,
                  const ConversationTokenizer& conversations,
                  const data::Tokenizer& tokenizer);
 
 struct PromptsOptions {
   std::int64_t length = 0;   ///< T, of a prompt with its completion
-  std::int64_t longest = 0;  ///< of a prompt
+  std::int64_t longest = 0;  ///< longest prompt
   std::int32_t pad_id = 0;
-  std::int64_t uses = 1;   ///< samples that each prompt stands for: completions, and their updates
+  std::int64_t uses = 1;   ///< samples per prompt: completions, times their updates
   bool reference = false;  ///< whether samples have "reference"
 };
 
-/// The samples of a policy: what a prompt and its completion are in a batch, and how many of them
-/// each prompt stands for. What completions consist of is known only once the policy has written
-/// them: read() gives a prompt without one. "input_ids" [T], int64; "labels" [T]: the token behind,
-/// where it belongs to the completion, else -100; "advantages" and "old" [T], fp64, at the same
-/// places: what the token is worth, and its log-probability under the policy that wrote it;
-/// "reference" [T]: the same under the reference. Threads: const methods from any thread.
+/// The samples of a policy: the tensors of a prompt with its completion in a batch, and the number
+/// of samples per prompt. Completions are known only after the policy has written them: read()
+/// gives a prompt without one. "input_ids" [T], int64; "labels" [T]: the next token if it belongs
+/// to the completion, else -100; "advantages" and "old" [T], fp64, at the same positions: the
+/// token's advantage, and its log-probability under the policy that wrote it; "reference" [T]: the
+/// same under the reference. Const methods can be called from any thread.
 class Prompts final : public RecordDataset {
  public:
   explicit Prompts(PromptsOptions options) : options_(options) {}
@@ -68,7 +68,7 @@ class Prompts final : public RecordDataset {
   [[nodiscard]] const Prompt& prompt(std::int64_t index) const {
     return prompts_.at(static_cast<std::size_t>(index));
   }
-  /// Prompts that leave no room for a completion.
+  /// Returns the number of prompts that leave no room for a completion.
   [[nodiscard]] std::int64_t left_out() const { return left_out_; }
 
  private:

@@ -54,7 +54,7 @@ std::vector<std::string> types_of_rewards() {
   return out;
 }
 
-/// A string of an object, which is taken out of it.
+/// Removes a string from an object and returns it.
 std::optional<std::string> take_text(json::Value& from,
                                      const char* key,
                                      config::Problems& problems) {

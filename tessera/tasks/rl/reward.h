@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rewards of completions by rules. Adding one is one file in tasks/rl_rewards/ that ends with
+// Rewards of completions by rules. To add one, add a file to tasks/rl_rewards/ that ends with
 // TESSERA_RL_REWARD.
 #pragma once
 
@@ -16,20 +16,21 @@
 
 namespace tessera::tasks {
 
-/// A completion as rewards see it.
+/// A completion, as passed to rewards.
 struct Answer {
-  const json::Value& record;  ///< that the prompt was made of, with all its fields
-  std::string_view place;     ///< of the record, for messages
+  const json::Value& record;  ///< the record of the prompt, with all its fields
+  std::string_view place;     ///< place of the record, for messages
   std::string_view prompt, text;
-  std::int64_t tokens = 0;  ///< of the completion, with its end
-  bool ended = false;       ///< whether it has an end; else it was cut
+  std::int64_t tokens = 0;  ///< of the completion, including its end
+  bool ended = false;       ///< whether it has an end; otherwise it was truncated
 };
 
-/// Threads: const methods from any thread.
+/// Const methods can be called from any thread.
 class RuleReward {
  public:
   virtual ~RuleReward() = default;
-  /// Error{Data} with the place of a record that lacks what the rule compares with.
+  /// Throws Error{Data} with the place of a record that lacks the data with which the rule
+  /// compares.
   [[nodiscard]] virtual double of(const Answer& answer) const = 0;
 };
 using RuleRewardFactory = std::unique_ptr<RuleReward> (*)(const json::Value& params,
@@ -40,10 +41,10 @@ Registry<RuleRewardFactory>& rule_rewards();
   static const bool tessera_rl_reward_##factory = \
       ::tessera::tasks::rule_rewards().add(name, factory)
 
-/// The type "command": a program that is given completions as lines of JSON.
+/// The type "command": a program that receives completions as JSON lines.
 struct CommandRewardOptions {
-  std::vector<std::string> command;  ///< the program and its words; no shell reads them
-  double timeout = 60.0;             ///< seconds without an answer
+  std::vector<std::string> command;  ///< the program and its arguments; no shell interprets them
+  double timeout = 60.0;             ///< seconds to wait for an answer
   std::int64_t restarts = 3;
   void describe(config::Fields& fields);
 };
@@ -53,19 +54,20 @@ struct ModelRewardOptions {
   void describe(config::Fields& fields);
 };
 
-/// One of `rl.rewards`: exactly one of rule, command and model is there.
+/// One entry of `rl.rewards`: exactly one of rule, command and model is set.
 struct RlReward {
-  std::string name;  ///< in reports; by default the type
+  std::string name;  ///< in reports; the type by default
   double weight = 1.0;
   std::shared_ptr<const RuleReward> rule;
   std::optional<CommandRewardOptions> command;
   std::optional<ModelRewardOptions> model;
 };
 
-/// The list of `rl.rewards`. Problems carry their places, under "rewards".
+/// Reads the list `rl.rewards`. Problems have their places, under "rewards".
 std::vector<RlReward> read_rewards(const json::Value& list, config::Problems& problems);
 
-/// The text of a field of the answer's record; numbers as they are written. Error{Data}.
+/// Returns the text of a field of the answer's record; numbers as they are written. Throws
+/// Error{Data}.
 std::string field_text(const Answer& answer, const std::string& field);
 
 }  // namespace tessera::tasks

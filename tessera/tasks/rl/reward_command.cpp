@@ -28,10 +28,10 @@
 namespace tessera::tasks {
 namespace {
 
-/// An answer that is longer is none.
+/// A longer line is not a valid answer.
 constexpr std::size_t kLongestLine = std::size_t{1} << 20;
 
-/// What went wrong with the program; a restart may help.
+/// A failure of the program; a restart may help.
 struct ChildFailed {
   std::string what;
 };
@@ -43,7 +43,7 @@ class RewardCommand::Child {
  public:
   explicit Child(const CommandRewardOptions& options) : options_(options) {
     std::array<int, 2> in{}, out{};
-    // A socket, so that writing to a program that has ended is an error and never a signal.
+    // A socket, so that writing to a program that has ended is an error instead of a signal.
     TESSERA_REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in.data()) == 0 &&
                         ::pipe2(out.data(), O_CLOEXEC) == 0,
                     Environment,
@@ -88,7 +88,7 @@ class RewardCommand::Child {
   ~Child() {
     ::close(to_);
     ::close(from_);
-    if (pid_ == 0) return;  // it has ended, and its number may be another's
+    if (pid_ == 0) return;  // it has ended, and its process number may be reused
     ::kill(pid_, SIGKILL);
     int status = 0;
     while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
@@ -97,7 +97,7 @@ class RewardCommand::Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  /// Writes `lines` and hands on the lines that come back, until take() says that it has enough.
+  /// Writes `lines` and passes on received lines until take() returns that it has enough.
   template <class Take>
   void exchange(const std::string& lines, Take take, const std::function<void()>& poll) {
     std::size_t written = 0;

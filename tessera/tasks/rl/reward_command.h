@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that rewards completions: it reads a line of JSON for each on its standard input and
+// A program that rewards completions: it reads a JSON line for each on its standard input and
 // answers with one on its standard output.
 #pragma once
 
@@ -12,18 +12,18 @@
 
 namespace tessera::tasks {
 
-/// Runs the program of a reward, without a shell, and starts it again where it ends or falls
-/// silent. Threads: one at a time.
+/// Runs the program of a reward, without a shell, and restarts it if it ends or does not answer in
+/// time. Threads: one at a time.
 class RewardCommand {
  public:
   explicit RewardCommand(CommandRewardOptions options);
   ~RewardCommand();
   RewardCommand(const RewardCommand&) = delete;
   RewardCommand& operator=(const RewardCommand&) = delete;
-  /// The rewards in the order of the answers; NaN where the program says null. Answers may come in
-  /// any order; `poll` is called at least once a second. Error{Environment} where the program
-  /// cannot be started, or goes on failing after the restarts; Error{Data} for what is no answer;
-  /// both name the record.
+  /// Returns the rewards in the order of the answers; NaN if the program answers null. Its answers
+  /// may be in any order; `poll` is called at least once a second. Throws Error{Environment} if the
+  /// program cannot be started, or still fails after the restarts, and Error{Data} for an invalid
+  /// answer; both name the record.
   std::vector<double> of(std::span<const Answer> answers, const std::function<void()>& poll = {});
 
  private:

@@ -24,9 +24,9 @@ class Rl final : public RecordTask {
 
   [[nodiscard]] const RlOptions& options() const { return options_; }
   [[nodiscard]] const std::vector<RlReward>& rewards() const { return rewards_; }
-  /// Whether a model is asked what it makes of the completions, beside the policy.
+  /// Returns whether a reference model computes log-probabilities of the completions.
   [[nodiscard]] bool has_reference() const { return options_.kl.coefficient > 0; }
-  /// Whether a critic says what is to be expected.
+  /// Returns whether there is a critic, which predicts expected rewards.
   [[nodiscard]] bool has_critic() const;
 
  private:
@@ -36,7 +36,7 @@ class Rl final : public RecordTask {
   std::vector<RlReward> rewards_;
 };
 
-/// The task as rl; nullptr for another one.
+/// Returns the task as Rl; nullptr if it is another one.
 const Rl* as_rl(const Task* task);
 
 }  // namespace tessera::tasks

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Group-relative policy optimisation (Shao et al. 2024) and what changes its normalizations: Dr.
+// Group-relative policy optimization (Shao et al. 2024) and variants with other normalizations: Dr.
 // GRPO (Liu et al. 2025), DAPO (Yu et al. 2025), GSPO (Zheng et al. 2025).
 #include "tessera/tasks/rl/options.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Algorithms as other programs compute them where nothing else is asked of these. Sources: the
-// defaults of DeepSpeed-Chat, TRL 1.16 and verl, and Yu et al. 2025.
+// Algorithms as other programs compute them by default. Sources: the defaults of DeepSpeed-Chat,
+// TRL 1.16 and verl, and Yu et al. 2025.
 #include "tessera/tasks/rl/options.h"
 
 namespace tessera::tasks {

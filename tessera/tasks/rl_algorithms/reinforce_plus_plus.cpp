@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// REINFORCE++ (Hu 2025): rewards behind each token, whitened over the rollout.
+// REINFORCE++ (Hu 2025): rewards after each token, whitened over the rollout.
 #include "tessera/tasks/rl/options.h"
 
 namespace tessera::tasks {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// REINFORCE with the mean reward of a group's others as the baseline (Ahmadian et al. 2024).
+// REINFORCE with the mean reward of the group's other completions as the baseline (Ahmadian et al.
+// 2024).
 #include "tessera/tasks/rl/options.h"
 
 namespace tessera::tasks {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 1 for a completion that is the answer of its record.
+// Reward 1 for a completion that equals the answer of its record.
 #include <memory>
 #include <string>
 #include <utility>

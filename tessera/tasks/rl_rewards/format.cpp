@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 1 for a completion that has given parts, each once and in their order, such as <think>, </think>,
-// <answer> and </answer>.
+// Reward 1 for a completion that contains the given parts, each once and in order, such as <think>,
+// </think>, <answer> and </answer>.
 #include <memory>
 #include <string>
 #include <utility>

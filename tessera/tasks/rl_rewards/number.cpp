@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 1 for a completion whose number behind a mark, such as the #### of GSM8K, is that of its record.
+// Reward 1 for a completion whose number after a mark, such as GSM8K's ####, is that of its record.
 #include <charconv>
 #include <cmath>
 #include <memory>
@@ -30,7 +30,8 @@ struct NumberOptions {
   }
 };
 
-/// The number that `text` begins with behind spaces and a sign of money: "$1,234.5" is 1234.5.
+/// Returns the number at the beginning of `text`, after spaces and a currency sign: "$1,234.5" is
+/// 1234.5.
 std::optional<double> leading_number(std::string_view text) {
   std::size_t at = text.find_first_not_of(" \t\n$");
   if (at == std::string_view::npos) return std::nullopt;

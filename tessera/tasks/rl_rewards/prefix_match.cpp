@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The share of the answer that a completion begins with: a reward that grows before the whole
-// answer is right.
+// Reward: the share of the answer with which a completion begins. It grows before the whole answer
+// is right.
 #include <algorithm>
 #include <memory>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 1 for a completion in which a regular expression is found.
+// Reward 1 for a completion in which a regular expression is found.
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,7 +29,7 @@ class Regex final : public RuleReward {
       pattern_->find(answer.text, found);
     } catch (const Error& error) {
       if (error.kind() != Error::Kind::Data) throw;
-      return 0.0;  // a text on which the search takes too long has no match
+      return 0.0;  // if the search takes too long, the text does not match
     }
     return found.empty() ? 0.0 : 1.0;
   }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Writes reference.json beside it: what the trainers of the tokenizers library learn from this text.
+# Writes reference.json into this folder: what the trainers of the tokenizers library learn from this text.
 # usage: pip install tokenizers==0.23.3 && python reference_training.py
 import json
 import pathlib
@@ -42,8 +42,8 @@ def word_pieces():
     return set(json.loads(pieces.to_str())["model"]["vocab"])
 
 
-# Which of equally frequent pairs comes first depends on the order of a hash table there: what every
-# run learns.
+# The library's order of equally frequent pairs depends on a hash table, so only what every run
+# learns is recorded.
 always = word_pieces()
 for _ in range(15):
     always &= word_pieces()

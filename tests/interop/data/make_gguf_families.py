@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes gguf_families/*.gguf, one tiny model of each architecture, and gguf_families/expected.json, what it is under Hugging Face.
+"""Writes gguf_families/*.gguf, one tiny model of each architecture, and gguf_families/expected.json, the same under Hugging Face's names.
 
   python3 -m venv v && v/bin/pip install gguf==0.19.0 numpy==2.4.6 && v/bin/python tests/interop/data/make_gguf_families.py
 
-Names of tensors and keys are those of the GGUF project's own package (get_tensor_name_map, GGUFWriter). What is done to tensors is
-what llama.cpp's convert_hf_to_gguf.py does: rows of queries and keys are permuted for the architectures that turn neighbours (llama,
-smollm3), norms of Gemma have 1 added, queries, keys and values of GPT-NeoX and BLOOM are sorted by part. Tensor k of the list holds
-1000 * k + index under Hugging Face's name.
+Names of tensors and keys are those of the GGUF project's own package (get_tensor_name_map, GGUFWriter). Tensors are converted as in
+llama.cpp's convert_hf_to_gguf.py: rows of queries and keys are permuted for the architectures that rotate neighbouring channels
+(llama, smollm3), norms of Gemma have 1 added, queries, keys and values of GPT-NeoX and BLOOM are sorted by part. Tensor k of the
+list has the values 1000 * k + index under Hugging Face's name.
 """
 import json
 import math

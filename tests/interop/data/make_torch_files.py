@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes views.pt and views_legacy.pt beside itself: every element type, views, a parameter and nesting, as torch
-2.11 saves them. The tests say what each tensor holds."""
+2.11 saves them. The tests have the expected contents of each tensor."""
 import pathlib
 
 import torch
