@@ -58,7 +58,7 @@ void meet(int agents) {
 
 int main(int argc, char** argv) {
   try {
-    meet(argc > 1 ? std::atoi(argv[1]) : 4096);
+    meet(argc > 1 ? std::atoi(argv[1]) : 1024);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
