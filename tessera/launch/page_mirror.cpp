@@ -2,6 +2,7 @@
 #include "tessera/launch/page_mirror.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -52,9 +53,12 @@ void read_line(FrameReader& body, ControlPage& control, const HostPart& part) {
   line.last_seq = body.number<std::uint64_t>();
   line.waiting_for = body.number<std::uint32_t>();
   line.life = body.number<std::uint64_t>();
+  std::array<std::uint64_t, kWhereWords> words{};
+  for (std::uint64_t& word : words)
+    word = body.number<std::uint64_t>();
+  reinterpret_cast<char*>(words.data())[sizeof(words) - 1] = '\0';
   for (std::size_t i = 0; i < kWhereWords; ++i)
-    __atomic_store_n(where_words(line) + i, body.number<std::uint64_t>(), __ATOMIC_RELAXED);
-  line.where[sizeof(line.where) - 1] = '\0';
+    __atomic_store_n(where_words(line) + i, words[i], __ATOMIC_RELAXED);
 }
 
 }  // namespace
