@@ -4,13 +4,12 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/layer_form.h"
-#include "tessera/nn/tensor_parallel/grid.h"
+#include "tessera/nn/local_layers.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/vocab_head.h"
-#include "tessera/ops/int8_rows.h"
+#include "tessera/nn/weight_form.h"
 
 namespace tessera::nn {
 
@@ -78,43 +77,48 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
   }
 };
 
-/// A linear layer with an 8-bit weight, which is read-only and not split over ranks.
-at::Tensor int8_linear(const at::Tensor& x,
-                       const Param& weight,
-                       const Param* bias,
-                       std::optional<at::ScalarType> out_dtype) {
-  return ops::linear_int8(x,
-                          {matrix(weight.tensor()), weight.scales()},
-                          bias ? bias->tensor().view({-1}) : at::Tensor(),
-                          out_dtype);
+class WholeForm final : public WeightForm {
+ public:
+  at::Tensor linear(const at::Tensor& x,
+                    const Param& weight,
+                    const Param* bias,
+                    StepContext& context) const override {
+    return local_linear(x, weight, bias, std::nullopt, context, again_of(x));
+  }
+  at::Tensor logits(const at::Tensor& x_BTC,
+                    const Param& weight_VC,
+                    const Param* bias_V,
+                    StepContext& context) const override {
+    return local_linear(x_BTC, weight_VC, bias_V, at::kFloat, context);
+  }
+  at::Tensor embedding(const at::Tensor& ids_BT,
+                       const Param& table,
+                       StepContext& context) const override {
+    // Every rank has this table and looks up its own tokens.
+    return local_embedding(
+        context.cuts_tokens() ? one_d::own_tokens(ids_BT, context) : ids_BT, table, context);
+  }
+};
+
+}  // namespace
+
+const WeightForm& whole_form() {
+  static const WholeForm form;
+  return form;
 }
 
-Again again_of(const at::Tensor& x) {
-  Again again = activation_again(x);
-  return again ? again : norm_again(x);
-}
-
-/// The product with this rank's part of the weight. `again` recomputes x; empty: x is saved.
-at::Tensor local_linear(const at::Tensor& x,
-                        const Param& weight,
-                        const Param* bias,
-                        std::optional<at::ScalarType> out_dtype,
-                        StepContext& context,
-                        Again again = {}) {
+at::Tensor detail::local_linear(const at::Tensor& x,
+                                const Param& weight,
+                                const Param* bias,
+                                std::optional<at::ScalarType> out_dtype,
+                                StepContext& context,
+                                Again again) {
   return detail::apply<LinearNode>(x,
                                    weight.tensor(),
                                    bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
                                    out_dtype,
                                    LinearNode::Use{&weight, bias, &context, std::move(again)});
 }
-
-/// True if the ranks of a grid hold the weight in parts. A weight that all of them hold whole is
-/// multiplied by the result of gather_flow(), without communication.
-bool is_on_grid(const Param& weight, const StepContext& context) {
-  return context.on_grid() && weight.info().cut();
-}
-
-}  // namespace
 
 at::Tensor linear(const at::Tensor& x,
                   const Param& weight,
@@ -129,25 +133,7 @@ at::Tensor plain_linear(const at::Tensor& x,
                         const Param& weight,
                         const Param* bias,
                         StepContext& context) {
-  if (weight.scales().defined()) return int8_linear(x, weight, bias, std::nullopt);
-  if (is_on_grid(weight, context)) return grid::linear(x, weight, bias, std::nullopt, context);
-  switch (one_d::cut_of(weight.info())) {
-    case one_d::Cut::None:
-      break;
-    case one_d::Cut::Outputs:
-      return local_linear(one_d::enter(x, context),
-                          weight,
-                          bias,
-                          std::nullopt,
-                          context,
-                          context.cuts_tokens() ? Again() : again_of(x));
-    case one_d::Cut::Inputs: {
-      const at::Tensor y = one_d::leave(
-          local_linear(x, weight, nullptr, std::nullopt, context, again_of(x)), context);
-      return bias == nullptr ? y : one_d::add_bias(y, *bias, context);
-    }
-  }
-  return local_linear(x, weight, bias, std::nullopt, context, again_of(x));
+  return weight_form(weight, context).linear(x, weight, bias, context);
 }
 
 at::Tensor vocab_logits(const at::Tensor& x_BTC, const Param& weight_VC, StepContext& context) {
@@ -159,31 +145,15 @@ at::Tensor vocab_logits(const at::Tensor& x_BTC,
                         const Param* bias_V,
                         StepContext& context,
                         double softcap) {
-  if (softcap != 0.0) {
-    TESSERA_REQUIRE(!is_on_grid(weight_VC, context),
-                    Unsupported,
-                    fmt::format("block {} has a soft cap of the logits, which ranks of a grid do "
-                                "not share",
-                                context.block_name),
-                    "set parallel.tensor.mode to 1d");
-    return at::tanh(vocab_logits(x_BTC, weight_VC, bias_V, context) / softcap) * softcap;
-  }
-  if (weight_VC.scales().defined()) return int8_linear(x_BTC, weight_VC, bias_V, at::kFloat);
-  if (is_on_grid(weight_VC, context)) {
-    TESSERA_REQUIRE(bias_V == nullptr,
-                    Unsupported,
-                    fmt::format("block {} has a bias of the vocabulary, which ranks of a grid do "
-                                "not share",
-                                context.block_name),
-                    "set parallel.tensor.mode to 1d");
-    return grid::all_logits(
-        grid::linear(x_BTC, weight_VC, nullptr, at::kFloat, context), weight_VC, context);
-  }
-  if (one_d::cut_of(weight_VC.info()) == one_d::Cut::None)
-    return local_linear(x_BTC, weight_VC, bias_V, at::kFloat, context);
-  const at::Tensor shares =
-      local_linear(one_d::enter(x_BTC, context), weight_VC, bias_V, at::kFloat, context);
-  return one_d::gather_vocab(shares, weight_VC, context);
+  const WeightForm& form = weight_form(weight_VC, context);
+  if (softcap == 0.0) return form.logits(x_BTC, weight_VC, bias_V, context);
+  TESSERA_REQUIRE(form.has_soft_cap(),
+                  Unsupported,
+                  fmt::format("block {} has a soft cap of the logits, which ranks of a grid do "
+                              "not share",
+                              context.block_name),
+                  "set parallel.tensor.mode to 1d");
+  return at::tanh(form.logits(x_BTC, weight_VC, bias_V, context) / softcap) * softcap;
 }
 
 }  // namespace tessera::nn

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The differentiable product and look-up of one rank, from which the weight forms are made. Only
+// .cpp files of this floor include this header.
+#pragma once
+
+#include <optional>
+
+#include "tessera/nn/autograd.h"
+
+namespace tessera::nn::detail {
+
+/// Returns the function that recomputes `x` where its own node can; else an empty function.
+inline Again again_of(const at::Tensor& x) {
+  Again again = activation_again(x);
+  return again ? again : norm_again(x);
+}
+
+/// The product with this rank's part of the weight. `again` recomputes x; empty: x is saved.
+at::Tensor local_linear(const at::Tensor& x,
+                        const Param& weight,
+                        const Param* bias,
+                        std::optional<at::ScalarType> out_dtype,
+                        StepContext& context,
+                        Again again = {});
+
+/// The rows `ids` of a table that this rank holds whole.
+at::Tensor local_embedding(const at::Tensor& ids, const Param& table, StepContext& context);
+
+}  // namespace tessera::nn::detail

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/nn/weight_form.h"
+
+#include "tessera/nn/tensor_parallel/one_d.h"
+
+namespace tessera::nn {
+
+const WeightForm& weight_form(const Param& weight, const StepContext& context) {
+  if (weight.scales().defined()) return int8_form();
+  if (context.on_grid()) return weight.info().cut() ? grid_form() : whole_on_grid_form();
+  switch (one_d::cut_of(weight.info())) {
+    case one_d::Cut::None:
+      break;
+    case one_d::Cut::Outputs:
+      return split_outputs_form();
+    case one_d::Cut::Inputs:
+      return split_inputs_form();
+  }
+  return whole_form();
+}
+
+}  // namespace tessera::nn
