@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "tessera/base/error.h"
 #include "tessera/data/tokenizers/characters.h"
 
 namespace tessera::data::tokenizers {
@@ -61,6 +62,11 @@ void AlignedText::transform(const std::vector<Change>& changes, std::size_t skip
   }
   text_ = std::move(text);
   spans_ = std::move(spans);
+}
+
+void AlignedText::rewrite(std::string text) {
+  TESSERA_ASSERT(!tracked_);
+  text_ = std::move(text);
 }
 
 void AlignedText::prepend(std::string_view inserted) {

@@ -47,6 +47,8 @@ class AlignedText {
 
   /// Rewrites the whole text; the first `skipped` bytes are removed before the first change.
   void transform(const std::vector<Change>& changes, std::size_t skipped = 0);
+  /// Rewrites the whole text. Only for a text that is not tracked.
+  void rewrite(std::string text);
   /// Inserts before the first character; an empty text stays empty.
   void prepend(std::string_view inserted);
   /// Replaces each of the ascending, disjoint byte ranges by `content`.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <cstring>
 
 #include <utf8proc.h>
 
@@ -56,10 +58,16 @@ void append_utf8(std::string& out, char32_t c) {
   out.push_back(static_cast<char>(0x80U | (c & 0x3FU)));
 }
 
-char32_t next_character(std::string_view text, std::size_t& at) {
-  const Decoded c = decode_utf8(text.data() + at, text.data() + text.size());
-  at += static_cast<std::size_t>(c.length);
-  return c.code_point;
+std::size_t ascii_length(std::string_view text, std::size_t at) {
+  constexpr std::uint64_t kHighBits = 0x8080808080808080U;
+  std::size_t end = at;
+  for (std::uint64_t word = 0; end + sizeof word <= text.size(); end += sizeof word) {
+    std::memcpy(&word, text.data() + end, sizeof word);
+    if ((word & kHighBits) != 0) break;
+  }
+  while (end < text.size() && static_cast<unsigned char>(text[end]) < 0x80)
+    ++end;
+  return end - at;
 }
 
 std::vector<char32_t> characters_of(std::string_view text) {
@@ -78,10 +86,10 @@ std::size_t count_characters(std::string_view text) {
 
 bool is_valid_utf8(std::string_view text) {
   const char* const end = text.data() + text.size();
-  for (const char* p = text.data(); p < end;) {
-    const Decoded c = decode_utf8(p, end);
+  for (std::size_t at = ascii_length(text); at < text.size(); at += ascii_length(text, at)) {
+    const Decoded c = decode_utf8(text.data() + at, end);
     if (!c.valid) return false;
-    p += c.length;
+    at += static_cast<std::size_t>(c.length);
   }
   return true;
 }

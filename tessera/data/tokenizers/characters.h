@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/data/unicode_class.h"
+
 namespace tessera::data::tokenizers {
 
 /// The length of a valid UTF-8 character, from its first byte.
@@ -18,7 +20,18 @@ inline std::size_t character_length(char lead) {
 }
 void append_utf8(std::string& out, char32_t character);
 /// Returns the character at `at` and advances `at` behind it. The text must be valid UTF-8.
-char32_t next_character(std::string_view text, std::size_t& at);
+inline char32_t next_character(std::string_view text, std::size_t& at) {
+  const auto byte = static_cast<unsigned char>(text[at]);
+  if (byte < 0x80) {
+    ++at;
+    return byte;
+  }
+  const Decoded c = decode_utf8(text.data() + at, text.data() + text.size());
+  at += static_cast<std::size_t>(c.length);
+  return c.code_point;
+}
+/// The length of the part of `text` from `at` on that consists of ASCII characters.
+std::size_t ascii_length(std::string_view text, std::size_t at = 0);
 std::vector<char32_t> characters_of(std::string_view text);
 std::size_t count_characters(std::string_view text);
 bool is_valid_utf8(std::string_view text);

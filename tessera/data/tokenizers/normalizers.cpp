@@ -2,6 +2,7 @@
 #include "tessera/data/tokenizers/normalizers.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 
@@ -16,8 +17,7 @@ namespace tessera::data::tokenizers {
 namespace {
 
 bool all_ascii(const std::string& text) {
-  return std::all_of(
-      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+  return ascii_length(text) == text.size();
 }
 
 class UnicodeNormalizer final : public Normalizer {
@@ -41,8 +41,19 @@ class UnicodeNormalizer final : public Normalizer {
 /// Replaces each character by zero, one or more characters.
 class MapNormalizer final : public Normalizer {
  public:
-  explicit MapNormalizer(CharacterMap map) : map_(std::move(map)) {}
+  explicit MapNormalizer(CharacterMap map) : map_(std::move(map)) {
+    for (char32_t c = 0; c < ascii_.size(); ++c) {
+      std::vector<char32_t> written;
+      map_(c, written);
+      for (const char32_t each : written)
+        append_utf8(ascii_[c], each);
+    }
+  }
   void apply(AlignedText& text) const override {
+    if (!text.tracked()) {
+      text.rewrite(mapped(text.str()));
+      return;
+    }
     std::vector<Change> changes;
     std::vector<char32_t> written;
     std::size_t skipped = 0;
@@ -70,7 +81,27 @@ class MapNormalizer final : public Normalizer {
   }
 
  private:
+  [[nodiscard]] std::string mapped(const std::string& text) const {
+    std::string out;
+    out.reserve(text.size());
+    std::vector<char32_t> written;
+    for (std::size_t at = 0; at < text.size();) {
+      const char32_t c = next_character(text, at);
+      if (c < ascii_.size()) {
+        const std::string& s = ascii_[c];
+        s.size() == 1 ? out.push_back(s.front()) : static_cast<void>(out += s);
+        continue;
+      }
+      written.clear();
+      map_(c, written);
+      for (const char32_t each : written)
+        append_utf8(out, each);
+    }
+    return out;
+  }
+
   CharacterMap map_;
+  std::array<std::string, 0x80> ascii_;  ///< what each ASCII character becomes
 };
 
 class StripNormalizer final : public Normalizer {

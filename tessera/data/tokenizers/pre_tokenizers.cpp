@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/data/tokenizers/pre_tokenizers.h"
 
+#include <array>
 #include <functional>
 
 #include <fmt/format.h>
@@ -98,11 +99,26 @@ class SplitPreTokenizer final : public PreTokenizer {
   bool invert_;
 };
 
+/// A property of characters; that of ASCII characters is looked up in a table.
+class CharacterTest {
+ public:
+  using Test = std::function<bool(char32_t)>;
+  explicit CharacterTest(Test test) : test_(std::move(test)) {
+    for (char32_t c = 0; c < ascii_.size(); ++c)
+      ascii_[c] = test_(c);
+  }
+  bool operator()(char32_t c) const { return c < ascii_.size() ? ascii_[c] : test_(c); }
+
+ private:
+  Test test_;
+  std::array<bool, 0x80> ascii_{};
+};
+
 /// Splits at single characters.
 class CharacterSplit final : public PreTokenizer {
  public:
-  using Test = std::function<bool(char32_t)>;
-  CharacterSplit(Test test, Behavior behavior) : test_(std::move(test)), behavior_(behavior) {}
+  CharacterSplit(CharacterTest test, Behavior behavior)
+      : test_(std::move(test)), behavior_(behavior) {}
   void apply(AlignedText piece, std::vector<AlignedText>& out) const override {
     Ranges matches;
     for (std::size_t at = 0; at < piece.str().size();) {
@@ -113,8 +129,33 @@ class CharacterSplit final : public PreTokenizer {
   }
 
  private:
-  Test test_;
+  CharacterTest test_;
   Behavior behavior_;
+};
+
+/// Words between spaces; each punctuation character is a piece of its own.
+class BertPreTokenizer final : public PreTokenizer {
+ public:
+  void apply(AlignedText piece, std::vector<AlignedText>& out) const override {
+    const std::string& s = piece.str();
+    std::size_t begin = 0;
+    const auto end_word = [&](std::size_t end) {
+      if (begin < end) out.push_back(piece.slice(begin, end));
+    };
+    for (std::size_t at = 0; at < s.size();) {
+      const std::size_t here = at;
+      const char32_t c = next_character(s, at);
+      const bool space = is_space_(c);
+      if (!space && !is_punctuation_(c)) continue;
+      end_word(here);
+      if (!space) out.push_back(piece.slice(here, at));
+      begin = at;
+    }
+    end_word(s.size());
+  }
+
+ private:
+  CharacterTest is_space_{is_space}, is_punctuation_{is_bert_punctuation};
 };
 
 /// `\w+|[^\w\s]+`: words, and runs of characters that are neither word characters nor spaces.
@@ -245,8 +286,8 @@ PreTokenizerPtr metaspace(const Part& part) {
   return std::make_shared<MetaspacePreTokenizer>(replacement, scheme, part.flag("split", true));
 }
 
-PreTokenizerPtr at_characters(CharacterSplit::Test test, Behavior behavior) {
-  return std::make_shared<CharacterSplit>(std::move(test), behavior);
+PreTokenizerPtr at_characters(CharacterTest::Test test, Behavior behavior) {
+  return std::make_shared<CharacterSplit>(CharacterTest(std::move(test)), behavior);
 }
 
 PreTokenizerPtr sequence(const Part& part, int depth) {
@@ -277,11 +318,7 @@ PreTokenizerPtr read_pre_tokenizer(const Part& part, int depth) {
   }
   if (type == "Whitespace") return std::make_shared<WhitespacePreTokenizer>();
   if (type == "WhitespaceSplit") return at_characters(is_space, Behavior::Removed);
-  if (type == "BertPreTokenizer") {
-    return std::make_shared<SequencePreTokenizer>(
-        std::vector<PreTokenizerPtr>{at_characters(is_space, Behavior::Removed),
-                                     at_characters(is_bert_punctuation, Behavior::Isolated)});
-  }
+  if (type == "BertPreTokenizer") return std::make_shared<BertPreTokenizer>();
   if (type == "Metaspace") return metaspace(part);
   if (type == "Digits") {
     return at_characters(

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// UTF-8 characters, with ASCII runs that are skipped eight bytes at a time.
+#include "tessera/data/tokenizers/characters.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace tessera::data::tokenizers {
+namespace {
+
+TEST(Characters, AsciiLengthEndsAtTheFirstOtherByte) {
+  for (std::size_t ascii = 0; ascii < 20; ++ascii) {
+    const std::string text = std::string(ascii, 'a') + "\xC3\xA9" + std::string(9, 'b');
+    EXPECT_EQ(ascii_length(text), ascii);
+    EXPECT_EQ(ascii_length(text, ascii), 0U);
+    EXPECT_EQ(ascii_length(text, ascii + 2), 9U);
+  }
+  EXPECT_EQ(ascii_length(""), 0U);
+}
+
+TEST(Characters, ValidityIsCheckedBehindAsciiToo) {
+  for (std::size_t ascii = 0; ascii < 20; ++ascii) {
+    const std::string before(ascii, 'a');
+    EXPECT_TRUE(is_valid_utf8(before));
+    EXPECT_TRUE(is_valid_utf8(before + "\xE2\x82\xAC" + before));
+    EXPECT_FALSE(is_valid_utf8(before + "\xE2\x82")) << "cut";
+    EXPECT_FALSE(is_valid_utf8(before + "\x82" + before)) << "no lead";
+    EXPECT_FALSE(is_valid_utf8(before + "\xED\xA0\x80")) << "surrogate";
+    EXPECT_FALSE(is_valid_utf8(before + "\xC0\xAF")) << "overlong";
+  }
+}
+
+TEST(Characters, NextCharacterReadsEveryLength) {
+  const std::string text = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80z";
+  EXPECT_EQ(characters_of(text), (std::vector<char32_t>{U'a', 0xE9, 0x20AC, 0x1F600, U'z'}));
+  EXPECT_EQ(count_characters(text), 5U);
+}
+
+TEST(Characters, InvalidPartsBecomeOneReplacementEach) {
+  EXPECT_EQ(to_valid_utf8("ab\xE2\x82"), "ab\xEF\xBF\xBD");
+  EXPECT_EQ(to_valid_utf8("\xFF\xFEz"), "\xEF\xBF\xBD\xEF\xBF\xBDz");
+  EXPECT_EQ(to_valid_utf8("plain"), "plain");
+}
+
+}  // namespace
+}  // namespace tessera::data::tokenizers
