@@ -337,18 +337,18 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   finish_plan(plan, *data);
   rl::settle_plan(plan);
   const std::uint64_t available = memory_of_hosts(plan, local_ranks);
-  planner::check_memory(plan, available);
-  planner::save_as_memory_allows(plan, available);
+  const planner::MemoryEstimate memory = planner::check_memory(plan, available);
+  planner::save_as_memory_allows(plan, memory, available);
   early->check();
 
   const ResumePoint resume = find_resume_point(command.resume, folder, plan, *data);
   if (resume.checkpoint) finish_plan(plan, *data, resume.position);
   if (is_leader) {
     const bool several = local_ranks < plan.ranks;
-    announce(plan,
-             mine,
-             table_facts(*data, folder, resume, command.dry_run, available, several),
-             local_ranks);
+    report::TableFacts facts =
+        table_facts(*data, folder, resume, command.dry_run, available, several);
+    facts.memory = memory;
+    announce(plan, mine, facts, local_ranks);
     tell_of_hosts(plan, local_ranks, mine);
   }
   if (const auto code = finished_already(plan, resume, folder, mine, is_leader && !command.dry_run))

@@ -242,9 +242,12 @@ std::int64_t rows_kept(const Plan& plan, const Buffer& buffer) {
 }
 
 // Ignores activations if they are not predicted.
+bool fits(const MemoryEstimate& need, int ranks, std::uint64_t available) {
+  return static_cast<double>(need.total()) * ranks <= kUsable * static_cast<double>(available);
+}
+
 bool fits(const Plan& plan, std::uint64_t available) {
-  const double need = static_cast<double>(estimate_memory(plan).total()) * plan.ranks;
-  return need <= kUsable * static_cast<double>(available);
+  return fits(estimate_memory(plan), plan.ranks, available);
 }
 
 // The plan with another preset's sizes; nothing if they are incompatible.
@@ -532,8 +535,7 @@ std::int64_t saving_bytes(const Plan& plan) {
   return plan.save_in_background && during ? checkpoint_bytes(plan) / writers : 0;
 }
 
-void save_as_memory_allows(Plan& plan, std::uint64_t available) {
-  const MemoryEstimate need = estimate_memory(plan);
+void save_as_memory_allows(Plan& plan, const MemoryEstimate& need, std::uint64_t available) {
   const std::int64_t copy = saving_bytes(plan);
   const auto all = static_cast<double>((need.total() + copy) * plan.ranks);
   const bool known = need.unknown.empty();
@@ -566,9 +568,9 @@ std::vector<std::string> changes_that_fit(const Plan& plan, std::uint64_t availa
   return Search(plan, available).run();
 }
 
-void check_memory(const Plan& plan, std::uint64_t available) {
-  if (fits(plan, available)) return;
-  const MemoryEstimate need = estimate_memory(plan);
+MemoryEstimate check_memory(const Plan& plan, std::uint64_t available) {
+  MemoryEstimate need = estimate_memory(plan);
+  if (fits(need, plan.ranks, available)) return need;
   const std::vector<std::string> changes = changes_that_fit(plan, available);
   throw Error(
       Error::Kind::Memory,

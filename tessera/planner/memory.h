@@ -35,12 +35,13 @@ std::int64_t checkpoint_bytes(const Plan& plan);
 /// 0 if none is.
 std::int64_t saving_bytes(const Plan& plan);
 /// Makes training wait for its checkpoints, with a note, if the copies would exceed 95 % of
-/// `available` bytes together with the plan, or if activations are not predicted.
-void save_as_memory_allows(Plan& plan, std::uint64_t available);
+/// `available` bytes together with `need`, the estimate of the plan, or if activations are not
+/// predicted.
+void save_as_memory_allows(Plan& plan, const MemoryEstimate& need, std::uint64_t available);
 
-/// Throws Error{Memory} if the plan needs more than 95 % of `available` bytes on its local ranks;
-/// the message has both numbers and the smallest changes that fit.
-void check_memory(const Plan& plan, std::uint64_t available);
+/// Returns the estimate. Throws Error{Memory} if the plan needs more than 95 % of `available` bytes
+/// on its local ranks; the message has both numbers and the smallest changes that fit.
+MemoryEstimate check_memory(const Plan& plan, std::uint64_t available);
 
 /// Marks the smallest number of blocks for recompute, from the first layer on, with which the plan
 /// fits; all of them if even that is not enough.

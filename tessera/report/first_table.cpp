@@ -10,7 +10,6 @@
 #include "tessera/base/text.h"
 #include "tessera/data/sample_order.h"
 #include "tessera/parallel/pipeline/simulate.h"
-#include "tessera/planner/memory.h"
 #include "tessera/planner/precision.h"
 #include "tessera/planner/stages.h"
 
@@ -221,8 +220,9 @@ std::string checkpoint_line(const planner::Plan& plan, const TableFacts& facts) 
                      tight ? " (NOT ENOUGH: lower checkpoint.keep or choose another run.dir)" : "");
 }
 
-std::string memory_line(const planner::Plan& plan, const TableFacts& facts) {
-  const planner::MemoryEstimate estimate = planner::estimate_memory(plan);
+std::string memory_line(const planner::Plan& plan,
+                        const planner::MemoryEstimate& estimate,
+                        const TableFacts& facts) {
   const std::int64_t need = estimate.total();
   return fmt::format("{}{} a rank x {} = {} of {} free",
                      estimate.unknown.empty() ? "" : "at least ",
@@ -232,9 +232,9 @@ std::string memory_line(const planner::Plan& plan, const TableFacts& facts) {
                      text::bytes(facts.available_memory_bytes));
 }
 
-std::string memory_split_line(const planner::Plan& plan) {
+std::string memory_split_line(const planner::Plan& plan, const planner::MemoryEstimate& estimate) {
   const std::int64_t saving = planner::saving_bytes(plan);
-  return planner::estimate_memory(plan).text() +
+  return estimate.text() +
          (saving > 0 ? fmt::format("; and {} while it saves", bytes(saving)) : "");
 }
 
@@ -313,8 +313,10 @@ std::vector<std::string> first_table(const planner::Plan& plan, const TableFacts
   row("layout", layout_line(plan));
   append_stages(lines, plan);
   append_mesh(lines, plan, facts);
-  row("memory", memory_line(plan, facts));
-  row("", memory_split_line(plan));
+  const planner::MemoryEstimate memory =
+      facts.memory ? *facts.memory : planner::estimate_memory(plan);
+  row("memory", memory_line(plan, memory, facts));
+  row("", memory_split_line(plan, memory));
   row("run", facts.run_dir);
   row("checkpoints", checkpoint_line(plan, facts));
   row("seed", std::to_string(plan.config.trainer.seed));

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tessera/planner/memory.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::report {
@@ -22,6 +24,8 @@ struct TableFacts {
   double tokens_per_s = 0;           ///< in the last step in the run folder; 0: unknown
   std::string resume_from;           ///< checkpoint; empty: from the beginning
   std::vector<std::string> changes;  ///< accepted differences from the checkpoint
+  /// The estimate of the plan; absent: the table computes it.
+  std::optional<planner::MemoryEstimate> memory;
   /// "in FILE": where to find all notes, if the table has no room for them.
   std::string more_notes;
 };

@@ -217,7 +217,8 @@ TEST(MemoryEstimates, NeitherDropoutNorPaddingKeepProbabilities) {
 }
 
 TEST(MemoryChecks, PassWhatFits) {
-  EXPECT_NO_THROW(check_memory(plan_of("nano", R"("train_batch_size": 4)", 2), 4 * kGiB));
+  const Plan plan = plan_of("nano", R"("train_batch_size": 4)", 2);
+  EXPECT_EQ(check_memory(plan, 4 * kGiB).total(), estimate_memory(plan).total());
 }
 
 TEST(MemoryChecks, RefuseGpt3WithBothNumbersAndSmallerPresets) {
@@ -327,10 +328,10 @@ TEST(MemoryOfSaving, TrainingWaitsWhereTheCopyDoesNotFit) {
   constexpr std::int64_t kSmall = 12 * (12 * kWide * kWide + 13 * kWide) + (256 + 128 + 2) * kWide;
   EXPECT_EQ(saving_bytes(plan), kSmall * 12 / 2);
 
-  save_as_memory_allows(plan, both * 100 / 94);
+  save_as_memory_allows(plan, estimate_memory(plan), both * 100 / 94);
   EXPECT_TRUE(plan.save_in_background);
 
-  save_as_memory_allows(plan, both);
+  save_as_memory_allows(plan, estimate_memory(plan), both);
   EXPECT_FALSE(plan.save_in_background);
   EXPECT_EQ(saving_bytes(plan), 0);
   EXPECT_THAT(plan.notes, Contains(HasSubstr("training waits while a checkpoint is written")));
