@@ -49,6 +49,8 @@ struct WeightOptions {
   /// bits.
   std::function<bool(const std::string&)> packed = {};
   PackingOptions packing = {};  ///< packing of these parameters
+  /// If weights are sharded: what gathers of trained and of frozen weights move.
+  GatherForm trained_gather = GatherForm::Values, frozen_gather = GatherForm::Values;
 };
 
 /// The parameters of one block as this rank holds them: frozen flags and placement are set.

@@ -88,7 +88,7 @@ void GradientReduction::allocate() {
     const InFlight room = in_flight(options_, group_.size(), numel, uses_of_pool[key]);
     if (room.staging) pool.staging = at::empty({numel}, accumulated.dtype(at::kFloat));
     for (int i = 0; i < room.buffers; ++i) {
-      auto buffer = make_buffer(numel, room.type);
+      auto buffer = make_buffer(options_.sent(numel), room.type);
       if (room.reduced) buffer->reduced = at::empty({numel / group_.size()}, accumulated);
       if (room.received) buffer->received = at::empty_like(buffer->flat);
       pool.buffers.push_back(std::move(buffer));
@@ -260,11 +260,11 @@ void GradientReduction::reduce(int g, const BlockUse& use, UseSlot& slot, const 
   } else if (direct(run.micro)) {
     return;
   } else if (staging.defined()) {
-    slot.buffer->flat.copy_(staging);
+    round_into(*slot.buffer, staging);
   }
   if (slot.local && narrow()) {
     slot.buffer = &acquire(*slot.pool);
-    slot.buffer->flat.copy_(slot.local->flat);
+    round_into(*slot.buffer, slot.local->flat);
   }
   Buffer& buffer = slot.buffer != nullptr ? *slot.buffer : *slot.local;
   buffer.user = &slot;
@@ -298,14 +298,32 @@ void GradientReduction::exchange(Buffer& buffer,
       group_, span_of(buffer.flat), span_of(buffer.received), std::move(site));
 }
 
+/// Writes the gradient as it is sent.
+void GradientReduction::round_into(Buffer& buffer, const at::Tensor& gradient) const {
+  if (!options_.in_codes()) {
+    buffer.flat.copy_(gradient);
+    return;
+  }
+  const std::int64_t part = gradient.numel() / group_.size(), bytes = byte_codes(part);
+  for (std::int64_t owner = 0; owner < group_.size(); ++owner)
+    encode_bytes(gradient.narrow(0, owner * part, part),
+                 buffer.flat.narrow(0, owner * bytes, bytes));
+}
+
 /// Widens the narrow gradients and adds them to the fp32 sum, in rank order.
 void GradientReduction::reduce_received(Buffer& buffer) const {
   if (!buffer.target.defined()) return;
   const at::Tensor out = std::exchange(buffer.target, at::Tensor());
   const at::Tensor& all = group_.size() == 1 ? buffer.flat : buffer.received;
   for (int rank = 0; rank < group_.size(); ++rank) {
-    const at::Tensor part = all.narrow(0, rank * out.numel(), out.numel());
-    rank == 0 && buffer.stores ? out.copy_(part) : out.add_(part);
+    const std::int64_t sent = options_.sent(out.numel());
+    const at::Tensor part = all.narrow(0, rank * sent, sent);
+    const bool first = rank == 0 && buffer.stores;
+    if (options_.in_codes()) {
+      first ? decode_bytes(part, out) : add_bytes(part, out);
+    } else {
+      first ? out.copy_(part) : out.add_(part);
+    }
   }
 }
 

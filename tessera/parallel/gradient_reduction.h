@@ -95,7 +95,7 @@ class GradientReduction final : public Policy {
   /// Memory for the gradient of one micro-batch of one use, readable by peers.
   struct Buffer {
     comm::RegionPtr region;
-    at::Tensor flat;      ///< in the communication dtype
+    at::Tensor flat;      ///< in the communication dtype, or codes, owner after owner
     at::Tensor reduced;   ///< Once in stages 2 and 3: the sum to add to the accumulator
     at::Tensor received;  ///< narrow: the owner's part of every rank's gradient
     at::Tensor target;    ///< narrow: the tensor into which `received` is reduced
@@ -128,6 +128,7 @@ class GradientReduction final : public Policy {
   Buffer& acquire(Pool& pool);
   std::unique_ptr<Buffer> make_buffer(std::int64_t numel, DType dtype) const;
   void exchange(Buffer& buffer, const at::Tensor& out, comm::Write write, comm::CallSite site);
+  void round_into(Buffer& buffer, const at::Tensor& gradient) const;
   void reduce_received(Buffer& buffer) const;
   void settle(UseSlot& use);
   void take(const FlatGroup& group, UseSlot& use);

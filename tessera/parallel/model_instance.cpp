@@ -118,7 +118,13 @@ int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world) {
   if (here.empty()) return -1;
   const comm::Group& ranks = world.group(mesh::AxisSet::dp());
   FlatLayout layout = plan.layout(ranks.size());
-  WorkingWeights weights(world, ranks, layout, options_.working, plan.residency, options_.packing);
+  WorkingWeights weights(world,
+                         ranks,
+                         layout,
+                         options_.working,
+                         plan.residency,
+                         options_.packing,
+                         plan.trainable ? options_.trained_gather : options_.frozen_gather);
   const bool counted = stages.front() == stage_;
   groups_.push_back({std::move(layout),
                      plan.trainable,

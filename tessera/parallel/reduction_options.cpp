@@ -11,7 +11,7 @@ constexpr int kUsesForTwo = 3;
 }  // namespace
 
 std::int64_t InFlight::bytes(const ReductionOptions& options, int ranks, std::int64_t numel) const {
-  const auto values = static_cast<std::int64_t>(size_of(type)) * numel;
+  const auto values = static_cast<std::int64_t>(size_of(type)) * options.sent(numel);
   const auto shard = static_cast<std::int64_t>(size_of(options.accumulate)) * numel / ranks;
   const std::int64_t each = values + (reduced ? shard : 0) + (received ? values : 0);
   return buffers * each + (staging ? 4 * numel : 0);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tessera/base/dtype.h"
+#include "tessera/parallel/byte_codes.h"
 
 namespace tessera::parallel {
 
@@ -18,7 +19,8 @@ struct ReductionOptions {
   Reduction mode = Reduction::Each;
   DType accumulate = DType::F32;  ///< F32, or BF16: rounded after every accumulation step
   /// Communication dtype for F32 sums: BF16 or F16 rounds the gradient of every micro-batch (Once
-  /// in stages 0 and 1: this rank's sum), which halves the bytes sent; the sum stays in fp32.
+  /// in stages 0 and 1: this rank's sum), which halves the bytes sent; the sum stays in fp32. U8:
+  /// rounds it to the codes of byte_codes.h, which quarters them (ZeRO++'s qgZ).
   DType comm_dtype = DType::F32;
   /// Number of elements: blocks of a size get a second buffer if two fit into this.
   std::int64_t bucket = std::numeric_limits<std::int64_t>::max();
@@ -32,6 +34,12 @@ struct ReductionOptions {
   [[nodiscard]] bool locally() const { return mode == Reduction::Once && stage < 2; }
   /// True if the communication dtype is narrower than the sums.
   [[nodiscard]] bool narrow() const { return comm_dtype != DType::F32 && accumulate == DType::F32; }
+  /// True if gradients are sent as codes.
+  [[nodiscard]] bool in_codes() const { return narrow() && comm_dtype == DType::U8; }
+  /// The number of values of `comm_dtype` that `numel` values take while they are sent.
+  [[nodiscard]] std::int64_t sent(std::int64_t numel) const {
+    return in_codes() ? byte_codes(numel) : numel;
+  }
   /// True if the gradient of micro-batch `micro` is computed directly into the sum.
   [[nodiscard]] bool direct(int ranks, int micro) const {
     return ranks == 1 && accumulate == DType::F32 && (locally() || (micro == 0 && !narrow()));

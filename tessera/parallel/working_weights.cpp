@@ -6,9 +6,11 @@
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/parallel/byte_codes.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/span.h"
 
@@ -33,14 +35,16 @@ WorkingWeights::WorkingWeights(comm::World& world,
                                const FlatLayout& layout,
                                DType dtype,
                                Residency residency,
-                               PackingOptions packing)
+                               PackingOptions packing,
+                               GatherForm form)
     : name_(layout.name()),
       world_(&world),
       group_(&group),
       replicas_(&world.group({mesh::Axis::DpRep})),
       dtype_(dtype),
       residency_(group.size() == 1 && residency != Residency::Packed ? Residency::Replicated
-                                                                     : residency) {
+                                                                     : residency),
+      form_(sharded() ? form : GatherForm::Values) {
   if (residency_ == Residency::Packed) {
     TESSERA_REQUIRE(
         device_of(world).is_cpu(),
@@ -53,21 +57,39 @@ WorkingWeights::WorkingWeights(comm::World& world,
     return;
   }
   const std::int64_t part = layout.shard_numel();
-  const std::int64_t kept = sharded() ? part * replicas_->size() : layout.numel();
-  region_ = world.transport().allocate(static_cast<std::size_t>(kept) * size_of(dtype),
-                                       memory::Tag::Parameters);
   if (sharded()) {
     group_ = &world.group({mesh::Axis::DpShard});
+    whole_ = hollow(layout.numel(), dtype, world);
+    const std::int64_t kept = part * replicas_->size();
+    const auto shared = [&](std::int64_t numel, DType of) {
+      return world.transport().allocate(static_cast<std::size_t>(numel) * size_of(of),
+                                        memory::Tag::Parameters);
+    };
+    if (form_ == GatherForm::Int8) {
+      TESSERA_REQUIRE(
+          device_of(world).is_cpu(),
+          Unsupported,
+          "weights travel in 8 bits between the memories of hosts only, and the model is "
+          "on a device",
+          "set zero_optimization.zero_quantized_weights to false");
+      const memory::ScopedTag tag(memory::Tag::Parameters);
+      own_ = at::zeros({part}, whole_.options());
+      region_ = shared(byte_codes(part) * replicas_->size(), DType::U8);
+      kept_codes_ = tensor_over(region_, byte_codes(part) * replicas_->size(), DType::U8);
+      return;
+    }
+    region_ = shared(kept, dtype);
     kept_ = tensor_over(region_, kept, dtype);
     own_ = kept_.narrow(0, replicas_->index * part, part);
-    whole_ = hollow(layout.numel(), dtype, world);
-  } else {
-    whole_ = tensor_over(region_, kept, dtype);
-    own_ = residency_ == Residency::Replicated
-               ? whole_
-               : whole_.narrow(0, layout.shard_begin(group.index), part);
-    gathered_ = true;
+    return;
   }
+  region_ = world.transport().allocate(static_cast<std::size_t>(layout.numel()) * size_of(dtype),
+                                       memory::Tag::Parameters);
+  whole_ = tensor_over(region_, layout.numel(), dtype);
+  own_ = residency_ == Residency::Replicated
+             ? whole_
+             : whole_.narrow(0, layout.shard_begin(group.index), part);
+  gathered_ = true;
 }
 
 WorkingWeights::~WorkingWeights() = default;
@@ -91,6 +113,10 @@ void WorkingWeights::post() {
   for (const comm::WorkPtr& work : works_)
     work->wait_reusable();
   works_.clear();
+  form_ == GatherForm::Int8 ? gather_codes() : gather_values();
+}
+
+void WorkingWeights::gather_values() {
   // The parts of one replica's ranks are adjacent, because ranks along dp.shard are neighbours.
   const std::int64_t parts = sharded() ? replicas_->size() : 1;
   const std::int64_t part = own_.numel(), row = whole_.numel() / parts;
@@ -103,10 +129,35 @@ void WorkingWeights::post() {
   }
 }
 
+void WorkingWeights::gather_codes() {
+  const memory::ScopedTag tag(memory::Tag::Parameters);
+  const std::int64_t parts = replicas_->size(), part = byte_codes(own_.numel());
+  const std::int64_t row = part * group_->size();
+  gathered_codes_ = at::empty({row * parts}, whole_.options().dtype(at::kByte));
+  for (std::int64_t p = 0; p < parts; ++p) {
+    works_.push_back(
+        world_->transport().all_gather(*group_,
+                                       span_of(kept_codes_.narrow(0, p * part, part)),
+                                       span_of(gathered_codes_.narrow(0, p * row, row)),
+                                       TESSERA_HERE(fmt::format("gather weights of {}", name_))));
+  }
+}
+
+void WorkingWeights::decode() {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor all = std::exchange(gathered_codes_, at::Tensor());
+  // A tensor of its own over the memory of whole(): autograd must not count this as a change.
+  const at::Tensor out = whole_.detach();
+  const std::int64_t part = own_.numel(), bytes = byte_codes(part);
+  for (std::int64_t i = 0; i < out.numel() / part; ++i)
+    decode_bytes(all.narrow(0, i * bytes, bytes), out.narrow(0, i * part, part));
+}
+
 void WorkingWeights::wait() {
   post();
   for (const comm::WorkPtr& work : works_)
     work->wait();
+  if (gathered_codes_.defined()) decode();
 }
 
 void WorkingWeights::release() {
@@ -119,7 +170,9 @@ void WorkingWeights::release() {
 void WorkingWeights::begin_write() {
   if (residency_ == Residency::Replicated) return;
   release();
-  if (spread_) works_.push_back(std::move(spread_));
+  for (comm::WorkPtr& work : spread_)
+    works_.push_back(std::move(work));
+  spread_.clear();
   for (const comm::WorkPtr& work : works_) {
     work->wait();
     work->wait_reusable();
@@ -130,15 +183,23 @@ void WorkingWeights::begin_write() {
 
 void WorkingWeights::written() {
   if (packed_) return;
-  if (!sharded()) {
-    post();
-  } else if (replicas_->size() > 1) {
-    spread_ =
+  if (!sharded()) return post();
+  const auto spread = [&](const at::Tensor& own, const at::Tensor& kept) {
+    spread_.push_back(
         world_->transport().all_gather(*replicas_,
-                                       span_of(own_),
-                                       span_of(kept_),
-                                       TESSERA_HERE(fmt::format("spread weights of {}", name_)));
+                                       span_of(own),
+                                       span_of(kept),
+                                       TESSERA_HERE(fmt::format("spread weights of {}", name_))));
+  };
+  const bool several = replicas_->size() > 1;
+  if (form_ == GatherForm::Values) {
+    if (several) spread(own_, kept_);
+    return;
   }
+  const std::int64_t part = byte_codes(own_.numel());
+  const at::Tensor mine = kept_codes_.narrow(0, replicas_->index * part, part);
+  encode_bytes(own_, mine);
+  if (several) spread(mine, kept_codes_);
 }
 
 void WorkingWeights::forget() {
@@ -148,7 +209,8 @@ void WorkingWeights::forget() {
 }
 
 void WorkingWeights::settle() {
-  if (spread_) spread_->wait();
+  for (const comm::WorkPtr& work : spread_)
+    work->wait();
   if (!comes_and_goes()) wait();
 }
 

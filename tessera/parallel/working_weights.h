@@ -28,8 +28,15 @@ namespace tessera::parallel {
 /// are used; they are frozen.
 enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed };
 
+/// What a gather of sharded weights moves. Values: the working dtype. Int8: byte_codes.h; blocks
+/// then compute with the decoded values, on all ranks alike, and a rank's own part stays exact.
+/// Source: Wang et al. 2023, "ZeRO++" (qwZ).
+enum class GatherForm : std::uint8_t { Values, Int8 };
+
 /// Memory: numel elements (Sharded: numel / ranks along dp.shard) in memory that peers read, and
-/// numel more in private memory while gathered; Packed: that of PackedWeights, and numel more while
+/// numel more in private memory while gathered; Sharded with GatherForm::Int8: the rank's part, the
+/// codes of the parts that it keeps in memory that peers read, and while gathered all codes until
+/// they are decoded; Packed: that of PackedWeights, and numel more while
 /// gathered. Used only on the rank's own thread. post() and written() are collective.
 class WorkingWeights {
  public:
@@ -38,7 +45,8 @@ class WorkingWeights {
                  const FlatLayout& layout,
                  DType dtype,
                  Residency residency,
-                 PackingOptions packing = {});
+                 PackingOptions packing = {},
+                 GatherForm form = GatherForm::Values);
   ~WorkingWeights();
   WorkingWeights(WorkingWeights&&) noexcept;
   WorkingWeights& operator=(WorkingWeights&&) = delete;
@@ -80,6 +88,10 @@ class WorkingWeights {
   [[nodiscard]] bool gathered() const { return gathered_; }
 
  private:
+  void gather_values();
+  void gather_codes();
+  void decode();
+
   std::string name_;
   comm::World* world_;
   const comm::Group* group_;     ///< the group that gathers
@@ -89,9 +101,12 @@ class WorkingWeights {
   std::unique_ptr<PackedWeights> packed_;
   comm::RegionPtr region_;
   at::Tensor whole_, own_;
-  at::Tensor kept_;                   ///< Sharded: one part per replica, including own()
-  std::vector<comm::WorkPtr> works_;  ///< the gather's operations, one per kept part
-  comm::WorkPtr spread_;              ///< sends own() to the replicas
+  at::Tensor kept_;                    ///< Sharded: one part per replica, including own()
+  std::vector<comm::WorkPtr> works_;   ///< the gather's operations, one per kept part
+  std::vector<comm::WorkPtr> spread_;  ///< send own() to the replicas
+  GatherForm form_;
+  at::Tensor kept_codes_;      ///< Int8: codes of one part per replica, which peers read
+  at::Tensor gathered_codes_;  ///< Int8: codes of all parts, until wait() has decoded them
   bool gathered_ = false;
 };
 

@@ -14,6 +14,7 @@
 #include "tessera/comm/transports/shapes.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/parallel/byte_codes.h"
 #include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/gather_order.h"
 #include "tessera/parallel/kept_state.h"
@@ -42,6 +43,7 @@ struct Buffer {
   std::int64_t wide_bytes = 0;   // in fp32, for those states that are stored in fewer bits
   std::int64_t largest = 0;      // elements of a parameter
   bool trained = true, sharded = false;
+  bool gathers_codes = false;        // sharded, and gathers move 8-bit integers
   std::int64_t packed = 0;           // bytes of weights in fewer bits, which are always allocated
   std::int64_t rows = 0, width = 0;  // of a table over the vocabulary, as held by a rank
   std::int64_t whole = 0;            // elements of parameters whose direction one rank transforms
@@ -165,6 +167,9 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
     buffer.uses = std::ssize(buffer.blocks);
     buffer.trained = group.trainable;
     buffer.sharded = group.residency == parallel::Residency::Sharded;
+    const parallel::GatherForm form =
+        group.trainable ? weights.trained_gather : weights.frozen_gather;
+    buffer.gathers_codes = buffer.sharded && form == parallel::GatherForm::Int8;
     if (group.residency == parallel::Residency::Packed)
       buffer.packed = parallel::packed_bytes(layout, weights.packing);
     for (const Segment& segment : layout.segments()) {
@@ -188,6 +193,19 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
     out.push_back(std::move(buffer));
   }
   return out;
+}
+
+// Bytes of a buffer's working weights on a rank while they are not gathered.
+std::int64_t weight_bytes(const Plan& plan, const Buffer& buffer) {
+  const auto value = static_cast<std::int64_t>(size_of(plan.working));
+  if (buffer.packed > 0) return buffer.packed;
+  if (!buffer.sharded) return buffer.numel * value;
+  // The rank's own part is exact, and it keeps the codes of the parts of its group.
+  if (buffer.gathers_codes) {
+    return buffer.numel * value / plan.data_ranks +
+           parallel::byte_codes(buffer.numel) / plan.shard_ranks;
+  }
+  return buffer.numel * value / plan.shard_ranks;
 }
 
 // The maximum number of gathered elements of sharded weights in a step with two micro-batches.
@@ -435,15 +453,14 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   const bool narrow_masters = plan.kept.masters != DType::F32;
   const bool masters =
       parallel::has_separate_masters(plan.working, plan.kept.masters, /*local_weights=*/false);
-  bool narrow_states = false;
+  bool narrow_states = false, gathers_codes = false;
   std::int64_t widest = 0, saved = 0, directions = 0, largest_whole = 0, largest = 0;
   std::int64_t sums = 0, in_rows = 0, largest_sum = 0;  // for gradients
   const bool lends = plan.accumulation == 1 && !(local && n > 1);
   const std::vector<Buffer> buffers = buffers_of(plan, stage);
   for (const Buffer& buffer : buffers) {
-    out.parameters += buffer.packed > 0
-                          ? buffer.packed
-                          : buffer.numel * value / (buffer.sharded ? plan.shard_ranks : 1);
+    out.parameters += weight_bytes(plan, buffer);
+    gathers_codes = gathers_codes || buffer.gathers_codes;
     // A frozen parameter has only its working weights, which a save widens if it contains them.
     const bool own_masters = masters && buffer.trained;
     const bool in_saves = buffer.trained || saves_frozen(plan);
@@ -478,7 +495,9 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   // Momenta are completed one tensor after the other, with a buffer of the same size.
   if (exchange > 0 && shards > 1) out.optimizer += 8 * largest;
   const auto blocks = static_cast<std::int64_t>(blocks_of(plan, stage).size());
-  out.parameters += most_gathered(plan, buffers, static_cast<int>(blocks)) * value;
+  const std::int64_t gathered = most_gathered(plan, buffers, static_cast<int>(blocks));
+  out.parameters += gathered * value;
+  if (gathers_codes) out.parameters += parallel::byte_codes(gathered);
   Activations activations = predict_activations(plan, stage);
   // The buffer is saved in fp32 when there are no activations.
   const std::int64_t resting = std::max(activations.evaluation, saved);

@@ -307,6 +307,10 @@ class Planner {
     weights.persistence_threshold =
         zero.stage3_param_persistence_threshold.value_or(parallel::kPersistenceThreshold);
     weights.persistent = zero.stage3_model_persistence_threshold.value_or(weights.persistent);
+    if (zero.zero_quantized_weights.value_or(false))
+      weights.trained_gather = weights.frozen_gather = parallel::GatherForm::Int8;
+    if (zero.zero_quantized_nontrainable_weights.value_or(false))
+      weights.frozen_gather = parallel::GatherForm::Int8;
     parallel::GatherOptions& gather = plan_.gather;
     gather.prefetch = zero.stage3_prefetch_bucket_size;
     gather.max_live = zero.stage3_max_live_parameters.value_or(gather.max_live);
@@ -316,7 +320,8 @@ class Planner {
     plan_.reduction.mode = config.gradient_reduction;
     plan_.reduction.accumulate = config.data_types.grad_accum_dtype.value_or(
         plan_.kept.masters == DType::BF16 ? DType::BF16 : DType::F32);
-    plan_.reduction.comm_dtype = config.communication_data_type;
+    plan_.reduction.comm_dtype =
+        zero.zero_quantized_gradients.value_or(false) ? DType::U8 : config.communication_data_type;
     plan_.reduction.sparse_rows = weights.tables_apart = config.sparse_gradients;
     plan_.reduction.max_micros = static_cast<int>(plan_.accumulation);
     plan_.save_in_background = config.checkpoint.async;

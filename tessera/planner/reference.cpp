@@ -31,6 +31,11 @@ bool sums_first(const Plan& plan) {
   return plan.reduction.mode == parallel::Reduction::Once && plan.accumulation > 1;
 }
 
+bool gathers_codes(const Plan& plan) {
+  return plan.data_ranks > 1 && plan.weight_layout.residency == parallel::Residency::Sharded &&
+         plan.weight_layout.trained_gather == parallel::GatherForm::Int8;
+}
+
 std::vector<std::string> what_rounds_elsewhere(const Plan& plan) {
   std::vector<std::string> out;
   if (plan.config.parallel.tensor.size > 1)
@@ -42,6 +47,7 @@ std::vector<std::string> what_rounds_elsewhere(const Plan& plan) {
     out.emplace_back("gradient_reduction \"once\" sums each rank's micro-batches first");
   if (spread && plan.reduction.accumulate != DType::F32)
     out.emplace_back("16-bit sums of gradients are rounded where ranks meet");
+  if (gathers_codes(plan)) out.emplace_back("ranks that gather weights round them to 8 bits");
   return out;
 }
 
@@ -72,7 +78,7 @@ Promise promise_of(const Plan& plan) {
   const std::vector<std::string> reasons = what_rounds_elsewhere(plan);
   if (reasons.empty()) return out;
   const bool narrow = plan.working != DType::F32 || plan.reduction.accumulate != DType::F32 ||
-                      plan.reduction.comm_dtype != DType::F32;
+                      plan.reduction.comm_dtype != DType::F32 || gathers_codes(plan);
   const auto layers = static_cast<double>(plan.model.num_layers);
   out.bits = false;
   out.gradient = narrow ? kNarrowGradient * std::sqrt(layers / kLayers) : kGradient;

@@ -309,6 +309,23 @@ void ZeroOptions::describe(config::Fields& f) {
            .min = -1,
            .max = kMostRanks,
            .default_text = "all ranks"});
+  f.field(
+      "zero_quantized_weights",
+      zero_quantized_weights,
+      {.text = "In stage 3: gathers move 8-bit integers with an fp32 scale for every 256 weights "
+               "(ZeRO++'s qwZ), about half of the bytes of 16-bit weights. Every rank computes "
+               "with the rounded weights; updates and checkpoints stay exact.",
+       .default_text = "false"});
+  f.field("zero_quantized_gradients",
+          zero_quantized_gradients,
+          {.text = "In stage 3: sends gradients as communication_data_type \"int8\" does (ZeRO++'s "
+                   "qgZ, with 8 bits instead of 4).",
+           .default_text = "false"});
+  f.field("zero_quantized_nontrainable_weights",
+          zero_quantized_nontrainable_weights,
+          {.text = "Like zero_quantized_weights, for frozen weights alone, such as the base of an "
+                   "adapter.",
+           .default_text = "false"});
 }
 
 std::optional<std::int64_t> ZeroOptions::group() const {
@@ -389,10 +406,12 @@ void TrainConfig::describe(config::Fields& f) {
   f.choice(
       "communication_data_type",
       communication_data_type,
-      kCommunicationTypes,
+      kGradientTypes,
       {.text = "Communication dtype of gradients: bf16 and fp16 round the gradient of each "
                "micro-batch, or with gradient_reduction \"once\" the accumulated gradient that "
-               "a rank sends. The dtype of the accumulation buffer does not change."});
+               "a rank sends. int8 rounds it to 8-bit integers with an fp32 scale for every 256 "
+               "values, a quarter of the bytes of fp32. The dtype of the accumulation buffer does "
+               "not change."});
   f.field(
       "sparse_gradients",
       sparse_gradients,

@@ -116,6 +116,9 @@ struct TorchAutocastOptions {
 /// Names of the dtypes in which gradients are communicated and accumulated.
 inline constexpr auto kCommunicationTypes = std::to_array<config::Named<DType>>(
     {{DType::F32, "fp32"}, {DType::BF16, "bf16"}, {DType::F16, "fp16"}});
+/// Names of the dtypes in which gradients are communicated; U8 stands for codes (byte_codes.h).
+inline constexpr auto kGradientTypes = std::to_array<config::Named<DType>>(
+    {{DType::F32, "fp32"}, {DType::BF16, "bf16"}, {DType::F16, "fp16"}, {DType::U8, "int8"}});
 struct DataTypesOptions {
   std::optional<DType> grad_accum_dtype;
   void describe(config::Fields& fields);
@@ -138,6 +141,8 @@ struct ZeroOptions {
   std::optional<std::int64_t> stage3_prefetch_bucket_size, stage3_param_persistence_threshold,
       stage3_model_persistence_threshold, stage3_max_live_parameters, stage3_max_reuse_distance;
   std::optional<std::int64_t> zero_hpz_partition_size, mics_shard_size;
+  std::optional<bool> zero_quantized_weights, zero_quantized_nontrainable_weights,
+      zero_quantized_gradients;
   /// Number of ranks that together hold the working weights; absent: all.
   [[nodiscard]] std::optional<std::int64_t> group() const;
   void describe(config::Fields& fields);

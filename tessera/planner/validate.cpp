@@ -203,10 +203,16 @@ void check_config(const TrainConfig& config,
       sums != config.communication_data_type) {
     add("communication_data_type",
         fmt::format("{} does not go with sums in {}, which travel as they are",
-                    config::name_of(kCommunicationTypes, config.communication_data_type),
+                    config::name_of(kGradientTypes, config.communication_data_type),
                     config::name_of(kCommunicationTypes, sums)),
         fmt::format("set it to \"{}\", or data_types.grad_accum_dtype to \"fp32\"",
                     config::name_of(kCommunicationTypes, sums)));
+  }
+  if (config.zero_optimization.zero_quantized_gradients.value_or(false) && sums != DType::F32) {
+    add("zero_optimization.zero_quantized_gradients",
+        fmt::format("needs sums in fp32, and they are in {}",
+                    config::name_of(kCommunicationTypes, sums)),
+        "set data_types.grad_accum_dtype to \"fp32\", or remove the key");
   }
   if (config.data.train.empty() && origins.given("data.train") && !problems.concern("data.train")) {
     add("data.train",
@@ -299,9 +305,9 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
   const bool narrow_sums = type_of_sums(config) != DType::F32;
   const bool narrow = config.communication_data_type != DType::F32;
   if (config.sparse_gradients && (narrow || narrow_sums)) {
-    out.push_back(
-        fmt::format("{} is 16-bit: sparse_gradients has no effect, gradients travel whole",
-                    narrow ? "communication_data_type" : "data_types.grad_accum_dtype"));
+    out.push_back(fmt::format(
+        "{} is narrower than fp32: sparse_gradients has no effect, gradients travel whole",
+        narrow ? "communication_data_type" : "data_types.grad_accum_dtype"));
   }
   return out;
 }

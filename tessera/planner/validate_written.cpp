@@ -197,6 +197,8 @@ void check_shards(Written& written) {
   needs_three("mics_shard_size", mics > 0);
   needs_three("zero_hpz_partition_size", hpz > 1);
   needs_three("zero_quantized_weights", written.on("zero_optimization.zero_quantized_weights"));
+  needs_three("zero_quantized_nontrainable_weights",
+              written.on("zero_optimization.zero_quantized_nontrainable_weights"));
   needs_three("zero_quantized_gradients", written.on("zero_optimization.zero_quantized_gradients"));
   if (stage == 3 && written.word("gradient_allreduce_op") == "sum") {
     written.refuse(

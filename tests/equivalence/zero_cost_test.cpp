@@ -339,6 +339,22 @@ TEST(ZeroGroups, KeepTheWeightsOfTheOtherGroupsToo) {
   expect_bytes(8 * cost.padded / 4, need.optimizer, "estimated optimizer");
 }
 
+TEST(QuantizedGathers, MoveAByteForEachWeightAndAScaleForEachBlock) {
+  TinyRun run = wide_run("each");
+  run.set("zero_optimization.zero_quantized_weights", "true").set("bf16.enabled", "true");
+  const Layout layout{.ranks = 2, .accumulation = 2, .micro_batch = 1, .stage = 3};
+  const Cost cost = cost_of(run, layout);
+  const auto need = planner::estimate_memory(run.plan(layout));
+  const double codes = cost.padded * (1 + 4.0 / 256);
+
+  // The rank's own part in bf16, and its codes.
+  expect_bytes(2 * cost.padded / 2 + codes / 2, bytes(cost, memory::Tag::Parameters), "weights");
+  const double layer = 12 * 512 * 512 + 13 * 512;
+  expect_bytes(2 * cost.padded / 2 + codes / 2 + 2 * layer * (2 + 1 + 4.0 / 256),
+               need.parameters,
+               "estimated weights");
+}
+
 TEST(SparseTraffic, OfTheEmbeddingIsTheRowsThatWereTouched) {
   constexpr double kRows = 2048, kWidth = 128;
   // The text has 17 different characters and a sample 16; a row is preceded by two numbers of two

@@ -161,6 +161,91 @@ TEST(ZeroGroups, GoOnFromAndIntoOtherLayouts) {
   }
 }
 
+/// Weights are rounded in blocks of the flat buffers, which do not depend on the ranks.
+TEST(QuantizedGathers, GiveTheSameBitsOnAnyNumberOfRanksAndGroups) {
+  for (const char* bf16 : {"false", "true"}) {
+    SCOPED_TRACE(std::string("bf16 ") + bf16);
+    TinyRun run = sharded_run();
+    run.set("bf16.enabled", bf16).set("zero_optimization.zero_quantized_weights", "true");
+    TinyRun grouped = run;
+    grouped.set("zero_optimization.zero_hpz_partition_size", "2");
+    const Layout four{.ranks = 4, .accumulation = 1, .stage = 3};
+    const Trace reference = run.train({.ranks = 2, .accumulation = 2, .stage = 3}, kSteps);
+
+    expect_same_bits(reference, run.train(four, kSteps));
+    expect_same_bits(reference, grouped.train(four, kSteps));
+  }
+}
+
+TEST(QuantizedGathers, StayNearTheExactRun) {
+  TinyRun run = sharded_run();
+  const Layout layout{.ranks = 2, .accumulation = 1, .stage = 3};
+  const Trace exact = run.train(layout, kSteps);
+  run.set("zero_optimization.zero_quantized_weights", "true");
+  const Trace rounded = run.train(layout, kSteps);
+
+  ASSERT_EQ(rounded.losses.size(), exact.losses.size());
+  EXPECT_NE(rounded.losses.front(), exact.losses.front());
+  // A weight changes by at most 1/254 of the largest of its block.
+  for (std::size_t i = 0; i < exact.losses.size(); ++i)
+    EXPECT_NEAR(rounded.losses[i], exact.losses[i], 0.01 * exact.losses[i]);
+}
+
+/// The gradient of a micro-batch is rounded in blocks, wherever it was made.
+TEST(QuantizedGradients, GiveTheSameBitsAsOneRankThatRoundsThem) {
+  for (const int stage : {0, 1, 3}) {
+    SCOPED_TRACE("stage " + std::to_string(stage));
+    TinyRun run = sharded_run();
+    run.set("communication_data_type", "\"int8\"");
+    const Trace reference = run.train({.ranks = 1, .accumulation = 4, .stage = stage}, kSteps);
+
+    expect_same_bits(reference, run.train({.ranks = 2, .accumulation = 2, .stage = stage}, kSteps));
+    expect_same_bits(reference, run.train({.ranks = 4, .accumulation = 1, .stage = stage}, kSteps));
+  }
+}
+
+TEST(QuantizedGradients, OfEachRankOnceStayNearTheExactRun) {
+  for (const char* mode : {"each", "once"}) {
+    SCOPED_TRACE(mode);
+    TinyRun run = sharded_run();
+    run.set("gradient_reduction", "\"" + std::string(mode) + "\"");
+    const Layout layout{.ranks = 2, .accumulation = 2, .stage = 1};
+    const Trace exact = run.train(layout, kSteps);
+    const Trace rounded = run.set("communication_data_type", "\"int8\"").train(layout, kSteps);
+
+    ASSERT_EQ(rounded.losses.size(), exact.losses.size());
+    EXPECT_NE(rounded.losses.back(), exact.losses.back());
+    for (std::size_t i = 0; i < exact.losses.size(); ++i)
+      EXPECT_NEAR(rounded.losses[i], exact.losses[i], 0.01 * exact.losses[i]);
+  }
+}
+
+TEST(QuantizedGathers, GoWithQuantizedGradientsAsInZeroPlusPlus) {
+  TinyRun run = sharded_run();
+  run.set("zero_optimization.zero_quantized_weights", "true")
+      .set("zero_optimization.zero_quantized_gradients", "true")
+      .set("zero_optimization.zero_hpz_partition_size", "2")
+      .set("bf16.enabled", "true");
+  TinyRun ungrouped = run;
+  ungrouped.set("zero_optimization.zero_hpz_partition_size", "1");
+
+  expect_same_bits(run.train({.ranks = 4, .accumulation = 1, .stage = 3}, kSteps),
+                   ungrouped.train({.ranks = 2, .accumulation = 2, .stage = 3}, kSteps));
+}
+
+TEST(QuantizedGathers, ResumeToTheBit) {
+  TinyRun run = sharded_run();
+  run.set("zero_optimization.zero_quantized_weights", "true");
+  const Layout layout{.ranks = 2, .accumulation = 1, .stage = 3};
+  const Trace whole = run.train(layout, 2 * kSteps);
+  const files::TempDir folder;
+  (void)run.train(layout, kSteps, folder.path());
+
+  const Trace rest = run.train(layout, 2 * kSteps, {}, *checkpoint::newest(folder.path()));
+  EXPECT_EQ(rest.digest, whole.digest);
+  EXPECT_EQ(rest.eval_losses, whole.eval_losses);
+}
+
 TEST(Zero, ABucketSmallerThanAParameterChangesNoBit) {
   TinyRun small = sharded_run();
   small.set("zero_optimization.reduce_bucket_size", "1");

@@ -132,8 +132,6 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         std::pair(R"({"zero_optimization": {"offload_param": {"device": "nvme"}}})",
                   "zero_optimization.offload_param.device"),
-        std::pair(R"({"zero_optimization": {"zero_quantized_weights": true}})",
-                  "zero_optimization.zero_quantized_weights"),
         std::pair(R"({"seq_parallel_communication_data_type": "fp16"})",
                   "seq_parallel_communication_data_type"),
         std::pair(R"({"curriculum_learning": {"enabled": true}})", "curriculum_learning.enabled"),

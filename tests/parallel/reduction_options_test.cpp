@@ -37,6 +37,23 @@ TEST(InFlight, CountsWhatIsSentReceivedAndStagedInANarrowCommunicationDtype) {
   EXPECT_EQ(room.bytes(narrow, 2, kNumel), (2 + 2 + 4) * kNumel);
 }
 
+TEST(InFlight, CountsCodesAndTheirScales) {
+  const ReductionOptions codes{.comm_dtype = DType::U8};
+
+  const InFlight room = in_flight(codes, 2, kNumel, 1);
+
+  EXPECT_TRUE(codes.in_codes());
+  EXPECT_EQ(room.type, DType::U8);
+  EXPECT_EQ(room.bytes(codes, 2, kNumel), 2 * (kNumel + kNumel / 256 * 4) + 4 * kNumel);
+}
+
+TEST(InFlight, HasNoCodesWhereSumsAreNarrow) {
+  const ReductionOptions sums{.accumulate = DType::BF16, .comm_dtype = DType::U8};
+
+  EXPECT_FALSE(sums.in_codes());
+  EXPECT_EQ(in_flight(sums, 2, kNumel, 1).type, DType::BF16);
+}
+
 TEST(InFlight, KeepsAReducedShardWhereEveryMicroBatchIsReducedByItself) {
   const ReductionOptions once{.stage = 2, .mode = Reduction::Once, .max_micros = 2};
 

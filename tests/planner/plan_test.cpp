@@ -469,9 +469,10 @@ TEST(Plans, TellOnceWhereSparseGradientsDoNotPay) {
 
   EXPECT_THAT(notes("", 2), Contains(HasSubstr("the tied table's use by the head")));
   EXPECT_THAT(notes("", 1), Not(Contains(HasSubstr("sparse_gradients"))));
-  EXPECT_THAT(notes(R"(, "communication_data_type": "bf16")", 2),
-              Contains("communication_data_type is 16-bit: sparse_gradients has no effect, "
-                       "gradients travel whole"));
+  EXPECT_THAT(
+      notes(R"(, "communication_data_type": "bf16")", 2),
+      Contains("communication_data_type is narrower than fp32: sparse_gradients has no effect, "
+               "gradients travel whole"));
   const std::string untied = R"({"model": {"preset": "nano", "tie_embeddings": false},
       "data": {"train": "a.txt"}, "train_batch_size": 8, "sparse_gradients": true})";
   EXPECT_THAT(plan_of(untied, 2).notes, Not(Contains(HasSubstr("sparse_gradients"))));
@@ -482,8 +483,13 @@ TEST(Plans, RefuseTwoNarrowTypesOfGradients) {
                               "data_types": {"grad_accum_dtype": "bf16"})")),
               AllOf(HasSubstr("communication_data_type: fp16 does not go with sums in bf16"),
                     HasSubstr("set it to \"bf16\"")));
-  EXPECT_THAT(refusal(with(R"("train_batch_size": 8, "communication_data_type": "int8")")),
+  EXPECT_THAT(refusal(with(R"("train_batch_size": 8, "communication_data_type": "int4")")),
               HasSubstr("communication_data_type"));
+  EXPECT_THAT(refusal(with(R"("train_batch_size": 8, "bf16": {"enabled": true},
+      "data_types": {"grad_accum_dtype": "bf16"},
+      "zero_optimization": {"stage": 3, "zero_quantized_gradients": true})")),
+              AllOf(HasSubstr("zero_quantized_gradients: needs sums in fp32"),
+                    HasSubstr("grad_accum_dtype")));
 }
 
 TEST(Plans, TellOfStageThreeKeysThatNobodyReads) {

@@ -23,7 +23,6 @@ constexpr Text kFlows =
     "parallel.pipeline.scatter_gather controls whether each tensor-parallel rank sends a part";
 constexpr Text kDeclared = "models declare by themselves how their parameters are sharded";
 constexpr Text kDisk = "weights and optimizer states cannot be offloaded to a disk";
-constexpr Text kQuantized = "quantized collectives are not supported";
 constexpr Text kLayouts = "every checkpoint can be loaded with any layout";
 constexpr Text kFalse = "[false]";
 constexpr Text kDropKey = "remove the key";
@@ -182,11 +181,9 @@ const auto kRows = std::to_array<DeepSpeedKey>({
     accepted("zero_optimization.leaf_module.names", Any, "[]", kBlock),
     accepted("zero_optimization.leaf_module.name_suffixes", Any, "[]", kBlock),
     done("zero_optimization.zero_hpz_partition_size", Integer, "1"),
-    later("zero_optimization.zero_quantized_weights", Bool, "false", kFalse, kQuantized, kDropKey),
-    later("zero_optimization.zero_quantized_nontrainable_weights", Bool, "false", kFalse,
-          kQuantized, kDropKey),
-    later("zero_optimization.zero_quantized_gradients", Bool, "false", kFalse, kQuantized,
-          kDropKey),
+    done("zero_optimization.zero_quantized_weights", Bool, "false"),
+    done("zero_optimization.zero_quantized_nontrainable_weights", Bool, "false"),
+    done("zero_optimization.zero_quantized_gradients", Bool, "false"),
     inside("zero_optimization.zeropp_loco_param", Object),
     done("zero_optimization.mics_shard_size", Integer, "-1"),
     accepted("zero_optimization.mics_hierarchical_params_gather", Bool, "false", kShared),
