@@ -117,6 +117,31 @@ TEST_F(Convert, AFoldersPositionsAreFixedAndTheFixSaysSo) {
   EXPECT_EQ(fixed.code, 0) << fixed.err;
 }
 
+TEST_F(Convert, TheModelOfAnotherProgramIsLeftToIt) {
+  std::vector<float> memory(6, 1.0F);
+  std::vector<checkpoint::PieceBytes> pieces = {{"table.weight",
+                                                 DType::F32,
+                                                 {2, 3},
+                                                 {mesh::whole({2, 3}), 0, 6},
+                                                 std::as_writable_bytes(std::span(memory))}};
+  checkpoint::Meta meta;
+  meta.step = 1;
+  meta.config = json::parse(R"({"model": {"table.weight": [2, 3]}, "tokenizer": {}})", "own");
+  meta.extra = json::Value::object();
+  checkpoint::save(fs::path(path("own")) / "checkpoints", meta, pieces, checkpoint::Ranks());
+
+  const std::vector<std::vector<std::string>> commands = {
+      {"eval", path("own")},
+      {"generate", path("own"), "--prompt", "a"},
+      {"convert", path("own"), path("hf")}};
+  for (const std::vector<std::string>& words : commands) {
+    const Outcome o = run_program(words);
+
+    EXPECT_EQ(o.code, 2) << words[0];
+    EXPECT_THAT(o.err, AllOf(HasSubstr("table.weight"), HasSubstr("engine->evaluate()")));
+  }
+}
+
 TEST_F(Convert, ThereAndBackIsTheSameToTheBit) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
   ASSERT_EQ(convert({path("hf"), path("bin"), "--to", "torch"}).code, 0);
