@@ -25,6 +25,7 @@ run bench/run_adamw.sh
 run bench/run_comm.sh
 run bench/run_checkpoint.sh 1
 run bench/run_traffic.sh
+run bench/run_monitors.sh
 run bench/run_save.sh
 run bench/run_layouts.sh
 if grep -qw avx512bw /proc/cpuinfo; then

@@ -118,6 +118,10 @@ inline void write_vocabulary(const fs::path& folder) {
   if (fs::exists(folder / "vocab.json")) return;
   json::Value vocab =
       *json::parse_strict(data::byte_tokenizer_json(), "bytes").find("model")->find("vocab");
+  // GPT-2 writes byte 0 as a letter.
+  std::erase_if(vocab.members(),
+                [](const auto& member) { return member.second.as_integer() == 0; });
+  vocab["\u0100"] = json::Value::integer(0);
   vocab["ab"] = json::Value::integer(256);
   vocab["<|endoftext|>"] = json::Value::integer(257);
   std::ofstream(folder / "vocab.json", std::ios::binary) << vocab.dump();

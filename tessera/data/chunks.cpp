@@ -64,7 +64,7 @@ bool Chunker::next(Chunk& chunk) {
   for (; source_ < sources_.size(); ++source_, file_.reset()) {
     const Source& source = sources_[source_];
     if (!file_) {
-      file_ = map_source(source.path);
+      file_ = std::make_shared<const SourceText>(source, text_field_);
       at_ = file_->text().size() - without_bom(file_->text()).size();
       started_ = false;
     }

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/data/sources.h"
@@ -18,7 +20,7 @@ namespace tessera::data {
 /// A range of one file: whole lines of a .jsonl, or a part of a .txt between two safe cuts.
 struct Chunk {
   const Source* source = nullptr;
-  std::shared_ptr<const files::Mapped> file;
+  std::shared_ptr<const SourceText> file;
   std::size_t begin = 0, end = 0;  ///< in bytes of the file
   bool continues = false;          ///< continues the document of the previous chunk
   /// File bytes that this chunk completes, including a byte order mark.
@@ -29,8 +31,9 @@ struct Chunk {
 /// Splits the sources into chunks, from left to right. The result depends only on the files.
 class Chunker {
  public:
-  Chunker(const std::vector<Source>& sources, const Tokenizer& tokenizer)
-      : sources_(sources), tokenizer_(tokenizer) {}
+  /// `text_field`: the field of records that is read.
+  Chunker(const std::vector<Source>& sources, const Tokenizer& tokenizer, std::string text_field)
+      : sources_(sources), tokenizer_(tokenizer), text_field_(std::move(text_field)) {}
   /// Returns false at the end.
   bool next(Chunk& chunk);
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
@@ -39,9 +42,10 @@ class Chunker {
   [[nodiscard]] std::size_t end_of(std::string_view text, std::size_t begin) const;
   const std::vector<Source>& sources_;
   const Tokenizer& tokenizer_;
+  std::string text_field_;
   std::size_t source_ = 0, at_ = 0;
   bool started_ = false;
-  std::shared_ptr<const files::Mapped> file_;
+  std::shared_ptr<const SourceText> file_;
 };
 
 /// The result of a chunk. Its documents are joined with end of text; the writer adds the joints

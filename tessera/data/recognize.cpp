@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/data/recognize.h"
 
-#include <algorithm>
 #include <array>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -13,6 +12,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
+#include "tessera/data/records.h"
 
 namespace tessera::data {
 namespace {
@@ -21,22 +21,14 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLook = 65536;
 
-/// Formats by their first bytes. `fix`: {0} is the file, {1} the file without its last extension.
+/// Formats by their first bytes. `fix`: {0} is the file.
 struct Format {
   std::string_view magic, what, fix;
 };
-constexpr std::string_view kPandas =
-    "tasks on records (\"task\": \"sft\" and others) read it; to learn its texts: python3 -c "
-    "'import "
-    "pandas; pandas.read_{2}(\"{0}\").to_json(\"{1}.jsonl\", orient=\"records\", lines=True)'";
-const std::array<Format, 12>& formats() {
+const std::array<Format, 8>& formats() {
   using std::string_view_literals::operator""sv;
-  static const std::array<Format, 12> all = {
-      {{"PAR1"sv, "a parquet file", "parquet"},
-       {"ARROW1"sv, "an arrow file", "feather"},
-       {"\x1f\x8b"sv, "compressed (gzip)", "gunzip -k {0}"},
-       {"\x28\xb5\x2f\xfd"sv, "compressed (zstd)", "zstd -d {0}"},
-       {"\xfd\x37zXZ\x00"sv, "compressed (xz)", "xz -dk {0}"},
+  static const std::array<Format, 8> all = {
+      {{"\xfd\x37zXZ\x00"sv, "compressed (xz)", "xz -dk {0}"},
        {"BZh"sv, "compressed (bzip2)", "bunzip2 -k {0}"},
        {"PK\x03\x04"sv, "an archive (zip)", "unzip {0}, and name the folder"},
        {"\x89PNG"sv, "a picture", "set \"task\": \"image_classify\""},
@@ -47,17 +39,10 @@ const std::array<Format, 12>& formats() {
   return all;
 }
 
-std::string command(std::string_view fix, const fs::path& path) {
-  fs::path without = path;
-  without.replace_extension();
-  const bool table = fix == "parquet" || fix == "feather" || fix == "csv";
-  return fmt::format(fmt::runtime(table ? kPandas : fix), path.string(), without.string(), fix);
-}
-
 [[noreturn]] void refuse(const fs::path& path, std::string_view what, std::string_view fix) {
   throw Error(Error::Kind::Data,
               fmt::format("{} is {}, not text", path.string(), what),
-              command(fix, path));
+              fmt::format(fmt::runtime(fix), path.string()));
 }
 
 bool is_object_line(std::string_view line) {
@@ -79,37 +64,55 @@ std::string_view first_line(std::string_view text) {
   return {};
 }
 
+/// "a.txt" of "a.txt.gz".
+fs::path without_compression(const fs::path& path) {
+  const std::string extension = text::lower(path.extension().string());
+  for (const std::string_view ending : {".gz", ".gzip", ".zst", ".zstd"}) {
+    if (extension == ending) return fs::path(path).replace_extension();
+  }
+  return path;
+}
+
+/// The format of records that the contents or the name say; empty: another one.
+std::string format_of(std::string_view head, const std::string& extension) {
+  using std::string_view_literals::operator""sv;
+  if (head.starts_with("PAR1"sv)) return "parquet";
+  if (head.starts_with("ARROW1"sv) || head.starts_with("\xff\xff\xff\xff"sv)) return "arrow";
+  if (extension == ".csv" || extension == ".tsv") return extension.substr(1);
+  const std::string_view line = first_line(head);
+  const bool text = extension == ".txt" || extension == ".jsonl";
+  const bool array = line.starts_with('[') && (extension == ".json" || line.size() == 1 ||
+                                               line.find('{') != std::string_view::npos);
+  return array && !text ? "json" : "";
+}
+
 }  // namespace
 
-Source::Kind recognize(const fs::path& path) {
+Source recognize(const fs::path& path) {
   const auto mapped = map_source(path);
-  const std::string_view head = without_bom(mapped->text().substr(0, kLook));
+  const std::string inner = text::lower(without_compression(path).extension().string());
+  const bool packed =
+      mapped->text().starts_with("\x1f\x8b") || mapped->text().starts_with("\x28\xb5\x2f\xfd");
+  // Then nothing has to be decompressed in order to know it.
+  if (packed && inner == ".txt") return {path, Source::Kind::Text};
+  if (packed && inner == ".jsonl") return {path, Source::Kind::Lines};
+  std::string kept;
+  const std::string_view all = decompressed(mapped->text(), path.string(), kept);
+  const std::string_view head = without_bom(all.substr(0, kLook));
   for (const Format& format : formats()) {
     if (head.starts_with(format.magic)) refuse(path, format.what, format.fix);
   }
-  const std::string extension = text::lower(path.extension().string());
-  if (extension == ".txt") return Source::Kind::Text;
-  if (extension == ".jsonl") return Source::Kind::Lines;
-  if (extension == ".csv" || extension == ".tsv") refuse(path, "a table", "csv");
-  const std::string_view line = first_line(head);
-  if (line.starts_with('[') &&
-      (extension == ".json" || line.size() == 1 || line.find('{') != std::string_view::npos)) {
-    refuse(path,
-           "one JSON array",
-           "python3 -c 'import json; [print(json.dumps(x)) for x in json.load(open(\"{0}\"))]' > "
-           "{1}.jsonl");
-  }
-  if (is_object_line(line)) return Source::Kind::Lines;
-  if (extension == ".json") {
-    refuse(path,
-           "one JSON value",
-           "write one JSON object a line, with the field that data.text_field names, to a .jsonl "
-           "file");
-  }
+  if (std::string format = format_of(head, inner); !format.empty())
+    return {path, Source::Kind::Records, std::move(format)};
+  if (inner == ".txt") return {path, Source::Kind::Text};
+  if (inner == ".jsonl") return {path, Source::Kind::Lines};
+  if (is_object_line(first_line(head))) return {path, Source::Kind::Lines};
+  // One object over several lines.
+  if (inner == ".json") return {path, Source::Kind::Records, "json"};
   const bool binary = head.find('\0') != std::string_view::npos;
   if (binary)
     refuse(path, "binary data of an unknown kind", "name text files, or a .bin/.idx pair");
-  return Source::Kind::Text;
+  return {path, Source::Kind::Text};
 }
 
 }  // namespace tessera::data

@@ -8,11 +8,12 @@
 
 namespace tessera::data {
 
-/// Returns whether a file is one document of text or has a JSON object on each line. A name that
-/// ends in .txt or .jsonl decides, unless the contents are clearly something else. Throws
-/// Error{Data} for files that are not read as text (parquet, arrow, compressed files, archives,
-/// images, JSON arrays, tables, other binary data), with the command that converts them. Reads at
-/// most 64 KiB.
-Source::Kind recognize(const std::filesystem::path& path);
+/// Returns whether a file is one document of text, has a JSON object on each line, or has records
+/// (parquet, arrow, a JSON array, a table that its name calls .csv or .tsv); text and lines also if
+/// they are compressed with gzip or zstd. A name that ends in .txt or .jsonl decides, unless the
+/// contents are clearly something else. Throws Error{Data} for files that are not read (other
+/// archives, pictures, other binary data), with the command that converts them. Reads at most 64
+/// KiB; decompresses a file whose name does not say what it is.
+Source recognize(const std::filesystem::path& path);
 
 }  // namespace tessera::data

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -10,7 +11,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/config/json.h"
 #include "tessera/data/recognize.h"
+#include "tessera/data/records.h"
 
 namespace tessera::data {
 namespace {
@@ -24,15 +27,53 @@ std::optional<Source::Kind> kind_of(const fs::path& path) {
   return std::nullopt;
 }
 
+/// True for names of files that contain texts in another form.
+bool is_packed(const fs::path& path) {
+  const std::string extension = text::lower(path.extension().string());
+  for (const std::string_view ending : {".gz", ".zst", ".parquet", ".arrow"})
+    if (extension == ending) return true;
+  return false;
+}
+
 bool may_be_read(const fs::path& path) {
   std::error_code ignored;
   return fs::is_regular_file(path, ignored) &&
          ::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0;
 }
 
+/// Writes one field of every record as a line of JSON.
+class TextColumn {
+ public:
+  TextColumn(const std::string& file, const std::string& field, std::string& out)
+      : file_(file), field_(field), out_(out) {}
+  void add(const json::Value& record, std::int64_t line) const {
+    const json::Value* const text = record.is_object() ? record.find(field_) : nullptr;
+    if (text == nullptr || (!text->is_string() && !text->is_null())) {
+      std::vector<std::string> names;
+      if (record.is_object()) {
+        for (const auto& [name, value] : record.members())
+          names.push_back(name);
+      }
+      throw Error(Error::Kind::Data,
+                  fmt::format("{}:{}: the record has no text \"{}\"", file_, line, field_),
+                  names.empty() ? "write one object a record"
+                                : fmt::format("set data.text_field; the record has {}",
+                                              text::join_some(names, ", ")));
+    }
+    if (text->is_string()) out_ += json::Value::object({{field_, *text}}).dump();
+    out_ += '\n';
+  }
+
+ private:
+  const std::string& file_;
+  const std::string& field_;
+  std::string& out_;
+};
+
 std::vector<Source> files_of(const fs::path& folder) {
   std::error_code reason;
   std::vector<Source> found;
+  std::vector<fs::path> others;
   fs::directory_iterator it(folder, reason);
   if (reason) {
     const bool denied = reason == std::errc::permission_denied;
@@ -43,12 +84,20 @@ std::vector<Source> files_of(const fs::path& folder) {
   }
   for (const auto& entry : it) {
     const auto kind = kind_of(entry.path());
-    if (kind && entry.is_regular_file(reason)) found.push_back({entry.path(), *kind});
+    if (!entry.is_regular_file(reason)) continue;
+    if (kind) found.push_back({entry.path(), *kind});
+    if (is_packed(entry.path())) others.push_back(entry.path());
   }
-  TESSERA_REQUIRE(!found.empty(),
-                  Data,
-                  fmt::format("no .txt or .jsonl file in the folder {}", folder.string()),
-                  "name a folder with text files in it (subfolders are not searched)");
+  // Otherwise a text and its compressed copy would both be read.
+  if (found.empty()) {
+    for (const fs::path& other : others)
+      found.push_back(recognize(other));
+  }
+  TESSERA_REQUIRE(
+      !found.empty(),
+      Data,
+      fmt::format("no .txt, .jsonl, .parquet, .gz or .zst file in the folder {}", folder.string()),
+      "name a folder with text files in it (subfolders are not searched)");
   std::sort(found.begin(), found.end(), [](const Source& a, const Source& b) {
     return a.path.native() < b.path.native();
   });
@@ -93,7 +142,7 @@ std::vector<Source> expand_sources(const std::vector<fs::path>& paths) {
         fmt::format("{} is no file and no folder", path.string()),
         "name a text file, a .jsonl file (one JSON object a line), a folder of them, or a "
         ".bin/.idx pair");
-    sources.push_back({path, recognize(path)});
+    sources.push_back(recognize(path));
   }
   return sources;
 }
@@ -112,6 +161,25 @@ std::shared_ptr<const files::Mapped> map_source(const fs::path& path) {
     if (may_be_read(path)) throw;  // a limit of this process, or the disk, is the cause
     throw Error(Error::Kind::Data, e.what(), "check that the file is there and may be read");
   }
+}
+
+SourceText::SourceText(const Source& source, const std::string& text_field)
+    : file_(map_source(source.path)) {
+  const std::string name = source.path.string();
+  text_ = decompressed(file_->text(), name, kept_);
+  if (source.kind != Source::Kind::Records) return;
+  std::string lines;
+  TextColumn column(name, text_field, lines);
+  const auto refuse = [](const Error& error) { throw error; };
+  const RecordSink sink = {
+      .json = [&](std::string_view text,
+                  std::int64_t line) { column.add(json::parse_strict(text, name), line); },
+      .value = [&](json::Value value, std::int64_t line) { column.add(value, line); },
+      .bad = refuse,
+      .blank = [&] { lines += '\n'; }};
+  record_formats().get(source.format).read({without_bom(text_), name}, sink);
+  kept_ = std::move(lines);
+  text_ = kept_;
 }
 
 std::string_view without_bom(std::string_view text) {

@@ -13,17 +13,36 @@
 
 namespace tessera::data {
 
-/// A text file: one document, or one per line.
+/// A file with texts: one document, one per line of JSON, or one per record of a table. The first
+/// two may be compressed with gzip or zstd.
 struct Source {
-  enum class Kind : std::uint8_t { Text, Lines };
+  enum class Kind : std::uint8_t { Text, Lines, Records };
   std::filesystem::path path;
   Kind kind;
+  std::string format = {};  ///< of Records: its name in record_formats()
+};
+
+/// The contents of a source, decompressed, and as lines of JSON if it has records.
+class SourceText {
+ public:
+  /// `text_field`: the field of records that is read. Throws Error{Data} for contents that cannot
+  /// be read, with the place. Memory: none for plain files; else the decompressed contents, and for
+  /// records the texts besides.
+  SourceText(const Source& source, const std::string& text_field);
+  SourceText(const SourceText&) = delete;
+  SourceText& operator=(const SourceText&) = delete;
+  [[nodiscard]] std::string_view text() const { return text_; }
+
+ private:
+  std::shared_ptr<const files::Mapped> file_;
+  std::string kept_;
+  std::string_view text_;
 };
 
 /// The files of `paths` in order; a folder contributes its .txt and .jsonl files in byte order of
-/// names (other files and subfolders are ignored). Throws Error{Data} for something missing,
-/// unreadable, of another kind, or without such a file; throws Error{Io} if a limit or the disk
-/// prevents opening a folder.
+/// names, or if it has none, its parquet, arrow and compressed files (other files and subfolders
+/// are ignored). Throws Error{Data} for something missing, unreadable, of another kind, or without
+/// such a file; throws Error{Io} if a limit or the disk prevents opening a folder.
 std::vector<Source> expand_sources(const std::vector<std::filesystem::path>& paths);
 
 /// True if `path` names a .bin/.idx pair: by either name, or by a prefix that is not itself a file

@@ -48,7 +48,10 @@ std::string key_of(const std::vector<Source>& sources,
   add(hasher, options.text_field);
   add(hasher, options.invalid_utf8);
   for (const Source& source : sources) {
-    add(hasher, source.kind == Source::Kind::Text ? "text" : "lines");
+    add(hasher,
+        source.kind == Source::Kind::Text    ? "text"
+        : source.kind == Source::Kind::Lines ? "lines"
+                                             : source.format);
     add(hasher, map_source(source.path)->text(), options.poll);
   }
   return files::hex64(hasher.digest());

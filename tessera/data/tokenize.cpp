@@ -189,12 +189,12 @@ TokenizeStats tokenize(const std::vector<fs::path>& sources,
   const TokenWidth width = token_width(tokenizer.size());
   TokenWriter writer(prefix, width);
   Joiner joiner(writer, tokenizer, width);
-  Chunker chunker(files, tokenizer);
+  Chunker chunker(files, tokenizer, options.text_field);
   ChunkEncoder encoder(tokenizer, options, width);
   const auto add = [&](const Encoded& encoded) {
     joiner.add(encoded);
     if (options.poll) options.poll();
-    if (options.progress) options.progress(joiner.stats.bytes, total);
+    if (options.progress) options.progress(std::min(joiner.stats.bytes, total), total);
   };
   const int threads = threads_for(options, total);
   Workers workers(chunker, threads == 1 ? 0 : threads, encoder);

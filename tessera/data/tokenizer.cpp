@@ -25,6 +25,9 @@ namespace fs = std::filesystem;
 // Hugging Face's names of a tokenizer's files.
 constexpr const char *kVocab = "vocab.json", *kMerges = "merges.txt", *kWhole = "tokenizer.json";
 
+/// The text of id 0: the byte itself.
+constexpr std::string_view kByteZero("\0", 1);
+
 /// Ids 0..255 are the bytes. End of text is byte 0, which no text file contains.
 class ByteTokenizer final : public Tokenizer {
  public:
@@ -85,10 +88,17 @@ bool is_byte_tokenizer(const fs::path& path) {
   const auto part = [](const nlohmann::json& object, const char* key) {
     return object.contains(key) ? object[key] : nlohmann::json();
   };
+  const auto vocabulary = part(theirs["model"], "vocab");
   const auto added = part(theirs, "added_tokens");
-  return part(theirs["model"], "vocab") == ours["model"]["vocab"] &&
-         part(theirs["model"], "merges").empty() && part(theirs, "normalizer").is_null() &&
-         part(theirs, "pre_tokenizer") == ours["pre_tokenizer"] && added.empty();
+  // Files of earlier versions wrote byte 0 as other bytes, and named no token that ends a text.
+  nlohmann::json before = ours["model"]["vocab"];
+  before.erase(std::string(kByteZero));
+  before[tokenizers::byte_character(0)] = 0;
+  const bool alike = vocabulary == ours["model"]["vocab"] && added == ours["added_tokens"];
+  const bool alike_before = vocabulary == before && added.empty();
+  return (alike || alike_before) && part(theirs["model"], "merges").empty() &&
+         part(theirs, "normalizer").is_null() &&
+         part(theirs, "pre_tokenizer") == ours["pre_tokenizer"];
 }
 
 fs::path folder_of_program() {
@@ -228,10 +238,21 @@ std::string byte_tokenizer_json() {
   nlohmann::json vocabulary = nlohmann::json::object();
   for (int byte = 0; byte < 256; ++byte)
     vocabulary[tokenizers::byte_character(static_cast<unsigned char>(byte))] = byte;
+  // Byte 0 ends a text. A special token is found in texts by its content, so it must be the byte,
+  // and not the letter that stands for it.
+  vocabulary.erase(tokenizers::byte_character(0));
+  vocabulary[std::string(kByteZero)] = 0;
+  const nlohmann::json end = {{"id", 0},
+                              {"content", kByteZero},
+                              {"single_word", false},
+                              {"lstrip", false},
+                              {"rstrip", false},
+                              {"normalized", false},
+                              {"special", true}};
   const nlohmann::json out = {{"version", "1.0"},
                               {"truncation", nullptr},
                               {"padding", nullptr},
-                              {"added_tokens", nlohmann::json::array()},
+                              {"added_tokens", nlohmann::json::array({end})},
                               {"normalizer", nullptr},
                               {"pre_tokenizer", bytes},
                               {"post_processor", nullptr},

@@ -9,6 +9,7 @@
 #include "tessera/engine/batches.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/generate.h"
+#include "tessera/engine/histograms.h"
 #include "tessera/engine/reference.h"
 #include "tessera/engine/rl/rollouts.h"
 
@@ -98,7 +99,13 @@ StepExtras Engine::extras(StepReport& report) {
     return std::vector<double>{static_cast<double>(memory().total_peak),
                                static_cast<double>(world_.control().stop_requested.load())};
   };
-  extras.before_update = [this, &report] { report.save_s = leave_save_behind(); };
+  extras.before_update = [this, &report] {
+    report.save_s = leave_save_behind();
+    const planner::TensorboardOptions& tensorboard = plan_.config.monitors.tensorboard;
+    const bool shown = tensorboard.enabled && tensorboard.histograms > 0 &&
+                       (step() + 1) % tensorboard.histograms == 0;
+    if (shown) report.histograms = trained_histograms(state_, state_.loss_scale());
+  };
   return extras;
 }
 

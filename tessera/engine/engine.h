@@ -23,6 +23,7 @@
 #include "tessera/engine/train_state.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/report/monitors/histogram.h"
 
 namespace tessera::engine {
 
@@ -50,7 +51,9 @@ struct StepReport {
   /// Time to copy pieces that a background save has not written yet.
   double save_s = 0.0;
   std::int64_t mem_peak_bytes = 0;  ///< maximum over the ranks
-  bool stop_requested = false;      ///< a signal asked all ranks to stop after this step
+  /// On the leader, in steps that tensorboard.histograms selects.
+  std::vector<report::NamedHistogram> histograms;
+  bool stop_requested = false;  ///< a signal asked all ranks to stop after this step
   int stop_signal = 0;
   bool save_proposed = false;  ///< some rank called Engine::propose_save() before this step
   bool epoch_ended = false;

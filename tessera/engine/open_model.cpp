@@ -162,6 +162,7 @@ json::Value without_source(json::Value config) {
 
 void find_run(OpenModel& out) {
   const checkpoint::Checkpoint opened(out.source);
+  interop::require_family(opened.meta(), out.source);
   if (opened.meta().extra.find("imported") != nullptr &&
       opened.meta().config.find("data") == nullptr) {
     return find_imported(out);

@@ -28,7 +28,7 @@ enum class Weight { Free, Accepted, Refused };
 /// Classifies by the longest prefix of the key path that is listed here; everything else may differ
 /// freely.
 Weight weight_of(std::string_view path) {
-  static constexpr std::array<std::pair<std::string_view, Weight>, 36> kRules = {{
+  static constexpr std::array<std::pair<std::string_view, Weight>, 37> kRules = {{
       {"adapter", Weight::Refused},
       {"adapter.dropout", Weight::Accepted},
       {"adapter.from", Weight::Free},  // likewise: the source of its initial values
@@ -53,6 +53,7 @@ Weight weight_of(std::string_view path) {
       {"optimizer.groups", Weight::Accepted},
       {"optimizer.weight_decay_schedule", Weight::Accepted},
       {"scheduler", Weight::Accepted},
+      {"scheduler.on_resume", Weight::Free},  // the curve itself is compared
       {"gradient_clipping", Weight::Accepted},
       {"gradient_clip_value", Weight::Accepted},
       {"trainer.clip_after_warmup", Weight::Accepted},
@@ -305,8 +306,11 @@ ResumePoint find_resume_point(const ResumeFrom& from,
   }
   try {
     point.changes = accepted_changes(opened.meta(), plan, data);
-    const CurveChange curve = curve_change(opened.meta(), plan);
+    planner::Plan placed = plan;  // whose epochs are counted from here
+    finish_plan(placed, data, point.position);
+    const CurveChange curve = curve_change(opened.meta(), placed);
     point.changes.insert(point.changes.end(), curve.lines.begin(), curve.lines.end());
+    point.curve = curve.curve;
     if (!curve.warning.empty()) log::warn(curve.warning);
     if (auto anew = state_anew(opened, plan)) point.changes.push_back(*std::move(anew));
   } catch (const Error& error) {

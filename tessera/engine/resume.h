@@ -36,6 +36,7 @@ struct ResumePoint {
   std::string stopped_early;  ///< why the run stopped early there; empty if it did not
   std::vector<std::string>
       changes;  ///< accepted differences, "optimizer.params.lr: 0.001 -> 0.0003"
+  std::optional<planner::Curve> curve;  ///< the learning rates by scheduler.on_resume
 };
 
 /// Compares the configuration of a checkpoint with the plan. These may differ freely: ranks,

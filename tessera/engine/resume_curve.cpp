@@ -2,8 +2,9 @@
 #include "tessera/engine/resume_curve.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
-#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -13,6 +14,9 @@
 namespace tessera::engine {
 namespace {
 
+using planner::Curve;
+using planner::OnResume;
+
 /// A rate counts as risen if it exceeds the old one by this factor.
 constexpr double kRise = 1.1;
 
@@ -21,27 +25,53 @@ const json::Value* at_path(const json::Value& source, const char* section, const
   return found != nullptr && found->is_object() ? found->find(key) : nullptr;
 }
 
-std::optional<std::int64_t> max_steps_of(const json::Value& config) {
-  const json::Value* const steps = at_path(config, "trainer", "max_steps");
-  return steps != nullptr && steps->is_number() ? steps->as_integer() : std::nullopt;
+std::optional<std::int64_t> integer_at(const json::Value& source,
+                                       const char* section,
+                                       const char* key) {
+  const json::Value* const value = at_path(source, section, key);
+  return value != nullptr && value->is_number() ? value->as_integer() : std::nullopt;
 }
 
-/// Returns the plan with the saved run's schedule.
+std::string text_at(const json::Value& source, const char* section, const char* key) {
+  const json::Value* const value = at_path(source, section, key);
+  return value != nullptr && value->is_string() ? value->as_string() : std::string();
+}
+
+/// The run that saved: the steps that it was to make, and the curve that it followed.
+struct SavedRun {
+  std::int64_t max_steps = 0;
+  Curve curve;
+};
+
+std::optional<SavedRun> saved_run(const checkpoint::Meta& meta) {
+  SavedRun out;
+  // Older checkpoints contain only the configuration, whose curve began at the first step.
+  const auto steps = integer_at(meta.extra, "schedule", "max_steps");
+  const bool noted = steps.has_value();
+  const auto max_steps = noted ? steps : integer_at(meta.config, "trainer", "max_steps");
+  if (!max_steps) return std::nullopt;
+  out.max_steps = *max_steps;
+  const json::Value& source = noted ? meta.extra : meta.config;
+  const char* const section = noted ? "schedule" : "scheduler";
+  out.curve.type = text_at(source, section, "type");
+  const json::Value* const params = at_path(source, section, "params");
+  if (params != nullptr) out.curve.params = *params;
+  out.curve.start = integer_at(meta.extra, "schedule", "start").value_or(0);
+  out.curve.length = integer_at(meta.extra, "schedule", "length").value_or(*max_steps);
+  return out;
+}
+
+/// Returns the plan with the saved run's optimizer and curve.
 std::optional<planner::Plan> plan_of_saved(const checkpoint::Meta& meta,
+                                           const SavedRun& saved,
                                            const planner::Plan& plan) {
-  const auto steps = max_steps_of(meta.config);
-  const json::Value* const type = at_path(meta.config, "optimizer", "type");
   // Rates of different optimizers cannot be compared.
-  if (!steps || type == nullptr || !type->is_string()) return std::nullopt;
+  if (text_at(meta.config, "optimizer", "type").empty()) return std::nullopt;
   planner::Plan out = plan;
-  out.max_steps = *steps;
+  out.max_steps = saved.max_steps;
+  out.curve = saved.curve;
   const json::Value* const params = at_path(meta.config, "optimizer", "params");
   if (params != nullptr) out.config.optimizer.params = *params;
-  const json::Value* const schedule = at_path(meta.config, "scheduler", "type");
-  const bool named = schedule != nullptr && schedule->is_string();
-  out.config.scheduler.type = named ? schedule->as_string() : std::string();
-  const json::Value* const of_schedule = at_path(meta.config, "scheduler", "params");
-  out.config.scheduler.params = of_schedule != nullptr ? *of_schedule : json::Value();
   return out;
 }
 
@@ -50,20 +80,94 @@ double rate_at(const planner::Plan& plan, std::int64_t update) {
   return planner::make_schedule(plan, *rule)->lr(std::max<std::int64_t>(update, 1));
 }
 
+bool same(const json::Value* a, const json::Value* b) {
+  return a == nullptr || b == nullptr ? a == b : *a == *b;
+}
+
+/// True if the saved run had the same options of the curve: it was only interrupted.
+bool is_same_run(const checkpoint::Meta& meta, const SavedRun& saved, const planner::Plan& plan) {
+  const json::Value &before = meta.config, &after = plan.resolved;
+  return saved.max_steps == plan.max_steps &&
+         same(before.find("scheduler"), after.find("scheduler")) &&
+         same(at_path(before, "optimizer", "params"), at_path(after, "optimizer", "params"));
+}
+
+Curve own_curve(const planner::Plan& plan) {
+  const planner::SchedulerOptions& options = plan.config.scheduler;
+  return {.type = options.type, .params = options.params, .length = plan.max_steps};
+}
+
+std::optional<Curve> curve_on_resume(const checkpoint::Meta& meta,
+                                     const SavedRun& saved,
+                                     const planner::Plan& plan,
+                                     std::int64_t updates) {
+  const auto choice = plan.config.scheduler.on_resume;
+  if (!choice) return std::nullopt;
+  if (*choice == OnResume::Keep || is_same_run(meta, saved, plan)) return saved.curve;
+  Curve anew = own_curve(plan);
+  anew.start = updates;
+  anew.length = std::max<std::int64_t>(plan.max_steps - meta.step, 1);
+  return anew;
+}
+
+std::string line_of(const Curve& curve, OnResume choice) {
+  if (choice == OnResume::Restart) {
+    return fmt::format("learning rate: the schedule began anew after update {} and has {} steps",
+                       curve.start,
+                       curve.length);
+  }
+  return fmt::format("learning rate: the schedule of the saved run goes on; it has {} steps",
+                     curve.length);
+}
+
+std::string warning_of(double last, double next, std::int64_t length, bool kept) {
+  return fmt::format(
+      "the learning rate rises from {:.3g} to {:.3g} where the training goes on\n  fix: {}lower "
+      "optimizer.params.lr",
+      last,
+      next,
+      kept ? std::string()
+           : fmt::format("write scheduler.on_resume \"keep\" to follow the old curve ({} steps), "
+                         "\"restart\" to begin the schedule anew at this step, or ",
+                         length));
+}
+
 }  // namespace
+
+json::Value curve_of_run(const planner::Plan& plan) {
+  const Curve curve = plan.curve.value_or(own_curve(plan));
+  return json::Value::object(
+      {{"type", json::Value::string(curve.type)},
+       {"params", curve.params.is_null() ? json::Value::object() : curve.params},
+       {"start", json::Value::integer(curve.start)},
+       {"length", json::Value::integer(curve.length)},
+       {"max_steps", json::Value::integer(plan.max_steps)}});
+}
 
 CurveChange curve_change(const checkpoint::Meta& meta, const planner::Plan& plan) {
   CurveChange out;
-  const auto saved = plan_of_saved(meta, plan);
+  const auto saved = saved_run(meta);
   if (!saved || meta.step < 1) return out;
+  const auto before = plan_of_saved(meta, *saved, plan);
+  if (!before) return out;
+  // A skipped step does not advance the schedule.
+  const json::Value* const skipped = meta.extra.find("skipped");
+  const std::int64_t updates =
+      meta.step - (skipped != nullptr ? skipped->as_integer().value_or(0) : 0);
+  const auto choice = plan.config.scheduler.on_resume;
+  planner::Plan after = plan;
+  after.curve = curve_on_resume(meta, *saved, plan, updates);
   double last = 0, next = 0, expected = 0;
   try {
-    last = rate_at(*saved, meta.step);
-    expected = rate_at(*saved, meta.step + 1);
-    next = rate_at(plan, meta.step + 1);
+    last = rate_at(*before, updates);
+    expected = rate_at(*before, updates + 1);
+    next = rate_at(after, updates + 1);
   } catch (const Error&) {
     return out;  // parameters that this version does not know
   }
+  out.curve = after.curve;
+  const bool same_run = is_same_run(meta, *saved, plan);
+  if (choice && !same_run) out.lines.push_back(line_of(*out.curve, *choice));
   if (next == expected) return out;
   if (saved->max_steps != plan.max_steps) {
     out.lines.push_back(
@@ -76,15 +180,8 @@ CurveChange curve_change(const checkpoint::Meta& meta, const planner::Plan& plan
                   next,
                   meta.step + 1,
                   expected));
-  if (next > kRise * last && next > kRise * expected) {
-    out.warning = fmt::format(
-        "the learning rate rises from {:.3g} to {:.3g} where the training goes on\n  fix: to keep "
-        "the old curve give scheduler.params its old length ({} steps), or lower "
-        "optimizer.params.lr",
-        last,
-        next,
-        saved->max_steps);
-  }
+  if (choice != OnResume::Restart && next > kRise * last && next > kRise * expected)
+    out.warning = warning_of(last, next, saved->curve.length, choice.has_value());
   return out;
 }
 

@@ -343,6 +343,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
 
   const ResumePoint resume = find_resume_point(command.resume, folder, plan, *data);
   if (resume.checkpoint) finish_plan(plan, *data, resume.position);
+  plan.curve = resume.curve;
   if (is_leader) {
     const bool several = local_ranks < plan.ranks;
     report::TableFacts facts =

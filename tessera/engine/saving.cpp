@@ -22,6 +22,7 @@
 #include "tessera/checkpoint/node_parts.h"
 #include "tessera/checkpoint/storage.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/resume_curve.h"
 #include "tessera/models/hf_objective.h"
 
 namespace tessera::engine {
@@ -103,6 +104,7 @@ checkpoint::Meta Engine::meta() const {
   meta.extra["threads_per_rank"] = json::Value::integer(plan_.threads);
   meta.extra["ranks"] = json::Value::integer(world_.size());
   meta.extra["data_ranks"] = json::Value::integer(plan_.data_ranks);
+  meta.extra["schedule"] = curve_of_run(plan_);
   const planner::EvalOptions& eval = plan_.config.eval;
   if (best_) meta.extra["best_evaluation"] = to_json(*best_, eval.rule());
   if (eval.stops_early()) meta.extra["evaluations"] = standing_.state(eval);

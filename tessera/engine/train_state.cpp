@@ -183,7 +183,7 @@ parallel::StepInput TrainState::step_input(int num_micros,
   input.step = step_;
   input.seed = options_.seed;
   input.num_micros = num_micros;
-  input.loss_scale = scaler_ ? scaler_->scale() : 1.0;
+  input.loss_scale = loss_scale();
   input.load = [this, &load](int micro) {
     const nn::ContextParallel* const shared = model_->context_parallel();
     return shared == nullptr ? load(micro) : nn::own_tokens(load(micro), *shared);
@@ -412,6 +412,11 @@ nn::Outcome TrainState::infer(const nn::Batch& batch, nn::StepContext& context) 
   context.context_parallel = model_->context_parallel();
   if (!context.shares_tokens()) return executor_->infer(batch, context);
   return executor_->infer(nn::own_tokens(batch, *context.context_parallel), context);
+}
+
+void TrainState::visit_trained(const parallel::TrainedVisitor& visit) {
+  const bool apart = optimizer_->compresses(step_ - skipped_ + 1);
+  optimizer_->visit_trained(apart ? nullptr : gradients_.get(), visit);
 }
 
 std::vector<checkpoint::PieceBytes> TrainState::pieces() {

@@ -116,6 +116,8 @@ class TrainState {
   [[nodiscard]] parallel::Executor& executor() { return *executor_; }
   [[nodiscard]] std::int64_t steps() const { return step_; }  ///< number of updates so far
   [[nodiscard]] std::int64_t skipped() const { return skipped_; }
+  /// Factor of the loss in the step that runs, or in the next one.
+  [[nodiscard]] double loss_scale() const { return scaler_ ? scaler_->scale() : 1.0; }
 
   /// Initializes the weights from TrainStateOptions::weights, or with values that depend on seed
   /// and names.
@@ -140,6 +142,12 @@ class TrainState {
   /// stage that holds the objective. All ranks of a model replica pass the same batch, with whole
   /// sequences. `context` selects Eval, Prefill or Decode.
   nn::Outcome infer(const nn::Batch& batch, nn::StepContext& context);
+
+  /// Calls `visit` for ranges of all trained parameters, each element of the job on exactly one
+  /// rank: weights before the update, and the sum of the step's gradients times the loss scale.
+  /// Call it in StepExtras::before_update, on all ranks. Gradients that a compressed optimizer
+  /// leaves on their ranks are undefined.
+  void visit_trained(const parallel::TrainedVisitor& visit);
 
   /// This rank's part of a checkpoint of the state; readable until release_pieces() or the next
   /// update.

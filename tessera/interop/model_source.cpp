@@ -140,6 +140,7 @@ void read_adapter(const checkpoint::Checkpoint& opened,
 
 planner::ModelSource open_checkpoint(const fs::path& folder) {
   const checkpoint::Checkpoint opened(folder);
+  require_family(opened.meta(), folder);
   planner::ModelSource out;
   out.folder = folder;
   read_section(opened.meta().config, "model", folder, out.model);
@@ -270,6 +271,22 @@ bool is_foreign_source(const fs::path& path) {
   if (checkpoint::is_ours(path)) return false;
   if (fs::is_directory(path) && !weight_files(path).empty()) return false;
   return is_foreign(path);
+}
+
+void require_family(const checkpoint::Meta& meta, const fs::path& folder) {
+  const json::Value* const model = meta.config.find("model");
+  if (model == nullptr || !model->is_object() || model->members().empty()) return;
+  // Such a model is described by the shapes of its parameters.
+  for (const auto& [name, shape] : model->members())
+    if (!shape.is_array()) return;
+  throw Error(Error::Kind::Unsupported,
+              fmt::format("{} holds the model of a program that uses the library ({} and {} other "
+                          "parameters): its blocks are in that program only",
+                          folder.string(),
+                          model->members().front().first,
+                          model->members().size() - 1),
+              "let the program do it: engine->load() reads the checkpoint, engine->evaluate() "
+              "measures it, engine->state().infer() predicts (docs/library.md)");
 }
 
 planner::ModelSource open_source(const fs::path& path) {

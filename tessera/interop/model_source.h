@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/models/family.h"
 #include "tessera/planner/model_source.h"
 
@@ -13,6 +14,10 @@ namespace tessera::interop {
 /// True if `path` is a checkpoint of another program. A folder with Hugging Face weights counts as
 /// a Hugging Face folder even if it also contains other files.
 bool is_foreign_source(const std::filesystem::path& path);
+
+/// Throws Error{Unsupported} if the checkpoint in `folder` holds a model that a program brought:
+/// only that program has its blocks.
+void require_family(const checkpoint::Meta& meta, const std::filesystem::path& folder);
 
 /// The moving average of the weights (trainer.ema) in a checkpoint of tessera; for parameters that
 /// were not trained, their weights. Throws Error{Config} if the checkpoint has no average.

@@ -35,6 +35,8 @@ void add_tokenizer_files(std::vector<std::pair<std::string, std::string>>& files
   json::Value config;
   if (options.type == "byte") {
     config = tokenizer_config(kFromTokenizerJson, max_positions);
+    for (const char* token : {"bos_token", "eos_token"})
+      config[token] = json::Value::string(std::string(1, '\0'));
     files.emplace_back("tokenizer.json", data::byte_tokenizer_json());
   } else if (options.type == "file") {
     const fs::path whole = options.vocab;

@@ -2,7 +2,6 @@
 #include "tessera/launch/head.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -12,12 +11,9 @@
 #include <optional>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,8 +21,8 @@
 #include "tessera/base/control_page.h"
 #include "tessera/base/error.h"
 #include "tessera/base/quiet_thread.h"
+#include "tessera/launch/head_connections.h"
 #include "tessera/launch/host_facts.h"
-#include "tessera/launch/meeting.h"
 #include "tessera/launch/shared_files.h"
 
 namespace tessera::launch {
@@ -34,13 +30,9 @@ namespace {
 
 constexpr double kTickS = 0.25;
 constexpr double kAliveS = 1.0;      // interval between Alive frames
-constexpr double kProofS = 5.0;      // for a connection to prove that it belongs to the job
 constexpr double kMostClockS = 2.0;  // largest difference of clocks without a warning
 constexpr std::size_t kMostHostName = 1024;
-constexpr std::size_t kMostStrangers = 64;  // most connections that have not yet proved it
 constexpr std::size_t kMostKeys = 1U << 20;
-// Most bytes buffered for a host that does not receive them.
-constexpr std::size_t kMostUnsent = std::size_t{64} << 20;
 
 double facts_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -80,37 +72,39 @@ int port_of(int fd) {
 class Head::Server {
  public:
   Server(HeadOptions options, Fd listener)
-      : options_(std::move(options)), listener_(std::move(listener)) {
-    std::array<int, 2> pipe_ends{-1, -1};
-    TESSERA_REQUIRE(pipe2(pipe_ends.data(), O_CLOEXEC | O_NONBLOCK) == 0,
-                    Environment,
-                    fmt::format("no pipe: {}", std::strerror(errno)),
-                    "");
-    wake_read_ = Fd(pipe_ends[0]);
-    wake_write_ = Fd(pipe_ends[1]);
-  }
+      : options_(std::move(options)),
+        connections_(
+            std::move(listener),
+            options_.secret,
+            static_cast<std::size_t>(options_.world_size),
+            [this](HeadPeer& peer, const Frame& frame) { handle(peer, frame); },
+            [this](const std::string& text) { tell(text); }) {}
 
   void run() {
     const double deadline = now_s() + options_.join_timeout_s;
     while (!ending_) {
-      wait();
+      connections_.wait(next_look_);
       obey();
-      if (!ready_ && !refused_ && now_s() > deadline) refuse_missing();
-      find_silent();
-      flush_and_forget();
+      if (now_s() >= next_look_) {
+        next_look_ = now_s() + kTickS;
+        if (!ready_ && !refused_ && now_s() > deadline) refuse_missing();
+        find_silent();
+      }
+      connections_.flush();
+      forget();
     }
   }
 
   void end() {
     ending_ = true;
-    wake();
+    connections_.wake();
   }
   void order(std::function<void()> what) {
     {
       const std::lock_guard lock(mutex_);
       orders_.push_back(std::move(what));
     }
-    wake();
+    connections_.wake();
   }
   void stop_hosts(int signal) {
     order([this, signal] {
@@ -128,44 +122,9 @@ class Head::Server {
   }
 
  private:
-  struct Peer {
-    Fd fd;
-    std::string from;
-    bool proved = false, closed = false;
-    Greeting greeting;
-    std::string proof;  // received part of the client's proof
-    FrameBuffer in;
-    std::string out;
-    double since = 0.0, heard = 0.0;
-    // If the connection belongs to a host:
-    int host = -1, first = 0, ranks = 0;
-    std::string name;
-    HostFacts facts;
-    double arrived_at = 0.0;  // by the clock of the head, since 1970
-    bool has_left = false;
-    [[nodiscard]] bool is_host() const { return host >= 0; }
-  };
-
-  void wake() const {
-    const char byte = 0;
-    static_cast<void>(!write(wake_write_.get(), &byte, 1));
-  }
-
-  void wait() {
-    std::vector<pollfd> waited = {{wake_read_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    for (const auto& peer : peers_) {
-      const bool unsent = !peer->out.empty();
-      waited.push_back({peer->fd.get(), static_cast<short>(unsent ? POLLIN | POLLOUT : POLLIN), 0});
-    }
-    wait_for_events(waited, now_s() + kTickS);
-    std::array<char, 256> ignored;
-    while (read(wake_read_.get(), ignored.data(), ignored.size()) > 0) {
-    }
-    const std::size_t known = peers_.size();
-    for (std::size_t i = 0; i < known; ++i) {
-      if ((waited[i + 2].revents & (POLLIN | POLLHUP | POLLERR)) != 0) receive(*peers_[i]);
-    }
-    if (waited[1].revents != 0) accept_all();
+  using Peer = HeadPeer;
+  [[nodiscard]] const std::vector<std::unique_ptr<Peer>>& peers() const {
+    return connections_.peers();
   }
 
   void obey() {
@@ -176,72 +135,6 @@ class Head::Server {
     }
     for (const auto& what : orders)
       what();
-  }
-
-  void accept_all() {
-    for (;;) {
-      Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (fd.get() < 0) return;
-      const auto strangers = std::count_if(
-          peers_.begin(), peers_.end(), [](const auto& peer) { return !peer->proved; });
-      // All hosts of a large job arrive at once; strangers must not displace them.
-      if (static_cast<std::size_t>(strangers) >=
-          kMostStrangers + static_cast<std::size_t>(2 * options_.world_size))
-        continue;
-      const int on = 1;
-      setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-      auto peer = std::make_unique<Peer>();
-      peer->from = peer_address(fd.get());
-      peer->fd = std::move(fd);
-      peer->greeting = new_greeting();
-      peer->since = peer->heard = now_s();
-      peer->out.assign(reinterpret_cast<const char*>(&peer->greeting), sizeof(Greeting));
-      peers_.push_back(std::move(peer));
-      flush(*peers_.back());
-    }
-  }
-
-  void receive(Peer& peer) {
-    std::array<char, 65536> part;
-    for (;;) {
-      const ssize_t got = recv(peer.fd.get(), part.data(), part.size(), 0);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-      if (got <= 0) {
-        peer.closed = true;
-        return;
-      }
-      peer.heard = now_s();
-      try {
-        take(peer, part.data(), static_cast<std::size_t>(got));
-      } catch (const Error& error) {
-        tell(fmt::format("the connection from {} was closed: {}", peer.from, error.what()));
-        peer.closed = true;
-        return;
-      }
-    }
-  }
-
-  void take(Peer& peer, const char* data, std::size_t bytes) {
-    if (!peer.proved) {
-      const std::size_t wanted = std::min(bytes, sizeof(ClientProof) - peer.proof.size());
-      peer.proof.append(data, wanted);
-      data += wanted;
-      bytes -= wanted;
-      if (peer.proof.size() < sizeof(ClientProof)) return;
-      ClientProof proof;
-      std::memcpy(&proof, peer.proof.data(), sizeof(proof));
-      TESSERA_REQUIRE(same_mac(proof.mac, client_mac(options_.secret, peer.greeting, proof)),
-                      Comm,
-                      "it does not know the secret of this job",
-                      "");
-      peer.proved = true;
-      const Mac answer = server_mac(options_.secret, peer.greeting, proof);
-      peer.out.append(reinterpret_cast<const char*>(answer.data()), answer.size());
-    }
-    peer.in.append(data, bytes);
-    while (const std::optional<Frame> frame = peer.in.next())
-      handle(peer, *frame);
   }
 
   void handle(Peer& peer, const Frame& frame) {
@@ -290,14 +183,10 @@ class Head::Server {
                     "");
     peer.host = host;
     if (refused_) {
-      peer.out += refusal_;
+      connections_.send(peer, refusal_);
       return;
     }
-    const auto same_part = [&](const auto& other) {
-      return other.get() != &peer && other->is_host() && other->first < peer.first + peer.ranks &&
-             peer.first < other->first + other->ranks;
-    };
-    const auto twin = std::find_if(peers_.begin(), peers_.end(), same_part);
+    const Peer* const twin = host_with_ranks_of(peer);
     if (world != options_.world_size) {
       refuse(Error::Kind::Config,
              fmt::format("host {} was started for {} ranks and the host of rank 0 for {}",
@@ -305,12 +194,12 @@ class Head::Server {
                          world,
                          options_.world_size),
              "start all hosts with the same flags");
-    } else if (twin != peers_.end()) {
+    } else if (twin != nullptr) {
       refuse(Error::Kind::Config,
              fmt::format("hosts {} and {} both have rank {}",
-                         (*twin)->name,
+                         twin->name,
                          peer.name,
-                         std::max(peer.first, (*twin)->first)),
+                         std::max(peer.first, twin->first)),
              "give every host a node rank of its own; the ranks of a host must be contiguous: with "
              "mpirun --map-by slot, with srun --distribution=block");
     } else if (asked_ && first_build_ != peer.facts.build) {
@@ -334,6 +223,7 @@ class Head::Server {
         first_build_ = peer.facts.build;
       }
       asked_ = asked;
+      hosts_.emplace(peer.first, &peer);
       arrived_ += peer.ranks;
       if (arrived_ == options_.world_size) {
         ready_ = true;
@@ -343,15 +233,25 @@ class Head::Server {
     }
   }
 
+  /// The host that has joined with some of the ranks of `peer`; nullptr if there is none.
+  [[nodiscard]] const Peer* host_with_ranks_of(const Peer& peer) const {
+    auto at = hosts_.lower_bound(peer.first);
+    if (at != hosts_.end() && at->first < peer.first + peer.ranks) return at->second;
+    if (at == hosts_.begin()) return nullptr;
+    --at;
+    return at->first + at->second->ranks > peer.first ? at->second : nullptr;
+  }
+
+  void forget_ranks(const Peer& peer) {
+    const auto found = hosts_.find(peer.first);
+    if (found != hosts_.end() && found->second == &peer) hosts_.erase(found);
+  }
+
   /// Shows the table of hosts, and warns of clocks that differ.
   void show_hosts() const {
     std::vector<const Peer*> hosts;
-    for (const auto& peer : peers_) {
-      if (peer->is_host()) hosts.push_back(peer.get());
-    }
-    std::sort(hosts.begin(), hosts.end(), [](const Peer* a, const Peer* b) {
-      return a->first < b->first;
-    });
+    for (const auto& [first, host] : hosts_)
+      hosts.push_back(host);
     std::vector<HostFacts> facts;
     std::vector<double> clocks;
     for (const Peer* host : hosts) {
@@ -378,7 +278,7 @@ class Head::Server {
 
   void refuse_missing() {
     std::vector<bool> here(static_cast<std::size_t>(options_.world_size));
-    for (const auto& peer : peers_) {
+    for (const auto& peer : peers()) {
       for (int i = 0; peer->is_host() && i < peer->ranks; ++i) {
         const int rank = peer->first + i;
         if (rank >= 0 && rank < options_.world_size) here[static_cast<std::size_t>(rank)] = true;
@@ -405,15 +305,15 @@ class Head::Server {
     std::memcpy(whole.data(), &length, sizeof(length));
     whole += static_cast<char>(frame.type);
     whole += frame.body;
-    for (const auto& peer : peers_) {
-      if (peer.get() != &from && peer->is_host()) peer->out += whole;
+    for (const auto& peer : peers()) {
+      if (peer.get() != &from && peer->is_host()) connections_.send(*peer, whole);
     }
   }
 
   void broadcast(const FrameWriter& frame) {
     const std::string whole = frame.finish();
-    for (const auto& peer : peers_) {
-      if (peer->is_host()) peer->out += whole;
+    for (const auto& peer : peers()) {
+      if (peer->is_host()) connections_.send(*peer, whole);
     }
   }
 
@@ -428,8 +328,8 @@ class Head::Server {
                                   .number(kind)
                                   .text(text)
                                   .finish();
-    for (const auto& peer : peers_) {
-      if (peer.get() != from && peer->is_host()) peer->out += whole;
+    for (const auto& peer : peers()) {
+      if (peer.get() != from && peer->is_host()) connections_.send(*peer, whole);
     }
   }
 
@@ -482,7 +382,7 @@ class Head::Server {
   }
 
   void answer(Peer& peer, const std::string& key) {
-    peer.out += FrameWriter(FrameType::Value).text(key).text(values_[key]).finish();
+    connections_.send(peer, FrameWriter(FrameType::Value).text(key).text(values_[key]).finish());
   }
 
   void find_silent() {
@@ -491,8 +391,8 @@ class Head::Server {
       told_alive_ = now;
       broadcast(FrameWriter(FrameType::Alive));
     }
-    for (const auto& peer : peers_) {
-      if (!peer->proved && now > peer->since + kProofS) peer->closed = true;
+    connections_.look(now);
+    for (const auto& peer : peers()) {
       if (peer->is_host() && !peer->has_left && now > peer->heard + options_.silence_s) {
         lose(*peer, fmt::format("it has sent nothing for {} s", options_.silence_s));
         peer->closed = true;
@@ -500,31 +400,12 @@ class Head::Server {
     }
   }
 
-  void flush(Peer& peer) {
-    while (!peer.out.empty() && !peer.closed) {
-      const ssize_t sent = ::send(peer.fd.get(), peer.out.data(), peer.out.size(), MSG_NOSIGNAL);
-      if (sent > 0) {
-        peer.out.erase(0, static_cast<std::size_t>(sent));
-      } else if (sent < 0 && errno == EINTR) {
-        continue;
-      } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-        peer.closed = peer.out.size() > kMostUnsent;
-        return;
-      } else {
-        peer.closed = true;
-      }
-    }
-  }
-
-  void flush_and_forget() {
-    for (const auto& peer : peers_)
-      flush(*peer);
-    for (const auto& peer : peers_) {
-      if (!peer->closed) continue;
-      lose(*peer, "its connection was closed");
-      std::erase_if(waiting_, [&](const auto& wait) { return wait.second == peer.get(); });
-    }
-    std::erase_if(peers_, [](const auto& peer) { return peer->closed; });
+  void forget() {
+    connections_.forget([this](Peer& peer) {
+      lose(peer, "its connection was closed");
+      std::erase_if(waiting_, [&](const auto& wait) { return wait.second == &peer; });
+      forget_ranks(peer);
+    });
   }
 
   void tell(const std::string& text) const {
@@ -532,13 +413,13 @@ class Head::Server {
   }
 
   HeadOptions options_;
-  Fd listener_, wake_read_, wake_write_;
-  std::vector<std::unique_ptr<Peer>> peers_;
+  HeadConnections connections_;
+  std::map<int, const Peer*> hosts_;  // those that have joined, by their first rank
   std::map<std::string, std::string> values_;
   std::multimap<std::string, Peer*> waiting_;
   std::optional<std::uint64_t> asked_;
   std::string first_name_, first_build_, refusal_;
-  double told_alive_ = 0.0;
+  double told_alive_ = 0.0, next_look_ = 0.0;
   int arrived_ = 0;
   std::atomic<bool> ready_{false};
   bool refused_ = false;

@@ -270,11 +270,15 @@ ModelOptions merge_options(const ModelOptions& given,
                            config::Problems& problems,
                            const config::Origins& origins) {
   const auto path_of = [](std::string_view key) { return fmt::format("model.{}", key); };
+  const std::optional<std::int64_t> positions = source->max_positions;
   const auto contradicts = [&](const std::string& path) {
-    problems.add(origins.place(path),
-                 path,
-                 fmt::format("{} differs from the folder that model.from names", path),
-                 "leave it out");
+    problems.add(
+        origins.place(path),
+        path,
+        fmt::format("{} differs from the folder that model.from names", path),
+        path == path_of("max_positions") && positions
+            ? fmt::format("leave it out, and set data.sequence_length to {} or less", *positions)
+            : "leave it out");
   };
   if (origins.given("model.family") && given.family() != source.family())
     contradicts("model.family");

@@ -99,14 +99,21 @@ void set_positions(const FamilyOptions& options,
   const std::int64_t of_preset = options.preset && preset ? preset->max_positions : 0;
   sizes.max_positions = options.max_positions.value_or(
       of_preset > 0 ? of_preset : sequence_length.value_or(kDefaultPositions));
-  checks.require(!sequence_length || *sequence_length <= sizes.max_positions,
-                 "data.sequence_length",
-                 fmt::format("sequence_length {} exceeds the number of positions of the model ({})",
-                             sequence_length.value_or(0),
-                             sizes.max_positions),
-                 fmt::format("data.sequence_length at most {}, or model.max_positions at least {}",
-                             sizes.max_positions,
-                             sequence_length.value_or(0)));
+  checks.require(
+      !sequence_length || *sequence_length <= sizes.max_positions,
+      "data.sequence_length",
+      fmt::format("sequence_length {} exceeds the number of positions of the model ({})",
+                  sequence_length.value_or(0),
+                  sizes.max_positions),
+      options.from
+          // A folder's number of positions cannot be changed here.
+          ? fmt::format("set data.sequence_length to {} or less: {} has no more positions",
+                        sizes.max_positions,
+                        *options.from)
+          : fmt::format("data.sequence_length at most {}, or model.max_positions at "
+                        "least {}",
+                        sizes.max_positions,
+                        sequence_length.value_or(0)));
 }
 
 void set_vocabulary(const FamilyOptions& options,

@@ -226,22 +226,52 @@ void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_s
   }
 }
 
+std::optional<Segment> ShardStore::piece_range(std::size_t g,
+                                               const ParamShard& shard,
+                                               bool for_save) const {
+  const FlatLayout& layout = model_.groups()[g].layout;
+  // A replicated state is still written once: every rank writes its shard of it.
+  const OwnedRange mine =
+      for_save ? owned_range(layout, /*stage=*/1, group_.index) : slots_[g].range;
+  const Segment range = mine.of(*shard.segment);
+  if (range.numel == 0) return std::nullopt;
+  const nn::TensorParallel* const tensor = model_.tensor_parallel();
+  const bool first_holder = tensor == nullptr || tensor->group->index == 0;
+  const ParamInfo& info = *shard.segment->info;
+  if (for_save && (info.cut() ? info.copy : !first_holder)) return std::nullopt;
+  return range;
+}
+
+void ShardStore::visit_trained(const std::function<at::Tensor(std::size_t)>& gradient_of,
+                               const TrainedVisitor& visit) {
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    FlatGroup& group = model_.groups()[g];
+    if (!group.trainable) continue;
+    const at::Tensor gradient = gradient_of(g);
+    if (!group.counted) continue;  // another stage counts it
+    const at::Tensor& masters =
+        slots_[g].master_storage.defined() ? slots_[g].master_storage : group.weights.own();
+    for (const ParamShard& shard : slots_[g].shards) {
+      const auto range = piece_range(g, shard, /*for_save=*/true);
+      if (!range) continue;
+      const std::int64_t at = shard.at + range->begin - shard.segment->begin - shard.first;
+      const auto part = [&](const at::Tensor& all) {
+        return all.narrow(0, at, range->numel).to(at::kFloat).to(at::kCPU);
+      };
+      visit(*shard.segment->info, part(masters), gradient.defined() ? part(gradient) : gradient);
+    }
+  }
+}
+
 void ShardStore::add_shard_pieces(std::size_t g,
                                   ParamShard& shard,
                                   float* masters,
                                   bool for_save,
                                   std::vector<checkpoint::PieceBytes>& out) {
-  const Slot& slot = slots_[g];
-  const FlatLayout& layout = model_.groups()[g].layout;
-  // A replicated state is still written once: every rank writes its shard of it.
-  const OwnedRange mine = for_save ? owned_range(layout, /*stage=*/1, group_.index) : slot.range;
-  const Segment range = mine.of(*shard.segment);
-  if (range.numel == 0) return;
-  const nn::TensorParallel* const tensor = model_.tensor_parallel();
-  const bool first_holder = tensor == nullptr || tensor->group->index == 0;
+  const auto range = piece_range(g, shard, for_save);
+  if (!range) return;
   const ParamInfo& info = *shard.segment->info;
-  if (for_save && (info.cut() ? info.copy : !first_holder)) return;
-  const std::int64_t first = range.begin - shard.segment->begin, numel = range.numel;
+  const std::int64_t first = range->begin - shard.segment->begin, numel = range->numel;
   const std::int64_t offset = first - shard.first;
   const mesh::Piece piece{info.held(), first, first + numel};
   out.push_back(

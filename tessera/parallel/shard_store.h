@@ -64,6 +64,11 @@ struct ParamShard {
   std::vector<double> norms;  ///< only during an update
 };
 
+/// Receives a range of a trained parameter: its weights and its gradient, fp32 on the host; the
+/// gradient is undefined if it is not known.
+using TrainedVisitor = std::function<void(
+    const ParamInfo& info, const at::Tensor& weights, const at::Tensor& gradient)>;
+
 /// Memory per parameter element: fp32 working weights: 0 + states; 16-bit working weights: 4 (with
 /// 16-bit masters: 0) + states; frozen: 0; divided by the number of data-parallel ranks from stage
 /// 1 on. Used only on the rank's own thread.
@@ -118,6 +123,11 @@ class ShardStore {
   /// exactly one rank; without it, on every rank that needs it. The pieces are valid until
   /// publish() or release_pieces().
   void add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save);
+  /// Calls `visit` for ranges of all trained parameters, so that every element of the job is
+  /// visited on exactly one rank. `gradient_of` returns the gradient of a group's shard, or an
+  /// undefined tensor, and is called for every trained group in ascending order on every rank.
+  void visit_trained(const std::function<at::Tensor(std::size_t group)>& gradient_of,
+                     const TrainedVisitor& visit);
   void add_beginnings(std::vector<checkpoint::PieceBytes>& out);
   void load_beginnings(const checkpoint::Checkpoint& checkpoint);
   void release_pieces() { widened_.clear(); }
@@ -135,6 +145,10 @@ class ShardStore {
   /// The 16-bit masters of the shard, a view.
   [[nodiscard]] at::Tensor working_of(const ParamShard& shard) const;
   float* widen(const KeptState& kept);
+  /// The range of the shard that the pieces contain; empty if another rank has all of it.
+  [[nodiscard]] std::optional<Segment> piece_range(std::size_t group,
+                                                   const ParamShard& shard,
+                                                   bool for_save) const;
   void add_shard_pieces(std::size_t group,
                         ParamShard& shard,
                         float* masters,

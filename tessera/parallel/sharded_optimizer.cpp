@@ -18,17 +18,18 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
                                    ParamSettings settings,
                                    KeptTypes kept,
                                    bool trained_alone)
-    : model_(model) {
+    : context_{world, model, rule, world.group(mesh::AxisSet::dp()).size() == 1 ? 0 : stage},
+      model_(model) {
   TESSERA_REQUIRE(device_of(world).is_cpu() || !rule.host_only(),
                   Unsupported,
                   "this optimizer updates memory of the host only, and the model is on a device",
                   "use an optimizer of Adam's family, SGD, Lion, LAMB or LARS, without ema");
   ShardStore::Options options;
-  options.stage = world.group(mesh::AxisSet::dp()).size() == 1 ? 0 : stage;
+  options.stage = context_.stage;
   options.settings = std::move(settings);
   options.kept = kept;
   options.trained_alone = trained_alone;
-  strategy_ = make_update({world, model, rule, options.stage});
+  strategy_ = make_update(context_);
   strategy_->configure(options);
   store_ = std::make_unique<ShardStore>(world, model, rule, std::move(options));
 }
@@ -45,6 +46,20 @@ ShardedOptimizer::~ShardedOptimizer() {
 void ShardedOptimizer::wait_weights() {
   for (FlatGroup& group : model_.groups())
     group.weights.settle();
+}
+
+void ShardedOptimizer::visit_trained(GradientReduction* gradients, const TrainedVisitor& visit) {
+  // Ranks that share tokens hold the same parameters.
+  const nn::ContextParallel* const context = model_.context_parallel();
+  const bool counts = context == nullptr || context->group->index == 0;
+  wait_weights();
+  store_->visit_trained(
+      [&](std::size_t g) {
+        return gradients != nullptr ? gradient_of_shard(context_, *gradients, g) : at::Tensor();
+      },
+      [&](const ParamInfo& info, const at::Tensor& weights, const at::Tensor& gradient) {
+        if (counts) visit(info, weights, gradient);
+      });
 }
 
 std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {

@@ -64,6 +64,11 @@ class ShardedOptimizer {
   /// Waits until every rank has the working weights that it keeps.
   void wait_weights();
 
+  /// Calls `visit` for ranges of all trained parameters, so that every element of the job is
+  /// visited on exactly one rank. Call it after the gradients are reduced and before update().
+  /// Without `gradients` only weights are visited. Cost: in stage 0 a gather of the gradients.
+  void visit_trained(GradientReduction* gradients, const TrainedVisitor& visit);
+
   /// What this rank owns, all in fp32: master weights under the parameter's name, states as
   /// "optimizer.<state>.<name>". With `for_save` every element of the job appears on exactly one
   /// rank; without it, on every rank that needs it. Call wait_weights() before and release_pieces()
@@ -77,6 +82,7 @@ class ShardedOptimizer {
   void load(const checkpoint::Checkpoint& checkpoint);
 
  private:
+  UpdateContext context_;
   ModelInstance& model_;
   std::unique_ptr<UpdateStrategy> strategy_;
   std::unique_ptr<ShardStore> store_;

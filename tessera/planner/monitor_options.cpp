@@ -56,6 +56,13 @@ void TensorboardOptions::describe(config::Fields& f) {
   f.field("enabled", enabled, {.text = "Write event files for TensorBoard."});
   describe_folder(f, output_path, job_name, "event files", "tensorboard");
   f.choice("tags", tags, kTagStyles, {.text = kTagsText});
+  f.field("histograms",
+          histograms,
+          {.text = "Write histograms of the weights and gradients of every trained parameter after "
+                   "this number of steps; 0 writes none.",
+           .unit = "steps",
+           .min = 0,
+           .max = kMostSteps});
 }
 
 void CsvMonitorOptions::describe(config::Fields& f) {

@@ -32,6 +32,7 @@ struct TensorboardOptions {
   std::string output_path;  ///< empty: in the run folder
   std::optional<std::string> job_name;
   TagStyle tags = TagStyle::DeepSpeed;
+  std::int64_t histograms = 0;  ///< steps between histograms; 0: none
   void describe(config::Fields& fields);
 };
 struct CsvMonitorOptions {

@@ -63,6 +63,30 @@ std::unique_ptr<optim::Schedule> build_schedule(const SchedulerOptions& options,
   return schedule;
 }
 
+/// A schedule that begins after step `start`.
+class LaterSchedule final : public optim::Schedule {
+ public:
+  LaterSchedule(std::unique_ptr<optim::Schedule> schedule, std::int64_t start)
+      : schedule_(std::move(schedule)), start_(start) {}
+  [[nodiscard]] double lr(std::int64_t update) const override { return schedule_->lr(own(update)); }
+  [[nodiscard]] std::int64_t warmup_steps() const override {
+    return start_ + schedule_->warmup_steps();
+  }
+  [[nodiscard]] std::optional<double> beta1(std::int64_t update) const override {
+    return schedule_->beta1(own(update));
+  }
+  [[nodiscard]] std::optional<double> beta2(std::int64_t update) const override {
+    return schedule_->beta2(own(update));
+  }
+
+ private:
+  [[nodiscard]] std::int64_t own(std::int64_t update) const {
+    return std::max<std::int64_t>(update - start_, 1);
+  }
+  std::unique_ptr<optim::Schedule> schedule_;
+  std::int64_t start_;
+};
+
 bool is_params(const json::Value& params, const char* path, config::Problems& problems) {
   if (params.is_null() || params.is_object()) return true;
   problems.add(params.place,
@@ -350,10 +374,22 @@ std::unique_ptr<optim::Rule> make_rule(const Plan& plan) {
 
 std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, const optim::Rule& rule) {
   config::Problems problems;
-  const auto context = context_of(&rule, plan.max_steps, ramp_of(plan));
-  auto schedule = build_schedule(plan.config.scheduler, context, {}, problems);
+  auto context = context_of(&rule, plan.max_steps, ramp_of(plan));
+  if (!plan.curve) {
+    auto schedule = build_schedule(plan.config.scheduler, context, {}, problems);
+    problems.raise();
+    return schedule;
+  }
+  const Curve& curve = *plan.curve;
+  context.max_steps = curve.length;
+  context.samples_before = [all = context.samples_before, start = curve.start](std::int64_t k) {
+    return all(start + k) - all(start + 1);
+  };
+  auto schedule =
+      build_schedule({.type = curve.type, .params = curve.params}, context, {}, problems);
   problems.raise();
-  return schedule;
+  if (curve.start == 0) return schedule;
+  return std::make_unique<LaterSchedule>(std::move(schedule), curve.start);
 }
 
 std::function<std::int64_t(std::int64_t)> batch_sizes(const Plan& plan) {

@@ -168,6 +168,15 @@ void SchedulerOptions::describe(config::Fields& f) {
   f.field("params",
           params,
           {.text = "Parameters of the schedule, such as warmup_num_steps.", .default_text = "{}"});
+  f.choice(
+      "on_resume",
+      on_resume,
+      kOnResume,
+      {.text = "What tessera train does with the learning-rate curve if it resumes with another "
+               "schedule or length: keep (the type, parameters and length of the saved run; "
+               "optimizer.params.lr is still the given one), or restart (the given schedule "
+               "begins anew at the next step and ends at trainer.max_steps).",
+       .default_text = "the given schedule, as if it had been used from the first step"});
 }
 
 void Bf16Options::describe(config::Fields& f) {

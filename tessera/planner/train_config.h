@@ -87,9 +87,14 @@ struct OptimizerOptions {
   double layer_decay = 1.0;
   void describe(config::Fields& fields);
 };
+/// What becomes of the learning-rate curve when a training resumes with other settings.
+enum class OnResume : std::uint8_t { Keep, Restart };
+inline constexpr auto kOnResume = std::to_array<config::Named<OnResume>>(
+    {{OnResume::Keep, "keep"}, {OnResume::Restart, "restart"}});
 struct SchedulerOptions {
   std::string type;  ///< empty: constant
   json::Value params;
+  std::optional<OnResume> on_resume;  ///< empty: the curve of these options, from the first step
   void describe(config::Fields& fields);
 };
 struct Bf16Options {
@@ -183,6 +188,14 @@ struct TrainConfig {
   void describe(config::Fields& fields);
 };
 
+/// A learning-rate curve that a resumed training follows instead of that of its own options.
+struct Curve {
+  std::string type;  ///< as scheduler.type and .params
+  json::Value params;
+  std::int64_t start = 0;   ///< the step after which the curve begins
+  std::int64_t length = 0;  ///< steps of the curve, which a schedule takes for trainer.max_steps
+};
+
 class ProbeCache;
 std::shared_ptr<ProbeCache> make_probe_cache();
 
@@ -226,6 +239,7 @@ struct Plan {
   std::vector<ParamGroup> param_groups;
   bool save_in_background = true;  ///< checkpoints are written in the background
   std::int64_t max_steps = 0;      ///< known once the data is open; 0 before
+  std::optional<Curve> curve;      ///< by scheduler.on_resume, once the checkpoint is known
   models::WeightSource weights;    ///< of model.from; empty: initialized from the seed
   std::vector<std::string>
       notes;  ///< notes for the user, shown once: keys without an effect, oversubscribed cores

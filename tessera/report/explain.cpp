@@ -128,9 +128,31 @@ class Explainer {
     const bool about_model = starts_with(key.path, "model") || starts_with(key.path, "tokenizer");
     if (about_model && !model_ && !draft_.origins.given("tokenizer")) return;
     if (starts_with(key.path, "data") && !data_) return;
+    if (key.path == "model.dropout") {
+      if (common_dropout_is_unused()) return;
+      // A resolved model has only the three probabilities that it sets.
+      if (draft_.origins.given(key.path)) {
+        models::ModelOptions written = draft_.plan.config.model;
+        const json::Value all = config::write(written);
+        const json::Value* const common = all.find("dropout");
+        if (common != nullptr) return add_key(key.path, *common, key.initial);
+      }
+    }
     const json::Value* value = find_path(resolved_, key.path);
     if (value != nullptr && value->is_object()) return add_members(key.path, *value);
     add_key(key.path, value == nullptr ? json::Value() : *value, key.initial);
+  }
+
+  // True if nobody wrote model.dropout and all probabilities that it would set are others.
+  [[nodiscard]] bool common_dropout_is_unused() const {
+    const json::Value* const common = find_path(resolved_, "model.dropout");
+    if (common == nullptr || draft_.origins.given("model.dropout")) return false;
+    for (const char* path :
+         {"model.embedding_dropout", "model.attention_dropout", "model.residual_dropout"}) {
+      const json::Value* const own = find_path(resolved_, path);
+      if (own == nullptr || own->is_null() || *own == *common) return false;
+    }
+    return true;
   }
 
   // optimizer.params and scheduler.params, one line per parameter.

@@ -320,6 +320,12 @@ json::Value RunView::summary() const {
                               "tokens",
                               "tokens_per_s",
                               "step_ms",
+                              "data_ms",
+                              "forward_ms",
+                              "backward_ms",
+                              "reduce_ms",
+                              "optimizer_ms",
+                              "comm_ms",
                               "mem_peak_bytes",
                               "skipped",
                               "time"})

@@ -45,6 +45,7 @@ text { fill: var(--faint); font-size: 11px; } .grid { stroke: var(--line); strok
 </div>
 <div class="wide"><table id="runs"></table></div>
 <div id="charts" aria-label="curves"></div>
+<section id="times" hidden><h2>Time of the last step, ms</h2><div class="wide"><table></table></div></section>
 <section id="differences" hidden><h2>Differences of the configurations</h2><div class="wide"><table></table></div></section>
 <section id="samples" hidden><h2>Samples</h2><div></div></section>
 <section id="checkpoints" hidden><h2>Checkpoints</h2><div></div></section>
@@ -241,6 +242,15 @@ function differences() {
   place.hidden = runs.length < 2 || rows.length === 0;
   place.querySelector('table').replaceChildren(row(['key', ...runs.map(run => run.name)], 'th'), ...rows);
 }
+function times() {
+  const place = byId('times'), timed = runs.filter(run => run.step_ms !== undefined);
+  const parts = ['step', 'data', 'forward', 'backward', 'reduce', 'optimizer', 'comm'].filter(part =>
+    timed.some(run => run[part + '_ms'] !== undefined));
+  place.hidden = timed.length === 0;
+  place.querySelector('table').replaceChildren(
+    row(['run', ...parts.map(part => part === 'comm' ? 'collectives, within these' : part)], 'th'),
+    ...timed.map(run => row([run.name, ...parts.map(part => run[part + '_ms'])])));
+}
 function paint() {
   const focused = document.activeElement && document.activeElement.closest ? document.activeElement.closest('.chart') : null;
   const focusedName = focused ? focused.dataset.name : null;
@@ -265,6 +275,7 @@ function paint() {
     const again = [...document.querySelectorAll('.chart')].find(box => box.dataset.name === focusedName);
     if (again && again.querySelector('svg')) again.querySelector('svg').focus({preventScroll: true});
   }
+  times();
   differences();
   section('samples', runs.flatMap(run => (run.samples || []).slice(-3).reverse().map(sample => {
     const out = element('div');

@@ -313,7 +313,8 @@ TEST_F(BadInput, EmptyData) {
   expect_refused(3, {config_of(write("empty.txt", ""))}, {"empty.txt: empty"});
   expect_refused(3, {config_of(write("blank.jsonl", "\n\n"))}, {"blank.jsonl"});
   files::fs::create_directories(path("nothing"));
-  expect_refused(3, {config_of(path("nothing"))}, {"no .txt or .jsonl file", "nothing"});
+  expect_refused(
+      3, {config_of(path("nothing"))}, {"no .txt, .jsonl, .parquet, .gz or .zst file", "nothing"});
 }
 
 TEST_F(BadInput, UnreadableData) {

@@ -22,7 +22,9 @@
 namespace tessera::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Convert : public Conversions {};
 
@@ -55,11 +57,12 @@ TEST_F(Convert, TheByteTokenizerGoesAlongAsByteLevelBpeWithoutMerges) {
       json::parse_strict(files::read(path("hf/tokenizer.json")), "tokenizer.json");
   const json::Value& vocab = *written.find("model")->find("vocab");
 
-  // GPT-2 writes a printable byte as itself, a space as U+0120 and byte 0 as U+0100.
+  // GPT-2 writes a printable byte as itself and a space as U+0120. Byte 0 ends a text.
   EXPECT_EQ(vocab.members().size(), 256U);
   EXPECT_EQ(vocab.find("A")->as_integer(), 65);
   EXPECT_EQ(vocab.find("\u0120")->as_integer(), 32);
-  EXPECT_EQ(vocab.find("\u0100")->as_integer(), 0);
+  EXPECT_EQ(vocab.find(std::string(1, '\0'))->as_integer(), 0);
+  EXPECT_EQ(vocab.find("\u0100"), nullptr);
   EXPECT_EQ(vocab.find("\u010a")->as_integer(), 10);
   EXPECT_EQ(vocab.find("\u00ff")->as_integer(), 255);
   EXPECT_EQ(vocab.find("\u0143")->as_integer(), 173);
@@ -75,6 +78,68 @@ TEST_F(Convert, AFolderWithTheByteTokenizerIsReadAsSuch) {
   tokenizer->encode("a \u0100\n", ids);
   EXPECT_EQ(ids, (std::vector<std::int32_t>{97, 32, 0xC4, 0x80, 10}));
   EXPECT_EQ(tokenizer->fingerprint(), "byte");
+}
+
+TEST_F(Convert, TheByteTokenizerNamesTheTokenThatEndsATextForTransformers) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+
+  const json::Value config = json::parse_strict(files::read(path("hf/tokenizer_config.json")), "");
+  const json::Value file = json::parse_strict(files::read(path("hf/tokenizer.json")), "");
+  const json::Value& added = file.find("added_tokens")->items().at(0);
+
+  // The byte itself, which id 0 stands for.
+  const std::string zero(1, '\0');
+  EXPECT_EQ(config.find("eos_token")->as_string(), zero);
+  EXPECT_EQ(added.find("content")->as_string(), zero);
+  EXPECT_EQ(added.find("id")->as_integer(), 0);
+  EXPECT_EQ(data::tokenizer_from_folder(path("hf"))->end_of_text(), 0);
+}
+
+TEST_F(Convert, AFoldersPositionsAreFixedAndTheFixSaysSo) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+  files::write_atomic(path("a.txt"), std::string(4000, 'a'));
+  const auto train = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"train", "--model", path("hf"), "--data", path("a.txt")};
+    words.insert(words.end(), more.begin(), more.end());
+    words.insert(words.end(), {"--set", "run.dir=" + path("new"), "--dry-run"});
+    return run_program(words);
+  };
+
+  const Outcome longer = train({"--set", "data.sequence_length=64"});
+  const Outcome both =
+      train({"--set", "data.sequence_length=64", "--set", "model.max_positions=64"});
+  const Outcome fixed = train({"--set", "data.sequence_length=16"});
+
+  EXPECT_THAT(longer.err,
+              AllOf(HasSubstr("set data.sequence_length to 16 or less"),
+                    Not(HasSubstr("model.max_positions"))));
+  EXPECT_THAT(both.err, HasSubstr("leave it out, and set data.sequence_length to 16 or less"));
+  EXPECT_EQ(fixed.code, 0) << fixed.err;
+}
+
+TEST_F(Convert, TheModelOfAnotherProgramIsLeftToIt) {
+  std::vector<float> memory(6, 1.0F);
+  std::vector<checkpoint::PieceBytes> pieces = {{"table.weight",
+                                                 DType::F32,
+                                                 {2, 3},
+                                                 {mesh::whole({2, 3}), 0, 6},
+                                                 std::as_writable_bytes(std::span(memory))}};
+  checkpoint::Meta meta;
+  meta.step = 1;
+  meta.config = json::parse(R"({"model": {"table.weight": [2, 3]}, "tokenizer": {}})", "own");
+  meta.extra = json::Value::object();
+  checkpoint::save(fs::path(path("own")) / "checkpoints", meta, pieces, checkpoint::Ranks());
+
+  const std::vector<std::vector<std::string>> commands = {
+      {"eval", path("own")},
+      {"generate", path("own"), "--prompt", "a"},
+      {"convert", path("own"), path("hf")}};
+  for (const std::vector<std::string>& words : commands) {
+    const Outcome o = run_program(words);
+
+    EXPECT_EQ(o.code, 2) << words[0];
+    EXPECT_THAT(o.err, AllOf(HasSubstr("table.weight"), HasSubstr("engine->evaluate()")));
+  }
 }
 
 TEST_F(Convert, ThereAndBackIsTheSameToTheBit) {

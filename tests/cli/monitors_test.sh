@@ -61,6 +61,28 @@ EOF
   expect "each step once" says "loss [4, 8, 12, 16, 20, 24]" "$box/read"
 }
 
+tensorboard_reads_histograms() {
+  train 6
+  rm -rf "$box/run"
+  sed -i 's/"tensorboard": {"enabled": true}/"tensorboard": {"enabled": true, "histograms": 3}/' "$box/tiny.json"
+  timeout 120 "$tessera" train "$box/tiny.json" >"$box/out" 2>"$box/err"
+  "$python" - "$box/run/tensorboard" >"$box/read" <<'EOF'
+import sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1], size_guidance={"histograms": 0})  # all of them
+events.Reload()
+tags = events.Tags()["histograms"]
+print(len([t for t in tags if t.startswith("weights/")]) == len([t for t in tags if t.startswith("gradients/")]) > 5)
+of_one = events.Histograms(sorted(tags)[0])
+print("steps", [e.step for e in of_one])
+one = of_one[0].histogram_value
+print("whole", sum(one.bucket) == one.num, len(one.bucket) == len(one.bucket_limit), one.min <= one.max)
+EOF
+  expect "every parameter twice" says "True" "$box/read"
+  expect "every third step" says "steps [12, 24]" "$box/read"
+  expect "whole buckets" says "whole True True True" "$box/read"
+}
+
 wandb_reads_the_history() {
   train
   "$python" - "$box"/run/wandb/offline-run-*/run-*.wandb >"$box/read" <<'EOF'
@@ -103,6 +125,7 @@ EOF
 }
 
 claim "TensorBoard reads scalars, texts and hyperparameters" tensorboard_reads_scalars_texts_and_hyperparameters
+claim "TensorBoard reads histograms" tensorboard_reads_histograms
 claim "a resume replaces what lies behind it" a_resume_replaces_what_lies_behind_it
 if "$python" -c 'import wandb' 2>/dev/null; then
   claim "W&B reads the history" wandb_reads_the_history

@@ -101,6 +101,28 @@ a_base64_configuration_has_a_run_folder() {
 
 claim "resuming from an older checkpoint moves later ones aside" later_checkpoints_are_moved_aside
 claim "a resume into the folder of another run moves its contents aside" contents_of_another_run_are_moved_aside
+rate_of_step() { grep "\"step\":$1,\"epoch\"" "$box/run/metrics.jsonl" | tail -1 | grep -o '"lr":[^,}]*'; }
+
+a_schedule_begins_anew_once() {
+  configure
+  sed -i 's/"optimizer"/"scheduler": {"type": "linear", "params": {"num_warmup_steps": 0}}, "optimizer"/' "$box/tiny.json"
+  train
+  rm -r "$box/run/checkpoints/step-00000012"
+  train --set trainer.max_steps=24
+  expect "the rise is a warning that offers both" says 'scheduler.on_resume "keep"' "$box/err"
+  rm -r "$box"/run/checkpoints/step-000000{12,15,18,21,24}
+  train --set trainer.max_steps=24 --set scheduler.on_resume=restart
+  expect "exit code 0, not $code" test "$code" = 0
+  expect "no warning" test "$(grep -c rises "$box/err")" = 0
+  expect "what happens is told" says "began anew after update 9 and has 15 steps" "$box/out"
+  expect "the first rate again, not $(rate_of_step 10)" test "$(rate_of_step 10)" = '"lr":0.001'
+  before=$(rate_of_step 20)
+  rm -r "$box"/run/checkpoints/step-000000{18,21,24}
+  train --set trainer.max_steps=24 --set scheduler.on_resume=restart
+  expect "it does not begin once more: $before" test "$(rate_of_step 20)" = "$before"
+}
+
+claim "a schedule begins anew once" a_schedule_begins_anew_once
 claim "epochs are counted in samples when the batch size changes" epochs_are_counted_in_samples
 claim "optimizer state missing in the checkpoint is initialized" missing_optimizer_state_is_initialized
 claim "a step with a non-finite loss is counted" skipped_steps_are_counted

@@ -17,6 +17,8 @@ chromium_draws_curves_and_differences() {
   expect "a chart of the loss" says 'class="chart" data-name="loss"' "$box/dom"
   expect "a curve of each run" bash -c "grep -o 'data-run=\"two\"' '$box/dom' | grep -q two"
   expect "the difference" says 'optimizer.params.lr' "$box/dom"
+  expect "the parts of a step's time" says '<th>run</th><th>step</th><th>data</th><th>forward</th><th>collectives, within these</th>' "$box/dom"
+  expect "their values" says '<td>90</td><td>1.500</td><td>31.25</td><td>7</td>' "$box/dom"
   expect "a sample as text" says '&lt;b&gt;bold' "$box/dom"
 }
 

@@ -2,7 +2,9 @@
 #include "tessera/data/recognize.h"
 
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,37 +39,45 @@ class Recognize : public testing::Test {
 
 TEST_F(Recognize, TextWhateverItIsCalled) {
   for (const char* name : {"a.txt", "b.md", "README", "c.tex", "d.py"})
-    EXPECT_EQ(recognize(write(name, "To be, or not to be\n")), Source::Kind::Text) << name;
+    EXPECT_EQ(recognize(write(name, "To be, or not to be\n")).kind, Source::Kind::Text) << name;
   // A list in a text is no JSON, and a brace no object.
-  EXPECT_EQ(recognize(write("e.md", "[1] a reference\n{curly\n")), Source::Kind::Text);
+  EXPECT_EQ(recognize(write("e.md", "[1] a reference\n{curly\n")).kind, Source::Kind::Text);
 }
 
 TEST_F(Recognize, ObjectsOnLinesWhateverTheyAreCalled) {
   for (const char* name : {"a.jsonl", "b.ndjson", "c"})
-    EXPECT_EQ(recognize(write(name, "\n{\"text\": \"x\"}\n{\"text\": \"y\"}\n")),
+    EXPECT_EQ(recognize(write(name, "\n{\"text\": \"x\"}\n{\"text\": \"y\"}\n")).kind,
               Source::Kind::Lines)
         << name;
-  EXPECT_EQ(recognize(write("d.jsonl", "")), Source::Kind::Lines);
+  EXPECT_EQ(recognize(write("d.jsonl", "")).kind, Source::Kind::Lines);
+}
+
+TEST_F(Recognize, RecordsByContentsAndTablesByNames) {
+  using std::string_literals::operator""s;
+  const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
+      {"a.bin.x", "PAR1....", "parquet"},
+      {"a.txt", "PAR1....", "parquet"},  // a wrong name does not hide what a file is
+      {"a.arrow", "ARROW1\0\0"s, "arrow"},
+      {"a.stream", "\xff\xff\xff\xff\x10\0\0\0"s, "arrow"},
+      {"a.json", "[{\"text\": 1}]", "json"},
+      {"b.json", "[\n{\"text\": 1}]", "json"},
+      {"c.json", "{\n\"data\": []}", "json"},
+      {"a.csv", "a,b\n1,2\n", "csv"},
+      {"a.tsv", "a\tb\n1\t2\n", "tsv"}};
+  for (const auto& [name, content, format] : cases) {
+    const Source source = recognize(write(name, content));
+    EXPECT_EQ(source.kind, Source::Kind::Records) << name;
+    EXPECT_EQ(source.format, format) << name;
+  }
 }
 
 TEST_F(Recognize, OtherContentsComeWithTheCommandThatConverts) {
-  EXPECT_THAT(
-      refusal("a.parquet", "PAR1...."),
-      AllOf(HasSubstr("a parquet file"), HasSubstr("pandas.read_parquet"), HasSubstr("a.jsonl")));
-  EXPECT_THAT(refusal("a.arrow", "ARROW1\0\0"), HasSubstr("an arrow file"));
-  EXPECT_THAT(refusal("a.txt.gz", "\x1f\x8b\x08"), HasSubstr("gunzip -k "));
-  EXPECT_THAT(refusal("a.zst", "\x28\xb5\x2f\xfd"), HasSubstr("zstd -d "));
-  EXPECT_THAT(refusal("a.json", "[{\"text\": 1}]"),
-              AllOf(HasSubstr("one JSON array"), HasSubstr("json.load")));
-  EXPECT_THAT(refusal("b.json", "[\n{\"text\": 1}]"), HasSubstr("one JSON array"));
-  EXPECT_THAT(refusal("a.csv", "a,b\n1,2\n"), AllOf(HasSubstr("a table"), HasSubstr("read_csv")));
-  EXPECT_THAT(refusal("a.dat", std::string("a\0b", 3)), HasSubstr("binary data"));
-}
-
-// A wrong name does not hide what a file is.
-TEST_F(Recognize, ContentsBeforeNames) {
-  EXPECT_THAT(refusal("a.txt", "PAR1...."), HasSubstr("a parquet file"));
-  EXPECT_THAT(refusal("a.jsonl", "\x1f\x8b\x08"), HasSubstr("gzip"));
+  using std::string_literals::operator""s;
+  EXPECT_THAT(refusal("a.txt.xz", "\xfd\x37zXZ\0"s), HasSubstr("xz -dk "));
+  EXPECT_THAT(refusal("a.bz2", "BZh91AY"), AllOf(HasSubstr("bzip2"), HasSubstr("bunzip2 -k ")));
+  EXPECT_THAT(refusal("a.zip", "PK\x03\x04"), HasSubstr("unzip "));
+  EXPECT_THAT(refusal("a.dat", "a\0b"s), HasSubstr("binary data"));
+  EXPECT_THAT(refusal("a", "\x1f\x8b\x08"), HasSubstr("cannot be decompressed"));
 }
 
 }  // namespace

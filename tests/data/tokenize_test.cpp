@@ -300,8 +300,8 @@ TEST(Tokenize, RefusesSourcesThatAreNotThere) {
       };
 
   refused("corpsu.txt", "no such file", "corpus.txt");
-  refused("empty", "no .txt or .jsonl file", "");
-  refused("other.parquet", "is a parquet file", "read_parquet");
+  refused("empty", "no .txt, .jsonl, .parquet, .gz or .zst file", "");
+  refused("other.parquet", "other.parquet", "");
 }
 
 TEST(Tokenize, RefusesDataWithoutText) {

@@ -216,6 +216,21 @@ TEST(TokenizerFromFolder, HasOptionsThatNameItsFiles) {
   EXPECT_EQ(tokenizer_options_of(bytes.path()).type, "byte");
 }
 
+// Earlier files write byte 0 as the letter that stands for it, and have no added token.
+TEST(TokenizerFromFolder, KnowsTheBytesOfEarlierFilesToo) {
+  const Folder folder, other;
+  json root = json::parse(byte_tokenizer_json());
+  json& vocabulary = root["model"]["vocab"];
+  vocabulary.erase(std::string(1, '\0'));
+  vocabulary["\u0100"] = 0;
+  other.write("tokenizer.json", root.dump());  // the added token is not in the vocabulary
+  root["added_tokens"] = json::array();
+  folder.write("tokenizer.json", root.dump());
+
+  EXPECT_EQ(tokenizer_options_of(folder.path()).type, "byte");
+  EXPECT_NE(tokenizer_options_of(other.path()).type, "byte");
+}
+
 TEST(TokenizerFromFolder, ReadsPartsThatAreNotGpt2sAsAFile) {
   const std::vector<std::pair<std::string, json>> parts = {
       {"/normalizer", {{"type", "NFC"}}},

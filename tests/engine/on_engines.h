@@ -25,7 +25,7 @@ inline void on_engines(const TinyRun& run,
   planner::Plan plan = run.plan(layout);
   const auto data = engine::open_data(plan, {});
   engine::finish_plan(plan, *data);
-  comm::run_threads(layout.ranks, [&](comm::World& world) {
+  comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
     engine::Engine engine(plan, world, data);
     if (resume.empty()) {

@@ -12,6 +12,7 @@ namespace {
 
 using tessera::test::TinyRun;
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -51,7 +52,75 @@ TEST(ResumeCurve, WarnsOfARateThatRisesAgain) {
       change.lines,
       ElementsAre("trainer.max_steps: 40 -> 120",
                   AllOf(HasSubstr("0.000275 in step 30"), HasSubstr("0.00075 in step 31"))));
-  EXPECT_THAT(change.warning, AllOf(HasSubstr("rises"), HasSubstr("40 steps")));
+  EXPECT_THAT(change.warning,
+              AllOf(HasSubstr("rises"),
+                    HasSubstr("scheduler.on_resume \"keep\" to follow the old curve (40 steps)"),
+                    HasSubstr("\"restart\"")));
+  EXPECT_FALSE(change.curve.has_value());
+}
+
+planner::Plan plan_that(const std::string& on_resume, const std::string& max_steps) {
+  TinyRun run;
+  run.set("trainer.max_steps", max_steps)
+      .set("optimizer.params.lr", "1e-3")
+      .set("scheduler",
+           R"({"type": "linear", "params": {"num_warmup_steps": 0}, "on_resume": ")" + on_resume +
+               "\"}");
+  planner::Plan plan = run.plan({});
+  plan.max_steps = std::stoll(max_steps);
+  return plan;
+}
+
+double rate_of(planner::Plan plan, const CurveChange& change, std::int64_t update) {
+  plan.curve = change.curve;
+  return planner::make_schedule(plan, *planner::make_rule(plan))->lr(update);
+}
+
+// The rate of update k of n falls linearly: 1e-3 x (n - (k - 1)) / n.
+TEST(ResumeCurve, KeepsTheOldCurveWhenAsked) {
+  const planner::Plan plan = plan_that("keep", "120");
+  const CurveChange change = curve_change(saved_by(plan_with("40"), 30), plan);
+
+  EXPECT_EQ(change.warning, "");
+  EXPECT_THAT(change.lines, ElementsAre(HasSubstr("has 40 steps")));
+  EXPECT_NEAR(rate_of(plan, change, 31), 1e-3 * 10 / 40, 1e-12);
+  EXPECT_NEAR(rate_of(plan, change, 40), 1e-3 * 1 / 40, 1e-12);
+}
+
+TEST(ResumeCurve, BeginsAnewWhenAsked) {
+  const planner::Plan plan = plan_that("restart", "120");
+  const CurveChange change = curve_change(saved_by(plan_with("40"), 30), plan);
+
+  EXPECT_EQ(change.warning, "");
+  EXPECT_THAT(change.lines, Contains(AllOf(HasSubstr("update 30"), HasSubstr("90 steps"))));
+  EXPECT_NEAR(rate_of(plan, change, 31), 1e-3, 1e-12);
+  EXPECT_NEAR(rate_of(plan, change, 120), 1e-3 * 1 / 90, 1e-12);
+}
+
+// Its checkpoints say where it began, so that an interruption does not begin it once more.
+TEST(ResumeCurve, BeginsAnewOnlyOnce) {
+  const planner::Plan plan = plan_that("restart", "120");
+  planner::Plan running = plan;
+  running.curve = curve_change(saved_by(plan_with("40"), 30), plan).curve;
+  checkpoint::Meta meta = saved_by(running, 60);
+  meta.extra["schedule"] = curve_of_run(running);
+
+  const CurveChange change = curve_change(meta, plan);
+
+  EXPECT_THAT(change.lines, IsEmpty());
+  EXPECT_NEAR(rate_of(plan, change, 61), 1e-3 * 60 / 90, 1e-12);
+}
+
+TEST(ResumeCurve, CountsUpdatesAndNotSkippedSteps) {
+  const planner::Plan plan = plan_that("restart", "120");
+  checkpoint::Meta meta = saved_by(plan_with("40"), 30);
+  meta.extra["skipped"] = json::Value::integer(4);
+
+  const CurveChange change = curve_change(meta, plan);
+
+  ASSERT_TRUE(change.curve.has_value());
+  EXPECT_EQ(change.curve->start, 26);
+  EXPECT_EQ(change.curve->length, 90);
 }
 
 TEST(ResumeCurve, ListsALowerRateWithoutAWarning) {

@@ -297,6 +297,43 @@ TEST_F(HeadOfHosts, RefusesRanksThatTwoHostsHave) {
     EXPECT_THAT(text, HasSubstr("both have rank 1"));
 }
 
+TEST_F(HeadOfHosts, RefusesRanksWithinThoseOfAnotherHost) {
+  start(8);
+
+  for (const std::string& text : both_refused(part(0, 0, 4), part(1, 2, 1), 7))
+    EXPECT_THAT(text, HasSubstr("both have rank 2"));
+}
+
+TEST_F(HeadOfHosts, LetsHundredsMeet) {
+  constexpr int kHosts = 300;
+  start(kHosts);
+  const HostFacts facts = facts_of_this_host();
+  std::vector<std::unique_ptr<WireClient>> clients;
+
+  // In an order that is not that of the ranks.
+  for (int i = 0; i < kHosts; ++i) {
+    clients.push_back(
+        std::make_unique<WireClient>("127.0.0.1", head_->port(), 1, secret_, now_s() + 20.0));
+    HostPart part;
+    part.host = part.first_rank = (i * 7) % kHosts;
+    part.world_size = kHosts;
+    part.name = "node-" + std::to_string(part.host);
+    ASSERT_TRUE(clients.back()->send(join_frame(part, 7, facts)));
+  }
+
+  for (const auto& client : clients) {
+    std::optional<Frame> frame;
+    do {
+      frame = client->receive(now_s() + 20.0);
+      ASSERT_TRUE(frame.has_value());
+      ASSERT_NE(frame->type, FrameType::Refuse);
+    } while (frame->type != FrameType::Ready);
+  }
+  EXPECT_TRUE(head_->ready());
+  ASSERT_THAT(table(), testing::SizeIs(kHosts + 1));
+  EXPECT_THAT(table()[7], HasSubstr("node-6 "));
+}
+
 TEST_F(HeadOfHosts, NamesTheRanksThatDidNotArrive) {
   start(6, /*join_timeout_s=*/0.3);
   std::string text;

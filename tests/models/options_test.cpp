@@ -156,5 +156,17 @@ TEST(MergedOptions, RefuseKeysThatContradictTheSourceOrThatItsFamilyLacks) {
   EXPECT_THAT(named.text(), HasSubstr("model.family differs from the folder"));
 }
 
+// The fix of either error must not lead to the other.
+TEST(MergedOptions, SayHowManyPositionsAFolderHas) {
+  Read source = read(R"({"family": "imaginary", "max_positions": 16})");
+  Read given = read(R"({"family": "imaginary", "from": "a folder", "max_positions": 64})");
+
+  const ModelOptions merged =
+      merge_options(given.whole.model, source.whole.model, given.problems, given.origins);
+
+  EXPECT_THAT(given.text(), HasSubstr("leave it out, and set data.sequence_length to 16 or less"));
+  EXPECT_EQ(merged->max_positions, 16);
+}
+
 }  // namespace
 }  // namespace tessera::models

@@ -61,6 +61,26 @@ TEST(Explained, ValuesSayWhereTheyComeFrom) {
   EXPECT_TRUE(e.trains());
 }
 
+TEST(Explained, ACommonDropoutThatNothingUsesIsLeftOut) {
+  const auto shown = [](const std::string& dropouts) {
+    const Explanation e =
+        explain(R"({"model": {"num_layers": 1, "hidden_size": 8, "num_heads": 1, )" + dropouts +
+                R"(}, "data": {"train": "a.txt", "sequence_length": 8},
+                                  "train_batch_size": 1})");
+    std::string out;
+    for (const ExplainedKey& key : e.keys) {
+      if (key.path.starts_with("model.") && key.path.ends_with("dropout"))
+        out += key.path + "=" + key.text + " ";
+    }
+    return out;
+  };
+
+  EXPECT_EQ(shown(R"("embedding_dropout": 0.1, "attention_dropout": 0.2, "residual_dropout": 0.3)"),
+            "model.embedding_dropout=0.1 model.attention_dropout=0.2 model.residual_dropout=0.3 ");
+  EXPECT_THAT(shown(R"("embedding_dropout": 0.1)"), HasSubstr("model.dropout=0 "));
+  EXPECT_THAT(shown(R"("dropout": 0.1)"), HasSubstr("model.dropout=0.1 "));
+}
+
 TEST(Explained, RanksAreTheFewestThatCloseTheArithmetic) {
   const std::string triple = R"({"train_batch_size": 48, "train_micro_batch_size_per_gpu": 4,
                                  "gradient_accumulation_steps": 3})";

@@ -5,7 +5,7 @@
 # run_of NAME STEPS RATE: a run folder whose loss falls from 4 to 2.
 run_of() {
   mkdir -p "$box/$1/logs"
-  awk -v n="$2" 'BEGIN { for (i = 1; i <= n; ++i) printf "{\"step\":%d,\"epoch\":0.1,\"loss\":%.4f,\"lr\":0.001,\"samples\":%d,\"tokens_per_s\":1000}\n", i, 4 - 2 * i / n, 8 * i }' >"$box/$1/metrics.jsonl"
+  awk -v n="$2" 'BEGIN { for (i = 1; i <= n; ++i) printf "{\"step\":%d,\"epoch\":0.1,\"loss\":%.4f,\"lr\":0.001,\"samples\":%d,\"tokens_per_s\":1000,\"step_ms\":90,\"data_ms\":1.5,\"forward_ms\":31.25,\"comm_ms\":7}\n", i, 4 - 2 * i / n, 8 * i }' >"$box/$1/metrics.jsonl"
   echo '{"state": "finished", "step": 9, "exit_code": 0, "message": ""}' >"$box/$1/status.json"
   echo '{"optimizer": {"params": {"lr": '"$3"'}}}' >"$box/$1/config.json"
   printf '{"step":9,"prompt":"a","text":"<b>bold</b> & more"}\n' >"$box/$1/samples.jsonl"

@@ -67,6 +67,11 @@ void MonitorHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   if (!monitor_) return;
   write(trainer,
         step_values(report, trainer.engine().plan().config.wall_clock_breakdown, unix_time()));
+  if (report.histograms.empty() || !monitor_) return;
+  attempt(trainer, [&] {
+    monitor_->histograms({.step = report.step, .samples = report.samples, .time = unix_time()},
+                         report.histograms);
+  });
 }
 
 void MonitorHook::after_test(Trainer& trainer, const EvalReport& report) {

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "tessera/base/registry.h"
 #include "tessera/config/json.h"
 #include "tessera/planner/monitor_options.h"
+#include "tessera/report/monitors/histogram.h"
 
 namespace tessera::report {
 
@@ -34,6 +36,8 @@ class Monitor {
   virtual void write(const Reading& reading) = 0;
   /// Shows a text that the model generated. `reading` has no values.
   virtual void text(const Reading& /*reading*/, std::string_view /*text*/) {}
+  /// Shows distributions of weights and gradients. `reading` has no values.
+  virtual void histograms(const Reading& /*reading*/, std::span<const NamedHistogram> /*all*/) {}
   /// Called at the end of the training: `success` is false if it failed.
   virtual void finish(double /*time*/, bool /*success*/) {}
   /// Returns where the user finds the output: a folder or an address. Empty if it is reported

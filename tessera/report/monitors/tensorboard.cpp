@@ -213,6 +213,10 @@ class TensorboardMonitor final : public Monitor {
     }
     file_.text(reading.time, axis_of(reading, style_), "sample", shown);
   }
+  void histograms(const Reading& reading, std::span<const NamedHistogram> all) override {
+    for (const NamedHistogram& one : all)
+      file_.histogram(reading.time, axis_of(reading, style_), one.name, one.histogram);
+  }
   void finish(double time, bool success) override { file_.end(time, success); }
   [[nodiscard]] std::string place() const override { return file_.path().parent_path().string(); }
 

@@ -7,9 +7,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "tessera/report/appended_file.h"
+#include "tessera/report/monitors/histogram.h"
 #include "tessera/report/monitors/scalars.h"
 #include "tessera/report/monitors/wire.h"
 
@@ -22,13 +22,6 @@ std::uint32_t masked_crc32c(std::string_view bytes);
 
 /// A record of TensorFlow: length, checksum of the length, bytes, checksum of the bytes.
 std::string tfrecord(std::string_view bytes);
-
-/// Counts of values between limits, as TensorBoard's histograms show them.
-struct Histogram {
-  double min = 0, max = 0, num = 0, sum = 0, sum_squares = 0;
-  std::vector<double> limits;  ///< upper limit of each bucket, ascending
-  std::vector<double> counts;
-};
 
 /// One event file. Source of the messages: tensorflow/core/{util/event.proto,
 /// framework/summary.proto} and tensorboard/plugins/hparams/plugin_data.proto.

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/launch/head_connections.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+
+namespace tessera::launch {
+namespace {
+
+constexpr double kProofS = 5.0;             // for a connection to prove that it belongs to the job
+constexpr std::size_t kMostStrangers = 64;  // most connections that have not yet proved it
+constexpr int kMostEvents = 512;            // for one call of epoll_wait
+// Most bytes buffered for a host that does not receive them.
+constexpr std::size_t kMostUnsent = std::size_t{64} << 20;
+
+}  // namespace
+
+HeadConnections::HeadConnections(
+    Fd listener, const Secret& secret, std::size_t hosts, OnFrame on_frame, Tell tell)
+    : listener_(std::move(listener)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      secret_(secret),
+      hosts_(hosts),
+      on_frame_(std::move(on_frame)),
+      tell_(std::move(tell)) {
+  std::array<int, 2> ends{-1, -1};
+  TESSERA_REQUIRE(epoll_.get() >= 0 && pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0,
+                  Environment,
+                  fmt::format("no epoll or pipe: {}", std::strerror(errno)),
+                  "ulimit -n 4096");
+  wake_read_ = Fd(ends[0]);
+  wake_write_ = Fd(ends[1]);
+  watch(wake_read_.get(), &wake_read_, /*sends=*/false, EPOLL_CTL_ADD);
+  watch(listener_.get(), &listener_, /*sends=*/false, EPOLL_CTL_ADD);
+}
+
+void HeadConnections::watch(int fd, void* what, bool sends, int operation) const {
+  epoll_event event{};
+  event.events = sends ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.data.ptr = what;
+  TESSERA_REQUIRE(epoll_ctl(epoll_.get(), operation, fd, &event) == 0,
+                  Environment,
+                  fmt::format("a connection cannot be watched: {}", std::strerror(errno)),
+                  "raise /proc/sys/fs/epoll/max_user_watches");
+}
+
+void HeadConnections::wake() const {
+  const char byte = 0;
+  static_cast<void>(!write(wake_write_.get(), &byte, 1));
+}
+
+void HeadConnections::wait(double deadline) {
+  std::array<epoll_event, kMostEvents> events;
+  const double left_ms = std::ceil(std::max(0.0, deadline - now_s()) * 1e3);
+  const int found = epoll_wait(epoll_.get(), events.data(), kMostEvents, static_cast<int>(left_ms));
+  bool arrivals = false;
+  for (int i = 0; i < found; ++i) {
+    const epoll_event& event = events[static_cast<std::size_t>(i)];
+    if (event.data.ptr == &listener_) {
+      arrivals = true;
+    } else if (event.data.ptr == &wake_read_) {
+      std::array<char, 256> ignored;
+      while (read(wake_read_.get(), ignored.data(), ignored.size()) > 0) {
+      }
+    } else {
+      auto& peer = *static_cast<HeadPeer*>(event.data.ptr);
+      if ((event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) receive(peer);
+      if ((event.events & EPOLLOUT) != 0) flush(peer);
+    }
+  }
+  if (arrivals) accept_all();
+}
+
+void HeadConnections::accept_all() {
+  for (;;) {
+    Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd.get() < 0) {
+      const bool limit = errno == EMFILE || errno == ENFILE;
+      if (limit) {
+        // The socket would stay readable; it is tried again in a moment.
+        accepts_ = false;
+        epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+      }
+      if (limit && !std::exchange(told_of_limit_, true)) {
+        tell_(fmt::format("the head cannot accept more than {} connections: {}; raise ulimit -n",
+                          peers_.size(),
+                          std::strerror(errno)));
+      }
+      return;
+    }
+    // All hosts of a large job arrive at once; strangers must not displace them.
+    if (strangers_ >= kMostStrangers + 2 * hosts_) continue;
+    const int on = 1;
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    auto peer = std::make_unique<HeadPeer>();
+    peer->from = peer_address(fd.get());
+    peer->fd_ = std::move(fd);
+    peer->greeting_ = new_greeting();
+    peer->since_ = peer->heard = now_s();
+    watch(peer->fd_.get(), peer.get(), /*sends=*/false, EPOLL_CTL_ADD);
+    send(*peer, {reinterpret_cast<const char*>(&peer->greeting_), sizeof(Greeting)});
+    ++strangers_;
+    peers_.push_back(std::move(peer));
+    flush(*peers_.back());
+  }
+}
+
+void HeadConnections::receive(HeadPeer& peer) {
+  std::array<char, 65536> part;
+  while (!peer.closed) {
+    const ssize_t got = recv(peer.fd_.get(), part.data(), part.size(), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (got <= 0) return close(peer);
+    peer.heard = now_s();
+    try {
+      take(peer, {part.data(), static_cast<std::size_t>(got)});
+    } catch (const Error& error) {
+      tell_(fmt::format("the connection from {} was closed: {}", peer.from, error.what()));
+      return close(peer);
+    }
+    // Usually nothing is left: another call would only return EAGAIN.
+    if (static_cast<std::size_t>(got) < part.size()) return;
+  }
+}
+
+void HeadConnections::take(HeadPeer& peer, std::string_view bytes) {
+  if (!peer.proved_) {
+    const std::size_t wanted = std::min(bytes.size(), sizeof(ClientProof) - peer.proof_.size());
+    peer.proof_.append(bytes.substr(0, wanted));
+    bytes.remove_prefix(wanted);
+    if (peer.proof_.size() < sizeof(ClientProof)) return;
+    ClientProof proof;
+    std::memcpy(&proof, peer.proof_.data(), sizeof(proof));
+    TESSERA_REQUIRE(same_mac(proof.mac, client_mac(secret_, peer.greeting_, proof)),
+                    Comm,
+                    "it does not know the secret of this job",
+                    "");
+    peer.proved_ = true;
+    --strangers_;
+    const Mac answer = server_mac(secret_, peer.greeting_, proof);
+    send(peer, {reinterpret_cast<const char*>(answer.data()), answer.size()});
+  }
+  peer.in_.append(bytes.data(), bytes.size());
+  while (const std::optional<Frame> frame = peer.in_.next())
+    on_frame_(peer, *frame);
+}
+
+void HeadConnections::send(HeadPeer& peer, std::string_view bytes) {
+  peer.out_ += bytes;
+  if (!std::exchange(peer.queued_, true)) queued_.push_back(&peer);
+}
+
+void HeadConnections::flush() {
+  // A peer that waits for the kernel is flushed by its event.
+  for (HeadPeer* const peer : queued_) {
+    peer->queued_ = false;
+    flush(*peer);
+  }
+  queued_.clear();
+}
+
+void HeadConnections::flush(HeadPeer& peer) {
+  std::size_t sent = 0;
+  while (sent < peer.out_.size() && !peer.closed) {
+    const ssize_t part =
+        ::send(peer.fd_.get(), peer.out_.data() + sent, peer.out_.size() - sent, MSG_NOSIGNAL);
+    if (part > 0) {
+      sent += static_cast<std::size_t>(part);
+    } else if (part < 0 && errno == EINTR) {
+      continue;
+    } else if (part < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      break;
+    } else {
+      close(peer);
+    }
+  }
+  peer.out_.erase(0, sent);
+  if (peer.closed) return;
+  if (peer.out_.size() > kMostUnsent) return close(peer);
+  const bool more = !peer.out_.empty();
+  if (more == peer.waits_to_send_) return;
+  peer.waits_to_send_ = more;
+  watch(peer.fd_.get(), &peer, more, EPOLL_CTL_MOD);
+}
+
+void HeadConnections::close(HeadPeer& peer) {
+  peer.closed = true;
+}
+
+void HeadConnections::look(double now) {
+  if (!std::exchange(accepts_, true))
+    watch(listener_.get(), &listener_, /*sends=*/false, EPOLL_CTL_ADD);
+  if (strangers_ == 0) return;
+  for (const auto& peer : peers_)
+    peer->closed |= !peer->proved_ && now > peer->since_ + kProofS;
+}
+
+void HeadConnections::forget(const std::function<void(HeadPeer&)>& closed) {
+  const auto is_closed = [](const auto& peer) { return peer->closed; };
+  if (std::none_of(peers_.begin(), peers_.end(), is_closed)) return;
+  for (const auto& peer : peers_) {
+    if (!peer->closed) continue;
+    strangers_ -= peer->proved_ ? 0 : 1;
+    closed(*peer);
+  }
+  std::erase_if(queued_, [](const HeadPeer* peer) { return peer->closed; });
+  std::erase_if(peers_, is_closed);
+}
+
+}  // namespace tessera::launch

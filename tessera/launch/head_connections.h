@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connections of a head to the hosts of a job: who may connect, and the bytes in both
+// directions. The cost of a frame does not depend on the number of hosts.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <sys/epoll.h>
+
+#include "tessera/launch/host_facts.h"
+#include "tessera/launch/secret.h"
+#include "tessera/launch/shared_files.h"
+#include "tessera/launch/wire.h"
+
+namespace tessera::launch {
+
+/// One connection, and the host at its other end once that has joined.
+struct HeadPeer {
+  std::string from;     ///< address of the other side
+  double heard = 0.0;   ///< when the last bytes arrived
+  bool closed = false;  ///< set to end the connection
+
+  int host = -1, first = 0, ranks = 0;  ///< host: -1 until it has joined
+  std::string name;
+  HostFacts facts;
+  double arrived_at = 0.0;  ///< by the clock of the head, seconds since 1970
+  bool has_left = false;
+  [[nodiscard]] bool is_host() const { return host >= 0; }
+
+ private:
+  friend class HeadConnections;
+  Fd fd_;
+  bool proved_ = false;
+  Greeting greeting_;
+  std::string proof_;  // received part of the client's proof
+  FrameBuffer in_;
+  std::string out_;
+  double since_ = 0.0;
+  bool queued_ = false;         // in HeadConnections::queued_
+  bool waits_to_send_ = false;  // the kernel tells when more can be sent
+};
+
+/// Accepts connections on a listening socket and closes those that do not prove within some seconds
+/// that they belong to the job. Threads: one, except for wake().
+class HeadConnections {
+ public:
+  using OnFrame = std::function<void(HeadPeer& peer, const Frame& frame)>;
+  using Tell = std::function<void(const std::string& text)>;
+  /// `hosts`: the expected number; many more connections without a proof are closed at once.
+  HeadConnections(
+      Fd listener, const Secret& secret, std::size_t hosts, OnFrame on_frame, Tell tell);
+
+  /// Ends a wait(). From any thread.
+  void wake() const;
+  /// Waits for events until `deadline`, accepts and receives. Calls OnFrame for every frame; an
+  /// Error that it throws closes that connection and is told.
+  void wait(double deadline);
+  /// Queues bytes for a peer; flush() sends them.
+  void send(HeadPeer& peer, std::string_view bytes);
+  /// Sends what was queued, as far as the other sides receive it. A peer that receives nothing of
+  /// many bytes is closed.
+  void flush();
+  /// Closes connections that have not proved within some seconds that they belong to the job, and
+  /// accepts new ones again after a lack of descriptors. Call it a few times in a second.
+  void look(double now);
+  /// Calls `closed` for every closed connection, then forgets them.
+  void forget(const std::function<void(HeadPeer& peer)>& closed);
+  [[nodiscard]] const std::vector<std::unique_ptr<HeadPeer>>& peers() const { return peers_; }
+
+ private:
+  void accept_all();
+  void receive(HeadPeer& peer);
+  void take(HeadPeer& peer, std::string_view bytes);
+  void flush(HeadPeer& peer);
+  void close(HeadPeer& peer);
+  void watch(int fd, void* what, bool sends, int operation) const;
+
+  Fd listener_, epoll_, wake_read_, wake_write_;
+  Secret secret_;
+  std::size_t hosts_;
+  OnFrame on_frame_;
+  Tell tell_;
+  std::vector<std::unique_ptr<HeadPeer>> peers_;
+  std::vector<HeadPeer*> queued_;  ///< have bytes to send
+  std::size_t strangers_ = 0;      ///< connections without a proof
+  bool accepts_ = true, told_of_limit_ = false;
+};
+
+}  // namespace tessera::launch

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts in compressed files and in files of records give the tokens of the same texts as lines.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/data/token_file.h"
+#include "tessera/data/tokenizer.h"
+
+namespace tessera::data {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string gzip(const std::string& text) {
+  z_stream stream{};
+  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
+  stream.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(text.data()));  // NOLINT
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string zstd(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+class PackedSources : public testing::Test {
+ protected:
+  fs::path write(const std::string& name, const std::string& content) const {
+    files::write_atomic(folder_.path() / name, content);
+    return folder_.path() / name;
+  }
+  /// The token file of the sources.
+  std::string tokens(const fs::path& source, const std::string& field = "text") {
+    const fs::path prefix = folder_.path() / ("tokens" + std::to_string(made_++));
+    TokenizeOptions options;
+    options.text_field = field;
+    options.threads = 1;
+    (void)tokenize({source}, *make_tokenizer({}), prefix, options);
+    return files::read(prefix.string() + ".bin") + "|" + files::read(prefix.string() + ".idx");
+  }
+  std::string refusal(const fs::path& source, const std::string& field = "text") {
+    try {
+      (void)tokens(source, field);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Data);
+      return error.text();
+    }
+    return "";
+  }
+  files::TempDir folder_;
+  int made_ = 0;
+};
+
+TEST_F(PackedSources, AreReadAsTheTextThatTheyHold) {
+  std::string text;
+  for (int i = 0; i < 40000; ++i)
+    text += "line " + std::to_string(i) + " of a text\n";
+  const std::string wanted = tokens(write("a.txt", text));
+
+  EXPECT_EQ(tokens(write("a.txt.gz", gzip(text))), wanted);
+  EXPECT_EQ(tokens(write("b.txt.zst", zstd(text))), wanted);
+  EXPECT_EQ(tokens(write("c", gzip(text))), wanted);
+  EXPECT_EQ(tokens(write("d.txt", zstd(text))), wanted);
+}
+
+TEST_F(PackedSources, AreReadAsTheLinesThatTheyHold) {
+  const std::string lines = "{\"text\": \"one\"}\n\n{\"text\": \"two\"}\n";
+  const std::string wanted = tokens(write("a.jsonl", lines));
+
+  EXPECT_EQ(tokens(write("a.jsonl.gz", gzip(lines))), wanted);
+  EXPECT_EQ(tokens(write("b.zst", zstd(lines))), wanted);
+}
+
+TEST_F(PackedSources, AreReadAsTheRecordsThatTheyHold) {
+  const std::string wanted =
+      tokens(write("a.jsonl", "{\"text\": \"one, 1\"}\n{\"text\": \"two\\n\"}\n"));
+
+  EXPECT_EQ(tokens(write("a.json", R"([{"text": "one, 1"}, {"text": "two\n"}])")), wanted);
+  EXPECT_EQ(tokens(write("a.csv", "n,text\n1,\"one, 1\"\n2,\"two\n\"\n")), wanted);
+  EXPECT_EQ(tokens(write("b.csv.gz", gzip("n,text\n1,\"one, 1\"\n2,\"two\n\"\n"))), wanted);
+}
+
+// Written by pyarrow, with the same records as lines beside them.
+TEST_F(PackedSources, AreReadAsTheColumnThatTheyHold) {
+  const fs::path columns = fs::path(TESSERA_SOURCE_DIR) / "tests/data/columns";
+  for (const char* field : {"text", "large"}) {
+    std::string lines;
+    for (const char* name : {"gzip.parquet", "lz4.parquet", "plain.feather", "lz4.feather"}) {
+      SCOPED_TRACE(name);
+      const std::string found = tokens(columns / name, field);
+      if (lines.empty()) lines = found;
+      EXPECT_EQ(found, lines);
+    }
+    if (std::string(field) == "text") {
+      EXPECT_EQ(lines, tokens(columns / "records.jsonl", field));
+    }
+  }
+}
+
+TEST_F(PackedSources, OfAFolderWithoutPlainFilesAreRead) {
+  fs::create_directories(folder_.path() / "only");
+  (void)write("only/b.txt.gz", gzip("two"));
+  (void)write("only/a.txt.gz", gzip("one"));
+  const std::string wanted = tokens(write("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n"));
+
+  EXPECT_EQ(tokens(folder_.path() / "only"), wanted);
+
+  // A plain file beside its compressed copy is read once.
+  (void)write("only/c.txt", "three");
+  EXPECT_EQ(tokens(folder_.path() / "only"), tokens(write("three.txt", "three")));
+}
+
+TEST_F(PackedSources, NameTheRecordWithoutItsText) {
+  EXPECT_THAT(refusal(write("a.json", R"([{"body": "x"}])")),
+              AllOf(HasSubstr("a.json:1: the record has no text \"text\""),
+                    HasSubstr("set data.text_field; the record has body")));
+  EXPECT_THAT(refusal(write("b.txt.gz", gzip("a text").substr(0, 12))),
+              HasSubstr("cannot be decompressed"));
+}
+
+}  // namespace
+}  // namespace tessera::data
