@@ -10,6 +10,7 @@
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/vocab_head.h"
+#include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/int8_rows.h"
 
 namespace tessera::nn {
@@ -166,7 +167,9 @@ at::Tensor vocab_logits(const at::Tensor& x_BTC,
                                 "not share",
                                 context.block_name),
                     "set parallel.tensor.mode to 1d");
-    return at::tanh(vocab_logits(x_BTC, weight_VC, bias_V, context) / softcap) * softcap;
+    const at::Tensor logits = vocab_logits(x_BTC, weight_VC, bias_V, context);
+    ops::soft_cap_(logits, softcap, /*want_slope=*/false);
+    return logits;
   }
   if (weight_VC.scales().defined()) return int8_linear(x_BTC, weight_VC, bias_V, at::kFloat);
   if (is_on_grid(weight_VC, context)) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/nn/token_log_probabilities.h"
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -17,7 +19,41 @@ namespace {
 
 using namespace detail;
 
-// Legend: N tokens that have a label.
+// Legend: N tokens that have a label, R ranks that each have some columns of the vocabulary.
+
+/// Applies `function` to each element. libtorch's own functions give an element other bits
+/// depending on its place in the tensor.
+template <class Function>
+at::Tensor of_each(const at::Tensor& x, Function function) {
+  if (x.is_meta()) return at::empty_like(x);
+  at::Tensor out = x.to(at::kCPU).contiguous().clone();
+  auto* const values = out.data_ptr<double>();
+  std::transform(values, values + out.numel(), values, function);
+  return out.to(x.device());
+}
+at::Tensor log_of(const at::Tensor& x) {
+  return of_each(x, [](double value) { return std::log(value); });
+}
+at::Tensor exp_of(const at::Tensor& x) {
+  return of_each(x, [](double value) { return std::exp(value); });
+}
+
+/// The facts of logits that ranks have columns of, after exp_rows_().
+struct Columns {
+  at::Tensor largest_RN, sums_RN, labels_RN;  ///< labels: the label's logit, 0 on other ranks
+};
+struct Whole {
+  at::Tensor log_p_N, largest_N, sum_N;
+  at::Tensor scale_RN;  ///< e^(a rank's largest logit - the largest one)
+};
+Whole whole_of(const Columns& of) {
+  Whole out;
+  out.largest_N = of.largest_RN.amax(0);
+  out.scale_RN = exp_of(of.largest_RN - out.largest_N);
+  out.sum_N = (of.sums_RN * out.scale_RN).sum(0);
+  out.log_p_N = of.labels_RN.sum(0) - out.largest_N - log_of(out.sum_N);
+  return out;
+}
 
 /// The logits of some tokens, or this rank's columns of them.
 class Distributions {
@@ -42,15 +78,15 @@ class Distributions {
     const at::Tensor all_R4N =
         cut_ ? one_d::all_of(out_4N, *context.tensor->group, "log-probabilities", context)
              : out_4N.unsqueeze(0);
-    const at::Tensor largest_RN = all_R4N.select(1, 0), most_N = largest_RN.amax(0);
-    const at::Tensor scale_RN = (largest_RN - most_N).exp();
-    const at::Tensor total_N = (all_R4N.select(1, 1) * scale_RN).sum(0);
-    factor_ = ((out_4N[0] - most_N).exp() / total_N).to(at::kFloat);
+    const Whole whole =
+        whole_of({all_R4N.select(1, 0), all_R4N.select(1, 1), all_R4N.select(1, 2)});
+    factor_ = ((out_4N[0] - whole.largest_N).exp() / whole.sum_N).to(at::kFloat);
     at::Tensor squares_N;
     if (squares) {
-      squares_N = (all_R4N.select(1, 3) * scale_RN.square()).sum(0).log() - 2 * total_N.log();
+      squares_N =
+          (all_R4N.select(1, 3) * whole.scale_RN.square()).sum(0).log() - 2 * whole.sum_N.log();
     }
-    return {all_R4N.select(1, 2).sum(0) - most_N - total_N.log(), squares_N};
+    return {whole.log_p_N, squares_N};
   }
 
   /// Overwrites the logits with d sum(incoming * log-probabilities) / d logits; call once, after
@@ -198,6 +234,19 @@ TokenLogProbabilities token_log_probabilities(const at::Tensor& x_BTC,
       labels_BT,
       LogProbabilitiesNode::Use{&weight_VC, bias_V, &context, softcap, squares, temperature});
   return {out[0], squares ? out[1] : at::Tensor()};
+}
+
+at::Tensor label_log_probabilities_(const at::Tensor& logits_NV,
+                                    const at::Tensor& labels_N,
+                                    double temperature) {
+  if (temperature != 1.0) logits_NV.div_(temperature);
+  const at::Tensor out_2N =
+      at::zeros({2, logits_NV.size(0)}, logits_NV.options().dtype(at::kDouble));
+  const at::Tensor of_labels_N =
+      logits_NV.gather(1, labels_N.unsqueeze(1)).squeeze(1).to(at::kDouble);
+  ops::exp_rows_(logits_NV, out_2N[0], out_2N[1]);
+  return whole_of({out_2N[0].unsqueeze(0), out_2N[1].unsqueeze(0), of_labels_N.unsqueeze(0)})
+      .log_p_N;
 }
 
 }  // namespace tessera::nn

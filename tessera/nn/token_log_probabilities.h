@@ -25,4 +25,11 @@ TokenLogProbabilities token_log_probabilities(const at::Tensor& x_BTC,
                                               bool squares = false,
                                               double temperature = 1.0);
 
+/// The log-probabilities of `labels_N` under fp32 logits of the whole vocabulary, soft-capped if
+/// the head does so: fp64 [N], the same bits as token_log_probabilities() gives for these logits.
+/// Overwrites the logits.
+at::Tensor label_log_probabilities_(const at::Tensor& logits_NV,
+                                    const at::Tensor& labels_N,
+                                    double temperature);
+
 }  // namespace tessera::nn

@@ -15,6 +15,7 @@
 #include "tessera/engine/batches.h"
 #include "tessera/engine/shared_values.h"
 #include "tessera/nn/step_context.h"
+#include "tessera/nn/token_log_probabilities.h"
 #include "tessera/ops/sampler.h"
 
 namespace tessera::engine::rl {
@@ -77,6 +78,7 @@ std::vector<Completion> draw_together(TrainState& state,
     const at::Tensor logits_BV = next_distributions(state, prompt_batch(texts, tokens), context);
     const at::Tensor log_p_BV = logits_BV.to(at::kDouble).div(options.temperature).log_softmax(1);
     const at::Tensor entropies_B = -(log_p_BV.exp() * log_p_BV).nan_to_num().sum(1);
+    std::vector<std::int64_t> drawn(out.size(), 0);
     for (std::size_t b = 0; b < out.size(); ++b) {
       const auto row = static_cast<std::int64_t>(b);
       if (out[b].ended) {  // it continues to grow, unreported, so that all have the same length
@@ -90,9 +92,15 @@ std::vector<Completion> draw_together(TrainState& state,
                                                   i);
       texts[b].push_back(static_cast<std::int32_t>(next));
       out[b].ids.push_back(static_cast<std::int32_t>(next));
-      out[b].log_probabilities.push_back(log_p_BV[row][next].item<double>());
       out[b].entropy += entropies_B[row].item<double>();
-      out[b].ended = next == options.end;
+      drawn[b] = next;
+    }
+    const at::Tensor of_drawn_B =
+        nn::label_log_probabilities_(logits_BV, at::tensor(drawn, at::kLong), options.temperature);
+    for (std::size_t b = 0; b < out.size(); ++b) {
+      if (out[b].ended) continue;
+      out[b].log_probabilities.push_back(of_drawn_B[static_cast<std::int64_t>(b)].item<double>());
+      out[b].ended = drawn[b] == options.end;
     }
   }
   return out;

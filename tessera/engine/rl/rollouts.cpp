@@ -28,6 +28,7 @@
 #include "tessera/engine/rl/report.h"
 #include "tessera/engine/rl/reward_values.h"
 #include "tessera/engine/shared_values.h"
+#include "tessera/ops/batch_invariance.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/rl.h"
 
@@ -57,6 +58,7 @@ class Rollouts final : public Experience {
         prompts_(prompts),
         order_(prompts.count(), plan.config.data.shuffle, seed()),
         size_(options_.rollout_size(plan.global_batch)) {
+    if (options_.parity == tasks::Parity::Exact) alone_.emplace();
     if (task_.has_critic()) critic_ = std::make_unique<Critic>(plan_, options_, world_);
   }
 
@@ -103,6 +105,7 @@ class Rollouts final : public Experience {
   }
 
   void learn(Metrics& metrics) override {
+    check_first_update(metrics);
     if (critic_ != nullptr) {
       const std::int64_t from = update_ % options_.mini_batches * plan_.global_batch;
       critic_->learn(rows_, learned_labels_BT_, from, metrics);
@@ -344,6 +347,7 @@ class Rollouts final : public Experience {
       return at(b).log_probabilities[static_cast<std::size_t>(token)];
     });
     std::vector<Worth> worths = kept_worths();
+    bool measured = !worths.empty() && options_.parity != tasks::Parity::Exact;
     // The policy that wrote the rollout no longer exists after updates; its values must be in the
     // ledger.
     TESSERA_REQUIRE(!worths.empty() || (place.update == 0 && replayed_.empty()),
@@ -355,12 +359,12 @@ class Rollouts final : public Experience {
     } else {
       const std::vector<std::string> texts = all_texts();
       scored.rewards_BF = rewards_->of(answers(texts), rows_);
-      if (options_.parity == tasks::Parity::Measure || needs_old()) {
-        scored.old_BT = output_of_rows(
-            policy_.executor(), world_, rows_, plan_.micro_batch, "log_probabilities");
-      } else {
-        scored.old_BT = generated_BT;
-      }
+      scored.old_BT =
+          makes_pass()
+              ? output_of_rows(
+                    policy_.executor(), world_, rows_, plan_.micro_batch, "log_probabilities")
+              : generated_BT;
+      measured = makes_pass();
       if (reference_ != nullptr)
         scored.reference_BT = output_of_rows(
             *reference_->executor, world_, rows_, plan_.micro_batch, "log_probabilities");
@@ -371,8 +375,7 @@ class Rollouts final : public Experience {
       returns_BT_ = made.returns_BT;
     }
     // Without a forward pass the policy is compared with itself.
-    old_BT_ =
-        options_.parity == tasks::Parity::Measure || needs_old() ? scored.old_BT : at::Tensor();
+    old_BT_ = options_.parity != tasks::Parity::Off || needs_old() ? scored.old_BT : at::Tensor();
     reference_BT_ = scored.reference_BT;
     learned_labels_BT_ = rows_.labels_BT.clone();
     for (std::int64_t b = 0; b < size_; ++b) {
@@ -385,9 +388,10 @@ class Rollouts final : public Experience {
                           .generated_BT = generated_BT,
                           .returns_BT = returns_BT_,
                           .reward_names = names(),
-                          .measured = old_BT_.defined()},
+                          .measured = measured && old_BT_.defined()},
                          options_);
     check_parity();
+    verified_ = true;
     raise_alarms();
   }
 
@@ -410,6 +414,11 @@ class Rollouts final : public Experience {
   /// those of sampling.
   [[nodiscard]] bool needs_old() const {
     return updates() > 1 || task_.has_reference() || critic_ != nullptr;
+  }
+  /// Returns whether the log-probabilities of a rollout are computed by a pass of their own.
+  [[nodiscard]] bool makes_pass() const {
+    if (options_.parity == tasks::Parity::Exact) return !verified_;
+    return options_.parity == tasks::Parity::Measure || needs_old();
   }
   [[nodiscard]] bool learned(const Completion& one) const {
     return one.ended || options_.truncated == tasks::Truncated::Keep;
@@ -515,14 +524,32 @@ class Rollouts final : public Experience {
   }
 
   void check_parity() const {
+    const bool exact = options_.parity == tasks::Parity::Exact;
+    const double limit = exact ? 0.0 : options_.parity_limit;
     const Metric* const largest = find_metric(metrics_, "parity_max");
-    if (largest == nullptr || largest->mean <= options_.parity_limit) return;
+    if (largest == nullptr || largest->mean <= limit) return;
+    throw Error(
+        Error::Kind::Numeric,
+        fmt::format("the log-probability of a token differs by {} between sampling and training, "
+                    "and {}",
+                    largest->mean,
+                    exact ? "rl.parity is exact"
+                          : fmt::format("rl.parity_limit is {}", options_.parity_limit)),
+        exact ? "set rl.parity to measure: a layer of this model computes tokens by other means"
+              : "train in fp32, set rl.parity to exact, or raise rl.parity_limit if such "
+                "differences are expected");
+  }
+
+  /// The training's own forward of the first update must repeat what sampling computed.
+  void check_first_update(const Metrics& metrics) const {
+    if (options_.parity != tasks::Parity::Exact || update_ != 0) return;
+    const Metric* const moved = find_metric(metrics, "moved");
+    if (moved == nullptr || moved->mean == 0.0) return;
     throw Error(Error::Kind::Numeric,
-                fmt::format("the log-probability of a token differs by {} between sampling and "
-                            "training, and rl.parity_limit is {}",
-                            largest->mean,
-                            options_.parity_limit),
-                "train in fp32, or raise rl.parity_limit if such differences are expected");
+                fmt::format("rl.parity is exact, and the first update after a rollout finds "
+                            "log-probabilities that differ by {} on average from sampling's",
+                            moved->mean),
+                "set the model's and the adapter's dropout to 0, or rl.parity to measure");
   }
 
   const planner::Plan& plan_;
@@ -532,7 +559,9 @@ class Rollouts final : public Experience {
   TrainState& policy_;
   const tasks::Prompts& prompts_;
   data::SampleOrder order_;
-  std::int64_t size_;  ///< B
+  std::int64_t size_;                          ///< B
+  std::optional<ops::BatchInvariance> alone_;  ///< if rl.parity is exact
+  bool verified_ = false;                      ///< whether a rollout was compared
   std::optional<RewardValues> rewards_;
   std::unique_ptr<OpenModel> reference_;
   std::unique_ptr<Critic> critic_;

@@ -109,6 +109,10 @@ class Policy final : public nn::Objective {
     };
     if (kl_BT.defined()) over_tokens("kl", kl_BT);
     if (clipped_BT.defined()) over_tokens("clip_share", clipped_BT);
+    if (sample.old_BT.defined()) {
+      const at::Tensor apart_BT = log_p_BT.detach() - sample.old_BT;
+      over_tokens("moved", at::maximum(apart_BT, -apart_BT));
+    }
     return out;
   }
 

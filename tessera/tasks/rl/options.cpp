@@ -155,9 +155,12 @@ void RlOptions::describe(config::Fields& fields) {
       "parity",
       parity,
       kParities,
-      {.text = "measure: compare the log-probability of each token as it was sampled with "
-               "that of training, in every rollout. Off: where each rollout serves a "
-               "single update, no pass for it is needed."});
+      {.text =
+           "measure: compare the log-probability of each token as it was sampled with "
+           "that of training, in every rollout. exact: both are the same to the bit, by kernels "
+           "that compute each row alone, so that no pass is needed to compare them; the first "
+           "rollout of a process is compared nevertheless. off: where each rollout serves a "
+           "single update, no pass is made."});
   fields.field("parity_limit",
                parity_limit,
                {.text = "The largest difference of a log-probability; beyond it the run stops.",

@@ -63,9 +63,9 @@ constexpr auto kTruncated =
     std::to_array<config::Named<Truncated>>({{Truncated::Keep, "keep"}, {Truncated::Mask, "mask"}});
 
 /// What is done about the difference between the log-probabilities in generation and in training.
-enum class Parity : std::uint8_t { Off, Measure };
-constexpr auto kParities =
-    std::to_array<config::Named<Parity>>({{Parity::Off, "off"}, {Parity::Measure, "measure"}});
+enum class Parity : std::uint8_t { Off, Measure, Exact };
+constexpr auto kParities = std::to_array<config::Named<Parity>>(
+    {{Parity::Off, "off"}, {Parity::Measure, "measure"}, {Parity::Exact, "exact"}});
 
 /// The effect of an alarm (engine/rl/alarms.h).
 enum class OnAlarm : std::uint8_t { Warn, Stop };

@@ -139,9 +139,6 @@ json::Value without_planned(json::Value params, config::Problems& problems) {
            "models, each with a layout of its own",
            "name the models in rl.reference, rl.critic.from and a reward of the type model");
   }
-  const json::Value* const parity = params.find("parity");
-  if (parity != nullptr && parity->is_string() && parity->as_string() == "exact")
-    refuse("parity", "parity exact", "set rl.parity to measure, and rl.parity_limit");
   return params;
 }
 
