@@ -60,6 +60,15 @@ TEST(RlExact, EveryFamilySamplesWhatItTrains) {
   }
 }
 
+TEST(RlExact, HoldsForASupport) {
+  auto metrics =
+      metrics_of(policy_of(family_rows()[1], exact(R"(, "top_k": 60, "top_p": 0.8)"), true),
+                 {.accumulation = 2},
+                 kSteps);
+  EXPECT_EQ(metrics["parity_max"], std::vector<double>(1, 0.0));
+  EXPECT_EQ(metrics["moved"], std::vector<double>(kSteps, 0.0));
+}
+
 // Without it the same texts differ: these tests can fail.
 TEST(RlExact, TheUsualKernelsDiffer) {
   TinyRun run = policy_of(

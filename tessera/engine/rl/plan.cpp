@@ -10,6 +10,7 @@
 #include "tessera/base/text.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/rl/critic.h"
+#include "tessera/engine/rl/reference_model.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/memory.h"
 #include "tessera/tasks/rl/rl.h"
@@ -90,7 +91,7 @@ void settle_plan(planner::Plan& plan) {
         options.rollout_size(plan.global_batch) * plan.sequence_length * kNumbers *
             static_cast<std::int64_t>(sizeof(double)));
   count("cache of keys and values", cache_bytes(plan, options));
-  if (task->has_reference()) {
+  if (task->has_reference() && !is_base_of_policy(plan, options)) {
     count("reference",
           bytes_of(options.reference ? find_model(*options.reference)->shape
                                      : (plan.base ? *plan.base : plan.model),

@@ -46,6 +46,8 @@ struct RlKl {
   double coefficient = 0.0;
   std::string estimator = "k3";
   KlPlace place = KlPlace::Loss;
+  std::optional<double> target;
+  std::int64_t horizon = 10000;
   void describe(config::Fields& fields);
 };
 
@@ -79,6 +81,10 @@ struct RlOptions {
   std::int64_t samples = 8;
   std::int64_t max_new_tokens = 64;
   double temperature = 1.0;
+  std::int64_t top_k = 0;
+  double top_p = 1.0;
+  std::int64_t dynamic_rounds = 0;
+  double entropy_coefficient = 0.0;
   std::int64_t iterations = 1;
   std::int64_t mini_batches = 1;
   std::int64_t prompts_at_once = 8;
