@@ -67,6 +67,28 @@ TEST(Rl, IsTheSameOnAnyRanks) {
   }
 }
 
+// Sums of ranks that share layers are in another order than one rank's, so that other tokens may be
+// drawn; but among the ranks that hold a model together nothing depends on their number.
+TEST(Rl, RanksThatShareLayersWriteAndTrain) {
+  const std::string program =
+      "import json,sys\\nfor l in sys.stdin:\\n v=json.loads(l)\\n "
+      "print(json.dumps({'id': v['id'], 'reward': len(v['completion'])}))";
+  const std::string command =
+      R"({"samples": 2, "max_new_tokens": 4, "rewards": [{"type": "command", "command": ["python3", "-u", "-c", ")" +
+      program + "\"]}]}";
+  for (const std::string& rl : {options(R"("samples": 4)"), command}) {
+    const TinyRun run = reinforcing(some_prompts(), rl);
+    const Trace one =
+        train(run, {.ranks = 2, .accumulation = 4, .stage = 0, .tensor = 2}, {.steps = 3});
+
+    expect_same_bits(
+        one, train(run, {.ranks = 4, .accumulation = 2, .stage = 1, .tensor = 2}, {.steps = 3}));
+    auto metrics = metrics_of(run, {.ranks = 2, .accumulation = 4, .tensor = 2}, 3);
+    EXPECT_LT(metrics["parity_max"].at(2), 1e-4);
+    EXPECT_EQ(metrics["clip_share"].at(0), 0.0);
+  }
+}
+
 std::vector<std::string> lines_of(const std::filesystem::path& file) {
   std::vector<std::string> out;
   std::ifstream in(file);
@@ -258,8 +280,18 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
   };
   const TinyRun run = reinforcing(some_prompts(), options(R"("samples": 2)"));
   EXPECT_EQ(refusal(run), "");
-  EXPECT_THAT(refusal(run, {.ranks = 2, .accumulation = 4, .tensor = 2}),
-              HasSubstr("share layers"));
+  EXPECT_EQ(refusal(run, {.ranks = 2, .accumulation = 4, .tensor = 2}), "");
+  EXPECT_THAT(refusal(run, {.ranks = 2, .accumulation = 4, .pipeline = "2"}),
+              HasSubstr("share stages"));
+  EXPECT_THAT(refusal(run, {.ranks = 4, .accumulation = 4, .tensor = 4, .mode = "2d"}),
+              HasSubstr("mode"));
+  EXPECT_THAT(
+      refusal(reinforcing(some_prompts(), options(R"("samples": 2, "kl": {"coefficient": 0.1})")),
+              {.ranks = 2, .accumulation = 4, .tensor = 2}),
+      HasSubstr("a reference of ranks"));
+  EXPECT_THAT(refusal(reinforcing(some_prompts(), options(R"("samples": 2, "parity": "exact")")),
+                      {.ranks = 2, .accumulation = 4, .tensor = 2}),
+              HasSubstr("exact"));
   EXPECT_THAT(refusal(TinyRun(run).set("data.validation_fraction", "0.5")),
               HasSubstr("validation"));
   EXPECT_THAT(refusal(TinyRun(run).set("data.drop_last", "false")), HasSubstr("drop_last"));
