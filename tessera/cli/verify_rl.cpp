@@ -34,7 +34,8 @@ bool parse(VerifyRlWords& words, const std::vector<std::string>& line) {
       "verify rl",
       "Makes the first rollout of CONFIG, trains one step on it, and tells how far the "
       "log-probabilities of sampling are from those of training, and which share of the ratios is "
-      "clipped. Nothing is written. Exits with code 7 beyond rl.parity_limit.",
+      "clipped. Nothing is written. Exits with code 7 beyond rl.parity_limit, and if rl.parity is "
+      "exact and they are not the same to the bit.",
       {"tessera verify rl digits.json", "tessera verify rl digits.json -n 2 --json"});
   arguments.positional("CONFIG", &words.config, "JSON file; comments are allowed");
   arguments.option(kRanksOption, &words.ranks, "Local ranks [1]");
@@ -87,7 +88,7 @@ int verify_rl(const std::vector<std::string>& line) {
                   Config,
                   fmt::format("{} is of the task {}", words.config, plan.config.task.type),
                   "name a configuration of the task rl, or use tessera verify CONFIG");
-  TESSERA_REQUIRE(task->options().parity == tasks::Parity::Measure,
+  TESSERA_REQUIRE(task->options().parity != tasks::Parity::Off,
                   Config,
                   "rl.parity is off, so that nothing is measured",
                   "--set rl.parity=measure");

@@ -47,6 +47,15 @@ void KvCache::write(std::int64_t position,
 
 void KvCache::select(const at::Tensor& rows_B) {
   const c10::NoGradGuard no_grad;
+  if (rows_B.size(0) != keys_.size(0)) {
+    for (at::Tensor* cache : {&keys_, &values_}) {
+      at::Tensor chosen = at::empty(
+          {rows_B.size(0), cache->size(1), cache->size(2), cache->size(3)}, cache->options());
+      chosen.narrow(2, 0, length_).copy_(cache->narrow(2, 0, length_).index_select(0, rows_B));
+      *cache = std::move(chosen);
+    }
+    return;
+  }
   if (at::equal(rows_B, at::arange(rows_B.size(0), rows_B.options()))) return;
   for (const at::Tensor& seen : {keys(), values()})
     seen.copy_(seen.index_select(0, rows_B));

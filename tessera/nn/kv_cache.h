@@ -26,7 +26,8 @@ class KvCache {
              std::int64_t capacity);
   [[nodiscard]] at::Tensor keys() const;  ///< [B, H, S, K], a view
   [[nodiscard]] at::Tensor values() const;
-  /// Lets sample b continue from the cache of sample `rows_B[b]`: int64 [B]. Copies the cache.
+  /// Lets sample b continue from the cache of sample `rows_B[b]`: int64 [B]; B may be another
+  /// number of samples than before. Copies the cache unless each continues its own.
   void select(const at::Tensor& rows_B);
 
  private:
@@ -49,7 +50,7 @@ struct KvCaches {
 /// its first token in the flow; StepContext::position is then the largest of these.
 inline constexpr const char* kTextNumber = "text_number";
 inline constexpr const char* kTextPosition = "text_position";
-/// If beams are reordered: the row of the cache that each row continues.
+/// If rows are reordered, repeated or removed: the row of the cache that each row continues.
 inline constexpr const char* kCacheRow = "cache_row";
 
 struct TextRow {

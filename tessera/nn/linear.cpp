@@ -10,6 +10,7 @@
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/vocab_head.h"
 #include "tessera/nn/weight_form.h"
+#include "tessera/ops/cross_entropy.h"
 
 namespace tessera::nn {
 
@@ -153,7 +154,9 @@ at::Tensor vocab_logits(const at::Tensor& x_BTC,
                               "not share",
                               context.block_name),
                   "set parallel.tensor.mode to 1d");
-  return at::tanh(form.logits(x_BTC, weight_VC, bias_V, context) / softcap) * softcap;
+  const at::Tensor logits = form.logits(x_BTC, weight_VC, bias_V, context);
+  ops::soft_cap_(logits, softcap, /*want_slope=*/false);
+  return logits;
 }
 
 }  // namespace tessera::nn

@@ -24,6 +24,9 @@ namespace {
 
 using enum LogicalAxis;
 
+/// Number of WithoutAdapters on this thread.
+thread_local int adapters_off = 0;
+
 /// The parameters of a part.
 struct LowRankParams {
   LowRankPart part;
@@ -81,6 +84,7 @@ class LowRankLinear final : public LayerForm {
                     const Param& weight,
                     const Param* bias,
                     StepContext& context) const override {
+    if (adapters_off > 0) return plain_linear(x, weight, bias, context);
     require_no_grid(weight, context);
     if (parts_.front().magnitude != nullptr) return scaled(x, weight, bias, context);
     return plain_linear(x, weight, bias, context) +
@@ -227,6 +231,7 @@ class LowRankTable final : public LayerForm {
   at::Tensor embedding(const at::Tensor& ids_BT,
                        const Param& table,
                        StepContext& context) const override {
+    if (adapters_off > 0) return plain_embedding(ids_BT, table, context);
     require_no_grid(table, context);
     const at::Tensor low = plain_embedding(ids_BT, *params_.a, context) * params_.part.scale;
     return plain_embedding(ids_BT, table, context) +
@@ -331,6 +336,14 @@ void add_low_rank_table(Params& params, Param& table, const LowRankPart& part) {
                       Init::normal(1.0),
                       {.without_prefix = true, .role = Role::Matrix});
   table.extend(std::make_shared<LowRankTable>(std::move(made)));
+}
+
+WithoutAdapters::WithoutAdapters() {
+  ++adapters_off;
+}
+
+WithoutAdapters::~WithoutAdapters() {
+  --adapters_off;
 }
 
 }  // namespace tessera::nn

@@ -47,4 +47,14 @@ void add_low_rank(Params& params, Param& weight, std::vector<LowRankPart> parts)
 /// to a head that shares the table.
 void add_low_rank_table(Params& params, Param& table, const LowRankPart& part);
 
+/// While an object exists, the constructing thread computes layers without their adapters: the
+/// model is its base. Destroy it on the same thread.
+class WithoutAdapters {
+ public:
+  WithoutAdapters();
+  ~WithoutAdapters();
+  WithoutAdapters(const WithoutAdapters&) = delete;
+  WithoutAdapters& operator=(const WithoutAdapters&) = delete;
+};
+
 }  // namespace tessera::nn

@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/ops/batch_invariance.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::ops {
@@ -40,7 +41,9 @@ Registry<const Backend*>& backends() {
 
 const Backend& backend(c10::Device device) {
   static const Backend& of_host = find_for_host();
-  return device.is_cpu() ? of_host : find(device.type());
+  if (!device.is_cpu()) return find(device.type());
+  static const Backend& invariant = *backends().get("batch_invariant");
+  return batch_invariant() ? invariant : of_host;
 }
 
 const Backend& backend(Device device) {

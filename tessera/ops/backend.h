@@ -251,9 +251,10 @@ Registry<const Backend*>& backends();
 #define TESSERA_BACKEND(name, backend) \
   static const bool tessera_backend_##name = ::tessera::ops::backends().add(#name, &(backend))
 
-/// The backend for tensors on `device`. For the CPU: the one that TESSERA_KERNELS names (read
-/// once), by default "cpu"; throws Error{Config} for a name that does not run there. For another
-/// device: the one with the device's name ("cuda"), else "aten". Can be called from any thread.
+/// The backend for tensors on `device`. For the CPU: "batch_invariant" within a BatchInvariance,
+/// else the one that TESSERA_KERNELS names (read once), by default "cpu"; throws Error{Config} for
+/// a name that does not run there. For another device: the one with the device's name ("cuda"),
+/// else "aten". Can be called from any thread.
 const Backend& backend(c10::Device device);
 const Backend& backend(Device device);
 

@@ -33,6 +33,7 @@ void TaskOptions::describe(config::Fields& fields) {
            "Its parameters; of sft: loss_on, packing, truncation, chat_template, neftune_alpha; of "
            "prefer: method, reference_free, loss, chat_template; of reward: centering, margin, "
            "chat_template; of rl: algorithm, preset, samples, max_new_tokens, temperature, "
+           "top_k, top_p, dynamic_rounds, entropy_coefficient, "
            "iterations, mini_batches, prompts_at_once, rewards, advantage, loss, kl, critic, "
            "reference, truncated, parity, parity_limit, on_alarm, chat_template; of classify: "
            "text_field, text_pair_field, label_field, history_field, history, history_turns, "

@@ -78,6 +78,12 @@ PY
 import json
 told = json.load(open('$box/out'))
 assert told['tokens'] == 256 and told['largest'] < 1e-4 and told['clip_share'] == 0, told"
+  "$tessera" verify rl "$repository/examples/rlhf/grpo.json" --set "data.train=$box/digits.jsonl" --set rl.parity=exact --set bf16.enabled=true \
+    --json >"$box/out" 2>"$box/err" || { cat "$box/out" "$box/err" && exit 1; }
+  expect "no difference" python3 -c "
+import json
+told = json.load(open('$box/out'))
+assert told['tokens'] == 256 and told['largest'] == 0 and told['mean'] == 0, told"
 }
 chat() {
   digits

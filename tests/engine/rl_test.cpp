@@ -49,7 +49,11 @@ const std::string kCases[] = {
     options(R"("algorithm": "dapo", "samples": 4, "mini_batches": 2, "truncated": "mask")"),
     options(R"("algorithm": "reinforce++", "samples": 1)"),
     options(R"("algorithm": "ppo", "samples": 1, "iterations": 2, "critic": {"lr": 1e-3})"),
-    options(R"("preset": "dschat:ppo")")};
+    options(R"("preset": "dschat:ppo")"),
+    options(
+        R"("samples": 2, "dynamic_rounds": 3, "top_k": 40, "top_p": 0.9, "entropy_coefficient": 0.01)"),
+    options(
+        R"("algorithm": "rloo", "samples": 2, "kl": {"coefficient": 0.05, "target": 0.01, "horizon": 30})")};
 
 TEST(Rl, IsTheSameOnAnyRanks) {
   for (const std::string& rl : kCases) {
@@ -60,6 +64,28 @@ TEST(Rl, IsTheSameOnAnyRanks) {
     expect_same_bits(one, train(run, {.ranks = 2, .accumulation = 2, .stage = 1}, {.steps = 4}));
     expect_same_bits(one, train(run, {.ranks = 4, .accumulation = 1, .stage = 2}, {.steps = 4}));
     expect_same_bits(one, train(run, {.ranks = 2, .accumulation = 2, .stage = 3}, {.steps = 4}));
+  }
+}
+
+// Sums of ranks that share layers are in another order than one rank's, so that other tokens may be
+// drawn; but among the ranks that hold a model together nothing depends on their number.
+TEST(Rl, RanksThatShareLayersWriteAndTrain) {
+  const std::string program =
+      "import json,sys\\nfor l in sys.stdin:\\n v=json.loads(l)\\n "
+      "print(json.dumps({'id': v['id'], 'reward': len(v['completion'])}))";
+  const std::string command =
+      R"({"samples": 2, "max_new_tokens": 4, "rewards": [{"type": "command", "command": ["python3", "-u", "-c", ")" +
+      program + "\"]}]}";
+  for (const std::string& rl : {options(R"("samples": 4)"), command}) {
+    const TinyRun run = reinforcing(some_prompts(), rl);
+    const Trace one =
+        train(run, {.ranks = 2, .accumulation = 4, .stage = 0, .tensor = 2}, {.steps = 3});
+
+    expect_same_bits(
+        one, train(run, {.ranks = 4, .accumulation = 2, .stage = 1, .tensor = 2}, {.steps = 3}));
+    auto metrics = metrics_of(run, {.ranks = 2, .accumulation = 4, .tensor = 2}, 3);
+    EXPECT_LT(metrics["parity_max"].at(2), 1e-4);
+    EXPECT_EQ(metrics["clip_share"].at(0), 0.0);
   }
 }
 
@@ -184,6 +210,64 @@ TEST(Rl, MeasuresWhetherTrainingFindsWhatWasSampled) {
   }
 }
 
+TEST(Rl, ReplacesGroupsThatTeachNothing) {
+  const auto shares = [](const std::string& more) {
+    const TinyRun run = reinforcing(some_prompts(), options(R"("samples": 2)" + more));
+    return metrics_of(run, {.accumulation = 4}, 3);
+  };
+  auto plain = shares(""), dynamic = shares(R"(, "dynamic_rounds": 40)");
+  EXPECT_GT(plain["equal_groups"].at(0), 0.0);
+  for (const double share : dynamic["equal_groups"])
+    EXPECT_EQ(share, 0.0);
+  EXPECT_EQ(dynamic["replaced_groups"].at(0), plain["equal_groups"].at(0));
+}
+
+TEST(Rl, AdaptsTheCoefficientToItsTarget) {
+  const auto coefficients = [](const char* target) {
+    const std::string kl =
+        std::string(
+            R"("samples": 2, "algorithm": "rloo", "kl": {"coefficient": 0.1, "horizon": 8, "target": )") +
+        target + "}";
+    return metrics_of(
+        reinforcing(some_prompts(), options(kl)), {.accumulation = 4}, 2)["kl_coefficient"];
+  };
+  // No divergence yet, which is less than wanted: 8 completions of a horizon of 8, an error of 20
+  // %.
+  EXPECT_NEAR(coefficients("5").at(0), 0.08, 1e-9);
+  EXPECT_NEAR(coefficients("5").at(1), 0.064, 1e-9);
+  EXPECT_THROW(coefficients("-1"), Error);
+}
+
+// The reference of an adapter's run is the policy without the adapter: the same as a copy of it.
+TEST(Rl, TheReferenceOfAnAdapterIsItsBase) {
+  const files::TempDir base;
+  (void)TinyRun().set("model.dropout", "0").train({.stage = 0}, 0, base.path());
+  const auto run = [&](const std::string& reference) {
+    TinyRun out = reinforcing(some_prompts(),
+                              options(R"("samples": 2, "kl": {"coefficient": 0.3})" + reference));
+    out.set("adapter", R"({"type": "lora", "r": 2, "alpha": 16})")
+        .set("optimizer.params.lr", "0.05");
+    return out;
+  };
+  const std::string named = R"(, "reference": ")" + base.path().string() + "\"";
+  const Layout one{.ranks = 1, .accumulation = 4, .stage = 0};
+  const Trace own = train(run(""), one, {.steps = 4});
+
+  expect_same_bits(own, train(run(named), one, {.steps = 4}));
+  expect_same_bits(own, train(run(""), {.ranks = 2, .accumulation = 2, .stage = 1}, {.steps = 4}));
+  expect_same_bits(own, train(run(""), {.ranks = 2, .accumulation = 2, .stage = 3}, {.steps = 4}));
+  auto metrics = metrics_of(run(""), {.accumulation = 4}, 4);
+  EXPECT_EQ(metrics["kl_reference"].at(0), 0.0);
+  EXPECT_GT(metrics["kl_reference"].at(3), 0.0);  // the adapter is on again
+
+  const auto beside = [&](const std::string& reference) {
+    planner::Plan plan = run(reference).plan(one);
+    engine::rl::settle_plan(plan);
+    return plan.beside;
+  };
+  EXPECT_GT(beside(named), beside(""));
+}
+
 TEST(Rl, RefusesWhatIsNotBuilt) {
   const auto refusal = [](TinyRun run, const Layout& layout = {.accumulation = 4}) {
     try {
@@ -196,8 +280,18 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
   };
   const TinyRun run = reinforcing(some_prompts(), options(R"("samples": 2)"));
   EXPECT_EQ(refusal(run), "");
-  EXPECT_THAT(refusal(run, {.ranks = 2, .accumulation = 4, .tensor = 2}),
-              HasSubstr("share layers"));
+  EXPECT_EQ(refusal(run, {.ranks = 2, .accumulation = 4, .tensor = 2}), "");
+  EXPECT_THAT(refusal(run, {.ranks = 2, .accumulation = 4, .pipeline = "2"}),
+              HasSubstr("share stages"));
+  EXPECT_THAT(refusal(run, {.ranks = 4, .accumulation = 4, .tensor = 4, .mode = "2d"}),
+              HasSubstr("mode"));
+  EXPECT_THAT(
+      refusal(reinforcing(some_prompts(), options(R"("samples": 2, "kl": {"coefficient": 0.1})")),
+              {.ranks = 2, .accumulation = 4, .tensor = 2}),
+      HasSubstr("a reference of ranks"));
+  EXPECT_THAT(refusal(reinforcing(some_prompts(), options(R"("samples": 2, "parity": "exact")")),
+                      {.ranks = 2, .accumulation = 4, .tensor = 2}),
+              HasSubstr("exact"));
   EXPECT_THAT(refusal(TinyRun(run).set("data.validation_fraction", "0.5")),
               HasSubstr("validation"));
   EXPECT_THAT(refusal(TinyRun(run).set("data.drop_last", "false")), HasSubstr("drop_last"));

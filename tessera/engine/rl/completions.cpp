@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,14 +15,15 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/shared_values.h"
+#include "tessera/nn/kv_cache.h"
 #include "tessera/nn/step_context.h"
-#include "tessera/ops/sampler.h"
+#include "tessera/nn/token_log_probabilities.h"
 
 namespace tessera::engine::rl {
 namespace {
 
-/// The objective's distributions of the token after each text, fp64 [texts, vocabulary].
-at::Tensor next_distributions(TrainState& state, const nn::Batch& batch, nn::StepContext& context) {
+/// The objective's logits of the token after each text, fp32 [texts, vocabulary] on the host.
+at::Tensor next_logits(TrainState& state, const nn::Batch& batch, nn::StepContext& context) {
   const nn::Outcome outcome = state.executor().infer(batch, context);
   const auto made = outcome.outputs.find("logits");
   TESSERA_REQUIRE(made != outcome.outputs.end(),
@@ -29,6 +31,25 @@ at::Tensor next_distributions(TrainState& state, const nn::Batch& batch, nn::Ste
                   "the policy's objective gives no logits of texts that are being made",
                   "choose the task's own objective");
   return made->second.select(1, -1).to(at::kCPU, at::kFloat).contiguous();
+}
+
+/// Removes completions that have ended from the rows once they are a quarter: each removal copies
+/// the cache of the others.
+void leave_ended(const std::vector<Completion>& all,
+                 std::vector<std::size_t>& rows,
+                 std::vector<std::int64_t>& from) {
+  const auto ended = [&](std::size_t row) { return all[row].ended; };
+  const auto gone = std::ranges::count_if(rows, ended);
+  if (4 * gone < std::ssize(rows)) return;
+  std::vector<std::size_t> left;
+  std::vector<std::int64_t> left_from;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (ended(rows[i])) continue;
+    left.push_back(rows[i]);
+    left_from.push_back(from[i]);
+  }
+  rows = std::move(left);
+  from = std::move(left_from);
 }
 
 }  // namespace
@@ -55,46 +76,65 @@ std::vector<Completion> draw_together(TrainState& state,
                                       const SamplingOptions& options,
                                       const std::function<bool(bool mine)>& others) {
   std::vector<Completion> out(draws.size());
-  std::vector<std::vector<std::int32_t>> texts;
+  // Completions of one prompt share its forward: row `source` of the prompts.
+  std::vector<std::vector<std::int32_t>> prompts;
+  std::vector<std::int64_t> source;
   for (const Draw& draw : draws) {
-    texts.emplace_back(draw.prompt.begin(), draw.prompt.end());
-    TESSERA_ASSERT(texts.back().size() == texts.front().size());
+    if (prompts.empty() || !std::ranges::equal(prompts.back(), draw.prompt))
+      prompts.emplace_back(draw.prompt.begin(), draw.prompt.end());
+    TESSERA_ASSERT(prompts.back().size() == prompts.front().size());
+    source.push_back(std::ssize(prompts) - 1);
   }
+  const std::int64_t length = prompts.empty() ? 0 : std::ssize(prompts.front());
   nn::StepContext context(nn::Mode::Prefill, 0);
-  if (!texts.empty()) context.cache_capacity = std::ssize(texts.front()) + options.max_new_tokens;
-  const auto goes_on = [](const Completion& one) { return !one.ended; };
+  context.cache_capacity = length + options.max_new_tokens;
+  // Row i of the batch is completion rows[i], and continues row from[i] of the batch before.
+  std::vector<std::size_t> rows(draws.size());
+  std::iota(rows.begin(), rows.end(), std::size_t{0});
+  std::vector<std::int64_t> from = source;
   for (std::int64_t i = 0; i < options.max_new_tokens; ++i) {
-    const bool mine = std::any_of(out.begin(), out.end(), goes_on);
+    const bool mine = !rows.empty();
     if (others ? !others(mine) : !mine) break;
     state.world().show_life();
     if (!mine) {
       state.executor().infer_nothing();
       continue;
     }
-    const std::size_t tokens = i == 0 ? texts.front().size() : 1;
-    if (i > 0) context.set_mode(nn::Mode::Decode);
-    context.position = i == 0 ? 0 : std::ssize(texts.front()) - 1;
-    const at::Tensor logits_BV = next_distributions(state, prompt_batch(texts, tokens), context);
-    const at::Tensor log_p_BV = logits_BV.to(at::kDouble).div(options.temperature).log_softmax(1);
-    const at::Tensor entropies_B = -(log_p_BV.exp() * log_p_BV).nan_to_num().sum(1);
-    for (std::size_t b = 0; b < out.size(); ++b) {
-      const auto row = static_cast<std::int64_t>(b);
-      if (out[b].ended) {  // it continues to grow, unreported, so that all have the same length
-        texts[b].push_back(options.end);
+    nn::Batch batch;
+    if (i == 0) {
+      batch = prompt_batch(prompts, static_cast<std::size_t>(length));
+    } else {
+      std::vector<std::vector<std::int32_t>> last;
+      for (const std::size_t row : rows)
+        last.push_back({out[row].ids.back()});
+      batch = prompt_batch(last, 1);
+      batch.set(nn::kCacheRow, at::tensor(from, at::kLong));
+      context.set_mode(nn::Mode::Decode);
+    }
+    context.position = i == 0 ? 0 : length + i - 1;
+    at::Tensor logits_NV = next_logits(state, batch, context);
+    if (i == 0 && std::ssize(rows) > std::ssize(prompts))
+      logits_NV = logits_NV.index_select(0, at::tensor(source, at::kLong));
+    const nn::NextDistributions next(logits_NV, options.distribution);
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      Completion& one = out[rows[row]];
+      if (one.ended) {  // it remains until there are fewer rows
+        one.ids.push_back(options.end);
         continue;
       }
-      const std::int64_t next = ops::sample_token(logits_BV.select(0, row),
-                                                  options.vocabulary,
-                                                  {.temperature = options.temperature},
-                                                  draws[b].seed,
-                                                  i);
-      texts[b].push_back(static_cast<std::int32_t>(next));
-      out[b].ids.push_back(static_cast<std::int32_t>(next));
-      out[b].log_probabilities.push_back(log_p_BV[row][next].item<double>());
-      out[b].entropy += entropies_B[row].item<double>();
-      out[b].ended = next == options.end;
+      const auto at = static_cast<std::int64_t>(row);
+      const std::int64_t id = next.draw(at, options.vocabulary, draws[rows[row]].seed, i);
+      one.ids.push_back(static_cast<std::int32_t>(id));
+      one.log_probabilities.push_back(next.log_probability(at, id));
+      one.entropy += next.entropy(at);
+      one.ended = id == options.end;
     }
+    from = i == 0 ? source : std::vector<std::int64_t>(rows.size());
+    if (i > 0) std::iota(from.begin(), from.end(), std::int64_t{0});
+    leave_ended(out, rows, from);
   }
+  for (Completion& one : out)
+    one.ids.resize(one.log_probabilities.size());
   return out;
 }
 

@@ -13,6 +13,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/train_state.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/token_log_probabilities.h"
 
 // Legend: B completions, T tokens of a prompt with its completion.
 namespace tessera::engine::rl {
@@ -23,12 +24,14 @@ struct Completion {
   std::vector<std::int32_t> ids;          ///< including the end of text, if there is one
   std::vector<double> log_probabilities;  ///< of each token, when it was sampled
   double entropy = 0.0;                   ///< sum over its tokens of the distributions' entropies
+  std::uint64_t seed = 0;                 ///< of its random numbers
+  std::int64_t round = 0;                 ///< how often its group was replaced before
   bool ended = false;
 };
 
 struct SamplingOptions {
   std::int64_t max_new_tokens = 0;
-  double temperature = 1.0;
+  nn::Distribution distribution;
   std::int32_t end = 0;         ///< the token that ends a completion
   std::int64_t vocabulary = 0;  ///< number of tokens that may be sampled
 };
@@ -49,8 +52,8 @@ struct Draw {
 
 /// Generates completions of prompts of the same length together. `others`: returns whether a rank
 /// of the group is still at work; called once per token if ranks must take the same steps because
-/// each has a part of the weights; empty: not needed. Cost: a forward of the prompts, then one of a
-/// single position per token.
+/// each has a part of the weights; empty: not needed. Cost: a forward of the prompts, each once for
+/// consecutive completions, then one of a single position per token of those that have not ended.
 std::vector<Completion> draw_together(TrainState& state,
                                       std::span<const Draw> draws,
                                       const SamplingOptions& options,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -50,6 +51,7 @@ class Line {
                     "move the file aside; the run then makes its rollout again");
     return *found;
   }
+  [[nodiscard]] const json::Value* find(const char* key) const { return value_.find(key); }
   [[nodiscard]] std::int64_t integer(const char* key) const {
     const std::optional<std::int64_t> found = at(key).as_integer();
     TESSERA_REQUIRE(found.has_value(),
@@ -110,6 +112,9 @@ Completion completion_of(const Line& line) {
   out.log_probabilities = line.numbers("logps");
   out.entropy = line.at("entropy").as_double();
   out.ended = line.at("ended").as_bool();
+  const std::string& seed = line.at("seed").as_string();
+  std::from_chars(seed.data(), seed.data() + seed.size(), out.seed, 16);
+  if (line.find("round") != nullptr) out.round = line.integer("round");
   return out;
 }
 
@@ -127,6 +132,8 @@ Worth worth_of(const Line& line, const std::vector<std::string>& names) {
   out.advantages = line.numbers("advantages");
   out.returns = line.numbers("returns");
   out.learned = line.at("learned").as_bool();
+  if (const json::Value* const next = line.find("kl_coefficient"); next != nullptr)
+    out.kl_coefficient = next->as_double();
   return out;
 }
 
@@ -183,23 +190,24 @@ Worth unpacked(const std::vector<double>& from, std::size_t rewards, std::size_t
 json::Value to_json(std::int64_t version,
                     std::int64_t number,
                     std::int64_t sample,
-                    std::uint64_t seed,
                     std::span<const std::int32_t> prompt,
                     const Completion& completion,
                     const std::string& text) {
-  return json::Value::object(
+  json::Value out = json::Value::object(
       {{"kind", json::Value::string(kCompletion)},
        {"version", json::Value::integer(version)},
        {"number", json::Value::integer(number)},
        {"prompt", json::Value::integer(completion.prompt)},
        {"sample", json::Value::integer(sample)},
-       {"seed", json::Value::string(fmt::format("{:016x}", seed))},
+       {"seed", json::Value::string(fmt::format("{:016x}", completion.seed))},
        {"prompt_ids", list_of(std::vector<std::int32_t>(prompt.begin(), prompt.end()))},
        {"ids", list_of(completion.ids)},
        {"logps", list_of(completion.log_probabilities)},
        {"entropy", json::Value::number(completion.entropy)},
        {"ended", json::Value::boolean(completion.ended)},
        {"text", json::Value::string(text::replace_invalid_utf8(text))}});
+  if (completion.round > 0) out["round"] = json::Value::integer(completion.round);
+  return out;
 }
 
 json::Value to_json(std::int64_t version,
@@ -219,6 +227,7 @@ json::Value to_json(std::int64_t version,
   if (!worth.reference.empty()) out["reference"] = list_of(worth.reference);
   if (!worth.values.empty()) out["values"] = list_of(worth.values);
   if (!worth.returns.empty()) out["returns"] = list_of(worth.returns);
+  if (worth.kl_coefficient) out["kl_coefficient"] = json::Value::number(*worth.kl_coefficient);
   return out;
 }
 
@@ -258,12 +267,17 @@ std::optional<KeptRollout> read_rollout(const std::filesystem::path& path,
   for_each_line(path, [&](const Line& line, std::int64_t /*end*/) {
     const std::int64_t version = line.integer("version");
     if (version > last_version) return false;
-    if (version != out.version) out = {.version = version, .completions = {}, .worths = {}};
+    if (version != out.version) {
+      out.version = version;
+      out.completions.clear();
+      out.worths.clear();
+    }
     const std::int64_t number = line.integer("number");
     if (line.at("kind").as_string() == kCompletion) {
       out.completions[number] = completion_of(line);
     } else {
-      out.worths[number] = worth_of(line, reward_names);
+      Worth& worth = out.worths[number] = worth_of(line, reward_names);
+      if (worth.kl_coefficient) out.kl_coefficient = worth.kl_coefficient;
     }
     return true;
   });

@@ -23,6 +23,8 @@ struct Worth {
   /// For each token; `reference`, `values` and `returns` may be empty.
   std::vector<double> old, reference, values, advantages, returns;
   bool learned = true;  ///< whether it enters the loss
+  /// The coefficient of the divergence after this rollout, if it is adapted. Not packed.
+  std::optional<double> kl_coefficient;
 };
 
 /// Returns the size of a Worth as numbers that may be summed with zeros, with `rewards` rewards and
@@ -37,13 +39,14 @@ struct KeptRollout {
   std::int64_t version = -1;  ///< number of updates of the policy that wrote it
   std::map<std::int64_t, Completion> completions;
   std::map<std::int64_t, Worth> worths;
+  /// The newest coefficient of the divergence in the ledger, also of an earlier rollout.
+  std::optional<double> kl_coefficient;
 };
 
 /// Returns the line of a completion. `prompt`: its tokens; `text`: its text, for readers.
 json::Value to_json(std::int64_t version,
                     std::int64_t number,
                     std::int64_t sample,
-                    std::uint64_t seed,
                     std::span<const std::int32_t> prompt,
                     const Completion& completion,
                     const std::string& text);

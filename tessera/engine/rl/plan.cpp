@@ -10,6 +10,7 @@
 #include "tessera/base/text.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/rl/critic.h"
+#include "tessera/engine/rl/reference_model.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/memory.h"
 #include "tessera/tasks/rl/rl.h"
@@ -17,13 +18,37 @@
 namespace tessera::engine::rl {
 namespace {
 
+/// Ranks may share layers as in training; the other models and exactness need whole ones.
+template <class Refuse>
+void refuse_layouts(const planner::Plan& plan, const tasks::Rl& task, const Refuse& refuse) {
+  if (plan.data_ranks == plan.ranks) return;
+  const planner::ParallelOptions& layout = plan.config.parallel;
+  const tasks::RlOptions& options = task.options();
+  if (layout.pipeline.size > 1 || layout.context.size > 1 || layout.sequence)
+    refuse("ranks that share stages or tokens",
+           "set parallel.tensor alone, or remove the section parallel");
+  if (layout.tensor.layout() != planner::TensorLayout::OneD)
+    refuse("parallel.tensor.mode " + layout.tensor.name(), "set parallel.tensor.mode to 1d");
+  const char* const whole = "remove parallel.tensor";
+  if (task.has_critic()) refuse("a critic of ranks that share layers", whole);
+  if (task.has_reference() && !is_base_of_policy(plan, options))
+    refuse("a reference of ranks that share layers",
+           "train an adapter, whose reference is its base, or remove parallel.tensor");
+  for (const tasks::RlReward& reward : task.rewards()) {
+    if (reward.model) refuse("a reward model of ranks that share layers", whole);
+  }
+  if (options.top_k > 0 || options.top_p < 1)
+    refuse("rl.top_k and rl.top_p of ranks that share the vocabulary", whole);
+  if (options.parity == tasks::Parity::Exact)
+    refuse("rl.parity exact of ranks that share the vocabulary", "set rl.parity to measure");
+}
+
 void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) {
   const auto refuse = [](const std::string& what, const std::string& fix) {
     throw Error(Error::Kind::Unsupported, "not built yet: the task rl with " + what, fix);
   };
   const planner::TrainConfig& config = plan.config;
-  if (plan.data_ranks != plan.ranks)
-    refuse("ranks that share layers, stages or tokens", "remove the section parallel");
+  refuse_layouts(plan, task, refuse);
   if (plan.batch_ramp) refuse("rampup_batch_size", "remove it");
   if (!config.data.drop_last) refuse("data.drop_last false", "remove it");
   if (!config.data.sources.is_null())
@@ -90,7 +115,7 @@ void settle_plan(planner::Plan& plan) {
         options.rollout_size(plan.global_batch) * plan.sequence_length * kNumbers *
             static_cast<std::int64_t>(sizeof(double)));
   count("cache of keys and values", cache_bytes(plan, options));
-  if (task->has_reference()) {
+  if (task->has_reference() && !is_base_of_policy(plan, options)) {
     count("reference",
           bytes_of(options.reference ? find_model(*options.reference)->shape
                                      : (plan.base ? *plan.base : plan.model),

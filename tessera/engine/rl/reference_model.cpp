@@ -10,6 +10,10 @@
 
 namespace tessera::engine::rl {
 
+bool is_base_of_policy(const planner::Plan& plan, const tasks::RlOptions& options) {
+  return !options.reference && plan.adapter != nullptr && plan.adapter->trained.empty();
+}
+
 std::unique_ptr<OpenModel> open_reference(const planner::Plan& plan,
                                           const tasks::RlOptions& options,
                                           comm::World& world) {

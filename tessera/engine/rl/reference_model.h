@@ -11,6 +11,9 @@
 
 namespace tessera::engine::rl {
 
+/// Whether the reference is the policy without its adapter, so that no second model is needed: the
+/// options name none, and nothing but an adapter is trained.
+bool is_base_of_policy(const planner::Plan& plan, const tasks::RlOptions& options);
 /// Opens the model that options.reference names, or the policy's initial model, without an adapter,
 /// which changes nothing initially. Its objective is the policy's. Memory: the weights in the
 /// policy's working type, sharded over the ranks. Throws Error{Config} for a model with other

@@ -125,9 +125,10 @@ std::vector<double> RewardValues::one(std::size_t index,
       out[i] = reward.rule->of(answers[i]);
     return out;
   }
-  if (commands_[index] != nullptr)
-    out = commands_[index]->of(answers, [this] { world_.show_life(); });
-  share_values(world_, out, "rewards of a program");
+  const auto poll = [this] { world_.show_life(); };
+  if (commands_[index] != nullptr) out = commands_[index]->of(answers, poll);
+  if (reward.http && world_.is_leader()) out = tasks::RewardHttp(*reward.http).of(answers, poll);
+  share_with_all(world_, out, "rewards of a program");
   return out;
 }
 

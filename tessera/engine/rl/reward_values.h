@@ -15,6 +15,7 @@
 #include "tessera/planner/train_config.h"
 #include "tessera/tasks/rl/reward.h"
 #include "tessera/tasks/rl/reward_command.h"
+#include "tessera/tasks/rl/reward_http.h"
 
 // Legend: B completions, F rewards.
 namespace tessera::engine::rl {
@@ -45,7 +46,8 @@ class RewardValues {
                const planner::Plan& plan,
                comm::World& world);
   /// Returns fp64 [B, F], NaN if a function gives no reward. `rows`: the same completions as
-  /// tokens. Rules are computed on every rank, programs run on the leader, models on all ranks.
+  /// tokens. Rules are computed on every rank, programs and endpoints are asked
+  /// by the leader, models run on all ranks.
   /// Throws Error{Data} for an infinite number. Collective.
   [[nodiscard]] at::Tensor of(std::span<const tasks::Answer> answers, const Rows& rows);
 

@@ -17,6 +17,7 @@
 #include "tessera/models/objective.h"
 #include "tessera/models/objectives/paired_texts.h"
 #include "tessera/models/objectives/text_head.h"
+#include "tessera/ops/support.h"
 
 // Legend: B completions with their prompts, T tokens.
 namespace tessera::models {
@@ -25,7 +26,8 @@ namespace {
 struct PolicyObjectiveOptions {
   std::string type = "grpo", ratio = "token", kl_estimator = "k3";
   losses::PolicyOptions of;
-  double kl_coefficient = 0.0, temperature = 1.0;
+  double kl_coefficient = 0.0, temperature = 1.0, entropy_coefficient = 0.0;
+  ops::Support support;
   std::int64_t longest = 1;
   void describe(config::Fields& fields) {
     fields.field(
@@ -46,6 +48,11 @@ struct PolicyObjectiveOptions {
     fields.field("temperature",
                  temperature,
                  {.text = "What logits are divided by.", .min = 0, .above_min = true});
+    fields.field("top_k", support.top_k, {.text = "Tokens that can be drawn.", .min = 0});
+    fields.field("top_p", support.top_p, {.text = "Their share.", .min = 0, .max = 1});
+    fields.field("vocabulary", support.vocab, {.text = "Tokens of the tokenizer.", .min = 0});
+    fields.field(
+        "entropy_coefficient", entropy_coefficient, {.text = "What entropy earns.", .min = 0});
     fields.field("longest", longest, {.text = "The largest length of a completion.", .min = 1});
   }
 };
@@ -68,15 +75,16 @@ class Policy final : public nn::Objective {
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);
     const at::Tensor& labels_BT = batch.tensor("labels");
-    const at::Tensor log_p_BT = head_
-                                    .log_probabilities(head_.states(in.diff.at(0), context),
-                                                       labels_BT,
-                                                       context,
-                                                       /*squares=*/false,
-                                                       options_.temperature)
-                                    .values_BT;
-    if (!context.training() && !batch.has("advantages"))
-      return {.outputs = {{"log_probabilities", log_p_BT}}};
+    const bool learns = context.training() || batch.has("advantages");
+    const nn::TokenLogProbabilities tokens =
+        head_.log_probabilities(head_.states(in.diff.at(0), context),
+                                labels_BT,
+                                context,
+                                {.temperature = options_.temperature,
+                                 .support = options_.support,
+                                 .entropies = learns && options_.entropy_coefficient > 0});
+    const at::Tensor& log_p_BT = tokens.values_BT;
+    if (!learns) return {.outputs = {{"log_probabilities", log_p_BT}}};
 
     const at::Tensor mask_BT = labels_BT.ge(0);
     const losses::PolicySample sample{
@@ -99,6 +107,8 @@ class Policy final : public nn::Objective {
           losses::kl_estimators().get(options_.kl_estimator)(log_p_BT, batch.tensor("reference"));
       losses_BT = losses_BT + options_.kl_coefficient * kl_BT;
     }
+    if (tokens.entropies_BT.defined())
+      losses_BT = losses_BT - options_.entropy_coefficient * tokens.entropies_BT;
     out.terms.push_back(
         {.name = "loss", .sum = losses::aggregated_sum(loss_.aggregation, losses_BT, mask_BT)});
     const auto over_tokens = [&](const char* name, const at::Tensor& values_BT) {
@@ -109,6 +119,10 @@ class Policy final : public nn::Objective {
     };
     if (kl_BT.defined()) over_tokens("kl", kl_BT);
     if (clipped_BT.defined()) over_tokens("clip_share", clipped_BT);
+    if (sample.old_BT.defined()) {
+      const at::Tensor apart_BT = log_p_BT.detach() - sample.old_BT;
+      over_tokens("moved", at::maximum(apart_BT, -apart_BT));
+    }
     return out;
   }
 

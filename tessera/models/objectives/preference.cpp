@@ -87,7 +87,7 @@ class Preference final : public nn::Objective {
         head_.log_probabilities(head_.states(in.diff.at(0), context),
                                 texts.labels(batch, texts.first_BT | texts.second_BT),
                                 context,
-                                options_.on_policy_weights);
+                                {.squares = options_.on_policy_weights});
     const PairSums policy = pair_sums(texts, tokens.values_BT, options_.tail_alpha);
     if (!context.training() && !options_.reference_free && !batch.has("reference"))
       return {.outputs = {{"reference", at::stack({policy.first_B, policy.second_B}, 1)}}};

@@ -43,16 +43,14 @@ at::Tensor TextHead::logits(const at::Tensor& states_BTC, nn::StepContext& conte
 nn::TokenLogProbabilities TextHead::log_probabilities(const at::Tensor& states_BTC,
                                                       const at::Tensor& labels_BT,
                                                       nn::StepContext& context,
-                                                      bool squares,
-                                                      double temperature) const {
+                                                      nn::Distribution how) const {
+  how.softcap = trunk_.logit_softcap;
   return nn::token_log_probabilities(states_BTC,
                                      *weight_,
                                      /*bias_V=*/nullptr,
                                      labels_BT,
                                      context,
-                                     trunk_.logit_softcap,
-                                     squares,
-                                     temperature);
+                                     how);
 }
 
 std::string TextHead::grid_obstacle() const {

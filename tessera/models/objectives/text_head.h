@@ -27,12 +27,11 @@ class TextHead {
   /// Converts the trunk's hidden states to the head's input.
   [[nodiscard]] at::Tensor states(const at::Tensor& x_BTC, nn::StepContext& context) const;
   [[nodiscard]] at::Tensor logits(const at::Tensor& states_BTC, nn::StepContext& context) const;
-  /// See nn::token_log_probabilities().
+  /// See nn::token_log_probabilities(); the soft cap is the head's.
   [[nodiscard]] nn::TokenLogProbabilities log_probabilities(const at::Tensor& states_BTC,
                                                             const at::Tensor& labels_BT,
                                                             nn::StepContext& context,
-                                                            bool squares = false,
-                                                            double temperature = 1.0) const;
+                                                            nn::Distribution how = {}) const;
   /// See Block::grid_obstacle().
   [[nodiscard]] std::string grid_obstacle() const;
   /// Objective::samples_at_once() for samples of `tokens` tokens.

@@ -80,35 +80,39 @@ bool is_one_query(const AttentionArgs& args, const at::Tensor& q, const at::Tens
   return seen.begin < seen.end;
 }
 
-AttentionOut one_query(const at::Tensor& q_BHTK,
-                       const at::Tensor& k_BGSK,
-                       const at::Tensor& v_BGSK,
-                       const AttentionArgs& args) {
-  const std::int64_t B = q_BHTK.size(0), H = q_BHTK.size(1), G = k_BGSK.size(1), K = q_BHTK.size(3);
-  const Run seen = key_band(args).of(0, 1, k_BGSK.size(2));
-  const std::int64_t count = seen.end - seen.begin;
-  const at::Tensor q = plain_float(q_BHTK), k = in_rows(k_BGSK.narrow(2, seen.begin, count)),
-                   v = in_rows(v_BGSK.narrow(2, seen.begin, count));
-  const at::Tensor y = at::empty({B, H, 1, K}, q.options()),
-                   log_sum = at::empty({B, H, 1}, q.options());
-  const at::Tensor scores = at::empty({B * H, count}, q.options());
+/// Each query on its own, whatever their number: the same bits as if it were the only one.
+AttentionOut by_queries(const at::Tensor& q_BHTK,
+                        const at::Tensor& k_BGSK,
+                        const at::Tensor& v_BGSK,
+                        const AttentionArgs& args) {
+  const std::int64_t B = q_BHTK.size(0), H = q_BHTK.size(1), T = q_BHTK.size(2), K = q_BHTK.size(3),
+                     G = k_BGSK.size(1), S = k_BGSK.size(2);
+  const KeyBand band = key_band(args);
+  const at::Tensor q = plain_float(q_BHTK), k = in_rows(k_BGSK), v = in_rows(v_BGSK);
+  const at::Tensor y = at::empty({B, H, T, K}, q.options()),
+                   log_sum = at::empty({B, H, T}, q.options());
+  const at::Tensor scores = at::empty({at::get_num_threads(), S}, q.options());
   const Blocks blocks(args, q, k_BGSK);
   const auto kernel = kernels().attend_one[float_of(k)];
-  const auto rows_of = [&](const at::Tensor& x, std::int64_t head) {
-    const std::int64_t first = head / H * x.stride(0) + head % H / (H / G) * x.stride(1);
-    return StridedRows{static_cast<char*>(x.data_ptr()) + first * x.element_size(), x.stride(2)};
+  const auto rows_of = [&](const at::Tensor& x, std::int64_t head, std::int64_t first) {
+    const std::int64_t element =
+        head / H * x.stride(0) + head % H / (H / G) * x.stride(1) + first * x.stride(2);
+    return StridedRows{static_cast<char*>(x.data_ptr()) + element * x.element_size(), x.stride(2)};
   };
-  parallel(B * H, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t head = begin; head < end; ++head) {
-      kernel({.query = q.data_ptr<float>() + head * K,
-              .keys = rows_of(k, head),
-              .values = rows_of(v, head),
-              .count = count,
+  parallel(B * H * T, 1, [&](std::int64_t begin, std::int64_t end) {
+    float* const own = scores.data_ptr<float>() + at::get_thread_num() * S;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t head = i / T, query = i % T;
+      const Run seen = band.of(query, 1, S);
+      kernel({.query = q.data_ptr<float>() + i * K,
+              .keys = rows_of(k, head, seen.begin),
+              .values = rows_of(v, head, seen.begin),
+              .count = seen.end - seen.begin,
               .channels = K,
-              .form = score_form(blocks, H, head, 0, seen.begin),
-              .scores = scores.data_ptr<float>() + head * count,
-              .y = y.data_ptr<float>() + head * K,
-              .log_sum = log_sum.data_ptr<float>() + head});
+              .form = score_form(blocks, H, head, query, seen.begin),
+              .scores = own,
+              .y = y.data_ptr<float>() + i * K,
+              .log_sum = log_sum.data_ptr<float>() + i});
     }
   });
   return {rounded(y, q_BHTK.scalar_type()), log_sum};
@@ -142,13 +146,19 @@ AttentionGrads blocks_backward(const at::Tensor& dy,
   return {d[0], d[1], d[2], dbias};
 }
 
+/// Bytes of scores, and of fp32 copies of 16-bit queries and results.
+std::int64_t by_queries_scratch(const at::Tensor& q_BHTK, const at::Tensor& k_BGSK) {
+  const std::int64_t wide = q_BHTK.scalar_type() == at::kFloat ? 0 : 2 * q_BHTK.numel();
+  return static_cast<std::int64_t>(sizeof(float)) * (at::get_num_threads() * k_BGSK.size(2) + wide);
+}
+
 }  // namespace
 
 AttentionOut CpuBackend::attention(const at::Tensor& q_BHTK,
                                    const at::Tensor& k_BGSK,
                                    const at::Tensor& v_BGSK,
                                    const AttentionArgs& args) const {
-  if (is_one_query(args, q_BHTK, k_BGSK)) return one_query(q_BHTK, k_BGSK, v_BGSK, args);
+  if (is_one_query(args, q_BHTK, k_BGSK)) return by_queries(q_BHTK, k_BGSK, v_BGSK, args);
   return blocks_attention(q_BHTK, k_BGSK, v_BGSK, args);
 }
 
@@ -166,10 +176,26 @@ std::int64_t CpuBackend::attention_scratch(const at::Tensor& q_BHTK,
                                            const AttentionArgs& args,
                                            bool backward) const {
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
-  if (!backward && is_one_query(args, q_BHTK, k_BGSK))
-    return kFloat * q_BHTK.size(0) * q_BHTK.size(1) * k_BGSK.size(2);
+  if (!backward && is_one_query(args, q_BHTK, k_BGSK)) return by_queries_scratch(q_BHTK, k_BGSK);
   const Blocks blocks(args, q_BHTK, k_BGSK);
   return kFloat * at::get_num_threads() * attention_blocks_floats(q_BHTK, k_BGSK, blocks, backward);
+}
+
+AttentionOut BatchInvariantBackend::attention(const at::Tensor& q_BHTK,
+                                              const at::Tensor& k_BGSK,
+                                              const at::Tensor& v_BGSK,
+                                              const AttentionArgs& args) const {
+  if (args.dropout.active()) return CpuBackend::attention(q_BHTK, k_BGSK, v_BGSK, args);
+  return by_queries(q_BHTK, k_BGSK, v_BGSK, args);
+}
+
+std::int64_t BatchInvariantBackend::attention_scratch(const at::Tensor& q_BHTK,
+                                                      const at::Tensor& k_BGSK,
+                                                      const AttentionArgs& args,
+                                                      bool backward) const {
+  if (backward || args.dropout.active())
+    return CpuBackend::attention_scratch(q_BHTK, k_BGSK, args, backward);
+  return by_queries_scratch(q_BHTK, k_BGSK);
 }
 
 }  // namespace tessera::ops::cpu

@@ -6,6 +6,8 @@ namespace {
 
 const CpuBackend kBackend;
 TESSERA_BACKEND(cpu, kBackend);
+const BatchInvariantBackend kInvariant;
+TESSERA_BACKEND(batch_invariant, kInvariant);
 
 }  // namespace
 

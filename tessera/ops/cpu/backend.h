@@ -7,7 +7,7 @@
 
 namespace tessera::ops::cpu {
 
-class CpuBackend final : public Backend {
+class CpuBackend : public Backend {
  public:
   [[nodiscard]] bool runs_on(c10::DeviceType type) const override;
   void activate(const at::Tensor& x, Activation activation, const at::Tensor& y) const override;
@@ -158,6 +158,29 @@ class CpuBackend final : public Backend {
                           const float* of_rows_R,
                           const float* of_columns_C,
                           c10::Device device) const override;
+};
+
+/// Computes every row of a product and every query of attention alone, in the order of the kernels
+/// for few rows and for one query (ops/batch_invariance.h).
+class BatchInvariantBackend final : public CpuBackend {
+ public:
+  [[nodiscard]] AttentionOut attention(const at::Tensor& q_BHTK,
+                                       const at::Tensor& k_BGSK,
+                                       const at::Tensor& v_BGSK,
+                                       const AttentionArgs& args) const override;
+  [[nodiscard]] std::int64_t attention_scratch(const at::Tensor& q_BHTK,
+                                               const at::Tensor& k_BGSK,
+                                               const AttentionArgs& args,
+                                               bool backward) const override;
+  [[nodiscard]] at::Tensor linear(const at::Tensor& x_NI,
+                                  const at::Tensor& weight_OI,
+                                  const at::Tensor& bias_O,
+                                  at::ScalarType out_dtype) const override;
+  [[nodiscard]] std::int64_t product_scratch(Product product,
+                                             const at::Tensor& a_MK,
+                                             const at::Tensor& b_KN,
+                                             at::ScalarType out,
+                                             bool accumulate) const override;
 };
 
 }  // namespace tessera::ops::cpu

@@ -48,20 +48,12 @@ std::int64_t room_of(const at::Tensor& x) {
   return x.defined() && x.scalar_type() != at::kFloat ? x.numel() : 0;
 }
 
-}  // namespace
-
-bool few_rows_fit(const at::Tensor& x, const at::Tensor& weight_OI) {
-  const std::int64_t I = weight_OI.size(1);
-  return isa() != Isa::Portable && I > 0 && x.numel() > 0 && x.numel() <= kMostRows * I &&
-         weight_OI.is_contiguous() && is_float(x.scalar_type()) &&
-         (is_float(weight_OI.scalar_type()) || weight_OI.scalar_type() == at::kChar);
-}
-
-at::Tensor few_rows_linear(const at::Tensor& x,
-                           const at::Tensor& weight_OI,
-                           const at::Tensor& scales_O,
-                           const at::Tensor& bias_O,
-                           at::ScalarType out_dtype) {
+/// y = (x weight_OI^T) * scales_O + bias_O for contiguous x [..., I] and y [..., O].
+void multiply(const at::Tensor& x,
+              const at::Tensor& weight_OI,
+              const at::Tensor& scales_O,
+              const at::Tensor& bias_O,
+              const at::Tensor& y) {
   const std::int64_t I = weight_OI.size(1), O = weight_OI.size(0);
   TESSERA_REQUIRE(
       weight_OI.is_contiguous() && x.size(-1) == I &&
@@ -70,13 +62,9 @@ at::Tensor few_rows_linear(const at::Tensor& x,
       Shape,
       "the product of " + shape(x) + " and " + shape(weight_OI),
       "expected a row-major matrix with one scale and one bias a row");
-  const at::Tensor from = x.contiguous();
-  c10::SmallVector<std::int64_t, 4> sizes(x.sizes().begin(), x.sizes().end());
-  sizes.back() = O;
-  at::Tensor y = at::empty(sizes, x.options().dtype(out_dtype));
-  const bool narrow = out_dtype != at::kFloat;
-  Room room(room_of(from) + room_of(scales_O) + room_of(bias_O) + (narrow ? y.numel() : 0));
-  const RowProducts rows{.x = room.wide(from),
+  const bool narrow = y.scalar_type() != at::kFloat;
+  Room room(room_of(x) + room_of(scales_O) + room_of(bias_O) + (narrow ? y.numel() : 0));
+  const RowProducts rows{.x = room.wide(x),
                          .vectors = x.numel() / I,
                          .inputs = I,
                          .outputs = O,
@@ -91,7 +79,66 @@ at::Tensor few_rows_linear(const at::Tensor& x,
            std::max<std::int64_t>(1, kGrainElements / I),
            [&](std::int64_t begin, std::int64_t end) { kernel(rows, begin, end); });
   if (narrow) kernels().round_rows[float_of(y)](rows.y, nullptr, y.numel(), {y.data_ptr(), 0}, 1);
+}
+
+/// Number of rows of `inputs` floats that stay in a core's second-level cache while the matrix
+/// passes.
+std::int64_t rows_at_once(std::int64_t inputs) {
+  constexpr std::int64_t kFloatsInCache = 96 * 1024, kLeast = 8;
+  return std::max(kLeast, kFloatsInCache / inputs / kLeast * kLeast);
+}
+
+}  // namespace
+
+bool few_rows_fit(const at::Tensor& x, const at::Tensor& weight_OI) {
+  const std::int64_t I = weight_OI.size(1);
+  return isa() != Isa::Portable && I > 0 && x.numel() > 0 && x.numel() <= kMostRows * I &&
+         weight_OI.is_contiguous() && is_float(x.scalar_type()) &&
+         (is_float(weight_OI.scalar_type()) || weight_OI.scalar_type() == at::kChar);
+}
+
+at::Tensor few_rows_linear(const at::Tensor& x,
+                           const at::Tensor& weight_OI,
+                           const at::Tensor& scales_O,
+                           const at::Tensor& bias_O,
+                           at::ScalarType out_dtype) {
+  c10::SmallVector<std::int64_t, 4> sizes(x.sizes().begin(), x.sizes().end());
+  sizes.back() = weight_OI.size(0);
+  at::Tensor y = at::empty(sizes, x.options().dtype(out_dtype));
+  multiply(x.contiguous(), weight_OI, scales_O, bias_O, y);
   return y;
+}
+
+at::Tensor linear_by_rows(const at::Tensor& x,
+                          const at::Tensor& weight_OI,
+                          const at::Tensor& bias_O,
+                          at::ScalarType out_dtype) {
+  const std::int64_t I = weight_OI.size(1), O = weight_OI.size(0), N = x.numel() / I;
+  const at::Tensor from_NI = x.contiguous().view({N, I}), matrix_OI = weight_OI.contiguous(),
+                   bias = bias_O.defined() ? bias_O.contiguous() : bias_O;
+  c10::SmallVector<std::int64_t, 4> sizes(x.sizes().begin(), x.sizes().end());
+  sizes.back() = O;
+  at::Tensor y = at::empty(sizes, x.options().dtype(out_dtype));
+  const at::Tensor y_NO = y.view({N, O});
+  const std::int64_t step = rows_at_once(I);
+  for (std::int64_t row = 0; row < N; row += step) {
+    const std::int64_t rows = std::min(step, N - row);
+    multiply(from_NI.narrow(0, row, rows), matrix_OI, {}, bias, y_NO.narrow(0, row, rows));
+  }
+  return y;
+}
+
+std::int64_t linear_by_rows_scratch(const at::Tensor& x,
+                                    const at::Tensor& weight_OI,
+                                    at::ScalarType out_dtype) {
+  const std::int64_t I = weight_OI.size(1), O = weight_OI.size(0), N = x.numel() / I,
+                     rows = std::min(rows_at_once(I), N);
+  std::int64_t floats = x.scalar_type() == at::kFloat ? 0 : rows * I;
+  if (out_dtype != at::kFloat) floats += rows * O;
+  std::int64_t bytes = floats * static_cast<std::int64_t>(sizeof(float));
+  if (!x.is_contiguous()) bytes += static_cast<std::int64_t>(x.nbytes());
+  if (!weight_OI.is_contiguous()) bytes += static_cast<std::int64_t>(weight_OI.nbytes());
+  return bytes;
 }
 
 }  // namespace tessera::ops::cpu

@@ -4,6 +4,8 @@
 // that depends only on the inner size. Legend: N rows, I in, O out features.
 #pragma once
 
+#include <cstdint>
+
 #include <ATen/core/Tensor.h>
 
 namespace tessera::ops::cpu {
@@ -18,5 +20,17 @@ at::Tensor few_rows_linear(const at::Tensor& x,
                            const at::Tensor& scales_O,
                            const at::Tensor& bias_O,
                            at::ScalarType out_dtype);
+
+/// few_rows_linear() for any number of rows, with the same bits of each row as alone, and any
+/// variant of the kernels. The weight may have any strides and any float dtype.
+at::Tensor linear_by_rows(const at::Tensor& x,
+                          const at::Tensor& weight_OI,
+                          const at::Tensor& bias_O,
+                          at::ScalarType out_dtype);
+/// Bytes that linear_by_rows() needs besides its arguments and its result. The tensors may be on
+/// meta.
+std::int64_t linear_by_rows_scratch(const at::Tensor& x,
+                                    const at::Tensor& weight_OI,
+                                    at::ScalarType out_dtype);
 
 }  // namespace tessera::ops::cpu

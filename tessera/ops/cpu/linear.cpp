@@ -196,4 +196,22 @@ void CpuBackend::linear_bias_grad(const at::Tensor& dy_NO,
   reduce_blocks(sums, blocks.count(), O, O, accumulate, to);
 }
 
+at::Tensor BatchInvariantBackend::linear(const at::Tensor& x_NI,
+                                         const at::Tensor& weight_OI,
+                                         const at::Tensor& bias_O,
+                                         at::ScalarType out_dtype) const {
+  if (x_NI.numel() == 0) return CpuBackend::linear(x_NI, weight_OI, bias_O, out_dtype);
+  return linear_by_rows(x_NI, weight_OI, bias_O, out_dtype);
+}
+
+std::int64_t BatchInvariantBackend::product_scratch(Product product,
+                                                    const at::Tensor& a_MK,
+                                                    const at::Tensor& b_KN,
+                                                    at::ScalarType out,
+                                                    bool accumulate) const {
+  if (product != Product::Linear)
+    return CpuBackend::product_scratch(product, a_MK, b_KN, out, accumulate);
+  return linear_by_rows_scratch(a_MK, b_KN.t(), out);
+}
+
 }  // namespace tessera::ops::cpu

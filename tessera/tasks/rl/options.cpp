@@ -79,6 +79,17 @@ void RlKl::describe(config::Fields& fields) {
                 .choices = {"k1", "k2", "k3"}});
   fields.choice(
       "place", place, kKlPlaces, {.text = "Where it is charged: in the loss, or in the rewards."});
+  fields.field("target",
+               target,
+               {.text = "In the rewards: the divergence of a completion that the coefficient is "
+                        "adapted to (Ziegler et al. 2019).",
+                .min = 0,
+                .above_min = true,
+                .default_text = "none: the coefficient is constant"});
+  fields.field(
+      "horizon",
+      horizon,
+      {.text = "Completions after which the coefficient has followed an error of 20 %.", .min = 1});
 }
 
 void RlCritic::describe(config::Fields& fields) {
@@ -119,6 +130,28 @@ void RlOptions::describe(config::Fields& fields) {
                {.text = "Of sampling, and of the log-probabilities that are learned.",
                 .min = 0,
                 .above_min = true});
+  fields.field(
+      "top_k",
+      top_k,
+      {.text = "Only so many most likely tokens are drawn, and log-probabilities are those "
+               "among them; 0: all.",
+       .min = 0});
+  fields.field("top_p",
+               top_p,
+               {.text = "Only the most likely tokens are drawn that together reach this share, and "
+                        "log-probabilities are those among them.",
+                .min = 0,
+                .max = 1,
+                .above_min = true});
+  fields.field("dynamic_rounds",
+               dynamic_rounds,
+               {.text = "How often groups whose completions all earn the same are replaced by "
+                        "completions of other prompts (DAPO's dynamic sampling).",
+                .min = 0,
+                .max = 100});
+  fields.field("entropy_coefficient",
+               entropy_coefficient,
+               {.text = "What a token's entropy earns in the loss.", .min = 0});
   fields.field("iterations",
                iterations,
                {.text = "How often an update learns from each completion.", .min = 1});
@@ -155,9 +188,12 @@ void RlOptions::describe(config::Fields& fields) {
       "parity",
       parity,
       kParities,
-      {.text = "measure: compare the log-probability of each token as it was sampled with "
-               "that of training, in every rollout. Off: where each rollout serves a "
-               "single update, no pass for it is needed."});
+      {.text =
+           "measure: compare the log-probability of each token as it was sampled with "
+           "that of training, in every rollout. exact: both are the same to the bit, by kernels "
+           "that compute each row alone, so that no pass is needed to compare them; the first "
+           "rollout of a process is compared nevertheless. off: where each rollout serves a "
+           "single update, no pass is made."});
   fields.field("parity_limit",
                parity_limit,
                {.text = "The largest difference of a log-probability; beyond it the run stops.",

@@ -46,6 +46,8 @@ struct RlKl {
   double coefficient = 0.0;
   std::string estimator = "k3";
   KlPlace place = KlPlace::Loss;
+  std::optional<double> target;
+  std::int64_t horizon = 10000;
   void describe(config::Fields& fields);
 };
 
@@ -63,9 +65,9 @@ constexpr auto kTruncated =
     std::to_array<config::Named<Truncated>>({{Truncated::Keep, "keep"}, {Truncated::Mask, "mask"}});
 
 /// What is done about the difference between the log-probabilities in generation and in training.
-enum class Parity : std::uint8_t { Off, Measure };
-constexpr auto kParities =
-    std::to_array<config::Named<Parity>>({{Parity::Off, "off"}, {Parity::Measure, "measure"}});
+enum class Parity : std::uint8_t { Off, Measure, Exact };
+constexpr auto kParities = std::to_array<config::Named<Parity>>(
+    {{Parity::Off, "off"}, {Parity::Measure, "measure"}, {Parity::Exact, "exact"}});
 
 /// The effect of an alarm (engine/rl/alarms.h).
 enum class OnAlarm : std::uint8_t { Warn, Stop };
@@ -79,6 +81,10 @@ struct RlOptions {
   std::int64_t samples = 8;
   std::int64_t max_new_tokens = 64;
   double temperature = 1.0;
+  std::int64_t top_k = 0;
+  double top_p = 1.0;
+  std::int64_t dynamic_rounds = 0;
+  double entropy_coefficient = 0.0;
   std::int64_t iterations = 1;
   std::int64_t mini_batches = 1;
   std::int64_t prompts_at_once = 8;

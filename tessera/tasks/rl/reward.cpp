@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/tasks/rl/reward_http.h"
 
 namespace tessera::tasks {
 
@@ -28,6 +29,31 @@ void CommandRewardOptions::describe(config::Fields& fields) {
       {.text = "How often a program that ends or does not answer is started again.", .min = 0});
 }
 
+void HttpRewardOptions::describe(config::Fields& fields) {
+  fields.field("url",
+               url,
+               {.text = "Endpoint of chat completions, http://127.0.0.1:8000/v1/chat/completions "
+                        "say. It gets prompts and completions; there is no TLS.",
+                .required = true});
+  fields.field("model", model, {.text = "Name of the model in the request."});
+  fields.field("system", system, {.text = "The system message.", .default_text = "none"});
+  fields.field("question",
+               question,
+               {.text = "The user's message. {prompt}, {completion} and fields of the record in "
+                        "braces are replaced. The first number of the answer is the reward."});
+  fields.field("max_tokens", max_tokens, {.text = "The largest length of an answer.", .min = 1});
+  fields.field(
+      "timeout",
+      timeout,
+      {.text = "The longest wait for an answer.", .unit = "seconds", .min = 0, .above_min = true});
+  fields.field(
+      "retries",
+      retries,
+      {.text = "How often a question is asked again that fails or gets no answer.", .min = 0});
+  fields.field(
+      "at_once", at_once, {.text = "Questions under way at a time.", .min = 1, .max = 256});
+}
+
 void ModelRewardOptions::describe(config::Fields& fields) {
   fields.field(
       "from",
@@ -45,11 +71,12 @@ Registry<RuleRewardFactory>& rule_rewards() {
 namespace {
 
 constexpr const char* kCommand = "command";
+constexpr const char* kHttp = "http";
 constexpr const char* kModel = "model";
 
 std::vector<std::string> types_of_rewards() {
   std::vector<std::string> out = rule_rewards().names();
-  out.insert(out.end(), {kCommand, kModel});
+  out.insert(out.end(), {kCommand, kHttp, kModel});
   std::ranges::sort(out);
   return out;
 }
@@ -96,6 +123,16 @@ RlReward read_reward(json::Value item, config::Problems& problems) {
     config::read(item, out.command.emplace(), problems, origins);
     if (out.command->command.empty())
       problems.add(place, "command", "the command is empty", "name a program and its words");
+  } else if (*type == kHttp) {
+    config::read(item, out.http.emplace(), problems, origins);
+    const std::string problem = out.http->url.empty() ? "" : url_problem(out.http->url);
+    if (!problem.empty()) {
+      problems.add(place,
+                   "url",
+                   fmt::format("the reward's url {} cannot be asked: {}", out.http->url, problem),
+                   "write http://127.0.0.1:8000/v1/chat/completions, say; for TLS run a proxy on "
+                   "this host");
+    }
   } else if (*type == kModel) {
     config::read(item, out.model.emplace(), problems, origins);
   } else {

@@ -48,18 +48,34 @@ struct CommandRewardOptions {
   std::int64_t restarts = 3;
   void describe(config::Fields& fields);
 };
+/// The type "http": a model behind an endpoint that answers as OpenAI's chat completions do.
+struct HttpRewardOptions {
+  std::string url;
+  std::string model = "default";
+  std::optional<std::string> system;
+  /// {prompt}, {completion} and fields of the record in braces are replaced.
+  std::string question =
+      "Rate the answer to the question with a number from 0 to 10. Reply with the number alone.\n\n"
+      "Question:\n{prompt}\n\nAnswer:\n{completion}";
+  std::int64_t max_tokens = 16;
+  double timeout = 60.0;  ///< seconds
+  std::int64_t retries = 3;
+  std::int64_t at_once = 8;  ///< requests
+  void describe(config::Fields& fields);
+};
 /// The type "model": a model that scores texts.
 struct ModelRewardOptions {
   std::string from;
   void describe(config::Fields& fields);
 };
 
-/// One entry of `rl.rewards`: exactly one of rule, command and model is set.
+/// One entry of `rl.rewards`: exactly one of rule, command, http and model is set.
 struct RlReward {
   std::string name;  ///< in reports; the type by default
   double weight = 1.0;
   std::shared_ptr<const RuleReward> rule;
   std::optional<CommandRewardOptions> command;
+  std::optional<HttpRewardOptions> http;
   std::optional<ModelRewardOptions> model;
 };
 

@@ -37,6 +37,12 @@ json::Value Rl::objective_options(const data::DataOptions& /*data*/) const {
                            {"epsilon_high", json::Value::number(loss.epsilon_high)},
                            {"temperature", json::Value::number(options_.temperature)},
                            {"longest", json::Value::integer(options_.max_new_tokens)}});
+  if (options_.top_k > 0 || options_.top_p < 1) {
+    out["top_k"] = json::Value::integer(options_.top_k);
+    out["top_p"] = json::Value::number(options_.top_p);
+  }
+  if (options_.entropy_coefficient > 0)
+    out["entropy_coefficient"] = json::Value::number(options_.entropy_coefficient);
   if (loss.delta) out["delta"] = json::Value::number(*loss.delta);
   if (has_reference() && options_.kl.place == KlPlace::Loss) {
     out["kl_coefficient"] = json::Value::number(options_.kl.coefficient);
@@ -113,6 +119,16 @@ void check_rl(const RlOptions& options,
           "dschat_gae charges the divergence in the rewards",
           "set kl.place to \"reward\"");
   }
+  if (options.kl.target && (options.kl.place != KlPlace::Reward || options.kl.coefficient == 0)) {
+    wrong("kl.target",
+          "the coefficient is adapted where the divergence is charged in the rewards",
+          "set kl.place to \"reward\" and kl.coefficient to its first value, 0.1 say");
+  }
+  if (options.dynamic_rounds > 0 && options.samples < 2) {
+    wrong("dynamic_rounds",
+          "groups of one completion always earn the same",
+          "set samples to 2 or more, or dynamic_rounds to 0");
+  }
   for (const char* key : {"critic.from", "critic.lr", "critic.clip_range"}) {
     if (critic || !origins.given(key)) continue;
     wrong(key,
@@ -139,9 +155,6 @@ json::Value without_planned(json::Value params, config::Problems& problems) {
            "models, each with a layout of its own",
            "name the models in rl.reference, rl.critic.from and a reward of the type model");
   }
-  const json::Value* const parity = params.find("parity");
-  if (parity != nullptr && parity->is_string() && parity->as_string() == "exact")
-    refuse("parity", "parity exact", "set rl.parity to measure, and rl.parity_limit");
   return params;
 }
 

@@ -38,10 +38,12 @@ TESSERA_RL_PRESET(verl_grpo,
                    }});
 TESSERA_RL_PRESET(dapo,
                   "dapo",
-                  {"the paper's: a higher upper clip, the mean over all tokens, 16 completions",
+                  {"the paper's: a higher upper clip, the mean over all tokens, 16 completions, "
+                   "groups that teach nothing are replaced up to 10 times",
                    [](RlOptions& options) {
                      options.algorithm = "dapo";
                      options.samples = 16;
+                     options.dynamic_rounds = 10;
                      options.loss.type = "dapo";
                      options.loss.epsilon_high = 0.28;
                    }});

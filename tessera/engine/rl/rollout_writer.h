@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes the completions of a rollout: which prompts, drawn by which ranks, kept in the ledger.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/comm/world.h"
+#include "tessera/data/sample_order.h"
+#include "tessera/engine/rl/completions.h"
+#include "tessera/engine/rl/ledger.h"
+#include "tessera/engine/rl/reward_values.h"
+#include "tessera/engine/train_state.h"
+#include "tessera/planner/train_config.h"
+#include "tessera/tasks/rl/prompts.h"
+#include "tessera/tasks/rl/rl.h"
+
+// Legend: B completions of a rollout, F rewards.
+namespace tessera::engine::rl {
+
+/// The position of a step: the policy with `version` updates wrote the rollout, of which this is
+/// update number `update` of tasks::RlOptions::updates().
+struct Place {
+  std::int64_t version = 0, update = 0;
+  std::int64_t epoch = 0, rollout = 0;  ///< number of the rollout in its epoch
+};
+
+/// The part of an Experience that writes. Its references must outlive it. Unless stated otherwise,
+/// methods that are not const are collective.
+class RolloutWriter {
+ protected:
+  RolloutWriter(const planner::Plan& plan,
+                const tasks::Rl& task,
+                comm::World& world,
+                TrainState& policy,
+                const tasks::Prompts& prompts);
+
+  [[nodiscard]] std::uint64_t seed() const;
+  [[nodiscard]] std::int64_t updates() const { return options_.updates(); }
+  [[nodiscard]] Place place_of(const data::GlobalBatch& batch) const;
+  /// Returns the prompt of completion number `number` of a rollout. Rollouts at the end of the data
+  /// continue with its beginning.
+  [[nodiscard]] std::int64_t prompt_of(const Place& place, std::int64_t number) const;
+  /// Returns the prompt of a group that replaces another for the `round`th time.
+  [[nodiscard]] std::int64_t other_prompt(std::int64_t group, std::int64_t round) const;
+  [[nodiscard]] std::uint64_t seed_of(std::int64_t number, std::int64_t round) const;
+  [[nodiscard]] const std::vector<std::int32_t>& prompt_ids(const Completion& of) const;
+  /// Whether this rank reads the ledger for the ranks that have the same part of the model.
+  [[nodiscard]] bool reads_ledger() const { return world_.group(mesh::AxisSet::dp()).index == 0; }
+  /// Returns the numbers of completions of these groups that are generated together. They are the
+  /// same on any number of ranks.
+  [[nodiscard]] std::vector<std::vector<std::int64_t>> units(
+      const std::vector<std::int64_t>& groups);
+  /// Writes the completions of a rollout, or takes those of a rollout that was judged before from
+  /// the ledger.
+  void write(const Place& place);
+  [[nodiscard]] Rows rows_for(const std::vector<std::int64_t>& numbers);
+  /// Whether the ledger has the whole rollout with what it was worth, the same on every rank.
+  [[nodiscard]] bool was_judged();
+  void take_completions();
+  /// Computes the rewards of the completions of these groups, which need them before the others.
+  void reward(const std::vector<std::int64_t>& groups);
+  /// The groups whose completions all earn the same.
+  [[nodiscard]] std::vector<std::int64_t> equal_groups() const;
+  /// Writes the completions of these groups, but for those that the ledger has.
+  void generate(const Place& place, const std::vector<std::int64_t>& groups, std::int64_t round);
+  static constexpr const char* kStartOver =
+      "start over with --resume never, or from a checkpoint of a step that is a multiple of "
+      "rl.iterations * rl.mini_batches";
+  [[nodiscard]] std::string lacking(const char* what) const;
+  [[nodiscard]] std::vector<std::string> names() const;
+  [[nodiscard]] Completion& at(std::int64_t number);
+  [[nodiscard]] std::int64_t vocabulary() const;
+  /// Returns whether the ledger's completion is that one.
+  [[nodiscard]] bool fits(const Completion& kept, const Completion& wanted) const;
+  [[nodiscard]] bool is_valid(const Completion& kept) const;
+  /// Returns the units whose completions are not all in the ledger; takes over those of the others.
+  std::vector<std::vector<std::int64_t>> missing(std::vector<std::vector<std::int64_t>> all);
+  /// Gives every rank the completions `numbers`; this rank has those in `mine`.
+  void exchange(const std::vector<std::int64_t>& numbers,
+                const std::vector<std::int64_t>& mine,
+                const std::vector<Completion>& made);
+  void keep(const std::vector<std::int64_t>& numbers);
+  [[nodiscard]] std::string text_of(const Completion& one) const;
+  [[nodiscard]] std::vector<std::int64_t> all_numbers() const;
+  [[nodiscard]] std::vector<std::string> texts_of(const std::vector<std::int64_t>& numbers) const;
+  [[nodiscard]] std::vector<tasks::Answer> answers(const std::vector<std::int64_t>& numbers,
+                                                   const std::vector<std::string>& texts) const;
+
+  const planner::Plan& plan_;
+  const tasks::Rl& task_;
+  const tasks::RlOptions& options_;
+  comm::World& world_;
+  TrainState& policy_;
+  const tasks::Prompts& prompts_;
+  data::SampleOrder order_;
+  std::int64_t size_;  ///< B
+  std::optional<RewardValues> rewards_;
+  std::filesystem::path replayed_;   ///< the ledger to learn from again; empty: none
+  std::optional<Ledger> ledger_;     ///< on the leader
+  std::optional<KeptRollout> kept_;  ///< its contents when the run began
+  // The current rollout.
+  std::int64_t version_ = -1;
+  std::vector<Completion> completions_;
+  Rows rows_;
+  at::Tensor rewards_BF_;  ///< if they were needed to choose groups
+};
+
+}  // namespace tessera::engine::rl

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model behind an HTTP endpoint that rewards completions, in the manner of OpenAI's chat
+// completions, which vLLM, llama.cpp and others offer.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/tasks/rl/reward.h"
+
+namespace tessera::tasks {
+
+/// Returns why `url` cannot be asked; empty if it can. Valid: "http://host[:port]/path"; there is
+/// no TLS.
+std::string url_problem(const std::string& url);
+
+/// Asks the endpoint about several completions at a time. Threads: one at a time.
+class RewardHttp {
+ public:
+  explicit RewardHttp(HttpRewardOptions options);
+  /// Returns the first number in each answer, in the order of the completions. `poll` is called at
+  /// least once a second. A question that fails or gets no answer in time is asked again
+  /// options.retries times; then Error{Environment} is thrown, and Error{Data} if the last answer
+  /// has no number. Both name the record.
+  [[nodiscard]] std::vector<double> of(std::span<const Answer> answers,
+                                       const std::function<void()>& poll = {}) const;
+  /// Returns the body of the request about a completion, JSON.
+  [[nodiscard]] std::string question(const Answer& answer) const;
+
+ private:
+  HttpRewardOptions options_;
+};
+
+/// Returns the body of an HTTP response, decoded if it is chunked, or why there is none. `text` is
+/// everything that was received until the connection was closed.
+struct HttpBody {
+  int status = 0;
+  std::string body, problem;
+};
+HttpBody read_http_response(const std::string& text);
+
+}  // namespace tessera::tasks
