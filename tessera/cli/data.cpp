@@ -311,7 +311,7 @@ class Printer {
     if (survey.tokens > 0) say("tokens", survey.tokens);
     if (survey.learned > 0) say("labels", survey.learned);
     if (survey.tells_end) say("ends that are labels", survey.end_labels);
-    say("duplicates", survey.duplicates);
+    say(survey.estimated ? "duplicates, about" : "duplicates", survey.duplicates);
     say("empty", survey.empty);
     say("cut", survey.cut);
     say("bad", survey.bad);
@@ -443,6 +443,7 @@ json::Value as_json(const Opened& opened,
        {"validation_in_train", survey.leaked}}};
   for (const auto& [name, count] : counts)
     out[name] = json::Value::integer(count);
+  if (survey.estimated) out["duplicates_estimated"] = json::Value::boolean(true);
   if (survey.tells_end) out["end_labels"] = json::Value::integer(survey.end_labels);
   out["forms"] = json::Value::object();
   for (const auto& [form, count] : survey.forms)

@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/model_task.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
@@ -20,10 +21,12 @@
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/written_texts.h"
+#include "tessera/interop/label_thresholds.h"
 
 namespace tessera::cli {
 namespace {
 
+constexpr std::int64_t kLength = 512;    // of texts that a model without a run classifies
 constexpr std::int64_t kMicroBatch = 8;  // for data that does not belong to a run
 
 struct EvalWords {
@@ -31,6 +34,8 @@ struct EvalWords {
   std::vector<std::string> data;
   std::optional<std::int64_t> batches, generate;
   std::int64_t max_new_tokens = 128;
+  std::string task;
+  bool thresholds = false;
   RankWords ranks;
   Common common;
 };
@@ -43,6 +48,8 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
        "tessera eval runs/my --data other.txt",
        "tessera eval runs/my -n 4               for a model that does not fit on one rank",
        "tessera eval ./gpt2 --data my.jsonl --json",
+       "tessera eval ./bert-finetuned --data QNLI/dev.tsv",
+       "tessera eval runs/tags --thresholds",
        "tessera eval runs/summaries --generate 100"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.option("--data",
@@ -56,6 +63,16 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
       "Let a model of the tasks sft and seq2seq answer that many samples, and tell how "
       "near its texts come: exact match, ROUGE, BLEU [none]");
   arguments.option("--max-new-tokens", &words.max_new_tokens, "Tokens of an answer at most [128]");
+  arguments.option(
+      "--task",
+      &words.task,
+      "Task of a model without a run: a name, or {\"type\": ..., \"params\": {...}} as in "
+      "a configuration [that of its head]");
+  arguments.flag("--thresholds",
+                 words.thresholds,
+                 "Choose for each label of a classifier of several labels the probability above "
+                 "which it is predicted, by the best F1, and keep it beside the weights, for "
+                 "predict and convert");
   words.ranks.declare(arguments);
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
@@ -75,6 +92,22 @@ std::shared_ptr<const data::Dataset> tail_of_run(const planner::Plan& plan) {
   return {datasets, datasets->validation.get()};
 }
 
+/// The task of a model that does not belong to a run.
+tasks::TaskOptions task_options_for(const EvalWords& words,
+                                    const models::ObjectiveChoice& objective) {
+  if (words.task.empty()) return task_options_of(objective, /*labelled=*/true);
+  json::Value config = json::Value::object();
+  config["task"] = words.task.starts_with('{') ? json::parse(words.task, "--task")
+                                               : json::Value::string(words.task);
+  tasks::spell_out_task(config);
+  tasks::TaskOptions out;
+  config::Problems problems;
+  config::Origins origins;
+  config::read(*config.find("task"), out, problems, origins);
+  problems.raise();
+  return out;
+}
+
 HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
   HeldOut out;
   data::DataOptions options;
@@ -83,8 +116,15 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
   std::vector<std::string> names = words.data;
   std::filesystem::path tokenizer_folder;
   if (opened.config) {
+    TESSERA_REQUIRE(words.task.empty(),
+                    Config,
+                    words.path + " belongs to a run, which has its task",
+                    "leave out --task");
+    json::Value config = *opened.config;
+    if (json::Value* const of_run = config.find("task"))
+      use_thresholds(opened.shape.objective, (*of_run)["params"]);
     const planner::Plan plan =
-        planner::make_plan(*opened.config, opened.trained_on, opened.source.string());
+        planner::make_plan(config, opened.trained_on, opened.source.string());
     out.micro_batch = plan.config.eval.micro_batch;
     options = plan.config.data;
     task = plan.task;
@@ -111,7 +151,13 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
                   "specify it with --data");
   config::Problems problems;
   // For a model that does not belong to a run.
-  if (task == nullptr) task = tasks::make_task({}, problems);
+  if (task == nullptr) {
+    const tasks::TaskOptions chosen = task_options_for(words, opened.shape.objective);
+    out.task_name = chosen.type;
+    task = tasks::make_task(chosen, problems);
+    problems.raise();
+    if (chosen.type != "pretrain") length = std::min(length, kLength);
+  }
   const data::TokenizeOptions how;
   out.dataset = task->open_held_out({.options = options,
                                      .tokenizer = *opened.tokenizer,
@@ -221,6 +267,31 @@ void print_classes(const tasks::ClassificationReport& report,
       row += fmt::format("  {:>7}", report.confusion[c * classes + p]);
     terminal.line(row);
   }
+}
+
+/// Chooses the thresholds of a classifier of several labels, prints them, and keeps them.
+void choose_thresholds(const tasks::Predictions& predictions,
+                       const engine::OpenModel& model,
+                       const EvalWords& words) {
+  const json::Value* const problem = model.shape.objective.options.find("problem_type");
+  TESSERA_REQUIRE(problem != nullptr && problem->as_string() == "multi_label_classification" &&
+                      predictions.label_width == predictions.width && predictions.rows() > 0,
+                  Config,
+                  "--thresholds: the model is no classifier of several labels",
+                  "leave it out");
+  Terminal terminal;
+  std::vector<double> values;
+  const std::vector<tasks::Threshold> best = tasks::best_f1_thresholds(predictions);
+  for (std::size_t c = 0; c < best.size(); ++c) {
+    values.push_back(best[c].value);
+    if (!words.common.json) {
+      terminal.line(fmt::format("  {}: above {:.4f}, F1 {:.4f}",
+                                label_of(model.shape.objective, c),
+                                best[c].value,
+                                best[c].f1));
+    }
+  }
+  interop::write_label_thresholds(model.source, values);
 }
 
 /// Scores of the texts that the model writes.
@@ -336,6 +407,7 @@ int eval(const std::vector<std::string>& line) {
         const bool tokens = predicts_tokens(*data.dataset, model.shape);
         std::optional<std::int64_t> bytes;
         if (tokens) bytes = label_bytes(*data.dataset, samples, *model.tokenizer);
+        if (words.thresholds) choose_thresholds(report.predictions, model, words);
         print(words, report, scores, bytes, tokens, model.shape.objective, model.source.string());
       });
 }

@@ -30,13 +30,19 @@ constexpr std::string_view kChat = "tessera chat RUN";
 constexpr std::string_view kClasses =
     "    \"class_balance\": \"none\",  // inverse or class_balanced: weigh rare classes more\n"
     "    \"label_smoothing\": 0.0,\n";
+constexpr std::string_view kClassesOfTexts =
+    "    \"class_balance\": \"none\",  // inverse or class_balanced: weigh rare classes more\n"
+    "    \"label_smoothing\": 0.0,\n"
+    "    // \"multi_label\": true,  // a list of labels in each record\n"
+    "    // \"heads\": {\"topic\": [\"sport\", \"arts\"], \"mood\": [\"good\", \"bad\"]},  // or a "
+    "label in each of several fields\n";
 
-constexpr std::array<TaskAdvice, 11> kTasks = {{
+constexpr std::array<TaskAdvice, 12> kTasks = {{
     {"classify",
      "an encoder or a decoder",
      "train.jsonl",
      R"({"text": "...", "label": "..."} a line; also csv, tsv, folders of GLUE)",
-     kClasses,
+     kClassesOfTexts,
      128,
      "2e-5",
      "accuracy",
@@ -124,11 +130,21 @@ constexpr std::array<TaskAdvice, 11> kTasks = {{
      "my.txt",
      "a .txt, a .jsonl, a folder of them, a list, or a .bin/.idx pair",
      "    \"probability\": 0.15,  // that a token is hidden\n"
-     "    \"whole_words\": false,\n",
+     "    \"whole_words\": false,\n"
+     "    \"pairs\": \"none\",  // nsp or sop: also learn pairs of sentences, one per line\n",
      512,
      "5e-5",
      "loss",
      "tessera convert RUN folder"},
+    {"prefix_lm",
+     "a decoder",
+     "my.txt",
+     "a .txt, a .jsonl, a folder of them, a list, or a .bin/.idx pair",
+     "    \"max_prefix\": 1.0,  // the longest prefix, as a share of a sample\n",
+     1024,
+     "3e-4",
+     "loss",
+     "tessera eval RUN"},
     {"span_corruption",
      "an encoder with a decoder",
      "my.txt",

@@ -18,6 +18,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/model_task.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
@@ -63,37 +64,6 @@ bool parse_predict(PredictWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-/// The task of a model without a run, by its head.
-std::shared_ptr<const tasks::Task> task_of(const models::ObjectiveChoice& objective) {
-  const json::Value* const problem = objective.options.find("problem_type");
-  const std::string kind = problem != nullptr ? problem->as_string() : "";
-  tasks::TaskOptions options;
-  options.type = "pretrain";  // throws: models of its kind generate text
-  if (objective.name == "sequence_classification") {
-    options.type = kind == "regression" ? "regression" : "classify";
-    if (kind == "multi_label_classification")
-      options.params = json::Value::object({{"multi_label", json::Value::boolean(true)}});
-  } else if (objective.name == "token_classification") {
-    options.type = "tag";
-  } else if (objective.name == "image_classification") {
-    options.type = "image_classify";
-    options.params = json::Value::object({{"preprocessor", json::Value::string("default")}});
-  }
-  config::Problems problems;
-  std::shared_ptr<const tasks::Task> task = tasks::make_task(options, problems);
-  problems.raise();
-  return task;
-}
-
-std::vector<std::string> label_names(const models::ObjectiveChoice& objective) {
-  std::vector<std::string> out;
-  const json::Value* const names = objective.options.find("labels");
-  if (names == nullptr || !names->is_array()) return out;
-  for (const json::Value& name : names->items())
-    out.push_back(name.as_string());
-  return out;
-}
-
 /// The records to predict.
 struct ToPredict {
   std::shared_ptr<const tasks::Task> task;
@@ -107,14 +77,20 @@ ToPredict open_to_predict(const PredictWords& words, const engine::OpenModel& op
   data::DataOptions options;
   std::int64_t length = std::min(opened.shape.max_positions, kLength);
   if (opened.config) {
+    json::Value config = *opened.config;
+    if (json::Value* const task = config.find("task"))
+      use_thresholds(opened.shape.objective, (*task)["params"]);
     const planner::Plan plan =
-        planner::make_plan(*opened.config, opened.trained_on, opened.source.string());
+        planner::make_plan(config, opened.trained_on, opened.source.string());
     out.micro_batch = plan.config.eval.micro_batch;
     options = plan.config.data;
     out.task = plan.task;
     length = plan.sequence_length;
   } else {
-    out.task = task_of(opened.shape.objective);
+    config::Problems problems;
+    out.task =
+        tasks::make_task(task_options_of(opened.shape.objective, /*labelled=*/false), problems);
+    problems.raise();
   }
   if (!words.map.empty()) options.map = json::parse(words.map, "--map");
   out.micro_batch = words.batch.value_or(out.micro_batch);

@@ -77,10 +77,11 @@ EvalReport report_of(comm::World& world,
     const double denominator =
         total(first_count + static_cast<std::size_t>(keys[k].denominator), num_counts);
     const double mean = denominator == 0 ? 0.0 : total(k, keys.size()) / denominator;
-    if (k == 0 && keys[k].block == objective) {
-      report.loss = mean;
+    if (keys[k].block == objective) {
+      // Terms of other blocks, such as those that balance experts, are only for training.
+      if (keys[k].weight != 0) report.loss += keys[k].weight * mean;
       // The first denominator counts predicted tokens; others may be sums of weights.
-      report.tokens = static_cast<std::int64_t>(total(first_count, num_counts));
+      if (k == 0) report.tokens = static_cast<std::int64_t>(total(first_count, num_counts));
     }
     if (Metric* const known = find_metric(report.metrics, keys[k].name)) {
       known->mean += mean;

@@ -15,8 +15,10 @@
 namespace tessera::engine {
 
 struct EvalReport {
-  double loss = 0.0;        ///< mean of the objective's first term, in nats per token
-  std::int64_t tokens = 0;  ///< denominator of that term
+  /// What training minimizes: the sum of the means of the objective's terms by their weights, in
+  /// nats per token.
+  double loss = 0.0;
+  std::int64_t tokens = 0;  ///< denominator of the objective's first term
   Metrics metrics = {};     ///< all terms of the loss, and the task's metrics
   /// The model's prediction for every sample, in order, and the labels; only for tasks with
   /// metrics.

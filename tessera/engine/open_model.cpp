@@ -20,6 +20,7 @@
 #include "tessera/engine/launch.h"
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/formats/weights_bitsandbytes.h"
+#include "tessera/interop/label_thresholds.h"
 #include "tessera/interop/model_source.h"
 #include "tessera/interop/peft.h"
 #include "tessera/interop/weights_of.h"
@@ -219,6 +220,7 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path) {
         fmt::format("{} holds no complete checkpoint and is no Hugging Face folder", path.string()),
         "name a run folder, a checkpoint, a Hugging Face folder or a file of weights");
   }
+  interop::add_label_thresholds(out->source, out->shape.objective);
   return out;
 }
 

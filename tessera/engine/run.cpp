@@ -43,6 +43,7 @@
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/stages.h"
 #include "tessera/report/first_table.h"
+#include "tessera/tasks/record_dataset.h"
 
 namespace tessera::engine {
 namespace {
@@ -213,6 +214,7 @@ report::TableFacts table_facts(const data::Datasets& data,
   facts.train_tokens = data.train_tokens;
   facts.validation_tokens = data.validation_tokens;
   facts.train_samples = data.train->size();
+  facts.classes = tasks::class_counts_of(*data.train);
   facts.free_disk_bytes = files::free_bytes(folder.path());
   facts.available_memory_bytes = available;
   facts.host = several_hosts ? "several" : launch::machine().host;

@@ -202,9 +202,11 @@ json::Value said_of_tokens(const fs::path& folder) {
   return ids;
 }
 
-/// Writes these ids to an exported config.json.
+/// Writes these ids to an exported config.json, and the seed of the training.
 void say_again(json::Value& config, const fs::path& checkpoint) {
   const checkpoint::Checkpoint opened(checkpoint);
+  if (const json::Value* const seed = at_path(opened.meta().config, "trainer.seed"))
+    config["seed"] = *seed;
   const json::Value* ids = at_path(opened.meta().extra, "hugging_face.token_ids");
   if (ids == nullptr || !ids->is_object()) return;
   for (const auto& [key, id] : ids->members())

@@ -20,6 +20,7 @@
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/formats/weights_bitsandbytes.h"
+#include "tessera/interop/label_thresholds.h"
 #include "tessera/interop/peft.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/hf_objective.h"
@@ -75,6 +76,7 @@ planner::ModelSource open_hugging_face(const fs::path& folder, json::Value hf) {
   out.bf16 = says_bf16(hf);
   out.model = models::options_from_hf(hf);
   out.objective = models::objective_of_hf(hf);
+  interop::add_label_thresholds(folder, out.objective);
   return out;
 }
 
@@ -145,6 +147,7 @@ planner::ModelSource open_checkpoint(const fs::path& folder) {
   out.folder = folder;
   read_section(opened.meta().config, "model", folder, out.model);
   out.objective = objective_of(opened.meta());
+  interop::add_label_thresholds(folder, out.objective);
   out.says_tokenizer = opened.meta().extra.find("imported") == nullptr ||
                        opened.meta().config.find("tokenizer") != nullptr;
   if (out.says_tokenizer) read_section(opened.meta().config, "tokenizer", folder, out.tokenizer);

@@ -94,6 +94,9 @@ HeadSpecs heads_of(const BertOptions& options) {
                             .norm_name = "cls.predictions.transform.LayerNorm",
                             .output = "cls.predictions.decoder",
                             .output_bias = "cls.predictions.bias"},
+      .pair = HeadSpec{.dense = "pooler.dense",
+                       .output = "cls.seq_relationship",
+                       .output_bias = "cls.seq_relationship.bias"},
   };
 }
 
@@ -175,6 +178,7 @@ TESSERA_MODULE_ORDER("bert",
                                   "cls.predictions",
                                   "cls.predictions.transform.dense",
                                   "cls.predictions.transform.LayerNorm",
+                                  "cls.seq_relationship",
                                   "classifier"}});
 
 TESSERA_MODELCENTER("bert",

@@ -30,7 +30,7 @@ constexpr std::array<Ending, 10> kEndings = {
      {"ForConditionalGeneration", "seq2seq"},
      {"WithLMHeadModel", ""},
      {"LMHeadModel", "causal_lm"},
-     {"ForPreTraining", ""},
+     {"ForPreTraining", "masked_lm_pairs"},
      {"Model", "embedding"}}};
 
 const Ending* ending_of(std::string_view architecture) {
@@ -47,6 +47,25 @@ bool continues_text(const HfConfig& keys) {
 }
 
 constexpr double kMostLabels = 1e6;
+/// Key of config.json with the heads of a classifier that has several, whose logits transformers
+/// sees as those of one.
+constexpr const char* kHeads = "label_heads";
+/// Keys of config.json, and options of the objective, with a number for each label.
+constexpr const char* kThresholds = "thresholds";
+constexpr const char* kClassWeights = "class_weights";
+
+/// Takes the numbers over if there is one above 0 for each label.
+void copy_numbers(const HfConfig& keys,
+                  const char* key,
+                  std::int64_t labels,
+                  json::Value& options) {
+  const json::Value* const found = keys.find(key);
+  if (found == nullptr || !found->is_array() || std::ssize(found->items()) != labels) return;
+  const bool right = std::ranges::all_of(found->items(), [](const json::Value& value) {
+    return value.is_number() && value.as_double() > 0;
+  });
+  if (right) options[key] = *found;
+}
 
 std::string architecture_of(const json::Value& config) {
   const json::Value* names = config.find("architectures");
@@ -103,9 +122,21 @@ ObjectiveChoice objective_of_hf(const json::Value& hf_config) {
   out.options["num_labels"] = json::Value::integer(labels);
   if (json::Value names = label_names_of(keys, labels); !names.items().empty())
     out.options["labels"] = std::move(names);
-  if (ending->objective == "token_classification") return out;
+  if (ending->objective == "token_classification") {
+    copy_numbers(keys, kClassWeights, labels, out.options);
+    return out;
+  }
+  if (const json::Value* const heads = keys.find(kHeads); heads != nullptr && heads->is_array()) {
+    out.options["heads"] = *heads;
+    return out;
+  }
   const std::string problem = keys.word("problem_type", labels == 1 ? "regression" : "");
   if (!problem.empty()) out.options["problem_type"] = json::Value::string(problem);
+  if (problem == "multi_label_classification") {
+    copy_numbers(keys, kThresholds, labels, out.options);
+  } else if (problem != "regression") {
+    copy_numbers(keys, kClassWeights, labels, out.options);
+  }
   return out;
 }
 
@@ -143,7 +174,15 @@ void say_objective(json::Value& hf_config, const ObjectiveChoice& trained_by) {
   }
   hf_config["id2label"] = names;
   hf_config["label2id"] = ids;
+  for (const char* key : {kThresholds, kClassWeights}) {
+    if (const json::Value* const numbers = objective.options.find(key)) hf_config[key] = *numbers;
+  }
   if (objective.name == "token_classification") return;
+  if (const json::Value* const heads = objective.options.find("heads")) {
+    hf_config[kHeads] = *heads;
+    hf_config["problem_type"] = json::Value::string("multi_label_classification");
+    return;
+  }
   const json::Value* problem = objective.options.find("problem_type");
   hf_config["problem_type"] =
       problem != nullptr ? *problem : json::Value::string("single_label_classification");

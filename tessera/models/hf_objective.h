@@ -22,7 +22,8 @@ ObjectiveChoice objective_of_hf(const json::Value& hf_config);
 std::optional<json::Value> said_of(const ObjectiveChoice& objective);
 
 /// Writes the head of the objective to a family's config.json: `architectures`, and for a
-/// classifier `id2label`, `label2id` and `problem_type`.
+/// classifier `id2label`, `label2id` and `problem_type`, and what transformers does not read:
+/// `label_heads`, `thresholds` and `class_weights`.
 void say_objective(json::Value& hf_config, const ObjectiveChoice& objective);
 
 }  // namespace tessera::models

@@ -56,6 +56,9 @@ struct HeadSpecs {
   std::optional<HeadSpec> token;         ///< for objectives that classify each token
   /// Its output layer is the token table if the two are tied.
   std::optional<HeadSpec> masked_lm;
+  /// For objectives that tell, beside the masked tokens, how two texts belong together; it reads
+  /// the first token.
+  std::optional<HeadSpec> pair = {};
 };
 
 /// How the decoder of an encoder-decoder model begins and ends its sequence. Batches have the

@@ -101,6 +101,22 @@ std::string data_line(const planner::Plan& plan, const TableFacts& facts) {
                      plan.tokenizer->name());
 }
 
+/// The number of samples of each class, and of classes that are not listed.
+std::string classes_line(const TableFacts& facts) {
+  constexpr std::size_t kMost = 12;
+  std::vector<std::string> parts;
+  for (const auto& [name, count] : facts.classes) {
+    if (parts.size() == kMost) {
+      parts.push_back(fmt::format("{} more classes", facts.classes.size() - kMost));
+      break;
+    }
+    // Names are from outside and may have any characters.
+    parts.push_back(
+        fmt::format("{} {}", json::Value::string(name).dump(), text::with_commas(count)));
+  }
+  return text::join(parts, ", ");
+}
+
 /// What ends a training early.
 std::string patience_text(const planner::EvalOptions& eval) {
   std::vector<std::string> limits;
@@ -306,6 +322,7 @@ std::vector<std::string> first_table(const planner::Plan& plan, const TableFacts
   row("model", model_line(plan));
   row("parameters", text::with_commas(plan.model.num_parameters));
   row("data", data_line(plan, facts));
+  if (!facts.classes.empty()) row("classes", classes_line(facts));
   row("validation", validation_line(plan, facts));
   row("batch", batch_line(plan));
   row("length", length_line(plan, facts));

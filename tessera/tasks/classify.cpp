@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classification of texts and of pairs of texts: every record has a text and one label, or several.
+// Classification of texts and of pairs of texts: every record has a text and one label, or several,
+// or one label for each of several heads.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -7,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
 #include "tessera/tasks/labelled_texts.h"
 #include "tessera/tasks/record_task.h"
 #include "tessera/tasks/task.h"
@@ -18,6 +21,9 @@ struct ClassifyOptions {
   TextFields fields;
   std::vector<std::string> labels;
   bool multi_label = false;
+  json::Value heads_written, head_weights;
+  std::vector<LabelHead> heads;  // made of the two
+  std::vector<double> thresholds;
   ClassSampling balance = ClassSampling::None;
   ClassLossOptions loss;
   void describe(config::Fields& out) {
@@ -29,6 +35,22 @@ struct ClassifyOptions {
     out.field("multi_label",
               multi_label,
               {.text = "Whether a record may have any number of labels, as a list."});
+    out.field(
+        "thresholds",
+        thresholds,
+        {.text = "With multi_label: probability of each label above which it is predicted, in "
+                 "the order of their ids; `tessera eval --thresholds` finds them.",
+         .default_text = "0.5 each"});
+    out.field("heads",
+              heads_written,
+              {.text = "Several labels of a record, each in its own field with its own head: "
+                       "{\"topic\": [\"sport\", \"arts\"], \"mood\": [\"good\", \"bad\"]}. A "
+                       "label that is null or empty is not learned.",
+               .default_text = "none"});
+    out.field("head_weights",
+              head_weights,
+              {.text = "Weight of the loss of each head, {\"topic\": 1, \"mood\": 0.5}.",
+               .default_text = "1 each"});
     out.choice(
         "balance",
         balance,
@@ -46,30 +68,74 @@ class Classify final : public RecordTask {
 
   [[nodiscard]] std::string objective() const override { return "sequence_classification"; }
   [[nodiscard]] json::Value objective_options(const data::DataOptions& data) const override {
+    if (!options_.heads.empty()) {
+      json::Value out = options_of_heads(options_.heads);
+      options_.loss.add_to(out, {});
+      return out;
+    }
     const Labels labels = labels_of(data);
     json::Value out = options_of_labels(labels);
     options_.loss.add_to(out, labels);
     if (options_.multi_label)
       out["problem_type"] = json::Value::string("multi_label_classification");
+    if (!options_.thresholds.empty()) {
+      TESSERA_REQUIRE(
+          std::ssize(options_.thresholds) == labels.size(),
+          Config,
+          fmt::format("task.params.thresholds has {} numbers, and the data has {} labels",
+                      options_.thresholds.size(),
+                      labels.size()),
+          "give one for each label, in the order of their ids");
+      out["thresholds"] = json::Value::array();
+      for (const double threshold : options_.thresholds)
+        out["thresholds"].push_back(json::Value::number(threshold));
+    }
     return out;
   }
 
   [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override {
     if (options_.multi_label) return {};  // one value per label
-    return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},
-            {.name = "label", .dtype = DType::I64}};
+    std::vector<data::TensorSpec> out = {
+        {.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},
+        {.name = "label", .dtype = DType::I64}};
+    if (!options_.heads.empty()) out.back().shape = {std::ssize(options_.heads)};
+    return out;
   }
   [[nodiscard]] bool has_metrics() const override { return true; }
   [[nodiscard]] json::Value prediction(const Predictions& rows,
                                        const std::vector<std::string>& names) const override {
-    return options_.multi_label ? multi_label_prediction(rows, names)
+    if (!options_.heads.empty()) {
+      json::Value out = json::Value::object();
+      for_each_head(rows, [&](const LabelHead& head, const Predictions& own) {
+        out[head.field] = class_prediction(own, head.labels.names());
+      });
+      return out;
+    }
+    return options_.multi_label ? multi_label_prediction(rows, names, options_.thresholds)
                                 : class_prediction(rows, names);
   }
   [[nodiscard]] std::vector<NamedValue> metrics(const Predictions& predictions) const override {
-    return options_.multi_label ? multi_label_metrics(predictions) : class_metrics(predictions);
+    if (!options_.heads.empty()) {
+      std::vector<NamedValue> out;
+      for_each_head(predictions, [&](const LabelHead& head, const Predictions& own) {
+        for (NamedValue& metric : class_metrics(own))
+          out.push_back({head.field + "_" + metric.name, metric.value});
+      });
+      return out;
+    }
+    return options_.multi_label ? multi_label_metrics(predictions, options_.thresholds)
+                                : class_metrics(predictions);
   }
 
  private:
+  template <class Take>
+  void for_each_head(const Predictions& predictions, const Take& take) const {
+    std::int64_t number = 0, first = 0;
+    for (const LabelHead& head : options_.heads) {
+      take(head, of_head(predictions, number++, first, head.labels.size()));
+      first += head.labels.size();
+    }
+  }
   [[nodiscard]] data::RecordOptions how(const data::DataOptions& data) const {
     return record_options(
         data,
@@ -78,9 +144,11 @@ class Classify final : public RecordTask {
                     options_.fields.label.empty() ? "label" : options_.fields.label));
   }
   [[nodiscard]] LabelKind kind() const {
+    if (!options_.heads.empty()) return LabelKind::Heads;
     return options_.multi_label ? LabelKind::Classes : LabelKind::Class;
   }
   [[nodiscard]] Labels labels_of(const data::DataOptions& data) const {
+    if (!options_.heads.empty()) return {};
     const bool count = options_.loss.balance != ClassBalance::None;
     if (!options_.labels.empty() && !count) return Labels::named(options_.labels);
     Labels found = labels_found_in(record_files(data.train, data::Split::Train),
@@ -98,6 +166,7 @@ class Classify final : public RecordTask {
           .pad_id = request.tokenizer.padding(),
           .kind = kind(),
           .labels = labels,
+          .heads = options_.heads,
           .labelled = !request.predict,
           .sampling = split == data::Split::Train ? options_.balance : ClassSampling::None});
       texts->read_files(data::record_files(names, split),
@@ -125,6 +194,28 @@ std::unique_ptr<Task> make_classify(const json::Value& params,
                  "balance",
                  "classes cannot be balanced where a record may have several",
                  "remove balance, or multi_label");
+  }
+  const bool between =
+      std::ranges::all_of(options.thresholds, [](double value) { return value > 0 && value < 1; });
+  if (!options.thresholds.empty() && (!options.multi_label || !between)) {
+    problems.add(origins.place("thresholds"),
+                 "thresholds",
+                 between ? "thresholds are given, and a record has one label"
+                         : "a threshold is not between 0 and 1",
+                 between ? "remove them, or set multi_label to true" : "give probabilities");
+  }
+  options.heads = label_heads_of(options.heads_written, options.head_weights, problems, origins);
+  if (!options.heads.empty()) {
+    // With this, no other field is looked for.
+    if (options.fields.label.empty()) options.fields.label = options.heads.front().field;
+    for (const char* key :
+         {"labels", "label_field", "multi_label", "balance", "class_balance", "class_weights"}) {
+      if (!origins.given(key)) continue;
+      problems.add(origins.place(key),
+                   key,
+                   fmt::format("{} is for one label of a record, and heads are several", key),
+                   "remove it, or heads");
+    }
   }
   return std::make_unique<Classify>(std::move(options));
 }

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <memory>
 #include <span>
-#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,6 +15,7 @@
 #include "tessera/base/text.h"
 #include "tessera/data/mixture.h"
 #include "tessera/tasks/conversation.h"
+#include "tessera/tasks/duplicates.h"
 #include "tessera/tasks/labelled_texts.h"
 #include "tessera/tasks/record_dataset.h"
 
@@ -72,6 +72,23 @@ DataSurveyor::DataSurveyor(const Task& task,
   const std::string kind = type != nullptr && type->is_string() ? type->as_string() : "";
   multi_label_ = kind == "multi_label_classification";
   if (kind == "regression") num_classes_ = 0;
+  std::int64_t first = 0;
+  if (const json::Value* const heads = options.find("heads")) {
+    for (const json::Value& head : heads->items()) {
+      first_classes_.push_back(first);
+      first += std::ssize(head.find("labels")->items());
+    }
+  }
+  if (first_classes_.empty()) first_classes_.push_back(0);
+}
+
+std::vector<std::int64_t> DataSurveyor::class_ids(data::Sample& sample) const {
+  std::vector<std::int64_t> out;
+  const auto labels = sample.values<std::int64_t>("label");
+  for (std::size_t h = 0; h < labels.size(); ++h) {
+    if (labels[h] >= 0) out.push_back(first_classes_.at(h) + labels[h]);
+  }
+  return out;
 }
 
 std::string DataSurveyor::class_name(std::int64_t id) const {
@@ -130,7 +147,10 @@ SampleView DataSurveyor::view(std::int64_t index) const {
   if (const data::TensorSpec* const label = find_tensor(specs, "label")) {
     told.emplace_back("label");
     if (label->dtype == DType::I64) {
-      out.label = class_name(sample.values<std::int64_t>("label").front());
+      std::vector<std::string> parts;
+      for (const std::int64_t id : class_ids(sample))
+        parts.push_back(class_name(id));
+      out.label = text::join(parts, ", ");
     } else if (label->dtype == DType::F32) {
       std::vector<std::string> parts;
       const auto values = sample.values<float>("label");
@@ -173,7 +193,7 @@ void DataSurveyor::count_records(DataSurvey& out) const {
   data::RecordOptions how = record_options(request_.options, "");
   how.skip_bad = true;  // the task has already checked them
   const bool has_forms = !task_.formats().empty();
-  std::unordered_set<std::uint64_t> seen;
+  Duplicates seen;
   std::int64_t taken = 0;
   const auto hash = [](const data::Record& record) {
     const std::string text = record.value.dump();
@@ -187,19 +207,21 @@ void DataSurveyor::count_records(DataSurvey& out) const {
       how,
       [&](const data::Record& record) {
         poll();
-        if (!seen.insert(hash(record)).second) ++out.duplicates;
+        seen.add(hash(record));
         if (!has_forms) return;
         const std::string& named = request_.options.format;
         ++out.forms[named == "auto" ? std::string(config::name_of(
                                           kForms, form_of(record, request_.options.text_field)))
                                     : named];
       });
+  out.duplicates = seen.count();
+  out.estimated = !seen.exact();
   if (request_.options.validation.empty()) return;
   data::for_each_record(data::record_files(request_.options.validation, data::Split::Validation),
                         how,
                         [&](const data::Record& record) {
                           poll();
-                          if (seen.contains(hash(record))) ++out.leaked;
+                          out.leaked += seen.weight_of(hash(record));
                         });
 }
 
@@ -211,7 +233,7 @@ void DataSurveyor::count_documents(DataSurvey& out) const {
   data::TokenizeOptions how = request_.how;
   how.text_field = request_.options.text_field;
   how.invalid_utf8 = request_.options.invalid_utf8;
-  std::unordered_set<std::uint64_t> seen;
+  Duplicates seen;
   std::vector<std::int64_t> ids;
   for (const std::vector<std::string>& names : sources) {
     const auto file = data::tokens_of({names.begin(), names.end()}, request_.tokenizer, how);
@@ -220,13 +242,15 @@ void DataSurveyor::count_documents(DataSurvey& out) const {
       const std::int64_t length = file->sequence_length(i);
       ids.resize(static_cast<std::size_t>(length));
       file->read(file->sequence_begin(i), length, ids.data());
-      if (!seen.insert(hash_of(std::as_bytes(std::span(ids)))).second) ++out.duplicates;
+      seen.add(hash_of(std::as_bytes(std::span(ids))));
       out.lengths.push_back(length);
       if (!request_.options.pack && length > request_.sequence_length) ++out.cut;
     }
     out.records += file->sequences();
     out.tokens += file->tokens();
   }
+  out.duplicates = seen.count();
+  out.estimated = !seen.exact();
 }
 
 DataSurvey DataSurveyor::survey() const {
@@ -236,12 +260,13 @@ DataSurvey DataSurveyor::survey() const {
   out.bad = data_.train_stats.bad_records;
   for (std::int64_t id = 0; id < num_classes_; ++id)
     out.classes.emplace_back(class_name(id), 0);
-  if (!task_.reads_records()) {
+  const auto* const records = dynamic_cast<const RecordDataset*>(data_.train.get());
+  if (!task_.reads_records() && records == nullptr) {
     count_documents(out);
     return out;
   }
   out.records = data_.train_stats.documents;
-  if (const auto* const records = dynamic_cast<const RecordDataset*>(data_.train.get())) {
+  if (records != nullptr) {
     out.cut = records->cut();
     out.refused = records->refused();
   }
@@ -253,14 +278,15 @@ DataSurvey DataSurveyor::survey() const {
     if (num_classes_ == 0 || !one.label) continue;
     data::Sample sample(*data_.train, i);
     if (!multi_label_) {
-      ++out.classes[static_cast<std::size_t>(sample.values<std::int64_t>("label").front())].second;
+      for (const std::int64_t id : class_ids(sample))
+        ++out.classes[static_cast<std::size_t>(id)].second;
       continue;
     }
     const auto marks = sample.values<float>("label");
     for (std::size_t c = 0; c < marks.size(); ++c)
       out.classes[c].second += marks[c] != 0.0F ? 1 : 0;
   }
-  count_records(out);
+  if (task_.reads_records()) count_records(out);
   return out;
 }
 

@@ -34,6 +34,8 @@ struct DataSurvey {
   std::int64_t empty = 0, cut = 0, bad = 0;
   /// Validation records that also occur in the training data.
   std::int64_t leaked = 0;
+  /// True if these two numbers are estimates, because there are too many records to remember.
+  bool estimated = false;
   std::vector<std::string> refused;           ///< errors of the first bad records
   std::map<std::string, std::int64_t> forms;  ///< records by format, if they have one
   std::vector<std::pair<std::string, std::int64_t>> classes;  ///< labels by class
@@ -64,12 +66,15 @@ class DataSurveyor {
   void count_records(DataSurvey& out) const;
   void count_documents(DataSurvey& out) const;
   [[nodiscard]] std::string class_name(std::int64_t id) const;
+  /// The classes of a sample: one, or one of each head that has a label.
+  [[nodiscard]] std::vector<std::int64_t> class_ids(data::Sample& sample) const;
 
   const Task& task_;
   const DataRequest& request_;
   const data::Datasets& data_;
   std::vector<std::vector<std::int32_t>> ends_;
-  std::vector<std::string> names_;  // names of the classes
+  std::vector<std::string> names_;           // names of the classes
+  std::vector<std::int64_t> first_classes_;  // of each head
   std::int64_t num_classes_ = 0;
   bool multi_label_ = false;
 };

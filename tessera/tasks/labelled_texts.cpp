@@ -39,6 +39,8 @@ constexpr std::array<std::string_view, 9> kLabels = {"label",
                                                      "category",
                                                      "class"};
 
+constexpr std::int64_t kNoClass = -100;
+
 std::string names_of(const data::Record& record) {
   std::vector<std::string> names;
   for (const auto& [name, value] : record.value.members())
@@ -185,6 +187,15 @@ void LabelledTexts::tokenize(const data::Tokenizer& tokenizer,
 void LabelledTexts::read_label(const data::Record& record,
                                const std::string& field,
                                Sample& out) const {
+  if (options_.kind == LabelKind::Heads) {
+    for (const LabelHead& head : options_.heads) {
+      const json::Value& value = field_of(record, head.field, "heads");
+      const bool none = value.is_null() || (value.is_string() && value.as_string().empty());
+      out.classes.push_back(none ? kNoClass
+                                 : id_in(record, label_of(record, value, head.field), head.labels));
+    }
+    return;
+  }
   const auto labels = static_cast<std::size_t>(options_.labels.size());
   if (options_.kind == LabelKind::Numbers) {
     const json::Value& value = field_of(record, field, "label_field");
@@ -266,6 +277,8 @@ std::vector<data::TensorSpec> LabelledTexts::tensors() const {
   if (!options_.labelled) return out;
   if (options_.kind == LabelKind::Class) {
     out.push_back({.name = "label", .dtype = DType::I64});
+  } else if (options_.kind == LabelKind::Heads) {
+    out.push_back({.name = "label", .dtype = DType::I64, .shape = {std::ssize(options_.heads)}});
   } else if (options_.kind == LabelKind::Numbers && labels == 1) {
     out.push_back({.name = "label", .dtype = DType::F32});
   } else {
@@ -292,20 +305,35 @@ void LabelledTexts::read(std::int64_t index, data::SampleWriter& out) const {
   if (!options_.labelled) return;
   if (options_.kind == LabelKind::Class) {
     out.set("label", sample.label);
+  } else if (options_.kind == LabelKind::Heads) {
+    out.set("label", sample.classes);
   } else {
     out.set("label", sample.numbers);
   }
 }
 
-std::vector<std::int64_t> LabelledTexts::label_counts() const {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(options_.labels.size()), 0);
-  for (const Sample& sample : samples_) {
-    if (options_.kind == LabelKind::Class) ++counts[static_cast<std::size_t>(sample.label)];
-    if (options_.kind != LabelKind::Classes) continue;
-    for (std::size_t i = 0; i < counts.size(); ++i)
-      counts[i] += sample.numbers[i] > 0 ? 1 : 0;
+LabelledTexts::ClassCounts LabelledTexts::class_counts() const {
+  ClassCounts out;
+  if (!options_.labelled || options_.kind == LabelKind::Numbers) return out;
+  std::vector<std::size_t> first_of_head;
+  for (const LabelHead& head : options_.heads) {
+    first_of_head.push_back(out.size());
+    for (const std::string& name : head.labels.names())
+      out.emplace_back(head.field + "/" + name, 0);
   }
-  return counts;
+  for (const std::string& name : options_.labels.names())
+    out.emplace_back(name, 0);
+  for (std::int64_t index = 0; index < size(); ++index) {
+    const Sample& one = sample(index);
+    if (options_.kind == LabelKind::Class) ++out[static_cast<std::size_t>(one.label)].second;
+    for (std::size_t h = 0; h < one.classes.size(); ++h) {
+      if (one.classes[h] >= 0)
+        ++out[first_of_head[h] + static_cast<std::size_t>(one.classes[h])].second;
+    }
+    for (std::size_t c = 0; c < one.numbers.size(); ++c)
+      out[c].second += one.numbers[c] > 0 ? 1 : 0;
+  }
+  return out;
 }
 
 std::int64_t LabelledTexts::tokens() const {
@@ -321,10 +349,17 @@ std::string LabelledTexts::fingerprint() const {
   out.add(static_cast<std::int64_t>(options_.sampling));
   for (const std::string& name : options_.labels.names())
     out.add(name);
+  for (const LabelHead& head : options_.heads) {
+    out.add(head.field);
+    for (const std::string& name : head.labels.names())
+      out.add(name);
+  }
   for (const Sample& sample : samples_) {
     out.add(sample.ids);
     out.add(sample.types);
     out.add(sample.label);
+    for (const std::int64_t label : sample.classes)
+      out.add(label);
     out.add(std::string_view(reinterpret_cast<const char*>(sample.numbers.data()),
                              sample.numbers.size() * sizeof(float)));
   }

@@ -22,6 +22,7 @@ namespace tessera::tasks {
 enum class LabelKind : std::uint8_t {
   Class,    ///< one of the labels: "label" [], int64
   Classes,  ///< any number of them, as a list: "label" [L], fp32, 1 for those that apply
+  Heads,    ///< one class of each head: "label" [heads], int64, -100 where a record has none
   Numbers,  ///< a number, or a list of L numbers: "label" [] or [L], fp32
 };
 
@@ -41,6 +42,7 @@ struct LabelledTextsOptions {
   std::int32_t pad_id = 0;
   LabelKind kind = LabelKind::Class;
   Labels labels;
+  std::vector<LabelHead> heads;                  ///< for LabelKind::Heads
   bool labelled = true;                          ///< false: unlabelled texts, for prediction
   ClassSampling sampling = ClassSampling::None;  ///< for LabelKind::Class
 };
@@ -93,18 +95,19 @@ class LabelledTexts final : public RecordDataset {
   }
 
   [[nodiscard]] const Labels& labels() const { return options_.labels; }
-  /// The number of texts of each label.
-  [[nodiscard]] std::vector<std::int64_t> label_counts() const;
+  /// Of heads, a class is called "topic/sport".
+  [[nodiscard]] ClassCounts class_counts() const override;
   [[nodiscard]] std::int64_t tokens() const override;
   /// A hash of tokens, labels, label names and length.
   [[nodiscard]] std::string fingerprint() const override;
 
  private:
   struct Sample {
-    std::vector<std::int32_t> ids;    ///< at most T
-    std::vector<std::int32_t> types;  ///< of a pair; empty: all 0
-    std::int64_t label = 0;           ///< for LabelKind::Class
-    std::vector<float> numbers;       ///< for the other kinds
+    std::vector<std::int32_t> ids;      ///< at most T
+    std::vector<std::int32_t> types;    ///< of a pair; empty: all 0
+    std::int64_t label = 0;             ///< for LabelKind::Class
+    std::vector<std::int64_t> classes;  ///< for LabelKind::Heads
+    std::vector<float> numbers;         ///< for the other kinds
   };
   /// Returns whether two texts, the second perhaps empty, fit into a sample.
   [[nodiscard]] bool fits(const data::Tokenizer& tokenizer,

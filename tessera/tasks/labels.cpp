@@ -140,6 +140,80 @@ json::Value options_of_labels(const Labels& labels) {
   return out;
 }
 
+std::vector<LabelHead> label_heads_of(const json::Value& heads,
+                                      const json::Value& weights,
+                                      config::Problems& problems,
+                                      const config::Origins& origins) {
+  std::vector<LabelHead> out;
+  const auto refuse = [&](const char* key, const std::string& what, const char* fix) {
+    problems.add(origins.place(key), key, what, fix);
+  };
+  constexpr const char* kFix =
+      "name the labels of each field: {\"topic\": [\"sport\", \"arts\"], \"mood\": [\"good\", "
+      "\"bad\"]}";
+  if (!heads.is_null() && (!heads.is_object() || heads.members().empty())) {
+    refuse("heads", fmt::format("heads is {}", heads.dump()), kFix);
+    return out;
+  }
+  if (heads.is_object()) {
+    for (const auto& [field, labels] : heads.members()) {
+      std::vector<std::string> names;
+      const bool listed = labels.is_array() && labels.items().size() > 1 &&
+                          std::ranges::all_of(labels.items(), &json::Value::is_string);
+      if (!listed || field.empty()) {
+        refuse("heads", fmt::format("heads.{} is {}", field, labels.dump()), kFix);
+        continue;
+      }
+      for (const json::Value& label : labels.items())
+        names.push_back(label.as_string());
+      std::vector<std::string> sorted = names;
+      std::ranges::sort(sorted);
+      if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end()) {
+        refuse("heads",
+               fmt::format("the label \"{}\" of heads.{} is named twice", *twice, field),
+               "name every label once");
+      }
+      out.push_back({.field = field, .labels = Labels::named(std::move(names))});
+    }
+  }
+  if (weights.is_null()) return out;
+  if (!weights.is_object()) {
+    refuse("head_weights",
+           fmt::format("head_weights is {}", weights.dump()),
+           "write {\"topic\": 1, \"mood\": 0.5}");
+    return out;
+  }
+  for (const auto& [field, weight] : weights.members()) {
+    const auto head = std::ranges::find(out, field, &LabelHead::field);
+    if (head == out.end() || !weight.is_number() || !(weight.as_double() > 0)) {
+      refuse("head_weights",
+             fmt::format("head_weights.{} is {}", field, weight.dump()),
+             "give fields of heads a number above 0");
+      continue;
+    }
+    head->weight = weight.as_double();
+  }
+  return out;
+}
+
+json::Value options_of_heads(const std::vector<LabelHead>& heads) {
+  json::Value all = json::Value::array(), labels = json::Value::array();
+  for (const LabelHead& head : heads) {
+    json::Value names = json::Value::array();
+    for (const std::string& name : head.labels.names()) {
+      names.push_back(json::Value::string(name));
+      labels.push_back(json::Value::string(head.field + "/" + name));
+    }
+    json::Value one = json::Value::object(
+        {{"name", json::Value::string(head.field)}, {"labels", std::move(names)}});
+    if (head.weight != 1.0) one["weight"] = json::Value::number(head.weight);
+    all.push_back(std::move(one));
+  }
+  return json::Value::object({{"num_labels", json::Value::integer(std::ssize(labels.items()))},
+                              {"labels", std::move(labels)},
+                              {"heads", std::move(all)}});
+}
+
 void ClassLossOptions::describe(config::Fields& fields) {
   fields.choice(
       "class_balance",

@@ -85,6 +85,21 @@ std::vector<double> class_weights_of(const std::vector<std::int64_t>& counts,
                                      ClassBalance balance,
                                      double beta);
 
+/// A head of a classifier with several: the field of a record that has its label, and the labels.
+struct LabelHead {
+  std::string field;
+  Labels labels;
+  double weight = 1.0;  ///< of its loss
+};
+/// Reads {"topic": ["sport", "arts"], ...} and the weights {"topic": 0.5}; either may be null. Adds
+/// a problem for anything else.
+std::vector<LabelHead> label_heads_of(const json::Value& heads,
+                                      const json::Value& weights,
+                                      config::Problems& problems,
+                                      const config::Origins& origins);
+/// Options of the objective of a classifier with several heads. A label is called "topic/sport".
+json::Value options_of_heads(const std::vector<LabelHead>& heads);
+
 /// The labels `names`, in that order, with the counts from `found`.
 Labels counted(const std::vector<std::string>& names, const Labels& found);
 /// Adds a problem if a label is listed twice.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Masked language modelling: windows of a token stream, or documents, in which some tokens are
-// masked. The model learns to predict them from the tokens on both sides.
+// masked. The model learns to predict them from the tokens on both sides, and with pairs of
+// sentences also how the two belong together.
+#include <array>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -10,11 +12,18 @@
 
 #include "tessera/base/error.h"
 #include "tessera/tasks/masked_tokens.h"
+#include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/sentence_pairs.h"
 #include "tessera/tasks/special_token.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
 namespace {
+
+constexpr auto kPairLabels =
+    std::to_array<config::Named<PairLabel>>({{PairLabel::None, "none"},
+                                             {PairLabel::NextSentence, "nsp"},
+                                             {PairLabel::SentenceOrder, "sop"}});
 
 struct MaskedLmOptions {
   double probability = 0.15, mask_share = 0.8, random_share = 0.1;
@@ -22,6 +31,9 @@ struct MaskedLmOptions {
   std::optional<std::int64_t> mask_token_id;
   bool whole_words = false, dynamic = true;
   std::int64_t seed = 1234;
+  PairLabel pairs = PairLabel::None;
+  std::optional<double> short_pairs;
+  std::optional<std::int64_t> pair_copies, cls_token_id, sep_token_id;
   void describe(config::Fields& fields) {
     fields.field("probability",
                  probability,
@@ -59,6 +71,42 @@ struct MaskedLmOptions {
                  {.text = "Whether new tokens of a sample are chosen each time it is read for "
                           "training; false: always the same ones."});
     fields.field("seed", seed, {.text = "Seed of the choice of tokens.", .min = 0, .max = 1e15});
+    fields.choice(
+        "pairs",
+        pairs,
+        kPairLabels,
+        {.text = "A second objective on pairs of texts, each of successive sentences: nsp, whether "
+                 "the second follows the first (BERT); sop, whether the two are in their order "
+                 "(ALBERT); none. A line of the text is a sentence, and a blank line ends a "
+                 "document."});
+    fields.field("short_pairs",
+                 short_pairs,
+                 {.text = "Share of the documents that are divided into shorter pairs of a random "
+                          "length.",
+                  .min = 0,
+                  .max = 1,
+                  .default_text = "0.1"});
+    fields.field(
+        "pair_copies",
+        pair_copies,
+        {.text = "How often each document of the training data is divided into pairs, with "
+                 "other random choices each time.",
+         .min = 1,
+         .max = 1000,
+         .default_text = "1"});
+    fields.field("cls_token_id",
+                 cls_token_id,
+                 {.text = "Token in front of a pair, by its id, for a tokenizer that puts none.",
+                  .min = 0,
+                  .max = 1e8,
+                  .default_text = "that of the tokenizer"});
+    fields.field("sep_token_id",
+                 sep_token_id,
+                 {.text = "Token after each text of a pair, by its id, for a tokenizer that puts "
+                          "none.",
+                  .min = 0,
+                  .max = 1e8,
+                  .default_text = "that of the tokenizer"});
   }
 };
 
@@ -66,9 +114,26 @@ class MaskedLm final : public Task {
  public:
   explicit MaskedLm(MaskedLmOptions options) : options_(std::move(options)) {}
 
-  [[nodiscard]] std::string objective() const override { return "masked_lm"; }
+  [[nodiscard]] std::string objective() const override {
+    return has_pairs() ? "masked_lm_pairs" : "masked_lm";
+  }
+  [[nodiscard]] json::Value objective_options(const data::DataOptions& /*data*/) const override {
+    json::Value out = json::Value::object();
+    if (has_pairs())
+      out["pairs"] = json::Value::string(options_.pairs == PairLabel::NextSentence ? "nsp" : "sop");
+    return out;
+  }
+  [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override {
+    std::vector<data::TensorSpec> out = Task::tensors(sequence_length);
+    if (has_pairs()) {
+      out.push_back({.name = "token_type_ids", .dtype = DType::I64, .shape = {sequence_length}});
+      out.push_back({.name = "pair_label", .dtype = DType::I64});
+    }
+    return out;
+  }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
+    if (has_pairs()) return open_records(request, pairs_of(request), "documents or pairs");
     require_whole(request.options);
     Masking masking = masking_of(request);
     data::Datasets out = data::open_datasets(request.options,
@@ -87,6 +152,8 @@ class MaskedLm final : public Task {
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
+    if (has_pairs())
+      return open_held_out_records(names, key, pairs_of(request), "documents or pairs");
     require_whole(request.options);
     Masking masking = masking_of(request);
     masking.dynamic = false;
@@ -103,6 +170,73 @@ class MaskedLm final : public Task {
   }
 
  private:
+  [[nodiscard]] bool has_pairs() const { return options_.pairs != PairLabel::None; }
+
+  [[nodiscard]] ReadRecords pairs_of(const DataRequest& request) const {
+    const data::DataOptions& data = request.options;
+    for (const auto& [given, key] :
+         {std::pair{!data.pack, "data.pack"},
+          {data.stride.value_or(request.sequence_length) != request.sequence_length, "data.stride"},
+          {data.separate_documents, "data.separate_documents"}}) {
+      TESSERA_REQUIRE(!given,
+                      Config,
+                      fmt::format("{} does not apply to pairs of sentences", key),
+                      "remove it, or set task.params.pairs to none");
+    }
+    SentencePairsOptions options = {.length = request.sequence_length,
+                                    .pad_id = request.tokenizer.padding(),
+                                    .label = options_.pairs,
+                                    .frame = frame_of(request),
+                                    .short_share = options_.short_pairs.value_or(0.1),
+                                    .copies = options_.pair_copies.value_or(1),
+                                    .masking = masking_of(request)};
+    for (const auto* ids : {&options.frame.before, &options.frame.between, &options.frame.after})
+      options.masking.never.insert(options.masking.never.end(), ids->begin(), ids->end());
+    return [options, &request](const std::vector<std::string>& names, data::Split split) {
+      SentencePairsOptions own = options;
+      if (split != data::Split::Train) {
+        own.copies = 1;
+        own.masking.dynamic = false;
+      }
+      auto pairs = std::make_unique<SentencePairs>(std::move(own));
+      data::TokenizeOptions how = request.how;
+      how.text_field = request.options.text_field;
+      how.invalid_utf8 = request.options.invalid_utf8;
+      pairs->read_files(names, request.tokenizer, how);
+      return pairs;
+    };
+  }
+
+  [[nodiscard]] PairFrame frame_of(const DataRequest& request) const {
+    PairFrame frame = pair_frame_of(request.tokenizer);
+    for (const auto& [id, key] : {std::pair{options_.cls_token_id, "cls_token_id"},
+                                  {options_.sep_token_id, "sep_token_id"}}) {
+      TESSERA_REQUIRE(!id || *id < request.vocab_size,
+                      Config,
+                      fmt::format("task.params.{} is {}, and the model has {} tokens",
+                                  key,
+                                  id.value_or(0),
+                                  request.vocab_size),
+                      "give the id of a token, or raise model.vocab_size");
+    }
+    if (options_.cls_token_id) {
+      frame.before = {static_cast<std::int32_t>(*options_.cls_token_id)};
+      frame.before_types = {frame.first_type};
+    }
+    if (options_.sep_token_id) {
+      frame.between = frame.after = {static_cast<std::int32_t>(*options_.sep_token_id)};
+      frame.between_types = {frame.first_type};
+      frame.after_types = {frame.second_type};
+    }
+    TESSERA_REQUIRE(!frame.before.empty() && !frame.between.empty() && !frame.after.empty(),
+                    Config,
+                    fmt::format("the tokenizer {} puts no tokens around and between two texts",
+                                request.tokenizer.name()),
+                    "set task.params.cls_token_id and task.params.sep_token_id to ids that no text "
+                    "has, with model.vocab_size above them");
+    return frame;
+  }
+
   static void require_whole(const data::DataOptions& options) {
     TESSERA_REQUIRE(!options.separate_documents,
                     Unsupported,
@@ -177,6 +311,15 @@ std::unique_ptr<Task> make_masked_lm(const json::Value& params,
                  "mask_token_id",
                  "mask_token and mask_token_id are both given",
                  "keep one of them");
+  }
+  if (options.pairs == PairLabel::None) {
+    for (const char* key : {"short_pairs", "pair_copies", "cls_token_id", "sep_token_id"}) {
+      if (!origins.given(key)) continue;
+      problems.add(origins.place(key),
+                   key,
+                   fmt::format("{} is given without pairs of sentences", key),
+                   "set pairs to nsp or sop, or remove it");
+    }
   }
   return std::make_unique<MaskedLm>(std::move(options));
 }

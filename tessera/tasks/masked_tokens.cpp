@@ -52,43 +52,30 @@ std::vector<bool> word_beginnings(const data::Tokenizer& tokenizer) {
   return out;
 }
 
-MaskedTokens::MaskedTokens(std::unique_ptr<data::TokenDataset> tokens, Masking masking)
-    : tokens_(std::move(tokens)), masking_(std::move(masking)) {
-  TESSERA_ASSERT(tokens_ != nullptr && masking_.vocab_size > 0);
-}
-
-std::vector<data::TensorSpec> MaskedTokens::tensors() const {
-  const std::int64_t length = tokens_->length();
-  return {{.name = "input_ids", .dtype = DType::I64, .shape = {length}},
-          {.name = "labels", .dtype = DType::I64, .shape = {length}},
-          {.name = "attention_mask", .dtype = DType::I64, .shape = {length}, .optional = true}};
-}
-
-void MaskedTokens::read(std::int64_t index, data::SampleWriter& out) const {
-  const std::span<std::int64_t> ids = out.tensor<std::int64_t>("input_ids");
-  const std::span<std::int64_t> labels = out.tensor<std::int64_t>("labels");
-  const std::span<std::int64_t> mask = out.tensor<std::int64_t>("attention_mask");
-  if (tokens_->get(index, ids.data(), labels.data(), mask.data())) out.need("attention_mask");
+void mask_tokens(const Masking& masking,
+                 std::uint64_t sample,
+                 std::span<std::int64_t> ids,
+                 std::span<std::int64_t> labels,
+                 std::span<const std::int64_t> mask) {
   std::fill(labels.begin(), labels.end(), kNoLabel);
-  const Philox random{mix64(masking_.seed, kSite)};
-  const auto sample = static_cast<std::uint64_t>(masking_.dynamic ? out.number() : index);
+  const Philox random{mix64(masking.seed, kSite)};
   const auto may_be_chosen = [&](std::size_t t) {
-    const auto& never = masking_.never;
+    const auto& never = masking.never;
     return mask[t] != 0 && std::find(never.begin(), never.end(), ids[t]) == never.end();
   };
   const auto hide = [&](std::size_t t) {
     const Philox::Block words = random(2 * t + 1, sample);
     const double share = uniform_double(words[0], words[1]);
     labels[t] = ids[t];
-    if (share <= masking_.mask_share) {
-      ids[t] = masking_.mask_id;
-    } else if (share <= masking_.mask_share + masking_.random_share) {
-      ids[t] = below(masking_.vocab_size, words[2], words[3]);
+    if (share <= masking.mask_share) {
+      ids[t] = masking.mask_id;
+    } else if (share <= masking.mask_share + masking.random_share) {
+      ids[t] = below(masking.vocab_size, words[2], words[3]);
     }
   };
   // True if the token belongs to the same word as the previous one, which may be chosen.
   const auto goes_on = [&](std::size_t t) {
-    const auto& begins = masking_.begins_word;
+    const auto& begins = masking.begins_word;
     const auto id = static_cast<std::size_t>(ids[t]);
     return id < begins.size() && !begins[id];
   };
@@ -112,11 +99,35 @@ void MaskedTokens::read(std::int64_t index, data::SampleWriter& out) const {
     const Philox::Block draws = random(2 * word.first, sample);
     const double draw = uniform_double(draws[0], draws[1]);
     if (!nearest || draw < nearest->first) nearest = {draw, word};
-    if (draw > masking_.probability) continue;
+    if (draw > masking.probability) continue;
     hide_word(word);
     chosen = true;
   }
   if (!chosen && nearest) hide_word(nearest->second);
+}
+
+MaskedTokens::MaskedTokens(std::unique_ptr<data::TokenDataset> tokens, Masking masking)
+    : tokens_(std::move(tokens)), masking_(std::move(masking)) {
+  TESSERA_ASSERT(tokens_ != nullptr && masking_.vocab_size > 0);
+}
+
+std::vector<data::TensorSpec> MaskedTokens::tensors() const {
+  const std::int64_t length = tokens_->length();
+  return {{.name = "input_ids", .dtype = DType::I64, .shape = {length}},
+          {.name = "labels", .dtype = DType::I64, .shape = {length}},
+          {.name = "attention_mask", .dtype = DType::I64, .shape = {length}, .optional = true}};
+}
+
+void MaskedTokens::read(std::int64_t index, data::SampleWriter& out) const {
+  const std::span<std::int64_t> ids = out.tensor<std::int64_t>("input_ids");
+  const std::span<std::int64_t> labels = out.tensor<std::int64_t>("labels");
+  const std::span<std::int64_t> mask = out.tensor<std::int64_t>("attention_mask");
+  if (tokens_->get(index, ids.data(), labels.data(), mask.data())) out.need("attention_mask");
+  mask_tokens(masking_,
+              static_cast<std::uint64_t>(masking_.dynamic ? out.number() : index),
+              ids,
+              labels,
+              mask);
 }
 
 }  // namespace tessera::tasks

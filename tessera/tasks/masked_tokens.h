@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,15 @@ struct Masking {
 /// holds for WordPiece tokens without "##", for tokens with "▁", and for tokens of byte-level BPE
 /// after a space; a token at the beginning of a text without a space belongs to the previous word.
 std::vector<bool> word_beginnings(const data::Tokenizer& tokenizer);
+
+/// Masks the tokens `ids` of a sample: replaces the chosen ones, and writes their ids to `labels`,
+/// -100 to those of other tokens. Tokens with 0 in `mask` are never chosen. `sample`: the number
+/// from which the choice is made; see MaskedTokens.
+void mask_tokens(const Masking& masking,
+                 std::uint64_t sample,
+                 std::span<std::int64_t> ids,
+                 std::span<std::int64_t> labels,
+                 std::span<const std::int64_t> mask);
 
 /// The samples of another dataset with masked tokens: "input_ids" [T], "labels" [T] with -100 where
 /// a token was not chosen, and "attention_mask" [T] if there is padding, all int64. The choice is a

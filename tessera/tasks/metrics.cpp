@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -239,7 +240,33 @@ std::vector<NamedValue> class_metrics(const Predictions& predictions) {
   return out;
 }
 
-std::vector<NamedValue> multi_label_metrics(const Predictions& predictions) {
+Predictions of_head(const Predictions& all,
+                    std::int64_t head,
+                    std::int64_t first,
+                    std::int64_t size) {
+  TESSERA_ASSERT(first >= 0 && first + size <= all.width);
+  Predictions out{.width = size, .label_width = all.label_width > 0 ? 1 : 0};
+  for (std::int64_t row = 0; row < all.rows(); ++row) {
+    const auto begin = all.values.begin() + row * all.width + first;
+    out.values.insert(out.values.end(), begin, begin + size);
+    if (all.label_width > 0)
+      out.labels.push_back(all.labels.at(static_cast<std::size_t>(row * all.label_width + head)));
+  }
+  return out;
+}
+
+namespace {
+
+/// Whether a flag with this logit is predicted.
+bool flagged(double logit, const std::vector<double>& thresholds, std::size_t of_class) {
+  if (of_class >= thresholds.size()) return logit > 0;
+  return 1 / (1 + std::exp(-logit)) > thresholds[of_class];
+}
+
+}  // namespace
+
+std::vector<NamedValue> multi_label_metrics(const Predictions& predictions,
+                                            const std::vector<double>& thresholds) {
   TESSERA_ASSERT(predictions.width == predictions.label_width);
   const auto width = static_cast<std::size_t>(predictions.width);
   const auto rows = static_cast<std::size_t>(predictions.rows());
@@ -248,7 +275,7 @@ std::vector<NamedValue> multi_label_metrics(const Predictions& predictions) {
   for (std::size_t r = 0; r < rows; ++r) {
     bool equal = true;
     for (std::size_t c = 0; c < width; ++c) {
-      const bool said = predictions.values[r * width + c] > 0,
+      const bool said = flagged(predictions.values[r * width + c], thresholds, c),
                  truly = predictions.labels[r * width + c] > 0.5F;
       right[c] += said && truly ? 1 : 0;
       predicted[c] += said ? 1 : 0;
@@ -277,6 +304,36 @@ std::vector<NamedValue> multi_label_metrics(const Predictions& predictions) {
       {"f1_micro", scores_of(sum(right), sum(predicted), sum(support)).f1},
       {"f1_macro", ratio(macro, static_cast<double>(width))}};
   if (with_area > 0) out.push_back({"auc", areas / with_area});
+  return out;
+}
+
+std::vector<Threshold> best_f1_thresholds(const Predictions& predictions) {
+  TESSERA_ASSERT(predictions.width == predictions.label_width);
+  const auto width = static_cast<std::size_t>(predictions.width);
+  const auto rows = static_cast<std::size_t>(predictions.rows());
+  std::vector<Threshold> out(width);
+  for (std::size_t c = 0; c < width; ++c) {
+    std::vector<std::pair<double, bool>> scored;
+    double support = 0;
+    for (std::size_t r = 0; r < rows; ++r) {
+      const double logit = predictions.values[r * width + c];
+      const bool truly = predictions.labels[r * width + c] > 0.5F;
+      scored.emplace_back(1 / (1 + std::exp(-logit)), truly);
+      support += truly ? 1 : 0;
+    }
+    std::ranges::sort(scored, std::greater<>());
+    Threshold& best = out[c];
+    double right = 0;
+    for (std::size_t r = 0; r < rows; ++r) {
+      right += scored[r].second ? 1 : 0;
+      const double next = r + 1 < rows ? scored[r + 1].first : 0.0;
+      if (next == scored[r].first) continue;  // rows with equal scores are predicted together
+      const Threshold one = {.value = (scored[r].first + next) / 2,
+                             .f1 = scores_of(right, static_cast<double>(r + 1), support).f1};
+      const bool nearer = std::abs(one.value - 0.5) < std::abs(best.value - 0.5);
+      if (one.f1 > best.f1 || (one.f1 == best.f1 && one.f1 > 0 && nearer)) best = one;
+    }
+  }
   return out;
 }
 
@@ -336,13 +393,16 @@ json::Value class_prediction(const Predictions& row, const std::vector<std::stri
   return out;
 }
 
-json::Value multi_label_prediction(const Predictions& row, const std::vector<std::string>& names) {
+json::Value multi_label_prediction(const Predictions& row,
+                                   const std::vector<std::string>& names,
+                                   const std::vector<double>& thresholds) {
   TESSERA_ASSERT(row.rows() == 1);
   json::Value out = json::Value::object(), scores = json::Value::object();
   out["labels"] = json::Value::array();
   for (std::int64_t c = 0; c < row.width; ++c) {
     const double logit = row.values[static_cast<std::size_t>(c)];
-    if (logit > 0) out["labels"].push_back(label_name(names, c));
+    if (flagged(logit, thresholds, static_cast<std::size_t>(c)))
+      out["labels"].push_back(label_name(names, c));
     scores[label_key(names, c)] = json::Value::number(1 / (1 + std::exp(-logit)));
   }
   out["scores"] = std::move(scores);

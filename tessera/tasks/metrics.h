@@ -58,19 +58,38 @@ std::vector<RocPoint> roc_curve(const Predictions& predictions, std::int64_t of_
 /// The metrics that evaluation reports besides the loss and the accuracy of the rows. Classes: f1
 /// (of the second of two classes, else the macro average), precision, recall, matthews, auc.
 std::vector<NamedValue> class_metrics(const Predictions& predictions);
-/// Flags: a class is predicted if its logit is above 0. accuracy (all flags of a row are right),
-/// f1_micro, f1_macro, auc (mean over the classes with both values).
-std::vector<NamedValue> multi_label_metrics(const Predictions& predictions);
+/// Flags: a class is predicted if its probability is above its threshold; no thresholds: 0.5 each.
+/// accuracy (all flags of a row are right), f1_micro, f1_macro, auc (mean over the classes with
+/// both values).
+std::vector<NamedValue> multi_label_metrics(const Predictions& predictions,
+                                            const std::vector<double>& thresholds = {});
+/// A probability above which a class is predicted, and the F1 that it gives.
+struct Threshold {
+  double value = 0.5, f1 = 0;
+};
+/// For each class the threshold with the best F1 on these predictions, halfway between two
+/// probabilities; among equals the one nearest to 0.5, which is also that of a class without a row.
+/// Time: that of sorting the rows for each class.
+std::vector<Threshold> best_f1_thresholds(const Predictions& predictions);
 /// Numbers: mae, r2, pearson and spearman, each averaged over the numbers of a row.
 std::vector<NamedValue> regression_metrics(const Predictions& predictions);
+
+/// The part of predictions that belongs to one of several heads: the values [first, first + size),
+/// and the label of number `head`.
+Predictions of_head(const Predictions& all,
+                    std::int64_t head,
+                    std::int64_t first,
+                    std::int64_t size);
 
 // The output of `tessera predict` for a sample. `names`: label names; empty: the ids.
 
 /// {"label": name, "score": its probability, "scores": {name: probability}}; the scores of at most
 /// 100 classes.
 json::Value class_prediction(const Predictions& row, const std::vector<std::string>& names);
-/// {"labels": [names], "scores": {name: probability}}.
-json::Value multi_label_prediction(const Predictions& row, const std::vector<std::string>& names);
+/// {"labels": [names], "scores": {name: probability}}; for thresholds see multi_label_metrics().
+json::Value multi_label_prediction(const Predictions& row,
+                                   const std::vector<std::string>& names,
+                                   const std::vector<double>& thresholds = {});
 /// {"value": number}, or {"values": [numbers]}.
 json::Value regression_prediction(const Predictions& row);
 /// {"tags": [name of each row]}.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tasks/mixed_records.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -30,6 +31,21 @@ std::int64_t MixedRecords::tokens() const {
   for (const auto& part : parts_)
     tokens += part->tokens();
   return tokens;
+}
+
+RecordDataset::ClassCounts MixedRecords::class_counts() const {
+  ClassCounts out;
+  for (const auto& part : parts_) {
+    for (const auto& [name, count] : part->class_counts()) {
+      const auto known = std::ranges::find(out, name, &ClassCounts::value_type::first);
+      if (known == out.end()) {
+        out.emplace_back(name, count);
+      } else {
+        known->second += count;
+      }
+    }
+  }
+  return out;
 }
 
 std::string MixedRecords::fingerprint() const {

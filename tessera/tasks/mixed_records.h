@@ -31,6 +31,8 @@ class MixedRecords final : public RecordDataset {
   }
   /// Counts each part once.
   [[nodiscard]] std::int64_t tokens() const override;
+  /// Of all sources, each sample once.
+  [[nodiscard]] ClassCounts class_counts() const override;
   [[nodiscard]] std::string fingerprint() const override;
   /// Parts are split before they are mixed.
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;

@@ -134,6 +134,11 @@ void RecordDataset::count_in(const RecordDataset& other) {
   refused_.insert(refused_.end(), other.refused_.begin(), other.refused_.end());
 }
 
+RecordDataset::ClassCounts class_counts_of(const data::Dataset& dataset) {
+  const auto* const records = dynamic_cast<const RecordDataset*>(&dataset);
+  return records != nullptr ? records->class_counts() : RecordDataset::ClassCounts();
+}
+
 void Fingerprint::add(std::string_view part) {
   bytes_ += fmt::format("|{}:", part.size());
   bytes_ += part;

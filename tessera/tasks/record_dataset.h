@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/config/json.h"
@@ -36,6 +37,9 @@ class RecordDataset : public data::Dataset {
   [[nodiscard]] virtual std::string fingerprint() const = 0;
   /// Moves the last `count` samples into a separate dataset.
   [[nodiscard]] virtual std::unique_ptr<RecordDataset> split_off(std::int64_t count) = 0;
+  /// How many samples each class has, in the order of their ids; empty: there are no classes.
+  using ClassCounts = std::vector<std::pair<std::string, std::int64_t>>;
+  [[nodiscard]] virtual ClassCounts class_counts() const { return {}; }
   /// Called once, after the last split_off(); it may combine texts to samples.
   virtual void arrange() {}
   /// The number of texts that were truncated to a sample's length.
@@ -59,6 +63,9 @@ class RecordDataset : public data::Dataset {
  private:
   std::vector<std::string> refused_;
 };
+
+/// RecordDataset::class_counts() of a dataset; empty if it has no records.
+RecordDataset::ClassCounts class_counts_of(const data::Dataset& dataset);
 
 /// Moves the end of `items` into a new vector; for RecordDataset::split_off().
 template <class T>

@@ -18,13 +18,15 @@ void TaskOptions::describe(config::Fields& fields) {
   fields.field(
       "type",
       type,
-      {.text = "What the model learns: pretrain the next token of a text; masked_lm the masked "
-               "tokens of a text; span_corruption the spans removed from a text; sft to answer "
-               "(supervised fine-tuning); prefer to prefer one answer to another; reward to score "
-               "answers; rl to earn rewards with its own answers; classify the label of a text; "
-               "regression a number for a text; seq2seq a text from another text; tag the label of "
-               "each word; image_classify the class of an image. The options of a task may be "
-               "given under its name: \"classify\": {\"label_field\": \"mood\"}.",
+      {.text =
+           "What the model learns: pretrain the next token of a text; prefix_lm the tokens after "
+           "a prefix that sees itself in both directions; masked_lm the masked tokens of a text; "
+           "span_corruption the spans removed from a text; sft to answer "
+           "(supervised fine-tuning); prefer to prefer one answer to another; reward to score "
+           "answers; rl to earn rewards with its own answers; classify the label of a text; "
+           "regression a number for a text; seq2seq a text from another text; tag the label of "
+           "each word; image_classify the class of an image. The options of a task may be "
+           "given under its name: \"classify\": {\"label_field\": \"mood\"}.",
        .choices = tasks().names()});
   fields.field(
       "params",
@@ -37,15 +39,17 @@ void TaskOptions::describe(config::Fields& fields) {
            "iterations, mini_batches, prompts_at_once, rewards, advantage, loss, kl, critic, "
            "reference, truncated, parity, parity_limit, on_alarm, chat_template; of classify: "
            "text_field, text_pair_field, label_field, history_field, history, history_turns, "
-           "labels, multi_label, balance; of regression: "
+           "labels, multi_label, thresholds, heads, head_weights, balance; of regression: "
            "text_field, text_pair_field, label_field, history_field, history, history_turns, "
            "numbers; of tag: tokens_field, tags_field, "
            "labels; of image_classify: image_field, label_field, labels, preprocessor; of these "
            "and classify: class_balance, beta, class_weights, focal_gamma, label_smoothing; of "
            "masked_lm: probability, mask_share, random_share, mask_token, mask_token_id, "
            "whole_words, "
-           "dynamic, seed; of span_corruption: noise_density, mean_span_length, sentinel_id, "
-           "dynamic, seed; of seq2seq: source_field, target_field, prefix, target_length.",
+           "dynamic, seed, pairs, short_pairs, pair_copies, cls_token_id, sep_token_id; of "
+           "span_corruption: noise_density, mean_span_length, sentinel_id, "
+           "dynamic, seed; of prefix_lm: min_prefix, max_prefix, dynamic, seed; of seq2seq: "
+           "source_field, target_field, prefix, target_length.",
        .default_text = "none"});
 }
 

@@ -83,8 +83,75 @@ EOF
   expect "a note of the new head" says "that for sequence_classification begins anew (score.weight)" "$box/out"
   expect "a best checkpoint" test -s "$box/new/checkpoints/best"
 }
+# Two labels of each text, the letter and whether there are many: one head each.
+learns_two_labels() {
+  local i
+  for ((i = 0; i < 64; ++i)); do
+    printf '{"text": "%s", "letter": "%s", "many": "%s"}\n' \
+      "$( ((i % 2)) && echo bbb || echo aaa)$( ((i % 4 < 2)) && echo yyy || echo xxx)" \
+      "$( ((i % 2)) && echo b || echo a)" "$( ((i % 4 < 2)) && echo yes || echo no)"
+  done >"$box/texts.jsonl"
+  cat >"$box/bert.json" <<EOF
+{
+  "model": {"family": "bert", "num_layers": 1, "hidden_size": 32, "num_heads": 2}, "task": "classify",
+  "classify": {"heads": {"letter": ["a", "b"], "many": ["no", "yes"]}},
+  "data": {"train": "$box/texts.jsonl", "sequence_length": 16, "validation_fraction": 0.25},
+  "train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 2e-3}},
+  "trainer": {"max_steps": 200}, "eval": {"every": 200}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": 0}
+}
+EOF
+  train bert 1
+  train bert 2
+  expect "equal runs" "$tessera" compare "$box/bert-1" "$box/bert-2"
+  "$tessera" eval "$box/bert-2" --threads 1 >"$box/eval" 2>&1 || { cat "$box/eval" && exit 1; }
+  expect "the accuracy of the letter" says "letter_accuracy 1.0" "$box/eval"
+  expect "the accuracy of the other" says "many_accuracy 1.0" "$box/eval"
+  expect "F1 of a head in the metrics" grep -q '"many_f1"' "$box/bert-2/metrics.jsonl"
+  echo '{"text": "bbbyyy"}' >"$box/new.jsonl"
+  "$tessera" predict "$box/bert-2" "$box/new.jsonl" --out "$box/said.jsonl" --quiet || exit 1
+  expect "both labels" grep -q '"letter":{"label":"b",.*"many":{"label":"yes",' "$box/said.jsonl"
+  "$tessera" convert "$box/bert-2" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  "$tessera" predict "$box/folder" "$box/new.jsonl" --length 16 --out "$box/folder.jsonl" --quiet || exit 1
+  expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
+}
+f1_in() { grep -o 'f1_macro [0-9.]*' "$box/$1" | cut -d' ' -f2; }
+# A rare label, which is learned too weakly to be above one half: the threshold with the best F1 finds it.
+keeps_thresholds() {
+  local i
+  for ((i = 0; i < 64; ++i)); do
+    printf '{"text": "%s%s", "label": [%s"any"]}\n' "$( ((i % 4)) && echo a || echo b)" \
+      "$(printf 'c%.0s' $(seq $((1 + i % 5))))" "$( ((i % 8)) || echo '"rare", ')"
+  done >"$box/texts.jsonl"
+  cat >"$box/bert.json" <<EOF
+{
+  "model": {"family": "bert", "num_layers": 1, "hidden_size": 16, "num_heads": 2},
+  "task": "classify", "classify": {"multi_label": true},
+  "data": {"train": "$box/texts.jsonl", "validation": "$box/texts.jsonl", "sequence_length": 16},
+  "train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 3e-3}},
+  "trainer": {"max_steps": 30, "seed": 77}, "eval": {"every": 30}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": 0}
+}
+EOF
+  train bert 1
+  expect "the classes before the start" says '"any" 64, "rare" 8' "$box/out"
+  "$tessera" eval "$box/bert-1" --threads 1 >"$box/before" 2>&1 || { cat "$box/before" && exit 1; }
+  "$tessera" eval "$box/bert-1" --threads 1 --thresholds >"$box/chosen" 2>&1 || { cat "$box/chosen" && exit 1; }
+  expect "a threshold of each label" says "rare: above 0." "$box/chosen"
+  "$tessera" eval "$box/bert-1" -n 2 --threads 1 >"$box/after" 2>&1 || { cat "$box/after" && exit 1; }
+  expect "a better F1 with it" awk -v a="$(f1_in before)" -v b="$(f1_in after)" 'BEGIN { exit !(b > a) }'
+  "$tessera" predict "$box/bert-1" "$box/texts.jsonl" --out "$box/said.jsonl" --quiet || exit 1
+  expect "the rare label in predictions" grep -q '"labels":\["any","rare"\]' "$box/said.jsonl"
+  "$tessera" convert "$box/bert-1" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "thresholds, seed and labels in config.json" test "$(grep -cE '"(thresholds|seed|id2label|label2id)"' "$box/folder/config.json")" -eq 4
+  expect "the seed" grep -q '"seed": 77' "$box/folder/config.json"
+  "$tessera" predict "$box/folder" "$box/texts.jsonl" --length 16 --out "$box/folder.jsonl" --quiet || exit 1
+  expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
+  "$tessera" eval "$box/folder" --data "$box/texts.jsonl" --threads 1 >"$box/of_folder" 2>&1 || { cat "$box/of_folder" && exit 1; }
+  expect "the same F1 of the folder" test "$(f1_in after)" = "$(f1_in of_folder)"
+}
 claim "gpt2 learns labels, with the same bits on two ranks" learns_on_any_ranks gpt2
 claim "llama learns labels, with the same bits on two ranks" learns_on_any_ranks llama
 claim "bert learns labels, with the same bits on two ranks" learns_on_any_ranks bert
+claim "two labels of a text are learned by two heads" learns_two_labels
+claim "thresholds are chosen, kept, exported and used" keeps_thresholds
 claim "a run of text becomes a classifier" begins_with_a_language_model
 claims_done

@@ -84,6 +84,42 @@ EOT
   expect "a head that goes on" refuses_nothing
 }
 refuses_nothing() { ! grep -q "begins anew" "$box/out" "$box/err"; }
+# Documents of two kinds of sentences: those of one document share a letter, so that a second text of another
+# document can be told from one that follows.
+learns_pairs() {
+  local d s
+  for ((d = 0; d < 60; ++d)); do
+    for ((s = 0; s < 6; ++s)); do printf "$( ((d % 2)) && echo abab || echo cdcd)%.0s" 1 && echo; done
+    echo
+  done >"$box/documents.txt"
+  cat >"$box/pairs.json" <<EOT
+{
+  "model": {"family": "bert", "num_layers": 1, "hidden_size": 32, "num_heads": 2},
+  "task": {"type": "masked_lm", "params": {"mask_token_id": 7, "pairs": "$1", "cls_token_id": 1, "sep_token_id": 2}},
+  "data": {"train": "$box/documents.txt", "sequence_length": 16, "validation_fraction": 0.2},
+  "train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 5e-3}},
+  "trainer": {"max_steps": 20}, "eval": {"every": 10}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": 10}
+}
+EOT
+  train pairs one -n 1
+  train pairs two -n 2
+  expect "equal runs" "$tessera" compare "$box/one" "$box/two"
+  train pairs half -n 2 --set trainer.max_steps=10
+  train pairs half -n 1 --resume auto
+  expect "the same after a resume on other ranks" "$tessera" compare "$box/one" "$box/half"
+  expect "both accuracies" grep -q "mlm_accuracy.*$1_accuracy" "$box/one/metrics.jsonl"
+  "$tessera" data "$box/pairs.json" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "what a sample is" says "pair_label" "$box/out"
+  "$tessera" convert "$box/one" "$box/hf" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "the architecture" grep -q BertForPreTraining "$box/hf/config.json"
+  expect "the head of the pairs" grep -q cls.seq_relationship.weight "$box/hf/model.safetensors"
+  "$tessera" eval "$box/one" --threads 1 --data "$box/documents.txt" >"$box/first" 2>&1 || { cat "$box/first" && exit 1; }
+  sed -i "s|\"family\": \"bert\".*},|\"from\": \"$box/hf\"},|" "$box/pairs.json"
+  train pairs again -n 1 --set trainer.max_steps=1 --set optimizer.params.lr=0
+  expect "heads that go on" refuses_nothing
+  "$tessera" eval "$box/again" --threads 1 --data "$box/documents.txt" >"$box/second" 2>&1 || { cat "$box/second" && exit 1; }
+  expect "the same losses of the folder's heads" cmp <(sed 's/|[^|]*$//' "$box/first") <(sed 's/|[^|]*$//' "$box/second")
+}
 refuses_what_does_not_fit() {
   text >"$box/text.txt"
   config bert
@@ -100,5 +136,7 @@ claim "modernbert learns hidden tokens, with the same bits on two ranks" learns_
   --set model.num_layers=2 --set model.init_std=0.1
 claim "bert trains in every layout as on one rank" trains_in_every_layout
 claim "a classifier begins with a model of masked tokens" begins_a_classifier
+claim "bert learns whether a text follows, with the same bits on two ranks" learns_pairs nsp
+claim "bert learns the order of two texts, with the same bits on two ranks" learns_pairs sop
 claim "what cannot be trained is refused by name" refuses_what_does_not_fit
 claims_done

@@ -103,6 +103,16 @@ TEST_F(Records, ATableWithTabsMayHaveQuotesInItsTexts) {
               ElementsAre(R"(2:{"a":"\"hi\" he said","b":"x"})", R"(3:{"a":"\"","b":"y"})"));
 }
 
+// GLUE's CoLA, as it is downloaded: no row of names in the files for training.
+TEST_F(Records, ATableOfAcceptabilityNeedsNoNames) {
+  EXPECT_THAT(
+      read({write("train.tsv", "gj04\t1\t\tThe box fell.\nbc01\t0\t*\t\"Fell the box.\n")}),
+      ElementsAre(R"(1:{"source":"gj04","label":1,"star":"","sentence":"The box fell."})",
+                  R"(2:{"source":"bc01","label":0,"star":"*","sentence":"\"Fell the box."})"));
+  EXPECT_THAT(read({write("test.tsv", "index\tsentence\n0\tThe box fell.\n")}),
+              ElementsAre(R"(2:{"index":0,"sentence":"The box fell."})"));
+}
+
 TEST_F(Records, NamesTheLineOfATableThatCannotBeRead) {
   EXPECT_THAT(refusal({write("a.csv", "a,b\n1,2\n3\n")}),
               HasSubstr("a.csv:3: the row has 1 fields, and the first row names 2"));

@@ -67,10 +67,20 @@ inline const std::vector<FamilyRow>& family_rows() {
        .refused = {"grid"}},
       {.name = "gpt_neox", .family = "gpt_neox", .model = plain},
       {.name = "bloom", .family = "bloom", .model = plain},
+      {.name = "gpt2_prefix",
+       .family = "gpt2",
+       .model = dropout,
+       .task = "prefix_lm",
+       .refused = {"grid", "sequence", "context", "ulysses"}},
       {.name = "bert",
        .family = "bert",
        .model = dropout,
        .task = "masked_lm",
+       .refused = off_grid},
+      {.name = "bert_pairs",
+       .family = "bert",
+       .model = dropout,
+       .task = "sentence_pairs",
        .refused = off_grid},
       {.name = "roberta",
        .family = "roberta",
@@ -128,6 +138,7 @@ inline const std::vector<FamilyRow>& family_rows() {
                     "classifier_dropout": 0.1, "mlp_dropout": 0.1})",
        .task = "classify",
        .refused = off_grid},
+      {.name = "bert_heads", .family = "bert", .model = dropout, .task = "heads"},
       {.name = "bert_tag", .family = "bert", .model = dropout, .task = "tag"},
       {.name = "roberta_tag",
        .family = "roberta",
@@ -207,6 +218,37 @@ inline void write_labelled(const std::filesystem::path& path, bool words) {
   files::write_atomic(path, lines);
 }
 
+/// Texts with two labels, of which some lack the second, as lines {"text", "letter", "length"}.
+inline void write_with_two_labels(const std::filesystem::path& path) {
+  std::string lines;
+  for (int i = 0; i < 48; ++i) {
+    const auto letter = static_cast<char>('a' + i % 3);
+    const int length = 3 + 5 * i % 9;
+    lines += fmt::format(R"({{"text": "{}", "letter": "{}", "length": {}}})",
+                         std::string(static_cast<std::size_t>(length), letter),
+                         letter,
+                         i % 5 == 0   ? "null"
+                         : length > 6 ? "\"long\""
+                                      : "\"short\"") +
+             "\n";
+  }
+  files::write_atomic(path, lines);
+}
+
+/// Documents of sentences of several lengths, a sentence per line.
+inline void write_documents(const std::filesystem::path& path) {
+  std::string text;
+  for (int d = 0; d < 12; ++d) {
+    for (int s = 0; s < 6; ++s) {
+      for (int t = 0; t < 2 + (d + 3 * s) % 5; ++t)
+        text += static_cast<char>('a' + (2 * d + s + t) % 26);
+      text += '\n';
+    }
+    text += '\n';
+  }
+  files::write_atomic(path, text);
+}
+
 inline TinyRun run_of(const FamilyRow& row) {
   TinyRun run;
   const auto quoted = [](const std::string& text) { return '"' + text + '"'; };
@@ -226,8 +268,22 @@ inline TinyRun run_of(const FamilyRow& row) {
     write_labelled(run.folder() / "labelled.jsonl", row.task == "tag");
     run.set("data.train", quoted((run.folder() / "labelled.jsonl").string()))
         .set("task", quoted(row.task));
+  } else if (row.task == "heads") {
+    write_with_two_labels(run.folder() / "labelled.jsonl");
+    run.set("data.train", quoted((run.folder() / "labelled.jsonl").string()))
+        .set("task",
+             R"({"type": "classify", "params": {"heads": {"letter": ["a", "b", "c"],
+                 "length": ["long", "short"]}, "head_weights": {"length": 0.5}}})");
+  } else if (row.task == "prefix_lm") {
+    run.set("task", quoted(row.task));
   } else if (row.task == "masked_lm") {
     run.set("task", R"({"type": "masked_lm", "params": {"mask_token_id": 7}})");
+  } else if (row.task == "sentence_pairs") {
+    write_documents(run.folder() / "documents.txt");
+    run.set("data.train", quoted((run.folder() / "documents.txt").string()))
+        .set("task",
+             R"({"type": "masked_lm", "params": {"mask_token_id": 7, "pairs": "nsp",
+                 "cls_token_id": 1, "sep_token_id": 2}})");
   }
   if (row.task != "image_classify" && row.task != "seq2seq") run.set("model.max_positions", "16");
   const json::Value keys = json::parse(row.model, row.name);

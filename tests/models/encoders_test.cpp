@@ -90,7 +90,7 @@ TEST(Encoders, HaveTheHeadThatTheArchitectureNames) {
   EXPECT_EQ(name_of("DistilBertForTokenClassification"), "token_classification");
   EXPECT_EQ(name_of("ViTForImageClassification"), "image_classification");
   EXPECT_EQ(name_of("GPT2LMHeadModel"), "causal_lm");
-  EXPECT_EQ(name_of("BertForPreTraining"), "");
+  EXPECT_EQ(name_of("BertForPreTraining"), "masked_lm_pairs");
   EXPECT_EQ(objective_of_hf(config_of("{}")).name, "");
 }
 
@@ -158,6 +158,58 @@ TEST(Encoders, SayTheirObjectiveInConfigJson) {
       EXPECT_EQ(again.num_parameters, first.num_parameters);
     }
   }
+}
+
+TEST(Encoders, SayBothHeadsOfPretrainingAndAllHeadsOfAClassifier) {
+  const auto said = [](const ObjectiveChoice& choice) {
+    ModelOptions options("bert");
+    const Resolved first = resolved(options, choice);
+    ModelOptions sized;
+    config::Problems problems;
+    config::Origins origins;
+    config::read(first.description, sized, problems, origins);
+    problems.raise();
+    json::Value hf = families().get("bert").to_hf(*sized);
+    say_objective(hf, first.objective);
+    EXPECT_EQ(resolved(options_from_hf(hf), objective_of_hf(hf)).num_parameters,
+              first.num_parameters);
+    return hf;
+  };
+
+  const json::Value pairs = said({"masked_lm_pairs", json::Value::object()});
+  EXPECT_EQ(pairs.find("architectures")->items().front().as_string(), "BertForPreTraining");
+  EXPECT_EQ(objective_of_hf(pairs).name, "masked_lm_pairs");
+
+  const char* const heads =
+      R"([{"name":"topic","labels":["a","b","c"]},{"name":"mood","labels":["d","e"],"weight":0.5}])";
+  const json::Value several =
+      said({"sequence_classification",
+            json::parse(std::string(R"({"num_labels": 5, "heads": )") + heads + "}", "options")});
+  EXPECT_EQ(several.find("problem_type")->as_string(), "multi_label_classification");
+  EXPECT_EQ(several.find("id2label")->members().size(), 5U);
+  EXPECT_EQ(objective_of_hf(several).options.find("heads")->dump(), heads);
+}
+
+// What transformers does not read is kept for tessera, if it fits the labels.
+TEST(Encoders, KeepThresholdsAndClassWeightsInConfigJson) {
+  const auto round_trip = [](const std::string& options) {
+    json::Value hf = config_of(R"({"model_type": "bert", "architectures": ["BertForMaskedLM"]})");
+    say_objective(hf, {"sequence_classification", json::parse(options, "options")});
+    return objective_of_hf(hf).options;
+  };
+
+  const json::Value several = round_trip(
+      R"({"num_labels": 2, "problem_type": "multi_label_classification", "thresholds": [0.3, 0.6]})");
+  EXPECT_EQ(several.find("thresholds")->dump(), "[0.3,0.6]");
+  const json::Value weighted = round_trip(R"({"num_labels": 2, "class_weights": [1, 2.5]})");
+  EXPECT_EQ(weighted.find("class_weights")->items().at(1).as_double(), 2.5);
+  EXPECT_EQ(weighted.find("thresholds"), nullptr);
+  const json::Value other =
+      objective_of_hf(
+          config_of(
+              R"({"architectures": ["BertForSequenceClassification"], "class_weights": [1, 2, 3]})"))
+          .options;
+  EXPECT_EQ(other.find("class_weights"), nullptr);
 }
 
 TEST(Encoders, KnowTheNamesOfOtherVersions) {

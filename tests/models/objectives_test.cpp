@@ -53,12 +53,15 @@ class Table final : public nn::Block {
 };
 
 Trunk lookup_trunk(NormKind kind) {
-  Trunk trunk{.output = {.hidden_size = kC,
-                         .norm = {kind, 1e-5},
-                         .norm_name = "final",
-                         .vocabulary = {"table", kVocab, /*tied=*/true},
-                         .init_std = 1.0,
-                         .heads = {.token = HeadSpec{}, .masked_lm = HeadSpec{}}}};
+  Trunk trunk{
+      .output = {.hidden_size = kC,
+                 .norm = {kind, 1e-5},
+                 .norm_name = "final",
+                 .vocabulary = {"table", kVocab, /*tied=*/true},
+                 .init_std = 1.0,
+                 .heads = {.token = HeadSpec{},
+                           .masked_lm = HeadSpec{},
+                           .pair = HeadSpec{.output = "pair", .output_bias = "pair.bias"}}}};
   trunk.blocks.push_back(
       {"table", [output = trunk.output] { return std::make_unique<Table>(output); }});
   return trunk;
@@ -256,6 +259,195 @@ TEST(SequenceClassification, HasTheGradientOfItsLossThroughAWholeTrunk) {
   EXPECT_NEAR(slope, square, 2e-3 * square);
 }
 
+TEST(SequenceClassification, OfSeveralHeadsSumsTheirLossesByWeight) {
+  ModelRunner runner(with_objective(lookup_trunk(NormKind::RmsNorm),
+                                    "sequence_classification",
+                                    options(R"({"num_labels": 5, "heads": [
+                                        {"name": "topic", "labels": ["a", "b", "c"]},
+                                        {"name": "mood", "labels": ["d", "e"], "weight": 0.5}]})")));
+  runner.initialize(1);
+  nn::Batch batch = batch_of();
+  const at::Tensor topic_B = batch.tensor("label");
+  const at::Tensor mood_B = at::tensor(std::vector<std::int64_t>{1, -100, 0, 1, -100}, at::kLong);
+  batch.set("label", at::stack({topic_B, mood_B}, 1));
+
+  const double loss = runner.train(batch);
+
+  nn::Batch of_topic = batch;
+  of_topic.set("label", topic_B);
+  Reference reference(runner, NormKind::RmsNorm, of_topic, 0.0);
+  const at::Tensor topic = at::cross_entropy_loss(reference.logits_BL.narrow(1, 0, 3), topic_B);
+  const at::Tensor mood = at::cross_entropy_loss(reference.logits_BL.narrow(1, 3, 2), mood_B);
+  reference.loss = topic + 0.5 * mood;
+  EXPECT_NEAR(loss, reference.loss.item<double>(), kTolerance * loss);
+  for (const auto& [name, grad] : runner.grads)
+    EXPECT_LT(error_of(grad, reference.gradient(name, 1)), kTolerance) << name;
+  nn::StepContext context(nn::Mode::Eval, 1);
+  const nn::Outcome out = runner.infer(batch, context);
+  ASSERT_EQ(out.terms.size(), 4U);
+  EXPECT_EQ(out.terms[2].name, "mood_loss");
+  EXPECT_EQ(out.terms[2].weight, 0.5);
+  EXPECT_NEAR(out.terms[2].sum.item<double>(), mood.item<double>() * 3, 1e-5);
+  EXPECT_EQ(out.terms[3].name, "mood_accuracy");
+  EXPECT_EQ(out.terms[3].sum.item<double>(),
+            reference.logits_BL.narrow(1, 3, 2).argmax(1).eq(mood_B).sum().item<double>());
+  EXPECT_EQ(runner.instance().objective()->denominators(batch), (std::vector<double>{4.0, 3.0}));
+}
+
+/// Masked tokens at two places of each sample, and a label of the pair.
+nn::Batch masked_batch() {
+  nn::Batch batch = batch_of();
+  at::Tensor labels = at::full({kB, kT}, -100, at::kLong);
+  for (std::int64_t b = 0; b < kB; ++b) {
+    labels[b][b % kT] = (3 * b + 1) % kVocab;
+    labels[b][(b + 2) % kT] = (b + 2) % kVocab;
+  }
+  batch.set("labels", labels);
+  batch.set("pair_label", at::tensor(std::vector<std::int64_t>{1, 0, 0, 1, 0}, at::kLong));
+  return batch;
+}
+
+TEST(MaskedLmPairs, AddTheLossOfThePairToThatOfTheTokens) {
+  ModelRunner runner(with_objective(
+      lookup_trunk(NormKind::RmsNorm), "masked_lm_pairs", options(R"({"pairs": "sop"})")));
+  runner.initialize(1);
+  const nn::Batch batch = masked_batch();
+
+  const double loss = runner.train(batch);
+
+  std::map<std::string, at::Tensor> weights;
+  for (const auto& [name, weight] : runner.weights)
+    weights[name] = weight.to(at::kDouble).set_requires_grad(true);
+  const at::Tensor x_BTC =
+      weights.at("table").index_select(0, batch.tensor("input_ids").flatten()).view({kB, kT, kC});
+  const at::Tensor normed_BTC =
+      x_BTC * (x_BTC.square().mean(2, true) + 1e-5).rsqrt() * weights.at("final.weight");
+  const at::Tensor logits_NV = at::matmul(normed_BTC, weights.at("table").t()).flatten(0, 1);
+  const at::Tensor logits_B2 =
+      at::matmul(normed_BTC.select(1, 0), weights.at("pair.weight").t()) + weights.at("pair.bias");
+  const at::Tensor labels_N = batch.tensor("labels").flatten(), pair_B = batch.tensor("pair_label");
+  const at::Tensor expected =
+      at::cross_entropy_loss(logits_NV, labels_N) + at::cross_entropy_loss(logits_B2, pair_B);
+  EXPECT_NEAR(loss, expected.item<double>(), kTolerance * loss);
+  for (const auto& [name, grad] : runner.grads) {
+    const at::Tensor wanted =
+        torch::autograd::grad({expected}, {weights.at(name)}, {}, /*retain_graph=*/true).front();
+    EXPECT_LT(error_of(grad, wanted), kTolerance) << name;
+  }
+
+  for (const bool want_logits : {false, true}) {
+    nn::StepContext context(nn::Mode::Eval, 1);
+    context.want_logits = want_logits;
+    const nn::Outcome out = runner.infer(batch, context);
+    ASSERT_EQ(out.terms.size(), 4U);
+    const auto expect = [&](std::size_t i, const char* name, double weight, double value) {
+      EXPECT_EQ(out.terms[i].name, name);
+      EXPECT_EQ(out.terms[i].weight, weight);
+      EXPECT_EQ(out.terms[i].denominator, i < 2 ? 0 : 1);
+      EXPECT_NEAR(out.terms[i].sum.item<double>(), value, 1e-4) << name;
+    };
+    expect(0, "mlm_loss", 1.0, at::cross_entropy_loss(logits_NV, labels_N).item<double>() * 2 * kB);
+    expect(1, "mlm_accuracy", 0.0, logits_NV.argmax(1).eq(labels_N).sum().item<double>());
+    expect(2, "sop_loss", 1.0, at::cross_entropy_loss(logits_B2, pair_B).item<double>() * kB);
+    expect(3, "sop_accuracy", 0.0, logits_B2.argmax(1).eq(pair_B).sum().item<double>());
+  }
+  EXPECT_EQ(runner.instance().objective()->denominators(batch), (std::vector<double>{2 * kB, kB}));
+}
+
+/// A batch of samples whose prefixes have these lengths.
+nn::Batch prefix_batch(const std::vector<std::int64_t>& lengths) {
+  nn::Batch batch = test::make_batch(batch_of().tensor("input_ids"));
+  batch.set("prefix_lengths", at::tensor(lengths, at::kLong));
+  at::Tensor labels = batch.tensor("input_ids").roll(-1, 1);
+  labels.select(1, kT - 1).fill_(-100);
+  batch.set("labels", labels);
+  return batch;
+}
+
+at::Tensor logits_of(ModelRunner& runner, const nn::Batch& batch) {
+  nn::StepContext context(nn::Mode::Eval, 1);
+  context.want_logits = true;
+  return runner.infer(batch, context).outputs.at("logits").clone();
+}
+
+// Token j is changed: the logits of exactly those tokens change that see it.
+TEST(PrefixLm, SeesThePrefixInBothDirectionsAndTheRestBackwards) {
+  ModelRunner runner(with_objective(gpt2_trunk(small()), "prefix_lm"));
+  runner.initialize(1);
+  const std::vector<std::int64_t> lengths = {1, 3, 4, 6, 7};
+  const nn::Batch batch = prefix_batch(lengths);
+  const at::Tensor before = logits_of(runner, batch);
+
+  for (std::int64_t j = 0; j < kT; ++j) {
+    nn::Batch changed = batch;
+    at::Tensor ids = batch.tensor("input_ids").clone();
+    ids.select(1, j).add_(1).remainder_(kVocab);
+    changed.set("input_ids", ids);
+    const at::Tensor same_BT = logits_of(runner, changed).eq(before).all(2);
+    for (std::int64_t b = 0; b < kB; ++b) {
+      const std::int64_t prefix = lengths[static_cast<std::size_t>(b)];
+      for (std::int64_t t = 0; t < kT; ++t) {
+        const bool sees = j <= t || (t < prefix && j < prefix);
+        EXPECT_EQ(same_BT[b][t].item<bool>(), !sees)
+            << "prefix " << prefix << ", token " << t << " and " << j;
+      }
+    }
+  }
+}
+
+TEST(PrefixLm, OfOneTokenIsCausal) {
+  ModelRunner prefix(with_objective(gpt2_trunk(small()), "prefix_lm")),
+      causal(with_objective(gpt2_trunk(small()), "causal_lm"));
+  prefix.initialize(1);
+  causal.initialize(1);
+  const nn::Batch batch = prefix_batch(std::vector<std::int64_t>(kB, 1));
+
+  const double loss = prefix.train(batch), expected = causal.train(batch);
+
+  EXPECT_NEAR(loss, expected, kTolerance * expected);
+  for (const auto& [name, grad] : causal.grads)
+    EXPECT_LT(error_of(prefix.grads.at(name), grad), 1e-5) << name;  // products of many roundings
+}
+
+/// The derivative of the loss along the gradient, by central differences.
+TEST(PrefixLm, HasTheGradientOfItsLoss) {
+  ModelRunner runner(with_objective(gpt2_trunk(small()), "prefix_lm"));
+  runner.initialize(1);
+  const nn::Batch batch = prefix_batch({1, 3, 4, 6, 7});
+  runner.train(batch);
+  const ModelRunner::Tensors grads = runner.grads, weights = runner.weights;
+  double square = 0;
+  for (const auto& [name, grad] : grads)
+    square += grad.to(at::kDouble).square().sum().item<double>();
+  const auto loss_at = [&](double step) {
+    runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
+      out.copy_(weights.at(info.name).view({-1}));
+      out.add_(grads.at(info.name).reshape({-1}), step);
+    });
+    return runner.train(batch);
+  };
+  const double step = 2e-3 / std::sqrt(square);
+
+  const double slope = (loss_at(step) - loss_at(-step)) / (2 * step);
+
+  // The loss is computed in float32, whose rounding is 1e-7 of it.
+  EXPECT_NEAR(slope, square, 2e-3 * square);
+}
+
+TEST(PrefixLm, DoesNotGenerate) {
+  ModelRunner runner(with_objective(gpt2_trunk(small()), "prefix_lm"));
+  runner.initialize(1);
+  nn::StepContext context(nn::Mode::Prefill, 1);
+
+  try {
+    (void)runner.infer(prefix_batch({1, 3, 4, 6, 7}), context);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Unsupported);
+    EXPECT_THAT(error.what(), HasSubstr("does not generate"));
+  }
+}
+
 struct Ranks {
   const char* name;
   std::vector<int> mesh;
@@ -378,6 +570,7 @@ TEST(Objectives, ThatAreRegisteredCompleteAnyTrunk) {
       nn::Batch batch = batch_of();
       batch.set("label", at::zeros({kB}, at::kLong));
       batch.set("labels", at::zeros({kB, kT}, at::kLong));
+      batch.set("pair_label", at::zeros({kB}, at::kLong));
       // Preferences have two texts per row.
       batch.set("completion", at::ones({kB, kT}, at::kLong));
       batch.set("second_text", at::full({kB}, 3, at::kLong));

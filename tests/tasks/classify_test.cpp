@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -189,12 +191,83 @@ TEST_F(Classification, ReadsTextsAloneToPredict) {
     EXPECT_NE(spec.name, "label");
 }
 
+const char* const kTopics =
+    "{\"text\": \"ab\", \"topic\": \"arts\", \"mood\": \"sad\"}\n"
+    "{\"text\": \"cd\", \"topic\": 0, \"mood\": null}\n"
+    "{\"text\": \"ef\", \"topic\": \"law\", \"mood\": \"glad\"}\n";
+const char* const kHeads =
+    R"({"heads": {"topic": ["sport", "arts", "law"], "mood": ["glad", "sad"]},
+                               "head_weights": {"mood": 0.5}})";
+
+TEST_F(Classification, ReadsALabelForEachOfSeveralHeads) {
+  const data::DataOptions data = options(kTopics);
+  const auto task = task_of("classify", kHeads);
+
+  const data::Datasets opened = open(*task, data, 4);
+
+  EXPECT_EQ(values(*opened.train, 0, "label"), (Ids{1, 1}));
+  EXPECT_EQ(values(*opened.train, 1, "label"), (Ids{0, -100}));
+  EXPECT_EQ(values(*opened.train, 2, "label"), (Ids{2, 0}));
+  EXPECT_EQ(task->tensors(4).back().shape, Ids{2});
+  const json::Value said = task->objective_options(data);
+  EXPECT_EQ(said.find("num_labels")->as_integer(), 5);
+  EXPECT_EQ(said.find("labels")->dump(),
+            R"(["topic/sport","topic/arts","topic/law","mood/glad","mood/sad"])");
+  EXPECT_EQ(said.find("heads")->items().at(1).find("weight")->as_double(), 0.5);
+}
+
+TEST_F(Classification, TellsMetricsAndPredictionsOfEachHead) {
+  const auto task = task_of("classify", kHeads);
+  // Rows of logits: topic, mood. The second has no mood.
+  const Predictions rows = {.width = 5,
+                            .label_width = 2,
+                            .values = {0, 2, 1, 3, 0, 5, 1, 1, 0, 2, 0, 0, 1, 0, 4},
+                            .labels = {1, 1, 0, -100, 1, 1}};
+
+  const std::vector<NamedValue> told = task->metrics(rows);
+
+  const auto value = [&](const std::string& name) {
+    const auto found = std::ranges::find(told, name, &NamedValue::name);
+    return found == told.end() ? -1.0 : found->value;
+  };
+  // Topics are predicted as 1, 0, 2 where they are 1, 0, 1: F1 1, 2/3 and 0. Moods as 0 and 1 where
+  // both are 1: recall 1/2, precision 1.
+  EXPECT_NEAR(value("topic_f1"), (1 + 2.0 / 3 + 0) / 3, 1e-12);
+  EXPECT_NEAR(value("mood_recall"), 0.5, 1e-12);
+  EXPECT_NEAR(value("mood_precision"), 1.0, 1e-12);
+  const json::Value said =
+      task->prediction({.width = 5, .label_width = 0, .values = {0, 2, 1, 3, 0}, .labels = {}}, {});
+  EXPECT_EQ(said.find("topic")->find("label")->as_string(), "arts");
+  EXPECT_EQ(said.find("mood")->find("label")->as_string(), "glad");
+  EXPECT_NEAR(said.find("mood")->find("score")->as_double(), 1 / (1 + std::exp(-3.0)), 1e-6);
+}
+
+TEST_F(Classification, RefusesHeadsThatDoNotFit) {
+  const auto refuses = [](const std::string& params) {
+    return std::string(error_of([&] { task_of("classify", params); }).what());
+  };
+
+  EXPECT_THAT(refuses(R"({"heads": {"topic": "sport"}})"), HasSubstr("heads.topic"));
+  EXPECT_THAT(refuses(R"({"heads": {"topic": ["a", "a"]}})"), HasSubstr("named twice"));
+  EXPECT_THAT(refuses(R"({"heads": {"topic": ["a", "b"]}, "multi_label": true})"),
+              HasSubstr("multi_label"));
+  EXPECT_THAT(refuses(R"({"heads": {"topic": ["a", "b"]}, "head_weights": {"mood": 1}})"),
+              HasSubstr("head_weights.mood"));
+  const Error unknown =
+      refusal("{\"text\": \"a\", \"topic\": \"art\", \"mood\": \"sad\"}\n", kHeads);
+  EXPECT_THAT(unknown.what(), HasSubstr("train.jsonl:1"));
+  EXPECT_THAT(unknown.fix(), HasSubstr("arts"));
+  EXPECT_THAT(refusal("{\"text\": \"a\", \"topic\": \"arts\"}\n", kHeads).what(),
+              HasSubstr("mood"));
+}
+
 TEST_F(Classification, CountsTheSamplesOfEveryLabel) {
   LabelledTexts texts({.length = 4, .labels = Labels::named({"glad", "calm", "sad"})});
 
   texts.read_files(options(kMoods).train, {}, {}, "text", test::byte(), {});
 
-  EXPECT_EQ(texts.label_counts(), (Ids{1, 0, 2}));
+  EXPECT_EQ(texts.class_counts(),
+            (RecordDataset::ClassCounts{{"glad", 1}, {"calm", 0}, {"sad", 2}}));
   EXPECT_EQ(texts.cut(), 1);
 }
 

@@ -2,6 +2,7 @@
 // Metrics as scikit-learn and scipy give them (reference_metrics.py).
 #include "tessera/tasks/metrics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -150,6 +151,66 @@ TEST(Predictions, AreTold) {
       tags_prediction({.width = 2, .label_width = 0, .values = {1, 0, 0, 1}, .labels = {}}, names)
           .dump(),
       "{\"tags\":[\"no\",\"yes\"]}");
+}
+
+/// Every threshold that matters, tried one by one.
+double best_f1_of(const Predictions& all, std::size_t of_class) {
+  const auto width = static_cast<std::size_t>(all.width);
+  double best = 0;
+  for (float edge : all.values) {
+    double right = 0, said = 0, truly = 0;
+    for (std::size_t r = of_class; r < all.values.size(); r += width) {
+      const bool positive = all.values[r] >= edge, label = all.labels[r] > 0;
+      right += positive && label ? 1 : 0;
+      said += positive ? 1 : 0;
+      truly += label ? 1 : 0;
+    }
+    if (right > 0) best = std::max(best, 2 * right / (said + truly));
+  }
+  return best;
+}
+
+TEST(Thresholds, GiveTheBestF1OfEachLabel) {
+  // The second label has equal logits, the third is never true.
+  const Predictions all = {.width = 3,
+                           .label_width = 3,
+                           .values = {-2, 1, 0, -1, 1, 2, -3, -1, 1, 0.5F, 1, 0, -1.5F, 3, 1},
+                           .labels = {1, 1, 0, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0}};
+
+  const std::vector<Threshold> best = best_f1_thresholds(all);
+
+  ASSERT_EQ(best.size(), 3U);
+  for (std::size_t c = 0; c < 2; ++c)
+    EXPECT_NEAR(best[c].f1, best_f1_of(all, c), kBound) << c;
+  // Of the first label the rows with 0.5, -1 and -2 are true: all are predicted, with the false one
+  // of -1.5 among them.
+  const auto probability = [](double logit) { return 1 / (1 + std::exp(-logit)); };
+  EXPECT_NEAR(best[0].value, (probability(-2) + probability(-3)) / 2, kBound);
+  EXPECT_EQ(best[2].value, 0.5);
+  EXPECT_EQ(best[2].f1, 0.0);
+  // The metrics with these thresholds are those that were promised.
+  std::vector<double> values;
+  double sum = 0;
+  for (const Threshold& one : best) {
+    values.push_back(one.value);
+    sum += one.f1;
+  }
+  for (const NamedValue& metric : multi_label_metrics(all, values)) {
+    if (metric.name != "f1_macro") continue;
+    EXPECT_NEAR(metric.value, sum / 3, kBound);
+  }
+}
+
+TEST(Thresholds, DecideWhichLabelsArePredicted) {
+  const Predictions row = {
+      .width = 3, .label_width = 0, .values = {-1, 0.5F, 2}, .labels = {}};  // 0.27, 0.62, 0.88
+
+  const auto labels = [&](const std::vector<double>& thresholds) {
+    return multi_label_prediction(row, {"a", "b", "c"}, thresholds).find("labels")->dump();
+  };
+
+  EXPECT_EQ(labels({}), R"(["b","c"])");
+  EXPECT_EQ(labels({0.2, 0.7, 0.5}), R"(["a","c"])");
 }
 
 }  // namespace

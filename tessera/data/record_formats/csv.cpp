@@ -175,6 +175,13 @@ void check_names(const Row& header, const std::string& name) {
                   "rename one of them");
 }
 
+/// True for a row of GLUE's CoLA, whose files for training have no row of names: the source, 0 or
+/// 1, a star where the author gave one, and the sentence.
+bool is_row_of_acceptability(const Row& row) {
+  return row.cells.size() == 4 && (row.cells[1] == "0" || row.cells[1] == "1") &&
+         (row.cells[2].empty() || row.cells[2] == "*");
+}
+
 void read_table(const RecordText& text, const RecordSink& sink, char separator) {
   if (const auto at = text::find_invalid_utf8(text.bytes)) {
     const auto line = std::ranges::count(text.bytes.substr(0, *at), '\n') + 1;
@@ -183,10 +190,14 @@ void read_table(const RecordText& text, const RecordSink& sink, char separator) 
                 "convert it: iconv -t UTF-8");
   }
   Rows reader(text, separator);
-  const std::optional<Row> header = reader.next();
+  std::optional<Row> header = reader.next();
   if (!header) return;
-  check_names(*header, text.name);
   std::vector<Row> rows;
+  if (separator == '\t' && is_row_of_acceptability(*header)) {
+    rows.push_back(std::move(*header));
+    header->cells = {"source", "label", "star", "sentence"};
+  }
+  check_names(*header, text.name);
   while (std::optional<Row> row = reader.next()) {
     if (row->cells.size() == 1 && row->cells[0].empty() && header->cells.size() > 1) {
       sink.blank();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts the next token, with a decoder (causal_lm) or an encoder-decoder model (seq2seq): the
-// final norm, a head over the vocabulary, and the cross-entropy.
+// Predicts the next token, with a decoder (causal_lm; prefix_lm: the first tokens of a sample see
+// each other in both directions) or an encoder-decoder model (seq2seq): the final norm, a head over
+// the vocabulary, and the cross-entropy.
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/objective.h"
+#include "tessera/models/objectives/head.h"
 #include "tessera/models/objectives/labels.h"
 #include "tessera/models/objectives/text_head.h"
 #include "tessera/nn/functional.h"
@@ -26,15 +28,20 @@ struct NextTokenOptions {
 
 class NextToken final : public nn::Objective {
  public:
-  NextToken(TrunkOutput trunk, NextTokenOptions options)
-      : head_(std::move(trunk)), options_(options) {}
+  /// `prefix`: samples have "prefix_lengths".
+  NextToken(TrunkOutput trunk, NextTokenOptions options, bool prefix)
+      : head_(std::move(trunk)), options_(options), prefix_(prefix) {}
 
   void declare(nn::Params& params) override { head_.declare(params); }
 
-  [[nodiscard]] bool works_by_token() const override { return true; }
-  [[nodiscard]] std::string grid_obstacle() const override { return head_.grid_obstacle(); }
+  // A prefix needs all tokens of a sample at one place.
+  [[nodiscard]] bool works_by_token() const override { return !prefix_; }
+  [[nodiscard]] std::string grid_obstacle() const override {
+    return prefix_ ? "attention to a prefix" : head_.grid_obstacle();
+  }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
+    if (prefix_) require_no_generation(context, "prefix_lm");
     if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);
     const at::Tensor x_BTC = head_.states(in.diff.at(0), context);
     if (!batch.has("labels")) return {.outputs = {{"logits", head_.logits(x_BTC, context)}}};
@@ -62,15 +69,26 @@ class NextToken final : public nn::Objective {
  private:
   TextHead head_;
   NextTokenOptions options_;
+  bool prefix_;
 };
 
 nn::BlockSpec make(const TrunkOutput& trunk,
                    const json::Value& options,
                    config::Problems& problems,
-                   config::Origins& origins) {
+                   config::Origins& origins,
+                   bool prefix = false) {
   NextTokenOptions read;
   config::read(options, read, problems, origins);
-  return {"head", [trunk, read] { return std::make_unique<NextToken>(trunk, read); }};
+  return {"head",
+          [trunk, read, prefix] { return std::make_unique<NextToken>(trunk, read, prefix); }};
+}
+
+nn::BlockSpec make_prefix_lm(const TrunkOutput& trunk,
+                             const json::Value& options,
+                             config::Problems& problems,
+                             config::Origins& origins) {
+  require_decoder(trunk, "prefix_lm");
+  return make(trunk, options, problems, origins, /*prefix=*/true);
 }
 
 nn::BlockSpec make_causal_lm(const TrunkOutput& trunk,
@@ -95,6 +113,7 @@ nn::BlockSpec make_seq2seq(const TrunkOutput& trunk,
 }
 
 TESSERA_OBJECTIVE("causal_lm", make_causal_lm);
+TESSERA_OBJECTIVE("prefix_lm", make_prefix_lm);
 TESSERA_OBJECTIVE("seq2seq", make_seq2seq);
 
 }  // namespace

@@ -27,23 +27,74 @@ constexpr const char* kSingleLabel = "single_label_classification";
 constexpr const char* kMultiLabel = "multi_label_classification";
 constexpr const char* kRegression = "regression";
 
+/// One of several heads, which share everything but their rows of the output layer.
+struct LabelHead {
+  std::string name;
+  std::int64_t first = 0, size = 0;  ///< its logits
+  double weight = 1.0;               ///< of its loss
+};
+
 struct ClassificationOptions {
   std::int64_t num_labels = 2;
+  json::Value heads_written;
+  std::vector<LabelHead> heads;  // made of it
+  std::vector<double> thresholds;
   std::string problem_type = kSingleLabel;
   std::vector<std::string> labels;
   ClassLoss loss;
   void describe(config::Fields& fields) {
     describe_num_labels(num_labels, "Number of classes that a sample may belong to.", fields);
     describe_label_names(labels, fields);
+    fields.field("heads",
+                 heads_written,
+                 {.text = "Several heads, each with a label of its own: [{\"name\": \"topic\", "
+                          "\"labels\": [\"sport\", \"arts\"], \"weight\": 1}, ...]. num_labels is "
+                          "the number of their labels together.",
+                  .default_text = "one"});
     fields.field(
         "problem_type",
         problem_type,
         {.text =
              "Label of a sample: one class, a flag (0 or 1) per class, or one number per output.",
          .choices = {kSingleLabel, kMultiLabel, kRegression}});
+    fields.field("thresholds",
+                 thresholds,
+                 {.text = "Probability of each class of several above which it is predicted; kept "
+                          "with the model, without effect on training.",
+                  .default_text = "0.5 each"});
     loss.describe(fields);
   }
 };
+
+/// Reads the heads; adds a problem unless they have all classes.
+void read_heads(ClassificationOptions& options,
+                config::Problems& problems,
+                const config::Origins& origins) {
+  const json::Value& written = options.heads_written;
+  if (written.is_null()) return;
+  std::int64_t first = 0;
+  bool right = written.is_array();
+  for (const json::Value& one : right ? written.items() : std::vector<json::Value>()) {
+    const json::Value* const name = one.is_object() ? one.find("name") : nullptr;
+    const json::Value* const labels = one.is_object() ? one.find("labels") : nullptr;
+    const json::Value* const weight = one.is_object() ? one.find("weight") : nullptr;
+    if (name == nullptr || !name->is_string() || labels == nullptr || !labels->is_array() ||
+        labels->items().empty() || (weight != nullptr && !weight->is_number())) {
+      right = false;
+      break;
+    }
+    options.heads.push_back({.name = name->as_string(),
+                             .first = first,
+                             .size = std::ssize(labels->items()),
+                             .weight = weight != nullptr ? weight->as_double() : 1.0});
+    first += options.heads.back().size;
+  }
+  if (right && first == options.num_labels) return;
+  problems.add(origins.place("heads"),
+               "heads",
+               fmt::format("heads with {} labels of {}", first, options.num_labels),
+               "give each a name and its labels, which together are all");
+}
 
 /// Converts labels [B], or [B, L], to floats [B, L].
 at::Tensor float_labels(const at::Tensor& labels, const at::Tensor& logits_BL) {
@@ -88,15 +139,58 @@ class SequenceClassification final : public nn::Objective {
 
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
     const at::Tensor& labels = batch.tensor("label");
+    if (!options_.heads.empty()) {
+      std::vector<double> out;
+      for (std::int64_t h = 0; h < std::ssize(options_.heads); ++h)
+        out.push_back(number_of_labels(labels.select(1, h)));
+      return out;
+    }
     if (options_.problem_type == kSingleLabel) return class_denominators(labels, options_.loss);
     return {static_cast<double>(labels.numel())};
   }
 
  private:
+  /// The terms of each head, which have its name in front: "topic_loss", "topic_accuracy".
+  void add_terms_of_heads(nn::Outcome& out,
+                          const at::Tensor& logits_BL,
+                          const at::Tensor& labels_BH,
+                          const nn::StepContext& context) const {
+    const auto heads = std::ssize(options_.heads);
+    TESSERA_REQUIRE(labels_BH.dim() == 2 && labels_BH.size(0) == logits_BL.size(0) &&
+                        labels_BH.size(1) == heads && labels_BH.scalar_type() == at::kLong,
+                    Shape,
+                    fmt::format("the batch's \"label\" has {} dimensions and the type {}",
+                                labels_BH.dim(),
+                                c10::toString(labels_BH.scalar_type())),
+                    fmt::format("give {} int64 labels for each sample, -100 where one is to be "
+                                "ignored",
+                                heads));
+    for (int h = 0; h < heads; ++h) {
+      const LabelHead& head = options_.heads[static_cast<std::size_t>(h)];
+      nn::Outcome own;
+      add_class_terms(own,
+                      logits_BL.narrow(1, head.first, head.size),
+                      labels_BH.select(1, h).contiguous(),
+                      options_.loss,
+                      context.training(),
+                      "sample");
+      for (nn::Term& term : own.terms) {
+        term.name = head.name + "_" + term.name;
+        term.denominator = h;
+        term.weight *= head.weight;
+        out.terms.push_back(std::move(term));
+      }
+    }
+  }
+
   void add_terms(nn::Outcome& out,
                  const at::Tensor& logits_BL,
                  const at::Tensor& labels,
                  const nn::StepContext& context) const {
+    if (!options_.heads.empty()) {
+      add_terms_of_heads(out, logits_BL, labels, context);
+      return;
+    }
     if (options_.problem_type == kSingleLabel) {
       TESSERA_REQUIRE(labels.dim() == 1 && labels.size(0) == logits_BL.size(0) &&
                           labels.scalar_type() == at::kLong,
@@ -134,12 +228,24 @@ nn::BlockSpec make(const char* name,
   config::read(options, read, problems, origins);
   check_label_names(read.labels, read.num_labels, problems, origins);
   read.loss.check(read.num_labels, problems, origins);
+  read_heads(read, problems, origins);
   const auto refuse = [&](const char* key) {
     problems.add(origins.place(key),
                  key,
                  fmt::format("{} has no meaning for the problem {}", key, read.problem_type),
                  "remove it");
   };
+  const bool with_thresholds = !read.thresholds.empty();
+  if (with_thresholds && read.problem_type != kMultiLabel) refuse("thresholds");
+  if (with_thresholds && std::ssize(read.thresholds) != read.num_labels) {
+    problems.add(
+        origins.place("thresholds"),
+        "thresholds",
+        fmt::format("{} thresholds for {} classes", read.thresholds.size(), read.num_labels),
+        "give one for each class");
+  }
+  if (!read.heads.empty() && read.problem_type != kSingleLabel) refuse("heads");
+  if (!read.heads.empty() && !read.loss.class_weights.empty()) refuse("class_weights");
   if (read.problem_type != kSingleLabel) {
     if (read.loss.label_smoothing > 0) refuse("label_smoothing");
     if (read.loss.focal_gamma > 0) refuse("focal_gamma");

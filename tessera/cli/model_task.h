@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The task of a model that does not belong to a run.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/models/family.h"
+#include "tessera/tasks/task.h"
+
+namespace tessera::cli {
+
+/// The options of the task whose models have such a head: one of classifiers, else pretrain.
+/// `labelled`: with the names of the labels, so that labelled records can be read.
+tasks::TaskOptions task_options_of(const models::ObjectiveChoice& objective, bool labelled);
+/// The names of a classifier's labels; empty: they have none.
+std::vector<std::string> label_names(const models::ObjectiveChoice& objective);
+/// Puts the thresholds that are kept with a classifier's weights in place of those of its run.
+void use_thresholds(const models::ObjectiveChoice& objective, json::Value& task_params);
+
+}  // namespace tessera::cli
