@@ -146,7 +146,8 @@ void answer(engine::Generator& generator,
 }
 
 void converse(engine::OpenModel& model, const ChatWords& words, const ChatTemplate& chat) {
-  engine::GenerateOptions options = words.how.options(*model.tokenizer);
+  engine::GenerateOptions options =
+      words.how.options(*model.tokenizer, engine::generation_config_of(model));
   stop_at_end_token(options, chat, *model.tokenizer);
   data::chat::RenderOptions rendering;
   rendering.add_generation_prompt = true;

@@ -238,7 +238,8 @@ void beams(engine::Generator& generator,
 
 // Every rank generates the same text, because weights are gathered together; one prints it.
 void generate_on(engine::OpenModel& model, const GenerateWords& words, bool is_leader) {
-  engine::GenerateOptions options = words.how.options(*model.tokenizer);
+  engine::GenerateOptions options = words.how.options(
+      *model.tokenizer, engine::generation_config_of(model), /*draws=*/words.beams == 1);
   options.beams = static_cast<int>(words.beams);
   options.length_penalty = words.length_penalty;
   options.early_stopping = early_stopping_from_name(words.early_stopping);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/cli/generation_words.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include <fmt/format.h>
@@ -68,34 +69,46 @@ void GenerationWords::check() const {
                   Config,
                   fmt::format("--max-new-tokens {} is negative", max_new_tokens),
                   "use 0 or more");
-  TESSERA_REQUIRE(temperature >= 0,
+  TESSERA_REQUIRE(temperature.value_or(1) >= 0,
                   Config,
-                  fmt::format("--temperature {} is negative", temperature),
+                  fmt::format("--temperature {} is negative", temperature.value_or(1)),
                   "use 0 for greedy text, 1.0 for the model's own distribution");
-  TESSERA_REQUIRE(
-      top_k >= 0, Config, fmt::format("--top-k {} is negative", top_k), "use 0 for all tokens");
-  TESSERA_REQUIRE(top_p > 0 && top_p <= 1,
+  TESSERA_REQUIRE(top_k.value_or(0) >= 0,
                   Config,
-                  fmt::format("--top-p {} is not in (0, 1]", top_p),
+                  fmt::format("--top-k {} is negative", top_k.value_or(0)),
+                  "use 0 for all tokens");
+  TESSERA_REQUIRE(top_p.value_or(1) > 0 && top_p.value_or(1) <= 1,
+                  Config,
+                  fmt::format("--top-p {} is not in (0, 1]", top_p.value_or(1)),
                   "use 1.0 for all tokens");
-  require(min_p >= 0 && min_p <= 1, "--min-p", min_p, "in [0, 1]");
-  require(typical_p > 0 && typical_p <= 1, "--typical-p", typical_p, "in (0, 1]");
-  require(
-      epsilon_cutoff >= 0 && epsilon_cutoff < 1, "--epsilon-cutoff", epsilon_cutoff, "in [0, 1)");
-  require(eta_cutoff >= 0 && eta_cutoff < 1, "--eta-cutoff", eta_cutoff, "in [0, 1)");
-  require(repetition_penalty > 0, "--repetition-penalty", repetition_penalty, "above 0");
-  require(
-      no_repeat_ngram >= 0, "--no-repeat-ngram", static_cast<double>(no_repeat_ngram), "0 or more");
+  const auto in_range = [](const std::optional<double>& value, double least, double most) {
+    return !value || (*value >= least && *value <= most);
+  };
+  const auto below_one = [&](const std::optional<double>& value) {
+    return in_range(value, 0, 1) && value.value_or(0) < 1;
+  };
+  require(in_range(min_p, 0, 1), "--min-p", min_p.value_or(0), "in [0, 1]");
+  require(typical_p.value_or(1) > 0 && typical_p.value_or(1) <= 1,
+          "--typical-p",
+          typical_p.value_or(1),
+          "in (0, 1]");
+  require(below_one(epsilon_cutoff), "--epsilon-cutoff", epsilon_cutoff.value_or(0), "in [0, 1)");
+  require(below_one(eta_cutoff), "--eta-cutoff", eta_cutoff.value_or(0), "in [0, 1)");
+  require(repetition_penalty.value_or(1) > 0,
+          "--repetition-penalty",
+          repetition_penalty.value_or(1),
+          "above 0");
+  require(no_repeat_ngram.value_or(0) >= 0,
+          "--no-repeat-ngram",
+          static_cast<double>(no_repeat_ngram.value_or(0)),
+          "0 or more");
+  const std::int64_t least = min_new_tokens.value_or(0);
   TESSERA_REQUIRE(
-      min_new_tokens >= 0 && min_new_tokens <= max_new_tokens,
+      least >= 0 && least <= max_new_tokens,
       Config,
-      fmt::format("--min-new-tokens {} with --max-new-tokens {}", min_new_tokens, max_new_tokens),
+      fmt::format("--min-new-tokens {} with --max-new-tokens {}", least, max_new_tokens),
       "ask for at least as many tokens as must be made");
-  const bool samples =
-      top_k > 0 || top_p < 1 || min_p > 0 || typical_p < 1 || epsilon_cutoff > 0 || eta_cutoff > 0;
-  TESSERA_REQUIRE(temperature > 0 ||
-                      !(min_p > 0 || typical_p < 1 || epsilon_cutoff > 0 || eta_cutoff > 0) ||
-                      !samples,
+  TESSERA_REQUIRE(temperature.value_or(1) > 0 || !rules_draw(),
                   Config,
                   "--temperature 0 is greedy, and the cut-offs choose what is sampled",
                   "drop one of them");
@@ -109,10 +122,16 @@ void GenerationWords::check() const {
     (void)stop_id(word);
 }
 
+bool GenerationWords::rules_draw() const {
+  return min_p.value_or(0) > 0 || typical_p.value_or(1) < 1 || epsilon_cutoff.value_or(0) > 0 ||
+         eta_cutoff.value_or(0) > 0;
+}
+
 void GenerationWords::check_for_beams() const {
   // Temperature 0 does not sample either.
-  const bool samples = (temperature != 1.0 && temperature != 0.0) || top_k > 0 || top_p < 1 ||
-                       min_p > 0 || typical_p < 1 || epsilon_cutoff > 0 || eta_cutoff > 0;
+  const double heat = temperature.value_or(0);
+  const bool samples = (heat != 1.0 && heat != 0.0) || top_k.value_or(0) > 0 ||
+                       top_p.value_or(1) < 1 || rules_draw();
   TESSERA_REQUIRE(!samples,
                   Config,
                   "beam search looks for the most likely text and draws nothing",
@@ -121,25 +140,38 @@ void GenerationWords::check_for_beams() const {
   TESSERA_REQUIRE(stop.empty(), Config, "--stop with --beams", "use --stop-id, or drop --beams");
 }
 
-engine::GenerateOptions GenerationWords::options(const data::Tokenizer& tokenizer) const {
+engine::GenerateOptions GenerationWords::options(const data::Tokenizer& tokenizer,
+                                                 const engine::GenerationConfig& folder,
+                                                 bool draws) const {
+  // How a folder's tokens are drawn does not concern a search for the likeliest ones.
+  const bool own = draws && temperature.value_or(1) > 0;
+  const auto drawn =
+      [own]<class T>(const std::optional<T>& given, const std::optional<T>& folders, T otherwise) {
+        return given ? *given : own && folders ? *folders : otherwise;
+      };
   engine::GenerateOptions out;
   out.max_new_tokens = max_new_tokens;
-  out.sampler = {.temperature = temperature, .top_k = top_k, .top_p = top_p};
+  out.sampler = {.temperature = drawn(temperature, folder.temperature, 1.0),
+                 .top_k = drawn(top_k, folder.top_k, std::int64_t{0}),
+                 .top_p = drawn(top_p, folder.top_p, 1.0)};
   out.seed = static_cast<std::uint64_t>(seed);
   out.ignore_eos = ignore_eos;
+  out.ends = folder.ends;
   out.stop_strings = stop;
   for (const std::string& word : stop_ids)
     out.stop_ids.push_back(stop_id(word));
-  out.rules = {.repetition_penalty = repetition_penalty,
-               .frequency_penalty = frequency_penalty,
-               .presence_penalty = presence_penalty,
-               .no_repeat_ngram = no_repeat_ngram,
-               .bad_words = {},
-               .min_new_tokens = min_new_tokens,
-               .min_p = min_p,
-               .typical_p = typical_p,
-               .epsilon_cutoff = epsilon_cutoff,
-               .eta_cutoff = eta_cutoff};
+  const std::int64_t least = min_new_tokens.value_or(folder.min_new_tokens.value_or(0));
+  out.rules = {
+      .repetition_penalty = repetition_penalty.value_or(folder.repetition_penalty.value_or(1.0)),
+      .frequency_penalty = frequency_penalty,
+      .presence_penalty = presence_penalty,
+      .no_repeat_ngram = no_repeat_ngram.value_or(folder.no_repeat_ngram.value_or(0)),
+      .bad_words = {},
+      .min_new_tokens = std::min(least, max_new_tokens),
+      .min_p = drawn(min_p, folder.min_p, 0.0),
+      .typical_p = drawn(typical_p, folder.typical_p, 1.0),
+      .epsilon_cutoff = drawn(epsilon_cutoff, folder.epsilon_cutoff, 0.0),
+      .eta_cutoff = drawn(eta_cutoff, folder.eta_cutoff, 0.0)};
   for (const std::string& text : bad_words)
     tokenizer.encode(text, out.rules.bad_words.emplace_back());
   return out;

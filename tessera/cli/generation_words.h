@@ -3,21 +3,24 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tessera/cli/arguments.h"
 #include "tessera/engine/generate.h"
+#include "tessera/engine/generation_config.h"
 
 namespace tessera::cli {
 
 struct GenerationWords {
-  std::int64_t max_new_tokens = 100, top_k = 0, seed = 1234, no_repeat_ngram = 0,
-               min_new_tokens = 0;
-  double temperature = 1.0, top_p = 1.0, min_p = 0.0, typical_p = 1.0, epsilon_cutoff = 0.0,
-         eta_cutoff = 0.0, repetition_penalty = 1.0, frequency_penalty = 0.0,
-         presence_penalty = 0.0;
+  std::int64_t max_new_tokens = 100, seed = 1234;
+  // What is not given is that of the folder's generation_config.json.
+  std::optional<std::int64_t> top_k, no_repeat_ngram, min_new_tokens;
+  std::optional<double> temperature, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff,
+      repetition_penalty;
+  double frequency_penalty = 0.0, presence_penalty = 0.0;
   std::vector<std::string> bad_words, stop, stop_ids;
   bool ignore_eos = false;
 
@@ -26,7 +29,14 @@ struct GenerationWords {
   void check() const;
   /// Throws Error{Config} for options that beam search does not support.
   void check_for_beams() const;
-  [[nodiscard]] engine::GenerateOptions options(const data::Tokenizer& tokenizer) const;
+  /// `folder`: of the model. `draws`: tokens are drawn, as without beam search.
+  [[nodiscard]] engine::GenerateOptions options(const data::Tokenizer& tokenizer,
+                                                const engine::GenerationConfig& folder,
+                                                bool draws = true) const;
+
+ private:
+  /// True if a given cut-off chooses what is drawn.
+  [[nodiscard]] bool rules_draw() const;
 };
 
 /// "full", "heuristic" or "never"; throws Error{Config} for any other value.

@@ -12,6 +12,7 @@
 #include "tessera/base/log.h"
 #include "tessera/engine/launch.h"
 #include "tessera/launch/launch.h"
+#include "tessera/planner/validate.h"
 
 namespace tessera::cli {
 namespace {
@@ -25,6 +26,27 @@ int threads_of(const RankWords& words) {
                   fmt::format("--threads {}: expected 1 to {}", threads, kMostThreads),
                   "use about the number of cores per rank");
   return static_cast<int>(words.threads.value_or(0));
+}
+
+/// Axes of the ranks of a command: --tensor of them share every layer, and the weights are sharded
+/// over the rest. Throws Error{Config} for numbers that do not fit each other or the model.
+mesh::Mesh mesh_of(const models::Resolved& model, const RankWords& words, int ranks) {
+  const std::int64_t sharers = words.tensor.value_or(1);
+  TESSERA_REQUIRE(sharers >= 1 && ranks % sharers == 0,
+                  Config,
+                  fmt::format("--tensor {} does not divide {} ranks", sharers, ranks),
+                  "choose a divisor, or remove -n");
+  planner::Plan plan;
+  plan.model = model;
+  planner::TensorOptions& tensor = plan.config.parallel.tensor;
+  tensor.size = sharers;
+  tensor.share_head = planner::ranks_that_share_a_head(model.model, sharers);
+  config::Problems problems;
+  planner::check_tensor_parallel(plan, /*own_model=*/true, problems, {});
+  problems.raise();
+  const planner::TensorOptions::Grid grid = tensor.grid();
+  const auto of = [](std::int64_t size) { return static_cast<int>(size); };
+  return mesh::Mesh({1, 1, ranks / of(sharers), 1, of(grid.depth), of(grid.row), of(grid.col)});
 }
 
 }  // namespace
@@ -47,6 +69,10 @@ int ranks_of(std::optional<std::int64_t> asked) {
 
 void RankWords::declare(Arguments& arguments) {
   arguments.option(kRanksOption, &ranks, "Local ranks over which the weights are sharded [1]");
+  arguments.option("--tensor",
+                   &tensor,
+                   "Ranks that compute each layer together, in parts (parallel.tensor); without -n "
+                   "there are as many [1]");
   arguments.option("--threads", &threads, "Threads per rank [cores / ranks]");
 }
 
@@ -54,22 +80,22 @@ int with_model(std::unique_ptr<engine::OpenModel> model,
                const RankWords& words,
                engine::ReadAs as,
                const std::function<void(engine::OpenModel& model, bool is_leader)>& fn) {
-  const int ranks = ranks_of(words.ranks), threads = threads_of(words);
+  const int ranks = ranks_of(words.ranks ? words.ranks : words.tensor), threads = threads_of(words);
+  const mesh::Mesh mesh = mesh_of(model->shape, words, ranks);
   engine::check_memory(*model, ranks, launch::available_memory(), as);
   if (ranks == 1) {
     engine::load_model(*model, threads, as);
     fn(*model, true);
     return kExitOk;
   }
-  return engine::run_ranks(
-      mesh::Mesh::data_parallel(ranks), threads, engine::log_failure, [&](comm::World& world) {
-        // Destroyed before its world.
-        const std::unique_ptr<engine::OpenModel> mine = std::move(model);
-        engine::load_model(*mine, world, as);
-        fn(*mine, world.is_leader());
-        world.transport().barrier(world.everyone(), TESSERA_HERE("end of the command"))->wait();
-        return kExitOk;
-      });
+  return engine::run_ranks(mesh, threads, engine::log_failure, [&](comm::World& world) {
+    // Destroyed before its world.
+    const std::unique_ptr<engine::OpenModel> mine = std::move(model);
+    engine::load_model(*mine, world, as);
+    fn(*mine, world.is_leader());
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the command"))->wait();
+    return kExitOk;
+  });
 }
 
 }  // namespace tessera::cli

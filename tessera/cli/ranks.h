@@ -21,9 +21,9 @@ inline constexpr const char* kRanksOption =
 /// Error{Config}.
 int ranks_of(std::optional<std::int64_t> asked);
 
-/// -n and --threads of a command that reads a model.
+/// -n, --tensor and --threads of a command that reads a model.
 struct RankWords {
-  std::optional<std::int64_t> ranks, threads;
+  std::optional<std::int64_t> ranks, tensor, threads;
   void declare(Arguments& arguments);
 };
 

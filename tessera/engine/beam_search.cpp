@@ -147,7 +147,7 @@ std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t
     context.set_mode(reads ? nn::Mode::Prefill : nn::Mode::Decode);
     nn::Batch batch = batch_of(read, texts, tokens, reads);
     if (!reads) batch.set(nn::kCacheRow, cache_rows(search.running(), width));
-    const at::Tensor logits = next_logits(batch, context, options.ignore_eos)
+    const at::Tensor logits = next_logits(batch, context, options)
                                   .narrow(1, 0, vocab)
                                   .to(at::kCPU, at::kDouble)
                                   .contiguous();

@@ -154,9 +154,15 @@ Generated Generator::run(std::string_view prompt,
   return out;
 }
 
+std::vector<std::int32_t> Generator::ends_of_text(const GenerateOptions& options) const {
+  return options.ends.empty() ? std::vector<std::int32_t>{tokenizer_.end_of_text()} : options.ends;
+}
+
 std::vector<std::int32_t> Generator::ends(const GenerateOptions& options) const {
   std::vector<std::int32_t> out = options.stop_ids;
-  if (!options.ignore_eos) out.push_back(tokenizer_.end_of_text());
+  if (options.ignore_eos) return out;
+  for (const std::int32_t end : ends_of_text(options))
+    out.push_back(end);
   return out;
 }
 
@@ -205,16 +211,17 @@ std::vector<Generated> Generator::run_samples(std::vector<std::int32_t> ids,
 /// The logits after the last token of each sequence, fp32 [sequences, vocabulary].
 at::Tensor Generator::next_logits(const nn::Batch& batch,
                                   nn::StepContext& context,
-                                  bool ignore_eos) {
+                                  const GenerateOptions& options) {
   const nn::Outcome outcome = executor_.infer(batch, context);
   const std::int64_t texts = batch.tensor("input_ids").size(0), vocab = model_.vocab_size;
   at::Tensor logits;
   if (const auto made = outcome.outputs.find("logits"); made != outcome.outputs.end())
     logits = made->second.select(1, -1).to(at::kFloat).contiguous().view({-1});
   logits = executor_.from_objective(logits, texts * vocab).view({texts, vocab});
-  if (ignore_eos && tokenizer_.end_of_text() < vocab) {
-    logits = logits.clone();
-    logits.select(1, tokenizer_.end_of_text()).fill_(-std::numeric_limits<float>::infinity());
+  if (!options.ignore_eos) return logits;
+  logits = logits.clone();
+  for (const std::int32_t end : ends_of_text(options)) {
+    if (end < vocab) logits.select(1, end).fill_(-std::numeric_limits<float>::infinity());
   }
   return logits;
 }
@@ -312,8 +319,8 @@ std::vector<Generated> Generator::make(std::vector<std::int32_t> prompt,
     std::vector<std::vector<std::int32_t>> read;
     for (const Text& text : texts)
       read.emplace_back(text.ids.end() - static_cast<std::ptrdiff_t>(tokens), text.ids.end());
-    const at::Tensor logits = next_logits(
-        batch_of(first.prompt, read, tokens, /*reads=*/fresh), *context, options.ignore_eos);
+    const at::Tensor logits =
+        next_logits(batch_of(first.prompt, read, tokens, /*reads=*/fresh), *context, options);
     for (std::size_t s = 0; s < texts.size(); ++s) {
       texts[s].cached += static_cast<std::int64_t>(tokens);
       take(texts[s], logits.select(0, static_cast<std::int64_t>(s)), options);
@@ -337,7 +344,7 @@ void Generator::read_alone(Text& text, const GenerateOptions& options, nn::StepC
   context.position = 0;
   nn::Batch batch = batch_of(text.prompt, {text.ids}, text.ids.size(), /*reads=*/true);
   set_rows(batch, {{text.cache, 0}});
-  const at::Tensor logits = next_logits(batch, context, options.ignore_eos);
+  const at::Tensor logits = next_logits(batch, context, options);
   text.cached = std::ssize(text.ids);
   const bool first = text.steps == 0;
   take(text, logits.select(0, 0), options);
@@ -359,7 +366,7 @@ void Generator::go_on(const std::vector<Text*>& texts,
   }
   nn::Batch batch = batch_of({}, read, 1, /*reads=*/false);
   set_rows(batch, rows);
-  const at::Tensor logits = next_logits(batch, context, options.ignore_eos);
+  const at::Tensor logits = next_logits(batch, context, options);
   for (std::size_t i = 0; i < texts.size(); ++i) {
     ++texts[i]->cached;
     take(*texts[i], logits.select(0, static_cast<std::int64_t>(i)), options);

@@ -25,7 +25,8 @@ struct GenerateOptions {
   std::int64_t max_new_tokens = 100;
   ops::SamplerOptions sampler;
   std::uint64_t seed = 1234;
-  bool ignore_eos = false;  ///< continue after end of text, which is then never generated
+  bool ignore_eos = false;         ///< continue after end of text, which is then never generated
+  std::vector<std::int32_t> ends;  ///< ids that are end of text; empty: the tokenizer's
   /// If one of these rules is set, temperature, top-k and top-p also follow transformers, which
   /// keeps tokens with the same logit as the k-th.
   LogitsRules rules;
@@ -135,7 +136,11 @@ class Generator {
                                    const std::vector<std::vector<std::int32_t>>& texts,
                                    std::size_t tokens,
                                    bool reads) const;
-  at::Tensor next_logits(const nn::Batch& batch, nn::StepContext& context, bool ignore_eos);
+  at::Tensor next_logits(const nn::Batch& batch,
+                         nn::StepContext& context,
+                         const GenerateOptions& options);
+  /// The ids that are end of text.
+  [[nodiscard]] std::vector<std::int32_t> ends_of_text(const GenerateOptions& options) const;
   parallel::Executor& executor_;
   const data::Tokenizer& tokenizer_;
   const models::Resolved& model_;

@@ -40,7 +40,7 @@ void build(OpenModel& out, comm::World& world, ReadAs as) {
   out.world = &world;
   parallel::WeightOptions weights;
   weights.working = as == ReadAs::F32 ? DType::F32 : DType::BF16;
-  if (world.size() > 1) {
+  if (world.group(mesh::AxisSet::dp()).size() > 1) {
     weights.residency = parallel::Residency::Sharded;
     weights.persistence_threshold = parallel::kPersistenceThreshold;
   }

@@ -60,10 +60,10 @@ void check_memory(const OpenModel& model,
                   ReadAs as = ReadAs::F32);
 /// Loads all weights into this process. `threads`: 0 uses all usable cores.
 void load_model(OpenModel& model, int threads = 0, ReadAs as = ReadAs::F32);
-/// Loads this rank's weights, sharded as in ZeRO stage 3 over the ranks of `world`, which must
-/// outlive the model; reads no other part of the checkpoint. Collective, as is every later use of
-/// the executor. Memory: in addition to the weights, if they are not fp32, the largest block in
-/// fp32.
+/// Loads this rank's weights: its part of every layer, if ranks of `world` share layers
+/// (tensor-parallel axes), sharded as in ZeRO stage 3 over the rest. `world` must outlive the
+/// model; reads no other part of the checkpoint. Collective, as is every later use of the executor.
+/// Memory: in addition to the weights, if they are not fp32, the largest block in fp32.
 void load_model(OpenModel& model, comm::World& world, ReadAs as = ReadAs::F32);
 
 }  // namespace tessera::engine

@@ -39,6 +39,9 @@ TrunkOutput output_of(const BloomShape& shape) {
       .norm_name = "ln_f",
       .vocabulary = {"word_embeddings.weight", shape.vocab_size, shape.tie_embeddings},
       .init_std = shape.init_std,
+      .heads = {.token =
+                    HeadSpec{
+                        .dropout = 0.1, .output = "classifier", .output_bias = "classifier.bias"}},
   };
 }
 
@@ -196,7 +199,8 @@ json::Value to_hf(const BloomOptions& options) {
 /// Hugging Face's names are tessera's with the prefix "transformer.", except for parameters after
 /// the trunk.
 Composition compose(const ParamInfo& info) {
-  const bool outside = info.name == "lm_head.weight" || info.name == "score.weight";
+  const bool outside = info.name == "lm_head.weight" || info.name == "score.weight" ||
+                       info.name.starts_with("classifier.");
   const std::string theirs = (outside ? "" : "transformer.") + info.name;
   if (info.name.find(".query_key_value.") != std::string::npos)
     return qkv_by_head(theirs, info.shape);

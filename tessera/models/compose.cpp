@@ -14,169 +14,14 @@
 #include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
+#include "tessera/models/compose_options.h"
 #include "tessera/models/composed.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
 #include "tessera/ops/activation.h"
-#include "tessera/ops/relative_position.h"
 
 namespace tessera::models {
 namespace {
-
-const std::vector<Preset>& presets() {
-  static const std::vector<Preset> all = {
-      {.name = "compose-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true}};
-  return all;
-}
-
-struct ComposeOptions final : FamilyOptions {
-  std::vector<std::string> embedding = {"word", "pos"};
-  std::vector<std::string> target = {"lm"};
-  std::string encoder = "transformer", decoder = "none";
-  std::optional<bool> embedding_norm;
-  std::int64_t position_offset = 0;
-  std::string mask = "causal", norm_position = "pre", norm = "layer_norm";
-  double norm_eps = 1e-6;
-  std::string feed_forward = "dense", position = "embedding";
-  std::string activation = "gelu";
-  bool bias = true, scale_attention = true, scale_output = false;
-  std::optional<std::int64_t> head_dim, num_decoder_layers;
-  std::int64_t position_buckets = 32, position_max_distance = 128;
-  double rope_theta = 10000.0;
-  std::int64_t start_token = 0, pad_token = 0;
-
-  [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
-    return std::make_unique<ComposeOptions>(*this);
-  }
-
-  void describe(config::Fields& fields) override {
-    describe_sizes(fields,
-                   {.presets = names_of(presets()),
-                    .preset_default = "compose-nano if no size is given",
-                    .positions_default = "data.sequence_length, or 1024",
-                    .ffn_default = "4 x hidden_size"});
-    describe_parts(fields);
-    describe_layers(fields);
-    describe_decoder(fields);
-    describe_tie(fields);
-    describe_init(fields, "Standard deviation of initial weights.");
-    describe_label_smoothing(fields);
-    describe_from(fields);
-  }
-
- private:
-  void describe_parts(config::Fields& fields) {
-    fields.field("embedding",
-                 embedding,
-                 {.text = "Summands of a token's embedding: its word, its position, its segment "
-                          "(the token type).",
-                  .choices = {"word", "pos", "seg"}});
-    fields.field("embedding_norm",
-                 embedding_norm,
-                 {.text = "Whether the embedding is normalized.",
-                  .default_text = "where norm_position is post"});
-    fields.field("position_offset",
-                 position_offset,
-                 {.text = "Row of the position table for the first token; if above 0, padding has "
-                          "no position (RoBERTa: 2).",
-                  .min = 0,
-                  .max = 1e6});
-    fields.field("encoder",
-                 encoder,
-                 {.text = "The stack that reads the input (encoder).", .choices = {"transformer"}});
-    fields.field("decoder",
-                 decoder,
-                 {.text = "The stack that generates the output from the encoder's (decoder).",
-                  .choices = {"none", "transformer"}});
-    fields.field(
-        "target",
-        target,
-        {.text = "Heads of the model: the next token, masked tokens, whether one text follows the "
-                 "other, the class of a sample. The task selects the one that is trained.",
-         .choices = {"lm", "mlm", "sp", "cls"}});
-  }
-  void describe_layers(config::Fields& fields) {
-    fields.field(
-        "mask",
-        mask,
-        {.text = "Which tokens a token of the encoder attends to: all, or itself and earlier ones.",
-         .choices = {"fully_visible", "causal"}});
-    fields.field("norm_position",
-                 norm_position,
-                 {.text = "Whether norms come before or after the branches of a layer.",
-                  .choices = {"pre", "post"}});
-    fields.field("norm",
-                 norm,
-                 {.text = "The normalization of the layers.", .choices = {"layer_norm", "rms"}});
-    fields.field("norm_eps",
-                 norm_eps,
-                 {.text = "Epsilon added to the variance or the mean square in norms.",
-                  .min = 0,
-                  .max = 1,
-                  .above_min = true});
-    fields.field(
-        "feed_forward",
-        feed_forward,
-        {.text = "The MLP: two projections, or three with a gate.", .choices = {"dense", "gated"}});
-    fields.field("activation",
-                 activation,
-                 {.text = "Activation function of the MLP or of its gate.",
-                  .choices = ops::activation_names()});
-    fields.field("bias", bias, {.text = "Whether the projections of the layers have biases."});
-    fields.field("scale_attention",
-                 scale_attention,
-                 {.text = "Whether attention scores are divided by the square root of head_dim."});
-    fields.field(
-        "position",
-        position,
-        {.text = "Position information of the layers: only from the embedding, a learned attention "
-                 "bias by distance, or rotary positions on neighbouring channels.",
-         .choices = {"embedding", "relative", "rotary"}});
-    fields.field("head_dim",
-                 head_dim,
-                 {.text = "Channels of one attention head.",
-                  .min = 1,
-                  .max = 1e6,
-                  .default_text = "hidden_size / num_heads"});
-    fields.field("position_buckets",
-                 position_buckets,
-                 {.text = "Number of distance buckets, with position relative.",
-                  .min = static_cast<double>(ops::least_buckets(true)),
-                  .max = 1e5});
-    fields.field("position_max_distance",
-                 position_max_distance,
-                 {.text = "Distance from which all tokens share one bucket.",
-                  .unit = "tokens",
-                  .min = 2,
-                  .max = 1e8});
-    fields.field("rope_theta",
-                 rope_theta,
-                 {.text = "Base of the frequencies, with position rotary.", .min = 1, .max = 1e12});
-    describe_dropout(fields,
-                     "Dropout probability after the embedding, on attention weights and on the "
-                     "outputs of the branches.");
-  }
-  void describe_decoder(config::Fields& fields) {
-    fields.field("num_decoder_layers",
-                 num_decoder_layers,
-                 {.text = "Number of layers of the decoder.",
-                  .min = 1,
-                  .max = 1e4,
-                  .default_text = "num_layers"});
-    fields.field("scale_output",
-                 scale_output,
-                 {.text = "Whether the input of a decoder's head is divided by the square root of "
-                          "hidden_size."});
-    fields.field("start_token",
-                 start_token,
-                 {.text = "Token with which the decoder's input begins.", .min = 0, .max = 1e8});
-    fields.field("pad_token",
-                 pad_token,
-                 {.text = "Token that replaces an ignored label in the decoder's input.",
-                  .min = 0,
-                  .max = 1e8});
-  }
-};
 
 ComposedOrder order_of(const std::string& position) {
   if (position == "relative") return ComposedOrder::Relative;
@@ -187,22 +32,64 @@ bool has(const std::vector<std::string>& list, std::string_view word) {
   return std::ranges::find(list, word) != list.end();
 }
 
+/// What an image needs: its sizes, and parts that read all of it.
+void set_images(const ComposeOptions& options, ComposedShape& shape, Checks& checks) {
+  const bool images = shape.embedding.patches;
+  const auto refuse = [&](bool given, const char* key) {
+    checks.require(images || !given,
+                   std::string("model.") + key,
+                   "the model reads tokens, and no images",
+                   "set embedding to [\"patch\", \"pos\"], or remove it");
+  };
+  refuse(options.image_size.has_value(), "image_size");
+  refuse(options.patch_size.has_value(), "patch_size");
+  refuse(options.num_channels.has_value(), "num_channels");
+  if (!images) return;
+  shape.image_size = options.image_size.value_or(shape.image_size);
+  shape.patch_size = options.patch_size.value_or(shape.patch_size);
+  shape.num_channels = options.num_channels.value_or(shape.num_channels);
+  checks.require(!shape.embedding.segments && shape.embedding.position_offset == 0,
+                 "model.embedding",
+                 "an image has no segments and no padding",
+                 "set embedding to [\"patch\", \"pos\"] and position_offset to 0");
+  checks.require(options.decoder == "none" && options.mask == "fully_visible" &&
+                     options.target == std::vector<std::string>{"cls"},
+                 "model.target",
+                 "an image is classified by an encoder that sees all of it",
+                 "set target to [\"cls\"], mask to fully_visible and decoder to none");
+  const bool divides = shape.image_size % shape.patch_size == 0;
+  checks.require(
+      divides,
+      "model.patch_size",
+      fmt::format(
+          "patch_size {} does not divide image_size {}", shape.patch_size, shape.image_size),
+      "choose a divisor");
+  if (!divides) shape.patch_size = shape.image_size;
+  const std::int64_t tokens = patches_of(shape).tokens();
+  shape.max_positions = options.max_positions.value_or(tokens);
+  checks.require(shape.max_positions >= tokens,
+                 "model.max_positions",
+                 fmt::format("max_positions {} is fewer than the {} tokens of an image, one per "
+                             "patch and one for the class",
+                             shape.max_positions,
+                             tokens),
+                 "remove max_positions");
+}
+
 void set_parts(const ComposeOptions& options, ComposedShape& shape, Checks& checks) {
   const auto& embedding = options.embedding;
   const bool decoder = options.decoder != "none";
   shape.embedding = {.words = has(embedding, "word"),
+                     .patches = has(embedding, "patch"),
                      .positions = has(embedding, "pos"),
                      .segments = has(embedding, "seg"),
                      .position_offset = options.position_offset,
                      .norm = options.embedding_norm.value_or(options.norm_position == "post")};
-  checks.require(shape.embedding.words,
-                 "model.embedding",
-                 "the embedding has no \"word\", and a model reads tokens",
-                 "add \"word\"");
-  checks.require(!decoder || (!shape.embedding.positions && !shape.embedding.segments),
-                 "model.embedding",
-                 "positions and segments of an encoder with a decoder are not built",
-                 "set embedding to [\"word\"] and position to relative or rotary");
+  checks.require(
+      shape.embedding.words != shape.embedding.patches,
+      "model.embedding",
+      "the embedding needs either \"word\", to read tokens, or \"patch\", to read images",
+      "name one of the two");
   checks.require(!decoder || options.mask == "fully_visible",
                  "model.mask",
                  "the encoder before a decoder sees all of its text",
@@ -224,6 +111,12 @@ void set_parts(const ComposeOptions& options, ComposedShape& shape, Checks& chec
                  "model.target",
                  "\"mlm\" predicts masked tokens from both sides, and the mask is causal",
                  "set mask to fully_visible, or target to [\"lm\"]");
+  set_images(options, shape, checks);
+  shape.pooler = options.pooler;
+  checks.require(options.pooler || heads("sp") || heads("cls"),
+                 "model.pooler",
+                 "the model has no head for whole samples",
+                 "add \"cls\" to model.target, or remove pooler");
   shape.masked_lm = heads("mlm");
   shape.sample_head = heads("cls") ? "cls" : heads("sp") ? "sp" : "";
 }
@@ -280,7 +173,7 @@ void set_decoder(const ComposeOptions& options, ComposedShape& shape, Checks& ch
   shape.scale_output = options.scale_output;
   shape.start_token = options.start_token;
   shape.pad_token = options.pad_token;
-  shape.tie_embeddings = options.tie_embeddings;
+  shape.tie_embeddings = options.tie_embeddings && !shape.embedding.patches;
   shape.dropout = options.dropout;
   shape.init_std = options.init_std;
 }
@@ -293,11 +186,16 @@ json::Value description_of(const ComposeOptions& options, const ComposedShape& s
   out->hidden_size = shape.hidden_size;
   out->num_heads = shape.num_heads;
   out->num_kv_heads.reset();
-  out->vocab_size = shape.vocab_size;
+  if (shape.embedding.words) out->vocab_size = shape.vocab_size;
   out->max_positions = shape.max_positions;
   out->ffn_hidden_size = shape.ffn_hidden_size;
   out->head_dim = shape.head_dim;
   if (shape.writes()) out->num_decoder_layers = shape.num_decoder_layers;
+  if (shape.embedding.patches) {
+    out->image_size = shape.image_size;
+    out->patch_size = shape.patch_size;
+    out->num_channels = shape.num_channels;
+  }
   out->embedding_norm = shape.embedding.norm;
   ModelOptions whole("compose", std::move(out));
   return config::write(whole);
@@ -307,6 +205,7 @@ json::Value description_of(const ComposeOptions& options, const ComposedShape& s
 std::string objective_of(const ComposeOptions& options, const ComposedShape& shape) {
   const std::string first = options.target.empty() ? "lm" : options.target.front();
   if (first == "mlm") return "masked_lm";
+  if (shape.embedding.patches) return "image_classification";
   if (first != "lm") return "sequence_classification";
   return shape.writes() ? "seq2seq" : "causal_lm";
 }
@@ -318,12 +217,17 @@ Resolved resolve_compose(const ComposeOptions& options,
                          const config::Origins& origins) {
   Checks checks(problems, origins);
   ComposedShape shape;
-  const std::string otherwise = presets().front().name;
-  const Preset* preset = find_preset(options, presets(), otherwise, checks);
+  const std::string otherwise = composed_presets().front().name;
+  const Preset* preset = find_preset(options, composed_presets(), otherwise, checks);
   set_layers(options, preset, shape, checks);
   shape.ffn_hidden_size = options.ffn_hidden_size.value_or(4 * shape.hidden_size);
-  set_positions(options, preset, sequence_length, shape, checks);
-  set_vocabulary(options, tokenizer_size, shape, checks);
+  const bool images = has(options.embedding, "patch");
+  if (images) {
+    shape.vocab_size = shape.tokenizer_size = tokenizer_size;
+  } else {
+    set_positions(options, preset, sequence_length, shape, checks);
+    set_vocabulary(options, tokenizer_size, shape, checks);
+  }
   set_parts(options, shape, checks);
   set_layers_of(options, shape, checks);
   set_decoder(options, shape, checks);
@@ -336,6 +240,7 @@ Resolved resolve_compose(const ComposeOptions& options,
     usable.masked_lm = false;
     usable.causal = true;
     usable.order = ComposedOrder::Embedding;
+    usable.embedding = {};
   }
   Resolved out = {.description = description_of(options, shape),
                   .trunk = composed_trunk(usable),
@@ -394,7 +299,7 @@ ComposeOptions from_hf(const json::Value& config) {
                                            "prefix_lm_loss"};
   for (const char* key : kSwitches)
     keys.refuse(key, !keys.flag(key, false), fmt::format("{} false", key).c_str());
-  for (const char* key : {"local_kv_heads_num", "lora_params", "image_height", "patch_size"})
+  for (const char* key : {"local_kv_heads_num", "lora_params"})
     keys.refuse(key, keys.empty(key), fmt::format("no {}", key).c_str());
   ComposeOptions out;
   out.hidden_size = keys.count("hidden_size", 768, 1e6);
@@ -404,12 +309,25 @@ ComposeOptions from_hf(const json::Value& config) {
   out.num_layers = keys.count("layers_num", 12, 1e4);
   out.num_heads = keys.count("heads_num", 12, 1e6);
   out.ffn_hidden_size = keys.count("feedforward_size", 3072, 1e7);
-  keys.refuse("vocab_size", keys.given("vocab_size"), "the number of tokens as vocab_size");
-  out.vocab_size = keys.count("vocab_size", 1, 1e8);
   if (keys.given("attention_head_size")) out.head_dim = keys.count("attention_head_size", 64, 1e6);
   out.max_positions = keys.count("max_seq_length", 512, 1e8);
   out.dropout = keys.number("dropout", 0.1, 0, kMaxDropout);
-  out.embedding = known_words(keys, "embedding", {"word", "pos", "seg"});
+  out.embedding = known_words(keys, "embedding", {"word", "pos", "seg", "patch"});
+  if (has(out.embedding, "patch")) {
+    out.image_size = keys.count("image_height", 224, 1e5);
+    keys.refuse("image_width",
+                keys.count("image_width", *out.image_size, 1e5) == *out.image_size,
+                "image_width equal to image_height");
+    out.patch_size = keys.count("patch_size", 16, 1e5);
+    out.num_channels = keys.count("channels_num", 3, 1e4);
+  } else {
+    for (const char* key : {"image_height", "patch_size"})
+      keys.refuse(key, keys.empty(key), fmt::format("no {}", key).c_str());
+    keys.refuse("vocab_size", keys.given("vocab_size"), "the number of tokens as vocab_size");
+    out.vocab_size = keys.count("vocab_size", 1, 1e8);
+  }
+  out.pooler = !keys.flag("remove_pooler", false);
+  keys.refuse("pooling", keys.word("pooling", "first") == "first", "pooling first");
   out.position_offset = static_cast<std::int64_t>(keys.number("position_offset", 0, 0, 1e6));
   out.target = known_words(keys, "target", {"lm", "mlm", "sp", "cls"});
   const std::string encoder = keys.word("encoder", "transformer");
@@ -418,10 +336,9 @@ ComposeOptions from_hf(const json::Value& config) {
     keys.refuse("decoder", keys.word("decoder", "") == "transformer", "decoder transformer");
     out.decoder = "transformer";
     out.num_decoder_layers = keys.count("decoder_layers_num", *out.num_layers, 1e4);
-    const bool words = words_of(keys, "tgt_embedding") == std::vector<std::string>{"word"};
     keys.refuse("tgt_embedding",
-                words && out.embedding == words_of(keys, "tgt_embedding"),
-                "embedding and tgt_embedding [\"word\"]");
+                out.embedding == words_of(keys, "tgt_embedding"),
+                "tgt_embedding equal to embedding");
     keys.refuse("share_embedding", keys.flag("share_embedding", false), "share_embedding true");
   }
   const std::string mask = keys.word("mask", "fully_visible");
@@ -483,7 +400,6 @@ json::Value to_hf(const ComposeOptions& options) {
                   "train with gelu, gelu_tanh, relu or silu");
   json::Value out = json::Value::object(
       {{"model_type", text("compose")},
-       {"vocab_size", integer(options.vocab_size)},
        {"emb_size", integer(options.hidden_size)},
        {"hidden_size", integer(options.hidden_size)},
        {"feedforward_size", integer(options.ffn_hidden_size)},
@@ -512,6 +428,14 @@ json::Value to_hf(const ComposeOptions& options) {
        {"target", words(options.target)},
        {"tie_weights", flag(options.tie_embeddings)},
        {"initializer_range", json::Value::number(options.init_std)}});
+  if (options.vocab_size) out["vocab_size"] = integer(options.vocab_size);
+  if (options.image_size) {
+    out["image_height"] = integer(options.image_size);
+    out["image_width"] = integer(options.image_size);
+    out["patch_size"] = integer(options.patch_size);
+    out["channels_num"] = integer(options.num_channels);
+  }
+  if (!options.pooler) out["remove_pooler"] = flag(true);
   if (options.decoder == "none") return out;
   out["decoder"] = text(options.decoder);
   out["decoder_layers_num"] = integer(options.num_decoder_layers);
@@ -540,6 +464,8 @@ Composition compose(const ParamInfo& info) {
     }
     return Composition::concat(parts, 0);
   };
+  if (info.name == "embedding.patch.cls_emb")
+    return Composition::of(info.name, {1, shape[0], shape[1]}).viewed(shape);
   if (info.name == "lm_head.weight") return Composition::of("target.lm.output_layer.weight", shape);
   const auto contains = [&](std::string_view part) {
     return info.name.find(part) != std::string::npos;
@@ -565,7 +491,7 @@ std::string known_as(std::string name) {
 TESSERA_MODEL(
     "compose",
     FamilyOf<ComposeOptions>{
-        .presets = presets(),
+        .presets = composed_presets(),
         .adjustable = {{"dropout"}, {"init_std"}, {"label_smoothing"}},
         .resolve = resolve_compose,
         .from_hf = from_hf,
@@ -577,7 +503,7 @@ TESSERA_MODEL(
                       "embedding.word.embedding.weight",
                       "target.mlm.linear_2.bias"},
                      {"tgt_embedding.word.embedding.weight", "embedding.word.embedding.weight"}},
-            .anchor = "embedding.word.embedding.weight",
+            .anchor = "encoder.transformer.0.self_attn.final_linear.weight",
             .known_as = known_as,
             // Files contain all heads of the training that produced them.
             .may_be_unused = [](std::string_view name) { return name.starts_with("target."); }}});

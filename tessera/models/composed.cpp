@@ -41,7 +41,7 @@ HeadSpecs heads_of(const ComposedShape& shape) {
   if (!shape.causal) out.pooling = Pooling::FirstToken;
   if (!shape.sample_head.empty()) {
     const std::string head = fmt::format("target.{}.", shape.sample_head);
-    out.sample = {.dense = head + "linear_1",
+    out.sample = {.dense = shape.pooler ? head + "linear_1" : "",
                   .output = head + "linear_2",
                   .output_bias = head + "linear_2.bias"};
   }
@@ -66,6 +66,7 @@ TrunkOutput output_of(const ComposedShape& shape) {
       .vocabulary = {"embedding.word.embedding.weight", shape.vocab_size, shape.tie_embeddings},
       .init_std = shape.init_std,
       .causal = shape.causal || shape.writes(),
+      .images = shape.embedding.patches,
       .heads = heads_of(shape)};
   if (shape.writes()) {
     out.target =
@@ -134,75 +135,120 @@ MlpSpec mlp_of(const ComposedShape& shape) {
           .gated = shape.gated};
 }
 
-PositionSpec positions_of(const ComposedShape& shape) {
-  return {.name = "embedding.pos.embedding.weight",
-          .max_positions = shape.max_positions,
-          .hidden_size = shape.hidden_size,
-          .offset = shape.embedding.position_offset,
-          .skip_padding = shape.embedding.position_offset > 0,
-          .init = Init::normal(shape.init_std)};
-}
-
-class ComposedInput final : public nn::Block {
+/// Positions, segments and the norm of one text's tokens, with names that begin with `prefix`.
+class TextEmbedding {
  public:
-  explicit ComposedInput(const ComposedShape& shape)
+  TextEmbedding(const ComposedShape& shape, std::string prefix)
       : shape_(shape),
-        output_(output_of(shape)),
-        positions_(positions_of(shape)),
+        prefix_(std::move(prefix)),
+        positions_({.name = prefix_ + ".pos.embedding.weight",
+                    .max_positions = shape.max_positions,
+                    .hidden_size = shape.hidden_size,
+                    .offset = shape.embedding.position_offset,
+                    .skip_padding = shape.embedding.position_offset > 0,
+                    .init = Init::normal(shape.init_std)}),
         norm_(norm_of(shape)) {}
 
-  void declare(nn::Params& params) override {
-    words_ = declare_table(params, output_);
+  void declare(nn::Params& params) {
     if (shape_.embedding.positions) positions_.declare(params);
     if (shape_.embedding.segments) {
-      segments_ = params.add("embedding.seg.embedding.weight",
+      segments_ = params.add(prefix_ + ".seg.embedding.weight",
                              {kSegments, shape_.hidden_size},
                              {None, Embed},
                              Init::normal(shape_.init_std),
                              {.without_prefix = true, .role = Role::PositionTable});
     }
     if (shape_.embedding.norm)
-      norm_.declare(params, "embedding.layer_norm", shape_.hidden_size, kGlobalName);
+      norm_.declare(params, prefix_ + ".layer_norm", shape_.hidden_size, kGlobalName);
   }
 
-  [[nodiscard]] std::string grid_obstacle() const override {
-    return shape_.writes() ? "attention to another text" : "";
-  }
-
-  [[nodiscard]] bool works_by_token() const override { return true; }
-
-  nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
-    if (!shape_.writes())
-      return {.flow = {.diff = {embedded(batch.tensor("input_ids"), batch, "embedding", context)}}};
-    nn::refuse_grid(*this, context);
-    const at::Tensor x_BSC = embedded(batch.tensor("input_ids"), batch, "source", context);
-    const at::Tensor y_BTC =
-        embedded(decoder_input(batch, *output_.target, context), batch, "target", context);
-    return {.flow = {.diff = {x_BSC, y_BTC}}};
-  }
-
- private:
-  [[nodiscard]] at::Tensor embedded(const at::Tensor& ids,
+  /// Of the batch's "input_ids", whose words are x.
+  [[nodiscard]] at::Tensor of_input(at::Tensor x_BSC,
                                     const nn::Batch& batch,
                                     const char* site,
                                     nn::StepContext& context) const {
-    at::Tensor x = nn::embedding(ids, *words_, context);
-    if (shape_.embedding.positions) x = x + positions_(batch, context);
-    if (segments_ != nullptr) {
-      const at::Tensor types =
-          batch.has("token_type_ids") ? batch.tensor("token_type_ids") + 1 : at::ones_like(ids);
-      x = x + nn::embedding(types, *segments_, context);
-    }
-    if (shape_.embedding.norm) x = norm_(x, context);
-    return nn::dropout(x, context.dropout(site, shape_.dropout));
+    const at::Tensor& ids = batch.tensor("input_ids");
+    if (shape_.embedding.positions) x_BSC = x_BSC + positions_(batch, context);
+    return finished(
+        std::move(x_BSC),
+        batch.has("token_type_ids") ? batch.tensor("token_type_ids") + 1 : at::ones_like(ids),
+        site,
+        context);
+  }
+  /// Of other tokens [B, T], or those of an image, of the first segment.
+  [[nodiscard]] at::Tensor of(at::Tensor x_BTC, const char* site, nn::StepContext& context) const {
+    const at::Tensor first_BT = at::ones({x_BTC.size(0), x_BTC.size(1)},
+                                         x_BTC.options().dtype(at::kLong).requires_grad(false));
+    if (shape_.embedding.positions) x_BTC = x_BTC + positions_.of(first_BT, context);
+    return finished(std::move(x_BTC), first_BT, site, context);
+  }
+
+ private:
+  [[nodiscard]] at::Tensor finished(at::Tensor x_BTC,
+                                    const at::Tensor& types_BT,
+                                    const char* site,
+                                    nn::StepContext& context) const {
+    if (segments_ != nullptr) x_BTC = x_BTC + nn::embedding(types_BT, *segments_, context);
+    if (shape_.embedding.norm) x_BTC = norm_(x_BTC, context);
+    return nn::dropout(x_BTC, context.dropout(site, shape_.dropout));
   }
 
   ComposedShape shape_;
-  TrunkOutput output_;
+  std::string prefix_;
   PositionEmbedding positions_;
   Norm norm_;
-  Param* words_ = nullptr;
   Param* segments_ = nullptr;
+};
+
+/// The embedding of the tokens of one text, of an image, or of a text and its answer.
+class ComposedInput final : public nn::Block {
+ public:
+  explicit ComposedInput(const ComposedShape& shape)
+      : shape_(shape),
+        output_(output_of(shape)),
+        patches_(patches_of(shape)),
+        input_(shape, "embedding"),
+        answer_(shape, "tgt_embedding") {}
+
+  void declare(nn::Params& params) override {
+    if (shape_.embedding.patches) {
+      patches_.declare(params);
+    } else {
+      words_ = declare_table(params, output_);
+    }
+    input_.declare(params);
+    if (shape_.writes()) answer_.declare(params);
+  }
+
+  [[nodiscard]] std::string grid_obstacle() const override {
+    if (shape_.embedding.patches) return "patches of images";
+    return shape_.writes() ? "attention to another text" : "";
+  }
+
+  [[nodiscard]] bool works_by_token() const override { return !shape_.embedding.patches; }
+
+  nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
+    if (!grid_obstacle().empty()) nn::refuse_grid(*this, context);
+    if (shape_.embedding.patches)
+      return {.flow = {.diff = {input_.of(patches_(batch, context), "embedding", context)}}};
+    const at::Tensor words_BSC = nn::embedding(batch.tensor("input_ids"), *words_, context);
+    if (!shape_.writes())
+      return {.flow = {.diff = {input_.of_input(words_BSC, batch, "embedding", context)}}};
+    // During generation the encoder reads nothing after the first token.
+    const bool read = words_BSC.size(1) > 0;
+    const at::Tensor answer_BTC =
+        nn::embedding(decoder_input(batch, *output_.target, context), *words_, context);
+    return {
+        .flow = {.diff = {read ? input_.of_input(words_BSC, batch, "source", context) : words_BSC,
+                          answer_.of(answer_BTC, "target", context)}}};
+  }
+
+ private:
+  ComposedShape shape_;
+  TrunkOutput output_;
+  PatchEmbedding patches_;
+  TextEmbedding input_, answer_;
+  Param* words_ = nullptr;
 };
 
 /// A layer of either stack. It changes the first tensor of the flow and passes on the second, which
@@ -312,6 +358,17 @@ class ComposedTurn final : public nn::Block {
 };
 
 }  // namespace
+
+PatchSpec patches_of(const ComposedShape& shape) {
+  return {.image_size = shape.image_size,
+          .patch_size = shape.patch_size,
+          .num_channels = shape.num_channels,
+          .hidden_size = shape.hidden_size,
+          .class_name = "patch.cls_emb",
+          .projection = "patch.projection",
+          .bias = false,
+          .init = Init::normal(shape.init_std)};
+}
 
 Trunk composed_trunk(const ComposedShape& shape) {
   Trunk trunk{.output = output_of(shape)};

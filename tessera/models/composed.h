@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/models/norm.h"
+#include "tessera/models/patch_embedding.h"
 #include "tessera/models/sizes.h"
 #include "tessera/models/transformer_layer.h"
 #include "tessera/models/trunk.h"
@@ -20,6 +21,7 @@ namespace tessera::models {
 /// The summands of a token's embedding.
 struct ComposedEmbedding {
   bool words = true;
+  bool patches = false;   ///< tokens are patches of an image, after a class token
   bool positions = true;  ///< a learned vector per position
   bool segments = false;  ///< a vector per token type: rows 1 and 2 of three
   /// Row of the first position; if above 0, padding has no position.
@@ -53,15 +55,21 @@ struct ComposedShape : Sizes {
   /// Heads with names of their own: masked tokens, whole samples ("sp" or "cls").
   bool masked_lm = false;
   std::string sample_head;
+  bool pooler = true;  ///< the head of whole samples begins with a linear layer and tanh
+  std::int64_t image_size = 224, patch_size = 16, num_channels = 3;  ///< with patches
   std::int64_t start_token = 0, pad_token = 0;
   double dropout = 0.0, init_std = 0.02;
   [[nodiscard]] bool writes() const { return num_decoder_layers > 0; }
 };
 
+/// The patches of a model of images; their number needs no other member of `shape`.
+PatchSpec patches_of(const ComposedShape& shape);
+
 /// The blocks "embedding", "encoder.transformer.0" and so on, and with a decoder "encoder.final"
 /// and "decoder.transformer_decoder.0" and so on. Names are TencentPretrain's, except that
 /// projections of the same input are one parameter: self_attn.qkv, context_attn.kv, and
 /// feed_forward.gated_linear with the gate first.
+/// Precondition: a model of patches has neither words, segments nor a writing stack.
 Trunk composed_trunk(const ComposedShape& shape);
 
 }  // namespace tessera::models

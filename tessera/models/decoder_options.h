@@ -23,6 +23,10 @@ struct DecoderOptions : FamilyOptions {
   std::int64_t rope_original_positions = 8192;
   double rope_beta_fast = 32.0, rope_beta_slow = 1.0;
   std::optional<double> rope_attention_factor;
+  bool rope_truncate = true;
+  double rope_mscale = 0.0, rope_mscale_all_dim = 0.0;
+  std::vector<double> rope_short_factors, rope_long_factors;
+  std::optional<std::int64_t> rope_length;
   std::string activation = "silu";
   double attention_dropout = 0.0;
   double rms_norm_eps = 1e-5;
@@ -54,6 +58,7 @@ struct DecoderOptions : FamilyOptions {
 
  private:
   void describe_rotary(config::Fields& fields);
+  void describe_rotary_lengths(config::Fields& fields);
 };
 
 /// The rotary scalings for which DecoderOptions has the parameters.

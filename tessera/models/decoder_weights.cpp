@@ -10,7 +10,7 @@ using enum LogicalAxis;
 namespace {
 
 std::string hf_name(const std::string& ours) {
-  const bool outside = ours == "lm_head.weight" || ours == "score.weight";
+  const bool outside = ours == "lm_head.weight" || ours.starts_with("score.");
   return (outside ? "" : "model.") + ours;
 }
 

@@ -131,7 +131,7 @@ json::Value to_hf(const DistilBertOptions& options) {
                   "no key for one of these",
                   options.activation,
                   options.layer_norm_eps),
-      "train with gelu, gelu_tanh, relu or silu, and with layer_norm_eps 1e-12");
+      "train with one of Hugging Face's activations, and with layer_norm_eps 1e-12");
   const auto integer = [](const std::optional<std::int64_t>& value) {
     return json::Value::integer(value.value());
   };

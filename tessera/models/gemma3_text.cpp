@@ -7,6 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
 #include "tessera/models/decoder_family.h"
 #include "tessera/models/gemma.h"
 #include "tessera/models/gguf_names.h"
@@ -162,6 +165,10 @@ void set_pattern(const HfConfig& keys, Gemma3Options& out) {
 
 void read(const HfConfig& keys, Gemma3Options& out) {
   read_gemma(keys, {}, out);
+  // transformers has the key, and does not cap these scores.
+  keys.refuse("attn_logit_softcapping",
+              keys.empty("attn_logit_softcapping"),
+              "attn_logit_softcapping null");
   out.sliding_window =
       keys.empty("sliding_window") ? 4096 : keys.count("sliding_window", 4096, 1e8);
   read_both_rotaries(keys, out);
@@ -169,6 +176,12 @@ void read(const HfConfig& keys, Gemma3Options& out) {
 }
 
 void write(const Gemma3Options& options, json::Value& out) {
+  TESSERA_REQUIRE(
+      options.score_softcap == 0,
+      Unsupported,
+      fmt::format("model.score_softcap is {}, and Hugging Face's Gemma 3 caps no scores",
+                  options.score_softcap),
+      "train with model.score_softcap 0");
   write_gemma(options, out);
   const json::Value full = out["rope_parameters"];
   const auto local = json::Value::number(options.local_rope_theta);

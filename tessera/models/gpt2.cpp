@@ -45,6 +45,9 @@ TrunkOutput output_of(const Gpt2Shape& shape) {
       .norm_name = "ln_f",
       .vocabulary = {"wte.weight", shape.vocab_size, shape.tie_embeddings},
       .init_std = shape.init_std,
+      .heads = {.token =
+                    HeadSpec{
+                        .dropout = 0.1, .output = "classifier", .output_bias = "classifier.bias"}},
   };
 }
 
@@ -376,7 +379,8 @@ Composition compose(const ParamInfo& info) {
       ends_with(".c_attn.weight") || ends_with(".c_proj.weight") || ends_with(".c_fc.weight");
   Shape shape = info.matrix_shape;
   if (conv1d) std::swap(shape.at(0), shape.at(1));
-  const bool outside = info.name == "lm_head.weight" || info.name == "score.weight";
+  const bool outside = info.name == "lm_head.weight" || info.name == "score.weight" ||
+                       info.name.starts_with("classifier.");
   const Composition theirs = Composition::of((outside ? "" : "transformer.") + info.name, shape);
   return (conv1d ? theirs.transposed() : theirs).viewed(info.shape);
 }

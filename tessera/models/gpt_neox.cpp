@@ -48,6 +48,9 @@ TrunkOutput output_of(const NeoxShape& shape) {
       .norm_name = "final_layer_norm",
       .vocabulary = {"embed_in.weight", shape.vocab_size, shape.tie_embeddings},
       .init_std = shape.init_std,
+      .heads = {.token =
+                    HeadSpec{
+                        .dropout = 0.1, .output = "classifier", .output_bias = "classifier.bias"}},
   };
 }
 
@@ -292,7 +295,8 @@ json::Value to_hf(const NeoxOptions& options) {
 /// trunk.
 Composition compose(const ParamInfo& info) {
   if (info.name == "lm_head.weight") return Composition::of("embed_out.weight", info.shape);
-  if (info.name == "score.weight") return Composition::of(info.name, info.shape);
+  if (info.name == "score.weight" || info.name.starts_with("classifier."))
+    return Composition::of(info.name, info.shape);
   const std::string theirs = "gpt_neox." + info.name;
   if (info.name.find(".query_key_value.") != std::string::npos)
     return qkv_by_head(theirs, info.shape);

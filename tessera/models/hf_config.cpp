@@ -85,10 +85,11 @@ std::string HfConfig::activation(const char* key, const char* absent) const {
     if (name == tanh_form) return "gelu_tanh";
   }
   if (name == "swish") return "silu";
-  for (const char* same : {"gelu", "relu", "silu"}) {
+  if (name == "gelu_python") return "gelu";
+  for (const char* same : {"gelu", "relu", "silu", "quick_gelu", "relu2"}) {
     if (name == same) return same;
   }
-  refuse(key, false, "gelu_new, gelu, relu or silu");
+  refuse(key, false, "gelu_new, gelu, relu, silu, quick_gelu or relu2");
   return {};
 }
 
@@ -107,7 +108,9 @@ std::string activation_to_hf(const std::string& name) {
                                                            {"gelu_new", "gelu_new"},
                                                            {"gelu", "gelu"},
                                                            {"relu", "relu"},
-                                                           {"silu", "silu"}};
+                                                           {"silu", "silu"},
+                                                           {"quick_gelu", "quick_gelu"},
+                                                           {"relu2", "relu2"}};
   const auto found = names.find(name);
   return found == names.end() ? "" : found->second;
 }

@@ -100,7 +100,8 @@ void write(const Phi3Options& options, json::Value& out) {
   set_partial_rotary_factor(out, options.rotary_share);
   out["embd_pdrop"] = json::Value::number(options.embedding_dropout);
   out["resid_pdrop"] = json::Value::number(options.residual_dropout);
-  out["original_max_position_embeddings"] = json::Value::integer(options.max_positions.value());
+  out["original_max_position_embeddings"] = json::Value::integer(
+      options.rope_length ? options.rope_original_positions : options.max_positions.value());
 }
 
 TESSERA_MODEL("phi3",

@@ -49,4 +49,10 @@ at::Tensor PositionEmbedding::operator()(const nn::Batch& batch, nn::StepContext
   return nn::embedding(rows_BT, *table_, context);
 }
 
+at::Tensor PositionEmbedding::of(const at::Tensor& ids_BT, nn::StepContext& context) const {
+  at::Tensor rows_BT = nn::positions(ids_BT, spec_.max_positions, context);
+  if (spec_.offset > 0) rows_BT = rows_BT + spec_.offset;
+  return nn::embedding(rows_BT, *table_, context);
+}
+
 }  // namespace tessera::models

@@ -16,12 +16,12 @@
 #include "tessera/models/encoder.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
+#include "tessera/models/patch_embedding.h"
 #include "tessera/models/self_attention.h"
 #include "tessera/nn/functional.h"
 #include "tessera/ops/activation.h"
 
-// Legend: B images, I channels of an image, P rows or columns of a patch, N patches, T = N + 1
-// tokens, C embed, F ffn.
+// Legend: B images, T tokens, C embed, F ffn.
 namespace tessera::models {
 namespace {
 
@@ -33,85 +33,52 @@ struct VitShape : Sizes {
   std::string activation = "gelu";
   bool qkv_bias = true;
   double dropout = 0.0, attention_dropout = 0.0, layer_norm_eps = 1e-12, init_std = 0.02;
-  [[nodiscard]] std::int64_t patches() const {
-    return (image_size / patch_size) * (image_size / patch_size);
-  }
-  [[nodiscard]] std::int64_t patch_values() const { return num_channels * patch_size * patch_size; }
 };
+
+PatchSpec patches_of(const VitShape& shape) {
+  return {.image_size = shape.image_size,
+          .patch_size = shape.patch_size,
+          .num_channels = shape.num_channels,
+          .hidden_size = shape.hidden_size,
+          .class_name = "cls_token",
+          .projection = "patch_embeddings.projection",
+          .init = Init::normal(shape.init_std)};
+}
 
 NormSpec norm_of(const VitShape& shape) {
   return {NormKind::LayerNorm, shape.layer_norm_eps};
 }
 
-/// Reads "pixel_values" [B, I, image_size, image_size], of any float type.
+/// Reads the "pixel_values" of models/patch_embedding.h.
 class Patches final : public nn::Block {
  public:
-  explicit Patches(const VitShape& shape) : shape_(shape) {}
+  explicit Patches(const VitShape& shape) : shape_(shape), tokens_(patches_of(shape)) {}
 
   void declare(nn::Params& params) override {
-    const std::int64_t C = shape_.hidden_size;
-    const Init init = Init::normal(shape_.init_std);
-    const nn::Params::Tags table = {.role = Role::PositionTable};
-    class_ = params.add("cls_token", {1, C}, {None, Embed}, init, table);
-    positions_ =
-        params.add("position_embeddings", {shape_.patches() + 1, C}, {None, Embed}, init, table);
-    const std::int64_t P = shape_.patch_size;
-    weight_ = params.add("patch_embeddings.projection.weight",
-                         {C, shape_.num_channels, P, P},
-                         {None, None, None, None},
-                         init,
-                         {.matrix_shape = {C, shape_.patch_values()}});
-    bias_ = params.add("patch_embeddings.projection.bias", {C}, {None}, Init::zeros());
+    tokens_.declare(params);
+    positions_ = params.add("position_embeddings",
+                            {patches_of(shape_).tokens(), shape_.hidden_size},
+                            {None, Embed},
+                            Init::normal(shape_.init_std),
+                            {.role = Role::PositionTable});
   }
 
   [[nodiscard]] std::string grid_obstacle() const override { return "patches of images"; }
 
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     nn::refuse_grid(*this, context);
-    const at::Tensor& pixels = batch.tensor("pixel_values");
-    check(pixels);
-    const at::Tensor& weight = weight_->tensor();
-    const at::Tensor x_BNC =
-        at::linear(patches_of(pixels).to(weight.scalar_type()), weight.flatten(1), bias_->tensor());
-    const auto ids = x_BNC.options().dtype(at::kLong);
-    const std::int64_t B = pixels.size(0), T = shape_.patches() + 1;
-    const at::Tensor class_B1C = nn::embedding(at::zeros({B, 1}, ids), *class_, context);
-    const at::Tensor positions_BTC =
-        nn::embedding(at::arange(T, ids).expand({B, T}), *positions_, context);
-    const at::Tensor x_BTC = at::cat({class_B1C, x_BNC}, 1) + positions_BTC;
-    return {.flow = {.diff = {nn::dropout(x_BTC, context.dropout("embedding", shape_.dropout))}}};
+    const at::Tensor x_BTC = tokens_(batch, context);
+    const std::int64_t B = x_BTC.size(0), T = x_BTC.size(1);
+    const at::Tensor rows_T = at::arange(T, x_BTC.options().dtype(at::kLong));
+    const at::Tensor positions_BTC = nn::embedding(rows_T.expand({B, T}), *positions_, context);
+    return {.flow = {.diff = {nn::dropout(x_BTC + positions_BTC,
+                                          context.dropout("embedding", shape_.dropout))}}};
   }
 
  private:
-  void check(const at::Tensor& pixels) const {
-    const std::array<std::int64_t, 3> wanted = {
-        shape_.num_channels, shape_.image_size, shape_.image_size};
-    TESSERA_REQUIRE(
-        pixels.dim() == 4 && pixels.sizes().slice(1) == at::IntArrayRef(wanted) &&
-            at::isFloatingType(pixels.scalar_type()),
-        Shape,
-        fmt::format("the batch's \"pixel_values\" have {} dimensions and the type {}",
-                    pixels.dim(),
-                    c10::toString(pixels.scalar_type())),
-        fmt::format("give floats [images, {}, {}, {}]: images of another size are to be scaled",
-                    wanted[0],
-                    wanted[1],
-                    wanted[2]));
-  }
-
-  /// [B, I, H, W] -> [B, N, I * P * P]: the convolution is a linear layer on these.
-  [[nodiscard]] at::Tensor patches_of(const at::Tensor& pixels) const {
-    const std::int64_t P = shape_.patch_size, side = shape_.image_size / P;
-    return pixels.reshape({pixels.size(0), shape_.num_channels, side, P, side, P})
-        .permute({0, 2, 4, 1, 3, 5})
-        .reshape({pixels.size(0), side * side, shape_.patch_values()});
-  }
-
   VitShape shape_;
-  Param* class_ = nullptr;
+  PatchEmbedding tokens_;
   Param* positions_ = nullptr;
-  Param* weight_ = nullptr;
-  Param* bias_ = nullptr;
 };
 
 class Layer final : public nn::Block {
@@ -303,7 +270,7 @@ VitShape shape_of(const VitOptions& options, Checks& checks) {
           "patch_size {} does not divide image_size {}", shape.patch_size, shape.image_size),
       "choose a divisor");
   shape.num_channels = options.num_channels;
-  shape.max_positions = shape.patches() + 1;
+  shape.max_positions = patches_of(shape).tokens();
   shape.qkv_bias = options.qkv_bias;
   shape.dropout = options.dropout;
   shape.attention_dropout = options.attention_dropout.value_or(options.dropout);

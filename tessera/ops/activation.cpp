@@ -18,7 +18,9 @@ const std::pair<const char*, Activation> kNames[] = {{"gelu_tanh", Activation::G
                                                      {"gelu_new", Activation::GeluTanh},
                                                      {"gelu", Activation::Gelu},
                                                      {"relu", Activation::Relu},
-                                                     {"silu", Activation::Silu}};
+                                                     {"silu", Activation::Silu},
+                                                     {"quick_gelu", Activation::QuickGelu},
+                                                     {"relu2", Activation::SquaredRelu}};
 
 /// Returns F for x [..., 2 F].
 std::int64_t gated_features(const at::Tensor& x) {

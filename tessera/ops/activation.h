@@ -10,9 +10,9 @@
 
 namespace tessera::ops {
 
-enum class Activation { GeluTanh, Gelu, Relu, Silu };
-/// "gelu_tanh" (also Hugging Face's "gelu_new"), "gelu", "relu", "silu". Throws Error{Config} with
-/// the nearest name.
+enum class Activation { GeluTanh, Gelu, Relu, Silu, QuickGelu, SquaredRelu };
+/// "gelu_tanh" (also Hugging Face's "gelu_new"), "gelu", "relu", "silu", "quick_gelu" (x * sigmoid
+/// of 1.702 x), "relu2" (relu(x)^2). Throws Error{Config} with the nearest name.
 Activation activation_from_name(std::string_view name);
 std::vector<std::string> activation_names();
 

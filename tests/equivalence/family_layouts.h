@@ -163,6 +163,18 @@ inline const std::vector<FamilyRow>& family_rows() {
                     "position_max_distance": 12})",
        .task = "seq2seq",
        .refused = off_grid},
+      {.name = "compose_answers_by_position",
+       .family = "compose",
+       .model = R"({"dropout": 0.1, "embedding": ["word", "pos", "seg"], "mask": "fully_visible",
+                    "norm_position": "post", "decoder": "transformer", "position_offset": 2})",
+       .task = "seq2seq",
+       .refused = off_grid},
+      {.name = "compose_images",
+       .family = "compose",
+       .model = R"({"image_size": 8, "patch_size": 4, "dropout": 0.1,
+                    "embedding": ["patch", "pos"], "mask": "fully_visible", "target": ["cls"]})",
+       .task = "image_classify",
+       .refused = {"grid", "sequence", "context"}},
   };
   return rows;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Published models rebuilt by configuration alone: with the weights of BERT, GPT-2 and T5, a
+// Published models rebuilt by configuration alone: with the weights of BERT, GPT-2, ViT and T5, a
 // composed model gives the logits that transformers gives.
 #include <cstring>
 #include <filesystem>
@@ -62,13 +62,19 @@ struct Composed {
   models::Resolved resolved;
   test::ModelRunner runner;
 };
-Composed compose(const std::string& config, const Tensors& weights) {
+Composed compose(const std::string& config,
+                 const Tensors& weights,
+                 const models::ObjectiveChoice& objective = {}) {
   const models::ModelOptions options =
       models::options_from_hf(json::parse_strict(config, "config.json"));
   EXPECT_EQ(options.family(), "compose");
   config::Problems problems;
-  models::Resolved resolved =
-      models::resolve(options, *options->vocab_size, std::nullopt, problems, config::Origins());
+  models::Resolved resolved = models::resolve(options,
+                                              options->vocab_size.value_or(1),
+                                              std::nullopt,
+                                              problems,
+                                              config::Origins(),
+                                              objective);
   problems.raise();
   std::vector<checkpoint::StreamedTensor> tensors;
   for (const auto& [name, tensor] : weights)
@@ -90,7 +96,7 @@ nn::Batch inputs(const Tensors& expected) {
     if (key.empty()) continue;
     batch.set(key, tensor);
   }
-  for (std::int64_t i = 0; i < expected.at("input.input_ids").size(0); ++i)
+  for (std::int64_t i = 0; i < expected.at("input.labels").size(0); ++i)
     batch.sample_ids.push_back(i);
   return batch;
 }
@@ -222,6 +228,67 @@ TEST(Compose, RebuildsGpt2) {
   EXPECT_LT(difference(logits_of(model, expected), expected, true), kLogits);
 }
 
+/// Of a ViT: its patches' bias is part of their positions, and its head has no pooler.
+TEST(Compose, RebuildsVit) {
+  const std::string name = "vit";
+  const Tensors theirs = read(folder_of(name) / "model.safetensors");
+  const Tensors expected = read(folder_of(name) / "expected.safetensors");
+  const std::string base = "vit.embeddings.";
+  const std::string projection = base + "patch_embeddings.projection";
+  Tensors weights;
+  weights["embedding.patch.cls_emb"] = theirs.at(base + "cls_token");
+  weights["embedding.patch.projection.weight"] = theirs.at(projection + ".weight");
+  at::Tensor positions = theirs.at(base + "position_embeddings")[0].clone();
+  positions.narrow(0, 1, positions.size(0) - 1) += theirs.at(projection + ".bias");
+  weights["embedding.pos.embedding.weight"] = positions;
+  for (std::int64_t i = 0; i < number(name, "num_hidden_layers"); ++i) {
+    const std::string to = fmt::format("encoder.transformer.{}.", i);
+    const std::string from = fmt::format("vit.encoder.layer.{}.", i);
+    int part = 0;
+    for (const char* its : {"query", "key", "value"})
+      add_linear(weights,
+                 fmt::format("{}self_attn.linear_layers.{}", to, part++),
+                 theirs,
+                 from + "attention.attention." + its);
+    add_linear(weights, to + "self_attn.final_linear", theirs, from + "attention.output.dense");
+    add_norm(weights, to + "layer_norm_1", theirs, from + "layernorm_before");
+    add_norm(weights, to + "layer_norm_2", theirs, from + "layernorm_after");
+    add_linear(weights, to + "feed_forward.linear_1", theirs, from + "intermediate.dense");
+    add_linear(weights, to + "feed_forward.linear_2", theirs, from + "output.dense");
+  }
+  add_norm(weights, "encoder.layer_norm", theirs, "vit.layernorm");
+  add_linear(weights, "target.cls.linear_2", theirs, "classifier");
+
+  Composed model =
+      compose(fmt::format(R"({{"model_type": "compose", "emb_size": {0}, "hidden_size": {0},
+          "feedforward_size": {1}, "heads_num": {2}, "layers_num": {3}, "max_seq_length": {4},
+          "hidden_act": "gelu", "dropout": 0.0, "embedding": ["patch", "pos"],
+          "remove_embedding_layernorm": true, "image_height": {5}, "image_width": {5},
+          "patch_size": {6}, "channels_num": {7}, "encoder": "transformer",
+          "mask": "fully_visible", "layernorm_positioning": "pre", "target": ["cls"],
+          "remove_pooler": true, "layernorm_eps": 1e-12}})",
+                          number(name, "hidden_size"),
+                          number(name, "intermediate_size"),
+                          number(name, "num_attention_heads"),
+                          number(name, "num_hidden_layers"),
+                          positions.size(0),
+                          number(name, "image_size"),
+                          number(name, "patch_size"),
+                          number(name, "num_channels")),
+              weights,
+              {.name = "image_classification",
+               .options = json::Value::object(
+                   {{"num_labels", json::Value::integer(expected.at("logits").size(1))}})});
+
+  EXPECT_EQ(model.resolved.objective.name, "image_classification");
+  const double apart =
+      (logits_of(model, expected).to(at::kDouble) - expected.at("logits").to(at::kDouble))
+          .abs()
+          .max()
+          .item<double>();
+  EXPECT_LT(apart, kLogits);
+}
+
 void expect_t5(const std::string& name, bool gated) {
   SCOPED_TRACE(name);
   const Tensors theirs = read(folder_of(name) / "model.safetensors");
@@ -314,8 +381,16 @@ TEST(Compose, RefusesPartsThatDoNotFitByTheirKeys) {
   EXPECT_EQ(problem_of(R"("target": ["mlm"])"), "model.target");
   EXPECT_EQ(problem_of(R"("mask": "fully_visible")"), "model.target");
   EXPECT_EQ(problem_of(R"("mask": "fully_visible", "target": ["sp", "cls"])"), "model.target");
-  EXPECT_EQ(problem_of(R"("decoder": "transformer", "mask": "fully_visible", "bias": false)"),
-            "model.embedding");
+  EXPECT_EQ(problem_of(R"("decoder": "transformer", "mask": "fully_visible", "bias": false)"), "");
+  EXPECT_EQ(problem_of(R"("embedding": ["word", "patch"])"), "model.embedding");
+  EXPECT_EQ(problem_of(R"("embedding": ["patch", "pos"])"), "model.target");
+  const std::string image =
+      R"("embedding": ["patch", "pos"], "mask": "fully_visible", "target": ["cls"])";
+  EXPECT_EQ(problem_of(image), "");
+  EXPECT_EQ(problem_of(image + R"(, "patch_size": 15)"), "model.patch_size");
+  EXPECT_EQ(problem_of(image + R"(, "max_positions": 196)"), "model.max_positions");
+  EXPECT_EQ(problem_of(R"("image_size": 32)"), "model.image_size");
+  EXPECT_EQ(problem_of(R"("pooler": false)"), "model.pooler");
   EXPECT_EQ(problem_of(R"("num_decoder_layers": 2)"), "model.num_decoder_layers");
   EXPECT_EQ(problem_of(R"("position": "relative", "position_max_distance": 8)"),
             "model.position_max_distance");

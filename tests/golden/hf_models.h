@@ -12,8 +12,27 @@
 
 namespace tessera::golden {
 
-/// The model that a config.json describes.
-inline models::Resolved resolved_from_hf(const json::Value& config) {
+/// True if frequencies depend on the length of the longest text.
+inline bool depends_on_length(const json::Value& config) {
+  for (const char* const object : {"rope_parameters", "rope_scaling"}) {
+    const json::Value* rope = config.find(object);
+    if (rope == nullptr || !rope->is_object()) continue;
+    for (const char* const key : {"rope_type", "type"}) {
+      const json::Value* kind = rope->find(key);
+      if (kind != nullptr && (kind->as_string() == "longrope" || kind->as_string() == "dynamic"))
+        return true;
+    }
+  }
+  return false;
+}
+
+/// The model that a config.json describes, for texts of up to `length` tokens if that matters:
+/// those of the records have more than the original training's.
+inline models::Resolved resolved_from_hf(json::Value config, std::int64_t length = 0) {
+  if (depends_on_length(config)) {
+    config["rope_length"] =
+        length > 0 ? json::Value::integer(length) : *config.find("max_position_embeddings");
+  }
   const models::ModelOptions options = models::options_from_hf(config);
   config::Problems problems;
   models::Resolved resolved = models::resolve(options,

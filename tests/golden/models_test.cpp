@@ -80,8 +80,7 @@ fs::path answers_of(const fs::path& folder) {
 const std::map<std::string, std::string>& left_out() {
   static const std::map<std::string, std::string> all = {
       {"mixtral", "mixtures of experts are not built"},
-      {"qwen3_moe", "mixtures of experts are not built"},
-      {"longrope", "the result of a text depends on the longest text of its batch"}};
+      {"qwen3_moe", "mixtures of experts are not built"}};
   return all;
 }
 
@@ -103,10 +102,11 @@ std::optional<std::string> reason_to_skip(const fs::path& folder) {
   return std::nullopt;
 }
 
-Case open(const fs::path& folder, comm::World* world) {
+/// `length`: of the longest text, where it matters.
+Case open(const fs::path& folder, comm::World* world, std::int64_t length = 0) {
   const json::Value config = golden::read_json(folder / "config.json");
   const models::Family& family = models::families().get(models::family_of_hf(config));
-  models::Resolved resolved = golden::resolved_from_hf(config);
+  models::Resolved resolved = golden::resolved_from_hf(config, length);
   ModelRunner runner(resolved.model, DType::F32, world, golden::even_stages(world, resolved.model));
   const models::WeightSource source = interop::weights_from_hf(folder, family, resolved);
   runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
@@ -252,6 +252,24 @@ TEST(GoldenModels, GiveTheLogitsAndTheLoss) {
     EXPECT_NEAR(
         out.terms.at(0).sum.item<double>() / tokens, one.expected["loss"].item<double>(), kLoss);
   });
+}
+
+TEST(GoldenModels, GiveTheLogitsOfShortTextsForAShortLength) {
+  for (const fs::path& folder : golden::cases("models")) {
+    const json::Value config = golden::read_json(folder / "config.json");
+    if (reason_to_skip(folder) || !golden::depends_on_length(config)) continue;
+    SCOPED_TRACE(folder.filename().string());
+    const Tensors expected(answers_of(folder) / "expected.safetensors");
+    if (!expected.has("short.logits")) continue;
+    const at::Tensor ids = expected["short.input_ids"];
+    Case one = open(folder, nullptr, ids.size(1));
+    nn::StepContext context(nn::Mode::Eval, 1);
+    context.want_logits = true;
+
+    const nn::Outcome out = one.runner.infer(test::make_batch(ids), context);
+
+    EXPECT_LT(largest_difference(out.outputs.at("logits"), expected["short.logits"]), kLogits);
+  }
 }
 
 TEST(GoldenModels, GiveEveryGradient) {

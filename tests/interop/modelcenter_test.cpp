@@ -440,6 +440,18 @@ TEST_F(ModelCenter, Cpm1IsReadWithItsScales) {
   EXPECT_EQ(read.model_config.find("model_type")->as_string(), "cpm1");
   EXPECT_TRUE(read.model_config.find("length_scale")->as_bool());
   expect_fits(read);
+  // The same model as a member of a program's own module.
+  auto wrapped = tensors;
+  for (auto& [name, shape] : wrapped)
+    name.insert(0, "model.cpm1.");
+  write_tensors(path("cpm1"), wrapped, std::string(kCpmKeys) + R"(, "length_scale": true})");
+  const Foreign member = open_foreign(path("cpm1")).value();
+  ASSERT_EQ(member.weights.size(), read.weights.size());
+  for (std::size_t i = 0; i < member.weights.size(); ++i)
+    EXPECT_EQ(member.weights[i].name, read.weights[i].name);
+  wrapped.push_back({"answer.dense.weight", {3, 8}});
+  write_tensors(path("cpm1"), wrapped, std::string(kCpmKeys) + R"(, "length_scale": true})");
+  refused(path("cpm1"), "answer.dense.weight");
   write_tensors(path("cpm1"), tensors, std::string(kCpmKeys) + R"(, "att_bias": true})");
   refused(path("cpm1"), "att_bias is true, and a CPM1 is read with false");
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/model_runner.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,6 +55,18 @@ std::string with(const std::string& type, const std::string& more) {
     "intermediate_size": 24, "max_position_embeddings": 32)" +
          (more.empty() ? "" : ", " + more) + "}";
 }
+std::string refusal_to_resolve(const std::string& hf_config) {
+  try {
+    (void)resolved(options_of(hf_config));
+  } catch (const Error& error) {
+    return error.text();
+  }
+  return "accepted";
+}
+std::string longrope(const std::string& type) {
+  return R"("original_max_position_embeddings": 8, "rope_scaling": {"type": ")" + type +
+         R"(", "short_factor": [1.0, 1.5], "long_factor": [1.0, 4.0]})";
+}
 std::int64_t window_of(const std::string& hf_config) {
   return description(hf_config).find("sliding_window")->as_integer().value();
 }
@@ -76,14 +89,82 @@ TEST(Decoders, ReadWindowsAsPublishedFilesMeanThem) {
       ElementsAre("full_attention", "full_attention", "full_attention", "sliding_attention"));
 }
 
+/// The last logits of a text of five tokens, of a model whose weights are drawn.
+at::Tensor logits_of(const std::string& hf_config) {
+  ModelRunner runner(resolved(options_of(hf_config)).model);
+  at::Generator generator = at::detail::createCPUGenerator(3);
+  runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
+    out.normal_(info.name.find("norm") != std::string::npos ? 1.0 : 0.0, 0.3, generator);
+  });
+  nn::StepContext context(nn::Mode::Eval, 1);
+  context.want_logits = true;
+  const at::NoGradGuard no_grad;
+  const nn::Batch batch = make_batch(at::tensor({3, 60, 9, 30, 2}, at::kLong).view({1, -1}));
+  return runner.infer(batch, context).outputs.at("logits").clone();
+}
+double apart(const std::string& a, const std::string& b) {
+  return (logits_of(a) - logits_of(b)).abs().max().item<double>();
+}
+
+TEST(Decoders, TurnByTheBaseThatALengthAsksFor) {
+  const auto dynamic = [](std::int64_t length) {
+    return with("llama",
+                fmt::format(R"("rope_length": {}, "rope_scaling": {{"type": "dynamic",
+                    "factor": 2}})",
+                            length));
+  };
+  // theta (f L / P - (f - 1))^(d / (d - 2)), with d = 4 channels and P = 32 positions.
+  const std::string scaled =
+      with("llama", fmt::format(R"("rope_theta": {})", 1e4 * std::pow(2.0 * 48 / 32 - 1, 2.0)));
+
+  EXPECT_LT(apart(dynamic(48), scaled), 1e-5);
+  EXPECT_LT(apart(dynamic(16), with("llama", "")), 1e-5);
+  EXPECT_GT(apart(dynamic(48), with("llama", "")), 1e-3);
+}
+
+TEST(Decoders, WriteTheScalingsOfTheirFrequencies) {
+  const std::string yarn = R"("rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+      "original_max_position_embeddings": 8, "mscale": 0.7, "mscale_all_dim": 0.9,
+      "truncate": false})";
+  const std::string dynamic =
+      R"("rope_length": 48, "rope_scaling": {"type": "dynamic", "factor": 2})";
+  for (const std::string& config : {with("llama", yarn),
+                                    with("llama", dynamic),
+                                    with("phi3", longrope("longrope") + R"(, "rope_length": 20)"),
+                                    with("phi3", longrope("yarn") + R"(, "rope_length": 8)")}) {
+    SCOPED_TRACE(config);
+    const json::Value description = resolved(options_of(config)).description;
+    ModelOptions options("llama");
+    config::Problems problems;
+    config::Origins origins;
+    config::read(description, options, problems, origins);
+    problems.raise();
+
+    const json::Value written = families().get(options.family()).to_hf(*options);
+
+    EXPECT_EQ(resolved(options_from_hf(written)).description.dump(), description.dump());
+  }
+}
+
 TEST(Decoders, RefuseWhatTheyWouldComputeOtherwise) {
   const std::string dynamic = R"("rope_scaling": {"type": "dynamic", "factor": 2})";
-  EXPECT_THAT(refusal(with("llama", dynamic)), HasSubstr("dynamic"));
-  for (const char* type : {"longrope", "dynamic", "su"}) {
-    const std::string scaling = std::string(R"("rope_scaling": {"rope_type": ")") + type + "\"}";
-    EXPECT_THAT(refusal(with("qwen3", scaling)),
-                AllOf(HasSubstr(type), HasSubstr("the longest text of its batch")));
+  EXPECT_THAT(refusal_to_resolve(with("llama", dynamic)),
+              AllOf(HasSubstr("model.rope_length"), HasSubstr("the longest text of a batch")));
+  for (const char* type : {"longrope", "su"}) {
+    EXPECT_THAT(refusal_to_resolve(with("qwen3", longrope(type))),
+                AllOf(HasSubstr("longrope"), HasSubstr("the longest text of a batch")));
   }
+  EXPECT_THAT(refusal_to_resolve(with("llama", dynamic + R"(, "rope_length": 48)")), "accepted");
+  EXPECT_THAT(refusal_to_resolve(with("qwen3", longrope("su") + R"(, "rope_length": 33)")),
+              HasSubstr("rope_length 33"));
+  EXPECT_THAT(refusal(with("qwen3", R"("rope_scaling": {"type": "longrope", "factor": 2,
+                  "short_factor": [1, 0], "long_factor": [1, 2]})")),
+              HasSubstr("short_factor"));
+  EXPECT_THAT(refusal_to_resolve(with("qwen3", R"("rope_length": 16, "rope_scaling": {
+                  "type": "longrope", "short_factor": [1], "long_factor": [1, 2]})")),
+              HasSubstr("1 short and 2 long factors for 2 pairs"));
+  EXPECT_THAT(refusal(with("gemma3_text", R"("attn_logit_softcapping": 20.0)")),
+              HasSubstr("attn_logit_softcapping"));
   EXPECT_THAT(refusal(with("gemma2", R"("use_bidirectional_attention": true)")),
               HasSubstr("use_bidirectional_attention"));
   EXPECT_THAT(refusal(with("mistral", R"("layer_types": ["chunked_attention"])")),

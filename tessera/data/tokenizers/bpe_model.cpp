@@ -85,55 +85,61 @@ class BpeTokens final : public Model {
     return *id;
   }
 
-  // The token of a character at its position in the word.
-  [[nodiscard]] std::optional<std::int32_t> symbol(std::string_view character,
-                                                   bool first,
-                                                   bool last,
-                                                   std::string& buffer) const {
-    if ((first || prefix_.empty()) && (!last || suffix_.empty()))
-      return vocabulary_.find(character);
+  // A character with the prefix or suffix of its position in the word; `buffer` may hold it.
+  [[nodiscard]] std::string_view symbol(std::string_view character,
+                                        bool first,
+                                        bool last,
+                                        std::string& buffer) const {
+    if ((first || prefix_.empty()) && (!last || suffix_.empty())) return character;
     buffer.clear();
     if (!first) buffer += prefix_;
     buffer += character;
     if (last) buffer += suffix_;
-    return vocabulary_.find(buffer);
+    return buffer;
   }
 
-  bool add_bytes(std::string_view character, std::uint32_t at, std::vector<Token>& out) const {
-    const auto id_of_byte = [&](char c) { return byte_ids_[static_cast<unsigned char>(c)]; };
-    if (!byte_fallback_ || std::any_of(character.begin(), character.end(), [&](char c) {
-          return id_of_byte(c) < 0;
-        })) {
-      return false;
-    }
-    for (const char c : character) {
-      out.push_back({id_of_byte(c), at, at + 1});
-      ++at;
-    }
-    return true;
-  }
-
+  // The tokens of a piece as characters. As in the library, a token's place follows from the bytes
+  // that the tokens before it stand for: a character without a token shifts those behind it, and
+  // the bytes of a symbol that falls back to bytes are those of its prefix and suffix too.
   void add_symbols(std::string_view piece, std::vector<Token>& out) const {
-    std::optional<Token> pending;  // pending unknown characters
+    const auto most = static_cast<std::uint32_t>(piece.size());
+    std::uint32_t at = 0;
+    const auto add = [&](std::int32_t id, std::uint32_t bytes) {
+      out.push_back({id, std::min(at, most), std::min(at + bytes, most)});
+      at += bytes;
+    };
+    std::uint32_t pending = 0;  // bytes of unknown characters that are not added yet
     const auto flush = [&] {
-      if (pending) out.push_back(*pending);
-      pending.reset();
+      if (pending > 0) add(*unknown_, pending);
+      pending = 0;
     };
     std::string buffer;
     for (std::size_t begin = 0; begin < piece.size();) {
       const std::size_t end = begin + character_length(piece[begin]);
-      const auto from = static_cast<std::uint32_t>(begin), to = static_cast<std::uint32_t>(end);
-      const std::string_view character = piece.substr(begin, end - begin);
-      if (const auto id = symbol(character, begin == 0, end == piece.size(), buffer)) {
+      const auto bytes = static_cast<std::uint32_t>(end - begin);
+      const std::string_view name =
+          symbol(piece.substr(begin, end - begin), begin == 0, end == piece.size(), buffer);
+      if (const auto id = vocabulary_.find(name)) {
         flush();
-        out.push_back({*id, from, to});
-      } else if (!add_bytes(character, from, out) && unknown_) {
+        add(*id, bytes);
+      } else if (has_all_bytes(name)) {
+        for (const char c : name)
+          add(id_of_byte(c), 1);
+      } else if (unknown_) {
         if (!fuse_unknown_) flush();
-        pending = Token{*unknown_, pending ? pending->begin : from, to};
+        pending += bytes;
       }
       begin = end;
     }
     flush();
+  }
+
+  [[nodiscard]] std::int32_t id_of_byte(char c) const {
+    return byte_ids_[static_cast<unsigned char>(c)];
+  }
+  [[nodiscard]] bool has_all_bytes(std::string_view name) const {
+    return byte_fallback_ &&
+           std::all_of(name.begin(), name.end(), [&](char c) { return id_of_byte(c) >= 0; });
   }
 
   std::string prefix_, suffix_;

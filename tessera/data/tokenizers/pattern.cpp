@@ -151,7 +151,7 @@ constexpr std::string_view kSpaces =
 constexpr std::string_view kWords = R"(\p{L}\p{M}\p{Nd}\p{Pc})";
 constexpr std::string_view kHex = "0-9a-fA-F";
 
-// Expands Oniguruma's classes whose members differ in PCRE2 (U+180E, marks).
+// Expands Oniguruma's classes whose members differ in PCRE2 (U+180E, marks), and its \u3040.
 std::string to_pcre2(const std::string& expression) {
   std::string out;
   int depth = 0;  // nesting of brackets
@@ -164,6 +164,11 @@ std::string to_pcre2(const std::string& expression) {
       continue;
     }
     const char next = expression[++i];
+    if (next == 'u' && i + 4 < expression.size()) {  // U+ and four digits
+      out += fmt::format("\\x{{{}}}", expression.substr(i + 1, 4));
+      i += 4;
+      continue;
+    }
     const std::string_view members = next == 's' || next == 'S'   ? kSpaces
                                      : next == 'w' || next == 'W' ? kWords
                                      : next == 'h' || next == 'H' ? kHex
@@ -230,7 +235,8 @@ class RegexPattern final : public Pattern {
           "use a tokenizer whose pattern does not backtrack, or shorter texts");
       const PCRE2_SIZE* const bounds = pcre2_get_ovector_pointer(data.get());
       const std::size_t begin = bounds[0], end = std::max(bounds[0], bounds[1]);
-      if (end > begin) out.emplace_back(begin, end);
+      const bool follows = !out.empty() && out.back().second == end;
+      if (end > begin || !follows) out.emplace_back(begin, end);
       at = end;
       if (end == begin) {
         if (at >= text.size()) return;

@@ -18,7 +18,8 @@ using Ranges = std::vector<std::pair<std::size_t, std::size_t>>;
 class Pattern {
  public:
   virtual ~Pattern() = default;
-  /// Appends the matches in valid UTF-8.
+  /// Appends the matches in valid UTF-8. An expression may match between two characters, but not
+  /// directly behind its last match.
   virtual void find(std::string_view text, Ranges& out) const = 0;
 };
 using PatternPtr = std::shared_ptr<const Pattern>;

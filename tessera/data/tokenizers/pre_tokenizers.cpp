@@ -8,6 +8,7 @@
 
 #include "tessera/data/tokenizers/characters.h"
 #include "tessera/data/tokenizers/normalizers.h"
+#include "tessera/data/tokenizers/unicode_scripts.h"
 
 namespace tessera::data::tokenizers {
 namespace {
@@ -237,6 +238,45 @@ class MetaspacePreTokenizer final : public PreTokenizer {
   bool split_;
 };
 
+/// Splits where the script changes. Characters of any script continue a piece; at the beginning of
+/// the text they are removed, as in the library.
+class ScriptsPreTokenizer final : public PreTokenizer {
+ public:
+  void apply(AlignedText piece, std::vector<AlignedText>& out) const override {
+    const std::string& s = piece.str();
+    std::size_t begin = 0;
+    int script = 0;
+    for (std::size_t at = 0; at < s.size();) {
+      const std::size_t here = at;
+      const int next = script_of(next_character(s, at));
+      if (next == 0 || next == script) continue;
+      if (script != 0) out.push_back(piece.slice(begin, here));
+      begin = here;
+      script = next;
+    }
+    if (script != 0) out.push_back(piece.slice(begin, s.size()));
+  }
+};
+
+/// Pieces of `length` characters, and a shorter last one.
+class FixedLengthPreTokenizer final : public PreTokenizer {
+ public:
+  explicit FixedLengthPreTokenizer(std::size_t length) : length_(length) {}
+  void apply(AlignedText piece, std::vector<AlignedText>& out) const override {
+    const std::string& s = piece.str();
+    for (std::size_t begin = 0; begin < s.size();) {
+      std::size_t end = begin;
+      for (std::size_t n = 0; n < length_ && end < s.size(); ++n)
+        end += character_length(s[end]);
+      out.push_back(piece.slice(begin, end));
+      begin = end;
+    }
+  }
+
+ private:
+  std::size_t length_;
+};
+
 class SequencePreTokenizer final : public PreTokenizer {
  public:
   explicit SequencePreTokenizer(std::vector<PreTokenizerPtr> parts) : parts_(std::move(parts)) {}
@@ -286,6 +326,12 @@ PreTokenizerPtr metaspace(const Part& part) {
   return std::make_shared<MetaspacePreTokenizer>(replacement, scheme, part.flag("split", true));
 }
 
+std::size_t length_of(const Part& part) {
+  const std::int64_t length = part.integer("length", 5);
+  if (length < 1) refuse_part(part.where(), fmt::format("has pieces of {} characters", length));
+  return static_cast<std::size_t>(length);
+}
+
 PreTokenizerPtr at_characters(CharacterTest::Test test, Behavior behavior) {
   return std::make_shared<CharacterSplit>(CharacterTest(std::move(test)), behavior);
 }
@@ -327,6 +373,12 @@ PreTokenizerPtr read_pre_tokenizer(const Part& part, int depth) {
   }
   if (type == "Punctuation") {
     return at_characters(is_bert_punctuation, behavior_of(part, part.text("behavior", "Isolated")));
+  }
+  if (type == "UnicodeScripts") {
+    return std::make_shared<ScriptsPreTokenizer>();
+  }
+  if (type == "FixedLength") {
+    return std::make_shared<FixedLengthPreTokenizer>(length_of(part));
   }
   if (type == "CharDelimiterSplit") {
     const char32_t delimiter = part.character("delimiter");

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
 #include "tessera/data/small_file.h"
 #include "tessera/data/tokenizers/albert.h"
 #include "tessera/data/tokenizers/characters.h"
@@ -271,6 +272,15 @@ const Class& class_of(const Settings& settings, const std::string& where) {
   if (name.empty()) return kPlain;
   const auto* const found = std::find_if(
       std::begin(kClasses), std::end(kClasses), [&](const Class& c) { return c.name == name; });
+  TESSERA_REQUIRE(
+      !name.starts_with("CpmTokenizer"),
+      Unsupported,
+      fmt::format("{} belongs to the tokenizer_class \"{}\", which cuts text into words by "
+                  "jieba's dictionary before sentencepiece sees it",
+                  where,
+                  name),
+      "tokenize with transformers' CpmTokenizer, and train on its ids as a .bin/.idx "
+      "pair (docs/formats/tokens.md)");
   if (found == std::end(kClasses))
     unsupported_part(where, fmt::format("belongs to the tokenizer_class \"{}\"", name));
   return *found;

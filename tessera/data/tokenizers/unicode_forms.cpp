@@ -15,7 +15,34 @@ int combining_class(char32_t c) {
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
 }
 
+/// Characters that Unicode gave a decomposition after its version 11, which is that of the
+/// tokenizers library: they stay whole there, and models were trained so.
+bool is_whole(char32_t c) {
+  struct Range {
+    char32_t first, last;
+  };
+  static constexpr std::array<Range, 11> kLater = {{{0x32FF, 0x32FF},
+                                                    {0xA7F1, 0xA7F4},
+                                                    {0xAB69, 0xAB69},
+                                                    {0x105C9, 0x105E4},
+                                                    {0x10781, 0x107BA},
+                                                    {0x11383, 0x113C8},
+                                                    {0x11938, 0x11938},
+                                                    {0x16121, 0x16D6A},
+                                                    {0x1CCD6, 0x1CCF9},
+                                                    {0x1E030, 0x1E06D},
+                                                    {0x1FBF0, 0x1FBF9}}};
+  const auto later = std::any_of(kLater.begin(), kLater.end(), [c](const Range& range) {
+    return c >= range.first && c <= range.last;
+  });
+  return later || c == 0x1F16C;
+}
+
 void decompose(char32_t c, bool compatibility, std::vector<Change>& out) {
+  if (c >= 0x32FF && is_whole(c)) {
+    out.push_back({c, 0});
+    return;
+  }
   std::array<utf8proc_int32_t, 32> buffer{};
   int boundary = 0;
   const auto options =
@@ -55,7 +82,8 @@ char32_t composite(char32_t a, char32_t b) {
                                           static_cast<utf8proc_int32_t>(b)};
   const utf8proc_ssize_t count = utf8proc_normalize_utf32(
       pair.data(), 2, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  return count == 1 ? static_cast<char32_t>(pair[0]) : 0;
+  const auto whole = static_cast<char32_t>(pair[0]);
+  return count == 1 && !is_whole(whole) ? whole : 0;
 }
 
 std::vector<Change> compose(const std::vector<Change>& in) {

@@ -34,11 +34,38 @@ std::optional<fs::path> find_file(const fs::path& path) {
   return file;
 }
 
+/// The length of the prefix of a module that holds the model, such as "t5.", if a name is that of
+/// a projection that every model has; nothing for other names.
+std::optional<std::size_t> prefix_of(std::string_view name) {
+  for (const char* const stack : {"encoder", "decoder"}) {
+    const std::string ending = std::string(stack) + kProjectQ;
+    if (!name.ends_with(ending)) continue;
+    const std::size_t length = name.size() - ending.size();
+    if (length == 0 || name[length - 1] == '.') return length;
+  }
+  return std::nullopt;
+}
+
+/// The tensors of a file. If a program kept its model as a member of a module of its own, the
+/// names of all tensors of the model lose that member's.
+std::vector<Weight> tensors_of(const fs::path& file) {
+  std::vector<Weight> out = open_torch_file(file);
+  std::optional<std::string> prefix;
+  for (const Weight& weight : out) {
+    const auto length = prefix_of(weight.name);
+    if (length && (!prefix || *length < prefix->size())) prefix = weight.name.substr(0, *length);
+  }
+  if (!prefix || prefix->empty()) return out;
+  for (Weight& weight : out)
+    if (weight.name.starts_with(*prefix)) weight.name.erase(0, prefix->size());
+  return out;
+}
+
 bool recognises(const fs::path& path) {
   try {
     const auto file = find_file(path);
     if (!file) return false;
-    const Named tensors(open_torch_file(*file));
+    const Named tensors(tensors_of(*file));
     return tensors.has(std::string("encoder") + kProjectQ) ||
            tensors.has(std::string("decoder") + kProjectQ);
   } catch (const std::exception&) {
@@ -328,7 +355,7 @@ Foreign read_named(const fs::path& file,
 
 Foreign open(const fs::path& path) {
   const fs::path file = *find_file(path);
-  const auto weights = open_torch_file(file);
+  const auto weights = tensors_of(file);
   const json::Value config = their_config(file);
   const models::ModelCenterModel* model = claimed_by(config, Named(weights));
   return model == nullptr ? read_rearranged(file, weights, config)

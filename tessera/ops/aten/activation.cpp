@@ -8,6 +8,8 @@
 namespace tessera::ops::aten {
 namespace {
 
+constexpr double kQuick = 1.702;
+
 // Computed in fp64, because libtorch's fp32 gelu loses its last digits to cancellation for large
 // negative x.
 at::Tensor value_of(const at::Tensor& x, Activation activation) {
@@ -18,6 +20,10 @@ at::Tensor value_of(const at::Tensor& x, Activation activation) {
       return at::gelu(x, "none");
     case Activation::Relu:
       return at::relu(x);
+    case Activation::QuickGelu:
+      return x * at::sigmoid(kQuick * x);
+    case Activation::SquaredRelu:
+      return at::relu(x).square();
     case Activation::Silu:
       break;
   }
@@ -33,6 +39,10 @@ at::Tensor gradient_of(const at::Tensor& dy, const at::Tensor& x, Activation act
       return at::gelu_backward(dy, x, "none");
     case Activation::Relu:
       return at::threshold_backward(dy, x, 0.0);
+    case Activation::QuickGelu:
+      return at::silu_backward(dy, kQuick * x);
+    case Activation::SquaredRelu:
+      return dy * 2 * at::relu(x);
     case Activation::Silu:
       break;
   }

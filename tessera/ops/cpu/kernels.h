@@ -179,7 +179,7 @@ struct Kernels {
   /// sums[c] += x[row][c] over the rows in order.
   void (*column_sums[kFloats])(
       const void* x, std::int64_t columns, float* sums, std::int64_t begin, std::int64_t end);
-  /// activation: 0 gelu_tanh, 1 gelu, 2 relu, 3 silu.
+  /// activation: 0 gelu_tanh, 1 gelu, 2 relu, 3 silu, 4 quick_gelu, 5 relu2.
   void (*activate[kFloats])(
       const void* x, void* y, int activation, std::int64_t begin, std::int64_t end);
   void (*activate_grad[kFloats])(const void* dy,

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/generation_config.h"
+
+#include <filesystem>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/data/small_file.h"
+
+namespace tessera::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostEnds = 4096;
+
+/// One of the two files; it has no keys if it does not exist.
+class Keys {
+ public:
+  explicit Keys(const fs::path& path) : path_(path.string()) {
+    std::error_code ignored;
+    if (!fs::is_regular_file(path, ignored)) return;
+    value_ = json::parse_strict(data::read_small_file(path), path_);
+    if (!value_.is_object()) refuse("is not a JSON object");
+  }
+
+  [[nodiscard]] const json::Value* find(const char* key) const {
+    const json::Value* found = value_.is_object() ? value_.find(key) : nullptr;
+    return found == nullptr || found->is_null() ? nullptr : found;
+  }
+  [[nodiscard]] bool flag(const char* key) const {
+    const json::Value* found = find(key);
+    return found != nullptr && found->is_bool() && found->as_bool();
+  }
+  [[nodiscard]] std::optional<double> number(const char* key, double least, double most) const {
+    const json::Value* found = find(key);
+    if (found == nullptr) return std::nullopt;
+    const double value = found->is_number() ? found->as_double() : least - 1;
+    if (!(value >= least && value <= most))
+      refuse(
+          fmt::format("says {} {}, which is not from {} to {}", key, found->dump(), least, most));
+    return value;
+  }
+  [[nodiscard]] std::optional<std::int64_t> count(const char* key) const {
+    constexpr double kMost = 1e9;
+    const auto value = number(key, 0, kMost);
+    return value ? std::optional(static_cast<std::int64_t>(*value)) : std::nullopt;
+  }
+  /// The ids below `size`; a key of others, such as -1, names none.
+  [[nodiscard]] std::vector<std::int32_t> ids(const char* key, std::int64_t size) const {
+    std::vector<std::int32_t> out;
+    const json::Value* found = find(key);
+    if (found == nullptr) return out;
+    const auto add = [&](const json::Value& one) {
+      const auto id = one.is_number() ? one.as_integer() : std::nullopt;
+      if (!id) refuse(fmt::format("says {} {}, which is no id", key, one.dump()));
+      if (*id >= 0 && *id < size) out.push_back(static_cast<std::int32_t>(*id));
+    };
+    if (!found->is_array()) {
+      add(*found);
+      return out;
+    }
+    if (found->items().size() > kMostEnds) refuse(fmt::format("has too many ids in {}", key));
+    for (const json::Value& one : found->items())
+      add(one);
+    return out;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(Error::Kind::Format,
+                fmt::format("{}: {}", path_, what),
+                "copy the file again from where the model was published, or correct it");
+  }
+
+  std::string path_;
+  json::Value value_;
+};
+
+}  // namespace
+
+GenerationConfig generation_config_of(const OpenModel& model) {
+  std::error_code ignored;
+  const fs::path folder =
+      fs::is_directory(model.source, ignored) ? model.source : model.source.parent_path();
+  const Keys keys(folder / "generation_config.json");
+  GenerationConfig out;
+  // The configuration of a run in its checkpoint is tessera's own.
+  const Keys config(model.config ? fs::path() : folder / "config.json");
+  out.ends = keys.ids("eos_token_id", model.shape.vocab_size);
+  if (out.ends.empty()) out.ends = config.ids("eos_token_id", model.shape.vocab_size);
+  out.repetition_penalty = keys.number("repetition_penalty", 1e-6, 1e6);
+  out.no_repeat_ngram = keys.count("no_repeat_ngram_size");
+  out.min_new_tokens = keys.count("min_new_tokens");
+  if (!keys.flag("do_sample")) return out;
+  out.temperature = keys.number("temperature", 0, 1e6);
+  out.top_k = keys.count("top_k");
+  out.top_p = keys.number("top_p", 1e-9, 1);
+  out.min_p = keys.number("min_p", 0, 1);
+  out.typical_p = keys.number("typical_p", 1e-9, 1);
+  out.epsilon_cutoff = keys.number("epsilon_cutoff", 0, 1);
+  out.eta_cutoff = keys.number("eta_cutoff", 0, 1);
+  return out;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the folder of a published model says about the texts that are generated with it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tessera/engine/open_model.h"
+
+namespace tessera::engine {
+
+/// The keys of Hugging Face's generation_config.json that tessera has; absent ones are empty.
+struct GenerationConfig {
+  /// Ids that end a text: eos_token_id, one or several, of this file or else of config.json. Empty:
+  /// the tokenizer's end of text.
+  std::vector<std::int32_t> ends;
+  /// How tokens are drawn; empty unless do_sample is true.
+  std::optional<double> temperature, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff;
+  std::optional<std::int64_t> top_k;
+  std::optional<double> repetition_penalty;
+  std::optional<std::int64_t> no_repeat_ngram, min_new_tokens;
+};
+
+/// Reads the files in the folder from which the model is read; a model without them has an empty
+/// one. Throws Error{Format} for values that are not numbers in their ranges.
+GenerationConfig generation_config_of(const OpenModel& model);
+
+}  // namespace tessera::engine

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/compose_options.h"
+
+#include "tessera/ops/activation.h"
+#include "tessera/ops/relative_position.h"
+
+namespace tessera::models {
+
+const std::vector<Preset>& composed_presets() {
+  static const std::vector<Preset> all = {
+      {.name = "compose-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true}};
+  return all;
+}
+
+void ComposeOptions::describe(config::Fields& fields) {
+  describe_sizes(fields,
+                 {.presets = names_of(composed_presets()),
+                  .preset_default = "compose-nano if no size is given",
+                  .positions_default = "data.sequence_length, or 1024",
+                  .ffn_default = "4 x hidden_size"});
+  describe_parts(fields);
+  describe_images(fields);
+  describe_layers(fields);
+  describe_decoder(fields);
+  describe_tie(fields);
+  describe_init(fields, "Standard deviation of initial weights.");
+  describe_label_smoothing(fields);
+  describe_from(fields);
+}
+
+void ComposeOptions::describe_parts(config::Fields& fields) {
+  fields.field("embedding",
+               embedding,
+               {.text = "Summands of a token's embedding: its word, its position, its segment "
+                        "(the token type); or the patch of an image, and its position.",
+                .choices = {"word", "pos", "seg", "patch"}});
+  fields.field("embedding_norm",
+               embedding_norm,
+               {.text = "Whether the embedding is normalized.",
+                .default_text = "where norm_position is post"});
+  fields.field("position_offset",
+               position_offset,
+               {.text = "Row of the position table for the first token; if above 0, padding has "
+                        "no position (RoBERTa: 2).",
+                .min = 0,
+                .max = 1e6});
+  fields.field("encoder",
+               encoder,
+               {.text = "The stack that reads the input (encoder).", .choices = {"transformer"}});
+  fields.field("decoder",
+               decoder,
+               {.text = "The stack that generates the output from the encoder's (decoder).",
+                .choices = {"none", "transformer"}});
+  fields.field(
+      "target",
+      target,
+      {.text = "Heads of the model: the next token, masked tokens, whether one text follows the "
+               "other, the class of a sample. The task selects the one that is trained.",
+       .choices = {"lm", "mlm", "sp", "cls"}});
+}
+void ComposeOptions::describe_layers(config::Fields& fields) {
+  fields.field(
+      "mask",
+      mask,
+      {.text = "Which tokens a token of the encoder attends to: all, or itself and earlier ones.",
+       .choices = {"fully_visible", "causal"}});
+  fields.field("norm_position",
+               norm_position,
+               {.text = "Whether norms come before or after the branches of a layer.",
+                .choices = {"pre", "post"}});
+  fields.field(
+      "norm", norm, {.text = "The normalization of the layers.", .choices = {"layer_norm", "rms"}});
+  fields.field("norm_eps",
+               norm_eps,
+               {.text = "Epsilon added to the variance or the mean square in norms.",
+                .min = 0,
+                .max = 1,
+                .above_min = true});
+  fields.field(
+      "feed_forward",
+      feed_forward,
+      {.text = "The MLP: two projections, or three with a gate.", .choices = {"dense", "gated"}});
+  fields.field("activation",
+               activation,
+               {.text = "Activation function of the MLP or of its gate.",
+                .choices = ops::activation_names()});
+  fields.field("bias", bias, {.text = "Whether the projections of the layers have biases."});
+  fields.field("scale_attention",
+               scale_attention,
+               {.text = "Whether attention scores are divided by the square root of head_dim."});
+  fields.field(
+      "position",
+      position,
+      {.text = "Position information of the layers: only from the embedding, a learned attention "
+               "bias by distance, or rotary positions on neighbouring channels.",
+       .choices = {"embedding", "relative", "rotary"}});
+  fields.field("head_dim",
+               head_dim,
+               {.text = "Channels of one attention head.",
+                .min = 1,
+                .max = 1e6,
+                .default_text = "hidden_size / num_heads"});
+  fields.field("position_buckets",
+               position_buckets,
+               {.text = "Number of distance buckets, with position relative.",
+                .min = static_cast<double>(ops::least_buckets(true)),
+                .max = 1e5});
+  fields.field("position_max_distance",
+               position_max_distance,
+               {.text = "Distance from which all tokens share one bucket.",
+                .unit = "tokens",
+                .min = 2,
+                .max = 1e8});
+  fields.field("rope_theta",
+               rope_theta,
+               {.text = "Base of the frequencies, with position rotary.", .min = 1, .max = 1e12});
+  describe_dropout(fields,
+                   "Dropout probability after the embedding, on attention weights and on the "
+                   "outputs of the branches.");
+}
+void ComposeOptions::describe_decoder(config::Fields& fields) {
+  fields.field("num_decoder_layers",
+               num_decoder_layers,
+               {.text = "Number of layers of the decoder.",
+                .min = 1,
+                .max = 1e4,
+                .default_text = "num_layers"});
+  fields.field("scale_output",
+               scale_output,
+               {.text = "Whether the input of a decoder's head is divided by the square root of "
+                        "hidden_size."});
+  fields.field("start_token",
+               start_token,
+               {.text = "Token with which the decoder's input begins.", .min = 0, .max = 1e8});
+  fields.field("pad_token",
+               pad_token,
+               {.text = "Token that replaces an ignored label in the decoder's input.",
+                .min = 0,
+                .max = 1e8});
+}
+
+void ComposeOptions::describe_images(config::Fields& fields) {
+  const auto size =
+      [&](const char* key, auto& member, const char* text, const char* otherwise, double most) {
+        fields.field(key, member, {.text = text, .min = 1, .max = most, .default_text = otherwise});
+      };
+  size("image_size",
+       image_size,
+       "Rows and columns of an image, in pixels, with embedding patch.",
+       "224",
+       1e5);
+  size("patch_size", patch_size, "Rows and columns of a patch; must divide image_size.", "16", 1e5);
+  size("num_channels", num_channels, "Channels of an image: 3 of a coloured one.", "3", 1e4);
+  fields.field("pooler",
+               pooler,
+               {.text = "Whether the heads sp and cls begin with a linear layer and tanh; without "
+                        "it they are one linear layer, as ViT's."});
+}
+
+}  // namespace tessera::models

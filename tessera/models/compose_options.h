@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys of a model that a configuration composes from parts (models/composed.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/models/family.h"
+
+namespace tessera::models {
+
+const std::vector<Preset>& composed_presets();
+
+struct ComposeOptions final : FamilyOptions {
+  std::vector<std::string> embedding = {"word", "pos"};
+  std::vector<std::string> target = {"lm"};
+  std::string encoder = "transformer", decoder = "none";
+  std::optional<bool> embedding_norm;
+  std::int64_t position_offset = 0;
+  std::optional<std::int64_t> image_size, patch_size, num_channels;  ///< with patches alone
+  bool pooler = true;
+  std::string mask = "causal", norm_position = "pre", norm = "layer_norm";
+  double norm_eps = 1e-6;
+  std::string feed_forward = "dense", position = "embedding";
+  std::string activation = "gelu";
+  bool bias = true, scale_attention = true, scale_output = false;
+  std::optional<std::int64_t> head_dim, num_decoder_layers;
+  std::int64_t position_buckets = 32, position_max_distance = 128;
+  double rope_theta = 10000.0;
+  std::int64_t start_token = 0, pad_token = 0;
+
+  [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
+    return std::make_unique<ComposeOptions>(*this);
+  }
+  void describe(config::Fields& fields) override;
+
+ private:
+  void describe_parts(config::Fields& fields);
+  void describe_images(config::Fields& fields);
+  void describe_layers(config::Fields& fields);
+  void describe_decoder(config::Fields& fields);
+};
+
+}  // namespace tessera::models
