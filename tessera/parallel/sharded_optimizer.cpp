@@ -18,7 +18,7 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
                                    ParamSettings settings,
                                    KeptTypes kept,
                                    bool trained_alone)
-    : model_(model) {
+    : world_(world), model_(model), rule_(rule) {
   TESSERA_REQUIRE(device_of(world).is_cpu() || !rule.host_only(),
                   Unsupported,
                   "this optimizer updates memory of the host only, and the model is on a device",
@@ -40,6 +40,15 @@ ShardedOptimizer::~ShardedOptimizer() {
   } catch (const Error&) {
     // The job has failed; the rank that failed has reported the error.
   }
+}
+
+void ShardedOptimizer::follow_model(const std::vector<int>& changed, std::int64_t updates) {
+  TESSERA_ASSERT(rule_.compressed() == nullptr);
+  store_->release_pieces();
+  for (const int group : changed)
+    store_->follow_model(static_cast<std::size_t>(group), updates);
+  // Strategies of the rules that are left keep nothing between updates.
+  strategy_ = make_update({world_, model_, rule_, store_->options().stage});
 }
 
 void ShardedOptimizer::wait_weights() {

@@ -17,10 +17,11 @@ namespace {
 std::vector<std::string> steps_of(std::string_view path) {
   std::vector<std::string> steps = text::split(path, '.');
   if (steps.size() != 2) return steps;
-  constexpr std::array<std::string_view, 7> kOwn = {"type",
+  constexpr std::array<std::string_view, 8> kOwn = {"type",
                                                     "params",
                                                     "decay_all",
                                                     "layer_decay",
+                                                    "gradual_unfreezing",
                                                     "legacy_fusion",
                                                     "groups",
                                                     "weight_decay_schedule"};
