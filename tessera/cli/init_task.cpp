@@ -191,6 +191,9 @@ std::string task_configuration(const std::string& task,
     add(fmt::format("  {}: {{\n{}  }},\n", json_text(advice.name), advice.options));
   add("  // \"adapter\": {\"type\": \"lora\", \"r\": 8, \"alpha\": 16},  // train small matrices; "
       "then use ten times the lr\n");
+  add("  // \"adapter\": {\"type\": \"lora\", \"r\": 8, \"alpha\": 16, \"quantize_base\": "
+      "\"nf4\"},  // the "
+      "same on a base in four bits (QLoRA)\n");
   add("  \"data\": {\n");
   add(fmt::format("    \"train\": {},  // {}\n",
                   json_text(data.empty() ? advice.data : std::string_view(data)),

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/generate.h"
@@ -27,7 +30,8 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
                plan_.config.data.drop_last,
                planner::batch_sizes(plan_)),
       state_(train_state_options(plan_), world),
-      experience_(rl::make_experience(plan_, world_, state_, *data_->train)) {
+      experience_(rl::make_experience(plan_, world_, state_, *data_->train)),
+      frozen_sets_(plan_.freezing.frozen_sets({})) {
   start_clock();
 }
 
@@ -109,7 +113,27 @@ StepExtras Engine::extras(StepReport& report) {
   return extras;
 }
 
+void Engine::follow_freezing(std::int64_t steps, std::int64_t samples) {
+  std::vector<bool> now =
+      plan_.freezing.frozen_sets({.steps = steps, .epoch = batches_.at(samples).epoch});
+  if (now == frozen_sets_) return;
+  leave_save_behind();
+  frozen_sets_ = std::move(now);
+  TESSERA_REQUIRE(
+      !plan_.freezing.freezes_all(frozen_sets_),
+      Config,
+      fmt::format("after step {} every parameter is frozen", steps),
+      "let frozen_until of some optimizer.groups be no later than frozen_from of the others");
+  state_.freeze_sets(frozen_sets_);
+  const auto frozen = std::count(frozen_sets_.begin(), frozen_sets_.end(), true);
+  log::info(fmt::format("after step {}: {} of {} scheduled sets of parameters are frozen",
+                        steps,
+                        frozen,
+                        frozen_sets_.size()));
+}
+
 StepReport Engine::train_step() {
+  follow_freezing(step(), samples_);
   StepReport report;
   world_.set_step(step() + 1);
   const data::GlobalBatch batch = batches_.at(samples_);

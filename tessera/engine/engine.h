@@ -150,6 +150,9 @@ class Engine {
   [[nodiscard]] std::int64_t evaluated_samples() const;
   StepExtras extras(StepReport& report);
   double leave_save_behind();
+  /// Freezes and thaws what the plan says for the step after `steps`, with batches from `samples`
+  /// on.
+  void follow_freezing(std::int64_t steps, std::int64_t samples);
   /// Returns this rank's part of a checkpoint, valid until release_pieces().
   std::vector<checkpoint::PieceBytes> pieces();
   void release_pieces();
@@ -169,6 +172,7 @@ class Engine {
   double clock_ = 0.0;  ///< start time of the step
   double paused_at_ = 0.0;
   double comm_before_pause_ = 0.0;  ///< seconds spent in collectives of this step so far
+  std::vector<bool> frozen_sets_;   ///< see planner::FreezeSchedule
   bool save_proposed_ = false;
   std::optional<BestEvaluation> best_;
   Standing standing_;

@@ -8,6 +8,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/profile.h"
 #include "tessera/engine/rl/plan.h"
+#include "tessera/engine/teacher.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/recipe.h"
 
@@ -104,10 +105,11 @@ void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position
 
 TrainStateOptions train_state_options(const planner::Plan& plan) {
   TrainStateOptions options;
-  options.model = plan.model.model;
+  options.model = with_teacher(plan);
   options.seed = static_cast<std::uint64_t>(plan.config.trainer.seed);
   options.weights = plan.weights;
   options.weight_layout = plan.weight_layout;
+  options.frozen_sets = plan.freezing.frozen_sets({});
   options.gather = plan.gather;
   options.reduction = plan.reduction;
   options.recompute = plan.recompute;

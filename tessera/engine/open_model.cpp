@@ -155,7 +155,9 @@ void find_imported(OpenModel& out) {
 // A run's resolved configuration describes shape and tokenizer completely; the source of its
 // initial weights may no longer exist.
 json::Value without_source(json::Value config) {
-  std::erase_if(config.members(), [](const auto& member) { return member.first == "adapter"; });
+  std::erase_if(config.members(), [](const auto& member) {
+    return member.first == "adapter" || member.first == "distill";
+  });
   if (json::Value* const model = config.find("model"); model != nullptr && model->is_object())
     std::erase_if(model->members(), [](const auto& member) { return member.first == "from"; });
   return config;

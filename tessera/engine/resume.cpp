@@ -28,11 +28,12 @@ enum class Weight { Free, Accepted, Refused };
 /// Classifies by the longest prefix of the key path that is listed here; everything else may differ
 /// freely.
 Weight weight_of(std::string_view path) {
-  static constexpr std::array<std::pair<std::string_view, Weight>, 37> kRules = {{
+  static constexpr std::array<std::pair<std::string_view, Weight>, 39> kRules = {{
       {"adapter", Weight::Refused},
       {"adapter.dropout", Weight::Accepted},
       {"adapter.from", Weight::Free},  // likewise: the source of its initial values
       {"adapter.lr_ratio", Weight::Accepted},
+      {"distill", Weight::Accepted},
       {"task", Weight::Refused},
       {"model", Weight::Refused},
       {"model.from",
@@ -59,6 +60,7 @@ Weight weight_of(std::string_view path) {
       {"trainer.clip_after_warmup", Weight::Accepted},
       {"trainer.ema", Weight::Accepted},
       {"optimizer.layer_decay", Weight::Accepted},
+      {"optimizer.gradual_unfreezing", Weight::Accepted},
       {"trainer.seed", Weight::Refused},
       {"fp16", Weight::Accepted},
       {"bf16", Weight::Accepted},
@@ -190,7 +192,9 @@ std::optional<std::string> state_anew(const checkpoint::Checkpoint& opened,
   const auto rule = planner::make_rule(plan);
   for (const auto& info : nn::parameters_of(plan.model.model)) {
     const auto& frozen = plan.weight_layout.frozen;
-    if (!info->trainable || (frozen && frozen(info->name))) continue;
+    // State that begins in the middle of the training is missing by plan.
+    if (!info->trainable || (frozen && frozen(info->name)) || plan.freezing.set_of(info->name) > 0)
+      continue;
     bool missing = false;
     for (const optim::StateSpec& state : rule->state(parallel::facts_of(*info))) {
       if (opened.has(fmt::format("optimizer.{}.{}", state.name, info->name))) continue;

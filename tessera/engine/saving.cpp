@@ -186,6 +186,7 @@ checkpoint::BackgroundSave::Outcome Engine::finish_save() {
 void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   if (const checkpoint::Ranks all = ranks(); all.nodes > 1)
     checkpoint::require_one_save(checkpoint, all);
+  follow_freezing(checkpoint.meta().step, checkpoint.meta().samples);
   state_.load(checkpoint);
   if (experience_ != nullptr) experience_->load(checkpoint);
   const checkpoint::Meta& meta = checkpoint.meta();

@@ -77,6 +77,7 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
   if (options_.scaling) scaler_.emplace(options_.scaling->options, options_.scaling->zero_stage);
   model_ = std::make_unique<parallel::ModelInstance>(
       options_.model, options_.weight_layout, world_, options_.stages);
+  if (options_.weight_layout.apart) model_->freeze_sets(options_.frozen_sets);
   if (options_.stages.stages > 1) {
     check_stages(world_, *model_);
     link_ = std::make_unique<parallel::StageLink>(world_,
@@ -417,6 +418,13 @@ nn::Outcome TrainState::infer(const nn::Batch& batch, nn::StepContext& context) 
 void TrainState::visit_trained(const parallel::TrainedVisitor& visit) {
   const bool apart = optimizer_->compresses(step_ - skipped_ + 1);
   optimizer_->visit_trained(apart ? nullptr : gradients_.get(), visit);
+}
+
+void TrainState::freeze_sets(const std::vector<bool>& frozen) {
+  optimizer_->wait_weights();
+  const std::vector<int> changed = model_->freeze_sets(frozen);
+  gradients_->follow_model();
+  optimizer_->follow_model(changed, step_ - skipped_);
 }
 
 std::vector<checkpoint::PieceBytes> TrainState::pieces() {

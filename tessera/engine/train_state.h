@@ -50,6 +50,8 @@ struct TrainStateOptions {
   std::uint64_t seed = 0;       ///< for dropout and the initial weights
   parallel::FillRange weights;  ///< the initial weights; empty: initialized from the seed
   parallel::WeightOptions weight_layout;
+  /// If weight_layout.apart is set: the sets that are frozen at first, see freeze_sets().
+  std::vector<bool> frozen_sets;
   parallel::GatherOptions gather;
   parallel::ReductionOptions reduction;
   parallel::Recompute recompute;
@@ -160,6 +162,11 @@ class TrainState {
   /// Swaps the weights with their moving average, which the rule keeps (optim/average.h); a second
   /// call swaps them back.
   void exchange_average() { optimizer_->exchange_weights(optim::kAverageState); }
+  /// Freezes and thaws the sets of parameters that WeightOptions::apart numbers, from the next step
+  /// on. State of the optimizer exists only for what is trained: it begins when a set thaws, as in
+  /// a first step, and is dropped when it is frozen. Call it between steps, and before load() with
+  /// what the checkpoint's next step trains.
+  void freeze_sets(const std::vector<bool>& frozen);
   /// Waits until this rank's working weights are complete and no transfer is under way.
   void wait() { optimizer_->wait_weights(); }
 

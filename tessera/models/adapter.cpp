@@ -263,10 +263,6 @@ void train_biases(const std::vector<Place>& places, Adapter& out) {
 /// except output layers.
 void find_quantized(const std::vector<Place>& places, Adapter& out) {
   if (out.options.quantize_base == QuantizedBase::None) return;
-  TESSERA_REQUIRE(!out.options.has_magnitude(),
-                  Unsupported,
-                  "not built yet: adapter.type dora on a base in fewer bits",
-                  "set adapter.type to lora, or adapter.quantize_base to none");
   for (const Place& place : places) {
     const ParamInfo& info = *place.info;
     if (!is_matrix(info) || info.tied || out.trained.contains(info.name)) continue;

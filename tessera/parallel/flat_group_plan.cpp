@@ -32,7 +32,11 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
       // A tied parameter has its own buffer, because its uses are in different blocks.
       const bool alone =
           info.tied || (options.tables_apart && info.role == Role::TokenTable && !packed);
-      std::string key = alone ? info.name : block.name + (info.trainable ? "" : " (frozen)");
+      const int set = options.apart ? options.apart(info.name) : 0;
+      // The buffers of a set that is frozen for a while do not depend on whether it is.
+      const bool frozen = set == 0 && !info.trainable;
+      std::string key = alone ? info.name : block.name + (frozen ? " (frozen)" : "");
+      if (!alone && set > 0) key += fmt::format(" (set {})", set);
       if (!alone && sharded && residency == Residency::Whole) key += " (persistent)";
       if (packed) key += " (packed)";
       const auto [it, fresh] = by_name.emplace(key, static_cast<int>(out.groups.size()));

@@ -45,6 +45,10 @@ struct WeightOptions {
   bool tables_apart = false;
   /// Returns whether the parameter of that name is frozen.
   std::function<bool(const std::string&)> frozen = {};
+  /// A number for the parameter of that name: parameters with different numbers do not share a flat
+  /// buffer, so that each set can begin to be trained, or be frozen, without moving the others. If
+  /// empty, all have 0.
+  std::function<int(const std::string&)> apart = {};
   /// Whether the parameter of this name, which must be frozen and in one block, is stored in fewer
   /// bits.
   std::function<bool(const std::string&)> packed = {};

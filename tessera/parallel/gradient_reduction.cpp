@@ -50,13 +50,33 @@ GradientReduction::GradientReduction(comm::World& world,
       options_(options),
       group_(world.group(mesh::AxisSet::dp())),
       rows_(world, group_, options_),
-      norm_(world, model),
+      norm_(std::in_place, world, model),
       search_(world, model) {
   const memory::ScopedTag tag(memory::Tag::Gradients);
   allocate();
 }
 
 GradientReduction::~GradientReduction() = default;
+
+void GradientReduction::follow_model() {
+  // Peers may still read a buffer of the last step.
+  for (auto& [key, pool] : pools_) {
+    for (std::size_t i = 0; i < pool.buffers.size(); ++i)
+      static_cast<void>(acquire(pool));
+  }
+  for (Slot& slot : slots_) {
+    for (UseSlot& use : slot.uses) {
+      if (!use.local || !use.local->work) continue;
+      use.local->work->wait();
+      use.local->work->wait_reusable();
+    }
+  }
+  slots_.clear();
+  pools_.clear();
+  norm_.emplace(world_, model_);
+  const memory::ScopedTag tag(memory::Tag::Gradients);
+  allocate();
+}
 
 void GradientReduction::allocate() {
   std::map<PoolKey, int> uses_of_pool;
@@ -432,14 +452,14 @@ at::Tensor GradientReduction::own(int group) const {
 }
 
 std::vector<double> GradientReduction::chunk_sums() {
-  if (keeps_apart()) return norm_.rank_sums([this](int group) { return own(group); });
-  return norm_.chunk_sums([this](int group) { return shard(group); });
+  if (keeps_apart()) return norm_->rank_sums([this](int group) { return own(group); });
+  return norm_->chunk_sums([this](int group) { return shard(group); });
 }
 
 std::optional<GradientReduction::Suspect> GradientReduction::suspect(
     std::span<const double> sums) const {
   if (keeps_apart()) return std::nullopt;  // the sums are norms of ranks, not of chunks
-  return norm_.suspect(sums);
+  return norm_->suspect(sums);
 }
 
 std::optional<GradientReduction::Culprit> GradientReduction::diagnosis() {

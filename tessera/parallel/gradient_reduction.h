@@ -50,6 +50,10 @@ class GradientReduction final : public Policy {
   void before(const Action& action, const BlockRun& run) override;
   void after(const Action& action, const BlockRun& run) override;
 
+  /// Allocates memory anew for the groups that the model now trains. Call it between steps, on all
+  /// ranks, after ModelInstance::freeze_sets().
+  void follow_model();
+
   /// Sets whether gradients of the following steps stay on the rank that computed them; then own()
   /// is this rank's sum, and nothing is sent. Needs Reduction::Once in stage 0 or 1, or a single
   /// rank.
@@ -159,7 +163,7 @@ class GradientReduction final : public Policy {
   std::vector<Slot> slots_;
   std::map<PoolKey, Pool> pools_;
   RowGradients rows_;
-  GradientNorm norm_;
+  std::optional<GradientNorm> norm_;  ///< always has a value
   NonfiniteSearch search_;
   bool diagnosing_ = false, watching_ = false, keeps_own_ = false;
 };

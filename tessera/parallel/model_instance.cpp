@@ -147,6 +147,40 @@ void ModelInstance::attach() {
   }
 }
 
+std::vector<int> ModelInstance::freeze_sets(const std::vector<bool>& frozen) {
+  TESSERA_ASSERT(options_.apart);
+  const auto trained = [&](const ParamInfo& info) {
+    const int set = options_.apart(info.name);
+    return set == 0 ? info.trainable : !frozen.at(static_cast<std::size_t>(set) - 1);
+  };
+  const auto changed_info = [&](std::shared_ptr<const ParamInfo>& info) {
+    if (info->trainable == trained(*info)) return;
+    ParamInfo changed = *info;
+    changed.trainable = !changed.trainable;
+    info = std::make_shared<const ParamInfo>(std::move(changed));
+  };
+  for (ParamPlace& place : places_)
+    changed_info(place.info);
+  std::vector<int> out;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    FlatGroup& group = groups_[g];
+    const bool now = trained(*group.layout.segments().front().info);
+    if (group.trainable == now) continue;
+    group.trainable = now;
+    for (std::size_t i = 0; i < group.layout.segments().size(); ++i) {
+      std::shared_ptr<const ParamInfo> info = group.layout.segments()[i].info;
+      changed_info(info);
+      group.layout.replace_info(i, std::move(info));
+    }
+    for (const BlockUse& use : group.uses) {
+      for (Param* param : use.params)
+        param->set_trainable(now);
+    }
+    out.push_back(static_cast<int>(g));
+  }
+  return out;
+}
+
 void ModelInstance::to_int8() {
   const c10::NoGradGuard no_grad;
   const memory::ScopedTag tag(memory::Tag::Parameters);

@@ -87,6 +87,10 @@ class ModelInstance {
   [[nodiscard]] std::span<const std::shared_ptr<Param>> params(int index) const {
     return blocks_[static_cast<std::size_t>(index)].params;
   }
+  /// Freezes the parameters of the sets (WeightOptions::apart, counted from 1) whose entry is true,
+  /// and lets those of the others be trained. Returns the groups that changed. Neither values nor
+  /// their places change; owners of gradients and states must follow.
+  std::vector<int> freeze_sets(const std::vector<bool>& frozen);
   /// Converts a model that will only be read, on one rank: matrices become 8-bit integers with a
   /// scale per row, and the flat buffers are freed. Blocks then compute in bf16.
   void to_int8();

@@ -46,16 +46,44 @@ ShardStore::ShardStore(comm::World& world,
     const bool packed = group.weights.packed() != nullptr;
     slot.range = owned_range(group.layout, packed ? 0 : options_.stage, group_.index);
     TESSERA_ASSERT(packed || group.weights.own().numel() == slot.range.numel);
-    // A frozen parameter has only its working value.
-    if (group.trainable &&
-        has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights)) {
-      slot.master_storage = at::zeros({slot.range.numel}, at::device(device_).dtype(at::kFloat));
-      slot.master = slot.master_storage.data_ptr<float>();
-    } else if (model_.working() == DType::F32 && !packed) {
-      slot.master = group.weights.own().data_ptr<float>();
-    }
+    make_masters(g);
     make_shards(g);
   }
+}
+
+void ShardStore::make_masters(std::size_t g) {
+  const FlatGroup& group = model_.groups()[g];
+  Slot& slot = slots_[g];
+  slot.master_storage.reset();
+  slot.master = nullptr;
+  // A frozen parameter has only its working value.
+  if (group.trainable &&
+      has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights)) {
+    slot.master_storage = at::zeros({slot.range.numel}, at::device(device_).dtype(at::kFloat));
+    slot.master = slot.master_storage.data_ptr<float>();
+  } else if (model_.working() == DType::F32 && group.weights.packed() == nullptr) {
+    slot.master = group.weights.own().data_ptr<float>();
+  }
+}
+
+void ShardStore::follow_model(std::size_t g, std::int64_t updates) {
+  TESSERA_ASSERT(!options_.local_weights && !options_.make_state);
+  const memory::ScopedTag tag(memory::Tag::Optimizer);
+  const FlatGroup& group = model_.groups()[g];
+  Slot& slot = slots_[g];
+  slot.shards.clear();
+  make_masters(g);
+  if (slot.master_storage.defined()) slot.master_storage.copy_(group.weights.own());
+  make_shards(g);
+  for (const Segment& segment : group.layout.segments()) {
+    const std::string& name = segment.info->name;
+    if (group.trainable && !rule_.state(facts_of(*segment.info)).empty()) {
+      beginnings_.begin(name, updates);
+    } else {
+      beginnings_.forget(name);
+    }
+  }
+  begin_as_weights(slot, [](const std::string&) { return true; });
 }
 
 void ShardStore::make_shards(std::size_t g) {
@@ -154,14 +182,18 @@ void ShardStore::fill(const FillRange& source) {
 }
 
 void ShardStore::begin_as_weights(const std::function<bool(const std::string&)>& lacks) {
-  for (Slot& slot : slots_) {
-    for (ParamShard& shard : slot.shards) {
-      for (const ShardState& state : shard.states) {
-        if (!state.begins_as_weights || !lacks(piece_name(state, *shard.segment->info))) continue;
-        TESSERA_ASSERT(slot.master != nullptr && state.kept.wide());
-        const float* const from = slot.master + shard.at;
-        std::copy(from, from + shard.numel, state.kept.values.data_ptr<float>());
-      }
+  for (const Slot& slot : slots_)
+    begin_as_weights(slot, lacks);
+}
+
+void ShardStore::begin_as_weights(const Slot& slot,
+                                  const std::function<bool(const std::string&)>& lacks) {
+  for (const ParamShard& shard : slot.shards) {
+    for (const ShardState& state : shard.states) {
+      if (!state.begins_as_weights || !lacks(piece_name(state, *shard.segment->info))) continue;
+      TESSERA_ASSERT(slot.master != nullptr && state.kept.wide());
+      const float* const from = slot.master + shard.at;
+      std::copy(from, from + shard.numel, state.kept.values.data_ptr<float>());
     }
   }
 }

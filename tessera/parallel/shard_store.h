@@ -106,6 +106,10 @@ class ShardStore {
   [[nodiscard]] const Options& options() const { return options_; }
   [[nodiscard]] const StateBeginnings& beginnings() const { return beginnings_; }
 
+  /// Follows ModelInstance::freeze_sets() for a group that changed: if it is trained now, its
+  /// masters are the working weights, its states are new, and its updates count from `updates` on;
+  /// if it is frozen now, masters and states are freed. Not for stores with local weights.
+  void follow_model(std::size_t group, std::int64_t updates);
   /// Initializes the weights: fills the ranges that this rank owns, then calls publish().
   void fill(const FillRange& source);
   /// Swaps the fp32 masters of trainable parameters with their state of that name, if both are
@@ -140,6 +144,9 @@ class ShardStore {
     float* master = nullptr;    ///< nullptr: 16-bit masters
     std::vector<ParamShard> shards;
   };
+  static void begin_as_weights(const Slot& slot,
+                               const std::function<bool(const std::string& piece)>& lacks);
+  void make_masters(std::size_t group);
   void make_shards(std::size_t group);
   [[nodiscard]] ShardState make_state(const ParamShard& shard, const optim::StateSpec& spec) const;
   /// The 16-bit masters of the shard, a view.

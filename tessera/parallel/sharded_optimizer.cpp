@@ -43,6 +43,15 @@ ShardedOptimizer::~ShardedOptimizer() {
   }
 }
 
+void ShardedOptimizer::follow_model(const std::vector<int>& changed, std::int64_t updates) {
+  TESSERA_ASSERT(context_.rule.compressed() == nullptr);
+  store_->release_pieces();
+  for (const int group : changed)
+    store_->follow_model(static_cast<std::size_t>(group), updates);
+  // Strategies of the rules that are left keep nothing between updates.
+  strategy_ = make_update(context_);
+}
+
 void ShardedOptimizer::wait_weights() {
   for (FlatGroup& group : model_.groups())
     group.weights.settle();

@@ -47,6 +47,11 @@ class ShardedOptimizer {
   /// Initializes the weights: every rank fills only what it owns, then the working weights are
   /// gathered.
   void fill(const FillRange& source) { store_->fill(source); }
+  /// Follows ModelInstance::freeze_sets() for the groups that changed, after `updates` updates:
+  /// what is trained now gets states, and what is frozen now loses them. Not for compressed rules
+  /// and states of Extent::Rows and Columns. Call wait_weights() before, and leave no pieces in
+  /// use.
+  void follow_model(const std::vector<int>& changed, std::int64_t updates);
   /// Makes one update from the reduced gradients; the gather of the working weights is only
   /// started.
   void update(GradientReduction& gradients, const optim::UpdateScalars& scalars) {

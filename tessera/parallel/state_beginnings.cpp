@@ -71,6 +71,11 @@ void StateBeginnings::load(ModelInstance& model,
   }
 }
 
+void StateBeginnings::begin(const std::string& parameter, std::int64_t updates) {
+  updates_.erase(parameter);
+  if (updates > 0) updates_[parameter] = static_cast<double>(updates);
+}
+
 void StateBeginnings::add_pieces(ModelInstance& model, std::vector<checkpoint::PieceBytes>& out) {
   for (const FlatGroup& group : model.groups()) {
     for (const Segment& segment : group.layout.segments()) {

@@ -33,6 +33,10 @@ class StateBeginnings {
   void load(ModelInstance& model,
             const optim::Rule& rule,
             const checkpoint::Checkpoint& checkpoint);
+  /// The state of the parameter begins after that number of updates.
+  void begin(const std::string& parameter, std::int64_t updates);
+  /// The parameter has no state any more.
+  void forget(const std::string& parameter) { updates_.erase(parameter); }
   /// Appends the entries for this stage's parameters to the pieces of a save. The caller must
   /// ensure that only one rank does it. The pieces are views into this object.
   void add_pieces(ModelInstance& model, std::vector<checkpoint::PieceBytes>& out);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,7 +17,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/parallel/packed_weights.h"
 #include "tessera/planner/model_source.h"
+#include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/init.h"
 
 namespace tessera::planner {
@@ -140,6 +144,59 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
   plan.adapter = std::move(adapter);
 }
 
+namespace {
+
+// The weights as they are after packing and unpacking. A packed parameter is read whole, and the
+// last one is kept, because its scales may depend on all of it.
+models::WeightSource unpacked(models::WeightSource base,
+                              std::shared_ptr<const models::Adapter> adapter,
+                              const parallel::PackingOptions& packing) {
+  struct Last {
+    std::mutex mutex;  // ranks that are threads share the source
+    std::string name;
+    at::Tensor values;
+  };
+  return [base = std::move(base),
+          adapter = std::move(adapter),
+          packing,
+          last = std::make_shared<Last>()](
+             const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    if (!adapter->quantized.contains(info.name)) return base(info, begin, end, out);
+    const std::scoped_lock lock(last->mutex);
+    if (last->name != info.name) {
+      const FlatLayout layout(info.name, {std::make_shared<const ParamInfo>(info)}, /*shards=*/1);
+      parallel::PackedWeights packed(layout, packing);
+      last->name.clear();
+      last->values = at::empty({layout.numel()}, at::kFloat);
+      base(info, 0, info.numel(), last->values.data_ptr<float>());
+      packed.pack(0, last->values.narrow(0, 0, info.numel()));
+      packed.unpack(last->values);
+      last->name = info.name;
+    }
+    std::copy_n(last->values.const_data_ptr<float>() + begin, end - begin, out);
+  };
+}
+
+// DoRA's magnitudes begin as the norms of the rows that layers compute with.
+models::WeightSource with_norms_of_packed(models::WeightSource first,
+                                          models::WeightSource base,
+                                          const Plan& plan,
+                                          std::uint64_t seed) {
+  const models::Adapter& adapter = *plan.adapter;
+  if (!adapter.options.has_magnitude() || adapter.quantized.empty()) return first;
+  std::set<std::string> magnitudes;
+  for (const models::AdapterModule& module : adapter.modules)
+    magnitudes.insert(module.magnitude());
+  models::WeightSource norms = models::first_adapter_weights(
+      adapter, unpacked(std::move(base), plan.adapter, plan.weight_layout.packing), seed);
+  return [first = std::move(first), norms = std::move(norms), magnitudes = std::move(magnitudes)](
+             const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    (magnitudes.contains(info.name) ? norms : first)(info, begin, end, out);
+  };
+}
+
+}  // namespace
+
 void plan_adapter_weights(Plan& plan) {
   if (plan.adapter == nullptr) return;
   const auto seed = static_cast<std::uint64_t>(plan.config.trainer.seed);
@@ -148,7 +205,8 @@ void plan_adapter_weights(Plan& plan) {
   if (from_files) plan.base_fingerprint = fingerprint_of(*plan.base, base);
   const std::string& from = plan.config.adapter.from;
   if (from.empty()) {
-    plan.weights = models::first_adapter_weights(*plan.adapter, std::move(base), seed);
+    plan.weights = with_norms_of_packed(
+        models::first_adapter_weights(*plan.adapter, base, seed), base, plan, seed);
     return;
   }
   plan.weights =

@@ -3,6 +3,7 @@
 // its errors. make_plan() throws the errors; `tessera config explain` shows them.
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <string>
@@ -25,7 +26,8 @@ struct Draft {
   std::vector<TakenKey> accepted;  ///< other programs' keys that have no effect here
   std::vector<AutoValue> automatic;
   std::vector<std::string> derived;   ///< keys that follow from others and from the ranks
-  std::optional<ModelSource> source;  ///< of model.from
+  std::optional<ModelSource> source;  ///< of model.from, or the teacher that gives its layers
+  std::vector<std::int64_t> layers;   ///< the teacher's layers with which the model begins
   /// The first failure that is not an error of the configuration: a missing file, a damaged
   /// checkpoint.
   std::exception_ptr failure;

@@ -9,20 +9,39 @@
 
 namespace tessera::planner {
 
-std::map<std::string, double> layer_factors(const nn::Model& model, double decay) {
+std::map<std::string, std::int64_t> layer_depths(const nn::Model& model) {
   const auto layers = std::count_if(model.blocks.begin(), model.blocks.end(), is_layer);
-  const auto top = static_cast<double>(layers) + 2.0;
-  std::map<std::string, double> out;
-  double passed = 0.0;
+  std::map<std::string, std::int64_t> out;
+  std::int64_t passed = 0;
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     const nn::BlockSpec& block = model.blocks[b];
-    if (is_layer(block)) passed += 1.0;
-    double depth = is_layer(block) || passed == 0.0 ? passed : passed + 1.0;
-    if (b + 1 == model.blocks.size()) depth = top;
+    if (is_layer(block)) ++passed;
+    std::int64_t depth = is_layer(block) || passed == 0 ? passed : passed + 1;
+    if (b + 1 == model.blocks.size()) depth = layers + 2;
     for (const auto& info : nn::declared_by(block))
-      out.try_emplace(info->name, std::pow(decay, top - depth));
+      out.try_emplace(info->name, depth);
   }
   return out;
+}
+
+std::map<std::string, double> layer_factors(const nn::Model& model, double decay) {
+  const auto layers = std::count_if(model.blocks.begin(), model.blocks.end(), is_layer);
+  std::map<std::string, double> out;
+  for (const auto& [name, depth] : layer_depths(model))
+    out[name] = std::pow(decay, static_cast<double>(layers + 2 - depth));
+  return out;
+}
+
+void check_layers(const char* path,
+                  const nn::Model& model,
+                  config::Problems& problems,
+                  const config::Origins& origins) {
+  const auto& blocks = model.blocks;
+  if (blocks.empty() || std::any_of(blocks.begin(), blocks.end(), is_layer)) return;
+  problems.add(origins.place(path),
+               path,
+               "the model has no layers: none of its blocks has a number, as in \"layers.0\"",
+               "remove it, or name the layers so");
 }
 
 void check_layer_decay(double decay,
@@ -38,13 +57,7 @@ void check_layer_decay(double decay,
                  "the optimizer makes its rate by itself, for all parameters",
                  "remove it, or give optimizer.params a lr (Adafactor: \"relative_step\": false)");
   }
-  const auto& blocks = model.blocks;
-  if (!blocks.empty() && std::none_of(blocks.begin(), blocks.end(), is_layer)) {
-    problems.add(origins.place(kPath),
-                 kPath,
-                 "the model has no layers: none of its blocks has a number, as in \"layers.0\"",
-                 "remove it, or name the layers so");
-  }
+  check_layers(kPath, model, problems, origins);
 }
 
 }  // namespace tessera::planner

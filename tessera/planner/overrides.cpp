@@ -21,6 +21,7 @@ std::vector<std::string> steps_of(std::string_view path) {
                                                     "params",
                                                     "decay_all",
                                                     "layer_decay",
+                                                    "gradual_unfreezing",
                                                     "legacy_fusion",
                                                     "groups",
                                                     "weight_decay_schedule",

@@ -15,6 +15,7 @@ struct GroupOptions {
   std::string pattern;
   std::optional<double> lr, weight_decay;
   bool frozen = false, non_freeze = false;
+  json::Value frozen_until, frozen_from;
 
   void describe(config::Fields& f) {
     f.field("pattern",
@@ -23,6 +24,14 @@ struct GroupOptions {
     f.field("lr", lr, {.text = "Learning rate of these parameters.", .min = 0});
     f.field("weight_decay", weight_decay, {.text = "Weight decay of these parameters.", .min = 0});
     f.field("frozen", frozen, {.text = "Whether these parameters are frozen (not trained)."});
+    f.field("frozen_until",
+            frozen_until,
+            {.text = "Steps, \"epoch\" or \"N epochs\" until which these parameters are frozen.",
+             .type = "integer or string"});
+    f.field("frozen_from",
+            frozen_from,
+            {.text = "Steps, \"epoch\" or \"N epochs\" from which on they are frozen.",
+             .type = "integer or string"});
     f.field(
         "non_freeze",
         non_freeze,
@@ -32,12 +41,28 @@ struct GroupOptions {
 
 constexpr const char* kPath = "optimizer.groups";
 
-std::vector<std::string> trained_names(const nn::Model& model) {
-  std::vector<std::string> names;
-  for (const auto& info : nn::parameters_of(model)) {
-    if (info->trainable) names.push_back(info->name);
+void read_moments(const GroupOptions& options,
+                  const std::string& path,
+                  ParamGroup& group,
+                  config::Problems& problems) {
+  group.frozen_until = read_moment(options.frozen_until, path + ".frozen_until", problems);
+  group.frozen_from = read_moment(options.frozen_from, path + ".frozen_from", problems);
+  const auto& [until, from] = std::pair(group.frozen_until, group.frozen_from);
+  if (!until && !from) return;
+  if (options.frozen) {
+    problems.add(group.place,
+                 path + ".frozen",
+                 "freezes for the whole training, so that frozen_until and frozen_from say nothing",
+                 "remove frozen, or the other two");
+  } else if (until && from && until->epochs == from->epochs && from->count <= until->count) {
+    problems.add(
+        group.place,
+        path + ".frozen_from",
+        fmt::format("is {}, and the parameters are frozen until {}: they are never trained",
+                    from->text(),
+                    until->text()),
+        "set frozen_from to a later moment, or \"frozen\": true alone");
   }
-  return names;
 }
 
 }  // namespace
@@ -75,8 +100,13 @@ std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Pro
           "not built yet: true (after the freeze the signs of all parameters are exchanged)",
           "remove it; raise optimizer.params.freeze_step if signs are exchanged too early");
     }
-    ParamGroup group{
-        options.pattern, {}, options.lr, options.weight_decay, options.frozen, item.place};
+    ParamGroup group{.pattern = options.pattern,
+                     .regex = {},
+                     .lr = options.lr,
+                     .weight_decay = options.weight_decay,
+                     .frozen = options.frozen,
+                     .place = item.place};
+    read_moments(options, path, group, problems);
     try {
       group.regex = std::regex(options.pattern);
     } catch (const std::regex_error&) {
@@ -98,16 +128,21 @@ const ParamGroup* group_of(const std::vector<ParamGroup>& groups, const std::str
   return found == groups.end() ? nullptr : &*found;
 }
 
+std::vector<std::string> trained_names(const nn::Model& model,
+                                       const std::vector<ParamGroup>& groups) {
+  std::vector<std::string> names;
+  for (const auto& info : nn::parameters_of(model)) {
+    const ParamGroup* const group = group_of(groups, info->name);
+    if (info->trainable && (group == nullptr || !group->frozen)) names.push_back(info->name);
+  }
+  return names;
+}
+
 void check_param_groups(const std::vector<ParamGroup>& groups,
                         const nn::Model& model,
                         config::Problems& problems) {
   if (groups.empty()) return;
-  const std::vector<std::string> names = trained_names(model);
-  bool trained = false;
-  for (const std::string& name : names) {
-    const ParamGroup* group = group_of(groups, name);
-    trained = trained || group == nullptr || !group->frozen;
-  }
+  const std::vector<std::string> names = trained_names(model, {});
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const bool fits = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       return std::regex_search(name, groups[i].regex);
@@ -118,7 +153,7 @@ void check_param_groups(const std::vector<ParamGroup>& groups,
                  fmt::format("\"{}\" matches no parameter name", groups[i].pattern),
                  fmt::format("names look like {}", names.empty() ? "" : names.back()));
   }
-  if (!trained) {
+  if (trained_names(model, groups).empty()) {
     problems.add(groups.front().place,
                  kPath,
                  "every parameter is frozen: there is nothing to train",

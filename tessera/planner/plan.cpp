@@ -18,6 +18,7 @@
 #include "tessera/nn/block.h"
 #include "tessera/planner/adapter.h"
 #include "tessera/planner/auto_values.h"
+#include "tessera/planner/distillation.h"
 #include "tessera/planner/draft.h"
 #include "tessera/planner/embedding_noise.h"
 #include "tessera/planner/key_dialect.h"
@@ -164,12 +165,26 @@ class Planner {
       if (!plan_.model.model.blocks.empty())
         attempt("adapter", [&] { plan_adapter(plan_, problems_, origins_); });
       plan_embedding_noise(plan_);
+      if (!plan_.model.model.blocks.empty() && plan_.tokenizer)
+        attempt("distill", [&] { plan_distillation(plan_, problems_, origins_); });
     }
     attempt("optimizer.groups", [&] {
       plan_.param_groups = read_param_groups(plan_.config.optimizer.groups, problems_);
       if (plan_.model.model.blocks.empty()) return;
       check_param_groups(plan_.param_groups, plan_.model.model, problems_);
       plan_.weight_layout.frozen = frozen_by(plan_.param_groups);
+      plan_.freezing = make_freeze_schedule(plan_.config.optimizer.gradual_unfreezing,
+                                            plan_.param_groups,
+                                            plan_.model.model,
+                                            trained_names(plan_.model.model, plan_.param_groups),
+                                            problems_,
+                                            origins_);
+      if (!plan_.freezing.any()) return;
+      plan_.weight_layout.apart = [schedule = plan_.freezing](const std::string& name) {
+        return schedule.set_of(name);
+      };
+      for (std::string& note : freezing_notes(plan_))
+        plan_.notes.push_back(std::move(note));
     });
     fill_width(plan_.config.optimizer, plan_.model);
     attempt("optimizer", [&] { check_rule(plan_, problems_, origins_); });
@@ -348,8 +363,18 @@ class Planner {
   }
 
   void open_source() {
-    if (!plan_.config.model->from) return;
-    const std::string from = *plan_.config.model->from;
+    const DistillOptions& distill = plan_.config.distill;
+    // plan_distillation() reports layers without a teacher.
+    if (distill.teacher) layers_ = teacher_layers(distill, problems_);
+    const bool by_layers = !layers_.empty();
+    if (by_layers && plan_.config.model->from) {
+      problems_.add(origins_.place("distill.layers"),
+                    "distill.layers",
+                    "the model cannot begin with model.from and with layers of the teacher",
+                    "remove one of them");
+    }
+    if (!plan_.config.model->from && !by_layers) return;
+    const std::string from = by_layers ? *distill.teacher : *plan_.config.model->from;
     source_ = open_model_source(from);
     if (source_->bf16 && plan_.working == DType::F16) {
       plan_.notes.push_back(fmt::format(
@@ -357,13 +382,16 @@ class Planner {
           "which is infinite in fp16; where the loss becomes so, use bf16",
           from));
     }
+    models::ModelOptions options = source_->model;
+    if (by_layers) options->num_layers = std::ssize(layers_);
     plan_.config.model =
-        models::merge_options(plan_.config.model, source_->model, problems_, origins_);
+        models::merge_options(plan_.config.model, std::move(options), problems_, origins_);
   }
 
   void open_tokenizer() {
     // Without the source's model, a default tokenizer would only add a misleading message.
-    if (plan_.config.model->from && !source_) return;
+    const bool from = plan_.config.model->from || !layers_.empty();
+    if (from && !source_) return;
     const bool own = source_ && !origins_.given("tokenizer");
     if (own && !source_->hugging_face) plan_.config.tokenizer = source_->tokenizer;
     // The resolved configuration names the files of a folder's own tokenizer, so that it does not
@@ -463,6 +491,7 @@ class Planner {
   config::Problems& problems_ = draft_.problems;
   config::Origins& origins_ = draft_.origins;
   std::optional<ModelSource>& source_ = draft_.source;
+  std::vector<std::int64_t>& layers_ = draft_.layers;
 };
 
 }  // namespace
@@ -504,6 +533,8 @@ json::Value resolved_config(const Draft& draft, bool model) {
   if (!model) return out;
   if (!plan.config.adapter.enabled())
     std::erase_if(out.members(), [](const auto& member) { return member.first == "adapter"; });
+  if (!plan.config.distill.teacher)
+    std::erase_if(out.members(), [](const auto& member) { return member.first == "distill"; });
   out["model"] = plan.model.description;
   if (config.model->from) out["model"]["from"] = json::Value::string(*config.model->from);
   return out;
@@ -516,10 +547,11 @@ Plan finished(Draft draft) {
   if (draft.failure) std::rethrow_exception(draft.failure);
   if (draft.source) {
     const models::Resolved& begun = draft.plan.base ? *draft.plan.base : draft.plan.model;
-    draft.plan.weights = first_weights(*draft.source,
-                                       begun,
-                                       static_cast<std::uint64_t>(draft.plan.config.trainer.seed),
-                                       draft.plan.notes);
+    const auto seed = static_cast<std::uint64_t>(draft.plan.config.trainer.seed);
+    draft.plan.weights =
+        draft.layers.empty()
+            ? first_weights(*draft.source, begun, seed, draft.plan.notes)
+            : weights_of_layers(*draft.source, draft.layers, begun, seed, draft.plan.notes);
   }
   plan_adapter_weights(draft.plan);
   draft.plan.resolved = resolved_config(draft);

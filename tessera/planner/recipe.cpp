@@ -221,6 +221,7 @@ void check_rule(const Plan& plan, config::Problems& problems, const config::Orig
   check_group_rates(*rule, plan.param_groups, problems);
   check_layer_decay(options.layer_decay, plan.model.model, *rule, problems, origins);
   check_average(plan, *rule, problems, origins);
+  check_freeze_schedule(plan, *rule, problems, origins);
   config::Problems part;
   optim::check_decay_ramp(options.weight_decay_schedule,
                           weight_decay_of(*rule, plan.param_groups),

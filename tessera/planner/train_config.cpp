@@ -138,9 +138,10 @@ void OptimizerOptions::describe(config::Fields& f) {
             "Schedule of the weight decay from start to end.");
   f.field("groups",
           groups,
-          {.text = "Parameter groups, a list of {pattern, lr, weight_decay, frozen}: a separate "
-                   "learning rate or weight decay, or no training, for parameters whose names "
-                   "match the regular expression. The first match applies.",
+          {.text = "Parameter groups, a list of {pattern, lr, weight_decay, frozen, frozen_until, "
+                   "frozen_from}: a separate learning rate or weight decay, or no training (at "
+                   "all, until or from a number of steps or \"N epochs\"), for parameters whose "
+                   "names match the regular expression. The first match applies.",
            .default_text = "none",
            .type = "list of objects"});
   f.field(
@@ -158,6 +159,10 @@ void OptimizerOptions::describe(config::Fields& f) {
        .min = 0,
        .max = 1,
        .above_min = true});
+  f.section("gradual_unfreezing",
+            gradual_unfreezing,
+            "Training from the last layer to the first, as in ULMFiT. Groups with frozen_until or "
+            "frozen_from keep their schedule.");
 }
 
 void SchedulerOptions::describe(config::Fields& f) {
@@ -363,6 +368,7 @@ void TrainConfig::describe(config::Fields& f) {
   f.section("model", model, "The model and its size.");
   f.section("task", task, "What the model learns, and what a record of the data is.");
   f.section("adapter", adapter, "Training of small matrices added to frozen weights (LoRA).");
+  f.section("distill", distill, "Learning from the predictions of another model, the teacher.");
   f.section("tokenizer", tokenizer, "Conversion of text to token ids.");
   f.section("data", data, "Training data, and how it is divided into samples.");
   const config::Doc batch = {.unit = "sequences", .min = 1, .max = kMostSequences};

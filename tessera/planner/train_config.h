@@ -33,7 +33,9 @@
 #include "tessera/parallel/reduction_options.h"
 #include "tessera/parallel/shard_store.h"
 #include "tessera/planner/cadence.h"
+#include "tessera/planner/distillation.h"
 #include "tessera/planner/eval_options.h"
+#include "tessera/planner/freezing.h"
 #include "tessera/planner/monitor_options.h"
 #include "tessera/planner/parallel_options.h"
 #include "tessera/planner/param_groups.h"
@@ -85,6 +87,7 @@ struct OptimizerOptions {
   optim::DecayRampOptions weight_decay_schedule;
   bool decay_all = false;
   double layer_decay = 1.0;
+  UnfreezingOptions gradual_unfreezing;
   void describe(config::Fields& fields);
 };
 /// What becomes of the learning-rate curve when a training resumes with other settings.
@@ -158,6 +161,7 @@ struct TrainConfig {
   models::ModelOptions model;
   tasks::TaskOptions task;
   models::AdapterOptions adapter;
+  DistillOptions distill;
   data::TokenizerOptions tokenizer;
   data::DataOptions data;
   std::optional<std::int64_t> train_batch_size, train_micro_batch_size_per_gpu,
@@ -237,6 +241,7 @@ struct Plan {
   parallel::StageLayout stages;         ///< which blocks are on which stage
   parallel::PipelineSchedule schedule;  ///< if there are several stages
   std::vector<ParamGroup> param_groups;
+  FreezeSchedule freezing;         ///< of parameters that are trained in a part of the training
   bool save_in_background = true;  ///< checkpoints are written in the background
   std::int64_t max_steps = 0;      ///< known once the data is open; 0 before
   std::optional<Curve> curve;      ///< by scheduler.on_resume, once the checkpoint is known

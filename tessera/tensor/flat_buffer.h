@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -49,6 +50,10 @@ class FlatLayout {
              int shards);
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::span<const Segment> segments() const { return segments_; }
+  /// Replaces the info of a segment by one that differs only in what the layout does not depend on.
+  void replace_info(std::size_t segment, std::shared_ptr<const ParamInfo> info) {
+    segments_[segment].info = std::move(info);
+  }
   [[nodiscard]] std::int64_t numel() const {
     return numel_;
   }  ///< padded: a multiple of kChunk * shards

@@ -144,10 +144,13 @@ class Param {
     extension_ = std::move(extension);
   }
   /// Makes the parameter not trainable. Call it before the parameter is laid out.
-  void freeze() {
-    ParamInfo frozen = *info_;
-    frozen.trainable = false;
-    info_ = std::make_shared<const ParamInfo>(std::move(frozen));
+  void freeze() { set_trainable(false); }
+  /// Replaces the info by one that differs in `trainable`; holders of the info must be told.
+  void set_trainable(bool trainable) {
+    ParamInfo changed = *info_;
+    changed.trainable = trainable;
+    info_ = std::make_shared<const ParamInfo>(std::move(changed));
+    if (tensor_.defined()) tensor_.set_requires_grad(trainable);
   }
   /// Sets the box of the parameter that this rank holds. Call it before the parameter is laid out.
   /// `copy`: see ParamInfo.

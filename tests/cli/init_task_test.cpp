@@ -41,6 +41,25 @@ TEST(InitTask, WritesConfigurationsThatAreUnderstood) {
   }
 }
 
+// A user who removes the slashes before a line has a configuration.
+TEST(InitTask, WritesCommentedLinesThatAreUnderstood) {
+  for (const std::string key :
+       {"\"adapter\": {\"type\": \"lora\", \"r\": 8, \"alpha\": 16}",
+        "\"adapter\": {\"type\": \"lora\", \"r\": 8, \"alpha\": 16, \"quant"}) {
+    std::string page = task_configuration("sft", "/no/such/folder", "");
+    const std::size_t at = page.find("// " + key);
+    ASSERT_NE(at, std::string::npos) << key;
+    page.erase(at, 3);
+
+    const planner::Draft draft =
+        planner::make_draft(json::parse(page, "init.json"), 1, "init.json");
+
+    EXPECT_TRUE(draft.plan.config.adapter.enabled());
+    for (const auto& problem : draft.problems.list())
+      EXPECT_EQ(problem.path, "model.from") << problem.path << ": " << problem.what;
+  }
+}
+
 TEST(InitTask, NamesTheNearestTask) {
   try {
     (void)task_configuration("classfy", "m", "");

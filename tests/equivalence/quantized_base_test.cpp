@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "equivalence/within_rounding.h"
@@ -22,6 +23,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/models/adapter.h"
 #include "tessera/ops/int8_rows.h"
 #include "tessera/ops/nf4.h"
 #include "tessera/planner/memory.h"
@@ -30,11 +32,14 @@ namespace tessera::test {
 namespace {
 
 /// All layers, with dropout in the model and before the adapters.
-TinyRun run_of(const std::string& base, const std::string& more = "") {
+TinyRun run_of(const std::string& base,
+               const std::string& more = "",
+               const std::string& type = "lora") {
   TinyRun run;
   return run.set("adapter",
-                 R"({"type": "lora", "r": 2, "alpha": 8, "dropout": 0.1, "quantize_base": ")" +
-                     base + "\"" + more + "}");
+                 R"({"type": ")" + type +
+                     R"(", "r": 2, "alpha": 8, "dropout": 0.1, "quantize_base": ")" + base + "\"" +
+                     more + "}");
 }
 const char* const kPlain = R"(, "double_quantization": false)";
 
@@ -76,9 +81,10 @@ Trained train(planner::Plan plan, std::int64_t steps) {
 }
 
 TEST(QuantizedBase, IsTheModelOfWhatItsCodesStandFor) {
-  for (const std::string base : {"nf4", "int8"}) {
-    SCOPED_TRACE(base);
-    const TinyRun quantized = run_of(base, base == "nf4" ? kPlain : "");
+  for (const auto& [base, type] : std::vector<std::pair<std::string, std::string>>{
+           {"nf4", "lora"}, {"int8", "lora"}, {"nf4", "dora"}, {"int8", "dora"}}) {
+    SCOPED_TRACE(base + " " + type);
+    const TinyRun quantized = run_of(base, base == "nf4" ? kPlain : "", type);
     const planner::Plan packed = quantized.plan({});
     TinyRun widened = quantized;
     widened.set("adapter.quantize_base", "\"none\"").set("adapter.double_quantization", "true");
@@ -93,6 +99,9 @@ TEST(QuantizedBase, IsTheModelOfWhatItsCodesStandFor) {
       const float* const wide = round_trip(info, x, nf4).contiguous().data_ptr<float>();
       std::copy(wide + begin, wide + end, out);
     };
+    // Magnitudes are the norms of the rows of these weights.
+    constexpr std::uint64_t kSeed = 5;
+    plain.weights = models::first_adapter_weights(*plain.adapter, plain.weights, kSeed);
 
     const Trained a = train(packed, 4), b = train(plain, 4), other = train(widened.plan({}), 4);
 
@@ -103,13 +112,14 @@ TEST(QuantizedBase, IsTheModelOfWhatItsCodesStandFor) {
 }
 
 TEST(QuantizedBase, RanksTimesAccumulationGiveTheSameBits) {
-  for (const char* base : {"nf4", "int8"}) {
-    const TinyRun run = run_of(base);
+  for (const auto& [base, type] : std::vector<std::pair<std::string, std::string>>{
+           {"nf4", "lora"}, {"int8", "lora"}, {"nf4", "dora"}}) {
+    const TinyRun run = run_of(base, "", type);
     const Trace one = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, 4);
     for (const Layout& layout : std::vector<Layout>{{.ranks = 2, .accumulation = 2, .stage = 0},
                                                     {.ranks = 4, .accumulation = 1, .stage = 2},
                                                     {.ranks = 4, .accumulation = 1, .stage = 3}}) {
-      SCOPED_TRACE(base + (" " + text_of(layout)));
+      SCOPED_TRACE(base + " " + type + " " + text_of(layout));
       expect_same_bits(one, run.train(layout, 4));
     }
   }

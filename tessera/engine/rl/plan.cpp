@@ -51,6 +51,10 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
   refuse_layouts(plan, task, refuse);
   if (plan.batch_ramp) refuse("rampup_batch_size", "remove it");
   if (!config.data.drop_last) refuse("data.drop_last false", "remove it");
+  if (plan.freezing.any()) {
+    refuse("parameters that are frozen in a part of the training",
+           "freeze for the whole training: optimizer.groups with \"frozen\": true");
+  }
   if (!config.data.sources.is_null())
     refuse("data.sources", "give one list of files in data.train");
   if (!config.data.validation.empty() || config.data.validation_fraction > 0 ||

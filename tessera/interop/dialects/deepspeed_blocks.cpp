@@ -285,7 +285,9 @@ const auto kRows = std::to_array<DeepSpeedKey>({
           "remove the block"),
     section("compression_training"),
     section("compression_training.layer_reduction"),
-    later("compression_training.layer_reduction.enabled", Bool, "false", kFalse, kLayers, kOff),
+    accepted("compression_training.layer_reduction.enabled", Bool, "false",
+             "only true has one: teacher_layer is then read as distill.layers, and everything else "
+             "begins as in distill.teacher"),
     inside("compression_training.layer_reduction.keep_number_layer", Integer),
     inside("compression_training.layer_reduction.module_name_prefix", String),
     inside("compression_training.layer_reduction.teacher_layer", Array),

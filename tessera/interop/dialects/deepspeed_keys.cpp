@@ -340,6 +340,38 @@ void widen_zero_switch(json::Value& source) {
   *zero = std::move(block);
 }
 
+// DeepSpeed's layer reduction (XTC): the layers of the teacher with which the student begins. The
+// teacher itself is not named in DeepSpeed's file.
+void move_layer_reduction(json::Value& source, config::Problems& problems) {
+  static constexpr std::string_view kBlock = "compression_training.layer_reduction";
+  const json::Value* const block = find_path(source, kBlock);
+  const json::Value* const enabled =
+      block == nullptr || !block->is_object() ? nullptr : block->find("enabled");
+  if (enabled == nullptr || !enabled->is_bool() || !enabled->as_bool()) return;
+  const std::string path = std::string(kBlock) + ".teacher_layer";
+  const json::Value* const kept = block->find("keep_number_layer");
+  const std::int64_t count = kept == nullptr ? -1 : kept->as_integer().value_or(-1);
+  const json::Value* const layers = block->find("teacher_layer");
+  if (layers == nullptr || !layers->is_array()) {
+    problems.add(enabled->key_place,
+                 path,
+                 "the layers of the teacher are not given",
+                 "name as many as keep_number_layer says: \"teacher_layer\": [1, 3, 5]");
+    return;
+  }
+  if (count >= 0 && count != std::ssize(layers->items())) {
+    problems.add(
+        layers->key_place,
+        path,
+        fmt::format("names {} layers, and keep_number_layer is {}", layers->items().size(), count),
+        "give both the same number");
+  }
+  json::Value moved = cut(source, path);
+  static_cast<void>(cut(source, std::string(kBlock) + ".enabled"));
+  place_alias(
+      source, rows::alias(path, KeyType::Array, "distill.layers"), std::move(moved), problems);
+}
+
 }  // namespace
 
 const std::vector<DeepSpeedKey>& deepspeed_keys() {
@@ -367,6 +399,7 @@ bool is_colossalai_key(std::string_view path) {
 json::Value with_new_names(json::Value source, config::Problems& problems) {
   if (!source.is_object()) return source;
   widen_zero_switch(source);
+  move_layer_reduction(source, problems);
   for (const DeepSpeedKey& row : deepspeed_keys()) {
     if (row.policy != KeyPolicy::Alias || find_path(source, row.path) == nullptr) continue;
     json::Value value = cut(source, row.path);

@@ -133,7 +133,11 @@ class SequenceClassification final : public nn::Objective {
     const at::Tensor logits_BL = nn::shared_gradient(head_(x_BC, context), context);
     nn::Outcome out;
     if (batch.has("label")) add_terms(out, logits_BL, batch.tensor("label"), context);
-    if (context.want_logits || !batch.has("label")) out.outputs["logits"] = logits_BL.detach();
+    if (!batch.has("label")) {
+      out.outputs["logits"] = logits_BL;
+    } else if (context.want_logits) {
+      out.outputs["logits"] = logits_BL.detach();
+    }
     return out;
   }
 

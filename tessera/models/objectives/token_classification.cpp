@@ -69,7 +69,11 @@ class TokenClassification final : public nn::Objective {
                       context.training(),
                       "token");
     }
-    if (context.want_logits || !batch.has("labels")) out.outputs["logits"] = logits_BTL.detach();
+    if (!batch.has("labels")) {
+      out.outputs["logits"] = logits_BTL;
+    } else if (context.want_logits) {
+      out.outputs["logits"] = logits_BTL.detach();
+    }
     return out;
   }
 
