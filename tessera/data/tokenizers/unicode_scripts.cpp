@@ -249,8 +249,10 @@ constexpr std::array<Run, 1489> kRuns = {{
 }  // namespace
 
 int script_of(char32_t c) {
-  const auto next = std::upper_bound(
-      kRuns.begin(), kRuns.end(), c, [](char32_t value, const Run& run) { return value < run.first; });
+  const auto next =
+      std::upper_bound(kRuns.begin(), kRuns.end(), c, [](char32_t value, const Run& run) {
+        return value < run.first;
+      });
   return std::prev(next)->script;
 }
 
