@@ -17,7 +17,7 @@ namespace {
 std::vector<std::string> steps_of(std::string_view path) {
   std::vector<std::string> steps = text::split(path, '.');
   if (steps.size() != 2) return steps;
-  constexpr std::array<std::string_view, 8> kOwn = {"type",
+  constexpr std::array<std::string_view, 9> kOwn = {"type",
                                                     "params",
                                                     "decay_all",
                                                     "layer_decay",
