@@ -49,7 +49,9 @@ TEST(Freezing, ThawsFromTheLastLayerToTheFirst) {
     SCOPED_TRACE(order[i]);
     const auto thaws = static_cast<std::int64_t>(10 * i);
     EXPECT_FALSE(frozen(plan, order[i], {.steps = thaws, .epoch = 0}));
-    if (i > 0) EXPECT_TRUE(frozen(plan, order[i], {.steps = thaws - 1, .epoch = 0}));
+    if (i > 0) {
+      EXPECT_TRUE(frozen(plan, order[i], {.steps = thaws - 1, .epoch = 0}));
+    }
   }
   EXPECT_EQ(plan.freezing.set_of("wte.weight"), plan.freezing.set_of("wpe.weight"));
 }
