@@ -175,10 +175,13 @@ class TextEmbedding {
         site,
         context);
   }
-  /// Of other tokens [B, T], or those of an image, of the first segment.
-  [[nodiscard]] at::Tensor of(at::Tensor x_BTC, const char* site, nn::StepContext& context) const {
-    const at::Tensor first_BT = at::ones({x_BTC.size(0), x_BTC.size(1)},
-                                         x_BTC.options().dtype(at::kLong).requires_grad(false));
+  /// Of other tokens, all of the first segment, whose words are x. `ids_BT` covers the tokens of
+  /// all ranks that split them; only its shape is read.
+  [[nodiscard]] at::Tensor of(at::Tensor x_BTC,
+                              const at::Tensor& ids_BT,
+                              const char* site,
+                              nn::StepContext& context) const {
+    const at::Tensor first_BT = at::ones_like(ids_BT, ids_BT.options().dtype(at::kLong));
     if (shape_.embedding.positions) x_BTC = x_BTC + positions_.of(first_BT, context);
     return finished(std::move(x_BTC), first_BT, site, context);
   }
@@ -229,18 +232,21 @@ class ComposedInput final : public nn::Block {
 
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     if (!grid_obstacle().empty()) nn::refuse_grid(*this, context);
-    if (shape_.embedding.patches)
-      return {.flow = {.diff = {input_.of(patches_(batch, context), "embedding", context)}}};
+    if (shape_.embedding.patches) {
+      const at::Tensor x_BTC = patches_(batch, context);
+      return {
+          .flow = {.diff = {input_.of(x_BTC, x_BTC.detach().select(2, 0), "embedding", context)}}};
+    }
     const at::Tensor words_BSC = nn::embedding(batch.tensor("input_ids"), *words_, context);
     if (!shape_.writes())
       return {.flow = {.diff = {input_.of_input(words_BSC, batch, "embedding", context)}}};
     // During generation the encoder reads nothing after the first token.
     const bool read = words_BSC.size(1) > 0;
-    const at::Tensor answer_BTC =
-        nn::embedding(decoder_input(batch, *output_.target, context), *words_, context);
+    const at::Tensor answer_BT = decoder_input(batch, *output_.target, context);
+    const at::Tensor answer_BTC = nn::embedding(answer_BT, *words_, context);
     return {
         .flow = {.diff = {read ? input_.of_input(words_BSC, batch, "source", context) : words_BSC,
-                          answer_.of(answer_BTC, "target", context)}}};
+                          answer_.of(answer_BTC, answer_BT, "target", context)}}};
   }
 
  private:
