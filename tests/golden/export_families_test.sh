@@ -9,7 +9,8 @@ tessera=${2:?usage: export_families_test.sh PROGRAM TESSERA}
 models=${TESSERA_GOLDEN:-$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/reference}/models
 
 # exported_all STEP...: converts every golden model that generates text, by each STEP in turn (the arguments of a conversion),
-# and compares the last result with the recorded answers. A model that the program refuses as not supported is left out.
+# and compares the last result with the recorded answers. A model that the program refuses as not supported, or because
+# its rotary positions need a length that the folder does not say, is left out.
 exported_all() {
   local folder name at step number count=0
   mkdir -p "$box/other/models"
@@ -22,7 +23,7 @@ exported_all() {
       number=$((number + 1))
       # shellcheck disable=SC2086
       if ! "$tessera" convert "$at" "$box/$name-$number" $step >"$box/out" 2>&1; then
-        expect "$name is refused as not supported: $(tail -3 "$box/out")" grep -Eq 'not built yet|not supported' "$box/out"
+        expect "$name is refused as not supported: $(tail -3 "$box/out")" grep -Eq 'not built yet|not supported|set model.rope_length' "$box/out"
         continue 2
       fi
       at=$box/$name-$number
