@@ -166,14 +166,18 @@ TEST(Families, HaveAdjustableKeysThatTheyDeclare) {
       EXPECT_GT(resolved(with).num_parameters, 0) << preset;
     }
     for (const Adjustable& key : families().get(family).adjustable) {
-      json::Value half = json::Value::object({{"family", json::Value::string(family)}});
-      half[key.key] = json::Value::number(0.5);
-      config::Problems problems;
-      config::Origins origins;
-      ModelOptions read;
-      config::read(half, read, problems, origins);
-      EXPECT_TRUE(problems.empty()) << family << " " << key.key;
-      EXPECT_TRUE(read.has(key.key));
+      // A rate or a number of tokens.
+      const auto reads = [&](const json::Value& value) {
+        json::Value object = json::Value::object({{"family", json::Value::string(family)}});
+        object[key.key] = value;
+        config::Problems problems;
+        config::Origins origins;
+        ModelOptions read;
+        config::read(object, read, problems, origins);
+        return problems.empty() && read.has(key.key);
+      };
+      EXPECT_TRUE(reads(json::Value::number(0.5)) || reads(json::Value::integer(1)))
+          << family << " " << key.key;
     }
   }
 }
