@@ -72,6 +72,10 @@ class Endpoint {
           length = std::stoul(got.substr(got.find("Content-Length: ") + 16));
         }
       }
+      if (body == std::string::npos || got.size() < body + length) {  // the other end gave up
+        ::close(end);
+        continue;
+      }
       const std::string reply = answer_(got.substr(body));
       if (reply.empty()) {
         silent_.push_back(end);
