@@ -114,8 +114,8 @@ void read_late_windows(const HfConfig& keys, DecoderOptions& out) {
     return;
   }
   out.sliding_window = keys.empty("sliding_window") ? 4096 : keys.count("sliding_window", 0, 1e8);
-  const std::int64_t from = keys.count_or_null("max_window_layers", 1e8);
-  const std::int64_t first = keys.empty("max_window_layers") ? 28 : from;
+  // The number of layers without a window, which may be none.
+  const auto first = static_cast<std::int64_t>(keys.number("max_window_layers", 28, 0, 1e8));
   if (!out.layer_types.empty()) return;
   out.layer_types =
       layer_types_of(out.num_layers.value(), [first](std::int64_t i) { return i >= first; });

@@ -79,6 +79,10 @@ TEST(Decoders, ReadWindowsAsPublishedFilesMeanThem) {
   EXPECT_EQ(window_of(with("phi3", "")), 0);
   EXPECT_EQ(window_of(with("gemma2", "")), 4096);
 
+  const json::Value all = description(
+      with("qwen2", R"("sliding_window": 8, "use_sliding_window": true, "max_window_layers": 0)"));
+  for (const json::Value& type : all.find("layer_types")->items())
+    EXPECT_EQ(type.as_string(), "sliding_attention");
   const json::Value late = description(
       with("qwen2", R"("sliding_window": 8, "use_sliding_window": true, "max_window_layers": 3)"));
   std::vector<std::string> types;
