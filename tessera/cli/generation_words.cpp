@@ -143,7 +143,7 @@ void GenerationWords::check_for_beams() const {
 engine::GenerateOptions GenerationWords::options(const data::Tokenizer& tokenizer,
                                                  const engine::GenerationConfig& folder,
                                                  bool draws) const {
-  // How a folder's tokens are drawn does not concern a search for the likeliest ones.
+  // Greedy and beam search ignore the sampling options of a folder.
   const bool own = draws && temperature.value_or(1) > 0;
   const auto drawn =
       [own]<class T>(const std::optional<T>& given, const std::optional<T>& folders, T otherwise) {

@@ -16,7 +16,7 @@ namespace tessera::cli {
 
 struct GenerationWords {
   std::int64_t max_new_tokens = 100, seed = 1234;
-  // What is not given is that of the folder's generation_config.json.
+  // Options that are not given have the values of the folder's generation_config.json.
   std::optional<std::int64_t> top_k, no_repeat_ngram, min_new_tokens;
   std::optional<double> temperature, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff,
       repetition_penalty;

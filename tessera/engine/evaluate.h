@@ -15,7 +15,7 @@
 namespace tessera::engine {
 
 struct EvalReport {
-  /// What training minimizes: the sum of the means of the objective's terms by their weights, in
+  /// The value that training minimizes: the weighted sum of the means of the objective's terms, in
   /// nats per token.
   double loss = 0.0;
   std::int64_t tokens = 0;  ///< denominator of the objective's first term

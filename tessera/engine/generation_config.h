@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the folder of a published model says about the texts that are generated with it.
+// Reads generation_config.json, in which the folder of a published model has defaults for generated
+// texts.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ struct GenerationConfig {
   /// Ids that end a text: eos_token_id, one or several, of this file or else of config.json. Empty:
   /// the tokenizer's end of text.
   std::vector<std::int32_t> ends;
-  /// How tokens are drawn; empty unless do_sample is true.
+  /// Options for drawing tokens; absent unless do_sample is true.
   std::optional<double> temperature, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff;
   std::optional<std::int64_t> top_k;
   std::optional<double> repetition_penalty;

@@ -12,7 +12,7 @@ namespace tessera::engine {
 /// value, and the others have 0. `what`: for reports. Collective; all ranks must have the same
 /// number of values.
 void share_values(comm::World& world, std::vector<double>& values, const char* what);
-/// The same over all ranks, also those that read the same samples.
+/// Like the function above, over all ranks, including ranks that read the same samples.
 void share_with_all(comm::World& world, std::vector<double>& values, const char* what);
 
 }  // namespace tessera::engine

@@ -32,7 +32,7 @@ bool has(const std::vector<std::string>& list, std::string_view word) {
   return std::ranges::find(list, word) != list.end();
 }
 
-/// What an image needs: its sizes, and parts that read all of it.
+/// Checks and sets the options of image models, whose parts must see all patches of an image.
 void set_images(const ComposeOptions& options, ComposedShape& shape, Checks& checks) {
   const bool images = shape.embedding.patches;
   const auto refuse = [&](bool given, const char* key) {

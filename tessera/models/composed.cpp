@@ -162,7 +162,7 @@ class TextEmbedding {
       norm_.declare(params, prefix_ + ".layer_norm", shape_.hidden_size, kGlobalName);
   }
 
-  /// Of the batch's "input_ids", whose words are x.
+  /// Completes the embedding of the batch's "input_ids"; x is their word embedding.
   [[nodiscard]] at::Tensor of_input(at::Tensor x_BSC,
                                     const nn::Batch& batch,
                                     const char* site,
@@ -175,8 +175,9 @@ class TextEmbedding {
         site,
         context);
   }
-  /// Of other tokens, all of the first segment, whose words are x. `ids_BT` covers the tokens of
-  /// all ranks that split them; only its shape is read.
+  /// Completes the embedding x of an answer or of the patches of an image, which are all in the
+  /// first segment. `ids_BT` covers the tokens of all ranks that split them; only its shape is
+  /// read.
   [[nodiscard]] at::Tensor of(at::Tensor x_BTC,
                               const at::Tensor& ids_BT,
                               const char* site,

@@ -25,7 +25,7 @@ struct PatchSpec {
   [[nodiscard]] std::int64_t patches() const {
     return (image_size / patch_size) * (image_size / patch_size);
   }
-  /// With the class token.
+  /// Number of tokens of an image, including the class token.
   [[nodiscard]] std::int64_t tokens() const { return patches() + 1; }
 };
 

@@ -32,8 +32,8 @@ class PositionEmbedding {
   /// The rows for this rank's tokens, [B, T, C]. Reads "input_ids", "attention_mask" and
   /// "document_starts" of the batch. Throws Error{Shape} for more than max_positions tokens.
   [[nodiscard]] at::Tensor operator()(const nn::Batch& batch, nn::StepContext& context) const;
-  /// The same for the tokens of another sequence, ids [B, T], which follow no padding: those of an
-  /// answer or of an image.
+  /// Returns the positions of another sequence without padding, ids [B, T], such as an answer or
+  /// the patches of an image.
   [[nodiscard]] at::Tensor of(const at::Tensor& ids_BT, nn::StepContext& context) const;
 
  private:

@@ -56,8 +56,8 @@ struct HeadSpecs {
   std::optional<HeadSpec> token;         ///< for objectives that classify each token
   /// Its output layer is the token table if the two are tied.
   std::optional<HeadSpec> masked_lm;
-  /// For objectives that tell, beside the masked tokens, how two texts belong together; it reads
-  /// the first token.
+  /// The head of next sentence prediction or sentence order prediction, which reads the first
+  /// token.
   std::optional<HeadSpec> pair = {};
 };
 

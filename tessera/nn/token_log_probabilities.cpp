@@ -65,8 +65,8 @@ class Distributions {
     first_ = cut_ ? weight.held().begin.front() : 0;
   }
 
-  /// What is requested of the distributions, fp64 [N]; the others are undefined. The logits become
-  /// e^(logit - largest).
+  /// Computes the requested quantities of each distribution, fp64 [N]; quantities that are not
+  /// requested stay undefined. Overwrites the logits with e^(logit - largest).
   TokenLogProbabilities measure(const Distribution& how, StepContext& context) {
     const at::Tensor own_N = own();
     const auto fp64 = logits_.options().dtype(at::kDouble);

@@ -17,7 +17,8 @@ struct TokenLogProbabilities {
   /// fp64, the entropies of the distributions, with a gradient; undefined unless requested.
   at::Tensor entropies_BT;
 };
-/// How the distributions are made of logits, and what is computed besides log-probabilities.
+/// Options for converting logits to distributions, and the quantities that are computed besides
+/// log-probabilities.
 struct Distribution {
   double softcap = 0.0;
   double temperature = 1.0;

@@ -16,7 +16,7 @@ class BatchInvariance {
   BatchInvariance(const BatchInvariance&) = delete;
   BatchInvariance& operator=(const BatchInvariance&) = delete;
 };
-/// Whether such an object exists on this thread.
+/// Returns true while such an object exists on this thread.
 bool batch_invariant();
 
 }  // namespace tessera::ops

@@ -14,7 +14,7 @@ struct Support {
   std::int64_t vocab = 0;  ///< if it is a part of the vocabulary: of its first `vocab` tokens
   std::int64_t top_k = 0;
   double top_p = 1.0;
-  /// Whether it is the whole vocabulary.
+  /// True if the support is the whole vocabulary.
   [[nodiscard]] bool whole() const { return top_k == 0 && top_p >= 1.0; }
 };
 /// Overwrites logits with -inf where a token is not in the support; the row's label, if there are

@@ -28,8 +28,9 @@ namespace tessera::parallel {
 /// are used; they are frozen.
 enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed };
 
-/// What a gather of sharded weights moves. Values: the working dtype. Int8: byte_codes.h; blocks
-/// then compute with the decoded values, on all ranks alike, and a rank's own part stays exact.
+/// The form in which sharded weights are sent. Values: the working dtype. Int8: 8-bit codes
+/// (byte_codes.h); all ranks then compute with the same decoded values, and a rank's own part stays
+/// exact.
 /// Source: Wang et al. 2023, "ZeRO++" (qwZ).
 enum class GatherForm : std::uint8_t { Values, Int8 };
 

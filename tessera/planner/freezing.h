@@ -68,7 +68,7 @@ class FreezeSchedule {
   [[nodiscard]] bool any() const { return !spans_.empty(); }
   /// The set of the parameter, counted from 1; 0 if it has no schedule.
   [[nodiscard]] int set_of(const std::string& parameter) const;
-  /// Whether each set is frozen, in the order of their numbers.
+  /// Returns for each set, in the order of their numbers, true if it is frozen.
   [[nodiscard]] std::vector<bool> frozen_sets(const Progress& now) const;
   /// True if no parameter of the model is trained while these sets are frozen.
   [[nodiscard]] bool freezes_all(const std::vector<bool>& frozen) const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a plan fits into the memory that is there, and the smallest changes with which it does.
+// Checks if a plan fits into the available memory, and finds the smallest changes that make it fit.
 #include <algorithm>
 #include <optional>
 #include <string>

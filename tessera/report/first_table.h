@@ -17,7 +17,7 @@ namespace tessera::report {
 /// Facts that the plan does not contain.
 struct TableFacts {
   std::int64_t train_tokens = 0, validation_tokens = 0, train_samples = 0;
-  /// How many training samples each class has; empty: there are no classes.
+  /// Number of training samples of each class; empty if there are no classes.
   std::vector<std::pair<std::string, std::int64_t>> classes = {};
   std::uint64_t free_disk_bytes = 0;
   std::uint64_t available_memory_bytes = 0;

@@ -206,7 +206,7 @@ std::unique_ptr<Task> make_classify(const json::Value& params,
   }
   options.heads = label_heads_of(options.heads_written, options.head_weights, problems, origins);
   if (!options.heads.empty()) {
-    // With this, no other field is looked for.
+    // A field that is set here is not searched for in the records.
     if (options.fields.label.empty()) options.fields.label = options.heads.front().field;
     for (const char* key :
          {"labels", "label_field", "multi_label", "balance", "class_balance", "class_weights"}) {

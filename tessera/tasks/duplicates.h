@@ -15,12 +15,12 @@ class Duplicates {
  public:
   explicit Duplicates(std::size_t most = std::size_t{2} << 20U) : most_(most) {}
   void add(std::uint64_t hash);
-  /// How many of the added hashes equal an earlier one.
+  /// Number of added hashes that equal an earlier one.
   [[nodiscard]] std::int64_t count() const { return repeated_ << shift_; }
   /// False if count() is an estimate.
   [[nodiscard]] bool exact() const { return shift_ == 0; }
-  /// How many hashes of other data a hash stands for: 1 if it was added, more if only some are
-  /// kept, and 0 if it was not added or not kept.
+  /// Number of hashes that this one represents: 1 if all are kept, more if only a sample of them is
+  /// kept, and 0 if this hash was not added or not kept.
   [[nodiscard]] std::int64_t weight_of(std::uint64_t hash) const;
 
  private:

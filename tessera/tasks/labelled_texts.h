@@ -95,7 +95,7 @@ class LabelledTexts final : public RecordDataset {
   }
 
   [[nodiscard]] const Labels& labels() const { return options_.labels; }
-  /// Of heads, a class is called "topic/sport".
+  /// With several heads, the name of a class is "HEAD/CLASS", such as "topic/sport".
   [[nodiscard]] ClassCounts class_counts() const override;
   [[nodiscard]] std::int64_t tokens() const override;
   /// A hash of tokens, labels, label names and length.

@@ -257,7 +257,7 @@ Predictions of_head(const Predictions& all,
 
 namespace {
 
-/// Whether a flag with this logit is predicted.
+/// Returns true if the label with this logit is predicted.
 bool flagged(double logit, const std::vector<double>& thresholds, std::size_t of_class) {
   if (of_class >= thresholds.size()) return logit > 0;
   return 1 / (1 + std::exp(-logit)) > thresholds[of_class];

@@ -67,9 +67,9 @@ std::vector<NamedValue> multi_label_metrics(const Predictions& predictions,
 struct Threshold {
   double value = 0.5, f1 = 0;
 };
-/// For each class the threshold with the best F1 on these predictions, halfway between two
-/// probabilities; among equals the one nearest to 0.5, which is also that of a class without a row.
-/// Time: that of sorting the rows for each class.
+/// Returns for each class the threshold with the best F1 on these predictions, halfway between two
+/// probabilities. Among thresholds with equal F1 it is the one nearest to 0.5. A class without a
+/// row has 0.5. Time: that of sorting the rows for each class.
 std::vector<Threshold> best_f1_thresholds(const Predictions& predictions);
 /// Numbers: mae, r2, pearson and spearman, each averaged over the numbers of a row.
 std::vector<NamedValue> regression_metrics(const Predictions& predictions);

@@ -31,7 +31,7 @@ class MixedRecords final : public RecordDataset {
   }
   /// Counts each part once.
   [[nodiscard]] std::int64_t tokens() const override;
-  /// Of all sources, each sample once.
+  /// Counts the samples of all sources, each sample once.
   [[nodiscard]] ClassCounts class_counts() const override;
   [[nodiscard]] std::string fingerprint() const override;
   /// Parts are split before they are mixed.

@@ -37,7 +37,7 @@ class RecordDataset : public data::Dataset {
   [[nodiscard]] virtual std::string fingerprint() const = 0;
   /// Moves the last `count` samples into a separate dataset.
   [[nodiscard]] virtual std::unique_ptr<RecordDataset> split_off(std::int64_t count) = 0;
-  /// How many samples each class has, in the order of their ids; empty: there are no classes.
+  /// Number of samples of each class, in the order of the class ids; empty if there are no classes.
   using ClassCounts = std::vector<std::pair<std::string, std::int64_t>>;
   [[nodiscard]] virtual ClassCounts class_counts() const { return {}; }
   /// Called once, after the last split_off(); it may combine texts to samples.

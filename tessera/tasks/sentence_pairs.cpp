@@ -62,7 +62,7 @@ class SentencePairs::Draws {
   Draws(std::uint64_t seed, std::int64_t copy, std::size_t document)
       : random_{mix64(mix64(seed, kPairSite), static_cast<std::uint64_t>(copy))},
         document_(document) {}
-  /// In (0, 1].
+  /// Draws a number in (0, 1].
   double share() {
     const Philox::Block words = random_(next_++, document_);
     return uniform_double(words[0], words[1]);

@@ -16,7 +16,7 @@
 
 namespace tessera::tasks {
 
-/// What the label of a pair of texts says.
+/// The meaning of the label of a pair of texts.
 enum class PairLabel : std::uint8_t {
   None,  ///< there are no pairs
   /// Next sentence prediction: 0 if the second text follows the first in its document, 1 if it is

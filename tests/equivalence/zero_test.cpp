@@ -215,6 +215,7 @@ TEST(QuantizedGradients, OfEachRankOnceStayNearTheExactRun) {
 
     ASSERT_EQ(rounded.losses.size(), exact.losses.size());
     EXPECT_NE(rounded.losses.back(), exact.losses.back());
+    // An element of the gradient changes by at most 1/254 of the largest of its block.
     for (std::size_t i = 0; i < exact.losses.size(); ++i)
       EXPECT_NEAR(rounded.losses[i], exact.losses[i], 0.01 * exact.losses[i]);
   }

@@ -228,7 +228,8 @@ TEST(Compose, RebuildsGpt2) {
   EXPECT_LT(difference(logits_of(model, expected), expected, true), kLogits);
 }
 
-/// Of a ViT: its patches' bias is part of their positions, and its head has no pooler.
+/// ViT adds a bias to its patches, which the composed model has in its positions, and has no
+/// pooler.
 TEST(Compose, RebuildsVit) {
   const std::string name = "vit";
   const Tensors theirs = read(folder_of(name) / "model.safetensors");

@@ -310,7 +310,7 @@ TEST_F(HeadOfHosts, LetsHundredsMeet) {
   const HostFacts facts = facts_of_this_host();
   std::vector<std::unique_ptr<WireClient>> clients;
 
-  // In an order that is not that of the ranks.
+  // The hosts connect in another order than that of their ranks.
   for (int i = 0; i < kHosts; ++i) {
     clients.push_back(
         std::make_unique<WireClient>("127.0.0.1", head_->port(), 1, secret_, now_s() + 20.0));

@@ -11,8 +11,8 @@
 
 namespace tessera::engine::rl {
 
-/// Whether the reference is the policy without its adapter, so that no second model is needed: the
-/// options name none, and nothing but an adapter is trained.
+/// Returns true if the options name no reference and only an adapter is trained. The reference is
+/// then the policy with its adapter switched off, and no second model is loaded.
 bool is_base_of_policy(const planner::Plan& plan, const tasks::RlOptions& options);
 /// Opens the model that options.reference names, or the policy's initial model, without an adapter,
 /// which changes nothing initially. Its objective is the policy's. Memory: the weights in the

@@ -50,7 +50,8 @@ class RolloutWriter {
   [[nodiscard]] std::int64_t other_prompt(std::int64_t group, std::int64_t round) const;
   [[nodiscard]] std::uint64_t seed_of(std::int64_t number, std::int64_t round) const;
   [[nodiscard]] const std::vector<std::int32_t>& prompt_ids(const Completion& of) const;
-  /// Whether this rank reads the ledger for the ranks that have the same part of the model.
+  /// True on the ranks that read the ledger: of the data-parallel ranks that hold the same part of
+  /// the model, the first.
   [[nodiscard]] bool reads_ledger() const { return world_.group(mesh::AxisSet::dp()).index == 0; }
   /// Returns the numbers of completions of these groups that are generated together. They are the
   /// same on any number of ranks.
@@ -60,7 +61,8 @@ class RolloutWriter {
   /// the ledger.
   void write(const Place& place);
   [[nodiscard]] Rows rows_for(const std::vector<std::int64_t>& numbers);
-  /// Whether the ledger has the whole rollout with what it was worth, the same on every rank.
+  /// True if the ledger has every completion of the rollout with its rewards and advantages. The
+  /// result is the same on every rank.
   [[nodiscard]] bool was_judged();
   void take_completions();
   /// Computes the rewards of the completions of these groups, which need them before the others.
