@@ -29,13 +29,14 @@ struct GenerationWords {
   void check() const;
   /// Throws Error{Config} for options that beam search does not support.
   void check_for_beams() const;
-  /// `folder`: of the model. `draws`: tokens are drawn, as without beam search.
+  /// `folder`: the configuration of the model's folder. `draws`: false for beam search, which draws
+  /// no tokens.
   [[nodiscard]] engine::GenerateOptions options(const data::Tokenizer& tokenizer,
                                                 const engine::GenerationConfig& folder,
                                                 bool draws = true) const;
 
  private:
-  /// True if a given cut-off chooses what is drawn.
+  /// True if an option for cutting off the distribution (top-k, top-p, ...) was given.
   [[nodiscard]] bool rules_draw() const;
 };
 

@@ -51,7 +51,8 @@ struct StepReport {
   /// Time to copy pieces that a background save has not written yet.
   double save_s = 0.0;
   std::int64_t mem_peak_bytes = 0;  ///< maximum over the ranks
-  /// On the leader, in steps that tensorboard.histograms selects.
+  /// The distributions of weights and gradients; on the leader only, in the steps that
+  /// tensorboard.histograms selects.
   std::vector<report::NamedHistogram> histograms;
   bool stop_requested = false;  ///< a signal asked all ranks to stop after this step
   int stop_signal = 0;
@@ -150,8 +151,8 @@ class Engine {
   [[nodiscard]] std::int64_t evaluated_samples() const;
   StepExtras extras(StepReport& report);
   double leave_save_behind();
-  /// Freezes and thaws what the plan says for the step after `steps`, with batches from `samples`
-  /// on.
+  /// Freezes and thaws parameters as the plan requires for the step after `steps` steps and
+  /// `samples` samples.
   void follow_freezing(std::int64_t steps, std::int64_t samples);
   /// Returns this rank's part of a checkpoint, valid until release_pieces().
   std::vector<checkpoint::PieceBytes> pieces();

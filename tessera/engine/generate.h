@@ -139,7 +139,7 @@ class Generator {
   at::Tensor next_logits(const nn::Batch& batch,
                          nn::StepContext& context,
                          const GenerateOptions& options);
-  /// The ids that are end of text.
+  /// Ids that end a text.
   [[nodiscard]] std::vector<std::int32_t> ends_of_text(const GenerateOptions& options) const;
   parallel::Executor& executor_;
   const data::Tokenizer& tokenizer_;

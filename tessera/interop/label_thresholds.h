@@ -13,7 +13,8 @@ namespace tessera::interop {
 /// checkpoint or a Hugging Face folder, whose other readers ignore it. Throws Error{Io}.
 void write_label_thresholds(const std::filesystem::path& folder,
                             const std::vector<double>& thresholds);
-/// Adds those of the folder, if there are any, to the options of a classifier of several labels.
+/// Adds the thresholds in the folder, if there are any, to the options of a classifier of several
+/// labels.
 /// Throws Error{Format} unless there is one between 0 and 1 for each label.
 void add_label_thresholds(const std::filesystem::path& folder, models::ObjectiveChoice& objective);
 

@@ -59,7 +59,7 @@ class HeadConnections {
   /// Ends a wait(). From any thread.
   void wake() const;
   /// Waits for events until `deadline`, accepts and receives. Calls OnFrame for every frame; an
-  /// Error that it throws closes that connection and is told.
+  /// Error that it throws closes that connection and is logged.
   void wait(double deadline);
   /// Queues bytes for a peer; flush() sends them.
   void send(HeadPeer& peer, std::string_view bytes);

@@ -53,7 +53,8 @@ struct WeightOptions {
   /// bits.
   std::function<bool(const std::string&)> packed = {};
   PackingOptions packing = {};  ///< packing of these parameters
-  /// If weights are sharded: what gathers of trained and of frozen weights move.
+  /// The forms in which sharded weights are sent: those that are trained, and those that are
+  /// frozen.
   GatherForm trained_gather = GatherForm::Values, frozen_gather = GatherForm::Values;
 };
 

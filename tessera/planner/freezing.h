@@ -43,7 +43,7 @@ std::optional<Moment> read_moment(const json::Value& value,
                                   const std::string& path,
                                   config::Problems& problems);
 
-/// optimizer.gradual_unfreezing.
+/// The members of optimizer.gradual_unfreezing.
 struct UnfreezingOptions {
   json::Value every;
   std::int64_t layers = 1;
@@ -72,7 +72,7 @@ class FreezeSchedule {
   [[nodiscard]] std::vector<bool> frozen_sets(const Progress& now) const;
   /// True if no parameter of the model is trained while these sets are frozen.
   [[nodiscard]] bool freezes_all(const std::vector<bool>& frozen) const;
-  /// Some trained parameter has no schedule.
+  /// True if a trained parameter has no schedule.
   void leave_some() { some_always_ = true; }
   [[nodiscard]] const std::vector<Span>& spans() const { return spans_; }
   [[nodiscard]] const std::map<std::string, int>& sets() const { return sets_; }

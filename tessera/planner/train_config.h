@@ -90,7 +90,7 @@ struct OptimizerOptions {
   UnfreezingOptions gradual_unfreezing;
   void describe(config::Fields& fields);
 };
-/// What becomes of the learning-rate curve when a training resumes with other settings.
+/// Which learning-rate curve a training follows when it resumes with other settings.
 enum class OnResume : std::uint8_t { Keep, Restart };
 inline constexpr auto kOnResume = std::to_array<config::Named<OnResume>>(
     {{OnResume::Keep, "keep"}, {OnResume::Restart, "restart"}});

@@ -67,9 +67,9 @@ class RolloutWriter {
   void take_completions();
   /// Computes the rewards of the completions of these groups, which need them before the others.
   void reward(const std::vector<std::int64_t>& groups);
-  /// The groups whose completions all earn the same.
+  /// Returns the groups whose completions all have the same reward.
   [[nodiscard]] std::vector<std::int64_t> equal_groups() const;
-  /// Writes the completions of these groups, but for those that the ledger has.
+  /// Generates the completions of these groups, except those that are in the ledger.
   void generate(const Place& place, const std::vector<std::int64_t>& groups, std::int64_t round);
   static constexpr const char* kStartOver =
       "start over with --resume never, or from a checkpoint of a step that is a multiple of "
