@@ -141,6 +141,38 @@ too_few_are_left() {
 }
 claim "a job that needs all hosts waits for the one that was lost" too_few_are_left
 
+a_stopped_rank_is_told() {
+  configure 100000 0
+  start -n 3
+  after_step 20
+  stopped=$(pgrep -P "$job" | sed -n 2p)
+  kill -STOP "$stopped"
+  begin=$(date +%s%N)
+  expect "the rank is told" until_true grep -q "rank 1 hangs: it has made no progress for 8 s, at step" "$box/run.err"
+  took=$((($(date +%s%N) - begin) / 1000000))
+  expect "within 10 s, not $took ms" test "$took" -lt 10000
+  expect "with the ranks that wait for it" grep -qE "(rank|ranks) [02].* for it; a signal has stopped its process .kill -CONT $stopped" "$box/run.err"
+  wait "$job"
+  code=$?
+  expect "the job ends with exit code 6, not $code" test "$code" = 6
+  "$tessera" doctor "$box/run" >"$box/doctor"
+  expect "the doctor names it" says "rank 1" "$box/doctor"
+}
+claim "a rank that a signal has stopped is told within ten seconds" a_stopped_rank_is_told
+
+a_slow_rank_is_told() {
+  configure 100000 0
+  start -n 2
+  after_step 20
+  slow=$(pgrep -P "$job" | tail -1)
+  # Half of the time it does not run.
+  while kill -STOP "$slow" 2>/dev/null && sleep 0.03 && kill -CONT "$slow" 2>/dev/null; do sleep 0.03; done &
+  expect "the rank is told" until_true grep -qE "rank 1: [0-9.]+x slower.* than ranks with the same work" "$box/run.err"
+  kill -9 "$job"
+  wait
+}
+claim "a slow rank is told" a_slow_rank_is_told
+
 mistakes_are_told() {
   configure
   printf 'node-a slots=1\nnode-b slots=1\n' >"$box/hosts"
