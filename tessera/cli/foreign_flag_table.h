@@ -206,9 +206,6 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--exclude", Kind::Refused, kNoHosts},
     {"-e", Kind::Refused, kNoHosts},
     {"--bind_core_list", Kind::Refused, "remove it: use taskset to select the cores"},
-    {"--elastic_training", Kind::Refused, kNoHosts},
-    {"--min_elastic_nodes", Kind::Refused, kNoHosts},
-    {"--max_elastic_nodes", Kind::Refused, kNoHosts},
 });
 
 }  // namespace tessera::cli::foreign_words

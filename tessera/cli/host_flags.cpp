@@ -55,6 +55,9 @@ constexpr auto kHostFlags = std::to_array<HostFlag>({
     {"--enable_each_rank_log", Takes::Text},
     {"--bind_cores_to_rank", Takes::Nothing},
     {"--bind_core_list", Takes::Text},
+    {"--elastic_training", Takes::Nothing},
+    {"--min_elastic_nodes", Takes::Number},
+    {"--max_elastic_nodes", Takes::Number},
     {"--rank", Takes::Number},
     {"--world_size", Takes::Number},
     {"--host", Takes::Text},
@@ -128,6 +131,7 @@ void apply_switch(HostFlags& out, std::string_view name) {
   if (name == "--force_multi") out.force_multi = true;
   if (name == "--save_pid") out.save_pid = true;
   if (name == "--bind_cores_to_rank") out.bind_cores = true;
+  if (name == "--elastic_training") out.elastic = true;
 }
 
 void apply_value(HostFlags& out,
@@ -145,6 +149,8 @@ void apply_value(HostFlags& out,
   if (name == "--launcher") return set_text(out.launcher, launcher_in(typed, value), typed);
   if (name == "--launcher_args") return set_text(out.launcher_args, value, typed);
   if (name == "--ssh_port") return set_number(out.ssh_port, value, typed);
+  if (name == "--min_elastic_nodes") return set_number(out.min_elastic_nodes, value, typed);
+  if (name == "--max_elastic_nodes") return set_number(out.max_elastic_nodes, value, typed);
   if (name == "--enable_each_rank_log") return set_text(out.each_rank_log, value, typed);
   if (name == "--bind_core_list") {
     out.core_list = launch::parse_core_list(value, typed);
@@ -265,6 +271,8 @@ std::string host_flags_help() {
          "  --node_rank I           this is host I; every host is started by hand\n"
          "  --bind_cores_to_rank    an equal share of the processors for each rank\n"
          "  --bind_core_list LIST   of these processors: 0,3-5\n"
+         "  --elastic_training      go on without lost hosts, and with those that come back\n"
+         "  --min_elastic_nodes N, --max_elastic_nodes N   (run.min_hosts, run.max_hosts)\n"
          "  --enable_each_rank_log DIR, --save_pid";
 }
 
@@ -359,7 +367,12 @@ launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& po
 int train_on_hosts(const HostFlags& flags,
                    const HostChoice& choice,
                    const std::vector<std::string>& line,
-                   bool quiet) {
+                   bool quiet,
+                   const launch::ElasticOptions* elastic) {
+  TESSERA_REQUIRE(elastic == nullptr || !choice.by_hand,
+                  Config,
+                  "run.min_hosts and run.restarts start hosts again, and these are started by hand",
+                  "name the hosts in a hostfile (--hostfile), or remove the keys");
   const bool ssh = flags.launcher.empty() || flags.launcher == "ssh" || flags.launcher == "pdsh";
   const int ranks = launch::num_slots(choice.pool);
   TESSERA_REQUIRE(
@@ -397,7 +410,8 @@ int train_on_hosts(const HostFlags& flags,
     options.master_address = part.master;
     options.master_port = part.port;
   }
-  return launch::run_on_hosts(options);
+  return elastic != nullptr ? launch::run_elastic(options, *elastic)
+                            : launch::run_on_hosts(options);
 }
 
 }  // namespace tessera::cli

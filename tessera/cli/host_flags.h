@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/launch/elastic_hosts.h"
 #include "tessera/launch/host_part.h"
 #include "tessera/launch/host_pool.h"
 #include "tessera/launch/launch.h"
@@ -31,6 +32,8 @@ struct HostFlags {
   std::string each_rank_log;
   bool bind_cores = false;
   std::vector<int> core_list;
+  bool elastic = false;  ///< go on without lost hosts
+  std::optional<int> min_elastic_nodes, max_elastic_nodes;
   std::vector<std::string> typed;  ///< the flags as typed, without their values
 };
 
@@ -68,11 +71,12 @@ HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_
 launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& pool);
 
 /// Runs the command line `line` of `tessera train` on the hosts of the pool, and returns the exit
-/// code of the job. Throws Error{Unsupported} for a launcher that is not built yet, with the line
-/// to type.
+/// code of the job. `elastic`: how it goes on after a loss; null: it ends. Throws
+/// Error{Unsupported} for a launcher that is not built yet, with the line to type.
 int train_on_hosts(const HostFlags& flags,
                    const HostChoice& choice,
                    const std::vector<std::string>& line,
-                   bool quiet);
+                   bool quiet,
+                   const launch::ElasticOptions* elastic = nullptr);
 
 }  // namespace tessera::cli

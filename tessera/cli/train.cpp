@@ -16,6 +16,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
+#include "tessera/cli/elastic.h"
 #include "tessera/cli/flags_alone.h"
 #include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/host_flags.h"
@@ -141,8 +142,10 @@ void set_defaults_of_hosts(json::Value& source, int ranks, int local_ranks) {
                      json::Value::integer(launch::threads_per_rank(local_ranks)),
                      why);
   }
-  if (source.find("gradient_reduction") == nullptr)
-    planner::set_key(source, "gradient_reduction", json::Value::string("once"), why);
+  if (source.find("gradient_reduction") != nullptr) return;
+  // The bits of an elastic training do not depend on how many hosts are left.
+  const char* const reduction = is_elastic(source) ? "each" : "once";
+  planner::set_key(source, "gradient_reduction", json::Value::string(reduction), why);
 }
 
 /// Trains on the ranks of `part` or, if it is null, on those that the command line chooses.
@@ -172,9 +175,13 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   add_model_and_data(words.model, words.data, foreign);
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
+  apply_elastic_flags(hosts, source);
   set_defaults_of_hosts(source, ranks, local_ranks_of(part.get(), choice, ranks));
-  planner::Plan plan = planner::make_plan(
-      source, ranks, path.empty() ? name_from_flags(words.model) : name_of_config(path));
+  const std::string name = path.empty() ? name_from_flags(words.model) : name_of_config(path);
+  // An elastic training leaves slots unused that cannot share the batch.
+  planner::Plan plan = choice.several && is_elastic(source)
+                           ? plan_of_most_ranks(source, ranks, name)
+                           : planner::make_plan(source, ranks, name);
   plan.quiet = words.common.quiet || words.common.json;
 
   if (choice.several && words.dry_run && !words.common.quiet && !words.common.json)
@@ -184,12 +191,19 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
     part = std::make_shared<launch::HostPart>(
         launch::HostPart{.hosts = static_cast<int>(choice.pool.size()),
                          .local_ranks = static_cast<int>(choice.pool.front().slots.size()),
-                         .world_size = ranks});
+                         .world_size = plan.ranks});
   }
   if (choice.several && !words.dry_run) {
     // The configuration is read here first, so that a mistake is reported only once.
-    if (!choice.by_hand || *hosts.node_rank == 0)
-      return train_on_hosts(hosts, choice, line, words.common.quiet || words.common.json);
+    if (!choice.by_hand || *hosts.node_rank == 0) {
+      const auto elastic =
+          elastic_options(plan, source, name, static_cast<int>(choice.pool.size()));
+      return train_on_hosts(hosts,
+                            choice,
+                            line,
+                            words.common.quiet || words.common.json,
+                            elastic ? &*elastic : nullptr);
+    }
     part = std::make_shared<launch::HostPart>(part_by_hand(hosts, choice.pool));
   }
   Terminal terminal;

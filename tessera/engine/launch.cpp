@@ -176,6 +176,7 @@ int run_ranks(const planner::Plan& plan,
   options.messages = words;
   options.local = how.local;
   options.part = how.part;
+  options.stop_asked = how.stop_asked;
   if (how.part) options.ranks = how.part->local_ranks;
   options.asked ^= how.asked;
   return run(options, mesh, fn);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/run.h"
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/node_parts.h"
 #include "tessera/comm/flight.h"
 #include "tessera/engine/engine.h"
@@ -312,9 +315,32 @@ void announce(const planner::Plan& plan,
     log::warn(answer);
 }
 
-}  // namespace
+/// Where the ranks resume that were lost before: from the newest checkpoint of the folder, if they
+/// have written one.
+ResumeFrom resume_again(const ResumeFrom& first, const RunFolder& folder) {
+  const bool from_elsewhere =
+      first.kind == ResumeFrom::Kind::Path && !checkpoint::newest(folder.checkpoints());
+  return from_elsewhere ? first : ResumeFrom{};
+}
 
-int run_training(planner::Plan plan, const TrainCommand& command) {
+/// Opens the run folder. While a lost host still holds its lock, hosts that start again wait.
+std::unique_ptr<const RunFolder> open_folder(const planner::Plan& plan,
+                                             RunFolder::Access access,
+                                             bool again) {
+  constexpr double kPatienceS = 20.0;
+  constexpr std::chrono::milliseconds kRetry{200};
+  for (const double deadline = now_s() + kPatienceS;;) {
+    try {
+      return std::make_unique<const RunFolder>(plan.run_dir, access);
+    } catch (const Error&) {
+      if (!again || now_s() > deadline) throw;
+    }
+    std::this_thread::sleep_for(kRetry);
+  }
+}
+
+/// Trains once, until the ranks have ended. `again`: earlier ranks of this job were lost.
+int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   // Training continues if the reader of its output exits, because the run folder has everything.
   std::signal(SIGPIPE, SIG_IGN);
   // An unknown TESSERA_ISA or TESSERA_KERNELS is refused before a rank starts.
@@ -330,10 +356,14 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
 
   std::optional<launch::EarlyStop> early(std::in_place);
   // Under a launcher only rank 0 owns the folder; the others only write their logs into it.
-  const RunFolder folder(plan.run_dir,
-                         !is_leader        ? RunFolder::Access::Look
-                         : command.dry_run ? RunFolder::Access::Check
-                                           : RunFolder::Access::Own);
+  const std::unique_ptr<const RunFolder> opened =
+      open_folder(plan,
+                  !is_leader        ? RunFolder::Access::Look
+                  : command.dry_run ? RunFolder::Access::Check
+                                    : RunFolder::Access::Own,
+                  again);
+  const RunFolder& folder = *opened;
+  if (again) mine.resume = resume_again(command.resume, folder);
   const std::shared_ptr<const data::Datasets> data =
       open_data(plan, tokenize_options(plan, mine, *early));
   finish_plan(plan, *data);
@@ -343,10 +373,12 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   planner::save_as_memory_allows(plan, memory, available);
   early->check();
 
-  const ResumePoint resume = find_resume_point(command.resume, folder, plan, *data);
+  const ResumePoint resume = find_resume_point(mine.resume, folder, plan, *data);
   if (resume.checkpoint) finish_plan(plan, *data, resume.position);
   plan.curve = resume.curve;
-  if (is_leader) {
+  if (is_leader && again) {
+    say(mine, fmt::format("going on after step {}", resume.position.step));
+  } else if (is_leader) {
     const bool several = local_ranks < plan.ranks;
     report::TableFacts facts =
         table_facts(*data, folder, resume, command.dry_run, available, several);
@@ -362,9 +394,9 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
 
   early->check();
   if (is_leader) {
-    if (const auto old = make_room(command.resume.kind, folder, resume))
+    if (const auto old = make_room(mine.resume.kind, folder, resume))
       say(mine, fmt::format("{} to {}", old->what, old->where.string()));
-    forget_flights(folder.log_file(0).parent_path());
+    if (!again) forget_flights(folder.log_file(0).parent_path());
     folder.prepare(plan.resolved);
     folder.write_status("running", resume.position.step, 0, "");
   }
@@ -394,6 +426,31 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   }
   if (is_leader) try_to_note([&] { folder.finish_status(code); });
   return code;
+}
+
+}  // namespace
+
+int run_training(planner::Plan plan, const TrainCommand& command) {
+  TrainCommand mine = command;
+  bool stop_asked = false;
+  mine.how.stop_asked = &stop_asked;
+  // Ranks on several hosts start again on all of them, which the process that started them does.
+  const auto launcher = launch::detect_launcher();
+  const bool starts_all = command.how.part == nullptr && !launcher;
+  if (launcher && launcher->rank == 0 && plan.config.run.most_restarts() > 0)
+    log::warn(fmt::format("run.restarts has no effect: only {} can start its ranks again",
+                          launcher->name));
+  const int restarts = starts_all ? plan.config.run.most_restarts() : 0;
+  bool again = command.how.part != nullptr && command.how.part->generation > 0;
+  for (int used = 1;; ++used) {
+    const int code = train_once(plan, mine, again);
+    if (code != exit_code(Error::Kind::Comm) || stop_asked || used > restarts) return code;
+    log::warn(fmt::format(
+        "the ranks start again (restart {} of {}, run.restarts) from the newest checkpoint",
+        used,
+        restarts));
+    again = true;
+  }
 }
 
 }  // namespace tessera::engine

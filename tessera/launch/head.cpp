@@ -120,6 +120,10 @@ class Head::Server {
     const std::lock_guard lock(mutex_);
     return abort_text_;
   }
+  std::vector<int> lost_hosts() {
+    const std::lock_guard lock(mutex_);
+    return lost_;
+  }
 
  private:
   using Peer = HeadPeer;
@@ -343,6 +347,11 @@ class Head::Server {
   void lose(Peer& peer, const std::string& how) {
     if (!peer.is_host() || peer.has_left) return;
     leave(peer);
+    // A host that was refused ends its connection itself.
+    if (ready_ || !refused_) {
+      const std::lock_guard lock(mutex_);
+      lost_.push_back(peer.host);
+    }
     if (!ready_) {
       if (!refused_)
         refuse(Error::Kind::Comm,
@@ -430,6 +439,7 @@ class Head::Server {
   std::vector<std::function<void()>> orders_;
   std::string abort_text_;
   int gone_ = 0;  // ranks whose hosts have left
+  std::vector<int> lost_;
 };
 
 Head::Head(HeadOptions options) {
@@ -467,6 +477,9 @@ bool Head::ready() const {
 }
 void Head::wait_until_left() {
   server_->wait_until_left();
+}
+std::vector<int> Head::lost_hosts() const {
+  return server_->lost_hosts();
 }
 std::string Head::abort_text() const {
   return server_->abort_text();

@@ -60,6 +60,9 @@ class Head {
   void wait_until_left();
   /// Returns the error that broke the world; empty if there is none.
   [[nodiscard]] std::string abort_text() const;
+  /// Returns the indices of the hosts that fell silent, or whose connection ended before they had
+  /// left, or before all had arrived.
+  [[nodiscard]] std::vector<int> lost_hosts() const;
 
  private:
   class Server;

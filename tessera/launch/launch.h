@@ -78,6 +78,7 @@ struct Options {
   Report report;
   /// Called in the supervisor when the job was asked to stop and continues to the end of its step.
   std::function<void(const std::string&)> notice;
+  bool* stop_asked = nullptr;  ///< set to true when a signal asks the job to stop; may be null
   double grace_s =
       1.5;  ///< time between the abort of a broken world and SIGKILL of the remaining ranks
   double join_timeout_s = 60.0;  ///< time for the ranks of a launcher to meet

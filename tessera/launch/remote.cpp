@@ -41,6 +41,8 @@ constexpr std::size_t kMostLine = std::size_t{1} << 16;
 /// After the world is broken, agents end their ranks within the grace period of a supervisor.
 constexpr double kAgentGraceS = 8.0;
 constexpr double kOwnProblemsS = 3.0;
+/// Exit codes of ssh, and of a shell.
+constexpr int kSshFailed = 255, kNotFound = 127;
 
 /// Quotes a word for the shell of another host.
 std::string quoted(const std::string& word) {
@@ -156,11 +158,12 @@ class Agents {
   Agents(const Agents&) = delete;
   Agents& operator=(const Agents&) = delete;
 
-  int run() {
+  HostsEnd run() {
     const BlockedSignals signals;
     start_all(signals);
     head_->start();
     while (any_alive()) {
+      pause_if_asked();
       if (const int signal = signals.wait(0.0); signal != 0 && signal != SIGCHLD) on_signal(signal);
       read_outputs();
       reap();
@@ -168,7 +171,8 @@ class Agents {
     }
     read_outputs();
     if (options_.by_hand && first_bad_ == nullptr) head_->wait_until_left();
-    return exit_code();
+    note_lost();
+    return {exit_code(), lost_, signals_ > 0};
   }
 
  private:
@@ -189,6 +193,7 @@ class Agents {
       job.part.master = address_;
       job.part.port = head_->port();
       job.part.secret = secret_;
+      job.part.generation = options_.generation;
       first += job.part.local_ranks;
       // ssh is not used to reach this host itself.
       std::vector<std::string> words = {"env"};
@@ -296,7 +301,6 @@ class Agents {
   }
 
   void say_why(const Agent& agent) const {
-    constexpr int kSshFailed = 255, kNotFound = 127;
     if (WIFSIGNALED(agent.status)) {
       options_.notice(fmt::format(
           "the agent of host {} was ended by {}", agent.host, signal_text(WTERMSIG(agent.status))));
@@ -308,10 +312,54 @@ class Agents {
     }
   }
 
-  /// Ends agents that remain after one has failed: an agent that never joined does not learn of it.
+  void pause_if_asked() {
+    if (!options_.pause || paused_ || signals_ > 0 || first_bad_ != nullptr || !head_->ready())
+      return;
+    if (!options_.pause()) return;
+    paused_ = true;
+    head_->stop_hosts(SIGTERM);
+  }
+
+  /// Ends agents that remain after one has failed: an agent that never joined does not learn of it,
+  /// and one on a host that was lost cannot.
   void end_the_rest() {
-    if (first_bad_ == nullptr || killed_ || now_s() < bad_at_ + kAgentGraceS) return;
+    if (first_bad_ == nullptr || killed_) return;
+    if (now_s() < bad_at_ + kAgentGraceS && !only_lost_remain()) return;
+    note_lost();
     kill_all();
+  }
+
+  [[nodiscard]] bool only_lost_remain() const {
+    if (!head_->ready()) return false;
+    const std::vector<int> lost = head_->lost_hosts();
+    for (std::size_t i = 0; i < agents_.size(); ++i) {
+      const bool is_lost = std::find(lost.begin(), lost.end(), static_cast<int>(i)) != lost.end();
+      if (!agents_[i].ended && !is_lost) return false;
+    }
+    return true;
+  }
+
+  /// Notes which hosts were lost, before this process itself ends any.
+  void note_lost() {
+    if (std::exchange(noted_, true)) return;
+    const std::vector<int> lost = head_->lost_hosts();
+    for (std::size_t i = 0; i < agents_.size(); ++i) {
+      const Agent& agent = agents_[i];
+      const bool by_head = std::find(lost.begin(), lost.end(), static_cast<int>(i)) != lost.end();
+      if (by_head || (agent.ended ? never_ran(agent) : did_not_arrive()))
+        lost_.push_back(agent.host);
+    }
+  }
+
+  /// Whether an agent that is still there has missed the meeting, which its peers ended for that.
+  [[nodiscard]] bool did_not_arrive() const {
+    return !head_->ready() && first_bad_ != nullptr && WIFEXITED(first_bad_->status) &&
+           WEXITSTATUS(first_bad_->status) == tessera::exit_code(Error::Kind::Comm);
+  }
+
+  static bool never_ran(const Agent& agent) {
+    return !WIFEXITED(agent.status) || WEXITSTATUS(agent.status) == kSshFailed ||
+           WEXITSTATUS(agent.status) == kNotFound;
   }
 
   void kill_all() noexcept {
@@ -352,34 +400,51 @@ class Agents {
   const Agent* first_bad_ = nullptr;
   double bad_at_ = 0.0, signalled_at_ = 0.0;
   int signals_ = 0, stopped_by_ = 0;
-  bool killed_ = false;
+  bool killed_ = false, paused_ = false, noted_ = false;
+  std::vector<std::string> lost_;
 };
 
-}  // namespace
-
-int run_on_hosts(const RemoteOptions& options) {
-  allow_descriptors(6 * options.pool.size());
-  return Agents(options).run();
-}
-
-std::vector<std::string> ssh_command(const RemoteOptions& options,
-                                     const std::string& host,
-                                     const std::string& folder,
-                                     const std::vector<std::string>& environment) {
+/// ssh and its options, up to the name of the host.
+std::vector<std::string> ssh_words(const RemoteOptions& options) {
   std::vector<std::string> words = {
       "ssh", "-o", "PasswordAuthentication=no", "-o", "BatchMode=yes"};
   if (options.ssh_port) {
     words.emplace_back("-p");
     words.push_back(std::to_string(*options.ssh_port));
   }
-  std::string command = fmt::format("cd {} && ", quoted(folder));
   if (options.launcher_args.starts_with('-')) {
     for (const std::string& word : text::split(options.launcher_args, ' ')) {
       if (!word.empty()) words.push_back(word);
     }
-  } else if (!options.launcher_args.empty()) {
-    command += options.launcher_args + " && ";
   }
+  return words;
+}
+
+}  // namespace
+
+int run_on_hosts(const RemoteOptions& options) {
+  return run_job_on_hosts(options).code;
+}
+
+HostsEnd run_job_on_hosts(const RemoteOptions& options) {
+  allow_descriptors(6 * options.pool.size());
+  return Agents(options).run();
+}
+
+std::vector<std::string> ssh_probe(const RemoteOptions& options, const std::string& host) {
+  std::vector<std::string> words = ssh_words(options);
+  words.insert(words.end(), {"-o", "ConnectTimeout=5", host, quoted(options.program) + " version"});
+  return words;
+}
+
+std::vector<std::string> ssh_command(const RemoteOptions& options,
+                                     const std::string& host,
+                                     const std::string& folder,
+                                     const std::vector<std::string>& environment) {
+  std::vector<std::string> words = ssh_words(options);
+  std::string command = fmt::format("cd {} && ", quoted(folder));
+  if (!options.launcher_args.empty() && !options.launcher_args.starts_with('-'))
+    command += options.launcher_args + " && ";
   words.push_back(host);
   command += "exec env";
   for (const std::string& assignment : environment)
@@ -438,7 +503,7 @@ std::vector<std::string> passed_environment() {
 
 std::string agent_job_text(const AgentJob& job) {
   const HostPart& part = job.part;
-  std::string text = fmt::format("tessera-agent 1\n{}\n{} {} {} {} {} {}\n{}\n{}\n{}\n",
+  std::string text = fmt::format("tessera-agent 1\n{}\n{} {} {} {} {} {} {}\n{}\n{}\n{}\n",
                                  to_hex(part.secret),
                                  part.host,
                                  part.hosts,
@@ -446,6 +511,7 @@ std::string agent_job_text(const AgentJob& job) {
                                  part.local_ranks,
                                  part.world_size,
                                  part.port,
+                                 part.generation,
                                  part.name,
                                  part.master,
                                  job.words.size());
@@ -476,13 +542,14 @@ AgentJob parse_agent_job(const std::string& text) {
   part.secret = *secret;
   const std::string numbers = line();
   if (std::sscanf(numbers.c_str(),
-                  "%d %d %d %d %d %d",
+                  "%d %d %d %d %d %d %d",
                   &part.host,
                   &part.hosts,
                   &part.first_rank,
                   &part.local_ranks,
                   &part.world_size,
-                  &part.port) != 6)
+                  &part.port,
+                  &part.generation) != 7)
     refuse();
   part.name = line();
   part.master = line();
@@ -494,7 +561,7 @@ AgentJob parse_agent_job(const std::string& text) {
     rest.remove_prefix(bytes + 1);
   }
   const bool whole = line() == "end" && part.host >= 0 && part.host < part.hosts &&
-                     part.first_rank >= 0 && part.local_ranks >= 1 &&
+                     part.generation >= 0 && part.first_rank >= 0 && part.local_ranks >= 1 &&
                      part.local_ranks <= part.world_size &&
                      part.first_rank <= part.world_size - part.local_ranks;
   if (!whole) refuse();

@@ -31,6 +31,18 @@ struct RemoteOptions {
   double join_timeout_s = 60.0;
   std::function<void(const std::string&)> notice;
   std::function<void(const std::vector<std::string>&)> table;  ///< as HeadOptions::table
+  int generation = 0;                                          ///< as HostPart::generation
+  /// Asked a few times in a second once the hosts have met; true: the ranks save and end after
+  /// their step. Empty: never.
+  std::function<bool()> pause;
+};
+
+/// How a job on several hosts has ended.
+struct HostsEnd {
+  int code = 0;
+  /// Hosts that could not be reached, did not arrive, fell silent, or whose agent has died.
+  std::vector<std::string> lost;
+  bool stopped = false;  ///< a signal asked this process to stop the job
 };
 
 /// Runs the job and returns its exit code: that of the host of rank 0, or else the first one that
@@ -40,6 +52,8 @@ struct RemoteOptions {
 /// them. No agent outlives this call or this process. Throws Error{Config} if a host has no
 /// address, and Error{Environment} if ssh cannot be run.
 int run_on_hosts(const RemoteOptions& options);
+/// The same, and tells what was lost.
+HostsEnd run_job_on_hosts(const RemoteOptions& options);
 
 /// Returns the command line that starts an agent on `host`. Words that a shell of the host reads
 /// are quoted.
@@ -47,6 +61,9 @@ std::vector<std::string> ssh_command(const RemoteOptions& options,
                                      const std::string& host,
                                      const std::string& folder,
                                      const std::vector<std::string>& environment);
+
+/// Returns the command line that finds out over ssh whether `host` can run the program.
+std::vector<std::string> ssh_probe(const RemoteOptions& options, const std::string& host);
 
 /// Returns the assignments that every host gets: the variables of this process whose names begin
 /// with NCCL, GLOO, PYTHON, MV2, UCX, MLFLOW, OMP, MKL or TESSERA_, and LD_LIBRARY_PATH; then the

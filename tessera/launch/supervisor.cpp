@@ -63,6 +63,7 @@ Supervisor::Supervisor(const Options& options, const BlockedSignals& signals, Co
       signals_(signals),
       control_(control),
       first_rank_(options.part ? options.part->first_rank : 0),
+      standstill_(control, first_rank_),
       oom_kills_before_(oom_kills()) {}
 
 Supervisor::~Supervisor() {
@@ -86,6 +87,7 @@ int Supervisor::watch() {
     if (const int signal = signals_.wait(wait); signal != 0) on_signal(signal);
     reap();
     check_deadline();
+    check_progress();
     if (killing_ && now_s() > give_up_at_) break;
   }
   const int code = exit_code();
@@ -97,6 +99,7 @@ void Supervisor::on_signal(int signal) {
   if (signal == SIGCHLD || killing_) return;
   const double now = now_s();
   if (stop_asked_at_ >= 0.0 && now - stop_asked_at_ < kSameRequestS) return;
+  if (options_.stop_asked != nullptr) *options_.stop_asked = true;
   if (stop_asked_at_ >= 0.0 || !any_began()) {
     stop_at_once(signal);
     return;
@@ -159,6 +162,20 @@ void Supervisor::check_deadline() {
     failed_rank_ = static_cast<int>(control_.abort_rank.load());
   }
   if (broken_at_ >= 0.0 && !killing_ && now_s() >= broken_at_ + options_.grace_s) kill_rest();
+}
+
+void Supervisor::check_progress() {
+  if (broken_at_ >= 0.0 || killing_) return;
+  std::vector<pid_t> processes;
+  for (const Child& child : children_)
+    processes.push_back(child.ended ? 0 : child.pid);
+  const std::optional<StandingRank> found = standstill_.look(processes);
+  if (!found) return;
+  if (found->stopped) {
+    break_world(found->rank, {found->text, options_.messages.again, Error::Kind::Comm});
+  } else if (options_.notice) {
+    options_.notice(found->text);
+  }
 }
 
 void Supervisor::kill_rest() noexcept {

@@ -13,6 +13,7 @@
 #include "tessera/base/control_page.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/rank_end.h"
+#include "tessera/launch/standstill.h"
 
 namespace tessera::launch {
 
@@ -63,6 +64,8 @@ class Supervisor {
   void on_end(int local_rank);
   void break_world(int rank, const Loss& loss);
   void check_deadline();
+  /// Tells of ranks that make no progress, and breaks the world of one that was stopped.
+  void check_progress();
   void kill_rest() noexcept;
   [[nodiscard]] bool any_alive() const;
   [[nodiscard]] bool any_began() const;
@@ -83,6 +86,7 @@ class Supervisor {
   const BlockedSignals& signals_;
   ControlPage& control_;
   int first_rank_;  // of this host
+  Standstill standstill_;
   std::vector<Child> children_;
   std::uint64_t oom_kills_before_;
   std::optional<Loss> loss_;  // the loss that broke the world, if one did

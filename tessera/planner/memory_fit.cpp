@@ -13,6 +13,7 @@
 #include "tessera/models/family.h"
 #include "tessera/planner/activations.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/planner/stages.h"
 
 namespace tessera::planner {

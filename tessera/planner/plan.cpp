@@ -259,9 +259,28 @@ class Planner {
                   [](const auto& member) { return member.first == "max_grad_norm"; });
   }
 
+  // Replaces the three batch sizes by those of the section elasticity. Returns false if it has a
+  // problem.
+  bool take_elastic_batch() {
+    TrainConfig& config = plan_.config;
+    if (!config.elasticity.enabled) return true;
+    if (plan_.data_ranks == 0) return false;
+    for (const char* key : {kGlobal, kMicro, kAccumulation}) {
+      if (problems_.concern(key)) return true;  // given as well, which is refused
+    }
+    const auto batch =
+        elastic_batch(config.elasticity, plan_.ranks, plan_.data_ranks, problems_, origins_);
+    if (!batch) return false;
+    config.train_batch_size = batch->global;
+    config.train_micro_batch_size_per_gpu = batch->micro;
+    config.gradient_accumulation_steps.reset();
+    return true;
+  }
+
   // If the ranks do not divide evenly, reports only a missing batch size.
   void fix_batch() {
     TrainConfig& config = plan_.config;
+    if (!take_elastic_batch()) return;
     // check_auto() reports a batch size that nothing defines.
     const bool said = config.train_batch_size || config.train_micro_batch_size_per_gpu ||
                       !has_auto_batch(draft_.automatic);
@@ -524,6 +543,8 @@ json::Value resolved_config(const Draft& draft, bool model) {
   config.run.dir = plan.run_dir;
   config.run.threads_per_rank = plan.threads;
   config.run.derived = draft.derived;
+  // The batch keys above are those that elasticity chose.
+  if (config.elasticity.enabled) config.elasticity.ignore_non_elastic_batch_info = true;
   config.fp16 = config.fp16.completed(plan.scaling_stage);
   if (!config.trainer.max_steps && !config.trainer.epochs) config.trainer.epochs = 1.0;
   if (config.scheduler.type.empty()) config.scheduler.type = "constant";

@@ -120,6 +120,30 @@ void RunOptions::describe(config::Fields& f) {
            .min = 1,
            .max = 1024,
            .default_text = "cores / local ranks"});
+  f.field("restarts",
+          restarts,
+          {.text = "How often the job goes on by itself from the newest checkpoint after a rank or "
+                   "a host was lost or hung. Other failures end it.",
+           .min = 0,
+           .max = 1e6,
+           .default_text = "0; 100 if min_hosts is given"});
+  f.field("min_hosts",
+          min_hosts,
+          {.text = "Elastic training: when a host is lost, go on with at least this number of "
+                   "hosts, on the largest number of ranks that shares the same global batch. A "
+                   "host that comes back joins again.",
+           .unit = "hosts",
+           .min = 1,
+           .max = kMostRanks,
+           .default_text = "all hosts"});
+  f.field("max_hosts",
+          max_hosts,
+          {.text = "Elastic training: use at most this number of hosts at a time; further hosts of "
+                   "the hostfile replace lost ones.",
+           .unit = "hosts",
+           .min = 1,
+           .max = kMostRanks,
+           .default_text = "all hosts"});
   f.field("derived",
           derived,
           {.text = "Written to config.json in the run folder: the keys that were derived from the "
@@ -443,7 +467,10 @@ void TrainConfig::describe(config::Fields& f) {
            .max = kMostSteps});
   f.section("eval", eval, "Evaluation during training.");
   f.section("checkpoint", checkpoint, "When checkpoints are written and which are kept.");
-  f.section("run", run, "The run folder and the threads.");
+  f.section("run", run, "The run folder, the threads, and what happens when ranks are lost.");
+  f.section("elasticity",
+            elasticity,
+            "DeepSpeed's choice of a global batch that many numbers of ranks can share.");
   f.field(
       "wall_clock_breakdown",
       wall_clock_breakdown,

@@ -34,6 +34,7 @@
 #include "tessera/parallel/shard_store.h"
 #include "tessera/planner/cadence.h"
 #include "tessera/planner/distillation.h"
+#include "tessera/planner/elasticity.h"
 #include "tessera/planner/eval_options.h"
 #include "tessera/planner/freezing.h"
 #include "tessera/planner/monitor_options.h"
@@ -74,9 +75,20 @@ struct CheckpointOptions {
   [[nodiscard]] bool keeps_best() const { return best.value_or(false); }
   void describe(config::Fields& fields);
 };
+/// DeepSpeed's number of restarts of an elastic training.
+inline constexpr std::int64_t kElasticRestarts = 100;
 struct RunOptions {
   std::string dir;  ///< empty: runs/<name of the file>
   std::optional<std::int64_t> threads_per_rank;
+  /// How often the job goes on by itself after a rank or a host was lost. Absent: 0, or
+  /// kElasticRestarts if min_hosts is given.
+  std::optional<std::int64_t> restarts;
+  /// Bounds of the hosts on which an elastic training goes on; absent: all hosts of the hostfile.
+  std::optional<std::int64_t> min_hosts, max_hosts;
+  [[nodiscard]] bool elastic() const { return min_hosts.has_value(); }
+  [[nodiscard]] int most_restarts() const {
+    return static_cast<int>(restarts.value_or(elastic() ? kElasticRestarts : 0));
+  }
   std::vector<std::string> derived;  ///< in a resolved configuration: see make_plan()
   void describe(config::Fields& fields);
 };
@@ -187,6 +199,7 @@ struct TrainConfig {
   EvalOptions eval;
   CheckpointOptions checkpoint;
   RunOptions run;
+  ElasticityOptions elasticity;
   bool wall_clock_breakdown = false, memory_breakdown = false;
   MonitorOptions monitors;
   void describe(config::Fields& fields);

@@ -12,8 +12,10 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/base/quiet_thread.h"
 #include "tessera/comm/doorbell.h"
+#include "tessera/comm/transports/link_speed.h"
 #include "tessera/comm/watchdog.h"
 
 namespace tessera::comm {
@@ -281,6 +283,7 @@ void HostBridge::run_receiver(int peer) {
 }
 
 void HostBridge::receive_all(int peer, RemoteArena& arena) {
+  LinkSpeed speed;
   for (;;) {
     Posted head;
     link_->receive(peer, std::as_writable_bytes(std::span(&head, 1)));
@@ -299,7 +302,19 @@ void HostBridge::receive_all(int peer, RemoteArena& arena) {
     std::byte* place = slot.mailbox.data();
     if (head.bytes > kInlineBytes) {
       if (head.bytes > kMailboxBytes) place = arena.room(slot, head.sequence, head.bytes);
+      const double from = now_s();
       link_->receive(peer, {place, head.bytes});
+      const double now = now_s();
+      if (const auto slow = speed.add(head.bytes, now - from, now)) {
+        log::warn(
+            fmt::format("slow link: what rank {} of host {} sends to rank {} of host {} arrives "
+                        "with {}",
+                        peer,
+                        layout_.host_of(peer),
+                        context_.rank,
+                        host_,
+                        *slow));
+      }
     } else if (head.bytes != 0) {
       std::memcpy(place, head.small.data(), head.bytes);
     }

@@ -5,6 +5,7 @@
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/hooks/monitors.h"
 #include "tessera/engine/hooks/profilers.h"
+#include "tessera/engine/hooks/stragglers.h"
 
 namespace tessera::engine {
 
@@ -13,6 +14,7 @@ void attach_defaults(Trainer& trainer) {
   trainer.attach(std::make_unique<MetricByStepHook>());
   trainer.attach(std::make_unique<MetricByEpochHook>());
   trainer.attach(std::make_unique<ThroughputHook>(/*ignored_steps=*/2));
+  trainer.attach(std::make_unique<StragglerHook>());
   if (config.eval.when().any())
     trainer.attach(std::make_unique<EvaluationHook>(config.eval.when()));
   if (config.eval.stops_early()) trainer.attach(std::make_unique<PatienceHook>());

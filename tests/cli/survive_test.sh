@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: hosts slow multiprocess
+# timeout: 600
+# A job goes on by itself after a rank or a host was lost, and gives the bits of one that was never disturbed. The hosts
+# are "hosts" behind a stand-in for ssh, which refuses a host that is down.   usage: survive_test.sh PROGRAM
+source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+tessera=$(realpath "${1:?usage: survive_test.sh PROGRAM}")
+export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
+mkdir -p "$TESSERA_CACHE"
+
+configure() {
+  cat >"$box/tiny.json" <<JSON
+{
+  "model": {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "dropout": 0.1},
+  "data": {"train": "examples/data/shakespeare.txt", "sequence_length": 16},
+  "train_batch_size": 12, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0,
+  "trainer": {"max_steps": ${1:-1500}}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": ${2:-50}, "keep": 100}
+}
+JSON
+  mkdir "$box/bin"
+  # What ssh does, without a network: the last word is a command line for a shell of the host.
+  cat >"$box/bin/ssh" <<SH
+#!/bin/bash
+for word; do [[ \$word != node-* ]] || host=\$word; done
+[[ ! -e $box/down-\$host ]] || exit 255
+exec sh -c "\${!#}"
+SH
+  chmod +x "$box/bin/ssh"
+  export PATH=$box/bin:$PATH
+}
+undisturbed() { "$tessera" train "$box/tiny.json" --set "run.dir=$box/one" "$@" >"$box/one.out" 2>"$box/one.err"; }
+# start MORE...: a job in the background, as a process group.
+start() {
+  setsid "$tessera" train "$box/tiny.json" --set "run.dir=$box/run" "$@" >"$box/run.out" 2>"$box/run.err" &
+  job=$!
+}
+# after_step N: the run has come that far, or has ended.
+after_step() { until_true reached "$1"; }
+reached() { [[ $(tail -1 "$box/run/metrics.jsonl" 2>/dev/null) =~ \"step\":([0-9]+) ]] && ((BASH_REMATCH[1] >= $1)); }
+agents() { pgrep -P "$job"; }
+newest() { basename "$(find "$box/run/checkpoints" -maxdepth 1 -name 'step-*' | sort | tail -1)" | sed 's/step-0*//'; }
+at_least() { (($(grep -c "$2" "$3") >= $1)); }
+none_left() { ! pgrep -f "$box/tiny.json" >/dev/null; }
+same() { "$tessera" compare "$box/one" "$box/run"; }
+finishes() {
+  wait "$job"
+  local code=$?
+  ((code == 0)) || { printf 'exit code %s\n' "$code"; cat "$box/run.err"; return 1; }
+}
+# Each step of the run is told once.
+every_step_once() { [[ $(grep -o '"step":[0-9]*' "$box/run/metrics.jsonl" | sort | uniq -d | wc -l) == 0 ]]; }
+
+ranks_start_again() {
+  configure
+  start -n 3 --set run.restarts=2
+  after_step 120
+  kill -9 "$(pgrep -P "$job" | tail -1)"
+  expect "it says so" until_true grep -q "the ranks start again (restart 1 of 2" "$box/run.err"
+  expect "the lost rank was named" says "rank 2 was lost: signal 9 (SIGKILL)" "$box/run.err"
+  after_step 300
+  kill -STOP "$(pgrep -P "$job" | head -1)"
+  expect "the job finishes after a rank that hangs" finishes
+  expect "an undisturbed run finishes" undisturbed
+  expect "the bits are the same" same
+  expect "every step is told once" every_step_once
+  expect "no process is left" until_true none_left
+}
+claim "ranks of one host start again from the newest checkpoint" ranks_start_again
+
+restarts_are_counted() {
+  configure 100000
+  start -n 2 --set run.restarts=1
+  after_step 10
+  kill -9 "$(pgrep -P "$job" | tail -1)"
+  until_true grep -q "restart 1 of 1" "$box/run.err"
+  after_step 60
+  kill -9 "$(pgrep -P "$job" | tail -1)"
+  wait "$job"
+  code=$?
+  expect "the second loss ends the job with exit code 6, not $code" test "$code" = 6
+  expect "no process is left" until_true none_left
+}
+claim "a job starts again as often as run.restarts says" restarts_are_counted
+
+a_stop_is_a_stop() {
+  configure 100000
+  start -n 2 --set run.restarts=5
+  after_step 10
+  kill -TERM "$job"
+  wait "$job"
+  code=$?
+  expect "it is saved and ends with exit code 75, not $code" test "$code" = 75
+}
+claim "a job that was asked to stop does not start again" a_stop_is_a_stop
+
+# host_is_lost LETTER LINE: the host is node-LETTER, whose agent is the process on that line.
+host_is_lost() {
+  configure 100000
+  printf 'node-a slots=1\nnode-b slots=1\nnode-c slots=1\n' >"$box/hosts"
+  start -H "$box/hosts" --master_addr 127.0.0.1 --elastic_training --min_elastic_nodes 2
+  after_step 55
+  touch "$box/down-node-$1"
+  kill -9 "$(agents | sed -n "$2p")"
+  expect "it goes on without the host" until_true grep -q "goes on without what was lost: 2 of 3 hosts, 2 ranks" "$box/run.err"
+  expect "the lost host was named" says "host node-$1 was lost" "$box/run.err"
+  expect "it trains again" until_true grep -q "going on after step" "$box/run.out"
+  after_step 70
+  rm "$box/down-node-$1"
+  expect "the host joins again" until_true grep -q "a host came back, and the job goes on with it: 3 of 3" "$box/run.err"
+  until_true at_least 2 "going on after step" "$box/run.out"
+  after_step $(($(newest) + 20))
+  kill -TERM "$job"
+  wait "$job"
+  code=$?
+  expect "a stop saves: exit code 75, not $code" test "$code" = 75
+  expect "an undisturbed run finishes" undisturbed --set "trainer.max_steps=$(newest)"
+  expect "the bits are the same" same
+  expect "every step is told once" every_step_once
+  expect "no process is left" until_true none_left
+}
+claim "a job goes on without a lost host and takes it back, with the same bits" host_is_lost b 2
+claim "so it does without the host of rank 0" host_is_lost a 1
+
+too_few_are_left() {
+  configure 100000
+  printf 'node-a slots=1\nnode-b slots=1\n' >"$box/hosts"
+  start -H "$box/hosts" --master_addr 127.0.0.1 --set run.restarts=3
+  after_step 60
+  touch "$box/down-node-b"
+  kill -9 "$(agents | tail -1)"
+  expect "it waits for the host" until_true grep -q "too few; waiting for others" "$box/run.err"
+  rm "$box/down-node-b"
+  expect "it goes on with it" until_true grep -q "2 of 2 hosts, 2 ranks" "$box/run.err"
+  after_step 150
+  kill -TERM "$job"
+  wait "$job"
+  code=$?
+  expect "a stop saves: exit code 75, not $code" test "$code" = 75
+  expect "no process is left" until_true none_left
+}
+claim "a job that needs all hosts waits for the one that was lost" too_few_are_left
+
+a_stopped_rank_is_told() {
+  configure 100000 0
+  start -n 3
+  after_step 20
+  stopped=$(pgrep -P "$job" | sed -n 2p)
+  kill -STOP "$stopped"
+  begin=$(date +%s%N)
+  expect "the rank is told" until_true grep -q "rank 1 hangs: it has made no progress for 8 s, at step" "$box/run.err"
+  took=$((($(date +%s%N) - begin) / 1000000))
+  expect "within 10 s, not $took ms" test "$took" -lt 10000
+  expect "with the ranks that wait for it" grep -qE "(rank|ranks) [02].* for it; a signal has stopped its process .kill -CONT $stopped" "$box/run.err"
+  wait "$job"
+  code=$?
+  expect "the job ends with exit code 6, not $code" test "$code" = 6
+  "$tessera" doctor "$box/run" >"$box/doctor"
+  expect "the doctor names it" says "rank 1" "$box/doctor"
+}
+claim "a rank that a signal has stopped is told within ten seconds" a_stopped_rank_is_told
+
+a_slow_rank_is_told() {
+  configure 100000 0
+  start -n 2
+  after_step 20
+  slow=$(pgrep -P "$job" | tail -1)
+  # Half of the time it does not run.
+  while kill -STOP "$slow" 2>/dev/null && sleep 0.03 && kill -CONT "$slow" 2>/dev/null; do sleep 0.03; done &
+  expect "the rank is told" until_true grep -qE "rank 1: [0-9.]+x slower.* than ranks with the same work" "$box/run.err"
+  kill -9 "$job"
+  wait
+}
+claim "a slow rank is told" a_slow_rank_is_told
+
+mistakes_are_told() {
+  configure
+  printf 'node-a slots=1\nnode-b slots=1\n' >"$box/hosts"
+  "$tessera" train "$box/tiny.json" -H "$box/hosts" --set run.min_hosts=3 >/dev/null 2>"$box/err"
+  code=$?
+  expect "exit code 2, not $code" test "$code" = 2
+  expect "both numbers are told" says "run.min_hosts is 3, and there are 2 hosts" "$box/err"
+}
+claim "mistakes are told" mistakes_are_told
+
+claims_done

@@ -1,0 +1,222 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A campaign of faults: N trainings, each with one fault at a random moment. Each must end with the bits of an undisturbed
+# training, or with an error that names the culprit; nothing may be left behind.   usage: tools/faults.sh PROGRAM N [SEED]
+# Faults that need a privilege which is missing here (network namespaces, tmpfs) are left out, and the table says so.
+# shellcheck disable=SC2317  # the faults are called by their names
+set -uo pipefail
+program=$(realpath "${1:?usage: tools/faults.sh PROGRAM N [SEED]}")
+runs=${2:?usage: tools/faults.sh PROGRAM N [SEED]}
+seed=${3:-$(($(date +%s) % 30000))}
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
+box=$(mktemp -d)
+near=faults-a-$$ far=faults-b-$$
+steps=400
+
+clean_up() {
+  umount "$box/disk" 2>/dev/null
+  ip netns del "$near" 2>/dev/null
+  ip netns del "$far" 2>/dev/null
+  rm -rf -- "$box"
+}
+trap clean_up EXIT
+
+cat >"$box/tiny.json" <<JSON
+{
+  "model": {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "dropout": 0.1},
+  "data": {"train": "examples/data/shakespeare.txt", "sequence_length": 16},
+  "train_batch_size": 12, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0,
+  "trainer": {"max_steps": $steps}, "run": {"threads_per_rank": 1, "restarts": 3}, "checkpoint": {"every": 20}
+}
+JSON
+printf 'node-a slots=1\nnode-b slots=1\nnode-c slots=1\n' >"$box/hosts"
+printf '10.213.9.1 slots=1\n10.213.9.2 slots=1\n' >"$box/two-hosts"
+mkdir -p "$TESSERA_CACHE" "$box/bin" "$box/disk"
+# What ssh does, without a network: the last word is a command line for a shell of the host.
+cat >"$box/bin/ssh" <<SH
+#!/bin/bash
+case " \$* " in
+  *" node-"*) for word; do [[ \$word != node-* ]] || host=\$word; done; [[ ! -e $box/down-\$host ]] || exit 255; exec sh -c "\${!#}" ;;
+  *) [[ ! -e $box/cut ]] || exit 255; exec ip netns exec $far sh -c "\${!#}" ;;
+esac
+SH
+chmod +x "$box/bin/ssh"
+export PATH=$box/bin:$PATH
+
+"$program" train "$box/tiny.json" --set "run.dir=$box/reference" >"$box/out" 2>"$box/err" || { cat "$box/err"; exit 1; }
+
+# A fault that is named more often happens more often. Silence takes ten seconds to notice.
+kinds=(rank-killed rank-killed rank-killed rank-killed agent-killed agent-killed agent-killed first-agent-killed
+  first-agent-killed job-killed job-killed rank-stopped host-stopped)
+skipped=()
+if ip netns add "$near" 2>/dev/null && ip netns add "$far" &&
+  ip link add "va$$" netns "$near" type veth peer name "vb$$" netns "$far"; then
+  ip -n "$near" addr add 10.213.9.1/24 dev "va$$"
+  ip -n "$far" addr add 10.213.9.2/24 dev "vb$$"
+  for at in "$near va$$" "$near lo" "$far vb$$" "$far lo"; do
+    # shellcheck disable=SC2086
+    set -- $at
+    ip -n "$1" link set "$2" up
+  done
+  kinds+=(partition slow-link slow-link)
+else
+  skipped+=(partition slow-link)
+fi
+if mount -t tmpfs -o size=3M faults "$box/disk" 2>/dev/null; then
+  umount "$box/disk"
+  kinds+=(disk-full disk-full)
+else
+  skipped+=(disk-full)
+fi
+
+run=$box/run
+start() {
+  setsid "$@" --set "run.dir=$run" >"$box/out" 2>"$box/err" &
+  job=$!
+}
+alive() { kill -0 "$job" 2>/dev/null; }
+reached() { [[ $(tail -1 "$run/metrics.jsonl" 2>/dev/null) =~ \"step\":([0-9]+) ]] && ((BASH_REMATCH[1] >= $1)); }
+# The moment: a random step, and some milliseconds after it.
+wait_for_a_moment() {
+  local step=$((RANDOM % (steps - 20)))
+  while alive && ! reached "$step"; do sleep 0.01; done
+  sleep "0.0$((RANDOM % 30 + 10))"
+  moment="after step $step"
+}
+child() { pgrep -P "$1" | shuf -n 1 --random-source=<(yes "$RANDOM"); }
+one_host=("$program" train "$box/tiny.json" -n 3)
+three_hosts=("$program" train "$box/tiny.json" -H "$box/hosts" --master_addr 127.0.0.1 --elastic_training)
+two_spaces=(ip netns exec "$near" "$program" train "$box/tiny.json" -H "$box/two-hosts" --elastic_training)
+
+# Each fault sets `culprit`, what an error has to say.
+rank-killed() {
+  if ((RANDOM % 2)); then start "${one_host[@]}"; else start "${three_hosts[@]}"; fi
+  wait_for_a_moment
+  local of=$job
+  [[ $(pgrep -P "$job" -f "agent" | wc -l) == 0 ]] || of=$(child "$job")
+  kill -9 "$(child "$of")" 2>/dev/null
+  culprit='rank [0-9]+ was lost'
+}
+agent() { pgrep -P "$job" | sed -n "$1p"; }
+agent-killed() {
+  start "${three_hosts[@]}"
+  wait_for_a_moment
+  ((RANDOM % 2)) || touch "$box/down-node-b"
+  kill -9 "$(agent 2)" 2>/dev/null
+  culprit='host node-b|agent of host node-b'
+}
+first-agent-killed() {
+  start "${three_hosts[@]}"
+  wait_for_a_moment
+  ((RANDOM % 2)) || touch "$box/down-node-a"
+  kill -9 "$(agent 1)" 2>/dev/null
+  culprit='host node-a|agent of host node-a'
+}
+job-killed() {
+  if ((RANDOM % 2)); then start "${one_host[@]}"; else start "${three_hosts[@]}"; fi
+  wait_for_a_moment
+  kill -9 "$job" 2>/dev/null
+  wait "$job" 2>/dev/null
+  start "${three_hosts[@]}"
+  culprit='no error is expected'
+}
+rank-stopped() {
+  start "${one_host[@]}"
+  wait_for_a_moment
+  kill -STOP "$(child "$job")" 2>/dev/null
+  culprit='rank [0-9]+'
+}
+host-stopped() {
+  start "${three_hosts[@]}"
+  wait_for_a_moment
+  local of
+  of=$(agent 2)
+  # shellcheck disable=SC2046
+  [[ -z $of ]] || kill -STOP "$of" $(pgrep -P "$of") 2>/dev/null
+  culprit='host node-b|rank 1'
+}
+partition() {
+  start "${two_spaces[@]}"
+  wait_for_a_moment
+  ip -n "$near" link set "va$$" down
+  touch "$box/cut"
+  culprit='host 10.213.9.2'
+}
+slow-link() {
+  start "${two_spaces[@]}"
+  wait_for_a_moment
+  tc -n "$near" qdisc add dev "va$$" root tbf rate "$((RANDOM % 40 + 8))mbit" burst 32kb latency 50ms
+  culprit='no error is expected'
+}
+disk-full() {
+  mount -t tmpfs -o "size=$((RANDOM % 3 + 2))M" faults "$box/disk"
+  run=$box/disk/run
+  if ((RANDOM % 2)); then start "${one_host[@]}"; else start "${three_hosts[@]}"; fi
+  wait_for_a_moment
+  head -c 4M /dev/zero >"$box/disk/filler" 2>/dev/null
+  culprit="$run|No space left"
+}
+undo() {
+  rm -f "$box"/down-* "$box/cut"
+  if [[ $1 == partition ]]; then ip -n "$near" link set "va$$" up; fi
+  if [[ $1 == slow-link ]]; then tc -n "$near" qdisc del dev "va$$" root 2>/dev/null; fi
+  if [[ $1 == disk-full ]]; then umount "$box/disk"; fi
+  rm -rf "${box:?}/run"
+  run=$box/run
+}
+none_left() {
+  local i
+  for ((i = 0; i < 1500; ++i)); do
+    pgrep -f "$box/tiny.json" >/dev/null || return 0
+    sleep 0.01
+  done
+  return 1
+}
+
+declare -A count equal named failed
+bad=0
+began=$(date +%s)
+for ((i = 1; i <= runs; ++i)); do
+  RANDOM=$((seed + i))
+  kind=${kinds[RANDOM % ${#kinds[@]}]}
+  "$kind"
+  for ((tick = 0; tick < 6000; ++tick)); do
+    alive || break
+    sleep 0.01
+  done
+  why=
+  if alive; then
+    why="it does not end"
+    kill -9 "$job"
+  fi
+  wait "$job" 2>/dev/null
+  code=$?
+  if [[ -n $why ]]; then
+    :
+  elif ((code == 0)); then
+    "$program" compare "$box/reference" "$run" >"$box/compared" 2>&1 || why="other losses: $(head -3 "$box/compared")"
+    [[ -n $why ]] || equal[$kind]=$((${equal[$kind]:-0} + 1))
+  elif grep -qE "$culprit" "$box/err"; then
+    named[$kind]=$((${named[$kind]:-0} + 1))
+  else
+    why="exit code $code, and the error does not name it"
+  fi
+  none_left || why+=" processes are left"
+  count[$kind]=$((${count[$kind]:-0} + 1))
+  if [[ -n $why ]]; then
+    failed[$kind]=$((${failed[$kind]:-0} + 1))
+    bad=1
+    printf 'FAILED run %s of seed %s (%s, %s): %s\n' "$i" "$seed" "$kind" "$moment" "$why"
+    sed 's/^/        /' "$box/err" | tail -20
+  fi
+  undo "$kind"
+done
+
+printf '\n%d runs, seed %s, %d s\n\n' "$runs" "$seed" $(($(date +%s) - began))
+printf '| fault | runs | equal bits | an error that names it | neither |\n|---|---|---|---|---|\n'
+for kind in $(printf '%s\n' "${!count[@]}" | sort); do
+  printf '| %s | %d | %d | %d | %d |\n' "$kind" "${count[$kind]}" "${equal[$kind]:-0}" "${named[$kind]:-0}" "${failed[$kind]:-0}"
+done
+((${#skipped[@]} == 0)) || printf '\nskipped here: %s\n' "${skipped[*]}"
+exit "$bad"
