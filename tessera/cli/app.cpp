@@ -28,6 +28,7 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/version.h"
 #include "tessera/launch/early_stop.h"
+#include "tessera/launch/fan.h"
 
 namespace tessera::cli {
 
@@ -54,6 +55,7 @@ constexpr Variable kVariables[] = {
     {"TESSERA_SECRET_FILE",
      "file with the secret of a job of several hosts that another launcher starts"},
     {"NO_COLOR", "any value disables colours"},
+    {launch::kFanVariable, ""},
     {"TESSERA_GOLDEN", ""},
     {"TESSERA_LIBTORCH", ""}};
 

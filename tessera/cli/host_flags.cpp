@@ -306,6 +306,14 @@ HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_
         fmt::format("-n {}: expected 1 to {} ranks a host", *per_host, launch::kMostSlots),
         "");
     choice.pool = hosts_by_number(*filter.num_nodes, per_host);
+  } else if (path.empty() && flags.launcher == "slurm") {
+    choice.pool = launch::slurm_allocation(filter.num_per_host);
+    TESSERA_REQUIRE(!choice.pool.empty(),
+                    Config,
+                    "--launcher slurm: no hostfile names the hosts, and this is no allocation",
+                    "give --hostfile FILE, or type it in an allocation: salloc -N 2");
+    filter.num_per_host.reset();
+    choice.pool = launch::filter_hosts(std::move(choice.pool), filter);
   } else if (path.empty()) {
     TESSERA_REQUIRE(
         !filter.num_nodes || *filter.num_nodes == 1,
@@ -373,15 +381,6 @@ int train_on_hosts(const HostFlags& flags,
                   Config,
                   "run.min_hosts and run.restarts start hosts again, and these are started by hand",
                   "name the hosts in a hostfile (--hostfile), or remove the keys");
-  const bool ssh = flags.launcher.empty() || flags.launcher == "ssh" || flags.launcher == "pdsh";
-  const int ranks = launch::num_slots(choice.pool);
-  TESSERA_REQUIRE(
-      choice.by_hand || ssh,
-      Unsupported,
-      fmt::format("not built yet: --launcher {}", flags.launcher),
-      fmt::format("use --launcher ssh, or start the ranks with {} -n {} tessera train CONFIG",
-                  flags.launcher == "slurm" ? "srun" : "mpirun",
-                  ranks));
   launch::RemoteOptions options;
   options.pool = choice.pool;
   options.program = std::filesystem::read_symlink("/proc/self/exe").string();
@@ -389,6 +388,13 @@ int train_on_hosts(const HostFlags& flags,
   options.master_address = flags.master_addr;
   options.master_port = flags.master_port.value_or(0);
   options.ssh_port = flags.ssh_port;
+  if (!choice.by_hand) options.fan = launch::fan_of(flags.launcher);
+  TESSERA_REQUIRE(elastic == nullptr || !options.fan,
+                  Unsupported,
+                  fmt::format("run.min_hosts and run.restarts start hosts again one by one, which "
+                              "--launcher {} cannot",
+                              flags.launcher),
+                  "use --launcher ssh, or remove the keys");
   options.launcher_args = flags.launcher_args;
   options.notice = [](const std::string& text) { log::warn(text); };
   if (!quiet) {

@@ -71,8 +71,8 @@ HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_
 launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& pool);
 
 /// Runs the command line `line` of `tessera train` on the hosts of the pool, and returns the exit
-/// code of the job. `elastic`: how it goes on after a loss; null: it ends. Throws
-/// Error{Unsupported} for a launcher that is not built yet, with the line to type.
+/// code of the job. `elastic`: how it goes on after a loss; null: it ends. Throws as
+/// launch::run_on_hosts().
 int train_on_hosts(const HostFlags& flags,
                    const HostChoice& choice,
                    const std::vector<std::string>& line,

@@ -362,4 +362,12 @@ std::optional<Launcher> detect_launcher() {
   return std::nullopt;
 }
 
+void forget_launcher() {
+  for (const Names& names : kLaunchers) {
+    for (const char* name : {names.rank, names.size, names.local_rank, names.local_size}) {
+      if (name != nullptr) unsetenv(name);
+    }
+  }
+}
+
 }  // namespace tessera::launch

@@ -78,7 +78,8 @@ class Head::Server {
             options_.secret,
             static_cast<std::size_t>(options_.world_size),
             [this](HeadPeer& peer, const Frame& frame) { handle(peer, frame); },
-            [this](const std::string& text) { tell(text); }) {}
+            [this](const std::string& text) { tell(text); }),
+        values_(std::move(options_.values)) {}
 
   void run() {
     const double deadline = now_s() + options_.join_timeout_s;
@@ -124,6 +125,10 @@ class Head::Server {
     const std::lock_guard lock(mutex_);
     return lost_;
   }
+  std::map<int, int> exit_codes() {
+    const std::lock_guard lock(mutex_);
+    return exit_codes_;
+  }
 
  private:
   using Peer = HeadPeer;
@@ -162,6 +167,13 @@ class Head::Server {
       }
       case FrameType::Get:
         return get(peer, body.text());
+      case FrameType::Ended: {
+        const auto host = body.number<std::int32_t>();
+        const auto code = body.number<std::int32_t>();
+        const std::lock_guard lock(mutex_);
+        if (host >= 0 && host < options_.world_size) exit_codes_[host] = code;
+        return;
+      }
       default:
         return;
     }
@@ -440,6 +452,7 @@ class Head::Server {
   std::string abort_text_;
   int gone_ = 0;  // ranks whose hosts have left
   std::vector<int> lost_;
+  std::map<int, int> exit_codes_;
 };
 
 Head::Head(HeadOptions options) {
@@ -483,6 +496,9 @@ std::vector<int> Head::lost_hosts() const {
 }
 std::string Head::abort_text() const {
   return server_->abort_text();
+}
+std::map<int, int> Head::exit_codes() const {
+  return server_->exit_codes();
 }
 
 }  // namespace tessera::launch

@@ -33,6 +33,8 @@ struct HeadOptions {
   std::function<void(const std::string&)> notice;
   /// Called with the table of hosts (host_facts.h) when all have arrived; in the same thread.
   std::function<void(const std::vector<std::string>&)> table;
+  /// Values that are there from the beginning (FrameType::Get).
+  std::map<std::string, std::string> values;
 };
 
 /// Accepts the hosts of one job, tells them when all have arrived, forwards changes of their
@@ -63,6 +65,8 @@ class Head {
   /// Returns the indices of the hosts that fell silent, or whose connection ended before they had
   /// left, or before all had arrived.
   [[nodiscard]] std::vector<int> lost_hosts() const;
+  /// Returns the exit codes that agents have reported (FrameType::Ended), by host.
+  [[nodiscard]] std::map<int, int> exit_codes() const;
 
  private:
   class Server;

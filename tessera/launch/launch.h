@@ -119,6 +119,9 @@ struct Launcher {
 /// or PMI_RANK with a PMI_SIZE, above 1 that do not say which ranks share a host: every rank would
 /// train alone.
 std::optional<Launcher> detect_launcher();
+/// Removes the variables that detect_launcher() reads of each launcher's ranks from the environment
+/// of this process.
+void forget_launcher();
 /// Meets the other local ranks of a launcher's job over an abstract unix socket named by a hash of
 /// uid and job (SO_PEERCRED is checked), exchanges the memfds, and watches the peers by pidfd. From
 /// then on the stop signals set `stop_requested`; a second one ends this process. Throws, on every

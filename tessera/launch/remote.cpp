@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include <fcntl.h>
@@ -43,6 +45,7 @@ constexpr double kAgentGraceS = 8.0;
 constexpr double kOwnProblemsS = 3.0;
 /// Exit codes of ssh, and of a shell.
 constexpr int kSshFailed = 255, kNotFound = 127;
+constexpr double kFanGraceS = 3.0;
 
 /// Quotes a word for the shell of another host.
 std::string quoted(const std::string& word) {
@@ -50,6 +53,33 @@ std::string quoted(const std::string& word) {
   for (const char c : word)
     out += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return out + "'";
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  for (const std::string& word : text::split(text, ' ')) {
+    if (!word.empty()) words.push_back(word);
+  }
+  return words;
+}
+
+/// Returns the command line for a shell of a host that becomes the agent.
+std::string shell_command(const RemoteOptions& options,
+                          const std::vector<std::string>& environment) {
+  std::string command;
+  if (!options.launcher_args.empty() && !options.launcher_args.starts_with('-'))
+    command = options.launcher_args + " && ";
+  command += "exec env";
+  for (const std::string& assignment : environment)
+    command += " " + quoted(assignment);
+  return fmt::format("{} {} agent", command, quoted(options.program));
+}
+
+/// Returns the fewest processors that the Slurm allocation has on a host; nothing outside of one.
+std::optional<int> slurm_cores() {
+  const char* const cores = std::getenv("SLURM_JOB_CPUS_PER_NODE");
+  if (cores == nullptr) return std::nullopt;
+  return std::ranges::min(expand_counts(cores));
 }
 
 /// Returns the address of this host on the route to `name`; finding the route sends nothing.
@@ -101,9 +131,9 @@ std::pair<Fd, Fd> make_pipe() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
-/// One agent, or the ssh that leads to it.
+/// One agent, the ssh that leads to it, or the fan that leads to all of them.
 struct Agent {
-  std::string host;
+  std::string host;  // the name of the fan if it is one
   pid_t pid = 0;
   bool ended = false;
   int status = 0;
@@ -134,9 +164,25 @@ void pass_on(Agent& agent, int stream, bool first, std::string_view bytes) {
   std::fflush(to);
 }
 
-void finish_line(Agent& agent, int stream, bool first) {
-  const std::string rest = agent.unfinished[static_cast<std::size_t>(stream)];
-  if (!rest.empty()) pass_on(agent, stream, first, "\n");
+/// Passes complete lines of a fan on: those of the first host without its label, those of the
+/// others with the name of the host instead, and the fan's own unchanged.
+void pass_labelled(
+    Agent& agent, int stream, Fan fan, const HostPool& pool, std::string_view bytes) {
+  std::FILE* const to = stream == 0 ? stdout : stderr;
+  std::string& line = agent.unfinished[static_cast<std::size_t>(stream)];
+  for (const char c : bytes) {
+    line += c;
+    if (c != '\n' && line.size() < kMostLine) continue;
+    if (c != '\n') line += '\n';
+    const std::optional<LabelledLine> labelled = split_label(fan, line);
+    const bool known = labelled && static_cast<std::size_t>(labelled->task) < pool.size();
+    const std::string_view text = known ? labelled->text : std::string_view(line);
+    if (known && labelled->task > 0)
+      std::fprintf(to, "[%s] ", pool[static_cast<std::size_t>(labelled->task)].name.c_str());
+    std::fwrite(text.data(), 1, text.size(), to);
+    line.clear();
+  }
+  std::fflush(to);
 }
 
 class Agents {
@@ -152,6 +198,8 @@ class Agents {
     head.notice = options.notice;
     head.table = options.table;
     address_ = head.address;
+    for (std::size_t i = 0; options.fan && i < options.pool.size(); ++i)
+      head.values[fan_job_key(static_cast<int>(i))] = agent_job_text(job_of(i));
     head_.emplace(std::move(head));
   }
   ~Agents() { kill_all(); }
@@ -176,36 +224,71 @@ class Agents {
   }
 
  private:
+  /// The part of host `i`; its port is 0 before the head listens.
+  [[nodiscard]] AgentJob job_of(std::size_t i) const {
+    AgentJob job{{}, options_.words};
+    job.part.host = static_cast<int>(i);
+    job.part.hosts = static_cast<int>(options_.pool.size());
+    for (std::size_t before = 0; before < i; ++before)
+      job.part.first_rank += static_cast<int>(options_.pool[before].slots.size());
+    job.part.local_ranks = static_cast<int>(options_.pool[i].slots.size());
+    job.part.world_size = num_slots(options_.pool);
+    job.part.name = options_.pool[i].name;
+    job.part.master = address_;
+    job.part.port = head_ ? head_->port() : 0;
+    job.part.secret = secret_;
+    job.part.generation = options_.generation;
+    return job;
+  }
+
   void start_all(const BlockedSignals& signals) {
     const std::string folder = std::filesystem::current_path().string();
     const std::vector<std::string> environment = passed_environment();
-    int first = 0;
+    if (options_.fan) return start_fan(folder, environment, signals);
     const std::size_t started = options_.by_hand ? 1 : options_.pool.size();
     for (std::size_t i = 0; i < started; ++i) {
       const HostSlots& host = options_.pool[i];
-      AgentJob job{{}, options_.words};
-      job.part.host = static_cast<int>(i);
-      job.part.hosts = static_cast<int>(options_.pool.size());
-      job.part.first_rank = first;
-      job.part.local_ranks = static_cast<int>(host.slots.size());
-      job.part.world_size = num_slots(options_.pool);
-      job.part.name = host.name;
-      job.part.master = address_;
-      job.part.port = head_->port();
-      job.part.secret = secret_;
-      job.part.generation = options_.generation;
-      first += job.part.local_ranks;
       // ssh is not used to reach this host itself.
       std::vector<std::string> words = {"env"};
       words.insert(words.end(), environment.begin(), environment.end());
       words.insert(words.end(), {options_.program, "agent"});
       if (!options_.by_hand && !is_this_host(host.name))
         words = ssh_command(options_, host.name, folder, environment);
-      start(words, agent_job_text(job), host.name, signals);
+      start(words, {}, agent_job_text(job_of(i)), host.name, signals);
     }
   }
 
+  void start_fan(const std::string& folder,
+                 const std::vector<std::string>& environment,
+                 const BlockedSignals& signals) {
+    FanStart fan;
+    std::string list;
+    for (const HostSlots& host : options_.pool) {
+      fan.hosts.push_back(host.name);
+      fan.cores = std::max(fan.cores, static_cast<int>(host.slots.size()));
+      list += host.name + "\n";
+    }
+    fan.cores = slurm_cores().value_or(fan.cores);
+    fan.folder = folder;
+    fan.ssh_port = options_.ssh_port;
+    fan.host_list = (scratch_.path() / "hosts").string();
+    files::write_atomic(fan.host_list, list);
+    const bool options = options_.launcher_args.starts_with('-');
+    if (options || options_.launcher_args.empty()) {
+      fan.extra = words_of(options_.launcher_args);
+      fan.agent = {"env"};
+      fan.agent.insert(fan.agent.end(), environment.begin(), environment.end());
+      fan.agent.insert(fan.agent.end(), {options_.program, "agent"});
+    } else {
+      fan.agent = {"bash", "-c", shell_command(options_, environment)};
+    }
+    FanCommand command = fan_command(*options_.fan, fan);
+    command.variables.emplace_back(kFanVariable, fan_variable(secret_, address_, head_->port()));
+    start(command.words, command.variables, "", command.words.front(), signals);
+  }
+
   void start(const std::vector<std::string>& words,
+             const std::vector<std::pair<std::string, std::string>>& variables,
              const std::string& job,
              const std::string& host,
              const BlockedSignals& signals) {
@@ -228,6 +311,8 @@ class Agents {
       dup2(out_write.get(), STDOUT_FILENO);
       dup2(err_write.get(), STDERR_FILENO);
       signals.let_through();
+      for (const auto& [name, value] : variables)
+        setenv(name.c_str(), value.c_str(), 1);
       execvp(argv[0], argv.data());
       std::fprintf(stderr, "cannot run %s: %s\n", argv[0], std::strerror(errno));
       _exit(tessera::exit_code(Error::Kind::Environment));
@@ -275,8 +360,10 @@ class Agents {
       const int stream = static_cast<int>(i % 2);
       if (output.get() < 0 || waited[i].revents == 0) continue;
       const ssize_t got = read(output.get(), part.data(), part.size());
+      const std::string_view bytes(part.data(),
+                                   static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
       if (got > 0) {
-        pass_on(agent, stream, i < 2, {part.data(), static_cast<std::size_t>(got)});
+        take(agent, stream, i < 2, bytes);
       } else if (got == 0) {
         finish_line(agent, stream, i < 2);
         output = Fd();
@@ -284,12 +371,23 @@ class Agents {
     }
   }
 
+  void take(Agent& agent, int stream, bool first, std::string_view bytes) const {
+    if (options_.fan) return pass_labelled(agent, stream, *options_.fan, options_.pool, bytes);
+    pass_on(agent, stream, first, bytes);
+  }
+  void finish_line(Agent& agent, int stream, bool first) const {
+    if (!agent.unfinished[static_cast<std::size_t>(stream)].empty())
+      take(agent, stream, first, "\n");
+  }
+
   void reap() {
     for (Agent& agent : agents_) {
       if (agent.ended || waitpid(agent.pid, &agent.status, WNOHANG) != agent.pid) continue;
       agent.ended = true;
       agent.input = Fd();
-      const bool good = WIFEXITED(agent.status) && is_orderly(WEXITSTATUS(agent.status));
+      const bool good = options_.fan
+                            ? head_->exit_codes().size() == options_.pool.size()
+                            : WIFEXITED(agent.status) && is_orderly(WEXITSTATUS(agent.status));
       if (good || first_bad_ != nullptr) continue;
       first_bad_ = &agent;
       bad_at_ = now_s();
@@ -301,6 +399,13 @@ class Agents {
   }
 
   void say_why(const Agent& agent) const {
+    if (options_.fan) {
+      const bool started = !WIFEXITED(agent.status) || WEXITSTATUS(agent.status) != 8;
+      if (started && stopped_by_ == 0)
+        options_.notice(
+            fmt::format("{} ended, and not all agents had; see its messages", agent.host));
+      return;
+    }
     if (WIFSIGNALED(agent.status)) {
       options_.notice(fmt::format(
           "the agent of host {} was ended by {}", agent.host, signal_text(WTERMSIG(agent.status))));
@@ -323,6 +428,10 @@ class Agents {
   /// Ends agents that remain after one has failed: an agent that never joined does not learn of it,
   /// and one on a host that was lost cannot.
   void end_the_rest() {
+    if (options_.fan && first_bad_ == nullptr && !head_->ready() && fan_failed()) {
+      first_bad_ = &agents_.front();
+      bad_at_ = now_s() - kAgentGraceS + kOwnProblemsS;
+    }
     if (first_bad_ == nullptr || killed_) return;
     if (now_s() < bad_at_ + kAgentGraceS && !only_lost_remain()) return;
     note_lost();
@@ -364,6 +473,14 @@ class Agents {
 
   void kill_all() noexcept {
     killed_ = true;
+    // A fan ends its tasks on other hosts when it is asked to, not when it is killed.
+    for (const double until = now_s() + kFanGraceS; options_.fan && now_s() < until;) {
+      if (agents_.empty() || agents_.front().ended) break;
+      Agent& agent = agents_.front();
+      kill(agent.pid, SIGTERM);
+      agent.ended = waitpid(agent.pid, &agent.status, WNOHANG) == agent.pid;
+      poll(nullptr, 0, kTickMs);
+    }
     for (Agent& agent : agents_) {
       agent.input = Fd();  // ends an agent whose connection does not pass signals on
       if (!agent.ended) kill(-agent.pid, SIGKILL);
@@ -388,12 +505,29 @@ class Agents {
       return code >= kOwn && !stopped ? tessera::exit_code(Error::Kind::Environment) : code;
     };
     if (stopped_by_ != 0) return unsaved_exit_code(stopped_by_);
+    if (options_.fan) return exit_code_of_fan();
     const int first = code_of(agents_.front());
     return first != kExitOk || first_bad_ == nullptr ? first : code_of(*first_bad_);
   }
 
+  [[nodiscard]] bool fan_failed() const {
+    const std::map<int, int> codes = head_->exit_codes();
+    return std::ranges::any_of(codes, [](const auto& one) { return one.second != kExitOk; });
+  }
+  /// The agents have reported their codes; a fan that ended without all of them lost a host, or
+  /// could not start it.
+  [[nodiscard]] int exit_code_of_fan() const {
+    const std::map<int, int> codes = head_->exit_codes();
+    for (const auto& [host, code] : codes) {
+      if (code != kExitOk) return code;
+    }
+    if (codes.size() == options_.pool.size()) return kExitOk;
+    return tessera::exit_code(head_->ready() ? Error::Kind::Comm : Error::Kind::Environment);
+  }
+
   const RemoteOptions& options_;
   const Secret secret_;
+  const files::TempDir scratch_;
   std::string address_;
   std::optional<Head> head_;
   std::vector<Agent> agents_;
@@ -413,9 +547,8 @@ std::vector<std::string> ssh_words(const RemoteOptions& options) {
     words.push_back(std::to_string(*options.ssh_port));
   }
   if (options.launcher_args.starts_with('-')) {
-    for (const std::string& word : text::split(options.launcher_args, ' ')) {
-      if (!word.empty()) words.push_back(word);
-    }
+    const std::vector<std::string> extra = words_of(options.launcher_args);
+    words.insert(words.end(), extra.begin(), extra.end());
   }
   return words;
 }
@@ -442,14 +575,8 @@ std::vector<std::string> ssh_command(const RemoteOptions& options,
                                      const std::string& folder,
                                      const std::vector<std::string>& environment) {
   std::vector<std::string> words = ssh_words(options);
-  std::string command = fmt::format("cd {} && ", quoted(folder));
-  if (!options.launcher_args.empty() && !options.launcher_args.starts_with('-'))
-    command += options.launcher_args + " && ";
   words.push_back(host);
-  command += "exec env";
-  for (const std::string& assignment : environment)
-    command += " " + quoted(assignment);
-  words.push_back(fmt::format("{} {} agent", command, quoted(options.program)));
+  words.push_back(fmt::format("cd {} && {}", quoted(folder), shell_command(options, environment)));
   return words;
 }
 
@@ -499,73 +626,6 @@ std::vector<std::string> passed_environment() {
     }
   }
   return passed;
-}
-
-std::string agent_job_text(const AgentJob& job) {
-  const HostPart& part = job.part;
-  std::string text = fmt::format("tessera-agent 1\n{}\n{} {} {} {} {} {} {}\n{}\n{}\n{}\n",
-                                 to_hex(part.secret),
-                                 part.host,
-                                 part.hosts,
-                                 part.first_rank,
-                                 part.local_ranks,
-                                 part.world_size,
-                                 part.port,
-                                 part.generation,
-                                 part.name,
-                                 part.master,
-                                 job.words.size());
-  for (const std::string& word : job.words)
-    text += fmt::format("{}\n{}\n", word.size(), word);
-  return text + "end\n";
-}
-
-AgentJob parse_agent_job(const std::string& text) {
-  AgentJob job;
-  HostPart& part = job.part;
-  std::string_view rest = text;
-  const auto refuse = [] {
-    throw Error(Error::Kind::Config,
-                "standard input does not say what this agent has to do",
-                "agents are started by: tessera train CONFIG --hostfile FILE");
-  };
-  const auto line = [&] {
-    const std::size_t end = rest.find('\n');
-    if (end == std::string_view::npos) refuse();
-    const std::string found(rest.substr(0, end));
-    rest.remove_prefix(end + 1);
-    return found;
-  };
-  if (line() != "tessera-agent 1") refuse();
-  const std::optional<Secret> secret = secret_from_hex(line());
-  if (!secret) refuse();
-  part.secret = *secret;
-  const std::string numbers = line();
-  if (std::sscanf(numbers.c_str(),
-                  "%d %d %d %d %d %d %d",
-                  &part.host,
-                  &part.hosts,
-                  &part.first_rank,
-                  &part.local_ranks,
-                  &part.world_size,
-                  &part.port,
-                  &part.generation) != 7)
-    refuse();
-  part.name = line();
-  part.master = line();
-  const auto count = std::strtoul(line().c_str(), nullptr, 10);
-  for (unsigned long i = 0; i < count; ++i) {
-    const auto bytes = std::strtoul(line().c_str(), nullptr, 10);
-    if (bytes >= rest.size() || rest[bytes] != '\n') refuse();
-    job.words.emplace_back(rest.substr(0, bytes));
-    rest.remove_prefix(bytes + 1);
-  }
-  const bool whole = line() == "end" && part.host >= 0 && part.host < part.hosts &&
-                     part.generation >= 0 && part.first_rank >= 0 && part.local_ranks >= 1 &&
-                     part.local_ranks <= part.world_size &&
-                     part.first_rank <= part.world_size - part.local_ranks;
-  if (!whole) refuse();
-  return job;
 }
 
 }  // namespace tessera::launch

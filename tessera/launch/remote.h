@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts one agent on each host of a job, over ssh or directly on this host, passes its output on,
-// and waits until all have ended.
+// Starts one agent on each host of a job, over ssh, directly on this host, or with one call of
+// mpirun, mpiexec or srun; passes their output on, and waits until all have ended.
 #pragma once
 
 #include <functional>
@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/launch/agent_job.h"
+#include "tessera/launch/fan.h"
 #include "tessera/launch/host_part.h"
 #include "tessera/launch/host_pool.h"
 
@@ -22,8 +24,10 @@ struct RemoteOptions {
   std::vector<std::string> words;
   std::string master_address;  ///< empty: the address of this host on the way to the others
   int master_port = 0;         ///< 0: any free one
+  std::optional<Fan> fan;      ///< starts all agents at once; empty: one ssh for each host
   std::optional<int> ssh_port;
-  std::string launcher_args;  ///< options of ssh, or a command that is run on each host first
+  /// Options of ssh, mpirun, mpiexec or srun, or a command that is run on each host first.
+  std::string launcher_args;
   /// The other hosts are started by hand: only the agent of the first host is started, on this one,
   /// and the others find the head at master_address and master_port.
   bool by_hand = false;
@@ -46,11 +50,12 @@ struct HostsEnd {
 };
 
 /// Runs the job and returns its exit code: that of the host of rank 0, or else the first one that
-/// is not 0. Each agent receives the job's secret and its part on its standard input. The standard
+/// is not 0. Each agent receives the job's secret and its part on its standard input; agents of a
+/// fan receive the secret in their environment and their part from the head. The standard
 /// output of the host of rank 0 is passed on unchanged, every other line with the name of its host.
 /// A stop signal is sent to all hosts; one that comes before they have met, or a third one, ends
 /// them. No agent outlives this call or this process. Throws Error{Config} if a host has no
-/// address, and Error{Environment} if ssh cannot be run.
+/// address, and Error{Environment} if ssh, mpirun or srun cannot be run.
 int run_on_hosts(const RemoteOptions& options);
 /// The same, and tells what was lost.
 HostsEnd run_job_on_hosts(const RemoteOptions& options);
@@ -71,14 +76,5 @@ std::vector<std::string> ssh_probe(const RemoteOptions& options, const std::stri
 /// folder and in the current one. Throws Error{Config} with file and line for a line of another
 /// form.
 std::vector<std::string> passed_environment();
-
-/// What an agent reads from its standard input.
-struct AgentJob {
-  HostPart part;
-  std::vector<std::string> words;
-};
-/// Throws Error{Config} if the text is not that of run_on_hosts().
-AgentJob parse_agent_job(const std::string& text);
-std::string agent_job_text(const AgentJob& job);
 
 }  // namespace tessera::launch

@@ -32,6 +32,7 @@ enum class FrameType : std::uint8_t {
   Set,     ///< key, value
   Get,     ///< key; answered by Value when somebody has set it
   Value,   ///< key, value
+  Ended,   ///< the agent of a host that mpirun or srun started has ended: host, exit code
 };
 
 /// Values in the order in which they are written. Hosts of one job have the same byte order.

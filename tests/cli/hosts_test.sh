@@ -169,8 +169,8 @@ mistakes_are_told() {
   code=$?
   expect "exit code 2, not $code" test "$code" = 2
   expect "the host without an address is named" says "no-such-host.invalid" "$box/bad.err"
-  expect "other launchers are refused by name" test "$("$tessera" train "$box/tiny.json" -H "$box/hosts" --launcher mpich 2>&1 |
-    grep -c 'not built yet: --launcher mpich')" = 1
+  expect "a launcher that is not installed is named" test "$(PATH=/nowhere "$tessera" train "$box/tiny.json" \
+    --set "run.dir=$box/none" -H "$box/hosts" --launcher slurm --master_addr 127.0.0.1 2>&1 | grep -c 'cannot run srun')" = 1
   expect "an agent without a job says so" test "$("$tessera" agent </dev/null 2>&1 | grep -c 'standard input')" = 1
 }
 claim "mistakes are told" mistakes_are_told

@@ -269,7 +269,7 @@ TEST_F(LauncherCommandLine, RefusesLaunchersThatAreNotBuiltAndHostsWithoutANumbe
     return words;
   };
 
-  EXPECT_THAT(fix_of(with({"--launcher", "openmpi"})), HasSubstr("mpirun -n 4 tessera train"));
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--launcher", "slurm"}), HasSubstr("salloc -N 2"));
   EXPECT_THAT(fix_of(with({"--launcher=none"})), HasSubstr("--node_rank 0"));
   EXPECT_THAT(fix_of(with({"--no_ssh"})), HasSubstr("--node_rank 0"));
   EXPECT_THAT(fix_of(with({"--node_rank", "2"})), HasSubstr("choose 0 to 1"));

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/launch/fan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/launch/launch.h"
+#include "tessera/launch/wire.h"
+
+namespace tessera::launch {
+namespace {
+
+constexpr double kJobSeconds = 60.0;  // for the head to answer
+constexpr double kEndSeconds = 2.0;
+
+/// Returns the first of `names` that is a program in PATH, or the last one.
+std::string program_of(std::initializer_list<const char*> names) {
+  const char* const path = std::getenv("PATH");
+  for (const char* name : names) {
+    for (const std::string& folder : text::split(path == nullptr ? "" : path, ':')) {
+      const std::filesystem::path file = std::filesystem::path(folder) / name;
+      if (!folder.empty() && access(file.c_str(), X_OK) == 0) return name;
+    }
+  }
+  return *(names.end() - 1);
+}
+
+std::optional<int> digits(std::string_view text) {
+  int value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && stop == text.data() + text.size() && value >= 0;
+  return whole ? std::optional(value) : std::nullopt;
+}
+
+FanCommand open_mpi(const FanStart& start) {
+  FanCommand out;
+  out.words = {program_of({"mpirun.openmpi", "mpirun"}),
+               "-np",
+               std::to_string(start.hosts.size()),
+               "--host",
+               text::join(start.hosts, ","),
+               "--map-by",
+               "seq",
+               "--bind-to",
+               "none",
+               "--tag-output",
+               "--wdir",
+               start.folder,
+               "-x",
+               kFanVariable};
+  // Whoever starts the job as root has decided so.
+  if (geteuid() == 0) out.words.emplace_back("--allow-run-as-root");
+  if (start.ssh_port) {
+    out.words.insert(out.words.end(),
+                     {"--mca", "plm_rsh_args", fmt::format("-p {}", *start.ssh_port)});
+  }
+  return out;
+}
+
+FanCommand hydra(const FanStart& start) {
+  FanCommand out;
+  out.words = {program_of({"mpiexec.hydra", "mpiexec.mpich", "mpiexec"}),
+               "-n",
+               std::to_string(start.hosts.size()),
+               "-ppn",
+               "1",
+               "-hosts",
+               text::join(start.hosts, ","),
+               "-prepend-rank",
+               "-wdir",
+               start.folder};
+  if (start.ssh_port)
+    out.variables.emplace_back("HYDRA_LAUNCHER_EXTRA_ARGS", fmt::format("-p {}", *start.ssh_port));
+  return out;
+}
+
+FanCommand slurm(const FanStart& start) {
+  TESSERA_REQUIRE(!start.ssh_port,
+                  Config,
+                  "--ssh_port with --launcher slurm: srun does not use ssh",
+                  "remove --ssh_port");
+  FanCommand out;
+  const std::string hosts = std::to_string(start.hosts.size());
+  out.words = {"srun",
+               "--nodes=" + hosts,
+               "--ntasks=" + hosts,
+               "--distribution=arbitrary",
+               fmt::format("--cpus-per-task={}", start.cores),
+               "--label",
+               "--input=none",
+               "--kill-on-bad-exit=1",
+               "--export=ALL",
+               "--chdir=" + start.folder};
+  // A step of an allocation shares it with the step in which this process may run.
+  if (std::getenv("SLURM_JOB_ID") != nullptr) out.words.emplace_back("--overlap");
+  out.variables.emplace_back("SLURM_HOSTFILE", start.host_list);
+  return out;
+}
+
+}  // namespace
+
+std::optional<Fan> fan_of(std::string_view launcher) {
+  if (launcher == "openmpi") return Fan::OpenMpi;
+  if (launcher == "mpich" || launcher == "impi" || launcher == "mvapich") return Fan::Hydra;
+  if (launcher == "slurm") return Fan::Slurm;
+  return std::nullopt;
+}
+
+FanCommand fan_command(Fan fan, const FanStart& start) {
+  FanCommand out = fan == Fan::OpenMpi ? open_mpi(start)
+                   : fan == Fan::Hydra ? hydra(start)
+                                       : slurm(start);
+  out.words.insert(out.words.end(), start.extra.begin(), start.extra.end());
+  out.words.insert(out.words.end(), start.agent.begin(), start.agent.end());
+  return out;
+}
+
+std::optional<LabelledLine> split_label(Fan fan, std::string_view line) {
+  std::string_view number = line;
+  std::size_t begin = 0;
+  if (fan == Fan::Slurm) {
+    const std::size_t colon = line.find(": ");
+    if (colon == std::string_view::npos) return std::nullopt;
+    number = line.substr(0, colon);
+    while (number.starts_with(' '))  // labels have the width of the largest one
+      number.remove_prefix(1);
+    begin = colon + 2;
+  } else {
+    const std::size_t close = line.find(']');
+    if (!line.starts_with('[') || close == std::string_view::npos) return std::nullopt;
+    number = line.substr(1, close - 1);
+    begin = close + 1;
+    if (fan == Fan::OpenMpi) {
+      // The number of the job, and the name of the stream.
+      const std::size_t comma = number.find(',');
+      if (comma == std::string_view::npos || !digits(number.substr(0, comma))) return std::nullopt;
+      number = number.substr(comma + 1);
+      const std::string_view rest = line.substr(begin);
+      if (!rest.starts_with("<std")) return std::nullopt;
+      const std::size_t end = rest.find(">:");
+      if (end == std::string_view::npos) return std::nullopt;
+      begin += end + 2;
+    } else if (line.substr(begin).starts_with(' ')) {
+      ++begin;
+    }
+  }
+  const std::optional<int> task = digits(number);
+  if (!task) return std::nullopt;
+  return LabelledLine{*task, line.substr(begin)};
+}
+
+HostPool slurm_allocation(std::optional<int> per_host) {
+  const auto variable = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  const std::string list = variable("SLURM_JOB_NODELIST");
+  if (variable("SLURM_JOB_ID").empty() || list.empty()) return {};
+  const std::vector<std::string> names = expand_hostlist(list);
+  const std::string tasks = variable("SLURM_TASKS_PER_NODE");
+  std::vector<int> counts(names.size(), per_host.value_or(1));
+  if (!per_host && !tasks.empty()) counts = expand_counts(tasks);
+  TESSERA_REQUIRE(
+      counts.size() == names.size(),
+      Config,
+      fmt::format("SLURM_JOB_NODELIST={} has {} hosts and SLURM_TASKS_PER_NODE={} {} numbers",
+                  list,
+                  names.size(),
+                  tasks,
+                  counts.size()),
+      "give the number of ranks of each host: -n 4");
+  HostPool pool;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    TESSERA_REQUIRE(
+        counts[i] >= 1 && counts[i] <= kMostSlots,
+        Config,
+        fmt::format("{} ranks on host {}: expected 1 to {}", counts[i], names[i], kMostSlots),
+        "give the number of ranks of each host: -n 4");
+    pool.push_back({names[i], {}});
+    for (int slot = 0; slot < counts[i]; ++slot)
+      pool.back().slots.push_back(slot);
+  }
+  return pool;
+}
+
+std::string fan_variable(const Secret& secret, const std::string& master, int port) {
+  return fmt::format("{} {} {}", to_hex(secret), port, master);
+}
+
+std::string fan_job_key(int task) {
+  return fmt::format("job of the agent of task {}", task);
+}
+
+std::optional<FanAgent> FanAgent::find() {
+  const char* const value = std::getenv(kFanVariable);
+  if (value == nullptr) return std::nullopt;
+  const std::vector<std::string> words = text::split(value, ' ');
+  unsetenv(kFanVariable);
+  FanAgent agent;
+  const std::optional<Secret> secret = words.size() == 3 ? secret_from_hex(words[0]) : std::nullopt;
+  const std::optional<int> port = words.size() == 3 ? digits(words[1]) : std::nullopt;
+  TESSERA_REQUIRE(secret && port,
+                  Config,
+                  fmt::format("{} does not say where the head of the job is", kFanVariable),
+                  fmt::format("unset {}; tessera train --launcher sets it", kFanVariable));
+  agent.head_.secret = *secret;
+  agent.head_.port = *port;
+  agent.head_.master = words[2];
+  const std::optional<Launcher> launcher = detect_launcher();
+  TESSERA_REQUIRE(launcher.has_value(),
+                  Config,
+                  "the launcher does not tell this agent which of its tasks it is",
+                  "start the hosts with --launcher ssh");
+  agent.task_ = launcher->rank;
+  forget_launcher();
+  return agent;
+}
+
+AgentJob FanAgent::job() {
+  const double deadline = now_s() + kJobSeconds;
+  WireClient client(head_.master, head_.port, 1, head_.secret, deadline);
+  const std::string key = fan_job_key(task_);
+  client.send(FrameWriter(FrameType::Get).text(key));
+  while (const std::optional<Frame> frame = client.receive(deadline)) {
+    FrameReader body(*frame);
+    if (frame->type != FrameType::Value || body.text() != key) continue;
+    AgentJob job = parse_agent_job(body.text());
+    // The jobs were written before the head listened.
+    job.part.port = head_.port;
+    head_ = job.part;
+    return job;
+  }
+  throw Error(Error::Kind::Comm,
+              fmt::format("the head of the job, {}, has no part for task {}", head_.master, task_),
+              "see the message of the process that started the hosts");
+}
+
+bool FanAgent::report_end(int code) const {
+  try {
+    WireClient client(head_.master, head_.port, 1, head_.secret, now_s() + kEndSeconds);
+    client.send(FrameWriter(FrameType::Ended)
+                    .number(static_cast<std::int32_t>(head_.host))
+                    .number(static_cast<std::int32_t>(code)));
+    // An answer to a later frame shows that this one has arrived.
+    client.send(FrameWriter(FrameType::Get).text(fan_job_key(task_)));
+    return client.receive(now_s() + kEndSeconds).has_value();
+  } catch (const Error&) {
+    return false;  // the process that started the hosts has ended
+  }
+}
+
+}  // namespace tessera::launch

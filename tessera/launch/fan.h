@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call of a cluster's own launcher (mpirun, mpiexec, srun) that starts the agents of all hosts:
+// its command line, the labels of its output, and what its agents ask of the head.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tessera/launch/agent_job.h"
+#include "tessera/launch/host_pool.h"
+
+namespace tessera::launch {
+
+/// A launcher that starts one task on each host.
+enum class Fan : std::uint8_t {
+  OpenMpi,  ///< mpirun of Open MPI
+  Hydra,    ///< mpiexec of MPICH, Intel MPI and MVAPICH
+  Slurm,    ///< srun, within an allocation or with one of its own
+};
+/// Returns the launcher that a value of --launcher names; nothing for "ssh", "pdsh" and "none".
+std::optional<Fan> fan_of(std::string_view launcher);
+
+/// What a fan has to start.
+struct FanStart {
+  std::vector<std::string> hosts;  ///< task i runs on hosts[i]
+  int cores = 1;                   ///< Slurm: processors of each task
+  std::string host_list;           ///< Slurm: path of a file with one host a line
+  std::string folder;              ///< where the agents begin
+  std::vector<std::string> agent;  ///< the command line of an agent
+  std::vector<std::string> extra;  ///< options of the launcher as the user gave them
+  std::optional<int> ssh_port;
+};
+/// The call of a fan.
+struct FanCommand {
+  std::vector<std::string> words;
+  std::vector<std::pair<std::string, std::string>> variables;  ///< of its environment
+};
+/// Returns the call that starts one agent on each host, in the order of the hosts, bound to no
+/// processors, with labelled output and the variable kFanVariable passed on. Throws Error{Config}
+/// for an ssh port that the launcher cannot use.
+FanCommand fan_command(Fan fan, const FanStart& start);
+
+/// A line of a fan's output.
+struct LabelledLine {
+  int task = 0;
+  std::string_view text;
+};
+/// Splits "[1,3]<stdout>:text", "[3] text" or "3: text". Returns nothing for a line without the
+/// launcher's label, which is its own message.
+std::optional<LabelledLine> split_label(Fan fan, std::string_view line);
+
+/// The hosts of the Slurm allocation in which this process runs, with as many slots as it has tasks
+/// on each, or `per_host` if given. Empty outside of an allocation. Throws Error{Config} for
+/// variables that contradict each other.
+HostPool slurm_allocation(std::optional<int> per_host);
+
+/// Variable in which agents of a fan find the head and the secret of the job: it is on no command
+/// line, and other users cannot read it.
+inline constexpr const char* kFanVariable = "TESSERA_AGENT";
+std::string fan_variable(const Secret& secret, const std::string& master, int port);
+/// The key under which the head keeps the text of agent_job_text() for task `task`.
+std::string fan_job_key(int task);
+
+/// The side of an agent that a fan has started.
+class FanAgent {
+ public:
+  /// Reads kFanVariable and the number of this task, and removes both from the environment. Returns
+  /// nothing if the variable is not set. Throws Error{Config} if it is malformed or the launcher
+  /// gives no number.
+  static std::optional<FanAgent> find();
+
+  /// Asks the head for the job. Throws Error{Comm} if it cannot be reached.
+  AgentJob job();
+  /// Reports the exit code to the head; returns whether that was possible.
+  [[nodiscard]] bool report_end(int code) const;
+
+ private:
+  HostPart head_;  ///< secret, master, port and, after job(), the part of this host
+  int task_ = 0;
+};
+
+}  // namespace tessera::launch

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Agents that mpirun, mpiexec or srun starts: the call, the labels, and what the agents ask.
+#include "tessera/launch/fan.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/launch/head.h"
+#include "tessera/launch/launch.h"
+
+namespace tessera::launch {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::IsSupersetOf;
+using testing::Pair;
+using testing::UnorderedElementsAre;
+
+FanStart two_hosts() {
+  FanStart start;
+  start.hosts = {"node-1", "node-0"};
+  start.cores = 8;
+  start.host_list = "/tmp/hosts";
+  start.folder = "/home/a b";
+  start.agent = {"env", "A=1", "/opt/tessera", "agent"};
+  return start;
+}
+
+/// Whether `words` contains `part` as a run of neighbours.
+bool has_run(const std::vector<std::string>& words, const std::vector<std::string>& part) {
+  return std::search(words.begin(), words.end(), part.begin(), part.end()) != words.end();
+}
+
+TEST(FanCommand, OfOpenMpiKeepsTheOrderOfTheHosts) {
+  FanStart start = two_hosts();
+  start.ssh_port = 2222;
+  start.extra = {"--mca", "btl", "tcp,self"};
+
+  const FanCommand command = fan_command(Fan::OpenMpi, start);
+
+  EXPECT_THAT(command.words.front(), HasSubstr("mpirun"));
+  EXPECT_TRUE(has_run(command.words, {"-np", "2"}));
+  EXPECT_TRUE(has_run(command.words, {"--host", "node-1,node-0"}));
+  EXPECT_TRUE(has_run(command.words, {"--map-by", "seq"}));
+  EXPECT_TRUE(has_run(command.words, {"--wdir", "/home/a b"}));
+  EXPECT_TRUE(has_run(command.words, {"-x", kFanVariable}));
+  EXPECT_TRUE(has_run(command.words, {"--mca", "plm_rsh_args", "-p 2222"}));
+  EXPECT_TRUE(
+      has_run(command.words, {"--mca", "btl", "tcp,self", "env", "A=1", "/opt/tessera", "agent"}));
+}
+
+TEST(FanCommand, OfHydraAndSlurm) {
+  const FanCommand hydra = fan_command(Fan::Hydra, two_hosts());
+  EXPECT_TRUE(has_run(hydra.words, {"-n", "2", "-ppn", "1", "-hosts", "node-1,node-0"}));
+
+  setenv("SLURM_JOB_ID", "7", 1);
+  const FanCommand step = fan_command(Fan::Slurm, two_hosts());
+  unsetenv("SLURM_JOB_ID");
+  const FanCommand alone = fan_command(Fan::Slurm, two_hosts());
+
+  EXPECT_THAT(step.words,
+              IsSupersetOf({"srun", "--nodes=2", "--ntasks=2", "--cpus-per-task=8", "--overlap"}));
+  EXPECT_THAT(step.variables, ElementsAre(Pair("SLURM_HOSTFILE", "/tmp/hosts")));
+  EXPECT_THAT(alone.words, testing::Not(Contains("--overlap")));
+  FanStart with_port = two_hosts();
+  with_port.ssh_port = 22;
+  EXPECT_THROW(fan_command(Fan::Slurm, with_port), Error);
+}
+
+TEST(SplitLabel, KnowsTheLabelsOfEachLauncher) {
+  const auto split = [](Fan fan, std::string_view line) {
+    const std::optional<LabelledLine> found = split_label(fan, line);
+    return found ? std::to_string(found->task) + "|" + std::string(found->text) : "none";
+  };
+
+  EXPECT_EQ(split(Fan::OpenMpi, "[1,12]<stdout>:step 3: [x]"), "12|step 3: [x]");
+  EXPECT_EQ(split(Fan::OpenMpi, "[1,0]<stderr>:"), "0|");
+  EXPECT_EQ(split(Fan::OpenMpi, "[node-0:123] [1,0]<stdout>:x"), "none");
+  EXPECT_EQ(split(Fan::OpenMpi, "[1,2] x"), "none");
+  EXPECT_EQ(split(Fan::Hydra, "[3] a b"), "3|a b");
+  EXPECT_EQ(split(Fan::Hydra, "[proxy:0:0@vm] error"), "none");
+  EXPECT_EQ(split(Fan::Slurm, " 3: a: b"), "3|a: b");
+  EXPECT_EQ(split(Fan::Slurm, "srun: error: x"), "none");
+  for (const Fan fan : {Fan::OpenMpi, Fan::Hydra, Fan::Slurm})
+    EXPECT_EQ(split(fan, ""), "none");
+}
+
+class SlurmAllocation : public testing::Test {
+ protected:
+  void SetUp() override {
+    setenv("SLURM_JOB_ID", "7", 1);
+    setenv("SLURM_JOB_NODELIST", "n[1-2],m", 1);
+    setenv("SLURM_TASKS_PER_NODE", "2(x2),1", 1);
+  }
+  void TearDown() override {
+    for (const char* name : {"SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"})
+      unsetenv(name);
+  }
+};
+
+TEST_F(SlurmAllocation, HasASlotForEachTask) {
+  EXPECT_THAT(slurm_allocation(std::nullopt),
+              ElementsAre(HostSlots{"n1", {0, 1}}, HostSlots{"n2", {0, 1}}, HostSlots{"m", {0}}));
+  EXPECT_EQ(num_slots(slurm_allocation(4)), 12);
+}
+
+TEST_F(SlurmAllocation, IsEmptyOutsideOfOneAndRefusesContradictions) {
+  setenv("SLURM_TASKS_PER_NODE", "2", 1);
+  EXPECT_THROW(slurm_allocation(std::nullopt), Error);
+  EXPECT_THROW(slurm_allocation(0), Error);
+  unsetenv("SLURM_JOB_ID");
+  EXPECT_THAT(slurm_allocation(std::nullopt), IsEmpty());
+}
+
+/// A head that keeps the job of one task.
+class FanAgents : public testing::Test {
+ protected:
+  void SetUp() override {
+    job_.part.host = 1;
+    job_.part.hosts = 2;
+    job_.part.first_rank = 2;
+    job_.part.local_ranks = 2;
+    job_.part.world_size = 4;
+    job_.part.name = "node-1";
+    job_.part.master = "127.0.0.1";
+    job_.part.secret = random_secret();
+    job_.words = {"c.json"};
+    HeadOptions options;
+    options.address = "127.0.0.1";
+    options.secret = job_.part.secret;
+    options.world_size = 4;
+    options.values[fan_job_key(1)] = agent_job_text(job_);
+    head_.emplace(options);
+    head_->start();
+    // As mpirun sets them.
+    setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0", 1);
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "1", 1);
+  }
+  void TearDown() override {
+    forget_launcher();
+    unsetenv(kFanVariable);
+  }
+  AgentJob job_;
+  std::optional<Head> head_;
+};
+
+TEST_F(FanAgents, GetTheirPartFromTheHeadAndReportTheirEnd) {
+  setenv(kFanVariable, fan_variable(job_.part.secret, "127.0.0.1", head_->port()).c_str(), 1);
+
+  std::optional<FanAgent> agent = FanAgent::find();
+  ASSERT_TRUE(agent);
+  const AgentJob job = agent->job();
+
+  EXPECT_EQ(job.part.host, 1);
+  EXPECT_EQ(job.part.first_rank, 2);
+  EXPECT_EQ(job.part.port, head_->port()) << "known only after the job was written";
+  EXPECT_EQ(job.words, job_.words);
+  EXPECT_EQ(std::getenv(kFanVariable), nullptr);
+  EXPECT_FALSE(detect_launcher()) << "the ranks of an agent are not those of the launcher";
+  EXPECT_TRUE(agent->report_end(7));
+  EXPECT_THAT(head_->exit_codes(), UnorderedElementsAre(Pair(1, 7)));
+}
+
+TEST_F(FanAgents, RefuseAVariableThatSaysNothing) {
+  EXPECT_FALSE(FanAgent::find());
+  setenv(kFanVariable, "12 34", 1);
+  EXPECT_THROW(FanAgent::find(), Error);
+  setenv(kFanVariable, fan_variable(job_.part.secret, "127.0.0.1", head_->port()).c_str(), 1);
+  forget_launcher();
+  EXPECT_THROW(FanAgent::find(), Error);
+}
+
+TEST_F(FanAgents, AreRefusedWithAnotherSecret) {
+  setenv(kFanVariable, fan_variable(random_secret(), "127.0.0.1", head_->port()).c_str(), 1);
+  std::optional<FanAgent> agent = FanAgent::find();
+  ASSERT_TRUE(agent);
+  EXPECT_FALSE(agent->report_end(0));
+  EXPECT_THAT(head_->exit_codes(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace tessera::launch
