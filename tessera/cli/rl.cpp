@@ -13,6 +13,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/ranks.h"
+#include "tessera/cli/rl_why.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/rl/replay.h"
@@ -36,8 +37,9 @@ bool parse(ReplayWords& words, const std::vector<std::string>& line) {
       "without drawing a token, and compares loss and gradient norm to the last bit with those "
       "that "
       "the run recorded. It begins at the newest checkpoint before STEP. Exits with code 1 where a "
-      "step differs.",
-      {"tessera rl replay runs/digits 40"});
+      "step differs. why: ranks the completions of an update by their shares of the gradient; "
+      "tessera rl why --help.",
+      {"tessera rl replay runs/digits 40", "tessera rl why runs/digits 40"});
   arguments.positional("ACTION", &words.action, "replay");
   arguments.positional("RUN", &words.run, "Run folder of a training of the task rl");
   arguments.positional("STEP", &words.step, "The update to make again");
@@ -91,21 +93,23 @@ int replay(const ReplayWords& words) {
 
 int rl(const std::vector<std::string>& line) {
   ReplayWords words;
-  if (!line.empty() && (line.front() == "why" || line.front() == "branch")) {
-    throw Error(Error::Kind::Unsupported,
-                fmt::format("not built yet: tessera rl {}", line.front()),
-                "rollouts.jsonl in the run folder has every completion with its advantage; tessera "
-                "rl replay RUN STEP makes an update again");
+  if (!line.empty() && line.front() == "why") return rl_why(line);
+  if (!line.empty() && line.front() == "branch") {
+    throw Error(
+        Error::Kind::Unsupported,
+        "not built yet: tessera rl branch",
+        "tessera rl replay RUN STEP makes an update again, and tessera rl why RUN STEP says "
+        "which completions it learned from");
   }
   if (!parse(words, line)) return kExitOk;
   TESSERA_REQUIRE(words.action == "replay",
                   Config,
                   fmt::format("tessera rl {}: unknown action", words.action),
-                  "tessera rl replay RUN STEP");
+                  "tessera rl replay RUN STEP, or tessera rl why RUN STEP");
   return replay(words);
 }
 
-TESSERA_COMMAND("rl", "make an update again from a ledger of rollouts", rl);
+TESSERA_COMMAND("rl", "make an update again from a ledger of rollouts, or explain it", rl);
 
 }  // namespace
 }  // namespace tessera::cli

@@ -30,7 +30,8 @@ struct RlhfWords {
   std::string config;
   std::optional<std::int64_t> ranks;
   std::vector<std::string> set, steps;
-  std::optional<std::string> actor, reward, deployment;
+  std::optional<std::string> actor, reward, deployment, texts, texts_part;
+  std::optional<double> texts_coefficient;
   bool dry_run = false;
   Common common;
 };
@@ -61,6 +62,15 @@ bool parse(RlhfWords& words, const std::vector<std::string>& line) {
       "--deployment-type,--deployment_type",
       &words.deployment,
       "DeepSpeed-Chat's word for the ranks: single_gpu is -n 1; with single_node give -n");
+  arguments.option("--unsupervised-dataset-name,--unsupervised_dataset_name",
+                   &words.texts,
+                   "Pretraining texts on this disk that the third step learns too: rl.rl.ptx.data");
+  arguments.option("--unsupervised-dataset-config-name,--unsupervised_dataset_config_name",
+                   &words.texts_part,
+                   "DeepSpeed-Chat's word for a part of a downloaded dataset: refused");
+  arguments.option("--unsup-coef,--unsup_coef",
+                   &words.texts_coefficient,
+                   "The factor of their loss: rl.rl.ptx.coefficient");
   arguments.flag("--dry-run,--dry_run",
                  words.dry_run,
                  "Check the first step that is not finished and print its table without training");
@@ -95,15 +105,27 @@ bool is_asked_for(const RlhfWords& words, std::size_t number) {
 
 /// Applies DeepSpeed-Chat's flags to the configuration.
 void apply_flags(const RlhfWords& words, json::Value& source) {
+  TESSERA_REQUIRE(!words.texts_part,
+                  Unsupported,
+                  "not supported: --unsupervised-dataset-config-name: nothing is downloaded",
+                  "name the files of this part: --unsupervised-dataset-name texts.jsonl");
+  if (words.texts_coefficient) {
+    planner::set_key(source,
+                     "rl.rl.ptx.coefficient",
+                     json::Value::number(*words.texts_coefficient),
+                     "--unsup-coef");
+  }
   for (const auto& [flag, path, key] :
        {std::tuple("--actor-model", &words.actor, "sft.model.from"),
-        std::tuple("--reward-model", &words.reward, "reward.model.from")}) {
+        std::tuple("--reward-model", &words.reward, "reward.model.from"),
+        std::tuple("--unsupervised-dataset-name", &words.texts, "rl.rl.ptx.data")}) {
     if (!*path) continue;
     TESSERA_REQUIRE(
         std::filesystem::exists(**path),
         Config,
-        fmt::format("{} {}: there is no such folder, and nothing is downloaded", flag, **path),
-        "name a Hugging Face folder, a run or a checkpoint on this disk");
+        fmt::format("{} {}: there is no such path, and nothing is downloaded", flag, **path),
+        path == &words.texts ? "name a file or a folder of texts on this disk"
+                             : "name a Hugging Face folder, a run or a checkpoint on this disk");
     planner::set_key(source, key, json::Value::string(**path), flag);
   }
   if (!words.deployment) return;

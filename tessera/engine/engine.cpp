@@ -68,9 +68,21 @@ void Engine::begin_experience(const std::filesystem::path& run_dir, Keeping keep
 nn::Batch Engine::load_micro(const data::GlobalBatch& batch, int micro) const {
   const comm::Group& group = world_.group(mesh::AxisSet::dp());
   const std::int64_t b = plan_.micro_batch;
-  const std::int64_t begin =
-      std::min(batch.size, (static_cast<std::int64_t>(micro) * group.size() + group.index) * b);
+  const std::int64_t number = static_cast<std::int64_t>(micro) * group.size() + group.index;
+  const std::int64_t begin = std::min(batch.size, number * b);
   const std::int64_t end = std::min(batch.size, begin + b);
+  if (experience_ != nullptr) {
+    const std::int64_t further = experience_->num_further();
+    if (begin < end || further == 0) return load_samples(batch, begin, end);
+    const std::int64_t first = std::min(further, (number - micro_batches(batch.size)) * b);
+    return experience_->further(first, std::min(further, first + b));
+  }
+  return load_samples(batch, begin, end);
+}
+
+nn::Batch Engine::load_samples(const data::GlobalBatch& batch,
+                               std::int64_t begin,
+                               std::int64_t end) const {
   if (experience_ != nullptr) return experience_->samples(begin, end);
   std::vector<std::int64_t> samples, numbers;
   for (std::int64_t i = begin; i < end; ++i) {
@@ -81,8 +93,11 @@ nn::Batch Engine::load_micro(const data::GlobalBatch& batch, int micro) const {
 }
 
 int Engine::micros_of(const data::GlobalBatch& batch) const {
-  const std::int64_t each = world_.mesh().size(mesh::AxisSet::dp()) * plan_.micro_batch;
-  return state_.round_micros(static_cast<int>((batch.size + each - 1) / each));
+  const std::int64_t ranks = world_.mesh().size(mesh::AxisSet::dp()),
+                     number =
+                         micro_batches(batch.size) +
+                         (experience_ != nullptr ? micro_batches(experience_->num_further()) : 0);
+  return state_.round_micros(static_cast<int>((number + ranks - 1) / ranks));
 }
 
 /// Numbers that ranks exchange within the collectives of a step, so that no additional collective
@@ -163,7 +178,8 @@ StepReport Engine::train_step() {
 
   samples_ = batch.consumed_after;
   report.samples = samples_;
-  report.batch_tokens = batch.size * plan_.sequence_length;
+  const std::int64_t further = experience_ != nullptr ? experience_->num_further() : 0;
+  report.batch_tokens = (batch.size + further) * plan_.sequence_length;
   tokens_ += report.batch_tokens;
   report.tokens = tokens_;
   report.epoch_ended = batches_.at(samples_).epoch != batch.epoch;
@@ -178,6 +194,19 @@ StepReport Engine::train_step() {
   report.seconds = now - clock_;
   clock_ = now;
   return report;
+}
+
+std::vector<Contribution> Engine::contributions() {
+  follow_freezing(step(), samples_);
+  const data::GlobalBatch batch = batches_.at(samples_);
+  if (experience_ != nullptr) experience_->make(batch);
+  return contributions_to(
+      state_,
+      world_,
+      micros_of(batch),
+      [&](int micro) { return load_micro(batch, micro); },
+      batch.size,
+      [&](std::int64_t first, std::int64_t end) { return load_samples(batch, first, end); });
 }
 
 /// The number of validation samples to evaluate.

@@ -16,6 +16,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/sample_order.h"
+#include "tessera/engine/contributions.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/experience.h"
 #include "tessera/engine/loss_terms.h"
@@ -97,6 +98,10 @@ class Engine {
   /// Makes one update on the next global batch of the data. Throws the errors of
   /// TrainState::step().
   StepReport train_step();
+  /// Computes what each sample of the next step contributes to its gradient, without an update;
+  /// call it at most once, instead of the next train_step(). Time: that of an update and of one
+  /// more in micro-batches of one sample. Memory: one more gradient.
+  std::vector<Contribution> contributions();
   /// Computes the mean loss over the first `eval.batches` batches of `eval.micro_batch` validation
   /// samples; the same bits for any layout. Error{Config} without validation data.
   EvalReport evaluate(const EvalRounds& rounds = {});
@@ -147,7 +152,15 @@ class Engine {
   void start_clock();
   [[nodiscard]] checkpoint::Meta meta() const;
   nn::Batch load_micro(const data::GlobalBatch& batch, int micro) const;
+  /// Returns samples [begin, end) of the batch.
+  [[nodiscard]] nn::Batch load_samples(const data::GlobalBatch& batch,
+                                       std::int64_t begin,
+                                       std::int64_t end) const;
   [[nodiscard]] int micros_of(const data::GlobalBatch& batch) const;
+  /// Returns the number of micro-batches of `samples` samples on all ranks together.
+  [[nodiscard]] std::int64_t micro_batches(std::int64_t samples) const {
+    return (samples + plan_.micro_batch - 1) / plan_.micro_batch;
+  }
   [[nodiscard]] std::int64_t evaluated_samples() const;
   StepExtras extras(StepReport& report);
   double leave_save_behind();

@@ -18,7 +18,7 @@ namespace tessera::engine {
 enum class Keeping : std::uint8_t { Append, Replay };
 
 /// Provides the data between an Engine and its dataset, which defines the samples. All methods
-/// except samples() are collective. Used only on the rank's own thread.
+/// except samples() and further() are collective. Used only on the rank's own thread.
 class Experience {
  public:
   virtual ~Experience() = default;
@@ -29,6 +29,13 @@ class Experience {
   virtual void make(const data::GlobalBatch& batch) = 0;
   /// Returns samples [first, end) of that batch, for this rank; the range may be empty.
   [[nodiscard]] virtual nn::Batch samples(std::int64_t first, std::int64_t end) const = 0;
+  /// Returns the number of samples that every step learns in addition to those of its batch, in
+  /// micro-batches of their own.
+  [[nodiscard]] virtual std::int64_t num_further() const { return 0; }
+  /// Returns samples [first, end) of these, for this rank; the range may be empty.
+  [[nodiscard]] virtual nn::Batch further(std::int64_t first, std::int64_t end) const {
+    return samples(first, end);
+  }
   /// Called after the update: updates other models, and adds metrics to report.
   virtual void learn(Metrics& metrics) = 0;
   /// Returns the state that a checkpoint contains besides the model, readable until

@@ -263,6 +263,26 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
   return result;
 }
 
+std::vector<double> TrainState::gradient(int num_micros,
+                                         const LoadMicro& load,
+                                         const std::vector<double>& denominators,
+                                         const parallel::TrainedVisitor& visit) {
+  TESSERA_ASSERT(num_micros == round_micros(num_micros));
+  const StepExtras nothing_more;
+  std::vector<double> used;
+  parallel::StepInput input = step_input(num_micros, load, nothing_more);
+  input.global_denominators = [&](const std::vector<std::vector<double>>& mine) {
+    const std::vector<double> counted = sum_denominators(mine, nothing_more);
+    return used = denominators.empty() ? counted : denominators;
+  };
+  gradients_->keep_own(false);
+  executor_->train(actions(num_micros), input);
+  gradients_->finish();
+  optimizer_->visit_trained(gradients_.get(), visit);
+  executor_->take_times();
+  return used;
+}
+
 /// Sums of squares of the finished gradient, which is still multiplied by the loss scale.
 std::vector<double> TrainState::finish_gradients(double scale) {
   gradients_->finish();

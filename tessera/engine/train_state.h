@@ -140,6 +140,17 @@ class TrainState {
   /// schedules need whole rounds. The additional micro-batches have no samples.
   [[nodiscard]] int round_micros(int num_micros) const;
 
+  /// Computes the gradient of micro-batches as step() does, without clipping and without an update.
+  /// `denominators`: what the sums of the loss terms are divided by; empty: the counts of these
+  /// micro-batches. Returns what they were divided by. `visit` receives the gradient as
+  /// visit_trained() says. Gradients of parts of a batch that are divided by the denominators of
+  /// the whole batch add up to the gradient of the whole batch, if its loss terms are sums over
+  /// samples.
+  std::vector<double> gradient(int num_micros,
+                               const LoadMicro& load,
+                               const std::vector<double>& denominators,
+                               const parallel::TrainedVisitor& visit);
+
   /// Runs the blocks without gradients. The outcome has the objective's terms and outputs, on the
   /// stage that holds the objective. All ranks of a model replica pass the same batch, with whole
   /// sequences. `context` selects Eval, Prefill or Decode.

@@ -63,6 +63,16 @@ killed() {
   expect "equal ledgers after a kill" cmp "$box/one/rollouts.jsonl" "$box/torn/rollouts.jsonl"
   "$tessera" rl replay "$box/torn" 14 >"$box/out" 2>"$box/err" || { cat "$box/out" "$box/err" && exit 1; }
   expect "an update that was made again" says "step 14: equal" "$box/out"
+  "$tessera" rl why "$box/torn" 5 --json --top 0 >"$box/out" 2>"$box/err" || { cat "$box/out" "$box/err" && exit 1; }
+  expect "shares of all completions" python3 -c "
+import json
+told = json.load(open('$box/out'))
+shares = [one['share'] for one in told['completions']]
+assert told['step'] == 5 and abs(sum(shares) - 1) < 1e-3, told
+assert [abs(one) for one in shares] == sorted((abs(one) for one in shares), reverse=True)"
+  "$tessera" rl why "$box/torn" --top 2 >"$box/out" 2>"$box/err" || { cat "$box/out" "$box/err" && exit 1; }
+  expect "the last step" says "step 16 learned from" "$box/out"
+  refuses "STEP is 17" "$tessera" rl why "$box/torn" 17
   python3 - "$box/torn/rollouts.jsonl" <<'PY'
 import json, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
@@ -71,7 +81,6 @@ with open(sys.argv[1], "w") as out:
     out.writelines(json.dumps(line) + "\n" for line in lines)
 PY
   refuses "step 1: loss" "$tessera" rl replay "$box/torn" 1
-  refuses "not built yet: tessera rl why" "$tessera" rl why "$box/torn" 1
   "$tessera" verify rl "$repository/examples/rlhf/grpo.json" --set "data.train=$box/digits.jsonl" --json >"$box/out" 2>"$box/err" ||
     { cat "$box/out" "$box/err" && exit 1; }
   expect "a small difference" python3 -c "

@@ -71,6 +71,21 @@ planner::Plan plan_of_run(const std::filesystem::path& run, int ranks) {
   return plan;
 }
 
+std::optional<std::int64_t> last_recorded_step(const std::filesystem::path& run) {
+  const std::map<std::int64_t, Recorded> recorded = recorded_steps(run);
+  if (recorded.empty()) return std::nullopt;
+  return recorded.rbegin()->first;
+}
+
+void begin_replay(Engine& engine, const std::filesystem::path& run, std::int64_t step) {
+  if (const auto from = before(run, step)) {
+    engine.load(checkpoint::Checkpoint(*from));
+  } else {
+    engine.initialize_weights();
+  }
+  engine.begin_experience(run, Keeping::Replay);
+}
+
 void replay(const planner::Plan& plan,
             comm::World& world,
             const std::shared_ptr<const data::Datasets>& data,
@@ -79,12 +94,7 @@ void replay(const planner::Plan& plan,
             const std::function<void(const ReplayedStep&)>& told) {
   const std::map<std::int64_t, Recorded> recorded = recorded_steps(run);
   Engine engine(plan, world, data);
-  if (const auto from = before(run, step)) {
-    engine.load(checkpoint::Checkpoint(*from));
-  } else {
-    engine.initialize_weights();
-  }
-  engine.begin_experience(run, Keeping::Replay);
+  begin_replay(engine, run, step);
   while (engine.step() < step) {
     ReplayedStep one{.report = engine.train_step(), .loss = {}, .grad_norm = {}};
     if (const auto found = recorded.find(one.report.step); found != recorded.end()) {

@@ -28,6 +28,13 @@ struct ReplayedStep {
 /// Throws Error{Format} if there is no run, and Error{Config} for a run of another task.
 planner::Plan plan_of_run(const std::filesystem::path& run, int ranks);
 
+/// Returns the last step in the run's metrics.jsonl; nothing if there is none.
+std::optional<std::int64_t> last_recorded_step(const std::filesystem::path& run);
+
+/// Prepares an engine to repeat steps up to `step`: with the weights of the newest checkpoint
+/// before `step`, or initial ones, and the rollouts in the run's ledger. Collective.
+void begin_replay(Engine& engine, const std::filesystem::path& run, std::int64_t step);
+
 /// Trains from the newest checkpoint before `step`, or from the beginning, to `step` on the run's
 /// ledger; writes nothing. `told` receives each step on every rank. Throws Error{Format} if the
 /// ledger lacks a rollout. Collective.

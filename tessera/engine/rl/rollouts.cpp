@@ -19,6 +19,7 @@
 #include "tessera/engine/rl/critic.h"
 #include "tessera/engine/rl/estimators.h"
 #include "tessera/engine/rl/ledger.h"
+#include "tessera/engine/rl/pretraining_texts.h"
 #include "tessera/engine/rl/reference_model.h"
 #include "tessera/engine/rl/report.h"
 #include "tessera/engine/rl/reward_values.h"
@@ -43,6 +44,12 @@ class Rollouts final : public Experience, private RolloutWriter {
       : RolloutWriter(plan, task, world, policy, prompts),
         kl_coefficient_(task.options().kl.coefficient) {
     if (options_.parity == tasks::Parity::Exact) alone_.emplace();
+    if (prompts.texts() != nullptr) {
+      texts_.emplace(*prompts.texts(),
+                     options_.ptx_samples(plan_.global_batch),
+                     plan_.config.data.shuffle,
+                     seed());
+    }
     if (task_.has_critic()) critic_ = std::make_unique<Critic>(plan_, options_, world_);
   }
 
@@ -92,6 +99,11 @@ class Rollouts final : public Experience, private RolloutWriter {
     for (std::int64_t i = first; i < end; ++i)
       out.sample_ids.push_back(version_ * size_ + from - first + i);
     return out;
+  }
+
+  [[nodiscard]] std::int64_t num_further() const override { return texts_ ? texts_->each() : 0; }
+  [[nodiscard]] nn::Batch further(std::int64_t first, std::int64_t end) const override {
+    return texts_ ? texts_->samples(version_ + update_, first, end) : samples(first, end);
   }
 
   void learn(Metrics& metrics) override {
@@ -349,6 +361,7 @@ class Rollouts final : public Experience, private RolloutWriter {
   bool verified_ = false;                      ///< whether a rollout was compared
   std::unique_ptr<OpenModel> reference_;
   std::unique_ptr<Critic> critic_;
+  std::optional<PretrainingTexts> texts_;
   // The current rollout.
   std::int64_t update_ = 0;
   at::Tensor learned_labels_BT_, old_BT_, reference_BT_, advantages_BT_, returns_BT_;

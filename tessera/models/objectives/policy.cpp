@@ -26,7 +26,7 @@ namespace {
 struct PolicyObjectiveOptions {
   std::string type = "grpo", ratio = "token", kl_estimator = "k3";
   losses::PolicyOptions of;
-  double kl_coefficient = 0.0, temperature = 1.0, entropy_coefficient = 0.0;
+  double kl_coefficient = 0.0, temperature = 1.0, entropy_coefficient = 0.0, ptx_coefficient = 0.0;
   ops::Support support;
   std::int64_t longest = 1;
   void describe(config::Fields& fields) {
@@ -53,12 +53,19 @@ struct PolicyObjectiveOptions {
     fields.field("vocabulary", support.vocab, {.text = "Tokens of the tokenizer.", .min = 0});
     fields.field(
         "entropy_coefficient", entropy_coefficient, {.text = "What entropy earns.", .min = 0});
+    fields.field(
+        "ptx_coefficient",
+        ptx_coefficient,
+        {.text = "The factor of the loss of pretraining texts; 0: there are none.", .min = 0});
     fields.field("longest", longest, {.text = "The largest length of a completion.", .min = 1});
   }
 };
 
 /// The indices of the denominators.
-enum : int { kOfLoss, kOfTokens };
+enum : int { kOfLoss, kOfTokens, kOfTexts };
+
+/// The labels of pretraining texts, which have micro-batches of their own.
+constexpr const char* kTextLabels = "text_labels";
 
 class Policy final : public nn::Objective {
  public:
@@ -74,6 +81,7 @@ class Policy final : public nn::Objective {
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);
+    if (batch.has(kTextLabels)) return of_texts(in, batch.tensor(kTextLabels), context);
     const at::Tensor& labels_BT = batch.tensor("labels");
     const bool learns = context.training() || batch.has("advantages");
     const nn::TokenLogProbabilities tokens =
@@ -127,15 +135,36 @@ class Policy final : public nn::Objective {
   }
 
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
-    const at::Tensor mask_BT = batch.tensor("labels").ge(0);
-    return {losses::aggregated_count(loss_.aggregation, mask_BT, options_.longest),
-            losses::aggregated_count(losses::Aggregation::TokenMean, mask_BT, options_.longest)};
+    const bool texts = batch.has(kTextLabels);
+    const at::Tensor mask_BT = batch.tensor(texts ? kTextLabels : "labels").ge(0);
+    const auto count = [&](losses::Aggregation aggregation) {
+      return losses::aggregated_count(aggregation, mask_BT, options_.longest);
+    };
+    const double tokens = count(losses::Aggregation::TokenMean);
+    std::vector<double> out = {texts ? 0.0 : count(loss_.aggregation), texts ? 0.0 : tokens};
+    if (options_.ptx_coefficient > 0) out.push_back(texts ? tokens : 0.0);
+    return out;
   }
   [[nodiscard]] std::int64_t samples_at_once(const nn::Batch& batch) const override {
-    return head_.samples_at_once(batch.tensor("labels").size(1));
+    return head_.samples_at_once(
+        batch.tensor(batch.has(kTextLabels) ? kTextLabels : "labels").size(1));
   }
 
  private:
+  /// The loss of language modelling, without the temperature and the support of sampling.
+  [[nodiscard]] nn::Outcome of_texts(const nn::Flow& in,
+                                     const at::Tensor& labels_BT,
+                                     nn::StepContext& context) const {
+    const nn::TokenLogProbabilities tokens =
+        head_.log_probabilities(head_.states(in.diff.at(0), context), labels_BT, context, {});
+    nn::Outcome out;
+    out.terms.push_back({.name = "ptx",
+                         .sum = -tokens.values_BT.sum(),
+                         .denominator = kOfTexts,
+                         .weight = options_.ptx_coefficient});
+    return out;
+  }
+
   /// The clipped surrogate of whole completions, distributed over each one's tokens so that the
   /// mean over completions of token means equals that of completions.
   at::Tensor of_completions(const losses::PolicySample& sample, at::Tensor& clipped_BT) const {

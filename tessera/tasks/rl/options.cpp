@@ -111,6 +111,23 @@ void RlCritic::describe(config::Fields& fields) {
                 .above_min = true});
 }
 
+void RlPtx::describe(config::Fields& fields) {
+  fields.field("data",
+               data,
+               {.text = "Texts in the formats of data.train. Every update also learns to predict "
+                        "samples of them, of data.sequence_length tokens each.",
+                .default_text = "none"});
+  fields.field(
+      "coefficient",
+      coefficient,
+      {.text = "The factor of the mean loss of their tokens.", .min = 0, .above_min = true});
+  fields.field("samples",
+               samples,
+               {.text = "The number of samples of an update.",
+                .min = 1,
+                .default_text = "train_batch_size"});
+}
+
 void RlOptions::describe(config::Fields& fields) {
   fields.field(
       "algorithm",
@@ -175,6 +192,7 @@ void RlOptions::describe(config::Fields& fields) {
   fields.section("loss", loss, "What the policy learns of advantages.");
   fields.section("kl", kl, "The divergence from the reference.");
   fields.section("critic", critic, "The critic of the estimators gae and dschat_gae.");
+  fields.section("ptx", ptx, "Pretraining texts that are learned with the completions.");
   fields.field("reference",
                reference,
                {.text = "Run, checkpoint or folder of the reference.",

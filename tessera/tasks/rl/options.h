@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/base/registry.h"
 #include "tessera/config/choices.h"
@@ -59,6 +60,15 @@ struct RlCritic {
   void describe(config::Fields& fields);
 };
 
+/// `rl.ptx`: pretraining texts whose loss is added to the policy's (Ouyang et al. 2022, "Training
+/// language models to follow instructions with human feedback", PPO-ptx).
+struct RlPtx {
+  std::vector<std::string> data;  ///< empty: there are none
+  double coefficient = 27.8;      ///< of the mean loss of a token
+  std::optional<std::int64_t> samples;
+  void describe(config::Fields& fields);
+};
+
 /// How completions are treated that reach the maximum number of tokens without an end.
 enum class Truncated : std::uint8_t { Keep, Mask };
 constexpr auto kTruncated =
@@ -93,6 +103,7 @@ struct RlOptions {
   RlLoss loss;
   RlKl kl;
   RlCritic critic;
+  RlPtx ptx;
   std::optional<std::string> reference;
   Truncated truncated = Truncated::Keep;
   Parity parity = Parity::Measure;
@@ -104,6 +115,10 @@ struct RlOptions {
   [[nodiscard]] std::int64_t rollout_size(std::int64_t batch) const { return batch * mini_batches; }
   /// Returns the number of updates per rollout.
   [[nodiscard]] std::int64_t updates() const { return iterations * mini_batches; }
+  /// Returns the number of pretraining samples of an update that takes `batch` completions.
+  [[nodiscard]] std::int64_t ptx_samples(std::int64_t batch) const {
+    return ptx.data.empty() ? 0 : ptx.samples.value_or(batch);
+  }
 };
 
 /// An algorithm, or a preset: values of options, which a configuration may override one by one.

@@ -64,6 +64,11 @@ void Prompts::read_files(const std::vector<std::string>& files,
   });
 }
 
+void Prompts::add_texts(data::OpenedDataset texts) {
+  texts_ = std::move(texts.dataset);
+  texts_fingerprint_ = texts.fingerprint;
+}
+
 std::unique_ptr<RecordDataset> Prompts::split_off(std::int64_t count) {
   auto tail = std::make_unique<Prompts>(options_);
   // `count` is a number of samples, of which each prompt has several.
@@ -108,6 +113,7 @@ std::string Prompts::fingerprint() const {
     out.add(prompt.ids);
     out.add(prompt.record.dump());
   }
+  if (texts_ != nullptr) out.add(texts_fingerprint_);
   return out.text();
 }
 

@@ -52,6 +52,10 @@ class Prompts final : public RecordDataset {
                   const ConversationTokenizer& conversations,
                   const data::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
+  /// Adds pretraining texts, which are learned with the completions.
+  void add_texts(data::OpenedDataset texts);
+  /// Returns these texts; nullptr if there are none.
+  [[nodiscard]] const data::Dataset* texts() const { return texts_.get(); }
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
 
   [[nodiscard]] std::string name() const override { return "prompts"; }
@@ -75,6 +79,8 @@ class Prompts final : public RecordDataset {
   PromptsOptions options_;
   std::vector<Prompt> prompts_;
   std::int64_t left_out_ = 0;
+  std::unique_ptr<data::Dataset> texts_;
+  std::string texts_fingerprint_;
 };
 
 }  // namespace tessera::tasks

@@ -48,6 +48,8 @@ json::Value Rl::objective_options(const data::DataOptions& /*data*/) const {
     out["kl_coefficient"] = json::Value::number(options_.kl.coefficient);
     out["kl_estimator"] = json::Value::string(options_.kl.estimator);
   }
+  if (!options_.ptx.data.empty())
+    out["ptx_coefficient"] = json::Value::number(options_.ptx.coefficient);
   return out;
 }
 
@@ -75,6 +77,15 @@ ReadRecords Rl::reader(const DataRequest& request) const {
                     ConversationTokenizer(request.tokenizer, chat ? &*chat : nullptr),
                     request.tokenizer,
                     request.how.poll);
+    if (split == data::Split::Train && !options_.ptx.data.empty()) {
+      out->add_texts(data::open_dataset(request.options,
+                                        options_.ptx.data,
+                                        "rl.ptx.data",
+                                        request.tokenizer,
+                                        request.vocab_size,
+                                        request.sequence_length,
+                                        request.how));
+    }
     if (out->left_out() > 0) {
       log::warn_once(fmt::format(
           "{} of {} prompts are left out: they are longer than the {} tokens that completions of "
@@ -134,6 +145,10 @@ void check_rl(const RlOptions& options,
     wrong(key,
           fmt::format("the estimator {} has no critic", estimator),
           "remove it, or choose the algorithm ppo");
+  }
+  for (const char* key : {"ptx.coefficient", "ptx.samples"}) {
+    if (!options.ptx.data.empty() || !origins.given(key)) continue;
+    wrong(key, "there are no pretraining texts", "name them in ptx.data, or remove it");
   }
   if (options.reference && options.kl.coefficient == 0) {
     wrong("reference",
