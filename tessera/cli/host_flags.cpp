@@ -62,7 +62,7 @@ constexpr auto kHostFlags = std::to_array<HostFlag>({
 });
 
 constexpr std::array kLauncherNames = {
-    "ssh", "pdsh", "openmpi", "mvapich", "mpich", "impi", "slurm", "none"};
+    "ssh", "pdsh", "openmpi", "mvapich", "mpich", "impi", "slurm", "jsrun", "none"};
 
 const HostFlag* find_host_flag(std::string_view word) {
   if (word.size() < 2 || word[0] != '-') return nullptr;
@@ -367,7 +367,9 @@ int train_on_hosts(const HostFlags& flags,
       Unsupported,
       fmt::format("not built yet: --launcher {}", flags.launcher),
       fmt::format("use --launcher ssh, or start the ranks with {} -n {} tessera train CONFIG",
-                  flags.launcher == "slurm" ? "srun" : "mpirun",
+                  flags.launcher == "slurm"   ? "srun"
+                  : flags.launcher == "jsrun" ? "jsrun"
+                                              : "mpirun",
                   ranks));
   launch::RemoteOptions options;
   options.pool = choice.pool;
