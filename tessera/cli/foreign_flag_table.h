@@ -56,6 +56,8 @@ inline constexpr std::string_view kShown =
     "every step is written to the run folder and to the monitors that are enabled";
 inline constexpr std::string_view kLocal =
     "local ranks are forked processes and need no rendezvous";
+inline constexpr std::string_view kSlurm =
+    "give it to Slurm's own command: srun --account NAME tessera train my.json";
 inline constexpr std::string_view kNoSsh =
     "remove it: -n 2 starts local ranks, without ssh, pdsh or a hostfile";
 inline constexpr std::string_view kNoHosts = "remove it: -n 2 starts two ranks on this host";
@@ -189,6 +191,11 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--no_local_rank", Kind::Told, kLocal},
     {"--no_python", Kind::Told, "there is no script"},
     {"--module", Kind::Told, "there is no script"},
+    {"--venv_script", Kind::ToldValue, "no host needs a Python environment"},
+    {"--quick_start", Kind::Told, kLocal},
+    {"--log_level", Kind::ToldValue, "TESSERA_LOG=debug, info, warn or error sets it; -q is quiet"},
+    {"--account", Kind::ToldValue, kSlurm},
+    {"--comment", Kind::ToldValue, kSlurm},
     {"--tf32", Kind::ToldSwitch, "TF32 does not exist on CPUs; fp32 is computed in full precision"},
     {"--do_train", Kind::ToldSwitch, "use the command tessera train"},
     {"--save_pid", Kind::Told, "run.dir/lock contains the process number"},

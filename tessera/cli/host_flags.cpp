@@ -65,7 +65,7 @@ constexpr auto kHostFlags = std::to_array<HostFlag>({
 });
 
 constexpr std::array kLauncherNames = {
-    "ssh", "pdsh", "openmpi", "mvapich", "mpich", "impi", "slurm", "none"};
+    "ssh", "pdsh", "openmpi", "mvapich", "mpich", "impi", "slurm", "jsrun", "none"};
 
 const HostFlag* find_host_flag(std::string_view word) {
   if (word.size() < 2 || word[0] != '-') return nullptr;
@@ -389,6 +389,11 @@ int train_on_hosts(const HostFlags& flags,
   options.master_port = flags.master_port.value_or(0);
   options.ssh_port = flags.ssh_port;
   if (!choice.by_hand) options.fan = launch::fan_of(flags.launcher);
+  TESSERA_REQUIRE(choice.by_hand || flags.launcher != "jsrun",
+                  Unsupported,
+                  "--launcher jsrun is not built",
+                  fmt::format("start the ranks with jsrun -n {} tessera train CONFIG",
+                              launch::num_slots(choice.pool)));
   TESSERA_REQUIRE(elastic == nullptr || !options.fan,
                   Unsupported,
                   fmt::format("run.min_hosts and run.restarts start hosts again one by one, which "

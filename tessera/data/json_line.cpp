@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/data/json_line.h"
 
+#include <algorithm>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -98,6 +101,19 @@ class LineReader {
     skip_space();
     return at_ == line_.size() || expected("the end of the line");
   }
+  [[nodiscard]] std::string fix_of_missing() const {
+    const auto has = [&](std::string_view key) {
+      return std::find(keys_.begin(), keys_.end(), key) != keys_.end();
+    };
+    const std::string fix = "set data.text_field to the field that holds the text";
+    if (has("messages") || has("conversations"))
+      return "these are conversations: set \"task\": \"sft\" to train on them";
+    if (has("chosen") && has("rejected"))
+      return "these are preferences: set \"task\": \"prefer\" to train on them";
+    if (has("completion") || has("response") || has("instruction"))
+      return fix + ", or \"task\": \"sft\" to train on prompts and answers";
+    return fix;
+  }
   void missing() {
     std::vector<std::string> keys(
         keys_.begin(),
@@ -106,7 +122,7 @@ class LineReader {
           fmt::format("has no field \"{}\"{}",
                       field_,
                       keys.empty() ? "" : "; it has: " + text::join(keys, ", ")),
-          "set data.text_field to the field that holds the text");
+          fix_of_missing());
   }
   bool text(std::size_t key_at) {
     if (++found_ > 1)

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/data/llmc_tokens.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <span>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kHeaderBytes = 256 * sizeof(std::int32_t);
+constexpr std::size_t kHeadBytes = 65536;
 constexpr std::int64_t kPollTokens = std::int64_t{1} << 24;
 
 /// GPT-2's files have two bytes per token, Llama 3's four.
@@ -26,24 +31,15 @@ struct Kind {
 };
 constexpr std::array<Kind, 2> kKinds = {{{20240520, 1, 2}, {20240801, 7, 4}}};
 
-class LlmcTokens final : public TokenFile {
+/// Tokens of one width that fill a file from some place on.
+class BareTokens : public TokenFile {
  public:
-  explicit LlmcTokens(const fs::path& path) : path_(path), file_(path) {
-    std::array<std::int32_t, 256> header{};
-    if (file_.bytes().size() < kHeaderBytes) refuse("is shorter than its header");
-    std::memcpy(header.data(), file_.bytes().data(), kHeaderBytes);
-    for (const Kind& kind : kKinds) {
-      if (kind.magic != header[0]) continue;
-      if (kind.version != header[1])
-        refuse(fmt::format("is of version {}, and {} is read", header[1], kind.version));
-      width_ = kind.width;
-    }
-    tokens_ = header[2];
-    const std::uint64_t held = file_.bytes().size() - kHeaderBytes;
-    if (width_ == 0 || tokens_ < 0 || static_cast<std::uint64_t>(tokens_ * width_) != held) {
-      refuse(fmt::format("claims {} tokens, and {} bytes follow its header", tokens_, held));
-    }
+  /// Tokens of 16 bits from the beginning on. Throws Error{Data} if a byte is left over.
+  explicit BareTokens(const fs::path& path) : path_(path), file_(path) {
+    if (file_.bytes().size() % 2 != 0) refuse("has an odd number of bytes, and a token has two");
+    tokens_ = static_cast<std::int64_t>(file_.bytes().size() / 2);
   }
+
   [[nodiscard]] std::int64_t tokens() const override { return tokens_; }
   [[nodiscard]] std::int64_t sequences() const override { return 1; }
   [[nodiscard]] std::int64_t sequence_begin(std::int64_t) const override { return 0; }
@@ -67,40 +63,106 @@ class LlmcTokens final : public TokenFile {
     }
   }
 
- private:
+ protected:
+  /// Tokens that a derived class places.
+  BareTokens(const fs::path& path, std::size_t begin) : path_(path), file_(path), begin_(begin) {}
   [[noreturn]] void refuse(const std::string& what) const {
     throw Error(Error::Kind::Data,
                 fmt::format("{}: {}", path_.string(), what),
                 "the file is damaged or was cut short: fetch it again");
   }
+  [[nodiscard]] std::span<const std::byte> bytes() const { return file_.bytes(); }
+  void place(std::int64_t tokens, std::int64_t width) {
+    tokens_ = tokens;
+    width_ = width;
+  }
+
+ private:
   [[nodiscard]] std::int64_t id(std::int64_t index) const {
     std::uint32_t value = 0;
     std::memcpy(&value,
-                file_.bytes().data() + kHeaderBytes + static_cast<std::size_t>(index * width_),
+                file_.bytes().data() + begin_ + static_cast<std::size_t>(index * width_),
                 static_cast<std::size_t>(width_));
     return value;
   }
 
   fs::path path_;
   files::Mapped file_;
-  std::int64_t width_ = 0, tokens_ = 0;
+  std::size_t begin_ = 0;  ///< bytes before the first token
+  std::int64_t width_ = 2, tokens_ = 0;
 };
+
+class LlmcTokens final : public BareTokens {
+ public:
+  explicit LlmcTokens(const fs::path& path) : BareTokens(path, kHeaderBytes) {
+    std::array<std::int32_t, 256> header{};
+    if (bytes().size() < kHeaderBytes) refuse("is shorter than its header");
+    std::memcpy(header.data(), bytes().data(), kHeaderBytes);
+    std::int64_t width = 0;
+    for (const Kind& kind : kKinds) {
+      if (kind.magic != header[0]) continue;
+      if (kind.version != header[1])
+        refuse(fmt::format("is of version {}, and {} is read", header[1], kind.version));
+      width = kind.width;
+    }
+    const std::int64_t tokens = header[2];
+    const std::uint64_t held = bytes().size() - kHeaderBytes;
+    if (width == 0 || tokens < 0 || static_cast<std::uint64_t>(tokens * width) != held) {
+      refuse(fmt::format("claims {} tokens, and {} bytes follow its header", tokens, held));
+    }
+    place(tokens, width);
+  }
+};
+
+/// True if the file has no index beside it.
+bool stands_alone(const fs::path& path) {
+  std::error_code failed;
+  fs::path index = path;
+  return path.extension() == ".bin" && fs::is_regular_file(path, failed) &&
+         !fs::exists(index.replace_extension(".idx"), failed);
+}
+
+/// The first bytes of a file; empty if it cannot be read.
+std::string beginning_of(const fs::path& path) {
+  std::string out(kHeadBytes, '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.read(out.data(), static_cast<std::streamsize>(out.size()));
+  out.resize(static_cast<std::size_t>(std::max<std::streamsize>(in.gcount(), 0)));
+  return out;
+}
 
 }  // namespace
 
 bool is_llmc_tokens(const fs::path& path) {
-  std::error_code failed;
-  if (path.extension() != ".bin" || !fs::is_regular_file(path, failed)) return false;
-  std::ifstream in(path, std::ios::binary);
+  if (!stands_alone(path)) return false;
+  const std::string head = beginning_of(path);
   std::int32_t magic = 0;
-  if (!in.read(reinterpret_cast<char*>(&magic), sizeof(magic)).good()) return false;
-  fs::path index = path;
-  return (magic == kKinds[0].magic || magic == kKinds[1].magic) &&
-         !fs::exists(index.replace_extension(".idx"), failed);
+  if (head.size() < sizeof(magic)) return false;
+  std::memcpy(&magic, head.data(), sizeof(magic));
+  return magic == kKinds[0].magic || magic == kKinds[1].magic;
+}
+
+bool is_bare_tokens(const fs::path& path) {
+  if (!stands_alone(path) || is_llmc_tokens(path)) return false;
+  const std::string head = beginning_of(path);
+  // Files of torch are archives or pickles.
+  const bool torch = head.starts_with("PK\x03\x04") || head.starts_with("\x80\x02\x8a\x0a");
+  if (head.size() < 2 || torch) return false;
+  // Text has no byte 0, and of 32-bit ids below 65,536 every second half is 0.
+  bool zero = false, halves = true;
+  for (std::size_t i = 0; i < head.size(); ++i) {
+    zero = zero || head[i] == '\0';
+    halves = halves && (i % 4 < 2 || head[i] == '\0');
+  }
+  return zero && (!halves || head.size() < 8);
 }
 
 std::shared_ptr<const TokenFile> open_llmc_tokens(const fs::path& path) {
   return std::make_shared<const LlmcTokens>(path);
+}
+
+std::shared_ptr<const TokenFile> open_bare_tokens(const fs::path& path) {
+  return std::make_shared<const BareTokens>(path);
 }
 
 }  // namespace tessera::data

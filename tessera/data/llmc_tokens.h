@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token files of llm.c: 256 numbers, then the tokens. Byte layout: docs/formats/tokens.md.
+// Token files without an index: llm.c's (256 numbers, then the tokens) and nanoGPT's (only tokens).
+// Byte layout: docs/formats/tokens.md.
 #pragma once
 
 #include <filesystem>
@@ -14,5 +15,12 @@ bool is_llmc_tokens(const std::filesystem::path& path);
 /// Opens the file as one sequence, because llm.c keeps no document boundaries. Throws Error{Data}
 /// if the file contradicts its header.
 std::shared_ptr<const TokenFile> open_llmc_tokens(const std::filesystem::path& path);
+
+/// True if the file seems to be 16-bit tokens alone, as nanoGPT writes them: a .bin without an
+/// index beside it that is neither llm.c's, nor text, nor 32-bit numbers, nor a file of torch.
+/// Reads at most 64 KiB; never throws.
+bool is_bare_tokens(const std::filesystem::path& path);
+/// Opens the file as one sequence. Throws Error{Data} if its length is odd.
+std::shared_ptr<const TokenFile> open_bare_tokens(const std::filesystem::path& path);
 
 }  // namespace tessera::data

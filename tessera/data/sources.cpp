@@ -149,8 +149,15 @@ std::vector<Source> expand_sources(const std::vector<fs::path>& paths) {
 
 bool names_token_file(const fs::path& path) {
   const auto extension = path.extension();
-  if (extension == ".bin" || extension == ".idx") return true;
   std::error_code ignored;
+  if (extension == ".bin") {
+    fs::path index = path;
+    if (!fs::exists(path, ignored) || fs::exists(index.replace_extension(".idx"), ignored))
+      return true;
+    // Without an index the contents decide, which may be text.
+    return map_source(path)->text().substr(0, 65536).find('\0') != std::string_view::npos;
+  }
+  if (extension == ".idx") return true;
   return !fs::exists(path, ignored) && fs::exists(path.string() + ".idx", ignored);
 }
 

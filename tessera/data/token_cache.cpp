@@ -276,7 +276,7 @@ OpenedTokens open_pair(const fs::path& path, const std::function<void()>& poll) 
   fs::path prefix = path;
   if (prefix.extension() == ".bin" || prefix.extension() == ".idx") prefix.replace_extension();
   files::Hasher hasher;
-  if (is_llmc_tokens(path)) {
+  if (is_llmc_tokens(path) || is_bare_tokens(path)) {
     add(hasher, map_source(path)->text(), poll);
   } else {
     for (const char* suffix : {".idx", ".bin"})

@@ -264,6 +264,7 @@ class MappedTokenFile final : public TokenFile {
 
 std::shared_ptr<const TokenFile> TokenFile::open(const fs::path& path) {
   if (is_llmc_tokens(path)) return open_llmc_tokens(path);
+  if (is_bare_tokens(path)) return open_bare_tokens(path);
   return std::make_shared<MappedTokenFile>(prefix_of(path));
 }
 

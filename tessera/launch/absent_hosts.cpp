@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tessera/base/clock.h"
+#include "tessera/launch/ssh.h"
 
 namespace tessera::launch {
 namespace {

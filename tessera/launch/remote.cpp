@@ -31,6 +31,7 @@
 #include "tessera/launch/head.h"
 #include "tessera/launch/rank_end.h"
 #include "tessera/launch/shared_files.h"
+#include "tessera/launch/ssh.h"
 #include "tessera/launch/supervisor.h"
 
 namespace tessera::launch {
@@ -46,34 +47,6 @@ constexpr double kOwnProblemsS = 3.0;
 /// Exit codes of ssh, and of a shell.
 constexpr int kSshFailed = 255, kNotFound = 127;
 constexpr double kFanGraceS = 3.0;
-
-/// Quotes a word for the shell of another host.
-std::string quoted(const std::string& word) {
-  std::string out = "'";
-  for (const char c : word)
-    out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
-std::vector<std::string> words_of(const std::string& text) {
-  std::vector<std::string> words;
-  for (const std::string& word : text::split(text, ' ')) {
-    if (!word.empty()) words.push_back(word);
-  }
-  return words;
-}
-
-/// Returns the command line for a shell of a host that becomes the agent.
-std::string shell_command(const RemoteOptions& options,
-                          const std::vector<std::string>& environment) {
-  std::string command;
-  if (!options.launcher_args.empty() && !options.launcher_args.starts_with('-'))
-    command = options.launcher_args + " && ";
-  command += "exec env";
-  for (const std::string& assignment : environment)
-    command += " " + quoted(assignment);
-  return fmt::format("{} {} agent", command, quoted(options.program));
-}
 
 /// Returns the fewest processors that the Slurm allocation has on a host; nothing outside of one.
 std::optional<int> slurm_cores() {
@@ -275,7 +248,7 @@ class Agents {
     files::write_atomic(fan.host_list, list);
     const bool options = options_.launcher_args.starts_with('-');
     if (options || options_.launcher_args.empty()) {
-      fan.extra = words_of(options_.launcher_args);
+      fan.extra = launcher_words(options_.launcher_args);
       fan.agent = {"env"};
       fan.agent.insert(fan.agent.end(), environment.begin(), environment.end());
       fan.agent.insert(fan.agent.end(), {options_.program, "agent"});
@@ -538,21 +511,6 @@ class Agents {
   std::vector<std::string> lost_;
 };
 
-/// ssh and its options, up to the name of the host.
-std::vector<std::string> ssh_words(const RemoteOptions& options) {
-  std::vector<std::string> words = {
-      "ssh", "-o", "PasswordAuthentication=no", "-o", "BatchMode=yes"};
-  if (options.ssh_port) {
-    words.emplace_back("-p");
-    words.push_back(std::to_string(*options.ssh_port));
-  }
-  if (options.launcher_args.starts_with('-')) {
-    const std::vector<std::string> extra = words_of(options.launcher_args);
-    words.insert(words.end(), extra.begin(), extra.end());
-  }
-  return words;
-}
-
 }  // namespace
 
 int run_on_hosts(const RemoteOptions& options) {
@@ -562,70 +520,6 @@ int run_on_hosts(const RemoteOptions& options) {
 HostsEnd run_job_on_hosts(const RemoteOptions& options) {
   allow_descriptors(6 * options.pool.size());
   return Agents(options).run();
-}
-
-std::vector<std::string> ssh_probe(const RemoteOptions& options, const std::string& host) {
-  std::vector<std::string> words = ssh_words(options);
-  words.insert(words.end(), {"-o", "ConnectTimeout=5", host, quoted(options.program) + " version"});
-  return words;
-}
-
-std::vector<std::string> ssh_command(const RemoteOptions& options,
-                                     const std::string& host,
-                                     const std::string& folder,
-                                     const std::vector<std::string>& environment) {
-  std::vector<std::string> words = ssh_words(options);
-  words.push_back(host);
-  words.push_back(fmt::format("cd {} && {}", quoted(folder), shell_command(options, environment)));
-  return words;
-}
-
-std::vector<std::string> passed_environment() {
-  constexpr std::array<std::string_view, 10> kPrefixes = {"NCCL",
-                                                          "GLOO",
-                                                          "PYTHON",
-                                                          "MV2",
-                                                          "UCX",
-                                                          "MLFLOW",
-                                                          "OMP",
-                                                          "MKL",
-                                                          "TESSERA_",
-                                                          "LD_LIBRARY_PATH="};
-  std::vector<std::string> passed;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view assignment = *entry;
-    const bool wanted =
-        std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](std::string_view prefix) {
-          return assignment.starts_with(prefix);
-        });
-    if (wanted) passed.emplace_back(assignment);
-  }
-  const char* const named = std::getenv("DS_ENV_FILE");
-  const std::string name = named != nullptr && *named != '\0' ? named : ".deepspeed_env";
-  const char* const home = std::getenv("HOME");
-  std::vector<std::filesystem::path> files = {name};
-  if (home != nullptr) files.insert(files.begin(), std::filesystem::path(home) / name);
-  for (const std::filesystem::path& path : files) {
-    std::error_code unknown;
-    if (!std::filesystem::is_regular_file(path, unknown)) continue;
-    std::size_t number = 0;
-    for (const std::string& raw : text::split(files::read(path), '\n')) {
-      ++number;
-      const std::string line(text::trim(raw));
-      if (line.empty() || line.starts_with('#')) continue;
-      const std::size_t equals = line.find('=');
-      const bool named_well =
-          equals != std::string::npos && equals > 0 &&
-          line.find_first_not_of(
-              "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == equals;
-      TESSERA_REQUIRE(named_well,
-                      Config,
-                      fmt::format("{}:{}: expected NAME=VALUE", path.string(), number),
-                      "write one variable a line");
-      passed.push_back(line);
-    }
-  }
-  return passed;
 }
 
 }  // namespace tessera::launch

@@ -60,21 +60,4 @@ int run_on_hosts(const RemoteOptions& options);
 /// The same, and tells what was lost.
 HostsEnd run_job_on_hosts(const RemoteOptions& options);
 
-/// Returns the command line that starts an agent on `host`. Words that a shell of the host reads
-/// are quoted.
-std::vector<std::string> ssh_command(const RemoteOptions& options,
-                                     const std::string& host,
-                                     const std::string& folder,
-                                     const std::vector<std::string>& environment);
-
-/// Returns the command line that finds out over ssh whether `host` can run the program.
-std::vector<std::string> ssh_probe(const RemoteOptions& options, const std::string& host);
-
-/// Returns the assignments that every host gets: the variables of this process whose names begin
-/// with NCCL, GLOO, PYTHON, MV2, UCX, MLFLOW, OMP, MKL or TESSERA_, and LD_LIBRARY_PATH; then the
-/// lines `NAME=VALUE` of `.deepspeed_env`, or of the name that DS_ENV_FILE gives, in the home
-/// folder and in the current one. Throws Error{Config} with file and line for a line of another
-/// form.
-std::vector<std::string> passed_environment();
-
 }  // namespace tessera::launch

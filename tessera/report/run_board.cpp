@@ -68,6 +68,36 @@ std::string numbers_of(const json::Value& run) {
   return text::join(parts, " | ");
 }
 
+/// "4 ranks | mem 1.2 GiB to 1.4 GiB | stages wait 3%, 12%"; empty if the run has no table of
+/// ranks, or one rank.
+std::string ranks_of(const json::Value& table) {
+  constexpr std::size_t kMostStages = 16;
+  const json::Value* const ranks = table.is_object() ? table.find("ranks") : nullptr;
+  if (ranks == nullptr || ranks->items().size() < 2) return "";
+  const double left_out = number(table, "more_ranks").value_or(0);
+  std::string out =
+      fmt::format("{:.0f} ranks", static_cast<double>(ranks->items().size()) + left_out);
+  double low = 0, high = 0;
+  for (const json::Value& rank : ranks->items()) {
+    const double peak =
+        rank.is_object() ? std::clamp(number(rank, "peak_bytes").value_or(0), 0.0, 1e18) : 0.0;
+    low = &rank == &ranks->items().front() ? peak : std::min(low, peak);
+    high = std::max(high, peak);
+  }
+  out += fmt::format(" | mem {} to {}",
+                     text::bytes(static_cast<std::uint64_t>(low)),
+                     text::bytes(static_cast<std::uint64_t>(high)));
+  const json::Value* const stages = table.find("stages");
+  if (stages == nullptr || !stages->is_array()) return out;
+  std::vector<std::string> waits;
+  for (const json::Value& stage : stages->items()) {
+    if (waits.size() == kMostStages) break;
+    if (stage.is_object())
+      waits.push_back(fmt::format("{:.0f}%", 100 * number(stage, "waits").value_or(0)));
+  }
+  return out + " | stages wait " + text::join(waits, ", ");
+}
+
 }  // namespace
 
 std::string sparkline(std::span<const double> values) {
@@ -95,6 +125,8 @@ std::vector<std::string> run_board(std::span<const RunView> runs, std::size_t wi
         "  " + numbers_of(summary),
         "  " + sparkline(
                    run.losses(std::min<std::size_t>(width > kIndent ? width - kIndent : 1, 120)))};
+    if (const std::string ranks = ranks_of(run.ranks()); !ranks.empty())
+      lines.push_back("  " + ranks);
     if (!message.empty()) lines.push_back("  " + message);
     if (const auto events = run.events(); !events.empty()) lines.push_back("  " + events.back());
     if (!out.empty()) out.emplace_back();

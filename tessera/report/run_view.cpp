@@ -301,6 +301,18 @@ std::vector<std::string> RunView::events() const {
   return out;
 }
 
+json::Value RunView::ranks() const {
+  constexpr std::size_t kMostRanks = 64;
+  json::Value out = read_json(folder_ / "ranks.json");
+  const json::Value* const all = find(out, "ranks");
+  if (all == nullptr || !all->is_array()) return {};
+  const std::size_t count = all->items().size();
+  if (count <= kMostRanks) return out;
+  out["ranks"].items().resize(kMostRanks);
+  out["more_ranks"] = json::Value::integer(static_cast<std::int64_t>(count - kMostRanks));
+  return out;
+}
+
 json::Value RunView::summary() const {
   json::Value out;
   out["name"] = json::Value::string(name());
@@ -366,6 +378,7 @@ json::Value RunView::details(std::size_t points) const {
   out["config"] = std::move(flat);
   out["samples"] = samples_of(folder_);
   out["checkpoints"] = checkpoints_of(folder_);
+  out["ranks"] = ranks();
   std::vector<json::Value> told;
   for (std::string& line : events())
     told.push_back(json::Value::string(std::move(line)));

@@ -33,13 +33,17 @@ class RunView {
   /// "eta_s"} as far as they are known.
   [[nodiscard]] json::Value summary() const;
   /// The summary, and {"train": {NAME: [...]}, "eval": {NAME: [...]}, "config": {PATH: VALUE},
-  /// "samples": [...], "checkpoints": [...], "events": [...]}. The lists of a split are equally
+  /// "samples": [...], "checkpoints": [...], "events": [...], "ranks": ranks()}. The lists of a
+  /// split are equally
   /// long, with null where a line does not have the name. Of more steps than `points`, those with
   /// the lowest and the highest loss of equal parts are chosen, so that no peak is lost.
   [[nodiscard]] json::Value details(std::size_t points) const;
   /// Losses of at most `points` equal parts of the run, the mean of each; not finite ones are left
   /// out.
   [[nodiscard]] std::vector<double> losses(std::size_t points) const;
+  /// ranks.json of the run, with at most 64 ranks and "more_ranks", the number of those left out;
+  /// null if the run has none, as older runs do.
+  [[nodiscard]] json::Value ranks() const;
   /// The last warnings and errors in the log of the first rank.
   [[nodiscard]] std::vector<std::string> events() const;
 

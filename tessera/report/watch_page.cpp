@@ -32,6 +32,7 @@ td.long { white-space: normal; overflow-wrap: anywhere; }
 .read { min-height: 1.4em; font-size: .8rem; color: var(--faint); }
 .swatch { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--panel); padding: .6rem; border-radius: 6px; margin: .3rem 0; }
+.stack { display: flex; width: 16rem; height: 1em; background: var(--line); margin-top: .25em; }
 text { fill: var(--faint); font-size: 11px; } .grid { stroke: var(--line); stroke-width: 1; } .cursor { stroke: var(--faint); }
 </style>
 </head>
@@ -46,6 +47,8 @@ text { fill: var(--faint); font-size: 11px; } .grid { stroke: var(--line); strok
 <div class="wide"><table id="runs"></table></div>
 <div id="charts" aria-label="curves"></div>
 <section id="times" hidden><h2>Time of the last step, ms</h2><div class="wide"><table></table></div></section>
+<section id="memory" hidden><h2>Memory by kind and rank</h2><div></div></section>
+<section id="mesh" hidden><h2>Mesh and stages</h2><div></div></section>
 <section id="differences" hidden><h2>Differences of the configurations</h2><div class="wide"><table></table></div></section>
 <section id="samples" hidden><h2>Samples</h2><div></div></section>
 <section id="checkpoints" hidden><h2>Checkpoints</h2><div></div></section>
@@ -251,6 +254,62 @@ function times() {
     row(['run', ...parts.map(part => part === 'comm' ? 'collectives, within these' : part)], 'th'),
     ...timed.map(run => row([run.name, ...parts.map(part => run[part + '_ms'])])));
 }
+function bytes(value) {
+  if (typeof value !== 'number') return '';
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let unit = 0;
+  while (value >= 1024 && unit < 4) { value /= 1024; ++unit; }
+  return (unit === 0 ? value : value.toPrecision(3)) + ' ' + units[unit];
+}
+const percent = share => typeof share === 'number' ? (100 * share).toFixed(1) + ' %' : '';
+// A bar of colored parts; `whole` is its full width. The numbers stand beside it, for those who cannot see it.
+function stack(parts, whole) {
+  const out = element('div', null, {class: 'stack', 'aria-hidden': 'true'});
+  for (const [name, value, color] of parts) {
+    if (typeof value !== 'number' || !(value > 0) || !(whole > 0)) continue;
+    out.append(element('div', '', {title: name, style: `background:${color};width:${Math.min(100, 100 * value / whole)}%`}));
+  }
+  return out;
+}
+function tableOf(head, rows) {
+  const box = element('div', null, {class: 'wide'}), table = element('table');
+  table.append(row(head, 'th'), ...rows);
+  box.append(table);
+  return box;
+}
+const objects = list => Array.isArray(list) ? list.filter(one => one && typeof one === 'object') : [];
+const ranksOf = run => run.ranks ? objects(run.ranks.ranks) : [];
+const leftOut = run => run.ranks.more_ranks > 0 ? [element('div', `and ${run.ranks.more_ranks} more ranks`)] : [];
+// The planned bytes of a rank above the peaks that each rank has counted.
+function memoryOf(run) {
+  const ranks = ranksOf(run), planned = run.ranks.planned || {};
+  const kinds = [...new Set([...Object.keys(planned), ...ranks.flatMap(rank => Object.keys(rank.memory || {}))])].slice(0, 16);
+  const sum = memory => kinds.reduce((all, kind) => all + (typeof memory[kind] === 'number' ? memory[kind] : 0), 0);
+  const whole = Math.max(sum(planned), ...ranks.map(rank => sum(rank.memory || {})));
+  const line = (name, memory, peak, resident) => row([name,
+    stack(kinds.map((kind, i) => [kind, memory[kind], colors[i % colors.length]]), whole),
+    bytes(peak), bytes(resident), ...kinds.map(kind => bytes(memory[kind]))]);
+  const heads = kinds.map((kind, i) => nameOf({name: kind}, i));
+  const out = element('div');
+  out.append(element('h3', `${run.name}, step ${shown(run.ranks.step)}: peak of each kind`),
+    tableOf(['rank', '', 'peak of the sum', 'resident', ...heads],
+      [line('planned', planned, sum(planned), null),
+       ...ranks.map(rank => line(rank.rank, rank.memory || {}, rank.peak_bytes, rank.resident_bytes))]),
+    ...leftOut(run));
+  return out;
+}
+function meshOf(run) {
+  const known = run.ranks, stages = objects(known.stages).slice(0, 64), out = element('div');
+  const waits = share => stack([['waits', share, colors[3]]], 1);
+  out.append(element('h3', `${run.name}, step ${shown(known.step)}: ${shown(known.mesh)}`));
+  if (stages.length > 0) out.append(
+    element('div', `${shown(known.schedule)}: a stage waits ${percent(known.planned_waits)} of the time if all stages take equally long`),
+    tableOf(['stage', '', 'waits for other stages'], stages.map(one => row([one.stage, waits(one.waits), percent(one.waits)]))));
+  const rows = ranksOf(run).map(rank => row([rank.rank, rank.host, rank.pp, rank.dp, rank.cp, rank.tp, rank.step_ms,
+    percent(rank.collectives), percent(rank.waits)]));
+  out.append(tableOf(['rank', 'host', 'stage', 'dp', 'cp', 'tp', 'step, ms', 'collectives', 'of these, other stages'], rows), ...leftOut(run));
+  return out;
+}
 function paint() {
   const focused = document.activeElement && document.activeElement.closest ? document.activeElement.closest('.chart') : null;
   const focusedName = focused ? focused.dataset.name : null;
@@ -276,6 +335,9 @@ function paint() {
     if (again && again.querySelector('svg')) again.querySelector('svg').focus({preventScroll: true});
   }
   times();
+  const placed = runs.filter(run => ranksOf(run).length > 0);
+  section('memory', placed.map(memoryOf));
+  section('mesh', placed.filter(run => ranksOf(run).length > 1).map(meshOf));
   differences();
   section('samples', runs.flatMap(run => (run.samples || []).slice(-3).reverse().map(sample => {
     const out = element('div');

@@ -18,15 +18,27 @@
 namespace tessera::tasks {
 namespace {
 
+/// `before`: the number of texts before they were combined to samples; 0: they were not.
 void require_samples(const RecordDataset& records,
                      std::int64_t wanted,
                      const std::string& what,
-                     const char* noun) {
-  TESSERA_REQUIRE(
-      records.size() >= wanted,
-      Data,
-      fmt::format("{} has {} {}; at least {} are needed", what, records.size(), noun, wanted),
-      "use more data, or a smaller batch");
+                     const char* noun,
+                     std::int64_t before = 0) {
+  const std::string has =
+      before > records.size()
+          ? fmt::format("{} {}, which fill {} samples", before, noun, records.size())
+          : fmt::format("{} {}", records.size(), noun);
+  TESSERA_REQUIRE(records.size() >= wanted,
+                  Data,
+                  fmt::format("{} has {}; at least {} are needed{}",
+                              what,
+                              has,
+                              wanted,
+                              wanted > 1 ? " for a batch" : ""),
+                  wanted > 1 ? "use more data, a smaller train_batch_size, or (except in rl) "
+                               "data.drop_last false, which also trains on batches that are not "
+                               "full"
+                             : "use more data");
 }
 
 void warn_of(const RecordDataset& records, const std::string& key) {
@@ -238,13 +250,15 @@ data::Datasets open_records(const DataRequest& request, const ReadRecords& read,
     out.validation_fingerprint = validation->fingerprint();
     out.validation = std::move(validation);
   }
+  std::int64_t texts = 0;
   for (const auto& part : parts) {
+    texts += options.sources.is_null() ? part->size() : 0;
     part->arrange();
     if (parts.size() > 1) require_samples(*part, 1, "a source of data.sources", noun);
     out.train_tokens += part->tokens();
   }
   std::unique_ptr<RecordDataset> train = mixed(std::move(parts), options);
-  require_samples(*train, request.min_samples, "data.train", noun);
+  require_samples(*train, request.min_samples, "data.train", noun, texts);
   out.train = std::move(train);
   return out;
 }

@@ -357,8 +357,11 @@ TEST_F(BadInput, ATokenFileThatIsCutShort) {
   files::fs::resize_file(path("pair.bin"), 8'000);
   files::fs::resize_file(path("pair.idx"), 40);
   expect_refused(3, {config_of(path("pair.bin"))}, {"pair.idx", "does not fit a file of 40 bytes"});
+  // Without an index, the tokens alone are nanoGPT's, unless their number is no whole one.
   files::fs::remove(path("pair.idx"));
-  expect_refused(3, {config_of(path("pair.bin"))}, {"pair.idx"});
+  files::fs::resize_file(path("pair.bin"), 7'999);
+  expect_refused(3, {config_of(path("pair.bin"))}, {"pair.bin", "odd number of bytes"});
+  expect_refused(3, {config_of(path("pair.idx"))}, {"pair.idx"});
 }
 
 TEST_F(BadInput, TokensBeyondTheVocabulary) {

@@ -270,6 +270,7 @@ TEST_F(LauncherCommandLine, RefusesLaunchersThatAreNotBuiltAndHostsWithoutANumbe
   };
 
   EXPECT_THAT(fix_of({"train", path("ds.json"), "--launcher", "slurm"}), HasSubstr("salloc -N 2"));
+  EXPECT_THAT(fix_of(with({"--launcher", "jsrun"})), HasSubstr("jsrun -n 4 tessera train"));
   EXPECT_THAT(fix_of(with({"--launcher=none"})), HasSubstr("--node_rank 0"));
   EXPECT_THAT(fix_of(with({"--no_ssh"})), HasSubstr("--node_rank 0"));
   EXPECT_THAT(fix_of(with({"--node_rank", "2"})), HasSubstr("choose 0 to 1"));
@@ -302,6 +303,25 @@ TEST_F(LauncherCommandLine, NotesFlagsWithoutEffect) {
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_THAT(o.err,
               AllOf(HasSubstr("--master_port has no effect here"), HasSubstr("--no_local_rank")));
+}
+
+TEST_F(LauncherCommandLine, NotesFlagsOfPythonAndSlurm) {
+  const Outcome o = run_program({"train",
+                                 path("ds.json"),
+                                 "--venv_script",
+                                 "/opt/venv/bin/activate",
+                                 "--quick_start",
+                                 "--log_level=warning",
+                                 "--account",
+                                 "physics",
+                                 "--dry-run"});
+
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.err,
+              AllOf(HasSubstr("--venv_script has no effect here: no host needs a Python"),
+                    HasSubstr("--quick_start has no effect here"),
+                    HasSubstr("TESSERA_LOG="),
+                    HasSubstr("srun --account")));
 }
 
 // Megatron's flag names; the table at the start shows the resulting layout.

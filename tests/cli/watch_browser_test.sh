@@ -11,6 +11,7 @@ browser=$(command -v chromium) || exit 77
 chromium_draws_curves_and_differences() {
   run_of one 50 0.1
   run_of two 50 0.2
+  ranks_of two
   begin_watch "$box/one" "$box/two"
   timeout 60 "$browser" --headless --no-sandbox --disable-gpu --virtual-time-budget=4000 --user-data-dir="$box/profile" --dump-dom "$url" >"$box/dom" 2>/dev/null
   end_watch
@@ -19,6 +20,11 @@ chromium_draws_curves_and_differences() {
   expect "the difference" says 'optimizer.params.lr' "$box/dom"
   expect "the parts of a step's time" says '<th>run</th><th>step</th><th>data</th><th>forward</th><th>collectives, within these</th>' "$box/dom"
   expect "their values" says '<td>90</td><td>1.500</td><td>31.25</td><td>7</td>' "$box/dom"
+  expect "memory by kind and rank" says '<td>1</td><td><div class="stack" aria-hidden="true"><div title="parameters" style="background:#4c78a8;width:12.5%"></div><div title="activations" style="background:#f58518;width:25%"></div></div></td><td>4.00 MiB</td><td>6.00 MiB</td><td>512 KiB</td><td>1.00 MiB</td>' "$box/dom"
+  expect "the planned memory above it" says '<td>planned</td>' "$box/dom"
+  expect "stages with their waits" says '<td>1 (rank 1): h.2 to head; 9 parameters</td><td><div class="stack" aria-hidden="true"><div title="waits" style="background:#e45756;width:12.5%"></div></div></td><td>12.5 %</td>' "$box/dom"
+  expect "the mesh" says 'pp 2 x dp 1 x cp 1 x tp 1' "$box/dom"
+  expect "nothing of a run without these numbers" bash -c "! grep -q 'one, step .*: peak of each kind' '$box/dom'"
   expect "a sample as text" says '&lt;b&gt;bold' "$box/dom"
 }
 

@@ -44,6 +44,10 @@ a_board_is_text() {
   "$tessera" watch "$box/one" --text --once >"$box/out"
   expect "its state" says 'one  finished  step 20' "$box/out"
   expect "its curve" says '█' "$box/out"
+  expect "no ranks of a run without them" bash -c "! grep -q ranks '$box/out'"
+  ranks_of one
+  "$tessera" watch "$box/one" --text --once >"$box/out"
+  expect "its ranks" says '2 ranks | mem 4.0 MiB to 5.0 MiB | stages wait 30%, 12%' "$box/out"
 }
 
 claim "the page needs its token" the_page_needs_its_token

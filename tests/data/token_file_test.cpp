@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tessera/data/llmc_tokens.h"
+#include "tessera/data/sources.h"
 #include "tessera/data/token_writer.h"
 
 namespace tessera::data {
@@ -362,6 +364,39 @@ TEST(TokenFile, ReadsLlmcsFilesOfBothWidths) {
   EXPECT_THROW(gpt2->check_ids(50257), Error);
   llama->read(0, 1, ids.data());
   EXPECT_EQ(ids[0], 128001);
+}
+
+TEST(TokenFile, ReadsTokensAloneAsNanoGptWritesThem) {
+  const files::TempDir dir;
+  files::write_atomic(dir.path() / "train.bin", std::string("\x01\x00\x50\xc4\x0d\x00", 6));
+
+  const auto tokens = TokenFile::open(dir.path() / "train.bin");
+
+  std::vector<std::int64_t> ids(3);
+  tokens->read(0, 3, ids.data());
+  EXPECT_EQ(ids, (std::vector<std::int64_t>{1, 50256, 13}));
+  EXPECT_EQ(tokens->sequences(), 1);
+  EXPECT_THROW(tokens->check_ids(50256), Error);
+}
+
+TEST(TokenFile, TakesNothingElseForTokensAlone) {
+  const files::TempDir dir;
+  const auto is_tokens = [&](const std::string& content) {
+    files::write_atomic(dir.path() / "x.bin", content);
+    return is_bare_tokens(dir.path() / "x.bin");
+  };
+  const std::string id("\x07\x01", 2), zeros("\0\0", 2);
+  EXPECT_FALSE(is_tokens("some text that someone has named so"));
+  EXPECT_FALSE(names_token_file(dir.path() / "x.bin"));           // it is read as text
+  EXPECT_FALSE(is_tokens(id + zeros + id + zeros + id + zeros));  // 32-bit ids
+  EXPECT_FALSE(is_tokens("PK\x03\x04" + zeros));
+  EXPECT_FALSE(is_tokens(""));
+  EXPECT_TRUE(is_tokens(id + zeros + id + id + zeros));
+  files::write_atomic(dir.path() / "y.bin", id + zeros + id + "a");
+  const Error odd = error_of([&] { TokenFile::open(dir.path() / "y.bin"); });
+  EXPECT_TRUE(contains(odd.what(), "odd number of bytes"));
+  files::write_atomic(dir.path() / "x.idx", "an index");
+  EXPECT_FALSE(is_bare_tokens(dir.path() / "x.bin"));
 }
 
 TEST(TokenFile, RefusesLlmcsFilesThatLie) {

@@ -286,6 +286,20 @@ TEST(Tokenize, NamesFileAndLineOfBadJson) {
   refused(R"({"text":"\ud800"})", "a.jsonl:3:10: lone surrogate");
 }
 
+// Records of other tasks are no texts: the fix names the task.
+TEST(Tokenize, NamesTheTaskOfOtherRecords) {
+  const auto fix_of = [](const std::string& record) {
+    const Folder folder;
+    const auto path = folder.write("a.jsonl", record + "\n");
+    return error_of([&] { Result({path}, *byte()); }).fix();
+  };
+
+  EXPECT_TRUE(contains(fix_of(R"({"messages":[]})"), "\"task\": \"sft\""));
+  EXPECT_TRUE(contains(fix_of(R"({"chosen":"a","rejected":"b"})"), "\"task\": \"prefer\""));
+  EXPECT_TRUE(contains(fix_of(R"({"prompt":"a","completion":"b"})"), "\"task\": \"sft\""));
+  EXPECT_TRUE(contains(fix_of(R"({"body":"a"})"), "set data.text_field to"));
+}
+
 TEST(Tokenize, RefusesSourcesThatAreNotThere) {
   const Folder folder;
   folder.write("corpus.txt", "x");

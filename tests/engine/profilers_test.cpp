@@ -73,6 +73,42 @@ TEST(Profilers, TraceEveryRankOnOneClock) {
   EXPECT_LT(begin[1], end[0]);
 }
 
+TEST(Profilers, TellMemoryAndWaitsOfEveryRank) {
+  TinyRun run;
+  run.set("trainer.max_steps", "3").set("model.num_layers", "2");
+  const fs::path folder = run.folder() / "run";
+  fs::create_directories(folder);
+  on_engines(run, {.ranks = 2, .accumulation = 2, .pipeline = "2"}, [&](Engine& engine) {
+    Trainer trainer(engine, nullptr, folder);
+    attach_defaults(trainer);
+    EXPECT_EQ(trainer.fit(), 0);
+  });
+
+  const json::Value table = json::parse_strict(files::read(folder / "ranks.json"), "ranks.json");
+
+  EXPECT_EQ(table.find("step")->as_integer(), 3);
+  EXPECT_THAT(table.find("mesh")->as_string(), HasSubstr("pp 2"));
+  // Two stages of equal length and two micro-batches: of three turns each computes in two.
+  EXPECT_NEAR(table.find("planned_waits")->as_double(), 1.0 / 3, 1e-9);
+  const auto& stages = table.find("stages")->items();
+  const auto& ranks = table.find("ranks")->items();
+  ASSERT_EQ(stages.size(), 2U);
+  ASSERT_EQ(ranks.size(), 2U);
+  EXPECT_GT(*table.find("planned")->find("parameters")->as_integer(), 0);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(ranks[i].find("pp")->as_integer(), static_cast<std::int64_t>(i));
+    const double waits = ranks[i].find("waits")->as_double();
+    EXPECT_EQ(stages[i].find("waits")->as_double(), waits);
+    EXPECT_GT(waits, 0);
+    EXPECT_LE(waits, ranks[i].find("collectives")->as_double());
+    EXPECT_LT(ranks[i].find("collectives")->as_double(), 1);
+    const std::int64_t held = *ranks[i].find("memory")->find("parameters")->as_integer();
+    EXPECT_GT(held, 0);
+    EXPECT_GT(*ranks[i].find("peak_bytes")->as_integer(), held);
+    EXPECT_GT(*ranks[i].find("resident_bytes")->as_integer(), 0);
+  }
+}
+
 // For each of 2 layers: 4 C^2 weights of attention and 8 C^2 of the MLP, times 2 samples of 16
 // tokens.
 TEST(Profilers, CountTheArithmeticOfABlock) {

@@ -2,6 +2,7 @@
 // Agents on other hosts: what they receive, and how their ends are reported. The agents are
 // scripts.
 #include "tessera/launch/remote.h"
+#include "tessera/launch/ssh.h"
 
 #include <cstdlib>
 #include <filesystem>

@@ -142,6 +142,32 @@ TEST_F(RunViews, AreABoardThatFits) {
       ElementsAre("my  failed  step 2", "  loss 1.0000 | lr 1.00e-03", "  █▁", "   [31mthe disk"));
 }
 
+TEST_F(RunViews, ShowTheFirstRanksOfMany) {
+  write("metrics.jsonl", step_line(1, 3));
+  std::string ranks;
+  for (int rank = 0; rank < 100; ++rank)
+    ranks += fmt::format(R"({}{{"rank":{},"peak_bytes":{}}})", rank > 0 ? "," : "", rank, 1024);
+  write("ranks.json", R"({"step":1,"ranks":[)" + ranks + "]}");
+  const std::vector<RunView> runs = {view()};
+
+  const json::Value shown = runs.front().ranks();
+
+  EXPECT_THAT(shown.find("ranks")->items(), SizeIs(64));
+  EXPECT_EQ(shown.find("more_ranks")->as_integer(), 36);
+  EXPECT_THAT(run_board(runs, 80)[3], HasSubstr("100 ranks | mem 1.0 KiB to 1.0 KiB"));
+}
+
+TEST_F(RunViews, EndureADamagedTableOfRanks) {
+  write("metrics.jsonl", step_line(1, 3));
+  for (const char* table : {"[]", R"({"ranks":3})", R"({"ranks":[1)"}) {
+    write("ranks.json", table);
+    EXPECT_TRUE(view().ranks().is_null()) << table;
+  }
+  write("ranks.json", R"({"ranks":[1,null,{"peak_bytes":-1e300}],"stages":[1,{}]})");
+  const std::vector<RunView> runs = {view()};
+  EXPECT_THAT(run_board(runs, 80)[3], HasSubstr("3 ranks | mem 0 B to 0 B | stages wait 0%"));
+}
+
 TEST(Sparkline, GoesFromTheLowestToTheHighest) {
   EXPECT_EQ(sparkline(std::vector<double>{0, 7, 3.5}), "▁█▄");
   EXPECT_EQ(sparkline(std::vector<double>{2, 2}), "▁▁");

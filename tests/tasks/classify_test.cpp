@@ -19,6 +19,7 @@ using test::Ids;
 using test::open;
 using test::task_of;
 using test::values;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const char* const kMoods =
@@ -349,7 +350,9 @@ TEST_F(Classification, RefusesLabelsTwiceOtherFilesAndTooLittleData) {
               HasSubstr("a.txt is no file of records"));
   const data::DataOptions few = options(kMoods);
   EXPECT_THAT(error_of([&] { open(*task_of("classify"), few, 4, 8); }).what(),
-              HasSubstr("data.train has 3 texts; at least 8 are needed"));
+              HasSubstr("data.train has 3 texts; at least 8 are needed for a batch"));
+  EXPECT_THAT(error_of([&] { open(*task_of("classify"), few, 4, 8); }).fix(),
+              AllOf(HasSubstr("smaller train_batch_size"), HasSubstr("data.drop_last false")));
 }
 
 }  // namespace

@@ -37,6 +37,11 @@ TEST_F(Sft, PacksTextsThatDoNotSeeEachOther) {
   EXPECT_EQ(opened.train_tokens, 11);
 }
 
+TEST_F(Sft, SaysThatPackedTextsAreTooFewSamples) {
+  EXPECT_THAT(error_of([&] { open(*task_of("sft"), options(kSums), 12, 2); }).what(),
+              HasSubstr("data.train has 2 texts, which fill 1 samples; at least 2 are needed"));
+}
+
 TEST_F(Sft, MakesASampleOfEachTextWithoutPacking) {
   data::DataOptions data = options(kSums);
   data.pack = false;

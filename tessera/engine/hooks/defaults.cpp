@@ -5,6 +5,7 @@
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/hooks/monitors.h"
 #include "tessera/engine/hooks/profilers.h"
+#include "tessera/engine/hooks/ranks.h"
 #include "tessera/engine/hooks/stragglers.h"
 
 namespace tessera::engine {
@@ -21,6 +22,7 @@ void attach_defaults(Trainer& trainer) {
   if (!trainer.run_dir().empty())
     trainer.attach(std::make_unique<CheckpointHook>(config.checkpoint));
   if (trainer.engine().data().test != nullptr) trainer.attach(std::make_unique<TestHook>());
+  if (!trainer.run_dir().empty()) trainer.attach(std::make_unique<RanksHook>());
   attach_profilers(trainer);
   attach_monitors(trainer);
   trainer.attach(std::make_unique<ProgressHook>());

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/launch/ssh.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
+
+namespace tessera::launch {
+namespace {
+
+/// Quotes a word for the shell of another host.
+std::string quoted(const std::string& word) {
+  std::string out = "'";
+  for (const char c : word)
+    out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+/// ssh and its options, up to the name of the host.
+std::vector<std::string> ssh_words(const RemoteOptions& options) {
+  std::vector<std::string> words = {
+      "ssh", "-o", "PasswordAuthentication=no", "-o", "BatchMode=yes"};
+  if (options.ssh_port) {
+    words.emplace_back("-p");
+    words.push_back(std::to_string(*options.ssh_port));
+  }
+  if (options.launcher_args.starts_with('-')) {
+    const std::vector<std::string> extra = launcher_words(options.launcher_args);
+    words.insert(words.end(), extra.begin(), extra.end());
+  }
+  return words;
+}
+
+}  // namespace
+
+std::vector<std::string> launcher_words(const std::string& text) {
+  std::vector<std::string> words;
+  for (const std::string& word : text::split(text, ' ')) {
+    if (!word.empty()) words.push_back(word);
+  }
+  return words;
+}
+
+std::string shell_command(const RemoteOptions& options,
+                          const std::vector<std::string>& environment) {
+  std::string command;
+  if (!options.launcher_args.empty() && !options.launcher_args.starts_with('-'))
+    command = options.launcher_args + " && ";
+  command += "exec env";
+  for (const std::string& assignment : environment)
+    command += " " + quoted(assignment);
+  return fmt::format("{} {} agent", command, quoted(options.program));
+}
+
+std::vector<std::string> ssh_probe(const RemoteOptions& options, const std::string& host) {
+  std::vector<std::string> words = ssh_words(options);
+  words.insert(words.end(), {"-o", "ConnectTimeout=5", host, quoted(options.program) + " version"});
+  return words;
+}
+
+std::vector<std::string> ssh_command(const RemoteOptions& options,
+                                     const std::string& host,
+                                     const std::string& folder,
+                                     const std::vector<std::string>& environment) {
+  std::vector<std::string> words = ssh_words(options);
+  words.push_back(host);
+  words.push_back(fmt::format("cd {} && {}", quoted(folder), shell_command(options, environment)));
+  return words;
+}
+
+std::vector<std::string> passed_environment() {
+  constexpr std::array<std::string_view, 10> kPrefixes = {"NCCL",
+                                                          "GLOO",
+                                                          "PYTHON",
+                                                          "MV2",
+                                                          "UCX",
+                                                          "MLFLOW",
+                                                          "OMP",
+                                                          "MKL",
+                                                          "TESSERA_",
+                                                          "LD_LIBRARY_PATH="};
+  std::vector<std::string> passed;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view assignment = *entry;
+    const bool wanted =
+        std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](std::string_view prefix) {
+          return assignment.starts_with(prefix);
+        });
+    if (wanted) passed.emplace_back(assignment);
+  }
+  const char* const named = std::getenv("DS_ENV_FILE");
+  const std::string name = named != nullptr && *named != '\0' ? named : ".deepspeed_env";
+  const char* const home = std::getenv("HOME");
+  std::vector<std::filesystem::path> files = {name};
+  if (home != nullptr) files.insert(files.begin(), std::filesystem::path(home) / name);
+  for (const std::filesystem::path& path : files) {
+    std::error_code unknown;
+    if (!std::filesystem::is_regular_file(path, unknown)) continue;
+    std::size_t number = 0;
+    for (const std::string& raw : text::split(files::read(path), '\n')) {
+      ++number;
+      const std::string line(text::trim(raw));
+      if (line.empty() || line.starts_with('#')) continue;
+      const std::size_t equals = line.find('=');
+      const bool named_well =
+          equals != std::string::npos && equals > 0 &&
+          line.find_first_not_of(
+              "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == equals;
+      TESSERA_REQUIRE(named_well,
+                      Config,
+                      fmt::format("{}:{}: expected NAME=VALUE", path.string(), number),
+                      "write one variable a line");
+      passed.push_back(line);
+    }
+  }
+  return passed;
+}
+
+}  // namespace tessera::launch

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command lines that run the program on other hosts over ssh, and the environment that it gets
+// there.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tessera/launch/remote.h"
+
+namespace tessera::launch {
+
+/// Returns the words of `--launcher_args`, which are separated by spaces.
+std::vector<std::string> launcher_words(const std::string& text);
+
+/// Returns the command line for a shell of a host that becomes the agent.
+std::string shell_command(const RemoteOptions& options,
+                          const std::vector<std::string>& environment);
+
+/// Returns the command line that starts an agent on `host`. Words that a shell of the host reads
+/// are quoted.
+std::vector<std::string> ssh_command(const RemoteOptions& options,
+                                     const std::string& host,
+                                     const std::string& folder,
+                                     const std::vector<std::string>& environment);
+
+/// Returns the command line that finds out over ssh whether `host` can run the program.
+std::vector<std::string> ssh_probe(const RemoteOptions& options, const std::string& host);
+
+/// Returns the assignments that every host gets: the variables of this process whose names begin
+/// with NCCL, GLOO, PYTHON, MV2, UCX, MLFLOW, OMP, MKL or TESSERA_, and LD_LIBRARY_PATH; then the
+/// lines `NAME=VALUE` of `.deepspeed_env`, or of the name that DS_ENV_FILE gives, in the home
+/// folder and in the current one. Throws Error{Config} with file and line for a line of another
+/// form.
+std::vector<std::string> passed_environment();
+
+}  // namespace tessera::launch
