@@ -144,7 +144,7 @@ constexpr std::array<TaskAdvice, 12> kTasks = {{
      1024,
      "3e-4",
      "loss",
-     "tessera eval RUN"},
+     "tessera generate RUN"},
     {"span_corruption",
      "an encoder with a decoder",
      "my.txt",

@@ -180,7 +180,16 @@ nn::Batch Generator::batch_of(const std::vector<std::int32_t>& prompt,
                               const std::vector<std::vector<std::int32_t>>& texts,
                               std::size_t tokens,
                               bool reads) const {
-  if (!answers()) return prompt_batch(texts, tokens);
+  if (!answers()) {
+    nn::Batch batch = prompt_batch(texts, tokens);
+    if (model_.objective.name == "prefix_lm") {
+      batch.set("prefix_lengths",
+                at::full({std::ssize(texts)},
+                         reads ? static_cast<std::int64_t>(tokens) : 0,
+                         at::TensorOptions(at::kLong)));
+    }
+    return batch;
+  }
   const std::span<const std::int32_t> source(prompt.data(), reads ? prompt.size() : 0);
   return answer_batch(source, texts, tokens);
 }

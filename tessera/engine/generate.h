@@ -50,7 +50,8 @@ struct Generated {
 /// answer begins with the decoder's start token and may have any length. Used only on the rank's
 /// own thread. Cost: one forward of the prompt, then for each token one forward of a single
 /// position, which reads the weights once for all sequences generated together. When max_positions
-/// is reached, the last half of the sequence is processed again.
+/// is reached, the last half of the sequence is processed again. The tokens that a model trained by
+/// prefix_lm processes at once are a prefix: they see each other in both directions.
 class Generator {
  public:
   Generator(parallel::Executor& executor,
@@ -131,7 +132,7 @@ class Generator {
   /// The tokens with which a generated sequence begins.
   [[nodiscard]] std::vector<std::int32_t> first_tokens(
       const std::vector<std::int32_t>& prompt) const;
-  /// The last `tokens` of each sequence; `reads`: an encoder processes the prompt.
+  /// The last `tokens` of each sequence; `reads`: they are the prompt, and an encoder processes it.
   [[nodiscard]] nn::Batch batch_of(const std::vector<std::int32_t>& prompt,
                                    const std::vector<std::vector<std::int32_t>>& texts,
                                    std::size_t tokens,

@@ -95,15 +95,11 @@ void set_parts(const ComposeOptions& options, ComposedShape& shape, Checks& chec
                  "the encoder before a decoder sees all of its text",
                  "set mask to fully_visible");
   const auto heads = [&](std::string_view word) { return has(options.target, word); };
-  checks.require(!(heads("sp") && heads("cls")),
-                 "model.target",
-                 "\"sp\" and \"cls\" both read the whole sample",
-                 "choose one of them");
   checks.require(!decoder || (!heads("mlm") && !heads("sp") && !heads("cls")),
                  "model.target",
                  "a decoder has the head \"lm\" alone",
                  "set target to [\"lm\"]");
-  checks.require(!heads("lm") || decoder || options.mask == "causal",
+  checks.require(!heads("lm") || decoder || options.mask != "fully_visible",
                  "model.target",
                  "\"lm\" predicts the next token, which a fully visible encoder sees",
                  "set mask to causal, or target to [\"mlm\"]");
@@ -118,11 +114,13 @@ void set_parts(const ComposeOptions& options, ComposedShape& shape, Checks& chec
                  "the model has no head for whole samples",
                  "add \"cls\" to model.target, or remove pooler");
   shape.masked_lm = heads("mlm");
+  shape.pair_head = heads("sp");
   shape.sample_head = heads("cls") ? "cls" : heads("sp") ? "sp" : "";
 }
 
 void set_layers_of(const ComposeOptions& options, ComposedShape& shape, Checks& checks) {
-  shape.causal = options.mask == "causal";
+  shape.causal = options.mask != "fully_visible";
+  shape.prefix = options.mask == "causal_with_prefix";
   shape.residual =
       options.norm_position == "pre" ? ResidualOrder::PreNorm : ResidualOrder::PostNorm;
   shape.norm = options.norm == "layer_norm" ? NormKind::LayerNorm : NormKind::RmsNorm;
@@ -207,6 +205,7 @@ std::string objective_of(const ComposeOptions& options, const ComposedShape& sha
   if (first == "mlm") return "masked_lm";
   if (shape.embedding.patches) return "image_classification";
   if (first != "lm") return "sequence_classification";
+  if (shape.prefix) return "prefix_lm";
   return shape.writes() ? "seq2seq" : "causal_lm";
 }
 
@@ -237,7 +236,7 @@ Resolved resolve_compose(const ComposeOptions& options,
     make_possible(usable);
     usable.head_dim = std::max<std::int64_t>(usable.head_dim + usable.head_dim % 2, 2);
     usable.num_decoder_layers = 0;
-    usable.masked_lm = false;
+    usable.masked_lm = usable.pair_head = usable.prefix = false;
     usable.causal = true;
     usable.order = ComposedOrder::Embedding;
     usable.embedding = {};
@@ -295,8 +294,7 @@ ComposeOptions from_hf(const json::Value& config) {
   static constexpr std::array kSwitches = {"factorized_embedding_parameterization",
                                            "parameter_sharing",
                                            "has_residual_attention",
-                                           "has_lmtarget_bias",
-                                           "prefix_lm_loss"};
+                                           "has_lmtarget_bias"};
   for (const char* key : kSwitches)
     keys.refuse(key, !keys.flag(key, false), fmt::format("{} false", key).c_str());
   for (const char* key : {"local_kv_heads_num", "lora_params"})
@@ -342,7 +340,13 @@ ComposeOptions from_hf(const json::Value& config) {
     keys.refuse("share_embedding", keys.flag("share_embedding", false), "share_embedding true");
   }
   const std::string mask = keys.word("mask", "fully_visible");
-  keys.refuse("mask", mask == "causal" || mask == "fully_visible", "mask causal or fully_visible");
+  keys.refuse("mask",
+              mask == "causal" || mask == "fully_visible" || mask == "causal_with_prefix",
+              "mask causal, causal_with_prefix or fully_visible");
+  // What prefix_lm learns.
+  keys.refuse("prefix_lm_loss",
+              mask == "causal_with_prefix" || !keys.flag("prefix_lm_loss", false),
+              "prefix_lm_loss false, or mask causal_with_prefix");
   out.mask = mask;
   const std::string place = keys.word("layernorm_positioning", "post");
   keys.refuse("layernorm_positioning", place == "pre" || place == "post", "pre or post");

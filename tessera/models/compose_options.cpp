@@ -62,8 +62,9 @@ void ComposeOptions::describe_layers(config::Fields& fields) {
   fields.field(
       "mask",
       mask,
-      {.text = "Which tokens a token of the encoder attends to: all, or itself and earlier ones.",
-       .choices = {"fully_visible", "causal"}});
+      {.text = "Which tokens a token of the encoder attends to: all; itself and earlier ones; or "
+               "these, but in the prefix of a sample all of the prefix (task prefix_lm).",
+       .choices = {"fully_visible", "causal", "causal_with_prefix"}});
   fields.field("norm_position",
                norm_position,
                {.text = "Whether norms come before or after the branches of a layer.",

@@ -39,12 +39,14 @@ NormSpec last_norm_of(const ComposedShape& shape) {
 HeadSpecs heads_of(const ComposedShape& shape) {
   HeadSpecs out;
   if (!shape.causal) out.pooling = Pooling::FirstToken;
-  if (!shape.sample_head.empty()) {
-    const std::string head = fmt::format("target.{}.", shape.sample_head);
-    out.sample = {.dense = shape.pooler ? head + "linear_1" : "",
-                  .output = head + "linear_2",
-                  .output_bias = head + "linear_2.bias"};
-  }
+  const auto of_sample = [&](const std::string& target) {
+    const std::string head = fmt::format("target.{}.", target);
+    return HeadSpec{.dense = shape.pooler ? head + "linear_1" : "",
+                    .output = head + "linear_2",
+                    .output_bias = head + "linear_2.bias"};
+  };
+  if (!shape.sample_head.empty()) out.sample = of_sample(shape.sample_head);
+  if (shape.pair_head) out.pair = of_sample("sp");
   if (shape.masked_lm) {
     out.masked_lm = HeadSpec{.dense = "target.mlm.linear_1",
                              .activation = shape.activation,
@@ -66,6 +68,7 @@ TrunkOutput output_of(const ComposedShape& shape) {
       .vocabulary = {"embedding.word.embedding.weight", shape.vocab_size, shape.tie_embeddings},
       .init_std = shape.init_std,
       .causal = shape.causal || shape.writes(),
+      .prefix = shape.prefix,
       .images = shape.embedding.patches,
       .heads = heads_of(shape)};
   if (shape.writes()) {
@@ -167,13 +170,8 @@ class TextEmbedding {
                                     const nn::Batch& batch,
                                     const char* site,
                                     nn::StepContext& context) const {
-    const at::Tensor& ids = batch.tensor("input_ids");
     if (shape_.embedding.positions) x_BSC = x_BSC + positions_(batch, context);
-    return finished(
-        std::move(x_BSC),
-        batch.has("token_type_ids") ? batch.tensor("token_type_ids") + 1 : at::ones_like(ids),
-        site,
-        context);
+    return finished(std::move(x_BSC), segments_of(batch), site, context);
   }
   /// Completes the embedding x of an answer or of the patches of an image, which are all in the
   /// first segment. `ids_BT` covers the tokens of all ranks that split them; only its shape is
@@ -188,6 +186,16 @@ class TextEmbedding {
   }
 
  private:
+  /// Rows of the segment table: those of the token types; else a prefix is the first segment, and
+  /// what follows the second.
+  [[nodiscard]] at::Tensor segments_of(const nn::Batch& batch) const {
+    const at::Tensor& ids_BT = batch.tensor("input_ids");
+    if (batch.has("token_type_ids")) return batch.tensor("token_type_ids") + 1;
+    const at::Tensor first_BT = at::ones_like(ids_BT);
+    if (!shape_.prefix || !batch.has("prefix_lengths")) return first_BT;
+    const at::Tensor numbers_T = at::arange(ids_BT.size(1), ids_BT.options());
+    return first_BT + numbers_T.ge(batch.tensor("prefix_lengths").unsqueeze(1));
+  }
   [[nodiscard]] at::Tensor finished(at::Tensor x_BTC,
                                     const at::Tensor& types_BT,
                                     const char* site,

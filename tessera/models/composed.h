@@ -41,6 +41,9 @@ struct ComposedShape : Sizes {
   ComposedEmbedding embedding;
   ComposedOrder order = ComposedOrder::Embedding;
   bool causal = false;  ///< a token of the reading stack attends only to itself and earlier tokens
+  /// With `causal`: but for the tokens of a sample's prefix, which see each other; the prefix is
+  /// the first segment.
+  bool prefix = false;
   ResidualOrder residual = ResidualOrder::PostNorm;
   NormKind norm = NormKind::LayerNorm;
   double norm_eps = 1e-6;
@@ -52,8 +55,9 @@ struct ComposedShape : Sizes {
   std::int64_t num_decoder_layers = 0;  ///< layers of the writing stack; 0: none
   bool tie_embeddings = true;
   bool scale_output = false;  ///< divides the head's input by sqrt(hidden_size)
-  /// Heads with names of their own: masked tokens, whole samples ("sp" or "cls").
-  bool masked_lm = false;
+  /// Heads with names of their own: masked tokens, pairs of texts ("sp"), whole samples ("sp" or
+  /// "cls").
+  bool masked_lm = false, pair_head = false;
   std::string sample_head;
   bool pooler = true;  ///< the head of whole samples begins with a linear layer and tanh
   std::int64_t image_size = 224, patch_size = 16, num_channels = 3;  ///< with patches

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/kv_cache.h"
 
 // Legend: B batch, T tokens, C embed, H heads, G heads of keys and values, K channels of a head, O
 // outputs of the fused projection.
@@ -21,12 +22,15 @@ namespace {
 using enum LogicalAxis;
 using Axes = std::vector<LogicalAxis>;
 
+/// Tensor of a batch: the number of tokens of each sample's prefix, int64 [B].
+constexpr const char* kPrefix = "prefix_lengths";
+
 /// Attention in which the first tokens of each sample, as many as "prefix_lengths" [B] of the batch
 /// says, see each other in both directions, and the others what is before them. A sample is two
 /// calls: the prefix alone, and the others over all keys, so that no pair of tokens is computed in
-/// vain.
+/// vain. A prompt that is read for generation is a prefix as a whole.
 at::Tensor attend_with_prefix(const nn::Qkv& qkv,
-                              const ops::AttentionArgs& args,
+                              ops::AttentionArgs args,
                               const at::Tensor& lengths_B,
                               const nn::Block& block,
                               nn::StepContext& context) {
@@ -37,6 +41,11 @@ at::Tensor attend_with_prefix(const nn::Qkv& qkv,
                               context.block_name),
                   "choose the family of a decoder without them, or the task pretrain");
   const at::Tensor &q = qkv.q_BHTK, &k = qkv.k_BGTK, &v = qkv.v_BGTK;
+  if (context.mode() == nn::Mode::Prefill) {
+    nn::fill_cache(k, v, block, context);
+    args.causal = false;
+    return nn::attention(q, k, v, std::move(args), block, context);
+  }
   // Without values: as if there were no prefix, which takes as much memory.
   if (lengths_B.is_meta()) return nn::attention(q, k, v, args, block, context);
   const std::int64_t tokens = q.size(2);
@@ -179,8 +188,8 @@ at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
         *relative_bias_, spec_.relative_bias->buckets, tokens, context.position + tokens, context);
   }
   const at::Tensor y_BHTK =
-      spec_.causal && batch.has("prefix_lengths")
-          ? attend_with_prefix(qkv, args, batch.tensor("prefix_lengths"), block, context)
+      spec_.causal && batch.has(kPrefix) && context.mode() != nn::Mode::Decode
+          ? attend_with_prefix(qkv, std::move(args), batch.tensor(kPrefix), block, context)
           : nn::attention(qkv.q_BHTK, qkv.k_BGTK, qkv.v_BGTK, std::move(args), block, context);
   return nn::linear(nn::merge_heads(y_BHTK), *output_weight_, output_bias_, context);
 }

@@ -166,6 +166,22 @@ at::Tensor attention(const at::Tensor& q,
   return in_region(attend_here, inputs, std::move(args), context);
 }
 
+void fill_cache(const at::Tensor& k,
+                const at::Tensor& v,
+                const Block& block,
+                StepContext& context) {
+  TESSERA_ASSERT(context.mode() == Mode::Prefill && context.position == 0);
+  const std::vector<TextRow> rows =
+      context.batch != nullptr ? text_rows(*context.batch) : std::vector<TextRow>();
+  if (rows.empty()) return context.state<KvCache>(block).write(0, k, v, context.cache_capacity);
+  auto& caches = context.state<KvCaches>(block);
+  for (std::size_t b = 0; b < rows.size(); ++b) {
+    const auto sample = static_cast<std::int64_t>(b);
+    caches.of(rows[b].text)
+        .write(0, k.narrow(0, sample, 1), v.narrow(0, sample, 1), context.cache_capacity);
+  }
+}
+
 at::Tensor cross_attention(const at::Tensor& q,
                            const at::Tensor& k,
                            const at::Tensor& v,

@@ -53,6 +53,11 @@ inline constexpr const char* kTextPosition = "text_position";
 /// If rows are reordered, repeated or removed: the row of the cache that each row continues.
 inline constexpr const char* kCacheRow = "cache_row";
 
+class StepContext;
+/// Writes keys and values [B, G, T, K] of tokens from position 0 on into the cache of `block`, for
+/// tokens that attention() reads later. In Prefill only, for tokens that also see later tokens.
+void fill_cache(const at::Tensor& k, const at::Tensor& v, const Block& block, StepContext& context);
+
 struct TextRow {
   std::size_t text = 0;
   std::int64_t position = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Language modelling after a prefix: windows of a token stream, or documents, whose first tokens
-// see each other in both directions; the model learns the tokens after them. Source: Raffel et al.
-// 2020, "Exploring the limits of transfer learning", section 3.2.2.
+// see each other in both directions, or records whose prompt does; the model learns the tokens
+// after them. Source: Raffel et al. 2020, "Exploring the limits of transfer learning",
+// section 3.2.2.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -14,8 +15,13 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/base/philox.h"
 #include "tessera/base/text.h"
+#include "tessera/tasks/conversation.h"
+#include "tessera/tasks/prefix_records.h"
+#include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/sft_samples.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
@@ -25,10 +31,21 @@ constexpr std::int64_t kNoLabel = -100;
 constexpr std::uint64_t kPrefixSite = 0x70726566;  // separates these random numbers from others
 
 struct PrefixOptions {
+  bool records = false;
+  std::string chat_template;
   double min_prefix = 0.0, max_prefix = 1.0;
   bool dynamic = true;
   std::int64_t seed = 1234;
   void describe(config::Fields& fields) {
+    fields.field("records",
+                 records,
+                 {.text = "Whether the data has records, whose prompt is the prefix: prompt and "
+                          "completion, or a conversation up to the assistant's last turn; false: "
+                          "texts, with prefixes of random lengths."});
+    fields.field("chat_template",
+                 chat_template,
+                 {.text = "With records: file with a chat template in Jinja, or chatml.",
+                  .default_text = "the one of the model's folder"});
     fields.field("min_prefix",
                  min_prefix,
                  {.text = "Shortest prefix, as a share of a sample's tokens; at least one token.",
@@ -57,7 +74,7 @@ struct PrefixOptions {
 class PrefixTokens final : public data::Dataset {
  public:
   PrefixTokens(std::unique_ptr<data::TokenDataset> tokens, PrefixOptions options)
-      : tokens_(std::move(tokens)), options_(options) {}
+      : tokens_(std::move(tokens)), options_(std::move(options)) {}
 
   [[nodiscard]] std::string name() const override { return "tokens after a prefix"; }
   [[nodiscard]] std::int64_t size() const override { return tokens_->size(); }
@@ -105,9 +122,17 @@ class PrefixTokens final : public data::Dataset {
 
 class PrefixLm final : public Task {
  public:
-  explicit PrefixLm(PrefixOptions options) : options_(options) {}
+  explicit PrefixLm(PrefixOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] std::string objective() const override { return "prefix_lm"; }
+  [[nodiscard]] bool reads_records() const override { return options_.records; }
+  [[nodiscard]] std::vector<std::string> formats() const override {
+    if (!options_.records) return {};
+    std::vector<std::string> out;
+    for (const auto& form : kForms)
+      out.emplace_back(form.name);
+    return out;
+  }
   [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override {
     std::vector<data::TensorSpec> out = Task::tensors(sequence_length);
     out.push_back({.name = "prefix_lengths", .dtype = DType::I64});
@@ -116,6 +141,7 @@ class PrefixLm final : public Task {
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
     require_whole(request.options);
+    if (options_.records) return open_records(request, reader(request));
     data::Datasets out = data::open_datasets(request.options,
                                              request.tokenizer,
                                              request.vocab_size,
@@ -132,6 +158,7 @@ class PrefixLm final : public Task {
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
     require_whole(request.options);
+    if (options_.records) return open_held_out_records(names, key, reader(request));
     data::OpenedDataset out = data::open_dataset(request.options,
                                                  names,
                                                  key,
@@ -145,6 +172,33 @@ class PrefixLm final : public Task {
   }
 
  private:
+  [[nodiscard]] ReadRecords reader(const DataRequest& request) const {
+    return [this, &request](const std::vector<std::string>& names, data::Split split) {
+      const data::DataOptions& data = request.options;
+      const auto chat = open_chat_template(options_.chat_template,
+                                           {request.model_folder, request.tokenizer_folder},
+                                           request.tokenizer);
+      const bool named = data.format != "auto";
+      auto samples = std::make_unique<SftSamples>(SftSamplesOptions{
+          .length = request.sequence_length,
+          .pad_id = request.tokenizer.padding(),
+          .packing = Packing::None,
+          .loss_on = LossOn::Completion,
+          .form = named ? std::optional(config::value_of(kForms, data.format)) : std::nullopt,
+          .text_field = data.text_field});
+      samples->read_files(data::record_files(names, split),
+                          record_options(data, "{\"prompt\": \"...\", \"completion\": \"...\"}"),
+                          ConversationTokenizer(request.tokenizer, chat ? &*chat : nullptr),
+                          request.how.poll);
+      if (samples->unlearned() > 0) {
+        log::warn_once(fmt::format("{} records have no completion{} and are left out",
+                                   text::with_commas(samples->unlearned()),
+                                   samples->cut() > 0 ? " within data.sequence_length" : ""));
+      }
+      return std::make_unique<PrefixRecords>(std::move(samples));
+    };
+  }
+
   static void require_whole(const data::DataOptions& options) {
     TESSERA_REQUIRE(!options.separate_documents,
                     Unsupported,
@@ -160,7 +214,8 @@ class PrefixLm final : public Task {
     (void)dataset.release();
     PrefixOptions options = options_;
     options.dynamic = dynamic;
-    return std::make_unique<PrefixTokens>(std::unique_ptr<data::TokenDataset>(tokens), options);
+    return std::make_unique<PrefixTokens>(std::unique_ptr<data::TokenDataset>(tokens),
+                                          std::move(options));
   }
 
   PrefixOptions options_;
@@ -178,7 +233,16 @@ std::unique_ptr<Task> make_prefix_lm(const json::Value& params,
         fmt::format("min_prefix {} is above max_prefix {}", options.min_prefix, options.max_prefix),
         "lower it");
   }
-  return std::make_unique<PrefixLm>(options);
+  const auto refuse = [&](const char* key, const char* what, const char* fix) {
+    if (origins.given(key)) problems.add(origins.place(key), key, what, fix);
+  };
+  if (options.records) {
+    for (const char* key : {"min_prefix", "max_prefix", "dynamic", "seed"})
+      refuse(key, "the prefix of a record is its prompt", "remove it, or set records to false");
+  } else {
+    refuse("chat_template", "texts have no conversations", "remove it, or set records to true");
+  }
+  return std::make_unique<PrefixLm>(std::move(options));
 }
 
 TESSERA_TASK("prefix_lm", make_prefix_lm);

@@ -48,8 +48,8 @@ void TaskOptions::describe(config::Fields& fields) {
            "whole_words, "
            "dynamic, seed, pairs, short_pairs, pair_copies, cls_token_id, sep_token_id; of "
            "span_corruption: noise_density, mean_span_length, sentinel_id, "
-           "dynamic, seed; of prefix_lm: min_prefix, max_prefix, dynamic, seed; of seq2seq: "
-           "source_field, target_field, prefix, target_length.",
+           "dynamic, seed; of prefix_lm: records, chat_template, min_prefix, max_prefix, dynamic, "
+           "seed; of seq2seq: source_field, target_field, prefix, target_length.",
        .default_text = "none"});
 }
 

@@ -11,9 +11,11 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include "tessera/base/error.h"
+#include "tessera/engine/batches.h"
 #include "tessera/engine/open_model.h"
 
 namespace tessera::test {
@@ -147,6 +149,44 @@ TEST_F(Samples, OfPromptsNeedRoomForAtLeastOneText) {
   with_generator([&](engine::Generator& generator) {
     EXPECT_THROW(generator.run_prompts(unequal_prompts(), options_, 0, [](std::size_t, auto) {}),
                  Error);
+  });
+}
+
+// The token after a prompt is the one of the largest logit after a prefix, which the prompt is.
+TEST(PrefixLm, ContinuesThePromptAsAPrefix) {
+  const files::TempDir folder;
+  (void)TinyRun()
+      .set("task", R"("prefix_lm")")
+      .train({.ranks = 1, .accumulation = 2}, 2, folder.path());
+  engine::GenerateOptions options;
+  options.max_new_tokens = kTokens;
+  options.ignore_eos = true;
+  options.sampler.temperature = 0;
+  comm::run_threads(1, [&](comm::World& world) {
+    at::set_num_threads(1);
+    const auto model = engine::find_model(folder.path());
+    engine::load_model(*model, world);
+    engine::Generator generator(*model->executor, *model->tokenizer, model->shape);
+    const std::vector<std::int32_t> made = generator.run_ids(kPrompt, options, {}).tokens;
+    ASSERT_EQ(made.size(), static_cast<std::size_t>(kTokens));
+    std::vector<std::int32_t> text = kPrompt;
+    for (std::size_t i = 0; i < 12; ++i) {
+      nn::Batch batch = engine::prompt_batch(text);
+      batch.set("prefix_lengths", at::tensor({std::ssize(kPrompt)}, at::kLong));
+      nn::StepContext context(nn::Mode::Eval, 1);
+      context.want_logits = true;
+      const at::Tensor logits = model->executor->infer(batch, context).outputs.at("logits");
+      // Without the end of text, which is the id 0.
+      const at::Tensor last =
+          logits[0][std::ssize(text) - 1].slice(0, 1, model->shape.tokenizer_size);
+      EXPECT_EQ(made[i], last.argmax().item<std::int64_t>() + 1) << "token " << i;
+      text.push_back(made[i]);
+    }
+    expect_each_as_alone(generator, options, 3);
+    options.max_new_tokens = 6;
+    options.beams = 1;
+    EXPECT_EQ(generator.run_beams(kPrompt, options, 1).front().made.tokens,
+              std::vector<std::int32_t>(made.begin(), made.begin() + 6));
   });
 }
 

@@ -381,7 +381,8 @@ TEST(Compose, RefusesPartsThatDoNotFitByTheirKeys) {
   EXPECT_EQ(problem_of(R"("embedding": ["pos"])"), "model.embedding");
   EXPECT_EQ(problem_of(R"("target": ["mlm"])"), "model.target");
   EXPECT_EQ(problem_of(R"("mask": "fully_visible")"), "model.target");
-  EXPECT_EQ(problem_of(R"("mask": "fully_visible", "target": ["sp", "cls"])"), "model.target");
+  EXPECT_EQ(problem_of(R"("mask": "causal_with_prefix", "target": ["mlm"])"), "model.target");
+  EXPECT_EQ(problem_of(R"("mask": "causal_with_prefix", "decoder": "transformer")"), "model.mask");
   EXPECT_EQ(problem_of(R"("decoder": "transformer", "mask": "fully_visible", "bias": false)"), "");
   EXPECT_EQ(problem_of(R"("embedding": ["word", "patch"])"), "model.embedding");
   EXPECT_EQ(problem_of(R"("embedding": ["patch", "pos"])"), "model.target");

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Composed models beyond those whose answers are recorded: biases of the attention of a decoder to
-// its encoder.
+// its encoder, the two objectives of BERT together, and a prefix language model.
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/model_runner.h"
@@ -11,6 +12,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
 #include "tessera/models/family.h"
 
 namespace tessera::models {
@@ -21,20 +23,30 @@ using test::ModelRunner;
 constexpr const char* kAttention = "decoder.transformer_decoder.0.context_attn.";
 constexpr double kRounding = 1e-5;  // of logits of a few units in fp32
 
-Resolved answering() {
-  ModelOptions options("compose");
+constexpr std::int64_t kVocab = 40;
+
+/// A model of one layer with 16 channels in two heads, and more keys.
+Resolved tiny(const std::string& family,
+              const std::string& keys,
+              const ObjectiveChoice& objective = {}) {
+  ModelOptions options(family);
   config::Problems problems;
   config::Origins origins;
-  const json::Value value = json::parse_strict(
-      R"({"family": "compose", "num_layers": 1, "num_decoder_layers": 1, "hidden_size": 16,
-          "num_heads": 2, "vocab_size": 40, "embedding": ["word"], "mask": "fully_visible",
-          "position": "relative", "decoder": "transformer"})",
+  json::Value value = json::parse_strict(
+      R"({"num_layers": 1, "hidden_size": 16, "num_heads": 2, "vocab_size": 40, )" + keys + "}",
       "test");
+  value["family"] = json::Value::string(family);
   config::read(value, options, problems, origins);
   problems.raise();
-  Resolved out = resolve(options, 40, std::nullopt, problems, config::Origins());
+  Resolved out = resolve(options, kVocab, std::nullopt, problems, config::Origins(), objective);
   problems.raise();
   return out;
+}
+
+Resolved answering() {
+  return tiny("compose",
+              R"("num_decoder_layers": 1, "embedding": ["word"], "mask": "fully_visible",
+                 "position": "relative", "decoder": "transformer")");
 }
 
 /// A model whose weights are drawn; biases are zeros but for those that are given.
@@ -119,6 +131,119 @@ TEST(ComposedModels, StoreTheBiasesOfTheirProjectionsApart) {
                                       "linear_layers.1.bias",
                                       "linear_layers.2.bias",
                                       "final_linear.bias"}));
+}
+
+/// Names of BERT's parameters for those of a composed model, which begin with the first of a pair.
+const std::vector<std::pair<std::string, std::string>>& bert_names() {
+  static const std::vector<std::pair<std::string, std::string>> all = {
+      {"embedding.word.embedding.", "embeddings.word_embeddings."},
+      {"embedding.pos.embedding.", "embeddings.position_embeddings."},
+      {"embedding.seg.embedding.", "embeddings.token_type_embeddings."},
+      {"embedding.layer_norm.", "embeddings.LayerNorm."},
+      {"encoder.transformer.0.self_attn.qkv.", "encoder.layer.0.attention.self.qkv."},
+      {"encoder.transformer.0.self_attn.final_linear.", "encoder.layer.0.attention.output.dense."},
+      {"encoder.transformer.0.layer_norm_1.", "encoder.layer.0.attention.output.LayerNorm."},
+      {"encoder.transformer.0.feed_forward.linear_1.", "encoder.layer.0.intermediate.dense."},
+      {"encoder.transformer.0.feed_forward.linear_2.", "encoder.layer.0.output.dense."},
+      {"encoder.transformer.0.layer_norm_2.", "encoder.layer.0.output.LayerNorm."},
+      {"target.mlm.linear_1.", "cls.predictions.transform.dense."},
+      {"target.mlm.layer_norm.", "cls.predictions.transform.LayerNorm."},
+      {"target.mlm.linear_2.bias", "cls.predictions.bias"},
+      {"target.sp.linear_1.", "pooler.dense."},
+      {"target.sp.linear_2.", "cls.seq_relationship."}};
+  return all;
+}
+
+std::string bert_name(const std::string& name) {
+  for (const auto& [ours, theirs] : bert_names()) {
+    if (name.starts_with(ours)) return theirs + name.substr(ours.size());
+  }
+  return name;
+}
+
+nn::Batch pairs_of_texts() {
+  nn::Batch batch = test::make_batch(
+      at::tensor({1, 9, 7, 2, 30, 8, 2, 1, 4, 2, 21, 7, 5, 2}, at::kLong).view({2, 7}),
+      at::tensor({-100, -100, 12, -100, -100, 3, -100, -100, 18, -100, -100, 9, -100, -100},
+                 at::kLong)
+          .view({2, 7}));
+  batch.set("token_type_ids",
+            at::tensor({0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1}, at::kLong).view({2, 7}));
+  batch.set("pair_label", at::tensor({1, 0}, at::kLong));
+  return batch;
+}
+
+TEST(ComposedModels, LearnMaskedTokensAndPairsTogetherAsBertDoes) {
+  const ObjectiveChoice both = {"masked_lm_pairs",
+                                json::Value::object({{"pairs", json::Value::string("nsp")}})};
+  ModelRunner bert(tiny("bert", R"("max_positions": 12)", both).model);
+  ModelRunner composed(tiny("compose",
+                            R"("max_positions": 12, "embedding": ["word", "pos", "seg"],
+                               "mask": "fully_visible", "norm_position": "post",
+                               "norm_eps": 1e-12, "target": ["mlm", "sp"])",
+                            both)
+                           .model);
+  bert.initialize(3);
+  composed.fill([&](const ParamInfo& info, const at::Tensor& out) {
+    at::Tensor value = bert.weights.at(bert_name(info.name));
+    // The first row is that of padding.
+    if (info.name.starts_with("embedding.seg.")) value = at::cat({at::zeros({1, 16}), value});
+    out.copy_(value.reshape({-1}));
+  });
+  EXPECT_EQ(composed.weights.size(), bert.weights.size());
+
+  const double loss = composed.train(pairs_of_texts()), expected = bert.train(pairs_of_texts());
+
+  EXPECT_NEAR(loss, expected, kRounding);
+  for (const auto& [name, grad] : composed.grads) {
+    const at::Tensor& theirs = bert.grads.at(bert_name(name));
+    const at::Tensor ours = name.starts_with("embedding.seg.") ? grad.narrow(0, 1, 2) : grad;
+    EXPECT_LT(difference(ours.reshape({-1}), theirs.reshape({-1})), kRounding) << name;
+  }
+}
+
+TEST(ComposedModels, AreTrainedByTheObjectiveOfTheirMask) {
+  EXPECT_EQ(tiny("compose", R"("mask": "causal")").objective.name, "causal_lm");
+  EXPECT_EQ(tiny("compose", R"("mask": "causal_with_prefix")").objective.name, "prefix_lm");
+  EXPECT_THROW(
+      (void)tiny(
+          "compose", R"("mask": "causal_with_prefix")", {"causal_lm", json::Value::object()}),
+      Error);
+}
+
+// A prefix is the first segment.
+TEST(ComposedModels, WithAPrefixHaveItsTokensInASegment) {
+  const ObjectiveChoice prefix_lm = {"prefix_lm", json::Value::object()};
+  const std::string keys = R"("max_positions": 12, "embedding": ["word", "pos", "seg"], )";
+  ModelRunner prefix(tiny("compose", keys + R"("mask": "causal_with_prefix")").model),
+      causal(tiny("compose", keys + R"("mask": "causal")", prefix_lm).model);
+  prefix.initialize(3);
+  causal.initialize(3);
+  nn::Batch batch =
+      test::make_batch(pairs_of_texts().tensor("input_ids"), pairs_of_texts().tensor("input_ids"));
+  batch.set("prefix_lengths", at::tensor({4, 3}, at::kLong));
+  nn::Batch with_types = batch;
+  with_types.set("token_type_ids", pairs_of_texts().tensor("token_type_ids"));
+
+  EXPECT_EQ(prefix.train(batch), causal.train(with_types));
+  EXPECT_NE(prefix.train(batch), causal.train(batch));
+}
+
+// The folder of a trained model says how it was trained.
+TEST(ComposedModels, SayTheirMaskAndTheirTargets) {
+  ModelOptions options("compose");
+  config::Problems problems;
+  config::Origins origins;
+  const Resolved first = tiny("compose", R"("mask": "causal_with_prefix")");
+  config::read(first.description, options, problems, origins);
+  problems.raise();
+  json::Value hf = families().get("compose").to_hf(*options);
+  EXPECT_EQ(hf.find("mask")->as_string(), "causal_with_prefix");
+
+  hf["prefix_lm_loss"] = json::Value::boolean(true);
+  const ModelOptions read = options_from_hf(hf);
+  EXPECT_EQ(resolve(read, kVocab, std::nullopt, problems, config::Origins()).objective.name,
+            "prefix_lm");
 }
 
 }  // namespace

@@ -434,17 +434,27 @@ TEST(PrefixLm, HasTheGradientOfItsLoss) {
   EXPECT_NEAR(slope, square, 2e-3 * square);
 }
 
-TEST(PrefixLm, DoesNotGenerate) {
+// The cache holds what a whole prefix has seen: each next token has the logits that it has in the
+// text as a whole.
+TEST(PrefixLm, ContinuesAPromptThatIsAPrefix) {
   ModelRunner runner(with_objective(gpt2_trunk(small()), "prefix_lm"));
   runner.initialize(1);
+  constexpr std::int64_t kPrefix = 4;
+  const nn::Batch whole = prefix_batch(std::vector<std::int64_t>(kB, kPrefix));
+  const at::Tensor expected = logits_of(runner, whole);
   nn::StepContext context(nn::Mode::Prefill, 1);
+  context.cache_capacity = kT;
+  const auto next = [&](std::int64_t begin, std::int64_t count, std::int64_t prefix) {
+    nn::Batch batch = test::make_batch(whole.tensor("input_ids").narrow(1, begin, count));
+    batch.set("prefix_lengths", at::full({kB}, prefix, at::kLong));
+    return runner.infer(batch, context).outputs.at("logits").select(1, -1).clone();
+  };
 
-  try {
-    (void)runner.infer(prefix_batch({1, 3, 4, 6, 7}), context);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Error::Kind::Unsupported);
-    EXPECT_THAT(error.what(), HasSubstr("does not generate"));
+  EXPECT_LT(error_of(next(0, kPrefix, kPrefix), expected.select(1, kPrefix - 1)), kTolerance);
+  context.set_mode(nn::Mode::Decode);
+  for (std::int64_t t = kPrefix; t < kT; ++t) {
+    context.position = t;
+    EXPECT_LT(error_of(next(t, 1, 0), expected.select(1, t)), kTolerance) << "token " << t;
   }
 }
 

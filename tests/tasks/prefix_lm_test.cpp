@@ -84,5 +84,46 @@ TEST_F(PrefixLanguageModel, RefusesWhatHasNoOnePrefix) {
       HasSubstr("min_prefix"));
 }
 
+// Tokens of "ab" see each other; "cd" and the end of text are learned.
+TEST_F(PrefixLanguageModel, LearnsTheCompletionsOfRecords) {
+  const data::DataOptions data = options(
+      "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n"
+      "{\"prompt\": \"efg\", \"completion\": \"h\"}\n");
+  const data::Datasets opened = open(*task_of("prefix_lm", R"({"records": true})"), data, 6);
+
+  ASSERT_EQ(opened.train->size(), 2);
+  EXPECT_EQ(values(*opened.train, 0, "input_ids"), (Ids{'a', 'b', 'c', 'd', 0, 0}));
+  EXPECT_EQ(values(*opened.train, 0, "labels"), (Ids{-100, 'c', 'd', 0, -100, -100}));
+  EXPECT_EQ(values(*opened.train, 0, "attention_mask"), (Ids{1, 1, 1, 1, 1, 0}));
+  EXPECT_EQ(values(*opened.train, 0, "prefix_lengths"), (Ids{2}));
+  EXPECT_EQ(values(*opened.train, 1, "prefix_lengths"), (Ids{3}));
+}
+
+TEST_F(PrefixLanguageModel, LearnsTheLastAnswerOfAConversation) {
+  const data::DataOptions data = options(
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+                       {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]})");
+  data::DataOptions apart = data;
+  apart.pack = false;
+  const data::Datasets opened =
+      open(*task_of("prefix_lm", R"({"records": true, "chat_template": "chatml"})"), data, 200);
+  const data::Datasets expected = open(
+      *task_of("sft", R"({"loss_on": "last_assistant", "chat_template": "chatml"})"), apart, 200);
+
+  const Ids labels = values(*opened.train, 0, "labels");
+  EXPECT_EQ(labels, values(*expected.train, 0, "labels"));
+  const auto first = std::ranges::find_if(labels, [](std::int64_t label) { return label >= 0; });
+  EXPECT_EQ(*first, 'd');
+  EXPECT_EQ(values(*opened.train, 0, "prefix_lengths").front(), first - labels.begin() + 1);
+}
+
+TEST_F(PrefixLanguageModel, RefusesKeysOfTheOtherKindOfData) {
+  EXPECT_THAT(
+      error_of([] { task_of("prefix_lm", R"({"records": true, "max_prefix": 0.5})"); }).what(),
+      HasSubstr("max_prefix"));
+  EXPECT_THAT(error_of([] { task_of("prefix_lm", R"({"chat_template": "chatml"})"); }).what(),
+              HasSubstr("chat_template"));
+}
+
 }  // namespace
 }  // namespace tessera::tasks

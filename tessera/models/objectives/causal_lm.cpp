@@ -41,7 +41,6 @@ class NextToken final : public nn::Objective {
   }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
-    if (prefix_) require_no_generation(context, "prefix_lm");
     if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);
     const at::Tensor x_BTC = head_.states(in.diff.at(0), context);
     if (!batch.has("labels")) return {.outputs = {{"logits", head_.logits(x_BTC, context)}}};
@@ -96,6 +95,10 @@ nn::BlockSpec make_causal_lm(const TrunkOutput& trunk,
                              config::Problems& problems,
                              config::Origins& origins) {
   require_decoder(trunk, "causal_lm");
+  TESSERA_REQUIRE(!trunk.prefix,
+                  Config,
+                  "model.mask is causal_with_prefix, and causal_lm gives no prefix",
+                  "choose the task prefix_lm, or set model.mask to causal");
   return make(trunk, options, problems, origins);
 }
 
