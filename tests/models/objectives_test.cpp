@@ -246,13 +246,11 @@ TEST(SequenceClassification, HasTheGradientOfItsLossThroughAWholeTrunk) {
     square += grad.to(at::kDouble).square().sum().item<double>();
   const auto loss_at = [&](double step) {
     runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
-      out.copy_(weights.at(info.name).view({-1}));
-      out.add_(grads.at(info.name).reshape({-1}), step);
+      out.copy_(weights.at(info.name).view({-1})).add_(grads.at(info.name).reshape({-1}), step);
     });
     return runner.train(batch);
   };
   const double step = 2e-3 / std::sqrt(square);
-
   const double slope = (loss_at(step) - loss_at(-step)) / (2 * step);
 
   // The loss is computed in float32, whose rounding is 1e-7 of it.
@@ -434,8 +432,7 @@ TEST(PrefixLm, HasTheGradientOfItsLoss) {
   EXPECT_NEAR(slope, square, 2e-3 * square);
 }
 
-// The cache holds what a whole prefix has seen: each next token has the logits that it has in the
-// text as a whole.
+// A cached prefix gives each next token the logits that it has in the whole text.
 TEST(PrefixLm, ContinuesAPromptThatIsAPrefix) {
   ModelRunner runner(with_objective(gpt2_trunk(small()), "prefix_lm"));
   runner.initialize(1);
@@ -586,7 +583,6 @@ TEST(Objectives, ThatAreRegisteredCompleteAnyTrunk) {
       batch.set("second_text", at::full({kB}, 3, at::kLong));
       batch.set("reference", at::zeros({kB, 2}, at::kDouble));
       batch.set("wanted", at::ones({kB}, at::kLong));
-      // Of policies and critics: a completion a row.
       batch.set("advantages", at::full({kB, kT}, -1.0, at::kDouble));
       batch.set("old_values", at::zeros({kB, kT}, at::kDouble));
       batch.set("returns", at::ones({kB, kT}, at::kDouble));
