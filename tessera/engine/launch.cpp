@@ -178,6 +178,7 @@ int run_ranks(const planner::Plan& plan,
   options.part = how.part;
   if (how.part) options.ranks = how.part->local_ranks;
   options.asked ^= how.asked;
+  options.folder = how.folder;
   return run(options, mesh, fn);
 }
 

@@ -24,6 +24,7 @@ void log_failure(const std::vector<std::string>& lines, int exit_code);
 struct HowToStart {
   launch::LocalStart local;
   std::shared_ptr<const launch::HostPart> part;  ///< null: all ranks run on this host
+  launch::RunFolderCheck folder;                 ///< the hosts compare it when they meet
   std::uint64_t asked = 0;  ///< hash of the facts, besides the plan, on which ranks must agree
 };
 

@@ -312,6 +312,14 @@ void announce(const planner::Plan& plan,
     log::warn(answer);
 }
 
+/// Returns whether the ranks write checkpoints, and into a folder that must be the same on all
+/// hosts.
+bool saves_into_one_folder(const planner::Plan& plan) {
+  const auto& checkpoint = plan.config.checkpoint;
+  const bool saves = checkpoint.final || checkpoint.when().any() || checkpoint.interval_s();
+  return saves && !checkpoint.use_node_local_storage;
+}
+
 }  // namespace
 
 int run_training(planner::Plan plan, const TrainCommand& command) {
@@ -383,6 +391,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
     };
     HowToStart how = command.how;
     how.asked = asked_besides(*data, resume);
+    how.folder = {plan.run_dir, saves_into_one_folder(plan)};
     code = run_ranks(plan, report, train, training_words(), how);
   } catch (const Error& error) {  // before ranks were started
     if (is_leader) {
