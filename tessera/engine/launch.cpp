@@ -179,6 +179,7 @@ int run_ranks(const planner::Plan& plan,
   options.stop_asked = how.stop_asked;
   if (how.part) options.ranks = how.part->local_ranks;
   options.asked ^= how.asked;
+  options.folder = how.folder;
   return run(options, mesh, fn);
 }
 

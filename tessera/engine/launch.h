@@ -25,6 +25,7 @@ struct HowToStart {
   launch::LocalStart local;
   std::shared_ptr<const launch::HostPart> part;  ///< null: all ranks run on this host
   bool* stop_asked = nullptr;                    ///< as launch::Options::stop_asked
+  launch::RunFolderCheck folder;                 ///< the hosts compare it when they meet
   std::uint64_t asked = 0;  ///< hash of the facts, besides the plan, on which ranks must agree
 };
 

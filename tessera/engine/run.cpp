@@ -322,6 +322,13 @@ ResumeFrom resume_again(const ResumeFrom& first, const RunFolder& folder) {
       first.kind == ResumeFrom::Kind::Path && !checkpoint::newest(folder.checkpoints());
   return from_elsewhere ? first : ResumeFrom{};
 }
+/// Returns whether the ranks write checkpoints, and into a folder that must be the same on all
+/// hosts.
+bool saves_into_one_folder(const planner::Plan& plan) {
+  const auto& checkpoint = plan.config.checkpoint;
+  const bool saves = checkpoint.final || checkpoint.when().any() || checkpoint.interval_s();
+  return saves && !checkpoint.use_node_local_storage;
+}
 
 /// Opens the run folder. While a lost host still holds its lock, hosts that start again wait.
 std::unique_ptr<const RunFolder> open_folder(const planner::Plan& plan,
@@ -415,6 +422,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
     };
     HowToStart how = command.how;
     how.asked = asked_besides(*data, resume);
+    how.folder = {plan.run_dir, saves_into_one_folder(plan)};
     code = run_ranks(plan, report, train, training_words(), how);
   } catch (const Error& error) {  // before ranks were started
     if (is_leader) {

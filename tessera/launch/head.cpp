@@ -7,6 +7,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/quiet_thread.h"
 #include "tessera/launch/head_connections.h"
+#include "tessera/launch/host_check.h"
 #include "tessera/launch/host_facts.h"
 #include "tessera/launch/shared_files.h"
 
@@ -29,13 +31,29 @@ namespace tessera::launch {
 namespace {
 
 constexpr double kTickS = 0.25;
-constexpr double kAliveS = 1.0;      // interval between Alive frames
-constexpr double kMostClockS = 2.0;  // largest difference of clocks without a warning
+constexpr double kAliveS = 1.0;         // interval between Alive frames
+constexpr double kMostClockS = 2.0;     // largest difference of clocks without a warning
+constexpr double kMoreProblemsS = 2.0;  // for other hosts to arrive after the first problem
 constexpr std::size_t kMostHostName = 1024;
+constexpr std::uint32_t kMostDoors = 64, kMostProblems = 16;
+constexpr const char* kNotCompared = "?";
 constexpr std::size_t kMostKeys = 1U << 20;
 
 double facts_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// Reads the facts of a Join frame that the hosts use to check each other.
+void read_checks(HostFacts& facts, FrameReader& body) {
+  facts.torch = body.text();
+  facts.address = body.text();
+  facts.port = body.number<std::int32_t>();
+  facts.folder = body.text();
+  facts.mark = body.text();
+  facts.must_share = body.number<std::uint8_t>() != 0;
+  const auto problems = std::min(body.number<std::uint32_t>(), kMostProblems);
+  for (std::uint32_t i = 0; i < problems; ++i)
+    facts.problems.push_back(body.text());
 }
 
 /// The socket on which a head listens, on one address of this host.
@@ -82,13 +100,14 @@ class Head::Server {
         values_(std::move(options_.values)) {}
 
   void run() {
-    const double deadline = now_s() + options_.join_timeout_s;
+    deadline_ = now_s() + options_.join_timeout_s;
     while (!ending_) {
       connections_.wait(next_look_);
       obey();
       if (now_s() >= next_look_) {
         next_look_ = now_s() + kTickS;
-        if (!ready_ && !refused_ && now_s() > deadline) refuse_missing();
+        const bool late = now_s() > std::min(deadline_, refuse_at_);
+        if (!ready_ && !refused_ && probing_ == 0 && late) refuse_missing();
         find_silent();
       }
       connections_.flush();
@@ -167,6 +186,8 @@ class Head::Server {
       }
       case FrameType::Get:
         return get(peer, body.text());
+      case FrameType::Probed:
+        return probed(peer, body);
       case FrameType::Ended: {
         const auto host = body.number<std::int32_t>();
         const auto code = body.number<std::int32_t>();
@@ -184,19 +205,24 @@ class Head::Server {
     peer.first = body.number<std::int32_t>();
     peer.ranks = body.number<std::int32_t>();
     const auto world = body.number<std::int32_t>();
-    const auto asked = body.number<std::uint64_t>();
-    peer.name = body.text();
-    peer.facts = {peer.name, peer.first, peer.ranks, body.text()};
+    peer.facts = HostFacts{};
+    peer.facts.asked = body.number<std::uint64_t>();
+    peer.facts.name = peer.name = body.text();
+    peer.facts.first_rank = peer.first;
+    peer.facts.ranks = peer.ranks;
+    peer.facts.build = body.text();
     peer.facts.cores = body.number<std::int32_t>();
     peer.facts.memory = body.number<std::uint64_t>();
     peer.facts.disk = body.number<std::uint64_t>();
     peer.facts.clock_s = body.number<double>();
+    read_checks(peer.facts, body);
     peer.arrived_at = facts_clock();
     TESSERA_REQUIRE(peer.first >= 0 && peer.ranks >= 1 && peer.ranks <= kMostRanks &&
                         peer.name.size() <= kMostHostName,
                     Comm,
                     "it is no host of this job",
                     "");
+    TESSERA_REQUIRE(!ready_ && probing_ == 0, Comm, "all hosts of this job are here already", "");
     peer.host = host;
     if (refused_) {
       connections_.send(peer, refusal_);
@@ -204,49 +230,104 @@ class Head::Server {
     }
     const Peer* const twin = host_with_ranks_of(peer);
     if (world != options_.world_size) {
-      refuse(Error::Kind::Config,
-             fmt::format("host {} was started for {} ranks and the host of rank 0 for {}",
-                         peer.name,
-                         world,
-                         options_.world_size),
-             "start all hosts with the same flags");
+      note({Error::Kind::Config,
+            fmt::format("host {} was started for {} ranks and the host of rank 0 for {}",
+                        peer.name,
+                        world,
+                        options_.world_size),
+            "start all hosts with the same flags"});
     } else if (twin != nullptr) {
-      refuse(Error::Kind::Config,
-             fmt::format("hosts {} and {} both have rank {}",
-                         twin->name,
-                         peer.name,
-                         std::max(peer.first, twin->first)),
-             "give every host a node rank of its own; the ranks of a host must be contiguous: with "
-             "mpirun --map-by slot, with srun --distribution=block");
-    } else if (asked_ && first_build_ != peer.facts.build) {
-      refuse(Error::Kind::Config,
-             fmt::format("host {} runs another build of tessera than host {}: {} and {}",
-                         peer.name,
-                         first_name_,
-                         peer.facts.build.substr(0, 8),
-                         first_build_.substr(0, 8)),
-             "install the same program on every host, at the same path");
-    } else if (asked_ && *asked_ != asked) {
-      refuse(
-          Error::Kind::Config,
-          fmt::format("host {} has another configuration, data or newest checkpoint than host {}",
-                      peer.name,
-                      first_name_),
-          "give every host the same files and flags, and a run folder on a disk that all share");
+      note({Error::Kind::Config,
+            fmt::format("hosts {} and {} both have rank {}",
+                        twin->name,
+                        peer.name,
+                        std::max(peer.first, twin->first)),
+            "give every host a node rank of its own; the ranks of a host must be contiguous: with "
+            "mpirun --map-by slot, with srun --distribution=block"});
     } else {
-      if (!asked_) {
-        first_name_ = peer.name;
-        first_build_ = peer.facts.build;
-      }
-      asked_ = asked;
       hosts_.emplace(peer.first, &peer);
       arrived_ += peer.ranks;
-      if (arrived_ == options_.world_size) {
-        ready_ = true;
-        show_hosts();
-        broadcast(FrameWriter(FrameType::Ready));
-      }
+      // Others that have not arrived may have problems as well: they get some time to tell them.
+      if (!problems_of(peer.facts, hosts_.begin()->second->facts).empty()) wait_for_more();
+      if (arrived_ == options_.world_size) all_are_here();
     }
+  }
+
+  void wait_for_more() { refuse_at_ = std::min(refuse_at_, now_s() + kMoreProblemsS); }
+  void note(HostProblem problem) {
+    problems_.push_back(std::move(problem));
+    wait_for_more();
+  }
+
+  /// Adds in what the hosts that have arrived differ.
+  void compare() {
+    for (const auto& [first, host] : hosts_) {
+      for (HostProblem& problem : problems_of(host->facts, hosts_.begin()->second->facts))
+        problems_.push_back(std::move(problem));
+    }
+  }
+
+  /// Lets the hosts try to reach each other if nothing else keeps the job from starting.
+  void all_are_here() {
+    compare();
+    if (!problems_.empty()) return refuse_all();
+    std::vector<Peer*> reachable;
+    for (const auto& [first, host] : hosts_) {
+      if (host->facts.port > 0) reachable.push_back(host);
+    }
+    const auto count = static_cast<int>(reachable.size());
+    if (count < 2) return begin();
+    probing_ = count;
+    for (int own = 0; own < count; ++own) {
+      const std::vector<int> others = hosts_to_reach(own, count);
+      FrameWriter frame(FrameType::Probe);
+      frame.text(own == 0 ? "" : reachable.front()->facts.mark)
+          .number(static_cast<std::uint32_t>(others.size()));
+      for (const int other : others) {
+        const HostFacts& facts = reachable[static_cast<std::size_t>(other)]->facts;
+        frame.text(facts.name).text(facts.address).number(static_cast<std::int32_t>(facts.port));
+      }
+      connections_.send(*reachable[static_cast<std::size_t>(own)], frame.finish());
+    }
+  }
+
+  void probed(Peer& peer, FrameReader& body) {
+    TESSERA_REQUIRE(probing_ > 0 && peer.is_host() && peer.folder == kNotCompared,
+                    Comm,
+                    "it answers a question that nobody asked",
+                    "");
+    const auto seen = body.number<std::uint8_t>();
+    peer.folder = seen == 0 ? "own" : seen == 1 ? "shared" : "-";
+    const HostFacts& first = hosts_.begin()->second->facts;
+    const auto closed = std::min<std::uint32_t>(body.number<std::uint32_t>(), kMostDoors);
+    for (std::uint32_t i = 0; i < closed; ++i) {
+      problems_.push_back(
+          {Error::Kind::Comm,
+           fmt::format("host {} cannot connect to host {}", peer.name, body.text()),
+           "open all ports between the hosts in their firewalls, or choose another network with "
+           "GLOO_SOCKET_IFNAME=eth1"});
+    }
+    if (seen == 0 && peer.facts.must_share) {
+      problems_.push_back(
+          {Error::Kind::Config,
+           fmt::format("host {} does not see the run folder of host {}: {}",
+                       peer.name,
+                       first.name,
+                       first.folder),
+           "put run.dir on a disk that all hosts share, or keep the parts of each host on its own: "
+           "--set checkpoint.use_node_local_storage=true"});
+    }
+    if (--probing_ > 0) return;
+    if (problems_.empty())
+      begin();
+    else
+      refuse_all();
+  }
+
+  void begin() {
+    ready_ = true;
+    show_hosts();
+    broadcast(FrameWriter(FrameType::Ready));
   }
 
   /// The host that has joined with some of the ranks of `peer`; nullptr if there is none.
@@ -270,16 +351,25 @@ class Head::Server {
       hosts.push_back(host);
     std::vector<HostFacts> facts;
     std::vector<double> clocks;
+    std::vector<std::string> folders;
     for (const Peer* host : hosts) {
       facts.push_back(host->facts);
       clocks.push_back(host->arrived_at);
+      folders.push_back(host->folder);
       const double ahead = host->facts.clock_s - host->arrived_at;
       if (std::abs(ahead) > kMostClockS) {
         tell(fmt::format(
             "the clock of host {} differs from that of the head by {:+.1f} s", host->name, ahead));
       }
     }
-    if (options_.table) options_.table(host_table(facts, clocks));
+    if (options_.table) options_.table(host_table(facts, clocks, folders));
+  }
+
+  /// Refuses the job because of all problems, and shows the table of the hosts that are here.
+  void refuse_all() {
+    show_hosts();
+    const HostProblem all = joined(problems_);
+    refuse(all.kind, all.what, all.fix);
   }
 
   void refuse(Error::Kind kind, const std::string& what, const std::string& fix) {
@@ -308,11 +398,16 @@ class Head::Server {
       if (end > rank) missing += fmt::format("{}{}-{}", missing.empty() ? "" : ", ", rank, end - 1);
       rank = end + 1;
     }
-    refuse(
-        Error::Kind::Comm,
-        fmt::format(
-            "the hosts of ranks {} did not arrive within {} s", missing, options_.join_timeout_s),
-        "start all hosts; see whether they can reach this one");
+    compare();
+    // Hosts that were refused make others miss.
+    if (problems_.empty() || now_s() >= deadline_) {
+      problems_.push_back({Error::Kind::Comm,
+                           fmt::format("the hosts of ranks {} did not arrive within {} s",
+                                       missing,
+                                       options_.join_timeout_s),
+                           "start all hosts; see whether they can reach this one"});
+    }
+    refuse_all();
   }
 
   void pass_on(const Peer& from, const Frame& frame) {
@@ -435,11 +530,14 @@ class Head::Server {
 
   HeadOptions options_;
   HeadConnections connections_;
-  std::map<int, const Peer*> hosts_;  // those that have joined, by their first rank
+  std::map<int, Peer*> hosts_;  // those that have joined, by their first rank
+  std::vector<HostProblem> problems_;
+  double deadline_ = 0.0;
+  double refuse_at_ = std::numeric_limits<double>::infinity();  // earlier if there are problems
+  int probing_ = 0;  // hosts that have not yet answered whom they reach
   std::map<std::string, std::string> values_;
   std::multimap<std::string, Peer*> waiting_;
-  std::optional<std::uint64_t> asked_;
-  std::string first_name_, first_build_, refusal_;
+  std::string refusal_;
   double told_alive_ = 0.0, next_look_ = 0.0;
   int arrived_ = 0;
   std::atomic<bool> ready_{false};

@@ -30,6 +30,8 @@ struct HeadPeer {
   std::string name;
   HostFacts facts;
   double arrived_at = 0.0;  ///< by the clock of the head, seconds since 1970
+  std::string folder =
+      "?";  ///< whether it sees the run folder: "shared", "own", "-"; "?": not asked
   bool has_left = false;
   [[nodiscard]] bool is_host() const { return host >= 0; }
 

@@ -6,9 +6,12 @@
 #include <exception>
 #include <filesystem>
 #include <span>
+#include <string_view>
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <fmt/core.h>
+#include <link.h>
 
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
@@ -28,49 +31,144 @@ std::string build_of_this_library() {
   }
 }
 
+/// Finds the identity that the linker gave to libtorch, or else the place of its code in the file.
+int find_torch(dl_phdr_info* info, std::size_t, void* out) {
+  constexpr std::string_view kName = "libtorch_cpu.so";
+  if (info->dlpi_name == nullptr ||
+      std::string_view(info->dlpi_name).find(kName) == std::string_view::npos)
+    return 0;
+  std::uint64_t hash = 0;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& part = info->dlpi_phdr[i];
+    hash = files::xxh3(std::as_bytes(std::span(&part, 1))) ^ (hash * 31);
+    if (part.p_type != PT_NOTE) continue;
+    const auto* const notes = reinterpret_cast<const std::byte*>(info->dlpi_addr + part.p_vaddr);
+    hash ^= files::xxh3(std::span(notes, part.p_memsz));
+  }
+  *static_cast<std::string*>(out) = files::hex64(hash);
+  return 1;
+}
+
+std::string loaded_torch() {
+  std::string found;
+  dl_iterate_phdr(find_torch, &found);
+  return found;
+}
+
+std::string first_of(const std::string& hash) {
+  constexpr std::size_t kShown = 8;
+  return hash.substr(0, kShown);
+}
+
 }  // namespace
 
-HostFacts facts_of_this_host() {
+HostFacts facts_of_this_host(const std::string& folder) {
   static const std::string kBuild = build_of_this_library();
   HostFacts facts;
   facts.build = kBuild;
+  facts.torch = loaded_torch();
   facts.cores = usable_cores();
   facts.memory = available_memory();
   std::error_code unknown;
-  facts.disk = files::free_bytes(std::filesystem::current_path(unknown));
+  std::filesystem::path place = std::filesystem::absolute(folder.empty() ? "." : folder, unknown);
+  while (!std::filesystem::exists(place, unknown) && place.has_relative_path())
+    place = place.parent_path();
+  facts.disk = files::free_bytes(place);
   facts.clock_s =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   return facts;
 }
 
+std::vector<HostProblem> problems_of(const HostFacts& host, const HostFacts& first) {
+  std::vector<HostProblem> out;
+  for (const std::string& problem : host.problems)
+    out.push_back({Error::Kind::Config, fmt::format("host {}: {}", host.name, problem), ""});
+  if (host.build != first.build) {
+    out.push_back({Error::Kind::Config,
+                   fmt::format("host {} runs another build of tessera than host {}: {} and {}",
+                               host.name,
+                               first.name,
+                               first_of(host.build),
+                               first_of(first.build)),
+                   "install the same program on every host, at the same path"});
+  }
+  if (host.torch != first.torch) {
+    out.push_back({Error::Kind::Config,
+                   fmt::format("host {} has another libtorch than host {}: {} and {}",
+                               host.name,
+                               first.name,
+                               first_of(host.torch),
+                               first_of(first.torch)),
+                   "run tools/setup.sh of the same version on every host"});
+  }
+  if (host.asked != first.asked) {
+    out.push_back(
+        {Error::Kind::Config,
+         fmt::format("host {} has another configuration, data or newest checkpoint than host {}",
+                     host.name,
+                     first.name),
+         "give every host the same files and flags, and a run folder on a disk that all share"});
+  }
+  return out;
+}
+
+HostProblem joined(const std::vector<HostProblem>& problems) {
+  if (problems.size() == 1) return problems.front();
+  HostProblem out{
+      problems.front().kind, fmt::format("the hosts have {} problems:", problems.size()), ""};
+  std::vector<std::string> fixes;
+  for (const HostProblem& problem : problems) {
+    out.what += "\n  - " + problem.what;
+    if (!problem.fix.empty() && std::ranges::find(fixes, problem.fix) == fixes.end())
+      fixes.push_back(problem.fix);
+  }
+  out.fix = text::join(fixes, "; ");
+  return out;
+}
+
 std::vector<std::string> host_table(const std::vector<HostFacts>& hosts,
-                                    const std::vector<double>& now_s) {
+                                    const std::vector<double>& now_s,
+                                    const std::vector<std::string>& folders) {
   std::size_t width = 4;
   for (const HostFacts& host : hosts)
     width = std::max(width, host.name.size());
-  std::vector<std::string> lines = {fmt::format("{:<{}}  {:>9}  {:>5}  {:>11}  {:>11}  {:>8}  {}",
-                                                "host",
-                                                width,
-                                                "ranks",
-                                                "cores",
-                                                "free memory",
-                                                "free disk",
-                                                "build",
-                                                "clock")};
+  std::vector<std::string> lines = {
+      fmt::format("{:<{}}  {:>9}  {:>5}  {:>11}  {:>11}  {:>10}  {:>8}  {:>8}  {}",
+                  "host",
+                  width,
+                  "ranks",
+                  "cores",
+                  "free memory",
+                  "free disk",
+                  "run folder",
+                  "build",
+                  "libtorch",
+                  "clock")};
+  const auto any = [&](const char* kind) {
+    return std::ranges::find(folders, kind) != folders.end();
+  };
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const HostFacts& host = hosts[i];
+    // The others look for the folder of the first one.
+    const std::string folder = i > 0           ? folders[i]
+                               : any("own")    ? "own"
+                               : any("shared") ? "shared"
+                                               : "-";
     const std::string ranks =
         host.ranks == 1 ? fmt::format("{}", host.first_rank)
                         : fmt::format("{}-{}", host.first_rank, host.first_rank + host.ranks - 1);
-    lines.push_back(fmt::format("{:<{}}  {:>9}  {:>5}  {:>11}  {:>11}  {:>8}  {:+.1f} s",
-                                host.name,
-                                width,
-                                ranks,
-                                host.cores,
-                                text::bytes(host.memory),
-                                text::bytes(host.disk),
-                                host.build.substr(0, 8),
-                                host.clock_s - now_s[i]));
+    lines.push_back(
+        fmt::format("{:<{}}  {:>9}  {:>5}  {:>11}  {:>11}  {:>10}  {:>8}  {:>8}  {:+.1f} s",
+                    host.name,
+                    width,
+                    ranks,
+                    host.cores,
+                    text::bytes(host.memory),
+                    text::bytes(host.disk),
+                    folder,
+                    first_of(host.build),
+                    host.torch.empty() ? "-" : first_of(host.torch),
+                    host.clock_s - now_s[i]));
   }
   return lines;
 }

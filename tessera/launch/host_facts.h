@@ -6,24 +6,50 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
+
 namespace tessera::launch {
 
 struct HostFacts {
   std::string name;
   int first_rank = 0, ranks = 1;
   std::string build;  ///< hash of the file that contains this library: the same program everywhere
+  std::string torch;  ///< identity of libtorch; empty if it is not loaded
+  std::uint64_t asked = 0;  ///< hash of what must be equal on all hosts
   int cores = 1;
   std::uint64_t memory = 0;  ///< bytes that new ranks may use
-  std::uint64_t disk = 0;    ///< free bytes where the job was started
+  std::uint64_t disk = 0;    ///< free bytes at the run folder, or where the job was started
   double clock_s = 0.0;      ///< seconds since 1970
+
+  std::string address;                ///< where the other hosts try to connect (Doorway)
+  int port = 0;                       ///< 0: nobody tries
+  std::string folder;                 ///< path of the run folder; empty: it is not compared
+  std::string mark;                   ///< of the host of rank 0: the FolderMark in its run folder
+  bool must_share = false;            ///< the job cannot save into a run folder for each host
+  std::vector<std::string> problems;  ///< what the host has found out by itself
 };
 
-/// Returns the facts of this host, without name and ranks. Reads the library's file once.
-HostFacts facts_of_this_host();
+/// Returns the facts of this host, without name and ranks. `folder`: where the disk is measured;
+/// if it does not exist, its nearest parent; empty: the current one. Reads the library's file once.
+HostFacts facts_of_this_host(const std::string& folder = "");
+
+/// Something that keeps the job from starting, and what to do about it.
+struct HostProblem {
+  Error::Kind kind = Error::Kind::Config;
+  std::string what, fix;
+};
+/// Returns in what `host` differs from `first`, the host of the lowest rank: its build, libtorch,
+/// configuration, data or newest checkpoint; and the host's own problems.
+std::vector<HostProblem> problems_of(const HostFacts& host, const HostFacts& first);
+/// Returns one error for all problems: the kind of the first one, one line for each, and each fix
+/// once.
+HostProblem joined(const std::vector<HostProblem>& problems);
 
 /// Returns one line for each host and a heading. `now_s`: the clock of the head when each arrived,
-/// by host; the last column is the difference.
+/// by host; the last column is the difference. `folders`:
+/// whether each sees the run folder of the first one, "shared" or "own", or "-" if that is unknown.
 std::vector<std::string> host_table(const std::vector<HostFacts>& hosts,
-                                    const std::vector<double>& now_s);
+                                    const std::vector<double>& now_s,
+                                    const std::vector<std::string>& folders);
 
 }  // namespace tessera::launch

@@ -70,6 +70,7 @@ class MeetingServer {
  public:
   MeetingServer(const Launcher& launcher, const Options& options)
       : launcher_(launcher),
+        folder_(options.folder),
         timeout_s_(options.join_timeout_s),
         deadline_(now_s() + options.join_timeout_s),
         // Of several hosts, the page and the arenas are those of all ranks.
@@ -82,7 +83,7 @@ class MeetingServer {
     try {
       while (arrived_ < launcher_.local_world_size - 1)
         wait_for_peers();
-      if (part != nullptr) join_hosts(*part, own_.asked, timeout_s_);
+      if (part != nullptr) join_hosts(*part, own_.asked, timeout_s_, folder_);
       for (Peer& peer : peers_)
         welcome(peer);
     } catch (const Error& error) {
@@ -206,6 +207,7 @@ class MeetingServer {
   }
 
   const Launcher& launcher_;
+  RunFolderCheck folder_;
   double timeout_s_, deadline_;
   SharedFiles files_;
   Listener listener_;

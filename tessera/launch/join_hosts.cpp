@@ -60,7 +60,10 @@ std::shared_ptr<const HostPart> part_of(const Launcher& launcher) {
   return part;
 }
 
-void join_hosts(const HostPart& part, std::uint64_t asked, double timeout_s) {
+void join_hosts(const HostPart& part,
+                std::uint64_t asked,
+                double timeout_s,
+                const RunFolderCheck& folder) {
   TESSERA_ASSERT(session == nullptr);
   session = new Session;
   if (part.first_rank == 0) {
@@ -85,7 +88,7 @@ void join_hosts(const HostPart& part, std::uint64_t asked, double timeout_s) {
     session->head.emplace(std::move(options));
     session->head->start();
   }
-  session->mirror.emplace(std::make_shared<const HostPart>(part), asked, timeout_s);
+  session->mirror.emplace(std::make_shared<const HostPart>(part), asked, timeout_s, folder);
 }
 
 void mirror_page(ControlPage& control) {

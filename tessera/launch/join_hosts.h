@@ -19,7 +19,10 @@ std::shared_ptr<const HostPart> part_of(const Launcher& launcher);
 /// On local rank 0: becomes the head if it is rank 0, then waits for all hosts. Logs a warning if
 /// the secret of the job can be guessed. Throws as Head and PageMirror do. Call it once per
 /// process.
-void join_hosts(const HostPart& part, std::uint64_t asked, double timeout_s);
+void join_hosts(const HostPart& part,
+                std::uint64_t asked,
+                double timeout_s,
+                const RunFolderCheck& folder);
 /// On local rank 0, after join_hosts(): begins to keep the lines of other hosts on `control`, which
 /// must stay mapped.
 void mirror_page(ControlPage& control);

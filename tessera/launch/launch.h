@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/base/control_page.h"
+#include "tessera/launch/run_folder_check.h"
 
 namespace tessera::launch {
 
@@ -68,6 +69,7 @@ struct Options {
   /// The part of the job that this host runs (host_part.h), whose ranks are `ranks`; null: the job
   /// has one host.
   std::shared_ptr<const HostPart> part;
+  RunFolderCheck folder;  ///< the hosts compare it when they meet
   /// Hash of everything that must be equal on all ranks. Ranks of a launcher compare it when they
   /// meet: a different hash means another job or another configuration.
   std::uint64_t asked = 0;

@@ -6,12 +6,14 @@
 #include <cstring>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/quiet_thread.h"
+#include "tessera/launch/host_check.h"
 #include "tessera/launch/master.h"
 
 namespace tessera::launch {
@@ -21,6 +23,10 @@ constexpr double kTickS = 0.05;
 constexpr double kLifeSignS = 1.0;
 constexpr double kSilenceS = 8.0;  // silence after which the head counts as lost
 constexpr std::size_t kLinesInFrame = 1024;
+// The head hears nothing of a host that tries to reach others, and waits 8 s.
+constexpr double kReachSeconds = 4.0;
+constexpr double kMarkSeconds = 2.0;
+constexpr std::uint32_t kMostDoors = 64;
 
 /// The words of RankLine::where, which its owner writes while others read it.
 constexpr std::size_t kWhereWords = sizeof(RankLine::where) / sizeof(std::uint64_t);
@@ -75,11 +81,23 @@ FrameWriter join_frame(const HostPart& part, std::uint64_t asked, const HostFact
       .number(static_cast<std::int32_t>(facts.cores))
       .number(facts.memory)
       .number(facts.disk)
-      .number(facts.clock_s);
+      .number(facts.clock_s)
+      .text(facts.torch)
+      .text(facts.address)
+      .number(static_cast<std::int32_t>(facts.port))
+      .text(facts.folder)
+      .text(facts.mark)
+      .number(static_cast<std::uint8_t>(facts.must_share ? 1 : 0))
+      .number(static_cast<std::uint32_t>(facts.problems.size()));
+  for (const std::string& problem : facts.problems)
+    frame.text(problem);
   return frame;
 }
 
-PageMirror::PageMirror(std::shared_ptr<const HostPart> part, std::uint64_t asked, double timeout_s)
+PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
+                       std::uint64_t asked,
+                       double timeout_s,
+                       const RunFolderCheck& folder)
     : part_(std::move(part)),
       client_(part_->master,
               part_->port,
@@ -87,11 +105,28 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part, std::uint64_t asked
               part_->secret,
               now_s() + timeout_s),
       interval_s_(std::clamp(0.1 * part_->hosts / 8, 0.1, 1.0)) {
-  client_.send(join_frame(*part_, asked, facts_of_this_host()));
+  HostFacts facts = facts_of_this_host(folder.path);
+  const FolderMark mark(part_->first_rank == 0 ? folder.path : "");
+  facts.folder = folder.path;
+  facts.mark = mark.mark();
+  facts.must_share = folder.must_be_shared;
+  std::optional<Doorway> door;
+  try {
+    facts.address = listening_address(client_.own_address());
+    door.emplace(facts.address);
+    facts.port = door->port();
+    if (facts.port == 0)
+      facts.problems.push_back(
+          fmt::format("it cannot listen on {}: {}", facts.address, door->why()));
+  } catch (const Error& error) {
+    facts.problems.push_back(error.text());
+  }
+  client_.send(join_frame(*part_, asked, facts));
   const double deadline = now_s() + timeout_s;
   for (double alive = now_s();;) {
     const std::optional<Frame> frame = client_.receive(now_s() + kTickS);
     if (frame && frame->type == FrameType::Ready) return;
+    if (frame && frame->type == FrameType::Probe) answer_probe(*frame, folder);
     if (frame && frame->type == FrameType::Refuse) {
       FrameReader body(*frame);
       const auto kind = static_cast<Error::Kind>(
@@ -107,6 +142,28 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part, std::uint64_t asked
     alive = now_s();
     client_.send(FrameWriter(FrameType::Alive));
   }
+}
+
+void PageMirror::answer_probe(const Frame& frame, const RunFolderCheck& folder) {
+  FrameReader body(frame);
+  const std::string mark = body.text();
+  std::vector<Door> doors(std::min<std::uint32_t>(body.number<std::uint32_t>(), kMostDoors));
+  for (Door& door : doors) {
+    door.host = body.text();
+    door.address = body.text();
+    door.port = body.number<std::int32_t>();
+  }
+  const std::vector<std::string> closed = unreachable(doors, kReachSeconds);
+  const bool compared = !mark.empty() && !folder.path.empty();
+  const bool seen = compared && sees_mark(folder.path, mark, kMarkSeconds);
+  FrameWriter answer(FrameType::Probed);
+  answer.number(static_cast<std::uint8_t>(!compared ? 2
+                                          : seen    ? 1
+                                                    : 0))
+      .number(static_cast<std::uint32_t>(closed.size()));
+  for (const std::string& text : closed)
+    answer.text(text);
+  client_.send(answer);
 }
 
 PageMirror::~PageMirror() {

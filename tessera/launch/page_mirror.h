@@ -14,6 +14,7 @@
 #include "tessera/base/control_page.h"
 #include "tessera/launch/host_facts.h"
 #include "tessera/launch/host_part.h"
+#include "tessera/launch/run_folder_check.h"
 #include "tessera/launch/wire.h"
 
 namespace tessera::launch {
@@ -28,7 +29,11 @@ class PageMirror {
   /// Connects to the head and waits until all hosts have arrived. `asked`: hash of what must be
   /// equal on all hosts. Throws Error{Comm} if that takes longer than `timeout_s`, and the refusal
   /// of the head, if there is one. Starts no thread, so that processes may be forked afterwards.
-  PageMirror(std::shared_ptr<const HostPart> part, std::uint64_t asked, double timeout_s);
+  /// Before that, this host tries to reach others (host_check.h) and looks for the run folder.
+  PageMirror(std::shared_ptr<const HostPart> part,
+             std::uint64_t asked,
+             double timeout_s,
+             const RunFolderCheck& folder = {});
   /// Tells the head that the ranks of this host have ended.
   ~PageMirror();
   PageMirror(const PageMirror&) = delete;
@@ -41,6 +46,7 @@ class PageMirror {
   void start(ControlPage& control, std::function<void(int signal)> on_stop);
 
  private:
+  void answer_probe(const Frame& frame, const RunFolderCheck& folder);
   void run();
   void obey(const Frame& frame);
   void send_changes(double now);

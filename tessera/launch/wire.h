@@ -32,6 +32,8 @@ enum class FrameType : std::uint8_t {
   Set,     ///< key, value
   Get,     ///< key; answered by Value when somebody has set it
   Value,   ///< key, value
+  Probe,   ///< what a host is to try: the mark of the run folder; names, addresses and ports
+  Probed,  ///< whether it sees the mark (0, 1; 2: not compared), and texts of hosts out of reach
   Ended,   ///< the agent of a host that mpirun or srun started has ended: host, exit code
 };
 

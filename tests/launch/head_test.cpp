@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/launch/host_check.h"
 #include "tessera/launch/host_part.h"
 #include "tessera/launch/page_mirror.h"
 
@@ -271,6 +273,119 @@ TEST_F(HeadOfHosts, RefusesAnotherBuildAndWarnsOfAnotherClock) {
   FrameReader body(*frame);
   body.number<std::uint32_t>();
   EXPECT_THAT(body.text(), HasSubstr("host node-1 runs another build of tessera than host node-0"));
+}
+
+TEST_F(HeadOfHosts, NamesTheProblemsOfAllHostsAtOnce) {
+  start(3);
+  const auto a = part(0, 0, 1), b = part(1, 1, 1), c = part(2, 2, 1);
+  HostFacts facts = facts_of_this_host();
+  WireClient one(b->master, b->port, 1, b->secret, now_s() + 5.0);
+  WireClient two(c->master, c->port, 1, c->secret, now_s() + 5.0);
+
+  facts.torch = "fedcba9876543210";
+  facts.problems = {"it cannot listen on 10.0.0.2: no device"};
+  one.send(join_frame(*b, 7, facts));
+  facts = facts_of_this_host();
+  two.send(join_frame(*c, 8, facts));
+
+  std::string text;
+  try {
+    const PageMirror mirror(a, 7, 20.0);
+  } catch (const Error& error) {
+    text = error.text();
+  }
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("the hosts have 3 problems"),
+                    HasSubstr("host node-1 has another libtorch than host node-0"),
+                    HasSubstr("host node-1: it cannot listen on 10.0.0.2"),
+                    HasSubstr("host node-2 has another configuration")));
+  EXPECT_THAT(table(), testing::SizeIs(4)) << "the table is shown all the same";
+}
+
+/// Starts two mirrors with these run folders; returns the error of the first one.
+std::string meet_with_folders(const std::shared_ptr<HostPart>& a,
+                              const std::shared_ptr<HostPart>& b,
+                              const RunFolderCheck& of_a,
+                              const RunFolderCheck& of_b) {
+  std::jthread other([&] {
+    try {
+      const PageMirror mirror(b, 7, 20.0, of_b);
+    } catch (const Error&) {  // the same as the first one's
+    }
+  });
+  try {
+    const PageMirror mirror(a, 7, 20.0, of_a);
+    return "accepted";
+  } catch (const Error& error) {
+    return error.text();
+  }
+}
+
+TEST_F(HeadOfHosts, FindsOutWhetherTheRunFolderIsShared) {
+  start(2);
+  const files::TempDir one;
+
+  EXPECT_EQ(
+      meet_with_folders(
+          part(0, 0, 1), part(1, 1, 1), {one.path().string(), true}, {one.path().string(), true}),
+      "accepted");
+  EXPECT_THAT(table()[1], HasSubstr(" shared "));
+  EXPECT_THAT(table()[2], HasSubstr(" shared "));
+  EXPECT_TRUE(std::filesystem::is_empty(one.path())) << "nothing is left in the folder";
+}
+
+TEST_F(HeadOfHosts, RefusesRunFoldersOfEachHostIfTheJobCannotSaveIntoThem) {
+  start(2);
+  const files::TempDir one, other;
+
+  const std::string text = meet_with_folders(
+      part(0, 0, 1), part(1, 1, 1), {one.path().string(), true}, {other.path().string(), true});
+
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("host node-1 does not see the run folder of host node-0"),
+                    HasSubstr("checkpoint.use_node_local_storage=true")));
+}
+
+TEST_F(HeadOfHosts, TellsThatEachHostHasARunFolderOfItsOwn) {
+  start(2);
+  const files::TempDir one, other;
+
+  EXPECT_EQ(meet_with_folders(part(0, 0, 1),
+                              part(1, 1, 1),
+                              {one.path().string(), false},
+                              {other.path().string(), false}),
+            "accepted");
+  EXPECT_THAT(table()[2], HasSubstr(" own "));
+}
+
+TEST_F(HeadOfHosts, NamesAHostThatCannotBeReached) {
+  start(2);
+  const auto b = part(1, 1, 1);
+  HostFacts facts = facts_of_this_host();
+  facts.address = "127.0.0.1";
+  {
+    const Doorway closed("127.0.0.1");
+    facts.port = closed.port();
+  }
+  std::jthread other([&] {
+    WireClient client(b->master, b->port, 1, b->secret, now_s() + 5.0);
+    client.send(join_frame(*b, 7, facts));
+    while (const std::optional<Frame> frame = client.receive(now_s() + 5.0)) {
+      if (frame->type == FrameType::Refuse) return;
+      if (frame->type != FrameType::Probe) continue;
+      client.send(FrameWriter(FrameType::Probed).number(std::uint8_t{2}).number(std::uint32_t{0}));
+    }
+  });
+
+  std::string text;
+  try {
+    const PageMirror mirror(part(0, 0, 1), 7, 20.0);
+  } catch (const Error& error) {
+    text = error.text();
+  }
+  EXPECT_THAT(text,
+              HasSubstr("host node-0 cannot connect to host node-1 at 127.0.0.1: Connection "
+                        "refused"));
 }
 
 TEST_F(HeadOfHosts, ShowsATableOfHosts) {
