@@ -177,11 +177,22 @@ none_left() {
 declare -A count equal named failed
 bad=0
 began=$(date +%s)
+show_table() {
+  local kind
+  printf '\n%d runs, seed %s, %d s\n\n' $((i - 1)) "$seed" $(($(date +%s) - began))
+  printf '| fault | runs | equal bits | an error that names it | neither |\n|---|---|---|---|---|\n'
+  for kind in $(printf '%s\n' "${!count[@]}" | sort); do
+    printf '| %s | %d | %d | %d | %d |\n' "$kind" "${count[$kind]}" "${equal[$kind]:-0}" "${named[$kind]:-0}" "${failed[$kind]:-0}"
+  done
+  ((${#skipped[@]} == 0)) || printf '\nskipped here: %s\n' "${skipped[*]}"
+}
+# A campaign that is stopped tells what it has found so far.
+trap 'show_table; [[ -z ${job:-} ]] || kill -9 "$job" 2>/dev/null; exit 1' TERM INT
 for ((i = 1; i <= runs; ++i)); do
   RANDOM=$((seed + i))
   kind=${kinds[RANDOM % ${#kinds[@]}]}
   "$kind"
-  for ((tick = 0; tick < 6000; ++tick)); do
+  for ((tick = 0; tick < 12000; ++tick)); do
     alive || break
     sleep 0.01
   done
@@ -213,10 +224,5 @@ for ((i = 1; i <= runs; ++i)); do
   undo "$kind"
 done
 
-printf '\n%d runs, seed %s, %d s\n\n' "$runs" "$seed" $(($(date +%s) - began))
-printf '| fault | runs | equal bits | an error that names it | neither |\n|---|---|---|---|---|\n'
-for kind in $(printf '%s\n' "${!count[@]}" | sort); do
-  printf '| %s | %d | %d | %d | %d |\n' "$kind" "${count[$kind]}" "${equal[$kind]:-0}" "${named[$kind]:-0}" "${failed[$kind]:-0}"
-done
-((${#skipped[@]} == 0)) || printf '\nskipped here: %s\n' "${skipped[*]}"
+show_table
 exit "$bad"
