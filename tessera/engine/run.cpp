@@ -44,6 +44,7 @@
 #include "tessera/ops/cpu/isa.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/stage_advice.h"
 #include "tessera/planner/stages.h"
 #include "tessera/report/first_table.h"
 #include "tessera/tasks/record_dataset.h"
@@ -378,6 +379,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   const std::uint64_t available = memory_of_hosts(plan, local_ranks);
   const planner::MemoryEstimate memory = planner::check_memory(plan, available);
   planner::save_as_memory_allows(plan, memory, available);
+  planner::advise_stage(plan, available);
   early->check();
 
   const ResumePoint resume = find_resume_point(mine.resume, folder, plan, *data);

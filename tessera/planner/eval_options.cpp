@@ -121,13 +121,15 @@ void EvalOptions::describe(config::Fields& f) {
   f.field("max_new_tokens",
           max_new_tokens,
           {.text = "Length of the continuation.", .unit = "tokens", .min = 1, .max = 1e6});
+  f.field("top_k",
+          top_k,
+          {.text = "Sample among the k most likely tokens; 0 uses all tokens, 1 is greedy.",
+           .min = 0,
+           .default_text = "40, or all of fewer"});
   f.field(
-      "top_k",
-      top_k,
-      {.text = "Sample among the k most likely tokens; 0 uses all tokens, 1 is greedy.", .min = 0});
-  f.field("temperature",
-          temperature,
-          {.text = "Sampling temperature; 0 is greedy.", .min = 0, .max = 100});
+      "temperature",
+      temperature,
+      {.text = "Sampling temperature; 0 is greedy.", .min = 0, .max = 100, .default_text = "0.8"});
 }
 
 void check_eval(const EvalOptions& options,

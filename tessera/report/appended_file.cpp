@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 
 namespace tessera::report {
@@ -25,10 +26,33 @@ AppendedFile::AppendedFile(std::filesystem::path path) : path_(std::move(path)) 
 }
 
 AppendedFile::~AppendedFile() {
+  try {
+    flush();
+  } catch (const Error&) {
+    // whoever must know has called flush()
+  }
   if (fd_ >= 0) ::close(fd_);
 }
 
-void AppendedFile::append(std::string_view bytes) const {
+void AppendedFile::append(std::string_view bytes) {
+  flush();
+  write(bytes);
+}
+
+void AppendedFile::append_soon(std::string_view bytes) {
+  constexpr std::size_t kMostKept = std::size_t{1} << 16;
+  constexpr double kLongest_s = 1.0;
+  kept_ += bytes;
+  if (kept_.size() >= kMostKept || now_s() - written_ >= kLongest_s) flush();
+}
+
+void AppendedFile::flush() {
+  const std::string kept = std::exchange(kept_, {});
+  write(kept);
+}
+
+void AppendedFile::write(std::string_view bytes) {
+  if (!bytes.empty()) written_ = now_s();
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;

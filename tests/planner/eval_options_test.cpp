@@ -38,6 +38,17 @@ BestRule rule_of(const std::string& best) {
   return plan_of(R"("eval": {"every": 5, "best": )" + best + "}").config.eval.rule();
 }
 
+TEST(Samples, AreDrawnUnlessTheConfigurationSaysHow) {
+  const EvalOptions unsaid = plan_of(R"("eval": {"every": 5, "prompt": "a"})").config.eval;
+  EXPECT_EQ(unsaid.top_k, 40);
+  EXPECT_EQ(unsaid.temperature, 0.8);
+
+  const EvalOptions greedy =
+      plan_of(R"("eval": {"every": 5, "prompt": "a", "top_k": 1, "temperature": 1})").config.eval;
+  EXPECT_EQ(greedy.top_k, 1);
+  EXPECT_EQ(greedy.temperature, 1.0);
+}
+
 TEST(Cadences, AreStepsOrEpochs) {
   const Cadence steps = plan_of(R"("eval": {"every": 3})").config.eval.when();
   EXPECT_FALSE(steps.due(4, true));

@@ -181,6 +181,7 @@ TEST_F(MonitorFiles, OfCsvHaveDeepSpeedsNamesAndColumns) {
 
   csv->write(reading_of(R"({"step":1,"loss":2.5,"lr":1e-05})", 1, 16));
   csv->write(reading_of(R"({"step":2,"loss":2,"lr":0.001})", 2, 32));
+  csv->finish(1700000009.0, /*success=*/true);
 
   const auto folder = context().run_dir / "csv_monitor";
   EXPECT_EQ(files::read(folder / "Train_Samples_train_loss.csv"),

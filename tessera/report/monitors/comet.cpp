@@ -95,6 +95,7 @@ class CometMonitor final : public Monitor {
   }
 
   void finish(double time, bool /*success*/) override {
+    messages_.flush();
     describe(time);
     write_stored_zip(
         folder_.string() + ".zip",
@@ -109,7 +110,7 @@ class CometMonitor final : public Monitor {
     json::Value out;
     out["type"] = json::Value::string(type);
     out["payload"] = std::move(payload);
-    messages_.append(out.dump() + '\n');
+    messages_.append_soon(out.dump() + '\n');
   }
 
   /// DeepSpeed writes a metric once per number of samples.

@@ -56,13 +56,18 @@ class CsvMonitor final : public Monitor {
   void write(const Reading& reading) override {
     for (const Scalar& scalar : scalars_of(reading, planner::TagStyle::DeepSpeed)) {
       file_of(scalar.tag)
-          .append(fmt::format("{},{}{}", reading.samples, python_float(scalar.value), kLineEnd));
+          .append_soon(
+              fmt::format("{},{}{}", reading.samples, python_float(scalar.value), kLineEnd));
     }
+  }
+  void finish(double /*time*/, bool /*success*/) override {
+    for (const auto& [tag, file] : files_)
+      file->flush();
   }
   [[nodiscard]] std::string place() const override { return folder_.string(); }
 
  private:
-  const AppendedFile& file_of(const std::string& tag) {
+  AppendedFile& file_of(const std::string& tag) {
     auto& file = files_[tag];
     if (file) return *file;
     const std::filesystem::path path = folder_ / (file_name_of(tag) + ".csv");

@@ -58,7 +58,7 @@ void write_stored_zip(const std::filesystem::path& path,
   std::string central;
   std::uint64_t at = 0;
   {
-    const AppendedFile out(draft);
+    AppendedFile out(draft);
     for (const auto& [name, file] : files) {
       const files::Mapped mapped(file);
       const std::string_view bytes = mapped.text();

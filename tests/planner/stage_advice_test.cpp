@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/stage_advice.h"
+
+#include <cstdint>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/config/json.h"
+#include "tessera/planner/memory.h"
+
+namespace tessera::planner {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+
+Plan small_plan(const std::string& zero, int ranks = 4) {
+  const std::string text =
+      R"({"model": {"preset": "gpt2-small"}, "data": {"train": "a.txt", "sequence_length": 128},
+          "train_batch_size": 16, "gradient_accumulation_steps": )" +
+      std::string(ranks == 1 ? "16" : "4") + R"(, "zero_optimization": )" + zero + "}";
+  return make_plan(json::parse(text, "c.json"), ranks, "my.json");
+}
+
+/// Bytes that four ranks need, and a little more.
+std::uint64_t just_enough(const std::string& zero) {
+  const auto need = estimate_memory(small_plan(zero)).total();
+  return static_cast<std::uint64_t>(need) * 4 * 1000 / 949;
+}
+
+TEST(StageAdvice, NamesTheLowestStageThatFits) {
+  constexpr std::uint64_t kMuch = std::uint64_t{1} << 40;
+  Plan plan = small_plan(R"({"stage": 3})");
+  advise_stage(plan, kMuch);
+  EXPECT_THAT(plan.notes, Contains(HasSubstr("zero_optimization.stage 1 fits as well")));
+
+  plan = small_plan(R"({"stage": 2})");
+  advise_stage(plan, kMuch);
+  EXPECT_THAT(plan.notes, Contains(HasSubstr("stage 1 fits as well")));
+
+  plan = small_plan(R"({"stage": 3})");
+  advise_stage(plan, just_enough(R"({"stage": 3})"));
+  EXPECT_THAT(plan.notes, Not(Contains(HasSubstr("fits as well"))));
+}
+
+TEST(StageAdvice, IsSilentWhereTheStageHasAReason) {
+  constexpr std::uint64_t kMuch = std::uint64_t{1} << 40;
+  for (const char* zero : {R"({"stage": 1})",
+                           R"({"stage": 3, "zero_quantized_weights": true})",
+                           R"({"stage": 3, "zero_hpz_partition_size": 2})"}) {
+    Plan plan = small_plan(zero);
+    advise_stage(plan, kMuch);
+    EXPECT_THAT(plan.notes, Not(Contains(HasSubstr("fits as well")))) << zero;
+  }
+  Plan alone = small_plan(R"({"stage": 3})", 1);
+  advise_stage(alone, kMuch);
+  EXPECT_THAT(alone.notes, Not(Contains(HasSubstr("fits as well"))));
+}
+
+}  // namespace
+}  // namespace tessera::planner
