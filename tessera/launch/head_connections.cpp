@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -219,6 +220,34 @@ void HeadConnections::forget(const std::function<void(HeadPeer&)>& closed) {
   }
   std::erase_if(queued_, [](const HeadPeer* peer) { return peer->closed; });
   std::erase_if(peers_, is_closed);
+}
+
+Fd listen_on(const std::string& address, int port, std::string& why) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (const int error = getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &list);
+      error != 0) {
+    why = gai_strerror(error);
+    return Fd();
+  }
+  Fd fd(socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const bool listening =
+      bind(fd.get(), list->ai_addr, list->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0;
+  if (!listening) why = std::strerror(errno);
+  freeaddrinfo(list);
+  return listening ? std::move(fd) : Fd();
+}
+
+int port_of(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                   : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
 }  // namespace tessera::launch

@@ -94,4 +94,9 @@ class HeadConnections {
   bool accepts_ = true, told_of_limit_ = false;
 };
 
+/// Returns a socket that listens, or none and the reason. `port` 0: any free one.
+Fd listen_on(const std::string& address, int port, std::string& why);
+/// Returns the port on which a socket listens.
+int port_of(int fd);
+
 }  // namespace tessera::launch

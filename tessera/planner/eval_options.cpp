@@ -165,4 +165,11 @@ void check_eval(const EvalOptions& options,
   }
 }
 
+void settle_sampling(EvalOptions& options, std::int64_t vocab, const config::Origins& origins) {
+  constexpr std::int64_t kTopK = 40;
+  constexpr double kTemperature = 0.8;
+  if (!origins.given("eval.top_k")) options.top_k = vocab > 0 ? std::min(kTopK, vocab) : kTopK;
+  if (!origins.given("eval.temperature")) options.temperature = kTemperature;
+}
+
 }  // namespace tessera::planner

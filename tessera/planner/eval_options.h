@@ -49,6 +49,11 @@ struct EvalOptions {
   void describe(config::Fields& fields);
 };
 
+/// Defines how sample texts are drawn where the configuration does not: at temperature 0.8 from the
+/// 40 likeliest tokens, because the likeliest words of a young model repeat themselves. `vocab` 0:
+/// unknown.
+void settle_sampling(EvalOptions& options, std::int64_t vocab, const config::Origins& origins);
+
 /// Reports invalid keys of `options` and conflicts between them.
 void check_eval(const EvalOptions& options,
                 config::Problems& problems,

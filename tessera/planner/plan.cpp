@@ -206,7 +206,7 @@ class Planner {
       for (std::string& note : bucket_notes(plan_, origins_))
         plan_.notes.push_back(std::move(note));
     }
-    settle_sampling();
+    settle_sampling(plan_.config.eval, plan_.model.vocab_size, origins_);
     draft_.derived = derived_.names(origins_);
     if (problems_.empty() && !plan_.model.model.blocks.empty()) {
       fix_recompute();
@@ -368,17 +368,6 @@ class Planner {
     const EvalOptions& eval = config.eval;
     const bool asked = !eval.best.is_null() || eval.stops_early();
     config.checkpoint.best = config.checkpoint.best.value_or(asked && eval.when().any());
-  }
-
-  // Sample texts are drawn unless the configuration says how: the most likely words of a young
-  // model repeat themselves.
-  void settle_sampling() {
-    constexpr std::int64_t kTopK = 40;
-    constexpr double kTemperature = 0.8;
-    EvalOptions& eval = plan_.config.eval;
-    const std::int64_t vocab = plan_.model.vocab_size;
-    if (!origins_.given("eval.top_k")) eval.top_k = vocab > 0 ? std::min(kTopK, vocab) : kTopK;
-    if (!origins_.given("eval.temperature")) eval.temperature = kTemperature;
   }
 
   // Which blocks are recomputed; never the objective.
