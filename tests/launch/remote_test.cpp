@@ -2,7 +2,6 @@
 // Agents on other hosts: what they receive, and how their ends are reported. The agents are
 // scripts.
 #include "tessera/launch/remote.h"
-#include "tessera/launch/ssh.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -15,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/launch/ssh.h"
 
 namespace tessera::launch {
 namespace {
