@@ -12,7 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 box=$(mktemp -d)
 near=faults-a-$$ far=faults-b-$$
-steps=400
+steps=60
 
 clean_up() {
   umount "$box/disk" 2>/dev/null
@@ -27,7 +27,7 @@ cat >"$box/tiny.json" <<JSON
   "model": {"num_layers": 2, "hidden_size": 32, "num_heads": 4, "dropout": 0.1},
   "data": {"train": "examples/data/shakespeare.txt", "sequence_length": 16},
   "train_batch_size": 12, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0,
-  "trainer": {"max_steps": $steps}, "run": {"threads_per_rank": 1, "restarts": 3}, "checkpoint": {"every": 20}
+  "trainer": {"max_steps": $steps}, "run": {"threads_per_rank": 1, "restarts": 3}, "checkpoint": {"every": 5}
 }
 JSON
 printf 'node-a slots=1\nnode-b slots=1\nnode-c slots=1\n' >"$box/hosts"
@@ -79,7 +79,7 @@ alive() { kill -0 "$job" 2>/dev/null; }
 reached() { [[ $(tail -1 "$run/metrics.jsonl" 2>/dev/null) =~ \"step\":([0-9]+) ]] && ((BASH_REMATCH[1] >= $1)); }
 # The moment: a random step, and some milliseconds after it.
 wait_for_a_moment() {
-  local step=$((RANDOM % (steps - 20)))
+  local step=$((RANDOM % (steps - 10)))
   while alive && ! reached "$step"; do sleep 0.01; done
   sleep "0.0$((RANDOM % 30 + 10))"
   moment="after step $step"
