@@ -22,6 +22,7 @@
 #include "tessera/launch/head_connections.h"
 #include "tessera/launch/host_check.h"
 #include "tessera/launch/host_facts.h"
+#include "tessera/launch/page_mirror.h"
 #include "tessera/launch/shared_files.h"
 
 namespace tessera::launch {
@@ -32,25 +33,11 @@ constexpr double kAliveS = 1.0;         // interval between Alive frames
 constexpr double kMostClockS = 2.0;     // largest difference of clocks without a warning
 constexpr double kMoreProblemsS = 2.0;  // for other hosts to arrive after the first problem
 constexpr std::size_t kMostHostName = 1024;
-constexpr std::uint32_t kMostDoors = 64, kMostProblems = 16;
 constexpr const char* kNotCompared = "?";
 constexpr std::size_t kMostKeys = 1U << 20;
 
 double facts_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-/// Reads the facts of a Join frame that the hosts use to check each other.
-void read_checks(HostFacts& facts, FrameReader& body) {
-  facts.torch = body.text();
-  facts.address = body.text();
-  facts.port = body.number<std::int32_t>();
-  facts.folder = body.text();
-  facts.mark = body.text();
-  facts.must_share = body.number<std::uint8_t>() != 0;
-  const auto problems = std::min(body.number<std::uint32_t>(), kMostProblems);
-  for (std::uint32_t i = 0; i < problems; ++i)
-    facts.problems.push_back(body.text());
 }
 
 }  // namespace

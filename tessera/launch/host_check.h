@@ -3,6 +3,7 @@
 // connect with each other, and whether all hosts see one run folder.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct Door {
   std::string address;
   int port = 0;
 };
+/// The most doors that one host is asked to try.
+inline constexpr std::uint32_t kMostDoors = 64;
 /// Connects with all doors at once and closes the connections. Returns a text for each door that
 /// could not be reached within `timeout_s`: "node-1 at 10.0.0.2: no answer within 4 s".
 std::vector<std::string> unreachable(const std::vector<Door>& doors, double timeout_s);

@@ -26,7 +26,7 @@ constexpr std::size_t kLinesInFrame = 1024;
 // The head hears nothing of a host that tries to reach others, and waits 8 s.
 constexpr double kReachSeconds = 4.0;
 constexpr double kMarkSeconds = 2.0;
-constexpr std::uint32_t kMostDoors = 64;
+constexpr std::uint32_t kMostProblems = 16;
 
 /// The words of RankLine::where, which its owner writes while others read it.
 constexpr std::size_t kWhereWords = sizeof(RankLine::where) / sizeof(std::uint64_t);
@@ -92,6 +92,18 @@ FrameWriter join_frame(const HostPart& part, std::uint64_t asked, const HostFact
   for (const std::string& problem : facts.problems)
     frame.text(problem);
   return frame;
+}
+
+void read_checks(HostFacts& facts, FrameReader& body) {
+  facts.torch = body.text();
+  facts.address = body.text();
+  facts.port = body.number<std::int32_t>();
+  facts.folder = body.text();
+  facts.mark = body.text();
+  facts.must_share = body.number<std::uint8_t>() != 0;
+  const auto problems = std::min(body.number<std::uint32_t>(), kMostProblems);
+  for (std::uint32_t i = 0; i < problems; ++i)
+    facts.problems.push_back(body.text());
 }
 
 PageMirror::PageMirror(std::shared_ptr<const HostPart> part,

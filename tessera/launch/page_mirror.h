@@ -22,6 +22,10 @@ namespace tessera::launch {
 /// The frame with which a host arrives. `asked`: hash of what must be equal on all hosts.
 FrameWriter join_frame(const HostPart& part, std::uint64_t asked, const HostFacts& facts);
 
+/// Reads the end of that frame: the facts by which the hosts check each other. Throws
+/// Error{Comm} if the frame is too short.
+void read_checks(HostFacts& facts, FrameReader& body);
+
 /// One for each host, in its agent or in its local rank 0. The lines that it receives are as old as
 /// its interval: 0.1 s on up to eight hosts, at most 1 s. Threads: one of its own after start().
 class PageMirror {
