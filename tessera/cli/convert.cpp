@@ -30,6 +30,7 @@
 #include "tessera/interop/formats/gguf.h"
 #include "tessera/interop/gguf_write.h"
 #include "tessera/interop/model_export.h"
+#include "tessera/interop/nf4_export.h"
 
 namespace tessera::cli {
 namespace {
@@ -45,6 +46,7 @@ struct Wanted {
   To to = To::HuggingFace;
   std::uint64_t shard_bytes = 0;
   bool overwrite = false, averaged = false;
+  bool nf4 = false;  ///< the matrices of linear layers in four bits
 };
 
 std::uint64_t read_size(const std::string& text) {
@@ -74,7 +76,7 @@ DType read_dtype(const std::string& text) {
   if (text == "fp32") return DType::F32;
   if (text == "bf16") return DType::BF16;
   if (text == "fp16") return DType::F16;
-  const std::vector<std::string> known = {"fp32", "bf16", "fp16"};
+  const std::vector<std::string> known = {"fp32", "bf16", "fp16", "nf4"};
   throw Error(Error::Kind::Config,
               fmt::format("unknown --dtype \"{}\"", text),
               text::suggestion(text, known));
@@ -188,8 +190,9 @@ void warn_of(const interop::Overflows& overflows, DType dtype) {
 
 /// Writes only weights: a Hugging Face folder, or a torch file.
 void write_model(const Wanted& wanted, const Common& common) {
-  const interop::ModelExport model =
+  interop::ModelExport model =
       interop::open_model_export(wanted.source, wanted.dtype, wanted.averaged);
+  if (wanted.nf4) interop::store_in_nf4(model);
   const bool lone = names_torch_file(wanted.target);
   TESSERA_REQUIRE(
       lone || !model.files.empty(),
@@ -311,6 +314,7 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
        "tessera convert runs/my model_000500.pth               with optimizer_000500.pth",
        "tessera convert runs/my ds --to deepspeed-universal",
        "tessera convert runs/my my.gguf --dtype q8_0",
+       "tessera convert llama-8b llama-8b-nf4 --dtype nf4      as load_in_4bit of transformers",
        "tessera convert ds-run/ start --to tessera  then: tessera train CONFIG --resume start"});
   arguments.positional("SRC",
                        &words.source,
@@ -322,10 +326,12 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
                    &words.to,
                    "hf (safetensors), torch, deepspeed-universal, tessera or gguf [hf, or torch or "
                    "gguf if DST is such a file]");
-  arguments.option("--dtype",
-                   &words.dtype,
-                   "fp32, bf16 or fp16 for the float tensors; q8_0 for the matrices of a GGUF "
-                   "file [unchanged]");
+  arguments.option(
+      "--dtype",
+      &words.dtype,
+      "fp32, bf16 or fp16 for the float tensors; nf4 for the matrices of linear layers "
+      "in a Hugging Face folder (4 bits, as bitsandbytes); q8_0 for the matrices of a "
+      "GGUF file [unchanged]");
   arguments.option(
       "--shard-size", &words.shard_size, "Maximum size of a safetensors file: 500MB, 2GB");
   arguments.flag("--ema",
@@ -389,9 +395,15 @@ Wanted wanted_of(const ConvertWords& words) {
                   "name DST so, or change --to");
   if (words.dtype && gguf) {
     wanted.gguf_type = read_gguf_type(*words.dtype);
+  } else if (words.dtype == "nf4") {
+    wanted.nf4 = true;
   } else if (words.dtype) {
     wanted.dtype = read_dtype(*words.dtype);
   }
+  TESSERA_REQUIRE(!wanted.nf4 || wanted.to == To::HuggingFace,
+                  Config,
+                  "--dtype nf4 is only for a Hugging Face folder, the format that is read with it",
+                  "name a folder as DST, or another --dtype");
   TESSERA_REQUIRE(
       wanted.to == To::Torch || !torch_file,
       Config,
