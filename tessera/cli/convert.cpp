@@ -25,19 +25,23 @@
 #include "tessera/cli/convert_progress.h"
 #include "tessera/cli/convert_target.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/engine/onnx_of.h"
+#include "tessera/engine/open_model.h"
 #include "tessera/interop/formats/export.h"
 #include "tessera/interop/formats/foreign_write.h"
 #include "tessera/interop/formats/gguf.h"
 #include "tessera/interop/gguf_write.h"
 #include "tessera/interop/model_export.h"
 #include "tessera/interop/nf4_export.h"
+#include "tessera/interop/onnx_graph.h"
+#include "tessera/launch/launch.h"
 
 namespace tessera::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-enum class To : std::uint8_t { HuggingFace, Torch, Universal, Tessera, Gguf };
+enum class To : std::uint8_t { HuggingFace, Torch, Universal, Tessera, Gguf, Onnx };
 
 struct Wanted {
   fs::path source, target;
@@ -98,7 +102,7 @@ interop::GgmlType read_gguf_type(const std::string& text) {
 
 To read_to(const std::string& text) {
   static const std::vector<std::string> known = {
-      "hf", "torch", "deepspeed-universal", "tessera", "gguf"};
+      "hf", "torch", "deepspeed-universal", "tessera", "gguf", "onnx"};
   const auto found = std::find(known.begin(), known.end(), text);
   if (found != known.end()) return static_cast<To>(found - known.begin());
   throw Error(
@@ -231,6 +235,18 @@ void write_gguf_file(const Wanted& wanted, const Common& common) {
   told.end(wanted.target, plan.tensors.size());
 }
 
+void write_onnx_file(const Wanted& wanted, const Common& common) {
+  const auto model = engine::find_model(wanted.source, /*needs_tokenizer=*/false);
+  engine::check_memory(*model, 1, launch::available_memory());
+  engine::load_model(*model);
+  const interop::OnnxGraph graph = engine::onnx_of(model->shape, *model->executor);
+  Told told(graph.bytes(), common);
+  checkpoint::Draft draft(wanted.target);
+  graph.write(draft.path(), told.written());
+  draft.publish();
+  told.end(wanted.target, graph.constants());
+}
+
 /// The number of weights and states.
 std::size_t tensors_of(const interop::Foreign& training) {
   std::size_t total = training.weights.size();
@@ -281,6 +297,8 @@ int run(const Wanted& wanted, const Common& common) {
   if (optimizer) check_target(wanted, *optimizer);
   if (wanted.to == To::Gguf) {
     write_gguf_file(wanted, common);
+  } else if (wanted.to == To::Onnx) {
+    write_onnx_file(wanted, common);
   } else if (wanted.to == To::Universal) {
     write_universal(wanted, common);
   } else if (wanted.to == To::Tessera) {
@@ -304,9 +322,9 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "convert",
       "Converts a model to or from the format of another program: a Hugging Face folder "
-      "(safetensors or pytorch_model.bin), a single torch file or a GGUF file; with optimizer "
-      "state also "
-      "model_N.pth and optimizer_N.pth, DeepSpeed's universal checkpoint, or a checkpoint of "
+      "(safetensors or pytorch_model.bin), a single torch file, a GGUF file or an ONNX file; with "
+      "optimizer state also model_N.pth and optimizer_N.pth, DeepSpeed's universal checkpoint, or "
+      "a checkpoint of "
       "tessera.",
       {"tessera convert runs/my my-gpt2",
        "tessera convert runs/my my-gpt2 --dtype bf16 --shard-size 2GB",
@@ -315,17 +333,18 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
        "tessera convert runs/my ds --to deepspeed-universal",
        "tessera convert runs/my my.gguf --dtype q8_0",
        "tessera convert llama-8b llama-8b-nf4 --dtype nf4      as load_in_4bit of transformers",
+       "tessera convert runs/my my.onnx                        with any batch size and length",
        "tessera convert ds-run/ start --to tessera  then: tessera train CONFIG --resume start"});
   arguments.positional("SRC",
                        &words.source,
                        "A run, a checkpoint (also of DeepSpeed, Megatron-LM, BMTrain, llm.c or a "
                        "torch loop), a Hugging Face folder, a GGUF file or a file of weights");
   arguments.positional(
-      "DST", &words.target, "A folder, or a file that ends in .bin, .pt, .pth or .gguf");
+      "DST", &words.target, "A folder, or a file that ends in .bin, .pt, .pth, .gguf or .onnx");
   arguments.option("--to",
                    &words.to,
-                   "hf (safetensors), torch, deepspeed-universal, tessera or gguf [hf, or torch or "
-                   "gguf if DST is such a file]");
+                   "hf (safetensors), torch, deepspeed-universal, tessera, gguf or onnx [hf, or "
+                   "torch, gguf or onnx if DST is such a file]");
   arguments.option(
       "--dtype",
       &words.dtype,
@@ -343,11 +362,10 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-/// A name such as "model.onnx" suggests a file format that is not supported; creating a folder of
+/// A name such as "model.tflite" suggests a file format that is not supported; creating a folder of
 /// that name would be a surprise. "llama-3.2" and "run.v2" are folders.
 void refuse_other_file_names(const fs::path& target) {
-  static const std::set<std::string> formats = {".onnx",
-                                                ".ggml",
+  static const std::set<std::string> formats = {".ggml",
                                                 ".h5",
                                                 ".hdf5",
                                                 ".pb",
@@ -370,7 +388,8 @@ void refuse_other_file_names(const fs::path& target) {
                   fmt::format("{} has the name of a {} file, which is not written",
                               target.filename().string(),
                               kind.substr(1)),
-                  "name a folder for safetensors, or a file that ends in .bin, .pt or .pth");
+                  "name a folder for safetensors, or a file that ends in .bin, .pt, .pth, .gguf or "
+                  ".onnx");
 }
 
 Wanted wanted_of(const ConvertWords& words) {
@@ -382,10 +401,11 @@ Wanted wanted_of(const ConvertWords& words) {
   if (!wanted.target.has_filename()) wanted.target = wanted.target.parent_path();
   wanted.shard_bytes = read_size(words.shard_size);
   const bool torch_file = names_torch_file(wanted.target);
-  const bool gguf = interop::is_gguf(wanted.target);
+  const bool gguf = interop::is_gguf(wanted.target), onnx = wanted.target.extension() == ".onnx";
   wanted.to = words.to     ? read_to(*words.to)
               : torch_file ? To::Torch
               : gguf       ? To::Gguf
+              : onnx       ? To::Onnx
                            : To::HuggingFace;
   TESSERA_REQUIRE((wanted.to == To::Gguf) == gguf,
                   Config,
@@ -393,6 +413,20 @@ Wanted wanted_of(const ConvertWords& words) {
                               "DST is {}",
                               words.target),
                   "name DST so, or change --to");
+  TESSERA_REQUIRE((wanted.to == To::Onnx) == onnx,
+                  Config,
+                  fmt::format("an ONNX file has a name that ends in .onnx, and no other file has; "
+                              "DST is {}",
+                              words.target),
+                  "name DST so, or change --to");
+  TESSERA_REQUIRE(!onnx || !words.dtype || *words.dtype == "fp32",
+                  Unsupported,
+                  fmt::format("not built: an ONNX file with --dtype {}", *words.dtype),
+                  "remove it: the numbers of an ONNX file are fp32");
+  TESSERA_REQUIRE(!onnx || !words.averaged,
+                  Unsupported,
+                  "not built: an ONNX file of the moving average of the weights",
+                  "convert to a folder with --ema first, and then the folder to ONNX");
   if (words.dtype && gguf) {
     wanted.gguf_type = read_gguf_type(*words.dtype);
   } else if (words.dtype == "nf4") {

@@ -19,6 +19,7 @@
 #include "tessera/interop/formats/gguf.h"
 #include "tessera/interop/gguf_write.h"
 #include "tessera/interop/model_export.h"
+#include "tessera/interop/onnx_graph.h"
 
 namespace tessera::cli {
 namespace {
@@ -80,6 +81,16 @@ bool is_converted_gguf(const fs::path& path) {
   } catch (const Error&) {
     return false;
   }
+}
+
+/// True for an ONNX file that begins as write_onnx() writes it.
+bool is_converted_onnx(const fs::path& path) {
+  if (path.extension() != ".onnx") return false;
+  const std::string_view mark = interop::onnx_mark();
+  std::string begin(mark.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return file.good() && begin == mark;
 }
 
 std::set<std::string> names_beside(const fs::path& folder) {
@@ -173,7 +184,8 @@ void require_replaceable(const fs::path& target, const fs::path& source) {
   if (lies_in(there, read))
     refuse(target, fmt::format("lies in {}, the source of the conversion", source.string()));
   if (is_file(target)) {
-    if (!is_converted_file(target) && !is_converted_gguf(target)) refuse_unwritten(target);
+    if (!is_converted_file(target) && !is_converted_gguf(target) && !is_converted_onnx(target))
+      refuse_unwritten(target);
     return;
   }
   if (!is_folder(target)) refuse(target, "is neither a file nor a folder");

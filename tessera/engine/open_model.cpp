@@ -185,21 +185,26 @@ void find_run(OpenModel& out) {
   if (!source.adapter.empty()) out.weights = planner::source_weights(source, out.shape);
 }
 
-void find_hugging_face(OpenModel& out) {
+void find_hugging_face(OpenModel& out, bool needs_tokenizer) {
   const fs::path config_path = out.source / "config.json";
   json::Value config = json::parse_strict(data::read_small_file(config_path), config_path.string());
   interop::drop_bitsandbytes(config);
   const models::ModelOptions options = models::options_from_hf(config);
-  out.tokenizer = data::tokenizer_from_folder(out.source);
+  if (needs_tokenizer) out.tokenizer = data::tokenizer_from_folder(out.source);
   config::Problems problems;
-  out.shape = models::resolve(
-      options, out.tokenizer->size(), std::nullopt, problems, {}, models::objective_of_hf(config));
+  out.shape =
+      models::resolve(options,
+                      needs_tokenizer ? out.tokenizer->size() : options->vocab_size.value_or(1),
+                      std::nullopt,
+                      problems,
+                      {},
+                      models::objective_of_hf(config));
   problems.raise();
 }
 
 }  // namespace
 
-std::unique_ptr<OpenModel> find_model(const fs::path& path) {
+std::unique_ptr<OpenModel> find_model(const fs::path& path, bool needs_tokenizer) {
   TESSERA_REQUIRE(fs::exists(path),
                   Format,
                   fmt::format("{} does not exist", path.string()),
@@ -215,7 +220,7 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path) {
   } else if (fs::exists(path / "config.json") && !fs::exists(path / "metrics.jsonl") &&
              !fs::exists(path / "lock")) {
     out->source = path;
-    find_hugging_face(*out);
+    find_hugging_face(*out, needs_tokenizer);
   } else {
     throw Error(
         Error::Kind::Format,

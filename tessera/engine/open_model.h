@@ -45,8 +45,10 @@ struct OpenModel {
 };
 
 /// Finds everything except the weights. It runs no ATen operation, so that ranks can still be
-/// started. Throws Error{Format} if there is nothing to open, or it is damaged.
-std::unique_ptr<OpenModel> find_model(const std::filesystem::path& path);
+/// started. `needs_tokenizer`: if false, that of a Hugging Face folder, which may have none, is not
+/// read. Throws Error{Format} if there is nothing to open, or it is damaged.
+std::unique_ptr<OpenModel> find_model(const std::filesystem::path& path,
+                                      bool needs_tokenizer = true);
 /// Replaces the saved objective by one whose parameters were all saved; call before the weights are
 /// loaded. Throws Error{Config} for an unknown one.
 void set_objective(OpenModel& model, const models::ObjectiveChoice& objective);

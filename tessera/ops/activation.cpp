@@ -10,6 +10,7 @@
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/op_log.h"
+#include "tessera/ops/op_trace.h"
 
 namespace tessera::ops {
 namespace {
@@ -56,6 +57,11 @@ at::Tensor activate(const at::Tensor& x, Activation activation) {
     return OpWork{.bytes = 2.0 * static_cast<double>(x.nbytes()), .shape = shape(x)};
   });
   backend(x.device()).activate(x, activation, y);
+  trace_call("tessera::activate",
+             [&] {
+               return std::vector<c10::IValue>{x, static_cast<std::int64_t>(activation)};
+             },
+             {y});
   return y;
 }
 
@@ -83,6 +89,11 @@ at::Tensor gated(const at::Tensor& x, Activation activation) {
     return OpWork{.bytes = 1.5 * static_cast<double>(x.nbytes()), .shape = shape(x)};
   });
   backend(x.device()).gated(x, activation, y);
+  trace_call("tessera::gated",
+             [&] {
+               return std::vector<c10::IValue>{x, static_cast<std::int64_t>(activation)};
+             },
+             {y});
   return y;
 }
 

@@ -11,6 +11,7 @@
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/op_log.h"
+#include "tessera/ops/op_trace.h"
 #include "tessera/ops/packed_attention.h"
 
 namespace tessera::ops {
@@ -151,7 +152,23 @@ AttentionOut attention(const at::Tensor& q_BHTK,
   }
   // Two products: scores and sums.
   const OpScope scope("attention", [&] { return work_of(args, q_BHTK, k_BGSK, 2, 2, 2); });
-  return backend(q_BHTK.device()).attention(q_BHTK, k_BGSK, v_BGSK, args);
+  AttentionOut out = backend(q_BHTK.device()).attention(q_BHTK, k_BGSK, v_BGSK, args);
+  trace_call("tessera::attention",
+             [&] {
+               return std::vector<c10::IValue>{q_BHTK,
+                                               k_BGSK,
+                                               v_BGSK,
+                                               args.mask_BS,
+                                               args.bias_HTS,
+                                               args.causal,
+                                               args.query_offset,
+                                               args.scale,
+                                               args.window,
+                                               args.softcap,
+                                               args.alibi};
+             },
+             {out.y_BHTK});
+  return out;
 }
 
 AttentionGrads attention_backward(const at::Tensor& dy_BHTK,

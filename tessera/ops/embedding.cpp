@@ -7,6 +7,7 @@
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/op_log.h"
+#include "tessera/ops/op_trace.h"
 
 namespace tessera::ops {
 
@@ -19,6 +20,7 @@ at::Tensor embedding(const at::Tensor& table_VC, const at::Tensor& ids_N) {
     return OpWork{.bytes = 2.0 * static_cast<double>(y.nbytes()), .shape = shape(y)};
   });
   backend(table_VC.device()).embedding(table_VC, ids_N, y);
+  trace_call("tessera::embedding", [&] { return std::vector<c10::IValue>{table_VC, ids_N}; }, {y});
   return y;
 }
 

@@ -11,6 +11,7 @@
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/op_log.h"
+#include "tessera/ops/op_trace.h"
 
 namespace tessera::ops {
 namespace {
@@ -78,7 +79,13 @@ at::Tensor linear(const at::Tensor& x_NI,
     const auto width = static_cast<double>(c10::elementSize(out));
     return work_of(N, I, O, x_NI, weight_OI, static_cast<double>(N * O) * width);
   });
-  return backend(x_NI.device()).linear(x_NI, weight_OI, bias_O, out);
+  at::Tensor y = backend(x_NI.device()).linear(x_NI, weight_OI, bias_O, out);
+  trace_call("tessera::linear",
+             [&] {
+               return std::vector<c10::IValue>{x_NI, weight_OI, bias_O};
+             },
+             {y});
+  return y;
 }
 
 bool products_to_fp32(at::ScalarType dtype, at::Device device) {

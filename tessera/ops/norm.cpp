@@ -7,6 +7,7 @@
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/op_log.h"
+#include "tessera/ops/op_trace.h"
 
 namespace tessera::ops {
 namespace {
@@ -73,6 +74,11 @@ LayerNormOut forward(const Norm& norm,
              .mean_N = out.mean_N,
              .rstd_N = out.rstd_N,
              .sum_NC = out.x_NC});
+  trace_call(norm.has_mean ? "tessera::layer_norm" : "tessera::rms_norm",
+             [&] {
+               return std::vector<c10::IValue>{x_NC, weight_C, bias_C, branch_NC, eps};
+             },
+             {out.y_NC, branch_NC.defined() ? out.x_NC : at::Tensor()});
   return out;
 }
 

@@ -2,12 +2,14 @@
 #include "tessera/ops/relative_position.h"
 
 #include <cmath>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/op_trace.h"
 
 namespace tessera::ops {
 
@@ -37,6 +39,12 @@ at::Tensor relative_buckets(const RelativeBuckets& rule, std::int64_t first, std
       ((share * (one_side - exact)).to(at::kLong) + exact).clamp_max(one_side - 1);
   at::Tensor buckets = at::where(distance.lt(exact), distance, far);
   if (rule.bidirectional) buckets = buckets + relative.gt(0).to(at::kLong) * one_side;
+  trace_call("tessera::relative_buckets",
+             [&] {
+               return std::vector<c10::IValue>{
+                   rule.count, rule.max_distance, rule.bidirectional, first, number};
+             },
+             {buckets});
   return buckets;
 }
 

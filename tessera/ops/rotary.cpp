@@ -15,6 +15,7 @@
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/backend.h"
 #include "tessera/ops/op_log.h"
+#include "tessera/ops/op_trace.h"
 
 namespace tessera::ops {
 namespace {
@@ -233,11 +234,23 @@ RotaryTable rotary_table(const at::Tensor& positions_BT,
     table.cosine_BTP.mul_(factor);
     table.sine_BTP.mul_(factor);
   }
+  trace_call("tessera::rotary_table",
+             [&] {
+               return std::vector<c10::IValue>{positions_BT, frequencies, factor};
+             },
+             {table.cosine_BTP, table.sine_BTP});
   return table;
 }
 
 at::Tensor rotary(const at::Tensor& x_BHTK, const RotaryTable& table) {
-  return turned("rotary", x_BHTK, table, 1);
+  at::Tensor y = turned("rotary", x_BHTK, table, 1);
+  trace_call("tessera::rotary",
+             [&] {
+               return std::vector<c10::IValue>{
+                   x_BHTK, table.cosine_BTP, table.sine_BTP, table.interleaved};
+             },
+             {y});
+  return y;
 }
 
 at::Tensor rotary_backward(const at::Tensor& dy_BHTK, const RotaryTable& table) {

@@ -356,7 +356,7 @@ TEST_F(Convert, AHuggingFaceFolderBecomesACheckpointOfOurs) {
 }
 
 TEST_F(Convert, NamesOfFilesOfOtherFormatsAreNotTakenForFolders) {
-  for (const std::string name : {"x.onnx", "model.H5", "weights.tar"}) {
+  for (const std::string name : {"x.tflite", "model.H5", "weights.tar"}) {
     const Outcome o = convert({run_folder(), path(name)});
     EXPECT_EQ(o.code, 2) << name;
     EXPECT_THAT(o.err, ::testing::AllOf(HasSubstr("has the name of a"), HasSubstr("name a folder")))
@@ -379,7 +379,7 @@ TEST_F(Convert, BadWordsAreNamed) {
   refused({dir.path(), path("x")}, 4, "no config.json");
   refused({run_folder(), path("no/x")}, 2, "does not exist");
   refused({run_folder(), path("x"), "--dtype", "fp8"}, 2, "--dtype \"fp8\"");
-  refused({run_folder(), path("x"), "--to", "onnx"}, 2, "--to \"onnx\"");
+  refused({run_folder(), path("x"), "--to", "tflite"}, 2, "--to \"tflite\"");
   refused({run_folder(), path("x.pt"), "--to", "hf"}, 2, "--to hf writes a folder");
   refused({run_folder(), path("x.safetensors")}, 2, "it will contain model.safetensors");
   EXPECT_FALSE(fs::exists(path("x.safetensors")));

@@ -9,8 +9,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/wire.h"
 #include "tessera/report/appended_file.h"
-#include "tessera/report/monitors/wire.h"
 
 namespace tessera::report {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/base/wire.h"
 #include "tessera/report/appended_file.h"
 #include "tessera/report/monitors/histogram.h"
 #include "tessera/report/monitors/scalars.h"
-#include "tessera/report/monitors/wire.h"
 
 namespace tessera::report {
 

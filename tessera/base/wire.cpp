@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/report/monitors/wire.h"
+#include "tessera/base/wire.h"
 
 #include <bit>
 
-namespace tessera::report {
+namespace tessera {
 namespace {
 
 constexpr int kVarint = 0, kEight = 1, kBytes = 2, kFour = 5;
@@ -51,9 +51,14 @@ WireMessage& WireMessage::single(int field, float value) {
   return *this;
 }
 
-WireMessage& WireMessage::bytes(int field, std::string_view value) {
+WireMessage& WireMessage::opening(int field, std::uint64_t size) {
   key(field, kBytes);
-  varint(value.size());
+  varint(size);
+  return *this;
+}
+
+WireMessage& WireMessage::bytes(int field, std::string_view value) {
+  opening(field, value.size());
   out_ += value;
   return *this;
 }
@@ -65,4 +70,4 @@ WireMessage& WireMessage::reals(int field, std::span<const double> values) {
   return bytes(field, packed);
 }
 
-}  // namespace tessera::report
+}  // namespace tessera

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera::report {
+namespace tessera {
 
 /// Appends fields in the order of the calls. Zeros and empty texts are written like any other
 /// value; to omit a field, do not call its function. Source: protobuf.dev, Encoding.
@@ -19,6 +19,8 @@ class WireMessage {
   WireMessage& bytes(int field, std::string_view value);
   WireMessage& message(int field, const WireMessage& value) { return bytes(field, value.out_); }
   WireMessage& reals(int field, std::span<const double> values);  ///< packed
+  /// The beginning of a field of `size` bytes, which the caller writes after this message.
+  WireMessage& opening(int field, std::uint64_t size);
   [[nodiscard]] const std::string& str() const { return out_; }
 
  private:
@@ -31,4 +33,4 @@ class WireMessage {
 void append_le32(std::string& out, std::uint32_t value);
 void append_le64(std::string& out, std::uint64_t value);
 
-}  // namespace tessera::report
+}  // namespace tessera
