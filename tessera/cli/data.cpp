@@ -491,6 +491,7 @@ int show_data(const std::vector<std::string>& line) {
   }
   for (const std::string& note : opened.notes)
     log::warn(note);
+  opened.options.shuffle = false;  // streamed records are shown in their order, too
   const tasks::DataRequest request = opened.request();
   const data::Datasets datasets = opened.task->open(request);
   const tasks::DataSurveyor surveyor(

@@ -403,6 +403,16 @@ void DataOptions::describe(config::Fields& fields) {
                {.text = "Handling of a record that cannot be read: stop reports its place, skip "
                         "skips and counts it.",
                 .choices = {"stop", "skip"}});
+  fields.field("streaming",
+               streaming,
+               {.text = "Read the records of data.train from their files while training, for data "
+                        "that does not fit into memory: the samples of this many files are "
+                        "shuffled together, and those of twice as many files are in memory. The "
+                        "files are read once before the start, to count their samples. 0 holds "
+                        "all samples in memory.",
+                .unit = "files",
+                .min = 0,
+                .max = 1e6});
 }
 
 std::unique_ptr<TokenDataset> make_windows(std::shared_ptr<const TokenFile> tokens,

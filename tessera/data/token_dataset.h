@@ -36,6 +36,7 @@ struct DataOptions {
   json::Value map;              ///< {"prompt": "question"}; null: none
   std::string format = "auto";  ///< the kind of records
   std::string on_bad_record = "stop";
+  std::int64_t streaming = 0;  ///< files whose samples are shuffled together; 0: no streaming
   void describe(config::Fields& fields);
 };
 

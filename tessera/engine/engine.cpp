@@ -23,7 +23,8 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
       world_(world),
       data_(std::move(data)),
       order_(data_->train->size(),
-             plan_.config.data.shuffle,
+             // Streamed records shuffle themselves.
+             plan_.config.data.shuffle && plan_.config.data.streaming == 0,
              static_cast<std::uint64_t>(plan_.config.trainer.seed)),
       batches_(data_->train->size(),
                plan_.global_batch,

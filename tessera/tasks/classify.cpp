@@ -3,7 +3,9 @@
 // or one label for each of several heads.
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,8 +23,8 @@ struct ClassifyOptions {
   TextFields fields;
   std::vector<std::string> labels;
   bool multi_label = false;
-  json::Value heads_written, head_weights;
-  std::vector<LabelHead> heads;  // made of the two
+  json::Value heads_written, head_weights, head_class_weights;
+  std::vector<LabelHead> heads;  // made of the three
   std::vector<double> thresholds;
   ClassSampling balance = ClassSampling::None;
   ClassLossOptions loss;
@@ -44,13 +46,19 @@ struct ClassifyOptions {
     out.field("heads",
               heads_written,
               {.text = "Several labels of a record, each in its own field with its own head: "
-                       "{\"topic\": [\"sport\", \"arts\"], \"mood\": [\"good\", \"bad\"]}. A "
-                       "label that is null or empty is not learned.",
+                       "{\"topic\": [\"sport\", \"arts\"], \"mood\": [\"good\", \"bad\"]}, or null "
+                       "for the labels of data.train, sorted: [\"topic\", \"mood\"]. A label that "
+                       "is null or empty is not learned.",
                .default_text = "none"});
     out.field("head_weights",
               head_weights,
               {.text = "Weight of the loss of each head, {\"topic\": 1, \"mood\": 0.5}.",
                .default_text = "1 each"});
+    out.field("head_class_weights",
+              head_class_weights,
+              {.text = "Weight of the loss of each class of a head, {\"topic\": [1, 3]}, in the "
+                       "order of their ids.",
+               .default_text = "by class_balance"});
     out.choice(
         "balance",
         balance,
@@ -67,9 +75,10 @@ class Classify final : public RecordTask {
   explicit Classify(ClassifyOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] std::string objective() const override { return "sequence_classification"; }
+  [[nodiscard]] bool streams_records() const override { return true; }
   [[nodiscard]] json::Value objective_options(const data::DataOptions& data) const override {
     if (!options_.heads.empty()) {
-      json::Value out = options_of_heads(options_.heads);
+      json::Value out = options_of_heads(heads_of(data), options_.loss);
       options_.loss.add_to(out, {});
       return out;
     }
@@ -131,7 +140,7 @@ class Classify final : public RecordTask {
   template <class Take>
   void for_each_head(const Predictions& predictions, const Take& take) const {
     std::int64_t number = 0, first = 0;
-    for (const LabelHead& head : options_.heads) {
+    for (const LabelHead& head : known_heads()) {
       take(head, of_head(predictions, number++, first, head.labels.size()));
       first += head.labels.size();
     }
@@ -147,6 +156,23 @@ class Classify final : public RecordTask {
     if (!options_.heads.empty()) return LabelKind::Heads;
     return options_.multi_label ? LabelKind::Classes : LabelKind::Class;
   }
+  /// The heads with their labels, which the data has if they are not named.
+  [[nodiscard]] std::vector<LabelHead> heads_of(const data::DataOptions& data) const {
+    const bool count = options_.loss.balance != ClassBalance::None;
+    const auto named = [](const LabelHead& head) { return head.labels.size() > 0; };
+    if (!count && std::ranges::all_of(options_.heads, named)) return options_.heads;
+    const std::scoped_lock lock(mutex_);
+    if (found_.empty()) {
+      found_ =
+          heads_found_in(record_files(data.train, data::Split::Train), how(data), options_.heads);
+    }
+    return found_;
+  }
+  /// The heads of a model, whose options came from heads_of().
+  [[nodiscard]] std::vector<LabelHead> known_heads() const {
+    const std::scoped_lock lock(mutex_);
+    return found_.empty() ? options_.heads : found_;
+  }
   [[nodiscard]] Labels labels_of(const data::DataOptions& data) const {
     if (!options_.heads.empty()) return {};
     const bool count = options_.loss.balance != ClassBalance::None;
@@ -159,14 +185,23 @@ class Classify final : public RecordTask {
     return options_.labels.empty() ? found : counted(options_.labels, found);
   }
   [[nodiscard]] ReadRecords reader(const DataRequest& request) const override {
-    return [this, &request, labels = request.predict ? Labels() : labels_of(request.options)](
+    TESSERA_REQUIRE(options_.balance == ClassSampling::None || request.options.streaming == 0,
+                    Config,
+                    "task.params.balance chooses among all samples, which data.streaming does not "
+                    "hold",
+                    "weight the loss instead, with task.params.class_balance");
+    return [this,
+            &request,
+            labels = request.predict ? Labels() : labels_of(request.options),
+            heads = request.predict || options_.heads.empty() ? options_.heads
+                                                              : heads_of(request.options)](
                const std::vector<std::string>& names, data::Split split) {
       auto texts = std::make_unique<LabelledTexts>(LabelledTextsOptions{
           .length = request.sequence_length,
           .pad_id = request.tokenizer.padding(),
           .kind = kind(),
           .labels = labels,
-          .heads = options_.heads,
+          .heads = heads,
           .labelled = !request.predict,
           .sampling = split == data::Split::Train ? options_.balance : ClassSampling::None});
       texts->read_files(data::record_files(names, split),
@@ -180,6 +215,8 @@ class Classify final : public RecordTask {
   }
 
   ClassifyOptions options_;
+  mutable std::mutex mutex_;
+  mutable std::vector<LabelHead> found_;
 };
 
 std::unique_ptr<Task> make_classify(const json::Value& params,
@@ -204,17 +241,24 @@ std::unique_ptr<Task> make_classify(const json::Value& params,
                          : "a threshold is not between 0 and 1",
                  between ? "remove them, or set multi_label to true" : "give probabilities");
   }
-  options.heads = label_heads_of(options.heads_written, options.head_weights, problems, origins);
+  options.heads = label_heads_of(
+      options.heads_written, options.head_weights, options.head_class_weights, problems, origins);
   if (!options.heads.empty()) {
     // A field that is set here is not searched for in the records.
     if (options.fields.label.empty()) options.fields.label = options.heads.front().field;
-    for (const char* key :
-         {"labels", "label_field", "multi_label", "balance", "class_balance", "class_weights"}) {
+    if (options.loss.balance != ClassBalance::None && origins.given("head_class_weights")) {
+      problems.add(origins.place("head_class_weights"),
+                   "head_class_weights",
+                   "head_class_weights and class_balance are both given",
+                   "keep one of them");
+    }
+    for (const char* key : {"labels", "label_field", "multi_label", "balance", "class_weights"}) {
       if (!origins.given(key)) continue;
       problems.add(origins.place(key),
                    key,
                    fmt::format("{} is for one label of a record, and heads are several", key),
-                   "remove it, or heads");
+                   std::string_view(key) == "class_weights" ? "write head_class_weights"
+                                                            : "remove it, or heads");
     }
   }
   return std::make_unique<Classify>(std::move(options));

@@ -24,6 +24,7 @@ namespace {
 
 constexpr std::int64_t kNothing = -100;
 constexpr std::int64_t kPollEvery = 1024;
+constexpr std::string_view kPixels = "pixel_values";
 
 const data::TensorSpec* find_tensor(const std::vector<data::TensorSpec>& specs,
                                     std::string_view name) {
@@ -225,6 +226,22 @@ void DataSurveyor::count_records(DataSurvey& out) const {
                         });
 }
 
+void DataSurveyor::count_pictures(DataSurvey& out) const {
+  const auto for_each = [&](const data::Dataset& dataset, const auto& take) {
+    for (std::int64_t i = 0; i < dataset.size(); ++i) {
+      if (request_.how.poll && i % kPollEvery == 0) request_.how.poll();
+      data::Sample sample(dataset, i);
+      take(hash_of(std::as_bytes(sample.values<float>(kPixels))));
+    }
+  };
+  Duplicates seen;
+  for_each(*data_.train, [&](std::uint64_t hash) { seen.add(hash); });
+  out.duplicates = seen.count();
+  out.estimated = !seen.exact();
+  if (data_.validation == nullptr) return;
+  for_each(*data_.validation, [&](std::uint64_t hash) { out.leaked += seen.weight_of(hash); });
+}
+
 void DataSurveyor::count_documents(DataSurvey& out) const {
   std::vector<std::vector<std::string>> sources;
   for (const data::DataSource& source : data::sources_of(request_.options.sources))
@@ -286,7 +303,12 @@ DataSurvey DataSurveyor::survey() const {
     for (std::size_t c = 0; c < marks.size(); ++c)
       out.classes[c].second += marks[c] != 0.0F ? 1 : 0;
   }
-  if (task_.reads_records()) count_records(out);
+  // Folders of pictures have no records.
+  if (find_tensor(data_.train->tensors(), kPixels) != nullptr) {
+    count_pictures(out);
+  } else if (task_.reads_records()) {
+    count_records(out);
+  }
   return out;
 }
 

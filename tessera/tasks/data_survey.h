@@ -30,7 +30,8 @@ struct SampleView {
 struct DataSurvey {
   std::int64_t samples = 0, records = 0;  ///< number of accepted records, or of documents
   std::int64_t tokens = 0, learned = 0;   ///< of all samples, including targets
-  std::int64_t duplicates = 0;            ///< records that equal an earlier one
+  /// Records that equal an earlier one; of pictures, those with the same pixels.
+  std::int64_t duplicates = 0;
   std::int64_t empty = 0, cut = 0, bad = 0;
   /// Validation records that also occur in the training data.
   std::int64_t leaked = 0;
@@ -64,6 +65,7 @@ class DataSurveyor {
  private:
   void count_sample(const SampleView& view, DataSurvey& out) const;
   void count_records(DataSurvey& out) const;
+  void count_pictures(DataSurvey& out) const;
   void count_documents(DataSurvey& out) const;
   [[nodiscard]] std::string class_name(std::int64_t id) const;
   /// The classes of a sample: one, or one of each head that has a label.

@@ -184,6 +184,16 @@ void LabelledImages::read(std::int64_t index, data::SampleWriter& out) const {
   if (labels_.size() > 0) out.set("label", sample.label);
 }
 
+LabelledImages::ClassCounts LabelledImages::class_counts() const {
+  ClassCounts out;
+  for (const std::string& name : labels_.names())
+    out.emplace_back(name, 0);
+  for (const Sample& sample : samples_) {
+    if (!out.empty()) ++out.at(static_cast<std::size_t>(sample.label)).second;
+  }
+  return out;
+}
+
 std::string LabelledImages::fingerprint() const {
   std::string all = text_of(how_);
   for (const std::string& name : labels_.names())

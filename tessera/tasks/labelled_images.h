@@ -60,6 +60,7 @@ class LabelledImages final : public RecordDataset {
   [[nodiscard]] const Labels& labels() const { return labels_; }
   /// The number of samples, because an image counts as one token.
   [[nodiscard]] std::int64_t tokens() const override { return size(); }
+  [[nodiscard]] ClassCounts class_counts() const override;
   /// A hash of paths, file sizes, labels and preprocessing.
   [[nodiscard]] std::string fingerprint() const override;
 

@@ -189,10 +189,8 @@ void LabelledTexts::read_label(const data::Record& record,
                                Sample& out) const {
   if (options_.kind == LabelKind::Heads) {
     for (const LabelHead& head : options_.heads) {
-      const json::Value& value = field_of(record, head.field, "heads");
-      const bool none = value.is_null() || (value.is_string() && value.as_string().empty());
-      out.classes.push_back(none ? kNoClass
-                                 : id_in(record, label_of(record, value, head.field), head.labels));
+      const std::optional<Label> label = label_of_head(record, head);
+      out.classes.push_back(label ? id_in(record, *label, head.labels) : kNoClass);
     }
     return;
   }

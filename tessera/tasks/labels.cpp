@@ -142,6 +142,7 @@ json::Value options_of_labels(const Labels& labels) {
 
 std::vector<LabelHead> label_heads_of(const json::Value& heads,
                                       const json::Value& weights,
+                                      const json::Value& class_weights,
                                       config::Problems& problems,
                                       const config::Origins& origins) {
   std::vector<LabelHead> out;
@@ -149,15 +150,29 @@ std::vector<LabelHead> label_heads_of(const json::Value& heads,
     problems.add(origins.place(key), key, what, fix);
   };
   constexpr const char* kFix =
-      "name the labels of each field: {\"topic\": [\"sport\", \"arts\"], \"mood\": [\"good\", "
-      "\"bad\"]}";
-  if (!heads.is_null() && (!heads.is_object() || heads.members().empty())) {
+      "name the labels of each field, or null for those of the data: {\"topic\": [\"sport\", "
+      "\"arts\"], \"mood\": null}";
+  const bool fields = heads.is_array() && !heads.items().empty() &&
+                      std::ranges::all_of(heads.items(), &json::Value::is_string);
+  if (!heads.is_null() && !fields && (!heads.is_object() || heads.members().empty())) {
     refuse("heads", fmt::format("heads is {}", heads.dump()), kFix);
     return out;
+  }
+  if (fields) {
+    for (const json::Value& field : heads.items()) {
+      const bool again = std::ranges::find(out, field.as_string(), &LabelHead::field) != out.end();
+      if (again || field.as_string().empty())
+        refuse("heads", fmt::format("heads is {}", heads.dump()), "name every field once");
+      out.push_back({.field = field.as_string(), .labels = {}});
+    }
   }
   if (heads.is_object()) {
     for (const auto& [field, labels] : heads.members()) {
       std::vector<std::string> names;
+      if (labels.is_null() && !field.empty()) {
+        out.push_back({.field = field, .labels = {}});
+        continue;
+      }
       const bool listed = labels.is_array() && labels.items().size() > 1 &&
                           std::ranges::all_of(labels.items(), &json::Value::is_string);
       if (!listed || field.empty()) {
@@ -176,14 +191,31 @@ std::vector<LabelHead> label_heads_of(const json::Value& heads,
       out.push_back({.field = field, .labels = Labels::named(std::move(names))});
     }
   }
-  if (weights.is_null()) return out;
-  if (!weights.is_object()) {
-    refuse("head_weights",
-           fmt::format("head_weights is {}", weights.dump()),
-           "write {\"topic\": 1, \"mood\": 0.5}");
-    return out;
+  const auto members = [&](const json::Value& value, const char* key, const char* fix) {
+    if (!value.is_null() && !value.is_object())
+      refuse(key, fmt::format("{} is {}", key, value.dump()), fix);
+    return value.is_object() ? value.members() : std::vector<json::Value::Member>();
+  };
+  for (const auto& [field, list] : members(
+           class_weights, "head_class_weights", "write {\"topic\": [1, 3], \"mood\": [1, 1]}")) {
+    const auto head = std::ranges::find(out, field, &LabelHead::field);
+    const auto above_zero = [](const json::Value& weight) {
+      return weight.is_number() && weight.as_double() > 0;
+    };
+    const bool fits = head != out.end() && list.is_array() &&
+                      std::ranges::all_of(list.items(), above_zero) &&
+                      (head->labels.size() == 0 || std::ssize(list.items()) == head->labels.size());
+    if (!fits) {
+      refuse("head_class_weights",
+             fmt::format("head_class_weights.{} is {}", field, list.dump()),
+             "give fields of heads a number above 0 for each label");
+      continue;
+    }
+    for (const json::Value& weight : list.items())
+      head->class_weights.push_back(weight.as_double());
   }
-  for (const auto& [field, weight] : weights.members()) {
+  for (const auto& [field, weight] :
+       members(weights, "head_weights", "write {\"topic\": 1, \"mood\": 0.5}")) {
     const auto head = std::ranges::find(out, field, &LabelHead::field);
     if (head == out.end() || !weight.is_number() || !(weight.as_double() > 0)) {
       refuse("head_weights",
@@ -196,7 +228,44 @@ std::vector<LabelHead> label_heads_of(const json::Value& heads,
   return out;
 }
 
-json::Value options_of_heads(const std::vector<LabelHead>& heads) {
+std::optional<Label> label_of_head(const data::Record& record, const LabelHead& head) {
+  const json::Value& value = field_of(record, head.field, "heads");
+  if (value.is_null() || (value.is_string() && value.as_string().empty())) return std::nullopt;
+  return label_of(record, value, head.field);
+}
+
+std::vector<LabelHead> heads_found_in(const std::vector<std::string>& files,
+                                      const data::RecordOptions& how,
+                                      std::vector<LabelHead> heads) {
+  std::vector<LabelCollector> found(heads.size());
+  for_each_record(files, how, [&](const data::Record& record) {
+    for (std::size_t h = 0; h < heads.size(); ++h) {
+      if (const auto label = label_of_head(record, heads[h])) found[h].add(record, *label);
+    }
+  });
+  for (std::size_t h = 0; h < heads.size(); ++h) {
+    LabelHead& head = heads[h];
+    const Labels labels = found[h].labels();
+    head.labels = head.labels.size() == 0 ? labels : counted(head.labels.names(), labels);
+    TESSERA_REQUIRE(head.labels.size() > 1,
+                    Data,
+                    fmt::format("the field {} of data.train has {} labels, and a head needs two",
+                                head.field,
+                                head.labels.size()),
+                    "name its labels in task.params.heads, or leave it out");
+    TESSERA_REQUIRE(
+        head.class_weights.empty() || std::ssize(head.class_weights) == head.labels.size(),
+        Config,
+        fmt::format("head_class_weights.{} has {} numbers, and the data has {} labels",
+                    head.field,
+                    head.class_weights.size(),
+                    head.labels.size()),
+        "give one for each label, in the order of their ids");
+  }
+  return heads;
+}
+
+json::Value options_of_heads(const std::vector<LabelHead>& heads, const ClassLossOptions& loss) {
   json::Value all = json::Value::array(), labels = json::Value::array();
   for (const LabelHead& head : heads) {
     json::Value names = json::Value::array();
@@ -207,6 +276,16 @@ json::Value options_of_heads(const std::vector<LabelHead>& heads) {
     json::Value one = json::Value::object(
         {{"name", json::Value::string(head.field)}, {"labels", std::move(names)}});
     if (head.weight != 1.0) one["weight"] = json::Value::number(head.weight);
+    const std::vector<double> weights =
+        loss.balance != ClassBalance::None
+            ? class_weights_of(head.labels.counts, loss.balance, loss.beta)
+            : head.class_weights;
+    if (!weights.empty()) {
+      json::Value list = json::Value::array();
+      for (const double weight : weights)
+        list.push_back(json::Value::number(weight));
+      one["class_weights"] = std::move(list);
+    }
     all.push_back(std::move(one));
   }
   return json::Value::object({{"num_labels", json::Value::integer(std::ssize(labels.items()))},

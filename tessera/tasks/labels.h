@@ -88,17 +88,29 @@ std::vector<double> class_weights_of(const std::vector<std::int64_t>& counts,
 /// A head of a classifier with several: the field of a record that has its label, and the labels.
 struct LabelHead {
   std::string field;
-  Labels labels;
-  double weight = 1.0;  ///< of its loss
+  Labels labels;                           ///< none: those of the data
+  double weight = 1.0;                     ///< of its loss
+  std::vector<double> class_weights = {};  ///< in the order of the labels; empty: 1 each
 };
-/// Reads {"topic": ["sport", "arts"], ...} and the weights {"topic": 0.5}; either may be null. Adds
-/// a problem for anything else.
+/// Reads {"topic": ["sport", "arts"], "mood": null, ...} or ["topic", "mood"], the weights
+/// {"topic": 0.5} and the class weights {"topic": [1, 3]}; each may be null. Adds a problem for
+/// anything else.
 std::vector<LabelHead> label_heads_of(const json::Value& heads,
                                       const json::Value& weights,
+                                      const json::Value& class_weights,
                                       config::Problems& problems,
                                       const config::Origins& origins);
+/// A record's label for a head; nothing if it is null or empty.
+std::optional<Label> label_of_head(const data::Record& record, const LabelHead& head);
+/// The heads with the labels of the records in `files` where they have none, and with the frequency
+/// of each label. Throws Error{Data} for a field with fewer than two labels, and Error{Config} for
+/// class weights of another number.
+std::vector<LabelHead> heads_found_in(const std::vector<std::string>& files,
+                                      const data::RecordOptions& how,
+                                      std::vector<LabelHead> heads);
 /// Options of the objective of a classifier with several heads. A label is called "topic/sport".
-json::Value options_of_heads(const std::vector<LabelHead>& heads);
+/// With `loss.balance` each head's classes are weighted by their frequencies.
+json::Value options_of_heads(const std::vector<LabelHead>& heads, const ClassLossOptions& loss);
 
 /// The labels `names`, in that order, with the counts from `found`.
 Labels counted(const std::vector<std::string>& names, const Labels& found);

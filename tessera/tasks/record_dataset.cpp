@@ -14,6 +14,7 @@
 #include "tessera/base/text.h"
 #include "tessera/data/mixture.h"
 #include "tessera/tasks/mixed_records.h"
+#include "tessera/tasks/streamed_records.h"
 
 namespace tessera::tasks {
 namespace {
@@ -168,11 +169,33 @@ std::string Fingerprint::text() const {
 
 namespace {
 
+/// data.train with data.streaming.
+std::unique_ptr<RecordDataset> stream_training(const DataRequest& request,
+                                               const ReadRecords& read) {
+  const data::DataOptions& options = request.options;
+  const auto open = [read](const std::string& file) {
+    std::unique_ptr<RecordDataset> samples = read({file}, data::Split::Train);
+    samples->arrange();
+    return samples;
+  };
+  auto out = std::make_unique<StreamedRecords>(
+      data::record_files(options.train, data::Split::Train),
+      open,
+      StreamOrder{.shuffle = options.shuffle, .seed = request.seed, .window = options.streaming});
+  warn_of(*out, "data.train");
+  return out;
+}
+
 /// Reads data.train as one dataset, or each of data.sources as one.
-std::vector<std::unique_ptr<RecordDataset>> read_training(const data::DataOptions& options,
+std::vector<std::unique_ptr<RecordDataset>> read_training(const DataRequest& request,
                                                           const ReadRecords& read,
                                                           const char* noun) {
+  const data::DataOptions& options = request.options;
   std::vector<std::unique_ptr<RecordDataset>> out;
+  if (options.streaming > 0) {
+    out.push_back(stream_training(request, read));
+    return out;
+  }
   for (const data::DataSource& source : data::sources_of(options.sources)) {
     out.push_back(read_and_warn(source.paths, source.name(), data::Split::Train, read));
     require_samples(*out.back(), 1, source.name(), noun);
@@ -205,7 +228,7 @@ data::Datasets open_records(const DataRequest& request, const ReadRecords& read,
       Config,
       "data.validation and data.validation_fraction are both given",
       "keep data.validation (other data) or data.validation_fraction (the tail of data.train)");
-  std::vector<std::unique_ptr<RecordDataset>> parts = read_training(options, read, noun), tails;
+  std::vector<std::unique_ptr<RecordDataset>> parts = read_training(request, read, noun), tails;
   data::Datasets out;
   for (const auto& part : parts) {
     out.fingerprint += part->fingerprint() + " ";

@@ -1,10 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tasks/record_task.h"
 
+#include <optional>
+#include <utility>
+
 namespace tessera::tasks {
 
+namespace {
+
+/// A copy of a request that lives as long as a reader of streamed records.
+struct KeptRequest {
+  data::DataOptions options;
+  data::TokenizeOptions how;
+  std::optional<json::Value> model;
+  DataRequest request;
+
+  explicit KeptRequest(const DataRequest& from)
+      : options(from.options),
+        how(from.how),
+        model(from.model != nullptr ? std::optional(*from.model) : std::nullopt),
+        request{.options = options,
+                .tokenizer = from.tokenizer,
+                .vocab_size = from.vocab_size,
+                .sequence_length = from.sequence_length,
+                .min_samples = from.min_samples,
+                .how = how,
+                .model = model ? &*model : nullptr,
+                .model_folder = from.model_folder,
+                .tokenizer_folder = from.tokenizer_folder,
+                .predict = from.predict,
+                .seed = from.seed} {}
+  KeptRequest(const KeptRequest&) = delete;
+  KeptRequest& operator=(const KeptRequest&) = delete;
+};
+
+}  // namespace
+
 data::Datasets RecordTask::open(const DataRequest& request) const {
-  return open_records(request, reader(request), noun());
+  if (request.options.streaming == 0) return open_records(request, reader(request), noun());
+  const auto kept = std::make_shared<KeptRequest>(request);
+  const ReadRecords read = [kept, own = reader(kept->request)](
+                               const std::vector<std::string>& names, data::Split split) {
+    return own(names, split);
+  };
+  data::Datasets out = open_records(kept->request, read, noun());
+  // They belong to the caller's start.
+  kept->how.poll = {};
+  kept->how.progress = {};
+  return out;
 }
 
 data::OpenedDataset RecordTask::open_held_out(const DataRequest& request,

@@ -139,6 +139,18 @@ std::int64_t TaggedWords::tokens() const {
   return tokens;
 }
 
+TaggedWords::ClassCounts TaggedWords::class_counts() const {
+  ClassCounts out;
+  for (const std::string& name : tags_.names())
+    out.emplace_back(name, 0);
+  for (const Record& sample : samples_) {
+    for (const std::int32_t tag : sample.tags) {
+      if (tag != kNoTag && !out.empty()) ++out.at(static_cast<std::size_t>(tag)).second;
+    }
+  }
+  return out;
+}
+
 std::string TaggedWords::fingerprint() const {
   Fingerprint out;
   out.add(length_);

@@ -56,6 +56,8 @@ class TaggedWords final : public RecordDataset {
 
   [[nodiscard]] const Labels& labels() const { return tags_; }
   [[nodiscard]] std::int64_t tokens() const override;
+  /// Number of words with each tag.
+  [[nodiscard]] ClassCounts class_counts() const override;
   /// A hash of tokens, tags, their names and the length.
   [[nodiscard]] std::string fingerprint() const override;
 

@@ -41,6 +41,7 @@ struct DataRequest {
   std::filesystem::path model_folder = {};      ///< `model.from`; empty: none
   std::filesystem::path tokenizer_folder = {};  ///< folder of the tokenizer's files; empty: none
   bool predict = false;                         ///< reads only the model's inputs, no labels
+  std::uint64_t seed = 0;                       ///< of the order, with data.streaming
 };
 
 /// Const methods can be called from any thread.
@@ -64,6 +65,8 @@ class Task {
   [[nodiscard]] virtual bool writes_answers() const { return false; }
   /// True if the data consists of records, so that data.map and data.on_bad_record apply.
   [[nodiscard]] virtual bool reads_records() const { return false; }
+  /// Returns whether data.streaming applies: each file of records becomes samples by itself.
+  [[nodiscard]] virtual bool streams_records() const { return false; }
   /// The kinds of records that data.format may name.
   [[nodiscard]] virtual std::vector<std::string> formats() const { return {}; }
   /// True if metrics() uses predictions; evaluation then collects them.
@@ -81,8 +84,10 @@ class Task {
                                                const std::vector<std::string>& /*names*/) const {
     return {};
   }
-  /// Opens data.train and the validation data. Throws Error{Data} if there are fewer samples than
-  /// request.min_samples, and for a bad record, with its file and line.
+  /// Opens data.train and the validation data. With data.streaming, this and request.tokenizer must
+  /// outlive the datasets, and the reader must read in order (Datasets::train shuffles). Throws
+  /// Error{Data} if there are fewer samples than request.min_samples, and for a bad record, with
+  /// its file and line.
   [[nodiscard]] virtual data::Datasets open(const DataRequest& request) const = 0;
   /// Opens other data in the same way as the validation data; messages call it `key`. Samples may
   /// be shorter than request.sequence_length if the data does not fill a single one.

@@ -94,7 +94,7 @@ learns_two_labels() {
   cat >"$box/bert.json" <<EOF
 {
   "model": {"family": "bert", "num_layers": 1, "hidden_size": 32, "num_heads": 2}, "task": "classify",
-  "classify": {"heads": {"letter": ["a", "b"], "many": ["no", "yes"]}},
+  "classify": {"heads": {"letter": null, "many": ["no", "yes"]}, "class_balance": "inverse"},
   "data": {"train": "$box/texts.jsonl", "sequence_length": 16, "validation_fraction": 0.25},
   "train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 2e-3}},
   "trainer": {"max_steps": 200}, "eval": {"every": 200}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": 0}

@@ -243,6 +243,51 @@ TEST_F(Classification, TellsMetricsAndPredictionsOfEachHead) {
   EXPECT_NEAR(said.find("mood")->find("score")->as_double(), 1 / (1 + std::exp(-3.0)), 1e-6);
 }
 
+TEST_F(Classification, FindsTheLabelsOfHeadsAndWeightsThem) {
+  const std::string records =
+      "{\"text\": \"a\", \"topic\": \"sport\", \"mood\": \"sad\"}\n"
+      "{\"text\": \"b\", \"topic\": \"arts\", \"mood\": \"\"}\n"
+      "{\"text\": \"c\", \"topic\": \"sport\", \"mood\": \"glad\"}\n"
+      "{\"text\": \"d\", \"topic\": \"sport\", \"mood\": \"glad\"}\n";
+  const data::DataOptions data = options(records);
+  const auto task =
+      task_of("classify", R"({"heads": {"topic": null, "mood": ["glad", "sad", "bored"]},
+                      "class_balance": "inverse"})");
+
+  const json::Value said = task->objective_options(data);
+  const data::Datasets opened = open(*task, data, 4);
+
+  EXPECT_EQ(said.find("labels")->dump(),
+            R"(["topic/arts","topic/sport","mood/glad","mood/sad","mood/bored"])");
+  EXPECT_EQ(values(*opened.train, 0, "label"), (Ids{1, 1}));
+  EXPECT_EQ(values(*opened.train, 1, "label"), (Ids{0, -100}));
+  // 1 / n, scaled to a sum of the number of classes: n is 1 and 3; and 2, 1 and 1 for none.
+  const auto weights = [&](std::size_t head) {
+    std::vector<double> out;
+    for (const json::Value& weight :
+         said.find("heads")->items()[head].find("class_weights")->items())
+      out.push_back(weight.as_double());
+    return out;
+  };
+  EXPECT_THAT(weights(0),
+              ::testing::ElementsAre(::testing::DoubleEq(2 / (1 + 1.0 / 3)),
+                                     ::testing::DoubleEq(2.0 / 3 / (1 + 1.0 / 3))));
+  EXPECT_THAT(weights(1),
+              ::testing::ElementsAre(::testing::DoubleEq(3 * 0.5 / 2.5),
+                                     ::testing::DoubleEq(3 / 2.5),
+                                     ::testing::DoubleEq(3 / 2.5)));
+  const Predictions rows = {
+      .width = 5, .label_width = 2, .values = {0, 2, 1, 3, 0}, .labels = {1, 1}};
+  const std::vector<NamedValue> told = task->metrics(rows);
+  EXPECT_NE(std::ranges::find(told, "topic_f1", &NamedValue::name), told.end());
+  const auto named = task_of(
+      "classify", R"({"heads": ["topic", "mood"], "head_class_weights": {"topic": [1, 3]}})");
+  const json::Value own = named->objective_options(data);
+  EXPECT_EQ(own.find("heads")->items()[0].find("class_weights")->dump(), "[1,3]");
+  EXPECT_EQ(own.find("heads")->items()[1].find("class_weights"), nullptr);
+  EXPECT_EQ(own.find("num_labels")->as_integer(), 4);
+}
+
 TEST_F(Classification, RefusesHeadsThatDoNotFit) {
   const auto refuses = [](const std::string& params) {
     return std::string(error_of([&] { task_of("classify", params); }).what());
@@ -254,6 +299,14 @@ TEST_F(Classification, RefusesHeadsThatDoNotFit) {
               HasSubstr("multi_label"));
   EXPECT_THAT(refuses(R"({"heads": {"topic": ["a", "b"]}, "head_weights": {"mood": 1}})"),
               HasSubstr("head_weights.mood"));
+  EXPECT_THAT(refuses(R"({"heads": {"topic": ["a", "b"]}, "head_class_weights": {"topic": [1]}})"),
+              HasSubstr("head_class_weights.topic"));
+  EXPECT_THAT(refuses(R"({"heads": ["topic", "topic"]})"), HasSubstr("heads"));
+  const data::DataOptions one = options("{\"text\": \"a\", \"topic\": \"arts\"}\n");
+  EXPECT_THAT(error_of([&] {
+                task_of("classify", R"({"heads": ["topic"]})")->objective_options(one);
+              }).what(),
+              HasSubstr("the field topic"));
   const Error unknown =
       refusal("{\"text\": \"a\", \"topic\": \"art\", \"mood\": \"sad\"}\n", kHeads);
   EXPECT_THAT(unknown.what(), HasSubstr("train.jsonl:1"));

@@ -13,7 +13,9 @@
 
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
+#include "tessera/tasks/data_survey.h"
 #include "tessera/tasks/labelled_images.h"
+#include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
@@ -27,10 +29,11 @@ using ::testing::HasSubstr;
 using Ids = std::vector<std::int64_t>;
 
 /// A PNG of 7 x 5 pixels, whose first pixel has red 0, green 101 and blue 202.
-std::string png() {
+/// One of the pictures of the reference.
+std::string png(std::size_t index = 0) {
   const fs::path path = fs::path(TESSERA_SOURCE_DIR) / "tests/data/reference_pillow.json";
   const json::Value reference = json::parse_strict(files::read(path), path.string());
-  const std::string hex = reference.find("files")->items().front().find("file")->as_string();
+  const std::string hex = reference.find("files")->items().at(index).find("file")->as_string();
   std::string out;
   for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
     out += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
@@ -100,6 +103,35 @@ TEST_F(ImageClassification, ReadsAFolderForEachClass) {
   EXPECT_EQ(sample.values<float>("pixel_values").size(), 3U * 4 * 4);
   for (const float value : sample.values<float>("pixel_values"))
     EXPECT_LE(std::abs(value), 1.0F);
+}
+
+TEST_F(ImageClassification, CountsClassesAndPicturesThatAreTheSame) {
+  write_classes();
+  write("set/dogs/other.png", png(1));
+  write("held/cats/a.png", png());
+  write("held/dogs/other.png", png(2));
+  data::DataOptions options;
+  options.train = {at("set")};
+  options.validation = {at("held")};
+  const auto task = task_of("image_classify");
+  const json::Value model = json::parse(R"({"num_channels": 3, "image_size": 4})", "model");
+  const data::TokenizeOptions how;
+  const DataRequest request = {.options = options,
+                               .tokenizer = test::byte(),
+                               .vocab_size = 256,
+                               .sequence_length = 1,
+                               .how = how,
+                               .model = &model};
+  const data::Datasets opened = task->open(request);
+
+  const DataSurvey survey = DataSurveyor(*task, request, opened, {}).survey();
+
+  const RecordDataset::ClassCounts expected = {{"cats", 3}, {"dogs", 3}};
+  EXPECT_EQ(class_counts_of(*opened.train), expected);
+  EXPECT_EQ(survey.classes, expected);
+  EXPECT_EQ(survey.samples, 6);
+  EXPECT_EQ(survey.duplicates, 4) << "five of six are the same picture";
+  EXPECT_EQ(survey.leaked, 1) << "one of the two validation pictures is that one";
 }
 
 TEST_F(ImageClassification, TellsItsObjectiveTheNamesOfTheClasses) {

@@ -32,6 +32,7 @@ struct LabelHead {
   std::string name;
   std::int64_t first = 0, size = 0;  ///< its logits
   double weight = 1.0;               ///< of its loss
+  ClassLoss loss = {};               ///< with its class weights
 };
 
 struct ClassificationOptions {
@@ -48,8 +49,8 @@ struct ClassificationOptions {
     fields.field("heads",
                  heads_written,
                  {.text = "Several heads, each with a label of its own: [{\"name\": \"topic\", "
-                          "\"labels\": [\"sport\", \"arts\"], \"weight\": 1}, ...]. num_labels is "
-                          "the number of their labels together.",
+                          "\"labels\": [\"sport\", \"arts\"], \"weight\": 1, \"class_weights\": "
+                          "[1, 3]}, ...]. num_labels is the number of their labels together.",
                   .default_text = "one"});
     fields.field(
         "problem_type",
@@ -65,6 +66,18 @@ struct ClassificationOptions {
     loss.describe(fields);
   }
 };
+
+/// Reads the class weights of a head, which may have none. Returns false if they do not fit.
+bool read_class_weights(const json::Value& written, LabelHead& head) {
+  const json::Value* const weights = written.find("class_weights");
+  if (weights == nullptr) return true;
+  if (!weights->is_array() || std::ssize(weights->items()) != head.size) return false;
+  for (const json::Value& weight : weights->items()) {
+    if (!weight.is_number() || !(weight.as_double() >= 0)) return false;
+    head.loss.class_weights.push_back(weight.as_double());
+  }
+  return true;
+}
 
 /// Reads the heads; adds a problem unless they have all classes.
 void read_heads(ClassificationOptions& options,
@@ -86,14 +99,17 @@ void read_heads(ClassificationOptions& options,
     options.heads.push_back({.name = name->as_string(),
                              .first = first,
                              .size = std::ssize(labels->items()),
-                             .weight = weight != nullptr ? weight->as_double() : 1.0});
+                             .weight = weight != nullptr ? weight->as_double() : 1.0,
+                             .loss = options.loss});
     first += options.heads.back().size;
+    right = right && read_class_weights(one, options.heads.back());
   }
   if (right && first == options.num_labels) return;
   problems.add(origins.place("heads"),
                "heads",
                fmt::format("heads with {} labels of {}", first, options.num_labels),
-               "give each a name and its labels, which together are all");
+               "give each a name and its labels, which together are all, and, if any, a class "
+               "weight for each label");
 }
 
 /// Converts labels [B], or [B, L], to floats [B, L].
@@ -145,8 +161,11 @@ class SequenceClassification final : public nn::Objective {
     const at::Tensor& labels = batch.tensor("label");
     if (!options_.heads.empty()) {
       std::vector<double> out;
-      for (std::int64_t h = 0; h < std::ssize(options_.heads); ++h)
-        out.push_back(number_of_labels(labels.select(1, h)));
+      for (std::int64_t h = 0; h < std::ssize(options_.heads); ++h) {
+        const LabelHead& head = options_.heads[static_cast<std::size_t>(h)];
+        const std::vector<double> own = class_denominators(labels.select(1, h), head.loss);
+        out.insert(out.end(), own.begin(), own.end());
+      }
       return out;
     }
     if (options_.problem_type == kSingleLabel) return class_denominators(labels, options_.loss);
@@ -169,21 +188,23 @@ class SequenceClassification final : public nn::Objective {
                     fmt::format("give {} int64 labels for each sample, -100 where one is to be "
                                 "ignored",
                                 heads));
+    int denominators = 0;  // of earlier heads
     for (int h = 0; h < heads; ++h) {
       const LabelHead& head = options_.heads[static_cast<std::size_t>(h)];
       nn::Outcome own;
       add_class_terms(own,
                       logits_BL.narrow(1, head.first, head.size),
                       labels_BH.select(1, h).contiguous(),
-                      options_.loss,
+                      head.loss,
                       context.training(),
                       "sample");
       for (nn::Term& term : own.terms) {
         term.name = head.name + "_" + term.name;
-        term.denominator = h;
+        term.denominator += denominators;
         term.weight *= head.weight;
         out.terms.push_back(std::move(term));
       }
+      denominators += head.loss.class_weights.empty() ? 1 : 2;  // see class_denominators()
     }
   }
 
