@@ -63,7 +63,7 @@ void ComposeOptions::describe_layers(config::Fields& fields) {
       "mask",
       mask,
       {.text = "Which tokens a token of the encoder attends to: all; itself and earlier ones; or "
-               "these, but in the prefix of a sample all of the prefix (task prefix_lm).",
+               "these, but in a prefix, which the task prefix_lm gives, all of the prefix.",
        .choices = {"fully_visible", "causal", "causal_with_prefix"}});
   fields.field("norm_position",
                norm_position,

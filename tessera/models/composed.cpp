@@ -68,7 +68,6 @@ TrunkOutput output_of(const ComposedShape& shape) {
       .vocabulary = {"embedding.word.embedding.weight", shape.vocab_size, shape.tie_embeddings},
       .init_std = shape.init_std,
       .causal = shape.causal || shape.writes(),
-      .prefix = shape.prefix,
       .images = shape.embedding.patches,
       .heads = heads_of(shape)};
   if (shape.writes()) {

@@ -86,7 +86,6 @@ struct TrunkOutput {
   double init_std = 0.02;      ///< standard deviation of the initial weights
   double logit_softcap = 0.0;  ///< logits become cap * tanh(logits / cap); 0: none
   bool causal = true;          ///< a token's hidden state depends on no later token
-  bool prefix = false;         ///< the family's mask has a prefix, which only prefix_lm gives
   bool images = false;         ///< samples are images: a batch has "pixel_values" and no tokens
   HeadSpecs heads = {};
   std::optional<TargetText> target = {};  ///< only for an encoder with a decoder

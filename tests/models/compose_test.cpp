@@ -12,7 +12,6 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/base/error.h"
 #include "tessera/models/family.h"
 
 namespace tessera::models {
@@ -205,10 +204,6 @@ TEST(ComposedModels, LearnMaskedTokensAndPairsTogetherAsBertDoes) {
 TEST(ComposedModels, AreTrainedByTheObjectiveOfTheirMask) {
   EXPECT_EQ(tiny("compose", R"("mask": "causal")").objective.name, "causal_lm");
   EXPECT_EQ(tiny("compose", R"("mask": "causal_with_prefix")").objective.name, "prefix_lm");
-  EXPECT_THROW(
-      (void)tiny(
-          "compose", R"("mask": "causal_with_prefix")", {"causal_lm", json::Value::object()}),
-      Error);
 }
 
 // A prefix is the first segment.

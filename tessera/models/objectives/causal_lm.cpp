@@ -95,10 +95,6 @@ nn::BlockSpec make_causal_lm(const TrunkOutput& trunk,
                              config::Problems& problems,
                              config::Origins& origins) {
   require_decoder(trunk, "causal_lm");
-  TESSERA_REQUIRE(!trunk.prefix,
-                  Config,
-                  "model.mask is causal_with_prefix, and causal_lm gives no prefix",
-                  "choose the task prefix_lm, or set model.mask to causal");
   return make(trunk, options, problems, origins);
 }
 
