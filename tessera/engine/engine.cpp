@@ -239,6 +239,7 @@ EvalReport Engine::evaluate(const EvalRounds& rounds) {
   const planner::EvalOptions& options = plan_.config.eval;
   const data::Dataset& dataset = *data_->validation;
   return with_eval_weights([&] {
+    if (experience_ != nullptr) return experience_->evaluate(dataset, evaluated_samples());
     return engine::evaluate(executor(),
                             world_,
                             dataset,
@@ -253,6 +254,7 @@ EvalReport Engine::evaluate_test() {
   TESSERA_REQUIRE(data_->test != nullptr, Config, "there is no test data", "set data.test");
   const data::Dataset& dataset = *data_->test;
   return with_eval_weights([&] {
+    if (experience_ != nullptr) return experience_->evaluate(dataset, dataset.size());
     return engine::evaluate(executor(),
                             world_,
                             dataset,

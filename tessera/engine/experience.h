@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/data/dataset.h"
 #include "tessera/data/sample_order.h"
+#include "tessera/engine/evaluate.h"
 #include "tessera/engine/loss_terms.h"
 #include "tessera/nn/block.h"
 
@@ -18,7 +20,7 @@ namespace tessera::engine {
 enum class Keeping : std::uint8_t { Append, Replay };
 
 /// Provides the data between an Engine and its dataset, which defines the samples. All methods
-/// except samples() and further() are collective. Used only on the rank's own thread.
+/// except samples(), further() and describe() are collective. Used only on the rank's own thread.
 class Experience {
  public:
   virtual ~Experience() = default;
@@ -38,6 +40,10 @@ class Experience {
   }
   /// Called after the update: updates other models, and adds metrics to report.
   virtual void learn(Metrics& metrics) = 0;
+  /// Evaluates the current weights on at most `samples` samples of other data of the task.
+  virtual EvalReport evaluate(const data::Dataset& held_out, std::int64_t samples) = 0;
+  /// Adds the state that consists of a few numbers to a checkpoint's metadata. Not collective.
+  virtual void describe(checkpoint::Meta& meta) const = 0;
   /// Returns the state that a checkpoint contains besides the model, readable until
   /// release_pieces(). load() reads it from a checkpoint, before begin().
   [[nodiscard]] virtual std::vector<checkpoint::PieceBytes> pieces() = 0;

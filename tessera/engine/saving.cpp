@@ -87,6 +87,7 @@ std::shared_ptr<const void> copy_out(std::vector<std::span<const std::byte>>& sp
 checkpoint::Meta Engine::meta() const {
   checkpoint::Meta meta;
   state_.describe(meta);
+  if (experience_ != nullptr) experience_->describe(meta);
   meta.samples = samples_;
   meta.tokens = tokens_;
   meta.config = plan_.resolved;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/data/dataset.h"
@@ -68,6 +69,12 @@ class PreferenceSamples final : public RecordDataset {
   [[nodiscard]] std::optional<data::TensorSpec> made_by_model() const override;
   [[nodiscard]] std::int64_t tokens() const override;
   [[nodiscard]] std::string fingerprint() const override;
+  /// Returns the two sequences of a sample: chosen and rejected for pairs.
+  [[nodiscard]] std::pair<const LearnedTokens&, const LearnedTokens&> texts(
+      std::int64_t index) const {
+    const Sample& sample = samples_.at(static_cast<std::size_t>(index));
+    return {sample.first, sample.second};
+  }
   /// Number of skipped records, of which a completion did not fit.
   [[nodiscard]] std::int64_t left_out() const { return left_out_; }
 

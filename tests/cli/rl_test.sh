@@ -23,7 +23,7 @@ train() { # train NAME RANKS KEY=VALUE...
 rewarded() { # rewarded NAME: the mean reward of the last ten steps
   python3 - "$box/$1/metrics.jsonl" <<'PY'
 import json, sys
-last = [line["terms"]["reward"] for line in map(json.loads, open(sys.argv[1]))][-10:]
+last = [line["terms"]["reward"] for line in map(json.loads, open(sys.argv[1])) if "terms" in line][-10:]
 print(last)
 assert sum(last) / len(last) > 0.9, last
 PY
@@ -36,8 +36,14 @@ refuses() { # refuses WORDS COMMAND...
 }
 learns() {
   digits
-  train whole 1
+  head -40 "$box/digits.jsonl" >"$box/held_out.jsonl"
+  train whole 1 --set "data.validation=$box/held_out.jsonl" --set eval.every=50 --set eval.best=reward --set checkpoint.best=true
   expect "digits that are copied" rewarded whole
+  expect "rewards of held-out prompts, which grow" python3 -c "
+import json
+told = [line['eval_terms']['reward'] for line in map(json.loads, open('$box/whole/metrics.jsonl')) if 'eval_terms' in line]
+assert len(told) == 4 and told[-1] > 0.9 and told[-1] >= told[0], told"
+  expect "a best checkpoint" test -e "$box/whole/checkpoints/best"
   "$tessera" data "$repository/examples/rlhf/grpo.json" --set "data.train=$box/digits.jsonl" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   "$tessera" generate "$box/whole" --prompt "7=" --max-new-tokens 1 --temperature 0 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   expect "the digit" says "7" "$box/out"
@@ -120,6 +126,9 @@ JSON
   timeout 200 "$tessera" rlhf "$box/chat.json" --step 2 3 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   expect "no first step" python3 -c "assert 'step 1 of 3' not in open('$box/out').read()"
   refuses "nothing is downloaded" "$tessera" rlhf "$box/chat.json" --actor-model 1.3b
+  refuses "nothing is downloaded" "$tessera" rlhf "$box/chat.json" --unsupervised_dataset_name wikitext
+  refuses "nothing is downloaded" "$tessera" rlhf "$box/chat.json" --unsupervised_dataset_config_name wikitext-2-raw-v1
+  refuses "no pretraining texts" "$tessera" rlhf "$box/chat.json" --step 3 --unsup_coef 2
   expect "the critic and the scores of the reward model" python3 -c "
 import json
 lines = [json.loads(line) for line in open('$box/chat/3-rl/metrics.jsonl')]
@@ -133,6 +142,19 @@ import json
 lines = [json.loads(line) for line in open('$box/out')]
 assert len(lines) == 3 and all({'prompt', 'a', 'b', 'score_a', 'score_b'} == set(line) for line in lines), lines"
   expect "a page" says "<th>$box/chat/3-rl</th>" "$box/page.html"
+  # The same policy and reward model, which is tested on pairs first.
+  cat >"$box/tested.json" <<JSON
+{
+  "model": {"from": "$box/chat/1-sft"}, "task": "rl", "run": {"dir": "$box/tested", "threads_per_rank": 1},
+  "rl": {"samples": 2, "max_new_tokens": 4, "rewards": [{"type": "model", "from": "$box/chat/2-reward", "pairs": "$box/pairs.jsonl"}]},
+  "data": {"train": "$box/digits.jsonl", "sequence_length": 160}, "train_batch_size": 8, "trainer": {"max_steps": 1}
+}
+JSON
+  timeout 200 "$tessera" train "$box/tested.json" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "a test of the reward model" python3 -c "
+import json
+told = json.load(open('$box/tested/reward_models.json'))['model']
+assert told['pairs'] > 10 and 0 <= told['accuracy'] <= 1, told"
   refuses "\"rl\" is " "$tessera" rlhf "$box/chat.json" --set rl=null
 }
 claim "a model learns by rewards to copy digits" learns

@@ -15,7 +15,7 @@
 namespace tessera::test {
 namespace {
 
-constexpr std::int64_t kSteps = 4;
+constexpr std::int64_t kPtxSteps = 4;
 
 /// A text, and a policy that learns it besides completions of up to four tokens.
 struct WithTexts {
@@ -37,25 +37,27 @@ struct WithTexts {
   }
 };
 
-const char* const kLetters = R"([{"type": "regex", "pattern": "[@-~]"}])";
+const char* const kRewardedLetters = R"([{"type": "regex", "pattern": "[@-~]"}])";
 /// Every completion earns the same, so that its advantage is 0.
-const char* const kNothing = R"([{"type": "length", "max": 100}])";
+const char* const kEqualRewards = R"([{"type": "length", "max": 100}])";
 
 TEST(RlPtx, IsTheSameOnAnyRanksAndAfterAnyStep) {
   const WithTexts with;
   // More texts than completions, and a last micro-batch that is not full.
-  const TinyRun run = with.policy(kLetters, R"(, "samples": 11, "coefficient": 0.5)");
+  const TinyRun run = with.policy(kRewardedLetters, R"(, "samples": 11, "coefficient": 0.5)");
   const files::TempDir folder;
   const Trace one = train(
       run,
       {.ranks = 1, .accumulation = 4, .stage = 0},
-      {.steps = kSteps, .run_dir = folder.path(), .root = folder.path() / "c", .save_at = {2}});
+      {.steps = kPtxSteps, .run_dir = folder.path(), .root = folder.path() / "c", .save_at = {2}});
 
-  expect_same_bits(one, train(run, {.ranks = 2, .accumulation = 2, .stage = 1}, {.steps = kSteps}));
-  expect_same_bits(one, train(run, {.ranks = 4, .accumulation = 1, .stage = 3}, {.steps = kSteps}));
+  expect_same_bits(one,
+                   train(run, {.ranks = 2, .accumulation = 2, .stage = 1}, {.steps = kPtxSteps}));
+  expect_same_bits(one,
+                   train(run, {.ranks = 4, .accumulation = 1, .stage = 3}, {.steps = kPtxSteps}));
   const Trace after = train(run,
                             {.ranks = 2, .accumulation = 2, .stage = 2},
-                            {.steps = kSteps,
+                            {.steps = kPtxSteps,
                              .run_dir = folder.path(),
                              .resume = *checkpoint::newest(folder.path() / "c")});
   EXPECT_EQ(after.digest, one.digest);
@@ -70,9 +72,9 @@ TEST(RlPtx, LearnsTextsAsPretrainingDoes) {
       .set("data.validation_fraction", "0")
       .set("eval.every", "0")
       .set("model.dropout", "0");
-  const std::vector<double> expected = train(pretraining, layout, {.steps = kSteps}).losses;
+  const std::vector<double> expected = train(pretraining, layout, {.steps = kPtxSteps}).losses;
 
-  auto metrics = metrics_of(with.policy(kNothing, R"(, "coefficient": 1)"), layout, kSteps);
+  auto metrics = metrics_of(with.policy(kEqualRewards, R"(, "coefficient": 1)"), layout, kPtxSteps);
 
   constexpr double kRounding = 1e-5;  // the loss is computed in fp64 here, and in fp32 there
   ASSERT_EQ(metrics["ptx"].size(), expected.size());
@@ -85,7 +87,7 @@ TEST(RlPtx, LearnsTextsAsPretrainingDoes) {
 TEST(RlPtx, WeighsTheLossOfTexts) {
   const WithTexts with;
   const Layout layout{.ranks = 1, .accumulation = 4};
-  const TinyRun run = with.policy(kLetters, R"(, "coefficient": 3)");
+  const TinyRun run = with.policy(kRewardedLetters, R"(, "coefficient": 3)");
   const Trace trace = train(run, layout, {.steps = 1});
   auto metrics = metrics_of(run, layout, 1);
 

@@ -292,8 +292,11 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
   EXPECT_THAT(refusal(reinforcing(some_prompts(), options(R"("samples": 2, "parity": "exact")")),
                       {.ranks = 2, .accumulation = 4, .tensor = 2}),
               HasSubstr("exact"));
-  EXPECT_THAT(refusal(TinyRun(run).set("data.validation_fraction", "0.5")),
-              HasSubstr("validation"));
+  TinyRun evaluated = run;
+  evaluated.set("data.validation_fraction", "0.5");
+  EXPECT_EQ(refusal(evaluated), "");
+  EXPECT_THAT(refusal(evaluated, {.ranks = 2, .accumulation = 4, .tensor = 2}),
+              HasSubstr("greedy validation"));
   EXPECT_THAT(refusal(TinyRun(run).set("data.drop_last", "false")), HasSubstr("drop_last"));
   EXPECT_THAT(refusal(reinforcing(some_prompts(), options(R"("samples": 3)"))),
               HasSubstr("no whole number of groups"));
@@ -328,9 +331,12 @@ TEST(RlAlarms, SayInWordsWhatIsWrong) {
   };
   EXPECT_THAT(names({{"entropy", 1.0}, {"equal_groups", 0.2}}), testing::ElementsAre("empty"));
   EXPECT_THAT(
-      names(
-          {{"entropy", 0.001}, {"equal_groups", 0.92}, {"truncated", 1.0}, {"kl_reference", 6.0}}),
-      testing::ElementsAre("equal_groups", "truncated", "empty", "collapsed", "far"));
+      names({{"entropy", 0.001},
+             {"equal_groups", 0.92},
+             {"truncated", 1.0},
+             {"kl_reference", 6.0},
+             {"repetition", 0.8}}),
+      testing::ElementsAre("equal_groups", "truncated", "empty", "repeating", "collapsed", "far"));
   EXPECT_THAT(engine::rl::alarms_of({{"equal_groups", 0.92}}, texts).front().what,
               HasSubstr("equal in 92 % of groups: nothing is learned"));
 }

@@ -17,16 +17,16 @@
 namespace tessera::test {
 namespace {
 
-constexpr std::int64_t kSteps = 4;
+constexpr std::int64_t kWhySteps = 4;
 /// fp32 sums of one completion and of a micro-batch differ in their order.
-constexpr double kRounding = 1e-4;
+constexpr double kOrderOfSums = 1e-4;
 
 class RlWhy : public ::testing::Test {
  protected:
   RlWhy() : run_(reinforcing(prompts(), options())) {
     trace_ = train(run_,
                    {.ranks = 1, .accumulation = 4},
-                   {.steps = kSteps,
+                   {.steps = kWhySteps,
                     .run_dir = folder_.path(),
                     .root = folder_.path() / "checkpoints",
                     .save_at = {2}});
@@ -81,11 +81,11 @@ class RlWhy : public ::testing::Test {
 };
 
 TEST_F(RlWhy, SharesAddUpToTheUpdate) {
-  const engine::rl::StepShares whole = shares(kSteps, {.ranks = 1, .accumulation = 4});
+  const engine::rl::StepShares whole = shares(kWhySteps, {.ranks = 1, .accumulation = 4});
 
   ASSERT_EQ(whole.completions.size(), 8U);
   EXPECT_EQ(whole.version, 2);
-  EXPECT_NEAR(whole.rest, 0.0, kRounding);
+  EXPECT_NEAR(whole.rest, 0.0, kOrderOfSums);
   double last = INFINITY, squares = 0.0;
   for (const engine::rl::CompletionShare& one : whole.completions) {
     EXPECT_GE(one.number, 8);  // the second mini-batch of its rollout
@@ -97,27 +97,29 @@ TEST_F(RlWhy, SharesAddUpToTheUpdate) {
     }
   }
   EXPECT_GT(last + std::abs(whole.completions.front().contribution.share), 0.0);
-  EXPECT_NEAR(std::sqrt(squares), trace_.grad_norms.back(), kRounding * trace_.grad_norms.back());
+  EXPECT_NEAR(
+      std::sqrt(squares), trace_.grad_norms.back(), kOrderOfSums * trace_.grad_norms.back());
 
-  const engine::rl::StepShares two = shares(kSteps, {.ranks = 2, .accumulation = 2, .stage = 2});
+  const engine::rl::StepShares two = shares(kWhySteps, {.ranks = 2, .accumulation = 2, .stage = 2});
   for (std::size_t i = 0; i < whole.completions.size(); ++i) {
-    EXPECT_NEAR(
-        two.completions[i].contribution.share, whole.completions[i].contribution.share, kRounding);
+    EXPECT_NEAR(two.completions[i].contribution.share,
+                whole.completions[i].contribution.share,
+                kOrderOfSums);
   }
 }
 
 // The gradient of one completion is the step's where the others have no advantage.
 TEST_F(RlWhy, ACompletionAloneHasTheWholeGradient) {
   const Layout one{.ranks = 1, .accumulation = 4};
-  const engine::rl::StepShares whole = shares(kSteps - 1, one);
+  const engine::rl::StepShares whole = shares(kWhySteps - 1, one);
   const engine::rl::CompletionShare& first = whole.completions.front();
   ASSERT_GT(first.contribution.norm, 0.0);
 
   keep_only(whole.version, first.number);
-  const engine::rl::StepShares alone = shares(kSteps - 1, one);
+  const engine::rl::StepShares alone = shares(kWhySteps - 1, one);
 
   EXPECT_EQ(alone.completions.front().number, first.number);
-  EXPECT_NEAR(alone.completions.front().contribution.share, 1.0, kRounding);
+  EXPECT_NEAR(alone.completions.front().contribution.share, 1.0, kOrderOfSums);
   EXPECT_EQ(alone.completions.front().contribution.norm, first.contribution.norm);
   EXPECT_EQ(alone.completions.front().text, first.text);
   for (std::size_t i = 1; i < alone.completions.size(); ++i)

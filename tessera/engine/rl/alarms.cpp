@@ -12,6 +12,7 @@ namespace tessera::engine::rl {
 namespace {
 
 constexpr double kNearlyAll = 0.9, kMost = 0.5;
+constexpr double kRepeating = 0.7;
 constexpr double kCertain = 0.01;  ///< entropy per token, in nats
 constexpr double kFar = 5.0;       ///< divergence per token, in nats
 
@@ -62,6 +63,13 @@ std::vector<Alarm> alarms_of(const Metrics& metrics, std::span<const std::string
                       100 * empty / static_cast<double>(texts.size())),
           "see whether prompts end where an answer begins, and what an empty answer is rewarded "
           "with");
+  }
+  if (value_of("repetition", 0.0) >= kRepeating) {
+    raise(
+        "repeating",
+        fmt::format("{:.0f} % of the sequences of three tokens of a completion occur in it before",
+                    100 * value_of("repetition", 0.0)),
+        "lower optimizer.lr, raise rl.kl.coefficient, or change a reward that repeating earns");
   }
   if (value_of("entropy", 1.0) < kCertain) {
     raise("collapsed",

@@ -17,8 +17,9 @@ struct Alarm {
 };
 /// "equal_groups": for nearly all prompts all completions have the same reward, so that nothing is
 /// learned; "truncated": nearly all completions have no end; "empty": most completions consist only
-/// of the end token; "collapsed": every token is nearly certain; "far": the divergence from the
-/// reference is implausibly large. `metrics`: report_of(); `texts`: those of the completions.
+/// of the end token; "repeating": completions consist of a few sequences of tokens; "collapsed":
+/// every token is nearly certain; "far": the divergence from the reference is implausibly large.
+/// `metrics`: report_of(); `texts`: those of the completions.
 std::vector<Alarm> alarms_of(const Metrics& metrics, std::span<const std::string> texts);
 
 }  // namespace tessera::engine::rl

@@ -39,6 +39,11 @@ void refuse_layouts(const planner::Plan& plan, const tasks::Rl& task, const Refu
   }
   if (options.top_k > 0 || options.top_p < 1)
     refuse("rl.top_k and rl.top_p of ranks that share the vocabulary", whole);
+  const data::DataOptions& data = plan.config.data;
+  if ((!data.validation.empty() || data.validation_fraction > 0 || !data.test.empty()) &&
+      options.validation.temperature == 0)
+    refuse("greedy validation of ranks that share the vocabulary",
+           "set rl.validation.temperature to 1");
   if (options.parity == tasks::Parity::Exact)
     refuse("rl.parity exact of ranks that share the vocabulary", "set rl.parity to measure");
 }
@@ -57,11 +62,6 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
   }
   if (!config.data.sources.is_null())
     refuse("data.sources", "give one list of files in data.train");
-  if (!config.data.validation.empty() || config.data.validation_fraction > 0 ||
-      !config.data.test.empty() || config.eval.when().any())
-    refuse("validation data",
-           "remove data.validation, data.test and eval.every; rewards are reported "
-           "in every step");
   const tasks::RlOptions& options = task.options();
   const std::int64_t size = options.rollout_size(plan.global_batch);
   TESSERA_REQUIRE(size % options.samples == 0,

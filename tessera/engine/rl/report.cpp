@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/rl/report.h"
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <set>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -24,6 +27,22 @@ void add_groups(Metrics& out, const at::Tensor& rewards_B, std::int64_t samples)
   const auto groups = static_cast<double>(rewards_GS.size(0));
   out.push_back({"reward_std", number(rewards_GS.std(1).mean()), groups});
   out.push_back({"equal_groups", number(spread_G.eq(0).to(at::kDouble).mean()), groups});
+}
+
+/// Returns the mean share of the sequences of three tokens of a completion that it has more than
+/// once; completions of fewer tokens count as 0.
+double repetition_of(std::span<const Completion> completions) {
+  constexpr std::size_t kTokens = 3;
+  double sum = 0;
+  for (const Completion& one : completions) {
+    if (one.ids.size() < kTokens) continue;
+    const std::size_t count = one.ids.size() - kTokens + 1;
+    std::set<std::array<std::int32_t, kTokens>> different;
+    for (std::size_t i = 0; i < count; ++i)
+      different.insert({one.ids[i], one.ids[i + 1], one.ids[i + 2]});
+    sum += 1.0 - static_cast<double>(different.size()) / static_cast<double>(count);
+  }
+  return sum / static_cast<double>(completions.size());
 }
 
 }  // namespace
@@ -52,6 +71,7 @@ Metrics report_of(const RolloutFacts& facts, const tasks::RlOptions& options) {
   out.push_back({"length", tokens / size, size});
   out.push_back({"truncated", truncated / size, size});
   out.push_back({"entropy", entropy / tokens, tokens});
+  out.push_back({"repetition", repetition_of(facts.completions), size});
   if (scored.reference_BT.defined()) {
     const at::Tensor kl_BT = losses::kl_estimators().get("k3")(scored.old_BT, scored.reference_BT);
     out.push_back({"kl_reference", number(losses::masked_mean(kl_BT, scored.mask_BT)), tokens});

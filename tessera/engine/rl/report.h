@@ -24,7 +24,8 @@ struct RolloutFacts {
 /// "reward" (the mean of the weighted sums), "reward/NAME" where there are several, "reward_std"
 /// (the mean deviation within a prompt's completions) and "equal_groups" (the share of prompts
 /// whose completions all have one reward) where a prompt has several, "length", "truncated",
-/// "entropy" (a token's), "kl_reference" (a token's divergence, k3) where there is a reference,
+/// "entropy" (a token's), "repetition" (the share of a completion's sequences of three tokens that
+/// occur in it before), "kl_reference" (a token's divergence, k3) where there is a reference,
 /// "explained_variance" of the critic, "parity_max" and "parity_mean" (the difference of
 /// log-probabilities between drawing and training).
 Metrics report_of(const RolloutFacts& facts, const tasks::RlOptions& options);

@@ -50,6 +50,11 @@ class RewardValues {
   /// by the leader, models run on all ranks.
   /// Throws Error{Data} for an infinite number. Collective.
   [[nodiscard]] at::Tensor of(std::span<const tasks::Answer> answers, const Rows& rows);
+  /// Returns the scores of rows by the model of reward number `index`, which must be of the type
+  /// model. Collective.
+  [[nodiscard]] std::vector<double> scores(std::size_t index, const Rows& rows) {
+    return scores_of(*models_.at(index), world_, rows, micro_batch_);
+  }
 
  private:
   /// Returns those of one function, [B].

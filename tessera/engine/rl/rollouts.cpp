@@ -13,7 +13,9 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/base/log.h"
+#include "tessera/base/text.h"
 #include "tessera/engine/rl/alarms.h"
 #include "tessera/engine/rl/completions.h"
 #include "tessera/engine/rl/critic.h"
@@ -22,8 +24,10 @@
 #include "tessera/engine/rl/pretraining_texts.h"
 #include "tessera/engine/rl/reference_model.h"
 #include "tessera/engine/rl/report.h"
+#include "tessera/engine/rl/reward_check.h"
 #include "tessera/engine/rl/reward_values.h"
 #include "tessera/engine/rl/rollout_writer.h"
+#include "tessera/engine/rl/validation.h"
 #include "tessera/engine/shared_values.h"
 #include "tessera/nn/low_rank.h"
 #include "tessera/ops/batch_invariance.h"
@@ -63,11 +67,10 @@ class Rollouts final : public Experience, private RolloutWriter {
     rewards_.emplace(task_.rewards(), plan_, world_);
     if (task_.has_reference() && !is_base_of_policy(plan_, options_))
       reference_ = open_reference(plan_, options_, world_);
+    if (step == 0) test_rewards(run_dir);
     if (run_dir.empty()) return;
     if (reads_ledger()) kept_ = read_rollout(file, step, names());
-    std::vector<double> coefficient = {kept_ ? kept_->kl_coefficient.value_or(0.0) : 0.0};
-    share_values(world_, coefficient, "the coefficient of the divergence");
-    if (coefficient.front() > 0) kl_coefficient_ = coefficient.front();
+    if (!restored_) take_coefficient();  // a checkpoint of an earlier version has none
     world_.transport()
         .barrier(world_.everyone(), TESSERA_HERE("before the ledger is opened"))
         ->wait();
@@ -115,6 +118,22 @@ class Rollouts final : public Experience, private RolloutWriter {
     metrics.insert(metrics.end(), metrics_.begin(), metrics_.end());
   }
 
+  EvalReport evaluate(const data::Dataset& held_out, std::int64_t samples) override {
+    const auto& prompts = dynamic_cast<const tasks::Prompts&>(held_out);
+    TESSERA_ASSERT(rewards_.has_value());
+    return validate(
+        plan_, task_, world_, policy_, prompts, std::min(prompts.count(), samples), *rewards_);
+  }
+
+  void describe(checkpoint::Meta& meta) const override {
+    json::Value alarms = json::Value::object();
+    for (const auto& [name, rollouts] : alarms_)
+      alarms[name] = json::Value::integer(rollouts);
+    meta.extra["rl"] =
+        json::Value::object({{"kl_coefficient", json::Value::number(kl_coefficient_)},
+                             {"judged", json::Value::integer(judged_)},
+                             {"alarms", std::move(alarms)}});
+  }
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces() override {
     return critic_ != nullptr ? critic_->pieces() : std::vector<checkpoint::PieceBytes>();
   }
@@ -123,9 +142,49 @@ class Rollouts final : public Experience, private RolloutWriter {
   }
   void load(const checkpoint::Checkpoint& checkpoint) override {
     if (critic_ != nullptr) critic_->load(checkpoint);
+    const json::Value* const state = checkpoint.meta().extra.find("rl");
+    if (state == nullptr) return;
+    const json::Value *coefficient = state->find("kl_coefficient"), *judged = state->find("judged"),
+                      *alarms = state->find("alarms");
+    TESSERA_REQUIRE(
+        coefficient != nullptr && coefficient->is_number() && judged != nullptr &&
+            alarms != nullptr && alarms->is_object(),
+        Format,
+        fmt::format(
+            "{}: \"rl\" in the metadata is {}", checkpoint.folder().string(), state->dump()),
+        "resume from another checkpoint, or start over with --resume never");
+    restored_ = true;
+    kl_coefficient_ = coefficient->as_double();
+    judged_ = judged->as_integer().value_or(-1);
+    for (const auto& [name, rollouts] : alarms->members())
+      alarms_[name] = static_cast<int>(rollouts.as_integer().value_or(0));
   }
 
  private:
+  /// Tests reward models on their held-out pairs; `run_dir` gets the results in reward_models.json.
+  void test_rewards(const std::filesystem::path& run_dir) {
+    json::Value all = json::Value::object();
+    for (std::size_t i = 0; i < task_.rewards().size(); ++i) {
+      const std::string& name = task_.rewards()[i].name;
+      const tasks::PreferenceSamples* const pairs = prompts_.pairs(name);
+      if (pairs == nullptr) continue;
+      const RewardCheck check =
+          check_reward(*pairs,
+                       plan_.sequence_length,
+                       plan_.tokenizer->padding(),
+                       plan_.tokenizer->end_of_text(),
+                       [&](const Rows& rows) { return rewards_->scores(i, rows); });
+      all[name] = to_json(check);
+      if (!world_.is_leader()) continue;
+      log::info(
+          fmt::format("the reward model {} on held-out pairs: {}", name, to_json(check).dump()));
+      for (const std::string& complaint : check.complaints())
+        log::warn(fmt::format("the reward model {}: {}", name, complaint));
+    }
+    if (world_.is_leader() && !run_dir.empty() && !all.members().empty())
+      files::write_atomic(run_dir / "reward_models.json", all.dump() + "\n");
+  }
+
   /// Determines rewards and advantages: from the ledger, if an earlier process has computed them.
   void judge(const Place& place) {
     Scored scored;
@@ -144,6 +203,7 @@ class Rollouts final : public Experience, private RolloutWriter {
                     kStartOver);
     if (!worths.empty()) {
       take_over(worths, scored);
+      take_coefficient();
     } else {
       if (rewards_BF_.defined()) {
         scored.rewards_BF = rewards_BF_;
@@ -173,10 +233,7 @@ class Rollouts final : public Experience, private RolloutWriter {
       if (!learned(at(b))) learned_labels_BT_[b].fill_(-100);
     }
     if (critic_ != nullptr) critic_->expect(scored.values_BT, returns_BT_);
-    if (worths.empty()) {
-      adapt_coefficient(scored);
-      keep_worths(scored);
-    }
+    if (worths.empty()) adapt_coefficient(scored);
     metrics_ = report_of({.completions = completions_,
                           .scored = scored,
                           .generated_BT = generated_BT,
@@ -185,10 +242,26 @@ class Rollouts final : public Experience, private RolloutWriter {
                           .measured = measured && old_BT_.defined()},
                          options_);
     if (options_.dynamic_rounds > 0) report_rounds();
-    if (options_.kl.target) metrics_.push_back({"kl_coefficient", kl_coefficient_, 1.0});
+    const std::vector<Alarm> alarms = new_alarms();
+    if (worths.empty()) {
+      if (options_.on_alarm == tasks::OnAlarm::RaiseKl && !alarms.empty())
+        kl_coefficient_ *= kRaise;
+      keep_worths(scored);
+    }
+    if (changes_coefficient()) metrics_.push_back({"kl_coefficient", kl_coefficient_, 1.0});
     check_parity();
     verified_ = true;
-    raise_alarms();
+    tell(alarms);
+  }
+
+  /// Sets the coefficient to that of the ledger's rollout, if there is one.
+  void take_coefficient() {
+    std::vector<double> coefficient = {kept_ ? kept_->kl_coefficient.value_or(0.0) : 0.0};
+    share_values(world_, coefficient, "the coefficient of the divergence");
+    if (coefficient.front() > 0) kl_coefficient_ = coefficient.front();
+  }
+  [[nodiscard]] bool changes_coefficient() const {
+    return options_.kl.target.has_value() || options_.on_alarm == tasks::OnAlarm::RaiseKl;
   }
 
   [[nodiscard]] tasks::RlOptions with_coefficient() const {
@@ -225,19 +298,34 @@ class Rollouts final : public Experience, private RolloutWriter {
     return output_of_rows(policy_.executor(), world_, rows_, plan_.micro_batch, name);
   }
 
-  /// Reports each alarm once it has persisted for some rollouts in a row.
-  void raise_alarms() {
+  /// Returns the alarms that have persisted for some rollouts in a row; each one again after as
+  /// many further rollouts if it has raised the coefficient.
+  std::vector<Alarm> new_alarms() {
     constexpr int kInARow = 10;
+    if (judged_ == version_) return {};  // counted before the checkpoint was saved
+    judged_ = version_;
+    std::vector<Alarm> out;
     std::map<std::string, int> now;
     for (const Alarm& alarm : alarms_of(metrics_, texts_of(all_numbers()))) {
-      const int rollouts = now[alarm.name] = alarms_[alarm.name] + 1;
+      int& rollouts = now[alarm.name] = alarms_[alarm.name] + 1;
       if (rollouts != kInARow) continue;
-      const std::string what = fmt::format("{} (alarm {})", alarm.what, alarm.name);
-      TESSERA_REQUIRE(options_.on_alarm == tasks::OnAlarm::Warn, Numeric, what, alarm.fix);
-      if (world_.is_leader())
-        log::warn(fmt::format("after {} updates: {}; {}", version_, what, alarm.fix));
+      out.push_back(alarm);
+      if (options_.on_alarm == tasks::OnAlarm::RaiseKl) rollouts = 0;
     }
     alarms_ = std::move(now);
+    return out;
+  }
+  void tell(const std::vector<Alarm>& alarms) const {
+    for (const Alarm& alarm : alarms) {
+      const std::string what = fmt::format("{} (alarm {})", alarm.what, alarm.name);
+      TESSERA_REQUIRE(options_.on_alarm != tasks::OnAlarm::Stop, Numeric, what, alarm.fix);
+      if (!world_.is_leader()) continue;
+      const std::string done = options_.on_alarm == tasks::OnAlarm::RaiseKl
+                                   ? fmt::format("the coefficient of the divergence is now {}",
+                                                 text::number(kl_coefficient_))
+                                   : alarm.fix;
+      log::warn(fmt::format("after {} updates: {}; {}", version_, what, done));
+    }
   }
 
   /// Returns whether the log-probabilities of the policy that wrote the rollout are needed besides
@@ -321,7 +409,7 @@ class Rollouts final : public Experience, private RolloutWriter {
                         .returns = list(returns_BT_),
                         .learned = learned(at(b)),
                         .kl_coefficient =
-                            options_.kl.target ? std::optional(kl_coefficient_) : std::nullopt},
+                            changes_coefficient() ? std::optional(kl_coefficient_) : std::nullopt},
                   names));
     }
     ledger_->append(lines);
@@ -356,7 +444,10 @@ class Rollouts final : public Experience, private RolloutWriter {
                 "set the model's and the adapter's dropout to 0, or rl.parity to measure");
   }
 
+  static constexpr double kRaise = 2.0;        ///< what an alarm multiplies the coefficient by
   double kl_coefficient_;                      ///< of the next rollout
+  bool restored_ = false;                      ///< whether a checkpoint had the coefficient
+  std::int64_t judged_ = -1;                   ///< version of the last rollout in alarms_
   std::optional<ops::BatchInvariance> alone_;  ///< if rl.parity is exact
   bool verified_ = false;                      ///< whether a rollout was compared
   std::unique_ptr<OpenModel> reference_;

@@ -128,6 +128,14 @@ void RlPtx::describe(config::Fields& fields) {
                 .default_text = "train_batch_size"});
 }
 
+void RlValidation::describe(config::Fields& fields) {
+  fields.field("samples", samples, {.text = "Completions of each held-out prompt.", .min = 1});
+  fields.field("temperature",
+               temperature,
+               {.text = "The temperature of sampling; 0: the most likely token is always chosen.",
+                .min = 0});
+}
+
 void RlOptions::describe(config::Fields& fields) {
   fields.field(
       "algorithm",
@@ -193,6 +201,7 @@ void RlOptions::describe(config::Fields& fields) {
   fields.section("kl", kl, "The divergence from the reference.");
   fields.section("critic", critic, "The critic of the estimators gae and dschat_gae.");
   fields.section("ptx", ptx, "Pretraining texts that are learned with the completions.");
+  fields.section("validation", validation, "How prompts of data.validation are answered.");
   fields.field("reference",
                reference,
                {.text = "Run, checkpoint or folder of the reference.",
@@ -217,11 +226,13 @@ void RlOptions::describe(config::Fields& fields) {
                {.text = "The largest difference of a log-probability; beyond it the run stops.",
                 .min = 0,
                 .above_min = true});
-  fields.choice("on_alarm",
-                on_alarm,
-                kOnAlarm,
-                {.text = "What is done where rollouts say that nothing can be learned any more; "
-                         "docs/rl.md has the alarms."});
+  fields.choice(
+      "on_alarm",
+      on_alarm,
+      kOnAlarm,
+      {.text = "What is done where rollouts say that nothing can be learned any more: warn, "
+               "stop, or raise_kl, which doubles the coefficient of the divergence in "
+               "the rewards; docs/rl.md has the alarms."});
   fields.field("chat_template",
                chat_template,
                {.text = "File with a chat template in Jinja, or chatml.",

@@ -69,6 +69,13 @@ struct RlPtx {
   void describe(config::Fields& fields);
 };
 
+/// `rl.validation`: how held-out prompts are answered.
+struct RlValidation {
+  std::int64_t samples = 1;
+  double temperature = 0.0;  ///< 0: the most likely token is always chosen
+  void describe(config::Fields& fields);
+};
+
 /// How completions are treated that reach the maximum number of tokens without an end.
 enum class Truncated : std::uint8_t { Keep, Mask };
 constexpr auto kTruncated =
@@ -80,9 +87,9 @@ constexpr auto kParities = std::to_array<config::Named<Parity>>(
     {{Parity::Off, "off"}, {Parity::Measure, "measure"}, {Parity::Exact, "exact"}});
 
 /// The effect of an alarm (engine/rl/alarms.h).
-enum class OnAlarm : std::uint8_t { Warn, Stop };
-constexpr auto kOnAlarm =
-    std::to_array<config::Named<OnAlarm>>({{OnAlarm::Warn, "warn"}, {OnAlarm::Stop, "stop"}});
+enum class OnAlarm : std::uint8_t { Warn, Stop, RaiseKl };
+constexpr auto kOnAlarm = std::to_array<config::Named<OnAlarm>>(
+    {{OnAlarm::Warn, "warn"}, {OnAlarm::Stop, "stop"}, {OnAlarm::RaiseKl, "raise_kl"}});
 
 /// The task's parameters.
 struct RlOptions {
@@ -104,6 +111,7 @@ struct RlOptions {
   RlKl kl;
   RlCritic critic;
   RlPtx ptx;
+  RlValidation validation;
   std::optional<std::string> reference;
   Truncated truncated = Truncated::Keep;
   Parity parity = Parity::Measure;

@@ -69,6 +69,15 @@ void Prompts::add_texts(data::OpenedDataset texts) {
   texts_fingerprint_ = texts.fingerprint;
 }
 
+void Prompts::add_pairs(const std::string& name, std::unique_ptr<const PreferenceSamples> pairs) {
+  pairs_[name] = std::move(pairs);
+}
+
+const PreferenceSamples* Prompts::pairs(const std::string& name) const {
+  const auto found = pairs_.find(name);
+  return found == pairs_.end() ? nullptr : found->second.get();
+}
+
 std::unique_ptr<RecordDataset> Prompts::split_off(std::int64_t count) {
   auto tail = std::make_unique<Prompts>(options_);
   // `count` is a number of samples, of which each prompt has several.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
 #include "tessera/tasks/conversation.h"
+#include "tessera/tasks/preferences.h"
 #include "tessera/tasks/record_dataset.h"
 
 namespace tessera::tasks {
@@ -56,6 +58,10 @@ class Prompts final : public RecordDataset {
   void add_texts(data::OpenedDataset texts);
   /// Returns these texts; nullptr if there are none.
   [[nodiscard]] const data::Dataset* texts() const { return texts_.get(); }
+  /// Adds the held-out pairs of the reward `name`.
+  void add_pairs(const std::string& name, std::unique_ptr<const PreferenceSamples> pairs);
+  /// Returns these pairs; nullptr if there are none.
+  [[nodiscard]] const PreferenceSamples* pairs(const std::string& name) const;
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
 
   [[nodiscard]] std::string name() const override { return "prompts"; }
@@ -81,6 +87,7 @@ class Prompts final : public RecordDataset {
   std::int64_t left_out_ = 0;
   std::unique_ptr<data::Dataset> texts_;
   std::string texts_fingerprint_;
+  std::map<std::string, std::unique_ptr<const PreferenceSamples>> pairs_;
 };
 
 }  // namespace tessera::tasks

@@ -61,6 +61,11 @@ void ModelRewardOptions::describe(config::Fields& fields) {
       {.text = "Run of the task reward, checkpoint or folder of a sequence classifier with "
                "one label.",
        .required = true});
+  fields.field("pairs",
+               pairs,
+               {.text = "Files of held-out pairs, {\"prompt\", \"chosen\", \"rejected\"}, on which "
+                        "the model is tested before the training.",
+                .default_text = "none: it is not tested"});
 }
 
 Registry<RuleRewardFactory>& rule_rewards() {

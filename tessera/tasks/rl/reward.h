@@ -66,6 +66,7 @@ struct HttpRewardOptions {
 /// The type "model": a model that scores texts.
 struct ModelRewardOptions {
   std::string from;
+  std::vector<std::string> pairs;  ///< held out, for a test of the model before training
   void describe(config::Fields& fields);
 };
 

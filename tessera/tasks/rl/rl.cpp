@@ -77,6 +77,21 @@ ReadRecords Rl::reader(const DataRequest& request) const {
                     ConversationTokenizer(request.tokenizer, chat ? &*chat : nullptr),
                     request.tokenizer,
                     request.how.poll);
+    if (split == data::Split::Train) {
+      const ConversationTokenizer conversations(request.tokenizer, chat ? &*chat : nullptr);
+      for (const RlReward& reward : rewards_) {
+        if (!reward.model || reward.model->pairs.empty()) continue;
+        // Both texts of a pair have room for the length of a completion with its prompt.
+        auto pairs = std::make_unique<PreferenceSamples>(PreferenceOptions{
+            .length = 2 * request.sequence_length, .pad_id = request.tokenizer.padding()});
+        pairs->read_files(
+            data::record_files(reward.model->pairs, data::Split::Validation),
+            record_options({}, "{\"prompt\": \"...\", \"chosen\": \"...\", \"rejected\": \"...\"}"),
+            conversations,
+            request.how.poll);
+        out->add_pairs(reward.name, std::move(pairs));
+      }
+    }
     if (split == data::Split::Train && !options_.ptx.data.empty()) {
       out->add_texts(data::open_dataset(request.options,
                                         options_.ptx.data,
@@ -135,6 +150,13 @@ void check_rl(const RlOptions& options,
           "the coefficient is adapted where the divergence is charged in the rewards",
           "set kl.place to \"reward\" and kl.coefficient to its first value, 0.1 say");
   }
+  if (options.on_alarm == OnAlarm::RaiseKl &&
+      (options.kl.place != KlPlace::Reward || options.kl.coefficient == 0)) {
+    wrong("on_alarm",
+          "raise_kl raises the coefficient of a divergence that is charged in the rewards",
+          "set kl.place to \"reward\" and kl.coefficient to its first value, or on_alarm to "
+          "\"stop\"");
+  }
   if (options.dynamic_rounds > 0 && options.samples < 2) {
     wrong("dynamic_rounds",
           "groups of one completion always earn the same",
@@ -163,6 +185,13 @@ json::Value without_planned(json::Value params, config::Problems& problems) {
     problems.add(params.find(key)->place, key, "not built yet: rl." + what, fix);
     std::erase_if(params.members(), [&](const auto& member) { return member.first == key; });
   };
+  if (const json::Value* const alarm = params.find("on_alarm");
+      alarm != nullptr && alarm->is_string() && alarm->as_string() == "roll_back") {
+    refuse("on_alarm",
+           "on_alarm roll_back",
+           "set it to stop, and continue from an earlier checkpoint with --resume and another "
+           "trainer.seed, or set it to raise_kl");
+  }
   if (params.find("overlap") != nullptr)
     refuse("overlap", "overlap", "remove it: rollouts and updates alternate");
   if (params.find("models") != nullptr) {
