@@ -26,7 +26,7 @@ void require_samples(const RecordDataset& records,
                      const char* noun,
                      std::int64_t before = 0) {
   const std::string has =
-      before > records.size()
+      records.size() > 0 && before > records.size()
           ? fmt::format("{} {}, which fill {} samples", before, noun, records.size())
           : fmt::format("{} {}", records.size(), noun);
   TESSERA_REQUIRE(records.size() >= wanted,
