@@ -33,7 +33,7 @@ JSON
 printf 'node-a slots=1\nnode-b slots=1\nnode-c slots=1\n' >"$box/hosts"
 printf '10.213.9.1 slots=1\n10.213.9.2 slots=1\n' >"$box/two-hosts"
 mkdir -p "$TESSERA_CACHE" "$box/bin" "$box/disk"
-# What ssh does, without a network: the last word is a command line for a shell of the host.
+# A stand-in for ssh without a network: the last word is a command line for a shell of the host.
 cat >"$box/bin/ssh" <<SH
 #!/bin/bash
 case " \$* " in

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What single samples contribute to the gradient of a step.
+// The contributions of single samples to the gradient of a step.
 #pragma once
 
 #include <cstdint>

@@ -95,13 +95,20 @@ class Inputs {
         {"attention_mask", mask_of(samples, tokens, run)}};
     if (shape_.trunk.output.target) {
       out.emplace_back("decoder_input_ids", ids_of(samples, sizes[2], shape_.vocab_size, run + 1));
-    } else {
+    } else if (has_types()) {
       out.emplace_back("token_type_ids", at::zeros({samples, tokens}, at::kLong));
     }
     return out;
   }
 
  private:
+  /// True if a model may distinguish the texts of a pair; where it reads no types, the graph leaves
+  /// them out.
+  [[nodiscard]] bool has_types() const {
+    const json::Value* const types = shape_.description.find("type_vocab_size");
+    return types != nullptr && types->as_integer().value_or(1) > 1;
+  }
+
   const models::Resolved& shape_;
   std::vector<interop::OnnxAxis> axes_;
 };

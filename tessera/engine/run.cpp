@@ -316,7 +316,7 @@ void announce(const planner::Plan& plan,
     log::warn(answer);
 }
 
-/// Where the ranks resume that were lost before: from the newest checkpoint of the folder, if they
+/// Ranks that were lost before resume from the newest checkpoint of the folder, if they
 /// have written one.
 ResumeFrom resume_again(const ResumeFrom& first, const RunFolder& folder) {
   const bool from_elsewhere =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the process that starts a job on several hosts tells the agent of each host.
+// The task that the process that starts a job on several hosts gives to the agent of each host.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace tessera::launch {
 
-/// What an agent reads from its standard input or, if mpirun or srun started it, from the head.
+/// The task that an agent reads from its standard input or, if mpirun or srun started it, from
+/// the head.
 struct AgentJob {
   HostPart part;
   std::vector<std::string> words;  ///< words of `tessera train` after the command

@@ -12,7 +12,7 @@
 
 namespace tessera::launch {
 
-/// Which hosts a job may run on, and how often its ranks are started again.
+/// Defines on which hosts a job may run, and how often its ranks are started again.
 struct ElasticOptions {
   int min_hosts = 0;         ///< 0: all hosts of the pool
   int max_hosts = 0;         ///< 0: all hosts of the pool; further ones replace lost ones

@@ -24,7 +24,7 @@ enum class Fan : std::uint8_t {
 /// Returns the launcher that a value of --launcher names; nothing for "ssh", "pdsh" and "none".
 std::optional<Fan> fan_of(std::string_view launcher);
 
-/// What a fan has to start.
+/// The processes that a fan has to start.
 struct FanStart {
   std::vector<std::string> hosts;  ///< task i runs on hosts[i]
   int cores = 1;                   ///< Slurm: processors of each task

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the hosts of a job find out about each other before their ranks begin: whether the ranks can
+// Checks that the hosts of a job make of each other before their ranks begin: whether the ranks can
 // connect with each other, and whether all hosts see one run folder.
 #pragma once
 
@@ -26,7 +26,7 @@ class Doorway {
   std::string why_;
 };
 
-/// Where another host can be reached.
+/// The place at which another host can be reached.
 struct Door {
   std::string host;  ///< its name
   std::string address;

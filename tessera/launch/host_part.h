@@ -18,7 +18,7 @@ struct HostPart {
   Secret secret;
   /// Whether the head runs in the process of rank 0 instead of the process that started the hosts.
   bool head_in_rank_0 = false;
-  /// How often the ranks of the job have been started before, because some were lost.
+  /// Number of times that the ranks of the job were started before, because some were lost.
   int generation = 0;
 };
 

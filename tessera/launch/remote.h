@@ -41,7 +41,7 @@ struct RemoteOptions {
   std::function<bool()> pause;
 };
 
-/// How a job on several hosts has ended.
+/// The end of a job on several hosts.
 struct HostsEnd {
   int code = 0;
   /// Hosts that could not be reached, did not arrive, fell silent, or whose agent has died.

@@ -80,7 +80,7 @@ inline constexpr std::int64_t kElasticRestarts = 100;
 struct RunOptions {
   std::string dir;  ///< empty: runs/<name of the file>
   std::optional<std::int64_t> threads_per_rank;
-  /// How often the job goes on by itself after a rank or a host was lost. Absent: 0, or
+  /// Number of times that the job goes on by itself after it lost a rank or a host. Absent: 0, or
   /// kElasticRestarts if min_hosts is given.
   std::optional<std::int64_t> restarts;
   /// Bounds of the hosts on which an elastic training goes on; absent: all hosts of the hostfile.

@@ -75,7 +75,7 @@ agents_train() {
 
 no_secret_on_command_lines() { ! cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n' | grep -qE '^[0-9a-f]{64}( |$)'; }
 
-# What ssh does, without a network: the words after the host are a command line for a shell of the host.
+# A stand-in for ssh without a network: the words after the host are a command line for a shell of the host.
 stand_in_for_ssh() {
   mkdir "$box/bin"
   printf '#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\nshift\nexec sh -c "$*"\n' >"$box/bin/ssh"

@@ -50,7 +50,10 @@ class Conversions : public ::testing::Test {
     checkpoint::Meta meta;
     meta.step = 3;
     meta.config = json::Value::object(
-        {{"model", resolved.description}, {"tokenizer", config::write(tokenizer)}});
+        {{"model", resolved.description},
+         {"tokenizer", config::write(tokenizer)},
+         {"data", json::Value::object({{"train", json::Value::string("text.txt")}})},
+         {"train_batch_size", json::Value::integer(1)}});
     meta.extra = json::Value::object();
     checkpoint::save(run_folder() / "checkpoints", meta, pieces, checkpoint::Ranks());
   }

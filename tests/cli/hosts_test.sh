@@ -44,7 +44,7 @@ claim "so it is with a pipeline that crosses" two_hosts_equal_one --set gradient
 agents_behind_ssh() {
   configure
   mkdir "$box/bin"
-  # What ssh does, without a network: the last word is a command line for a shell of the host.
+  # A stand-in for ssh without a network: the last word is a command line for a shell of the host.
   printf '#!/bin/bash\nprintf "%%s\\n" "$*" >>"%s/calls"\nexec sh -c "${!#}"\n' "$box" >"$box/bin/ssh"
   chmod +x "$box/bin/ssh"
   printf 'node-a slots=1\nnode-b slots=1\n' >"$box/hosts"

@@ -19,7 +19,7 @@ configure() {
 }
 JSON
   mkdir "$box/bin"
-  # What ssh does, without a network: the last word is a command line for a shell of the host.
+  # A stand-in for ssh without a network: the last word is a command line for a shell of the host.
   cat >"$box/bin/ssh" <<SH
 #!/bin/bash
 for word; do [[ \$word != node-* ]] || host=\$word; done

@@ -126,7 +126,7 @@ TEST(RlEstimators, LookBehindTheTokensWithACritic) {
   options.advantage.lambda = 0.5;
   options.advantage.gamma = 1.0;
   const Advantages made = advantage_estimators().get("gae")(in, options);
-  // Of the third: errors 0, 0 and 3 - 0.5, of which each token gets half of the next one's.
+  // The third has the errors 0, 0 and 3 - 0.5; each token also gets half of the next one's.
   expect_near(row(made.advantages_BT, 2), {0, 0.625, 1.25, 2.5, 0, 0});
   expect_near(row(made.returns_BT, 2), {0, 1.125, 1.75, 3, 0, 0});
 }

@@ -63,7 +63,7 @@ TEST(RlPtx, IsTheSameOnAnyRanksAndAfterAnyStep) {
   EXPECT_EQ(after.digest, one.digest);
 }
 
-// Where completions teach nothing, what remains is pretraining.
+// If completions teach nothing, only the pretraining remains.
 TEST(RlPtx, LearnsTextsAsPretrainingDoes) {
   const WithTexts with;
   const Layout layout{.ranks = 1, .accumulation = 4};

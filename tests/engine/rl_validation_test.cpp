@@ -99,7 +99,7 @@ TEST(RlValidation, IsTheSameOnAnyRanksAndChangesNothing) {
   }
 }
 
-// What is rewarded is what the model answers to these prompts without chance.
+// The reward is for the answers that the model gives to these prompts without chance.
 TEST(RlValidation, RewardsTheMostLikelyAnswers) {
   const TinyRun run = with_held_out("");
   const Layout layout{.accumulation = 4};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rank or host is told to be slow. The times are made up; real ones:
+// The rank or host that is reported as slow. The times are made up; real ones:
 // tests/cli/survive_test.sh.
 #include "tessera/engine/stragglers.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which hosts a job goes on with. What it then trains: tests/cli/survive_test.sh.
+// The hosts with which a job goes on; tests/cli/survive_test.sh tests the training after it.
 #include "tessera/launch/elastic_hosts.h"
 
 #include <string>

@@ -142,7 +142,7 @@ class FanAgents : public testing::Test {
     options.values[fan_job_key(1)] = agent_job_text(job_);
     head_.emplace(options);
     head_->start();
-    // As mpirun sets them.
+    // The variables are those that mpirun sets.
     setenv("OMPI_COMM_WORLD_RANK", "1", 1);
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
     setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0", 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What hosts find out about each other before a job begins.
+// Checks that hosts make of each other before a job begins.
 #include "tessera/launch/host_check.h"
 
 #include <cstdlib>

@@ -101,8 +101,8 @@ TEST_F(PrefixLanguageModel, LearnsTheCompletionsOfRecords) {
 
 TEST_F(PrefixLanguageModel, LearnsTheLastAnswerOfAConversation) {
   const data::DataOptions data = options(
-      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
-                       {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]})");
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, )"
+      R"({"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]})");
   data::DataOptions apart = data;
   apart.pack = false;
   const data::Datasets opened =

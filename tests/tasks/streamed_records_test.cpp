@@ -116,7 +116,7 @@ TEST_F(StreamedRecords, ReadsAnyPositionAtAnyTime) {
   const std::vector<Ids> expected = all(open(*task_, data, 4), 5);
   const data::Datasets again = open(*task_, data, 4);
 
-  // As another rank or a resumed run does: other positions, in another order, epochs in between.
+  // Another rank or a resumed run reads other positions, in another order, with epochs in between.
   for (std::int64_t i = std::ssize(expected) - 1; i >= 0; i -= 3) {
     EXPECT_EQ(sample(again, 5, i), expected[static_cast<std::size_t>(i)]);
     (void)sample(again, 6, 0);
