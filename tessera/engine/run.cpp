@@ -25,6 +25,7 @@
 #include "tessera/checkpoint/node_parts.h"
 #include "tessera/comm/flight.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/expected_speed.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/metrics.h"
@@ -392,6 +393,10 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
     report::TableFacts facts =
         table_facts(*data, folder, resume, command.dry_run, available, several);
     facts.memory = memory;
+    if (facts.tokens_per_s <= 0 && !several && !mine.quiet) {
+      facts.tokens_per_s = expected_speed(plan);
+      facts.speed_is_estimated = true;
+    }
     announce(plan, mine, facts, local_ranks);
     tell_of_hosts(plan, local_ranks, mine);
   }

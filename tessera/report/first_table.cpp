@@ -190,9 +190,11 @@ std::string length_line(const planner::Plan& plan, const TableFacts& facts) {
                                 text::count(tokens),
                                 passes_over_data(plan, facts));
   if (facts.tokens_per_s > 0) {
-    out += fmt::format("; about {} at {} tokens/s, as measured here",
-                       text::duration(tokens / facts.tokens_per_s),
-                       text::count(facts.tokens_per_s));
+    out +=
+        fmt::format("; about {} at {} tokens/s, {}",
+                    text::duration(tokens / facts.tokens_per_s),
+                    text::count(facts.tokens_per_s),
+                    facts.speed_is_estimated ? "half of this machine's peak" : "as measured here");
   }
   return out;
 }
