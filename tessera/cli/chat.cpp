@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera chat: a conversation with a trained model.
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
 #include <ctime>
 #include <filesystem>
+#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,9 +26,11 @@
 #include "tessera/cli/line_reader.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/comm/world.h"
 #include "tessera/config/json.h"
 #include "tessera/data/chat/chat_template.h"
 #include "tessera/engine/open_model.h"
+#include "tessera/engine/shared_values.h"
 #include "tessera/tasks/conversation.h"
 
 namespace tessera::cli {
@@ -31,7 +41,7 @@ using data::chat::ChatTemplate;
 struct ChatWords {
   std::string path, system, chat_template, date, weights = "fp32";
   GenerationWords how;
-  RankWords ranks;  // one rank: several would have to share the keyboard
+  RankWords ranks;
   Common common;
 };
 
@@ -42,7 +52,8 @@ bool parse(ChatWords& words, const std::vector<std::string>& line) {
                       {"tessera chat ./my-model",
                        "tessera chat ./my-model --system \"Be brief.\" --temperature 0.7",
                        "echo \"Hello\" | tessera chat ./my-model --temperature 0",
-                       "tessera chat runs/my --template chatml.jinja"});
+                       "tessera chat runs/my --template chatml.jinja",
+                       "tessera chat ./my-model --tensor 2   each layer on two ranks"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.option("--system", &words.system, "System prompt [none]");
   arguments.option("--template",
@@ -53,6 +64,7 @@ bool parse(ChatWords& words, const std::vector<std::string>& line) {
   arguments.option("--weights",
                    &words.weights,
                    "fp32, bf16 (with bf16 activations), or int8 with one scale per row [fp32]");
+  words.ranks.declare(arguments);
   arguments.common(words.common);
   return arguments.parse(line);
 }
@@ -122,13 +134,68 @@ json::Value beginning(const ChatWords& words) {
   return messages;
 }
 
-/// Answers one line; if the template fails, reports it and keeps the conversation unchanged.
+/// The lines that the leader reads, on every rank.
+class SharedLines {
+ public:
+  SharedLines(comm::World& world, std::string prompt) : world_(world), lines_(std::move(prompt)) {}
+
+  /// The next line, and the time at which it was read.
+  struct Line {
+    std::string text;
+    std::time_t time = 0;
+  };
+  /// Returns nothing at the end of the input. Collective.
+  [[nodiscard]] std::optional<Line> next() {
+    std::optional<std::string> line;
+    if (world_.is_leader()) line = read();
+    constexpr std::size_t kEnd = 0, kSize = 1, kTime = 2;
+    std::vector<double> facts(3);
+    if (line) {
+      facts[kSize] = static_cast<double>(line->size());
+      facts[kTime] = static_cast<double>(std::time(nullptr));
+    } else if (world_.is_leader()) {
+      facts[kEnd] = 1;
+    }
+    engine::share_with_all(world_, facts, "the size of a line");
+    if (facts[kEnd] != 0) return std::nullopt;
+    std::vector<double> bytes(static_cast<std::size_t>(facts[kSize]));
+    if (line) std::ranges::copy(*line, bytes.begin());
+    engine::share_with_all(world_, bytes, "a line");
+    Line out{.time = static_cast<std::time_t>(facts[kTime])};
+    for (const double byte : bytes)
+      out.text += static_cast<char>(byte);
+    return out;
+  }
+
+ private:
+  /// Reads a line; another thread tells the ranks that wait that this one lives.
+  [[nodiscard]] std::optional<std::string> read() {
+    if (world_.size() == 1) return lines_.next();
+    std::mutex mutex;
+    std::condition_variable_any wake;
+    const std::jthread alive([&](const std::stop_token& stop) {
+      std::unique_lock lock(mutex);
+      while (!stop.stop_requested()) {
+        world_.show_life();
+        (void)wake.wait_for(lock, stop, std::chrono::seconds(1), [] { return false; });
+      }
+    });
+    return lines_.next();
+  }
+
+  comm::World& world_;
+  LineReader lines_;
+};
+
+/// Answers one line; if the template fails, reports it and keeps the conversation unchanged. One
+/// rank prints.
 void answer(engine::Generator& generator,
             const ChatTemplate& chat,
             const engine::GenerateOptions& options,
             const data::chat::RenderOptions& rendering,
             json::Value& messages,
-            const std::string& line) {
+            const std::string& line,
+            bool is_leader) {
   Terminal terminal;
   messages.push_back(message("user", line));
   std::string prompt;
@@ -136,27 +203,31 @@ void answer(engine::Generator& generator,
     prompt = chat.render(messages, rendering).text;
   } catch (const Error& error) {
     messages.items().pop_back();
-    print_error(error.text());
+    if (is_leader) print_error(error.text());
     return;
   }
-  const engine::Generated made =
-      generator.run(prompt, options, [&](std::string_view piece) { terminal.stream(piece); });
-  terminal.stream("\n");
+  const engine::Generated made = generator.run(prompt, options, [&](std::string_view piece) {
+    if (is_leader) terminal.stream(piece);
+  });
+  if (is_leader) terminal.stream("\n");
   messages.push_back(message("assistant", text::replace_invalid_utf8(made.text)));
 }
 
-void converse(engine::OpenModel& model, const ChatWords& words, const ChatTemplate& chat) {
+void converse(engine::OpenModel& model,
+              const ChatWords& words,
+              const ChatTemplate& chat,
+              bool is_leader) {
   engine::GenerateOptions options =
       words.how.options(*model.tokenizer, engine::generation_config_of(model));
   stop_at_end_token(options, chat, *model.tokenizer);
   data::chat::RenderOptions rendering;
   rendering.add_generation_prompt = true;
-  rendering.now = date_of(words.date);
   engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
   json::Value messages = beginning(words);
-  LineReader lines(words.common.quiet ? "" : "> ");
-  while (const std::optional<std::string> typed = lines.next()) {
-    const std::string& line = *typed;
+  SharedLines lines(*model.world, words.common.quiet ? "" : "> ");
+  while (const std::optional<SharedLines::Line> typed = lines.next()) {
+    const std::string& line = typed->text;
+    rendering.now = date_of(words.date).value_or(typed->time);
     const std::string_view word = text::trim(line);
     if (word.empty()) continue;
     if (word == "/quit") break;
@@ -165,10 +236,10 @@ void converse(engine::OpenModel& model, const ChatWords& words, const ChatTempla
       continue;
     }
     if (text::find_invalid_utf8(line)) {
-      print_error("a line that is not valid UTF-8");
+      if (is_leader) print_error("a line that is not valid UTF-8");
       continue;
     }
-    answer(generator, chat, options, rendering, messages, line);
+    answer(generator, chat, options, rendering, messages, line, is_leader);
     ++options.seed;
   }
 }
@@ -183,12 +254,8 @@ int chat(const std::vector<std::string>& line) {
   return with_model(std::move(found),
                     words.ranks,
                     engine::read_as_from_name(words.weights),
-                    [&](engine::OpenModel& model, bool /*is_leader*/) {
-                      TESSERA_REQUIRE(model.world->size() == 1,
-                                      Unsupported,
-                                      "a conversation on several ranks",
-                                      "start `tessera chat` without a launcher");
-                      converse(model, words, conversation);
+                    [&](engine::OpenModel& model, bool is_leader) {
+                      converse(model, words, conversation, is_leader);
                     });
 }
 

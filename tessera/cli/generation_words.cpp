@@ -62,6 +62,7 @@ void GenerationWords::declare(Arguments& arguments) {
   arguments.option("--stop-id", &stop_ids, "End at this token id; repeatable");
   arguments.option("--seed", &seed, "Random seed; the same seed gives the same text [1234]");
   arguments.flag("--ignore-eos", ignore_eos, "Continue after end of text");
+  arguments.flag("--show-special", show_special, "Also print special tokens");
 }
 
 void GenerationWords::check() const {
@@ -156,6 +157,7 @@ engine::GenerateOptions GenerationWords::options(const data::Tokenizer& tokenize
                  .top_p = drawn(top_p, folder.top_p, 1.0)};
   out.seed = static_cast<std::uint64_t>(seed);
   out.ignore_eos = ignore_eos;
+  out.show_special = show_special;
   out.ends = folder.ends;
   out.stop_strings = stop;
   for (const std::string& word : stop_ids)

@@ -22,7 +22,7 @@ struct GenerationWords {
       repetition_penalty;
   double frequency_penalty = 0.0, presence_penalty = 0.0;
   std::vector<std::string> bad_words, stop, stop_ids;
-  bool ignore_eos = false;
+  bool ignore_eos = false, show_special = false;
 
   void declare(Arguments& arguments);
   /// Throws Error{Config} for values out of range and for options that contradict each other.

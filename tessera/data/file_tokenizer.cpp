@@ -94,6 +94,10 @@ std::string_view FileTokenizer::bytes_of(std::int32_t id) const {
   return bytes_[static_cast<std::size_t>(id)];
 }
 
+bool FileTokenizer::is_special(std::int32_t id) const {
+  return id >= 0 && id < size() && pipeline_.is_special(id);
+}
+
 std::string FileTokenizer::decode(const std::vector<std::int32_t>& ids) const {
   return pipeline_.decode(ids);
 }

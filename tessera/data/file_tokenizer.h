@@ -33,6 +33,8 @@ class FileTokenizer final : public Tokenizer {
   /// The text that the token contributes inside a text; a piece that begins a word includes its
   /// space.
   [[nodiscard]] std::string_view bytes_of(std::int32_t id) const override;
+  /// As transformers' decode() skips them: added tokens that are marked as special.
+  [[nodiscard]] bool is_special(std::int32_t id) const override;
   [[nodiscard]] std::string fingerprint() const override { return fingerprint_; }
   [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids) const override;
   [[nodiscard]] std::vector<std::int32_t> beginning() const override;

@@ -27,6 +27,7 @@ class Gpt2Tokenizer final : public Tokenizer {
   [[nodiscard]] std::int32_t end_of_text() const override { return model_.end_of_text; }
   void encode(std::string_view text, std::vector<std::int32_t>& out, bool special) const override;
   [[nodiscard]] std::string_view bytes_of(std::int32_t id) const override;
+  [[nodiscard]] bool is_special(std::int32_t id) const override { return id == end_of_text(); }
   [[nodiscard]] std::string fingerprint() const override { return fingerprint_; }
   [[nodiscard]] std::size_t cut(std::string_view text, std::size_t from) const override {
     return splitter_.cut(text, from);

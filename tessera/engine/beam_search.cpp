@@ -192,7 +192,9 @@ std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t
     beam.made.tokens.assign(one.ids.begin() + prompt, one.ids.end());
     beam.made.ended = std::find(stops.begin(), stops.end(), one.ids.back()) != stops.end();
     if (beam.made.ended) beam.made.tokens.pop_back();
-    beam.made.text = tokenizer_.decode(beam.made.tokens);
+    std::vector<std::int32_t> shown = beam.made.tokens;
+    std::erase_if(shown, [&](std::int32_t id) { return hides(id, options); });
+    beam.made.text = tokenizer_.decode(shown);
     beam.made.decode_s = now_s() - start;
     out.push_back(std::move(beam));
   }

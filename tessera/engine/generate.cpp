@@ -144,7 +144,7 @@ Generated Generator::run(std::string_view prompt,
   std::string text;
   std::size_t told = 0;
   Generated out = run_ids(std::move(ids), options, [&](std::int32_t id) {
-    text += tokenizer_.bytes_of(id);
+    if (!hides(id, options)) text += tokenizer_.bytes_of(id);
     if (text.size() <= told + waiting) return;
     stream.write(std::string_view(text).substr(told, text.size() - waiting - told));
     told = text.size() - waiting;
@@ -164,6 +164,10 @@ std::vector<std::int32_t> Generator::ends(const GenerateOptions& options) const 
   for (const std::int32_t end : ends_of_text(options))
     out.push_back(end);
   return out;
+}
+
+bool Generator::hides(std::int32_t id, const GenerateOptions& options) const {
+  return !options.show_special && tokenizer_.is_special(id);
 }
 
 std::int64_t Generator::vocabulary() const {
@@ -246,7 +250,21 @@ struct Generator::Text {
   std::int64_t cached = 0;  ///< positions in the KV cache
   std::size_t number = 0;   ///< number among the requested sequences
   std::size_t cache = 0;    ///< nn::TextRow::text
+  std::string bytes;        ///< those of all tokens, in which stop strings are found
+  std::vector<std::pair<std::size_t, std::size_t>> hidden;  ///< those of special tokens in `bytes`
   Generated out;
+
+  /// The bytes that are not hidden.
+  [[nodiscard]] std::string shown() const {
+    std::string text;
+    std::size_t at = 0;
+    for (const auto& [begin, end] : hidden) {
+      if (begin >= bytes.size()) break;
+      text.append(bytes, at, begin - at);
+      at = std::min(end, bytes.size());
+    }
+    return text.append(bytes, at);
+  }
 
   [[nodiscard]] bool done(const GenerateOptions& options) const {
     return out.ended || steps >= options.max_new_tokens;
@@ -298,7 +316,14 @@ void Generator::take(Text& text, const at::Tensor& logits_V, const GenerateOptio
   out.ended = std::find(stops.begin(), stops.end(), next) != stops.end();
   if (out.ended) return;
   out.tokens.push_back(next);
-  out.ended = append_and_stop(out.text, tokenizer_.bytes_of(next), options.stop_strings);
+  const std::string_view bytes = tokenizer_.bytes_of(next);
+  if (hides(next, options)) {
+    text.hidden.emplace_back(text.bytes.size(), text.bytes.size() + bytes.size());
+  } else {
+    out.text += bytes;
+  }
+  out.ended = append_and_stop(text.bytes, bytes, options.stop_strings);
+  if (out.ended) out.text = text.shown();
 }
 
 /// `on_token` receives the tokens of the first sequence.

@@ -32,6 +32,9 @@ struct GenerateOptions {
   LogitsRules rules;
   std::vector<std::int32_t> stop_ids;     ///< end a sequence as end of text does
   std::vector<std::string> stop_strings;  ///< the text ends before the first of them
+  /// Special tokens are part of the text; false: of `tokens` alone, as when transformers decodes
+  /// with skip_special_tokens. Stop strings are found in them either way.
+  bool show_special = false;
   // Only run_beams() uses the following fields.
   int beams = 1;
   double length_penalty = 1.0;  ///< scores are divided by length to this power
@@ -41,8 +44,8 @@ struct GenerateOptions {
 /// The result of a call.
 struct Generated {
   std::vector<std::int32_t> tokens;  ///< new tokens, without the end of text that stopped it
-  std::string text;                  ///< their bytes, without a stop string and what follows it
-  bool ended = false;                ///< ended by end of text, or by another stop token or string
+  std::string text;    ///< their bytes, without a stop string, what follows it, and special tokens
+  bool ended = false;  ///< ended by end of text, or by another stop token or string
   double prompt_s = 0.0, decode_s = 0.0;
 };
 
@@ -125,6 +128,8 @@ class Generator {
              const GenerateOptions& options,
              nn::StepContext& context);
   [[nodiscard]] std::vector<std::int32_t> ends(const GenerateOptions& options) const;
+  /// Whether the token is left out of the text.
+  [[nodiscard]] bool hides(std::int32_t id, const GenerateOptions& options) const;
   void check_prompt(const std::vector<std::int32_t>& ids) const;
   [[nodiscard]] std::int64_t vocabulary() const;
   /// True if generated sequences answer the prompt instead of continuing it.

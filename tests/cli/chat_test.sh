@@ -39,6 +39,17 @@ a_conversation_keeps_its_history_until_reset() {
   cmp <(head -c "$(stat -c %s "$box/first")" "$box/said") "$box/first"
 }
 
+ranks_that_compute_layers_together_hold_a_conversation() {
+  local how=(--template "$base/chat.jinja" --temperature 0 --max-new-tokens 6 --ignore-eos --threads 1) count
+  # One line has a character of several bytes, one is not valid, one is empty, and the last one has no end.
+  for count in 1 2; do
+    printf 'hello\nn\xc3\xa4\n\xff\n\n/reset\nhello' |
+      "$tessera" chat "$base/run" "${how[@]}" --tensor $count >"$box/said.$count" 2>"$box/err.$count" || { cat "$box"/err.* && return 1; }
+  done
+  [[ $(wc -l <"$box/said.1") -ge 3 ]] && cmp "$box/said.1" "$box/said.2" || return 1
+  [[ $(grep -c "not valid UTF-8" "$box/err.2") == 1 ]]
+}
+
 a_file_of_prompts_goes_on_after_an_interruption() {
   local how=(--temperature 0 --max-new-tokens 5 --threads 1 --repetition-penalty 1.3)
   "$tessera" generate "$base/run" --prompts "$base/in.jsonl" --out "$box/whole.jsonl" "${how[@]}" >"$box/out" || return 1
@@ -154,6 +165,7 @@ the_template_of_a_gguf_file_is_used() {
 
 claim "a model without a template is refused, with the remedy" a_model_without_a_template_is_refused_with_the_remedy
 claim "a conversation keeps its history until /reset" a_conversation_keeps_its_history_until_reset
+claim "ranks that compute layers together hold a conversation" ranks_that_compute_layers_together_hold_a_conversation
 claim "a file of prompts goes on after an interruption" a_file_of_prompts_goes_on_after_an_interruption
 claim "texts of a file do not depend on how many are made together" texts_of_a_file_do_not_depend_on_how_many_are_made_together
 claim "lines are edited and remembered on a terminal" lines_are_edited_and_remembered_on_a_terminal

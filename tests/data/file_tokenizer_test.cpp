@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,26 @@ std::string end_token(const std::string& tokenizer) {
 }
 
 constexpr const char* kNames[] = {"llama3_bpe", "qwen2_bpe", "llama2_spm"};
+
+TEST(FileTokenizer, KnowsItsSpecialTokens) {
+  for (const std::string name : {"llama3_bpe", "qwen2_bpe", "llama2_spm", "added_tokens"}) {
+    SCOPED_TRACE(name);
+    const Folder folder(name);
+    name_end(folder, end_token(name));
+    const FileTokenizer tokenizer(folder.file());
+    const auto root = nlohmann::json::parse(read(folder.file()));
+    std::set<std::int32_t> special;
+    // The library tells a special token by its text. "<NORM>" is found in texts as its normalizer
+    // makes it, which is another one.
+    for (const auto& added : root.at("added_tokens")) {
+      if (added.at("special").get<bool>() && added.at("content") != "<NORM>")
+        special.insert(added.at("id").get<std::int32_t>());
+    }
+    EXPECT_FALSE(special.empty());
+    for (std::int32_t id = -1; id <= tokenizer.size(); ++id)
+      EXPECT_EQ(tokenizer.is_special(id), special.contains(id)) << id;
+  }
+}
 
 TEST(FileTokenizer, GivesTheRecordedIdsAndTextPieceByPiece) {
   for (const std::string name : kNames) {

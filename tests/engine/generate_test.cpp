@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "support/train_runs.h"
@@ -15,6 +17,8 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/data/tokenizer.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/open_model.h"
 
@@ -187,6 +191,66 @@ TEST(PrefixLm, ContinuesThePromptAsAPrefix) {
     options.beams = 1;
     EXPECT_EQ(generator.run_beams(kPrompt, options, 1).front().made.tokens,
               std::vector<std::int32_t>(made.begin(), made.begin() + 6));
+  });
+}
+
+/// Bytes, of which one is a special token.
+class Marked final : public data::Tokenizer {
+ public:
+  Marked(const data::Tokenizer& bytes, std::int32_t special) : bytes_(bytes), special_(special) {}
+  [[nodiscard]] std::string name() const override { return "marked"; }
+  [[nodiscard]] std::int64_t size() const override { return bytes_.size(); }
+  [[nodiscard]] std::int32_t end_of_text() const override { return bytes_.end_of_text(); }
+  void encode(std::string_view text, std::vector<std::int32_t>& out, bool special) const override {
+    bytes_.encode(text, out, special);
+  }
+  [[nodiscard]] std::string_view bytes_of(std::int32_t id) const override {
+    return id == special_ ? "<end>" : bytes_.bytes_of(id);
+  }
+  [[nodiscard]] bool is_special(std::int32_t id) const override { return id == special_; }
+  [[nodiscard]] std::string fingerprint() const override { return "marked"; }
+
+ private:
+  const data::Tokenizer& bytes_;
+  std::int32_t special_;
+};
+
+TEST_F(Samples, HideSpecialTokensUnlessTheyAreAskedFor) {
+  options_.sampler.temperature = 2.0;
+  options_.ignore_eos = true;
+  comm::run_threads(1, [&](comm::World& world) {
+    at::set_num_threads(1);
+    const auto model = engine::find_model(folder_.path());
+    engine::load_model(*model, world);
+    engine::Generator plain(*model->executor, *model->tokenizer, model->shape);
+    const std::vector<std::int32_t> ids = plain.run_ids(kPrompt, options_, {}).tokens;
+    const std::int32_t special = ids.at(5);
+    const Marked tokenizer(*model->tokenizer, special);
+    engine::Generator generator(*model->executor, tokenizer, model->shape);
+    std::string whole, hidden;
+    for (const std::int32_t id : ids) {
+      whole += tokenizer.bytes_of(id);
+      if (id != special) hidden += tokenizer.bytes_of(id);
+    }
+    std::string streamed;
+    const auto stream = [&](std::string_view piece) { streamed += piece; };
+
+    const engine::Generated made = generator.run("the ", options_, stream);
+    EXPECT_EQ(made.tokens, ids);
+    EXPECT_EQ(made.text, hidden);
+    EXPECT_EQ(streamed, text::replace_invalid_utf8(hidden));
+
+    engine::GenerateOptions shows = options_;
+    shows.show_special = true;
+    EXPECT_EQ(generator.run_ids(kPrompt, shows, {}).text, whole);
+
+    // A stop string is found in a token that is not shown.
+    options_.stop_strings = {"<end>"};
+    streamed.clear();
+    const engine::Generated stopped = generator.run("the ", options_, stream);
+    EXPECT_TRUE(stopped.ended);
+    EXPECT_EQ(stopped.text, whole.substr(0, whole.find("<end>")));
+    EXPECT_EQ(streamed, text::replace_invalid_utf8(stopped.text));
   });
 }
 
