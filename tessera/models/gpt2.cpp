@@ -57,7 +57,15 @@ Init residual_init(const Gpt2Shape& shape) {
   return Init::normal(shape.init_std / std::sqrt(2.0 * static_cast<double>(shape.num_layers)));
 }
 
-SelfAttentionSpec attention_of(const Gpt2Shape& shape) {
+/// The factor of the scores of a layer; 0: the usual one.
+double attention_scale(const Gpt2Shape& shape, std::int64_t layer) {
+  if (shape.scale_attention && !shape.scale_by_layer) return 0.0;
+  const std::int64_t channels = shape.hidden_size / shape.num_heads;
+  const double scale = shape.scale_attention ? 1.0 / std::sqrt(static_cast<double>(channels)) : 1.0;
+  return shape.scale_by_layer ? scale / static_cast<double>(layer + 1) : scale;
+}
+
+SelfAttentionSpec attention_of(const Gpt2Shape& shape, std::int64_t layer) {
   return {
       .hidden_size = shape.hidden_size,
       .num_heads = shape.num_heads,
@@ -70,6 +78,7 @@ SelfAttentionSpec attention_of(const Gpt2Shape& shape) {
       .qkv_init = Init::normal(shape.init_std),
       .output_init = residual_init(shape),
       .dropout = shape.attention_dropout,
+      .scale = attention_scale(shape, layer),
   };
 }
 
@@ -102,9 +111,9 @@ class Embedding final : public nn::Block {
   PositionEmbedding positions_;
 };
 
-LayerSpec layer_of(const Gpt2Shape& shape) {
+LayerSpec layer_of(const Gpt2Shape& shape, std::int64_t layer) {
   return {
-      .attention = attention_of(shape),
+      .attention = attention_of(shape, layer),
       .mlp = {.hidden_size = shape.hidden_size,
               .ffn_hidden_size = shape.ffn_hidden_size,
               .input_name = "mlp.c_fc",
@@ -125,7 +134,7 @@ Trunk gpt2_trunk(const Gpt2Shape& shape) {
   Trunk trunk{.output = output_of(shape)};
   trunk.blocks.push_back({"wte", [shape] { return std::make_unique<Embedding>(shape); }});
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-    trunk.blocks.push_back({fmt::format("h.{}", i), [spec = layer_of(shape)] {
+    trunk.blocks.push_back({fmt::format("h.{}", i), [spec = layer_of(shape, i)] {
                               return std::make_unique<TransformerLayer>(spec);
                             }});
   }
@@ -166,7 +175,7 @@ const std::vector<Preset>& presets() {
 
 struct Gpt2Options final : FamilyOptions {
   std::optional<double> embedding_dropout, attention_dropout, residual_dropout;
-  bool qkv_bias = true;
+  bool qkv_bias = true, scale_attention = true, scale_attention_by_layer = false;
   std::string activation = "gelu_tanh";
   double layer_norm_eps = 1e-5;
   double mlp_ratio = 4.0;
@@ -194,6 +203,14 @@ struct Gpt2Options final : FamilyOptions {
          "Dropout probability on the outputs of attention and MLP.");
     fields.field(
         "qkv_bias", qkv_bias, {.text = "Whether the query, key and value projection has a bias."});
+    fields.field("scale_attention",
+                 scale_attention,
+                 {.text = "Whether attention scores are divided by the square root of a head's "
+                          "channels."});
+    fields.field("scale_attention_by_layer",
+                 scale_attention_by_layer,
+                 {.text = "Whether attention scores of layer i, the first one being 1, are also "
+                          "divided by i."});
     describe_tie(fields);
     fields.field("activation",
                  activation,
@@ -224,6 +241,8 @@ void set_rest(const Gpt2Options& options, Gpt2Shape& shape, Checks& checks) {
   shape.attention_dropout = options.attention_dropout.value_or(options.dropout);
   shape.residual_dropout = options.residual_dropout.value_or(options.dropout);
   shape.qkv_bias = options.qkv_bias;
+  shape.scale_attention = options.scale_attention;
+  shape.scale_by_layer = options.scale_attention_by_layer;
   shape.tie_embeddings = options.tie_embeddings;
   shape.layer_norm_eps = options.layer_norm_eps;
   shape.init_std = options.init_std;
@@ -251,6 +270,8 @@ json::Value description_of(const Gpt2Shape& shape) {
   out.attention_dropout = shape.attention_dropout;
   out.residual_dropout = shape.residual_dropout;
   out.qkv_bias = shape.qkv_bias;
+  out.scale_attention = shape.scale_attention;
+  out.scale_attention_by_layer = shape.scale_by_layer;
   out.tie_embeddings = shape.tie_embeddings;
   out.activation = shape.activation;
   out.layer_norm_eps = shape.layer_norm_eps;
@@ -307,9 +328,6 @@ Gpt2Options from_hf(const json::Value& config) {
     keys.refuse(key, !keys.flag(key, false), fmt::format("{} false", key).c_str());
   };
   keys.refuse("model_type", keys.word("model_type", "gpt2") == "gpt2", "\"model_type\": \"gpt2\"");
-  keys.refuse(
-      "scale_attn_weights", keys.flag("scale_attn_weights", true), "scale_attn_weights true");
-  off("scale_attn_by_inverse_layer_idx");
   off("add_cross_attention");
   keys.refuse("pruned_heads", keys.empty("pruned_heads"), "all their heads");
   keys.refuse("quantization_config", keys.empty("quantization_config"), "plain float weights");
@@ -324,6 +342,8 @@ Gpt2Options from_hf(const json::Value& config) {
   out.embedding_dropout = keys.number("embd_pdrop", 0.1, 0, kMaxDropout);
   out.attention_dropout = keys.number("attn_pdrop", 0.1, 0, kMaxDropout);
   out.residual_dropout = keys.number("resid_pdrop", 0.1, 0, kMaxDropout);
+  out.scale_attention = keys.flag("scale_attn_weights", true);
+  out.scale_attention_by_layer = keys.flag("scale_attn_by_inverse_layer_idx", false);
   out.tie_embeddings = keys.flag("tie_word_embeddings", true);
   out.activation = keys.activation("activation_function", "gelu_new");
   out.layer_norm_eps = keys.number("layer_norm_epsilon", 1e-5, 1e-30, 1);
@@ -368,6 +388,8 @@ json::Value to_hf(const Gpt2Options& options) {
        {"attn_pdrop", number(options.attention_dropout.value_or(options.dropout))},
        {"resid_pdrop", number(options.residual_dropout.value_or(options.dropout))},
        {"initializer_range", number(options.init_std)},
+       {"scale_attn_weights", json::Value::boolean(options.scale_attention)},
+       {"scale_attn_by_inverse_layer_idx", json::Value::boolean(options.scale_attention_by_layer)},
        {"tie_word_embeddings", json::Value::boolean(options.tie_embeddings)}});
 }
 
@@ -456,7 +478,9 @@ TESSERA_GGUF_NAMES(
               {"block_count", "n_layer"},
               {"attention.head_count", "n_head"},
               {"attention.layer_norm_epsilon", "layer_norm_epsilon", true}},
-     .implied = {{"activation_function", json::Value::string("gelu_new")}},
+     .implied = {{"activation_function", json::Value::string("gelu_new")},
+                 {"scale_attn_weights", json::Value::boolean(true)},
+                 {"scale_attn_by_inverse_layer_idx", json::Value::boolean(false)}},
      .flags = {},
      .modules = {{"token_embd", "transformer.wte"},
                  {"position_embd", "transformer.wpe"},

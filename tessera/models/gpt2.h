@@ -17,6 +17,9 @@ struct Gpt2Shape : Sizes {
   double embedding_dropout = 0.0, attention_dropout = 0.0, residual_dropout = 0.0;
   bool qkv_bias = true, tie_embeddings = true;
   std::string activation = "gelu_tanh";
+  /// Attention scores are divided by the square root of the channels of a head; and those of layer
+  /// i by i + 1 as well.
+  bool scale_attention = true, scale_by_layer = false;
   double layer_norm_eps = 1e-5, init_std = 0.02, label_smoothing = 0.0;
   [[nodiscard]] std::int64_t num_parameters() const;
 };

@@ -95,9 +95,7 @@ TEST(Gpt2HfConfig, HonoursWhatItSays) {
 }
 
 TEST(Gpt2HfConfig, RefusesOtherMathematicsByName) {
-  const std::map<std::string, std::string> cases = {{"scale_attn_weights", "false"},
-                                                    {"scale_attn_by_inverse_layer_idx", "true"},
-                                                    {"activation_function", "\"tanh\""},
+  const std::map<std::string, std::string> cases = {{"activation_function", "\"tanh\""},
                                                     {"add_cross_attention", "true"},
                                                     {"pruned_heads", "{\"0\": [1]}"}};
   for (const auto& [key, value] : cases) {

@@ -157,5 +157,16 @@ TEST(Gpt2Options, DescribeTheResolvedModelCompletely) {
   EXPECT_EQ(again.max_positions, 64);
 }
 
+TEST(Gpt2Options, KeepTheScalesOfAttentionInTheirFolder) {
+  const ModelOptions read = options_from_hf(json::parse(
+      R"({"model_type": "gpt2", "scale_attn_weights": false,
+          "scale_attn_by_inverse_layer_idx": true, "reorder_and_upcast_attn": true})",
+      "config.json"));
+  const json::Value written = families().get("gpt2").to_hf(*read);
+
+  EXPECT_EQ(written.find("scale_attn_weights")->as_bool(), false);
+  EXPECT_EQ(written.find("scale_attn_by_inverse_layer_idx")->as_bool(), true);
+}
+
 }  // namespace
 }  // namespace tessera::models

@@ -2,8 +2,10 @@
 #include "tessera/models/gpt2.h"
 
 #include <cmath>
+#include <vector>
 
 #include "support/model_runner.h"
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -67,6 +69,47 @@ TEST(Gpt2, FusesQueriesKeysAndValuesInOneParameterCutByHeads) {
   EXPECT_EQ(weight.axes.at(1), LogicalAxis::Heads);
   EXPECT_TRUE(decays(weight));
   EXPECT_FALSE(decays(*runner.infos.at("h.0.attn.c_attn.bias")));
+}
+
+/// The logits of a model whose weights are drawn, with the queries of layer i multiplied by
+/// factors[i].
+at::Tensor logits_with(const Gpt2Shape& shape, const std::vector<double>& factors) {
+  ModelRunner runner(gpt2(shape));
+  runner.initialize(1);
+  const ModelRunner::Tensors drawn = runner.weights;
+  runner.fill([&](const ParamInfo& info, const at::Tensor& out) {
+    at::Tensor value = drawn.at(info.name) * 3;  // attention is far from uniform
+    for (std::size_t i = 0; i < factors.size(); ++i) {
+      if (info.name.starts_with(fmt::format("h.{}.attn.c_attn.", i))) value[0].mul_(factors[i]);
+    }
+    out.copy_(value.reshape({-1}));
+  });
+  nn::StepContext context(nn::Mode::Eval, 1);
+  context.want_logits = true;
+  const nn::Batch batch = make_batch(random_ids(2, 12, 61));
+  return runner.infer(batch, context).outputs.at("logits").clone();
+}
+
+// Factors are powers of two, so that the scores have the same bits.
+TEST(Gpt2, ScalesAttentionAsItsQueriesCouldBe) {
+  Gpt2Shape shape = tiny();
+  shape.num_heads = 2;  // of 16 channels
+  const at::Tensor usual = logits_with(shape, {});
+  const double rounding = 1e-6 * usual.abs().max().item<double>();
+  const auto apart = [](const at::Tensor& a, const at::Tensor& b) {
+    return (a - b).abs().max().item<double>();
+  };
+
+  Gpt2Shape by_layer = shape;
+  by_layer.scale_by_layer = true;
+  EXPECT_LT(apart(logits_with(by_layer, {}), logits_with(shape, {1.0, 0.5})), rounding);
+  EXPECT_GT(apart(logits_with(by_layer, {}), usual), 10 * rounding);
+
+  Gpt2Shape unscaled = shape;
+  unscaled.scale_attention = false;
+  EXPECT_LT(apart(logits_with(unscaled, {}), logits_with(shape, {4.0, 4.0})), rounding);
+  unscaled.scale_by_layer = true;
+  EXPECT_LT(apart(logits_with(unscaled, {}), logits_with(shape, {4.0, 2.0})), rounding);
 }
 
 TEST(Gpt2, StartsWithSmallerResidualProjections) {
