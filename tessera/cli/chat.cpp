@@ -134,12 +134,12 @@ json::Value beginning(const ChatWords& words) {
   return messages;
 }
 
-/// The lines that the leader reads, on every rank.
+/// Gives every rank the lines that the leader reads.
 class SharedLines {
  public:
   SharedLines(comm::World& world, std::string prompt) : world_(world), lines_(std::move(prompt)) {}
 
-  /// The next line, and the time at which it was read.
+  /// Returns the next line and the time at which it was read.
   struct Line {
     std::string text;
     std::time_t time = 0;

@@ -192,7 +192,6 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--no_python", Kind::Told, "there is no script"},
     {"--module", Kind::Told, "there is no script"},
     {"--venv_script", Kind::ToldValue, "no host needs a Python environment"},
-    {"--quick_start", Kind::Told, kLocal},
     {"--log_level", Kind::ToldValue, "TESSERA_LOG=debug, info, warn or error sets it; -q is quiet"},
     {"--account", Kind::ToldValue, kSlurm},
     {"--comment", Kind::ToldValue, kSlurm},

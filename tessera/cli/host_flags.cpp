@@ -388,13 +388,13 @@ int train_on_hosts(const HostFlags& flags,
   options.master_address = flags.master_addr;
   options.master_port = flags.master_port.value_or(0);
   options.ssh_port = flags.ssh_port;
-  if (!choice.by_hand) options.fan = launch::fan_of(flags.launcher);
+  if (!choice.by_hand) options.cluster_launcher = launch::cluster_launcher_of(flags.launcher);
   TESSERA_REQUIRE(choice.by_hand || flags.launcher != "jsrun",
                   Unsupported,
                   "--launcher jsrun is not built",
                   fmt::format("start the ranks with jsrun -n {} tessera train CONFIG",
                               launch::num_slots(choice.pool)));
-  TESSERA_REQUIRE(elastic == nullptr || !options.fan,
+  TESSERA_REQUIRE(elastic == nullptr || !options.cluster_launcher,
                   Unsupported,
                   fmt::format("run.min_hosts and run.restarts start hosts again one by one, which "
                               "--launcher {} cannot",

@@ -70,7 +70,7 @@ bool parse(RlhfWords& words, const std::vector<std::string>& line) {
                    "DeepSpeed-Chat's word for a part of a downloaded dataset: refused");
   arguments.option("--unsup-coef,--unsup_coef",
                    &words.texts_coefficient,
-                   "The factor of their loss: rl.rl.ptx.coefficient");
+                   "Coefficient of the loss on these texts: rl.rl.ptx.coefficient");
   arguments.flag("--dry-run,--dry_run",
                  words.dry_run,
                  "Check the first step that is not finished and print its table without training");

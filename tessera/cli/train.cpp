@@ -23,7 +23,7 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/run.h"
-#include "tessera/launch/fan.h"
+#include "tessera/launch/cluster_launcher.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/local_start.h"
 #include "tessera/launch/remote.h"
@@ -252,17 +252,17 @@ int agent(const std::vector<std::string>& line) {
       {"ssh HOST tessera agent < job"});
   arguments.common(common, /*has_json=*/false);
   if (!arguments.parse(line)) return kExitOk;
-  std::optional<launch::FanAgent> fan = launch::FanAgent::find();
-  launch::AgentJob job = fan ? fan->job() : launch::parse_agent_job(read_job());
+  std::optional<launch::ClusterAgent> agent = launch::ClusterAgent::find();
+  launch::AgentJob job = agent ? agent->job() : launch::parse_agent_job(read_job());
   const auto part = std::make_shared<launch::HostPart>(std::move(job.part));
-  if (!fan) return train_part(job.words, part);
+  if (!agent) return train_part(job.words, part);
   try {
     const int code = train_part(job.words, part);
     std::fflush(nullptr);
     // The launcher would end the other hosts at once because of another code.
-    return fan->report_end(code) ? kExitOk : code;
+    return agent->report_end(code) ? kExitOk : code;
   } catch (const Error& error) {
-    static_cast<void>(fan->report_end(exit_code(error.kind())));
+    static_cast<void>(agent->report_end(exit_code(error.kind())));
     throw;
   }
 }

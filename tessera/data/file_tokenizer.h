@@ -33,7 +33,8 @@ class FileTokenizer final : public Tokenizer {
   /// The text that the token contributes inside a text; a piece that begins a word includes its
   /// space.
   [[nodiscard]] std::string_view bytes_of(std::int32_t id) const override;
-  /// As transformers' decode() skips them: added tokens that are marked as special.
+  /// Returns true for added tokens that are marked as special, which transformers' decode() skips
+  /// with skip_special_tokens.
   [[nodiscard]] bool is_special(std::int32_t id) const override;
   [[nodiscard]] std::string fingerprint() const override { return fingerprint_; }
   [[nodiscard]] std::string decode(const std::vector<std::int32_t>& ids) const override;

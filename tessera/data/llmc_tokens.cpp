@@ -31,7 +31,7 @@ struct Kind {
 };
 constexpr std::array<Kind, 2> kKinds = {{{20240520, 1, 2}, {20240801, 7, 4}}};
 
-/// Tokens of one width that fill a file from some place on.
+/// A file whose tokens have one width and follow each other from an offset to the end of the file.
 class BareTokens : public TokenFile {
  public:
   /// Tokens of 16 bits from the beginning on. Throws Error{Data} if a byte is left over.
@@ -64,7 +64,7 @@ class BareTokens : public TokenFile {
   }
 
  protected:
-  /// Tokens that a derived class places.
+  /// For derived classes, which set the offset and the width of the tokens.
   BareTokens(const fs::path& path, std::size_t begin) : path_(path), file_(path), begin_(begin) {}
   [[noreturn]] void refuse(const std::string& what) const {
     throw Error(Error::Kind::Data,

@@ -45,8 +45,8 @@ class Tokenizer {
                       bool special = true) const = 0;
   /// The bytes of one id; they may be part of a character. Empty for an id outside the vocabulary.
   [[nodiscard]] virtual std::string_view bytes_of(std::int32_t id) const = 0;
-  /// Whether the id is a special token, such as one that ends a turn, which a reader of a text does
-  /// not see.
+  /// Returns true if the id is a special token, such as one that ends a turn. Generated text omits
+  /// special tokens by default.
   [[nodiscard]] virtual bool is_special(std::int32_t /*id*/) const { return false; }
   /// Changes whenever the result of encode could change; it is part of the token cache's key and of
   /// the checkpoint.

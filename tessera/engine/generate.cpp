@@ -254,7 +254,7 @@ struct Generator::Text {
   std::vector<std::pair<std::size_t, std::size_t>> hidden;  ///< those of special tokens in `bytes`
   Generated out;
 
-  /// The bytes that are not hidden.
+  /// The bytes of the text that are shown.
   [[nodiscard]] std::string shown() const {
     std::string text;
     std::size_t at = 0;

@@ -32,8 +32,8 @@ struct GenerateOptions {
   LogitsRules rules;
   std::vector<std::int32_t> stop_ids;     ///< end a sequence as end of text does
   std::vector<std::string> stop_strings;  ///< the text ends before the first of them
-  /// Special tokens are part of the text; false: of `tokens` alone, as when transformers decodes
-  /// with skip_special_tokens. Stop strings are found in them either way.
+  /// If false, the text omits special tokens, as transformers does with skip_special_tokens. Stop
+  /// strings are found in special tokens in both cases.
   bool show_special = false;
   // Only run_beams() uses the following fields.
   int beams = 1;
@@ -128,7 +128,7 @@ class Generator {
              const GenerateOptions& options,
              nn::StepContext& context);
   [[nodiscard]] std::vector<std::int32_t> ends(const GenerateOptions& options) const;
-  /// Whether the token is left out of the text.
+  /// Returns true if the token is omitted from the generated text.
   [[nodiscard]] bool hides(std::int32_t id, const GenerateOptions& options) const;
   void check_prompt(const std::vector<std::int32_t>& ids) const;
   [[nodiscard]] std::int64_t vocabulary() const;

@@ -24,13 +24,13 @@ namespace {
 
 constexpr const char* kFix = "convert to a Hugging Face folder";
 
-// Short, so that models of few positions have them too.
+// The lengths are short, so that models of few positions can be traced too.
 const interop::OnnxAxis kSamples = {"batch_size", 2, 3, 5};
 const interop::OnnxAxis kTokens = {"sequence_length", 5, 7, 11};
 const interop::OnnxAxis kEncoderTokens = {"encoder_sequence_length", 5, 7, 11};
 const interop::OnnxAxis kDecoderTokens = {"decoder_sequence_length", 8, 6, 9};
 
-/// Numbers that differ between the runs.
+/// Token ids that differ between the runs.
 at::Tensor ids_of(std::int64_t samples, std::int64_t tokens, std::int64_t vocabulary, int run) {
   const at::Tensor ids = at::empty({samples, tokens}, at::kLong);
   auto* const id = ids.data_ptr<std::int64_t>();

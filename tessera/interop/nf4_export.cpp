@@ -30,12 +30,12 @@ namespace {
 using checkpoint::StreamedTensor;
 
 constexpr std::string_view kWeight = ".weight";
-/// Scales that share a scale themselves.
+/// Number of block scales that share one scale of their own (double quantization).
 constexpr std::int64_t kScaleBlock = 256;
-/// Blocks that are encoded at a time.
+/// Number of blocks that are encoded at a time.
 constexpr std::int64_t kPieceBlocks = 4096;
-/// Room for the mean of the scales in a description, which is unknown until all weights were read;
-/// what is left is filled with spaces.
+/// Number of characters that a description reserves for the mean of the scales, which is unknown
+/// until all weights have been read; spaces fill the rest.
 constexpr std::size_t kMeanRoom = 32;
 
 const char* torch_type(DType dtype) {

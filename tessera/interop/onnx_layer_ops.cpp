@@ -27,7 +27,7 @@ void linear(const OnnxStep& step) {
   step.become(y, at::kFloat);
 }
 
-/// x + branch, which is a result of its own.
+/// Adds the branch to x; the sum is a second result.
 std::string sum_of(const OnnxStep& step) {
   if (step.in[3].empty()) return step.in[0];
   step.graph.node_to({step.out.at(1)}, "Add", {step.in[0], step.in[3]});

@@ -17,7 +17,7 @@ bool same_argument(const c10::IValue& a, const c10::IValue& b) {
   if (a.isDouble()) return a.toDouble() == b.toDouble();
   if (a.isIntList()) return a.toIntVector() == b.toIntVector();
   if (a.isDoubleList()) return a.toDoubleVector() == b.toDoubleVector();
-  return true;  // none, or what no translation reads
+  return true;  // the argument is absent, or no translation reads it
 }
 
 const at::Tensor& tensor_of(const OnnxStep& step, std::size_t run, int value) {

@@ -31,7 +31,7 @@ namespace {
 constexpr double kTickS = 0.25;
 constexpr double kAliveS = 1.0;         // interval between Alive frames
 constexpr double kMostClockS = 2.0;     // largest difference of clocks without a warning
-constexpr double kMoreProblemsS = 2.0;  // for other hosts to arrive after the first problem
+constexpr double kMoreProblemsS = 2.0;  // time for other hosts to arrive after the first problem
 constexpr std::size_t kMostHostName = 1024;
 constexpr const char* kNotCompared = "?";
 constexpr std::size_t kMostKeys = 1U << 20;
@@ -202,7 +202,7 @@ class Head::Server {
     } else {
       hosts_.emplace(peer.first, &peer);
       arrived_ += peer.ranks;
-      // Others that have not arrived may have problems as well: they get some time to tell them.
+      // Hosts that have not arrived yet may have problems too; they get some time to report them.
       if (!problems_of(peer.facts, hosts_.begin()->second->facts).empty()) wait_for_more();
       if (arrived_ == options_.world_size) all_are_here();
     }
@@ -214,7 +214,7 @@ class Head::Server {
     wait_for_more();
   }
 
-  /// Adds in what the hosts that have arrived differ.
+  /// Adds a problem for each difference between the hosts that have arrived.
   void compare() {
     for (const auto& [first, host] : hosts_) {
       for (HostProblem& problem : problems_of(host->facts, hosts_.begin()->second->facts))
@@ -249,12 +249,12 @@ class Head::Server {
   void probed(Peer& peer, FrameReader& body) {
     TESSERA_REQUIRE(probing_ > 0 && peer.is_host() && peer.folder == kNotCompared,
                     Comm,
-                    "it answers a question that nobody asked",
+                    "it sent a report that was not requested",
                     "");
     const auto seen = body.number<std::uint8_t>();
     peer.folder = seen == 0 ? "own" : seen == 1 ? "shared" : "-";
     const HostFacts& first = hosts_.begin()->second->facts;
-    const auto closed = std::min<std::uint32_t>(body.number<std::uint32_t>(), kMostDoors);
+    const auto closed = std::min<std::uint32_t>(body.number<std::uint32_t>(), kMostProbes);
     for (std::uint32_t i = 0; i < closed; ++i) {
       problems_.push_back(
           {Error::Kind::Comm,
@@ -354,7 +354,7 @@ class Head::Server {
       rank = end + 1;
     }
     compare();
-    // Hosts that were refused make others miss.
+    // Hosts are missing because others were refused.
     if (problems_.empty() || now_s() >= deadline_) {
       problems_.push_back({Error::Kind::Comm,
                            fmt::format("the hosts of ranks {} did not arrive within {} s",

@@ -54,15 +54,15 @@ Resolved resolve(const std::string& address, int port) {
   return out;
 }
 
-/// A connection that is being made to a door.
+/// A connection attempt in progress.
 struct Attempt {
   Fd fd;
   std::string why;  ///< empty if it succeeded
   bool pending = false;
 };
 
-Attempt begin(const Door& door) {
-  const Resolved to = resolve(door.address, door.port);
+Attempt begin(const HostAddress& target) {
+  const Resolved to = resolve(target.address, target.port);
   if (!to.why.empty()) return {Fd(), to.why};
   Attempt attempt{Fd(socket(to.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))};
   if (attempt.fd.get() < 0) return {Fd(), std::strerror(errno)};
@@ -75,7 +75,7 @@ Attempt begin(const Door& door) {
 
 }  // namespace
 
-Doorway::Doorway(const std::string& address) {
+ProbeListener::ProbeListener(const std::string& address) {
   const Resolved own = resolve(address, 0);
   why_ = own.why;
   if (!why_.empty()) return;
@@ -93,11 +93,11 @@ Doorway::Doorway(const std::string& address) {
   fd_ = std::move(fd);
 }
 
-std::vector<std::string> unreachable(const std::vector<Door>& doors, double timeout_s) {
+std::vector<std::string> unreachable(const std::vector<HostAddress>& addresses, double timeout_s) {
   std::vector<Attempt> attempts;
-  attempts.reserve(doors.size());
-  for (const Door& door : doors)
-    attempts.push_back(begin(door));
+  attempts.reserve(addresses.size());
+  for (const HostAddress& address : addresses)
+    attempts.push_back(begin(address));
   const double deadline = now_s() + timeout_s;
   for (;;) {
     std::vector<pollfd> waited;
@@ -120,10 +120,11 @@ std::vector<std::string> unreachable(const std::vector<Door>& doors, double time
     }
   }
   std::vector<std::string> out;
-  for (std::size_t i = 0; i < doors.size(); ++i) {
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
     if (attempts[i].pending) attempts[i].why = fmt::format("no answer within {} s", timeout_s);
     if (attempts[i].why.empty()) continue;
-    out.push_back(fmt::format("{} at {}: {}", doors[i].host, doors[i].address, attempts[i].why));
+    out.push_back(
+        fmt::format("{} at {}: {}", addresses[i].host, addresses[i].address, attempts[i].why));
   }
   return out;
 }
@@ -188,7 +189,7 @@ FolderMark::~FolderMark() {
 
 bool sees_mark(const std::string& folder, const std::string& mark, double patience_s) {
   constexpr int kTickMs = 100;
-  // The mark comes from another host: it is the name of a file, not a path.
+  // The mark comes from another host, so it is only accepted as a file name, never as a path.
   if (mark.find('/') != std::string::npos) return false;
   const std::filesystem::path path = std::filesystem::path(folder) / mark;
   for (const double deadline = now_s() + patience_s;;) {

@@ -13,10 +13,10 @@ namespace tessera::launch {
 
 /// A socket of this host that other hosts try to reach. It accepts nobody and reads nothing: the
 /// kernel completes the connections. Closed when destroyed.
-class Doorway {
+class ProbeListener {
  public:
   /// Listens on any free port of `address`. If that fails, port() is 0 and why() says why.
-  explicit Doorway(const std::string& address);
+  explicit ProbeListener(const std::string& address);
   [[nodiscard]] int port() const { return port_; }
   [[nodiscard]] const std::string& why() const { return why_; }
 
@@ -26,17 +26,17 @@ class Doorway {
   std::string why_;
 };
 
-/// The place at which another host can be reached.
-struct Door {
+/// The name of another host, and the address and port at which it can be reached.
+struct HostAddress {
   std::string host;  ///< its name
   std::string address;
   int port = 0;
 };
-/// The most doors that one host is asked to try.
-inline constexpr std::uint32_t kMostDoors = 64;
-/// Connects with all doors at once and closes the connections. Returns a text for each door that
+/// Maximum number of addresses that one host is asked to try.
+inline constexpr std::uint32_t kMostProbes = 64;
+/// Connects to all addresses at once and closes the connections. Returns a text for each one that
 /// could not be reached within `timeout_s`: "node-1 at 10.0.0.2: no answer within 4 s".
-std::vector<std::string> unreachable(const std::vector<Door>& doors, double timeout_s);
+std::vector<std::string> unreachable(const std::vector<HostAddress>& addresses, double timeout_s);
 
 /// Returns the address on which the ranks of this host listen for others: that of the interface
 /// that GLOO_SOCKET_IFNAME names, otherwise `way_to_head`. Throws Error{Config} if there is no such

@@ -21,7 +21,7 @@ struct HostFacts {
   std::uint64_t disk = 0;    ///< free bytes at the run folder, or where the job was started
   double clock_s = 0.0;      ///< seconds since 1970
 
-  std::string address;                ///< where the other hosts try to connect (Doorway)
+  std::string address;                ///< where the other hosts try to connect (ProbeListener)
   int port = 0;                       ///< 0: nobody tries
   std::string folder;                 ///< path of the run folder; empty: it is not compared
   std::string mark;                   ///< of the host of rank 0: the FolderMark in its run folder
@@ -38,8 +38,8 @@ struct HostProblem {
   Error::Kind kind = Error::Kind::Config;
   std::string what, fix;
 };
-/// Returns in what `host` differs from `first`, the host of the lowest rank: its build, libtorch,
-/// configuration, data or newest checkpoint; and the host's own problems.
+/// Returns the differences of `host` from `first`, the host of the lowest rank: its build,
+/// libtorch, configuration, data or newest checkpoint; and the host's own problems.
 std::vector<HostProblem> problems_of(const HostFacts& host, const HostFacts& first);
 /// Returns one error for all problems: the kind of the first one, one line for each, and each fix
 /// once.

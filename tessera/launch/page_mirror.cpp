@@ -122,14 +122,14 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
   facts.folder = folder.path;
   facts.mark = mark.mark();
   facts.must_share = folder.must_be_shared;
-  std::optional<Doorway> door;
+  std::optional<ProbeListener> listener;
   try {
     facts.address = listening_address(client_.own_address());
-    door.emplace(facts.address);
-    facts.port = door->port();
+    listener.emplace(facts.address);
+    facts.port = listener->port();
     if (facts.port == 0)
       facts.problems.push_back(
-          fmt::format("it cannot listen on {}: {}", facts.address, door->why()));
+          fmt::format("it cannot listen on {}: {}", facts.address, listener->why()));
   } catch (const Error& error) {
     facts.problems.push_back(error.text());
   }
@@ -159,13 +159,14 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
 void PageMirror::answer_probe(const Frame& frame, const RunFolderCheck& folder) {
   FrameReader body(frame);
   const std::string mark = body.text();
-  std::vector<Door> doors(std::min<std::uint32_t>(body.number<std::uint32_t>(), kMostDoors));
-  for (Door& door : doors) {
-    door.host = body.text();
-    door.address = body.text();
-    door.port = body.number<std::int32_t>();
+  std::vector<HostAddress> addresses(
+      std::min<std::uint32_t>(body.number<std::uint32_t>(), kMostProbes));
+  for (HostAddress& one : addresses) {
+    one.host = body.text();
+    one.address = body.text();
+    one.port = body.number<std::int32_t>();
   }
-  const std::vector<std::string> closed = unreachable(doors, kReachSeconds);
+  const std::vector<std::string> closed = unreachable(addresses, kReachSeconds);
   const bool compared = !mark.empty() && !folder.path.empty();
   const bool seen = compared && sees_mark(folder.path, mark, kMarkSeconds);
   FrameWriter answer(FrameType::Probed);

@@ -46,7 +46,7 @@ constexpr double kAgentGraceS = 8.0;
 constexpr double kOwnProblemsS = 3.0;
 /// Exit codes of ssh, and of a shell.
 constexpr int kSshFailed = 255, kNotFound = 127;
-constexpr double kFanGraceS = 3.0;
+constexpr double kLauncherGraceS = 3.0;
 
 /// Returns the fewest processors that the Slurm allocation has on a host; nothing outside of one.
 std::optional<int> slurm_cores() {
@@ -104,9 +104,10 @@ std::pair<Fd, Fd> make_pipe() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
-/// One agent, the ssh that leads to it, or the fan that leads to all of them.
+/// One process of this host: an agent, the ssh that leads to one, or the cluster launcher that
+/// leads to all of them.
 struct Agent {
-  std::string host;  // the name of the fan if it is one
+  std::string host;  // or the name of the cluster launcher
   pid_t pid = 0;
   bool ended = false;
   int status = 0;
@@ -137,17 +138,20 @@ void pass_on(Agent& agent, int stream, bool first, std::string_view bytes) {
   std::fflush(to);
 }
 
-/// Passes complete lines of a fan on: those of the first host without its label, those of the
-/// others with the name of the host instead, and the fan's own unchanged.
-void pass_labelled(
-    Agent& agent, int stream, Fan fan, const HostPool& pool, std::string_view bytes) {
+/// Passes complete lines of a cluster launcher on: those of the first host without its label, those
+/// of the others with the name of the host instead, and the launcher's own lines unchanged.
+void pass_labelled(Agent& agent,
+                   int stream,
+                   ClusterLauncher launcher,
+                   const HostPool& pool,
+                   std::string_view bytes) {
   std::FILE* const to = stream == 0 ? stdout : stderr;
   std::string& line = agent.unfinished[static_cast<std::size_t>(stream)];
   for (const char c : bytes) {
     line += c;
     if (c != '\n' && line.size() < kMostLine) continue;
     if (c != '\n') line += '\n';
-    const std::optional<LabelledLine> labelled = split_label(fan, line);
+    const std::optional<LabelledLine> labelled = split_label(launcher, line);
     const bool known = labelled && static_cast<std::size_t>(labelled->task) < pool.size();
     const std::string_view text = known ? labelled->text : std::string_view(line);
     if (known && labelled->task > 0)
@@ -171,8 +175,8 @@ class Agents {
     head.notice = options.notice;
     head.table = options.table;
     address_ = head.address;
-    for (std::size_t i = 0; options.fan && i < options.pool.size(); ++i)
-      head.values[fan_job_key(static_cast<int>(i))] = agent_job_text(job_of(i));
+    for (std::size_t i = 0; options.cluster_launcher && i < options.pool.size(); ++i)
+      head.values[agent_job_key(static_cast<int>(i))] = agent_job_text(job_of(i));
     head_.emplace(std::move(head));
   }
   ~Agents() { kill_all(); }
@@ -217,7 +221,7 @@ class Agents {
   void start_all(const BlockedSignals& signals) {
     const std::string folder = std::filesystem::current_path().string();
     const std::vector<std::string> environment = passed_environment();
-    if (options_.fan) return start_fan(folder, environment, signals);
+    if (options_.cluster_launcher) return start_with_launcher(folder, environment, signals);
     const std::size_t started = options_.by_hand ? 1 : options_.pool.size();
     for (std::size_t i = 0; i < started; ++i) {
       const HostSlots& host = options_.pool[i];
@@ -231,32 +235,33 @@ class Agents {
     }
   }
 
-  void start_fan(const std::string& folder,
-                 const std::vector<std::string>& environment,
-                 const BlockedSignals& signals) {
-    FanStart fan;
+  void start_with_launcher(const std::string& folder,
+                           const std::vector<std::string>& environment,
+                           const BlockedSignals& signals) {
+    ClusterStart cluster;
     std::string list;
     for (const HostSlots& host : options_.pool) {
-      fan.hosts.push_back(host.name);
-      fan.cores = std::max(fan.cores, static_cast<int>(host.slots.size()));
+      cluster.hosts.push_back(host.name);
+      cluster.cores = std::max(cluster.cores, static_cast<int>(host.slots.size()));
       list += host.name + "\n";
     }
-    fan.cores = slurm_cores().value_or(fan.cores);
-    fan.folder = folder;
-    fan.ssh_port = options_.ssh_port;
-    fan.host_list = (scratch_.path() / "hosts").string();
-    files::write_atomic(fan.host_list, list);
+    cluster.cores = slurm_cores().value_or(cluster.cores);
+    cluster.folder = folder;
+    cluster.ssh_port = options_.ssh_port;
+    cluster.host_list = (scratch_.path() / "hosts").string();
+    files::write_atomic(cluster.host_list, list);
     const bool options = options_.launcher_args.starts_with('-');
     if (options || options_.launcher_args.empty()) {
-      fan.extra = launcher_words(options_.launcher_args);
-      fan.agent = {"env"};
-      fan.agent.insert(fan.agent.end(), environment.begin(), environment.end());
-      fan.agent.insert(fan.agent.end(), {options_.program, "agent"});
+      cluster.extra = launcher_words(options_.launcher_args);
+      cluster.agent = {"env"};
+      cluster.agent.insert(cluster.agent.end(), environment.begin(), environment.end());
+      cluster.agent.insert(cluster.agent.end(), {options_.program, "agent"});
     } else {
-      fan.agent = {"bash", "-c", shell_command(options_, environment)};
+      cluster.agent = {"bash", "-c", shell_command(options_, environment)};
     }
-    FanCommand command = fan_command(*options_.fan, fan);
-    command.variables.emplace_back(kFanVariable, fan_variable(secret_, address_, head_->port()));
+    ClusterCommand command = cluster_command(*options_.cluster_launcher, cluster);
+    command.variables.emplace_back(kAgentVariable,
+                                   agent_variable(secret_, address_, head_->port()));
     start(command.words, command.variables, "", command.words.front(), signals);
   }
 
@@ -345,7 +350,8 @@ class Agents {
   }
 
   void take(Agent& agent, int stream, bool first, std::string_view bytes) const {
-    if (options_.fan) return pass_labelled(agent, stream, *options_.fan, options_.pool, bytes);
+    if (options_.cluster_launcher)
+      return pass_labelled(agent, stream, *options_.cluster_launcher, options_.pool, bytes);
     pass_on(agent, stream, first, bytes);
   }
   void finish_line(Agent& agent, int stream, bool first) const {
@@ -358,7 +364,7 @@ class Agents {
       if (agent.ended || waitpid(agent.pid, &agent.status, WNOHANG) != agent.pid) continue;
       agent.ended = true;
       agent.input = Fd();
-      const bool good = options_.fan
+      const bool good = options_.cluster_launcher
                             ? head_->exit_codes().size() == options_.pool.size()
                             : WIFEXITED(agent.status) && is_orderly(WEXITSTATUS(agent.status));
       if (good || first_bad_ != nullptr) continue;
@@ -372,7 +378,7 @@ class Agents {
   }
 
   void say_why(const Agent& agent) const {
-    if (options_.fan) {
+    if (options_.cluster_launcher) {
       const bool started = !WIFEXITED(agent.status) || WEXITSTATUS(agent.status) != 8;
       if (started && stopped_by_ == 0)
         options_.notice(
@@ -401,7 +407,7 @@ class Agents {
   /// Ends agents that remain after one has failed: an agent that never joined does not learn of it,
   /// and one on a host that was lost cannot.
   void end_the_rest() {
-    if (options_.fan && first_bad_ == nullptr && !head_->ready() && fan_failed()) {
+    if (options_.cluster_launcher && first_bad_ == nullptr && !head_->ready() && agent_failed()) {
       first_bad_ = &agents_.front();
       bad_at_ = now_s() - kAgentGraceS + kOwnProblemsS;
     }
@@ -433,7 +439,8 @@ class Agents {
     }
   }
 
-  /// Whether an agent that is still there has missed the meeting, which its peers ended for that.
+  /// Returns true if an agent that still runs did not join in time, so that the agents that had
+  /// joined ended the job.
   [[nodiscard]] bool did_not_arrive() const {
     return !head_->ready() && first_bad_ != nullptr && WIFEXITED(first_bad_->status) &&
            WEXITSTATUS(first_bad_->status) == tessera::exit_code(Error::Kind::Comm);
@@ -446,8 +453,9 @@ class Agents {
 
   void kill_all() noexcept {
     killed_ = true;
-    // A fan ends its tasks on other hosts when it is asked to, not when it is killed.
-    for (const double until = now_s() + kFanGraceS; options_.fan && now_s() < until;) {
+    // A cluster launcher ends its tasks on other hosts when it is asked to, not when it is killed.
+    for (const double until = now_s() + kLauncherGraceS;
+         options_.cluster_launcher && now_s() < until;) {
       if (agents_.empty() || agents_.front().ended) break;
       Agent& agent = agents_.front();
       kill(agent.pid, SIGTERM);
@@ -478,18 +486,18 @@ class Agents {
       return code >= kOwn && !stopped ? tessera::exit_code(Error::Kind::Environment) : code;
     };
     if (stopped_by_ != 0) return unsaved_exit_code(stopped_by_);
-    if (options_.fan) return exit_code_of_fan();
+    if (options_.cluster_launcher) return exit_code_of_agents();
     const int first = code_of(agents_.front());
     return first != kExitOk || first_bad_ == nullptr ? first : code_of(*first_bad_);
   }
 
-  [[nodiscard]] bool fan_failed() const {
+  [[nodiscard]] bool agent_failed() const {
     const std::map<int, int> codes = head_->exit_codes();
     return std::ranges::any_of(codes, [](const auto& one) { return one.second != kExitOk; });
   }
-  /// The agents have reported their codes; a fan that ended without all of them lost a host, or
-  /// could not start it.
-  [[nodiscard]] int exit_code_of_fan() const {
+  /// The agents have reported their codes; a cluster launcher that ended without all of them lost a
+  /// host, or could not start it.
+  [[nodiscard]] int exit_code_of_agents() const {
     const std::map<int, int> codes = head_->exit_codes();
     for (const auto& [host, code] : codes) {
       if (code != kExitOk) return code;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tessera/launch/agent_job.h"
-#include "tessera/launch/fan.h"
+#include "tessera/launch/cluster_launcher.h"
 #include "tessera/launch/host_part.h"
 #include "tessera/launch/host_pool.h"
 
@@ -24,7 +24,8 @@ struct RemoteOptions {
   std::vector<std::string> words;
   std::string master_address;  ///< empty: the address of this host on the way to the others
   int master_port = 0;         ///< 0: any free one
-  std::optional<Fan> fan;      ///< starts all agents at once; empty: one ssh for each host
+  std::optional<ClusterLauncher>
+      cluster_launcher;  ///< starts all agents at once; empty: one ssh for each host
   std::optional<int> ssh_port;
   /// Options of ssh, mpirun, mpiexec or srun, or a command that is run on each host first.
   std::string launcher_args;
@@ -36,8 +37,8 @@ struct RemoteOptions {
   std::function<void(const std::string&)> notice;
   std::function<void(const std::vector<std::string>&)> table;  ///< as HeadOptions::table
   int generation = 0;                                          ///< as HostPart::generation
-  /// Asked a few times in a second once the hosts have met; true: the ranks save and end after
-  /// their step. Empty: never.
+  /// Called a few times in a second once the hosts have met. If it returns true, the ranks save and
+  /// end after their step. Empty: never.
   std::function<bool()> pause;
 };
 
@@ -51,13 +52,13 @@ struct HostsEnd {
 
 /// Runs the job and returns its exit code: that of the host of rank 0, or else the first one that
 /// is not 0. Each agent receives the job's secret and its part on its standard input; agents of a
-/// fan receive the secret in their environment and their part from the head. The standard
-/// output of the host of rank 0 is passed on unchanged, every other line with the name of its host.
-/// A stop signal is sent to all hosts; one that comes before they have met, or a third one, ends
-/// them. No agent outlives this call or this process. Throws Error{Config} if a host has no
-/// address, and Error{Environment} if ssh, mpirun or srun cannot be run.
+/// cluster launcher receive the secret in their environment and their part from the head. The
+/// standard output of the host of rank 0 is passed on unchanged, every other line with the name of
+/// its host. A stop signal is sent to all hosts; one that comes before they have met, or a third
+/// one, ends them. No agent outlives this call or this process. Throws Error{Config} if a host has
+/// no address, and Error{Environment} if ssh, mpirun or srun cannot be run.
 int run_on_hosts(const RemoteOptions& options);
-/// The same, and tells what was lost.
+/// Does the same, and also returns the hosts that were lost.
 HostsEnd run_job_on_hosts(const RemoteOptions& options);
 
 }  // namespace tessera::launch

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The run folder of a job of several hosts, as each of them is to check it.
+// The run folder that each host of a job has to check.
 #pragma once
 
 #include <string>

@@ -18,7 +18,8 @@ namespace {
 constexpr double kMostCountedS = 1.0;
 constexpr std::size_t kMostNamed = 8;
 
-/// Whether a signal has stopped the process: the state after its name in parentheses is T.
+/// Returns true if a signal has stopped the process. In /proc/PID/stat the state follows the name
+/// in parentheses; a stopped process has the state T.
 bool is_stopped(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   std::stringstream text;

@@ -343,7 +343,7 @@ ComposeOptions from_hf(const json::Value& config) {
   keys.refuse("mask",
               mask == "causal" || mask == "fully_visible" || mask == "causal_with_prefix",
               "mask causal, causal_with_prefix or fully_visible");
-  // The task prefix_lm learns this way.
+  // The task prefix_lm learns only the tokens after the prefix.
   keys.refuse("prefix_lm_loss",
               mask == "causal_with_prefix" || !keys.flag("prefix_lm_loss", false),
               "prefix_lm_loss false, or mask causal_with_prefix");

@@ -41,8 +41,8 @@ struct ComposedShape : Sizes {
   ComposedEmbedding embedding;
   ComposedOrder order = ComposedOrder::Embedding;
   bool causal = false;  ///< a token of the reading stack attends only to itself and earlier tokens
-  /// With `causal`: but for the tokens of a sample's prefix, which see each other; the prefix is
-  /// the first segment.
+  /// With `causal`: tokens of a sample's prefix attend to the whole prefix. The prefix is the first
+  /// segment.
   bool prefix = false;
   ResidualOrder residual = ResidualOrder::PostNorm;
   NormKind norm = NormKind::LayerNorm;

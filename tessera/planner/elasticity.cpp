@@ -20,8 +20,8 @@ constexpr double kCountsRanks = 0.1, kCountsNodes = 0.2;
 constexpr std::int64_t kMostBatch = 1'000'000'000;
 constexpr std::size_t kMostSizes = 256;
 
-/// Highly composite numbers, which have more divisors than any smaller number, as far as DeepSpeed
-/// uses them. Some of its numbers are left out, as there.
+/// The highly composite numbers (each has more divisors than any smaller number) of DeepSpeed's
+/// elasticity. DeepSpeed's list omits some, and this one must be equal to it.
 constexpr auto kHighlyComposite = std::to_array<std::int64_t>(
     {1,      2,      4,      6,      12,     24,     36,     48,    60,    120,
      180,    240,    360,    720,    840,    1260,   1680,   2520,  5040,  7560,

@@ -267,7 +267,7 @@ class Planner {
     if (!config.elasticity.enabled) return true;
     if (plan_.data_ranks == 0) return false;
     for (const char* key : {kGlobal, kMicro, kAccumulation}) {
-      if (problems_.concern(key)) return true;  // given as well, which is refused
+      if (problems_.concern(key)) return true;  // the key is given as well, which is refused
     }
     const auto batch =
         elastic_batch(config.elasticity, plan_.ranks, plan_.data_ranks, problems_, origins_);

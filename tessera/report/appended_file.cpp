@@ -29,7 +29,7 @@ AppendedFile::~AppendedFile() {
   try {
     flush();
   } catch (const Error&) {
-    // whoever must know has called flush()
+    // a caller that needs the error has called flush()
   }
   if (fd_ >= 0) ::close(fd_);
 }

@@ -25,7 +25,7 @@ struct TableFacts {
   std::string run_dir;
   std::int64_t resume_step = 0;
   double tokens_per_s = 0;  ///< in the last step in the run folder; 0: unknown
-  /// Whether tokens_per_s is an estimate from the peak of this machine.
+  /// True if tokens_per_s was estimated from the peak of this machine, false if it was measured.
   bool speed_is_estimated = false;
   std::string resume_from;           ///< checkpoint; empty: from the beginning
   std::vector<std::string> changes;  ///< accepted differences from the checkpoint

@@ -357,7 +357,7 @@ TEST_F(BadInput, ATokenFileThatIsCutShort) {
   files::fs::resize_file(path("pair.bin"), 8'000);
   files::fs::resize_file(path("pair.idx"), 40);
   expect_refused(3, {config_of(path("pair.bin"))}, {"pair.idx", "does not fit a file of 40 bytes"});
-  // Without an index, the tokens alone are nanoGPT's, unless their number is no whole one.
+  // A file without an index is nanoGPT's, unless its size is odd.
   files::fs::remove(path("pair.idx"));
   files::fs::resize_file(path("pair.bin"), 7'999);
   expect_refused(3, {config_of(path("pair.bin"))}, {"pair.bin", "odd number of bytes"});

@@ -79,7 +79,7 @@ lines_are_edited_and_remembered_on_a_terminal() {
   # The template tells what it was given, in place of an answer.
   printf '%s' "{{ raise_exception('read <' ~ messages[-1].content ~ '>') }}" >"$box/tell.jinja"
   python3 - "$tessera" "$base/run" "$box/tell.jinja" <<'PY'
-import os, pty, select, sys, time
+import os, pty, select, sys, termios, time
 program, run, template = sys.argv[1:]
 child, terminal = pty.fork()
 if child == 0:
@@ -93,14 +93,21 @@ def expect(wanted, count=1):
         assert time.time() < end, (wanted, count, seen)
         if select.select([terminal], [], [], 1)[0]:
             seen += os.read(terminal, 4096)
+def type_line(line):
+    # The prompt is printed before the terminal passes single characters on.
+    end = time.time() + 60
+    while termios.tcgetattr(terminal)[3] & termios.ICANON:
+        assert time.time() < end, seen
+        time.sleep(0.01)
+    os.write(terminal, line)
 expect(b"> ")
-os.write(terminal, b"helXo\x1b[D\x7fl\r")  # a step to the left, and the X is replaced
+type_line(b"helXo\x1b[D\x7fl\r")  # a step to the left, and the X is replaced
 expect(b"read <hello>")
-os.write(terminal, "n\u00e4\u00f6\x7fu\r".encode())  # the last character goes, not its last byte
+type_line("n\u00e4\u00f6\x7fu\r".encode())  # the last character goes, not its last byte
 expect("read <n\u00e4u>".encode())
-os.write(terminal, b"\x1b[A\x1b[A\r")  # two arrows up: the first line
+type_line(b"\x1b[A\x1b[A\r")  # two arrows up: the first line
 expect(b"read <hello>", 2)
-os.write(terminal, b"/quit\r")
+type_line(b"/quit\r")
 status = os.waitpid(child, 0)[1]
 assert status == 0, (status, seen)
 PY

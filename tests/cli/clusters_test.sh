@@ -5,6 +5,7 @@
 # Jobs that a cluster's own launcher starts: mpirun of Open MPI, mpiexec of MPICH, and srun of Slurm, each where it is
 # installed. Slurm runs with two nodes on this machine. The bits are those of one host.   usage: clusters_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../support/ssh_stand_in.sh"
 tessera=$(realpath "${1:?usage: clusters_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
@@ -75,17 +76,9 @@ agents_train() {
 
 no_secret_on_command_lines() { ! cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n' | grep -qE '^[0-9a-f]{64}( |$)'; }
 
-# A stand-in for ssh without a network: the words after the host are a command line for a shell of the host.
-stand_in_for_ssh() {
-  mkdir "$box/bin"
-  printf '#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\nshift\nexec sh -c "$*"\n' >"$box/bin/ssh"
-  chmod +x "$box/bin/ssh"
-  export PATH=$box/bin:$PATH
-}
-
 by_open_mpi() {
   configure
-  stand_in_for_ssh
+  stand_in_for_ssh "$box/bin"
   printf '127.0.0.2 slots=2\n127.0.0.3 slots=2\n' >"$box/hosts"
   agents_train --hostfile "$box/hosts" --launcher openmpi --master_addr 127.0.0.1
 }
@@ -98,7 +91,7 @@ ranks_of_open_mpi() {
 }
 by_hydra() {
   configure
-  stand_in_for_ssh
+  stand_in_for_ssh "$box/bin"
   printf '127.0.0.2 slots=2\n127.0.0.3 slots=2\n' >"$box/hosts"
   agents_train --hostfile "$box/hosts" --launcher mpich --master_addr 127.0.0.1
 }

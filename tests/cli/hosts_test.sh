@@ -5,6 +5,7 @@
 # Several hosts: the same bits as one, and an end that is told. The hosts are addresses of this machine, "hosts" behind a
 # stand-in for ssh, and, where it may make them, network namespaces.   usage: hosts_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../support/ssh_stand_in.sh"
 tessera=$(realpath "${1:?usage: hosts_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
@@ -43,18 +44,14 @@ claim "so it is with a pipeline that crosses" two_hosts_equal_one --set gradient
 
 agents_behind_ssh() {
   configure
-  mkdir "$box/bin"
-  # A stand-in for ssh without a network: the last word is a command line for a shell of the host.
-  printf '#!/bin/bash\nprintf "%%s\\n" "$*" >>"%s/calls"\nexec sh -c "${!#}"\n' "$box" >"$box/bin/ssh"
-  chmod +x "$box/bin/ssh"
+  stand_in_for_ssh "$box/bin"
   printf 'node-a slots=1\nnode-b slots=1\n' >"$box/hosts"
-  export PATH=$box/bin:$PATH
   printf 'FROM_FILE=1\n' >"$box/env"
   DS_ENV_FILE=$box/env expect "it trains" succeeds train two -H "$box/hosts" --master_addr 127.0.0.1 --ssh_port 2222 \
     --set gradient_reduction=each
-  expect "ssh was asked for both" says "-p 2222 node-b cd " "$box/calls"
-  expect "the variables of the file are passed on" says "'FROM_FILE=1'" "$box/calls"
-  expect "the secret is on no command line" test "$(grep -cE '[0-9a-f]{64}' "$box/calls")" = 0
+  expect "ssh was asked for both" says "-p 2222 node-b cd " "$box/bin/calls"
+  expect "the variables of the file are passed on" says "'FROM_FILE=1'" "$box/bin/calls"
+  expect "the secret is on no command line" test "$(grep -cE '[0-9a-f]{64}' "$box/bin/calls")" = 0
   expect "two ranks of one host train" succeeds train here -n 2
   expect "they give the same bits" same here two
 }

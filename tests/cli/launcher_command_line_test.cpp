@@ -310,7 +310,6 @@ TEST_F(LauncherCommandLine, NotesFlagsOfPythonAndSlurm) {
                                  path("ds.json"),
                                  "--venv_script",
                                  "/opt/venv/bin/activate",
-                                 "--quick_start",
                                  "--log_level=warning",
                                  "--account",
                                  "physics",
@@ -319,7 +318,6 @@ TEST_F(LauncherCommandLine, NotesFlagsOfPythonAndSlurm) {
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_THAT(o.err,
               AllOf(HasSubstr("--venv_script has no effect here: no host needs a Python"),
-                    HasSubstr("--quick_start has no effect here"),
                     HasSubstr("TESSERA_LOG="),
                     HasSubstr("srun --account")));
 }

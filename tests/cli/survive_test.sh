@@ -5,6 +5,7 @@
 # A job goes on by itself after a rank or a host was lost, and gives the bits of one that was never disturbed. The hosts
 # are "hosts" behind a stand-in for ssh, which refuses a host that is down.   usage: survive_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../support/ssh_stand_in.sh"
 tessera=$(realpath "${1:?usage: survive_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
@@ -18,16 +19,7 @@ configure() {
   "trainer": {"max_steps": ${1:-1500}}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": ${2:-50}, "keep": 100}
 }
 JSON
-  mkdir "$box/bin"
-  # A stand-in for ssh without a network: the last word is a command line for a shell of the host.
-  cat >"$box/bin/ssh" <<SH
-#!/bin/bash
-for word; do [[ \$word != node-* ]] || host=\$word; done
-[[ ! -e $box/down-\$host ]] || exit 255
-exec sh -c "\${!#}"
-SH
-  chmod +x "$box/bin/ssh"
-  export PATH=$box/bin:$PATH
+  stand_in_for_ssh "$box/bin"
 }
 undisturbed() { "$tessera" train "$box/tiny.json" --set "run.dir=$box/one" "$@" >"$box/one.out" 2>"$box/one.err"; }
 # start MORE...: a job in the background, as a process group.
@@ -100,13 +92,13 @@ host_is_lost() {
   printf 'node-a slots=1\nnode-b slots=1\nnode-c slots=1\n' >"$box/hosts"
   start -H "$box/hosts" --master_addr 127.0.0.1 --elastic_training --min_elastic_nodes 2
   after_step 55
-  touch "$box/down-node-$1"
+  touch "$box/bin/down-node-$1"
   kill -9 "$(agents | sed -n "$2p")"
   expect "it goes on without the host" until_true grep -q "goes on without what was lost: 2 of 3 hosts, 2 ranks" "$box/run.err"
   expect "the lost host was named" says "host node-$1 was lost" "$box/run.err"
   expect "it trains again" until_true grep -q "going on after step" "$box/run.out"
   after_step 70
-  rm "$box/down-node-$1"
+  rm "$box/bin/down-node-$1"
   expect "the host joins again" until_true grep -q "a host came back, and the job goes on with it: 3 of 3" "$box/run.err"
   until_true at_least 2 "going on after step" "$box/run.out"
   after_step $(($(newest) + 20))
@@ -127,10 +119,10 @@ too_few_are_left() {
   printf 'node-a slots=1\nnode-b slots=1\n' >"$box/hosts"
   start -H "$box/hosts" --master_addr 127.0.0.1 --set run.restarts=3
   after_step 60
-  touch "$box/down-node-b"
+  touch "$box/bin/down-node-b"
   kill -9 "$(agents | tail -1)"
   expect "it waits for the host" until_true grep -q "too few; waiting for others" "$box/run.err"
-  rm "$box/down-node-b"
+  rm "$box/bin/down-node-b"
   expect "it goes on with it" until_true grep -q "2 of 2 hosts, 2 ranks" "$box/run.err"
   after_step 150
   kill -TERM "$job"
@@ -165,7 +157,7 @@ a_slow_rank_is_told() {
   start -n 2
   after_step 20
   slow=$(pgrep -P "$job" | tail -1)
-  # Half of the time it does not run.
+  # The process is stopped for half of the time.
   while kill -STOP "$slow" 2>/dev/null && sleep 0.03 && kill -CONT "$slow" 2>/dev/null; do sleep 0.03; done &
   expect "the rank is told" until_true grep -qE "rank 1: [0-9.]+x slower.* than ranks with the same work" "$box/run.err"
   kill -9 "$job"

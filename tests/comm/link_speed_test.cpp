@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::size_t kMessage = std::size_t{1} << 20;
 
-/// Messages of a MiB that arrive one after the other at this speed, for `seconds`. Returns what is
-/// told.
+/// Feeds messages of one MiB that arrive one after the other at this speed, for `seconds`. Returns
+/// the report.
 std::vector<std::string> run(LinkSpeed& link, double& now, double mib_per_s, double seconds) {
   std::vector<std::string> told;
   for (const double until = now + seconds; now < until;) {

@@ -286,7 +286,7 @@ TEST(Tokenize, NamesFileAndLineOfBadJson) {
   refused(R"({"text":"\ud800"})", "a.jsonl:3:10: lone surrogate");
 }
 
-// Records of other tasks are no texts: the fix names the task.
+// Records of other tasks are not texts; the fix names the task.
 TEST(Tokenize, NamesTheTaskOfOtherRecords) {
   const auto fix_of = [](const std::string& record) {
     const Folder folder;

@@ -180,7 +180,7 @@ TEST(PrefixLm, ContinuesThePromptAsAPrefix) {
       nn::StepContext context(nn::Mode::Eval, 1);
       context.want_logits = true;
       const at::Tensor logits = model->executor->infer(batch, context).outputs.at("logits");
-      // Without the end of text, which is the id 0.
+      // The end of text, id 0, is excluded.
       const at::Tensor last =
           logits[0][std::ssize(text) - 1].slice(0, 1, model->shape.tokenizer_size);
       EXPECT_EQ(made[i], last.argmax().item<std::int64_t>() + 1) << "token " << i;

@@ -12,12 +12,12 @@ namespace {
 
 constexpr double kPeriod = 2.0;
 
-/// A rank that computes for a second, of which these are forward and backward.
+/// The times of a rank that computes for one second, of which these are forward and backward.
 RankTimes rank_with(double forward, double backward) {
   return {{0.01, forward, backward, 0.05}, 0.06 + forward + backward};
 }
 
-/// The straggler that is told within `periods` periods of these times.
+/// Returns the straggler that is reported within `periods` periods of these times.
 std::optional<Straggler> told(StragglerFinder& finder,
                               const std::vector<RankTimes>& times,
                               int periods) {

@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Two float32 programs whose sums run in different orders.
+// Tolerance of two float32 programs that add in different orders.
 constexpr const char* kBound = "1e-4";
 
 /// A recorded model, loaded.

@@ -110,8 +110,8 @@ TEST(Nf4Export, DescribesEachMatrixAsBitsandbytesDoes) {
     ASSERT_EQ(own.members().size(), their.members().size()) << name;
     for (const auto& [key, value] : their.members()) {
       ASSERT_NE(own.find(key), nullptr) << key;
-      // The mean of scales that were rounded to eight bits once: the dynamic map has steps of less
-      // than a sixtieth of the largest scale.
+      // Tolerance of the mean of scales that were rounded to eight bits once: the dynamic map has
+      // steps of less than a sixtieth of the largest scale.
       if (key == "nested_offset") {
         EXPECT_NEAR(own.find(key)->as_double(), value.as_double(), value.as_double() / 60);
       } else {

@@ -364,7 +364,7 @@ TEST_F(HeadOfHosts, NamesAHostThatCannotBeReached) {
   HostFacts facts = facts_of_this_host();
   facts.address = "127.0.0.1";
   {
-    const Doorway closed("127.0.0.1");
+    const ProbeListener closed("127.0.0.1");
     facts.port = closed.port();
   }
   std::jthread other([&] {

@@ -19,22 +19,23 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST(Doorway, IsReachedByAnyNumberOfHosts) {
-  const Doorway door("127.0.0.1");
-  ASSERT_GT(door.port(), 0) << door.why();
+TEST(ProbeListener, IsReachedByAnyNumberOfHosts) {
+  const ProbeListener listener("127.0.0.1");
+  ASSERT_GT(listener.port(), 0) << listener.why();
 
-  EXPECT_THAT(unreachable(std::vector<Door>(64, {"node-1", "127.0.0.1", door.port()}), 5.0),
-              IsEmpty());
+  EXPECT_THAT(
+      unreachable(std::vector<HostAddress>(64, {"node-1", "127.0.0.1", listener.port()}), 5.0),
+      IsEmpty());
 }
 
-TEST(Doorway, SaysWhyItIsClosed) {
-  const Doorway foreign("192.0.2.1");  // no address of this host
+TEST(ProbeListener, SaysWhyItIsClosed) {
+  const ProbeListener foreign("192.0.2.1");  // no address of this host
   EXPECT_EQ(foreign.port(), 0);
   EXPECT_THAT(foreign.why(), HasSubstr("assign"));
 
   int port = 0;
   {
-    const Doorway gone("127.0.0.1");
+    const ProbeListener gone("127.0.0.1");
     port = gone.port();
   }
   EXPECT_THAT(unreachable({{"node-1", "127.0.0.1", port}, {"node-2", "no address", 1}}, 5.0),

@@ -25,7 +25,7 @@ Plan small_plan(const std::string& zero, int ranks = 4) {
   return make_plan(json::parse(text, "c.json"), ranks, "my.json");
 }
 
-/// Bytes that four ranks need, and a little more.
+/// Returns the bytes that four ranks need, and a little more.
 std::uint64_t just_enough(const std::string& zero) {
   const auto need = estimate_memory(small_plan(zero)).total();
   return static_cast<std::uint64_t>(need) * 4 * 1000 / 949;

@@ -15,13 +15,13 @@ class LinkSpeed {
   /// Adds a message of `bytes` whose bytes took `seconds` to arrive, at the time `now` in seconds.
   /// Returns a text once when a whole period had less than a quarter of the speed of an earlier
   /// one: "2.1 MiB/s, and before 210 MiB/s". Messages of less than 64 KiB are not counted, because
-  /// their time is that of the way and not of the bytes.
+  /// latency, not bandwidth, determines their time.
   std::optional<std::string> add(std::size_t bytes, double seconds, double now);
 
  private:
-  double began_ = -1.0;   // of the period
-  double fastest_ = 0.0;  // bytes per second in this period
-  double before_ = 0.0;   // in the fastest period so far
+  double began_ = -1.0;   // begin of the current period in seconds
+  double fastest_ = 0.0;  // highest speed in this period, in bytes per second
+  double before_ = 0.0;   // highest speed of all earlier periods, in bytes per second
   bool told_ = false;
 };
 

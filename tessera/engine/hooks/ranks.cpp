@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The numbers of a rank, as they are gathered.
+/// The measurements of one rank that are gathered on the leader.
 enum Column : std::size_t {
   kHost,
   kStepMs,
@@ -152,7 +152,7 @@ void RanksHook::before_train(Trainer& /*trainer*/) {
   seconds_ = comm_s_ = receive_s_ = 0;
 }
 
-/// The same on every rank.
+/// Returns the same table on every rank.
 bool RanksHook::due(Trainer& trainer, const StepReport& report) const {
   constexpr std::int64_t kFirst = 2, kEvery = 10;
   const std::int64_t every = std::max(kEvery, trainer.engine().plan().config.steps_per_print);

@@ -21,7 +21,7 @@ constexpr std::int64_t kGatherEvery = 10;
 constexpr std::size_t kHostLetters = 48;
 constexpr std::size_t kTimesOfRank = kStepParts.size() + 1;
 
-/// The letters of a name, as numbers that ranks can exchange.
+/// Encodes the letters of a name as numbers, which ranks can exchange.
 std::vector<double> letters_of(const std::string& name) {
   std::vector<double> letters(kHostLetters, 0.0);
   for (std::size_t i = 0; i < std::min(name.size(), kHostLetters); ++i)

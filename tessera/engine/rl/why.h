@@ -28,7 +28,7 @@ struct CompletionShare {
 
 struct StepShares {
   std::int64_t version = 0;  ///< the number of updates of the policy that wrote the completions
-  /// By the absolute value of their shares, largest first.
+  /// The completions, sorted by the absolute value of their shares, largest first.
   std::vector<CompletionShare> completions;
   /// The share of what belongs to no completion: pretraining texts, and losses of whole batches.
   double rest = 0.0;

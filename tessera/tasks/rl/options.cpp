@@ -230,9 +230,10 @@ void RlOptions::describe(config::Fields& fields) {
       "on_alarm",
       on_alarm,
       kOnAlarm,
-      {.text = "What is done where rollouts say that nothing can be learned any more: warn, "
-               "stop, or raise_kl, which doubles the coefficient of the divergence in "
-               "the rewards; docs/rl.md has the alarms."});
+      {.text =
+           "Action when rollouts show that nothing can be learned any more: warn, stop, or "
+           "raise_kl, which doubles the coefficient of the divergence in the rewards; docs/rl.md "
+           "lists the alarms."});
   fields.field("chat_template",
                chat_template,
                {.text = "File with a chat template in Jinja, or chatml.",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/launch/fan.h"
+#include "tessera/launch/cluster_launcher.h"
 
 #include <algorithm>
 #include <charconv>
@@ -18,7 +18,7 @@
 namespace tessera::launch {
 namespace {
 
-constexpr double kJobSeconds = 60.0;  // for the head to answer
+constexpr double kJobSeconds = 60.0;  // time for the head to answer
 constexpr double kEndSeconds = 2.0;
 
 /// Returns the first of `names` that is a program in PATH, or the last one.
@@ -40,8 +40,8 @@ std::optional<int> digits(std::string_view text) {
   return whole ? std::optional(value) : std::nullopt;
 }
 
-FanCommand open_mpi(const FanStart& start) {
-  FanCommand out;
+ClusterCommand open_mpi(const ClusterStart& start) {
+  ClusterCommand out;
   out.words = {program_of({"mpirun.openmpi", "mpirun"}),
                "-np",
                std::to_string(start.hosts.size()),
@@ -55,8 +55,8 @@ FanCommand open_mpi(const FanStart& start) {
                "--wdir",
                start.folder,
                "-x",
-               kFanVariable};
-  // Whoever starts the job as root has decided so.
+               kAgentVariable};
+  // A user who starts the job as root has chosen to do so.
   if (geteuid() == 0) out.words.emplace_back("--allow-run-as-root");
   if (start.ssh_port) {
     out.words.insert(out.words.end(),
@@ -65,8 +65,8 @@ FanCommand open_mpi(const FanStart& start) {
   return out;
 }
 
-FanCommand hydra(const FanStart& start) {
-  FanCommand out;
+ClusterCommand hydra(const ClusterStart& start) {
+  ClusterCommand out;
   out.words = {program_of({"mpiexec.hydra", "mpiexec.mpich", "mpiexec"}),
                "-n",
                std::to_string(start.hosts.size()),
@@ -82,12 +82,12 @@ FanCommand hydra(const FanStart& start) {
   return out;
 }
 
-FanCommand slurm(const FanStart& start) {
+ClusterCommand slurm(const ClusterStart& start) {
   TESSERA_REQUIRE(!start.ssh_port,
                   Config,
                   "--ssh_port with --launcher slurm: srun does not use ssh",
                   "remove --ssh_port");
-  FanCommand out;
+  ClusterCommand out;
   const std::string hosts = std::to_string(start.hosts.size());
   out.words = {"srun",
                "--nodes=" + hosts,
@@ -107,26 +107,27 @@ FanCommand slurm(const FanStart& start) {
 
 }  // namespace
 
-std::optional<Fan> fan_of(std::string_view launcher) {
-  if (launcher == "openmpi") return Fan::OpenMpi;
-  if (launcher == "mpich" || launcher == "impi" || launcher == "mvapich") return Fan::Hydra;
-  if (launcher == "slurm") return Fan::Slurm;
+std::optional<ClusterLauncher> cluster_launcher_of(std::string_view launcher) {
+  if (launcher == "openmpi") return ClusterLauncher::OpenMpi;
+  if (launcher == "mpich" || launcher == "impi" || launcher == "mvapich")
+    return ClusterLauncher::Hydra;
+  if (launcher == "slurm") return ClusterLauncher::Slurm;
   return std::nullopt;
 }
 
-FanCommand fan_command(Fan fan, const FanStart& start) {
-  FanCommand out = fan == Fan::OpenMpi ? open_mpi(start)
-                   : fan == Fan::Hydra ? hydra(start)
-                                       : slurm(start);
+ClusterCommand cluster_command(ClusterLauncher launcher, const ClusterStart& start) {
+  ClusterCommand out = launcher == ClusterLauncher::OpenMpi ? open_mpi(start)
+                       : launcher == ClusterLauncher::Hydra ? hydra(start)
+                                                            : slurm(start);
   out.words.insert(out.words.end(), start.extra.begin(), start.extra.end());
   out.words.insert(out.words.end(), start.agent.begin(), start.agent.end());
   return out;
 }
 
-std::optional<LabelledLine> split_label(Fan fan, std::string_view line) {
+std::optional<LabelledLine> split_label(ClusterLauncher launcher, std::string_view line) {
   std::string_view number = line;
   std::size_t begin = 0;
-  if (fan == Fan::Slurm) {
+  if (launcher == ClusterLauncher::Slurm) {
     const std::size_t colon = line.find(": ");
     if (colon == std::string_view::npos) return std::nullopt;
     number = line.substr(0, colon);
@@ -138,7 +139,7 @@ std::optional<LabelledLine> split_label(Fan fan, std::string_view line) {
     if (!line.starts_with('[') || close == std::string_view::npos) return std::nullopt;
     number = line.substr(1, close - 1);
     begin = close + 1;
-    if (fan == Fan::OpenMpi) {
+    if (launcher == ClusterLauncher::OpenMpi) {
       // The number of the job, and the name of the stream.
       const std::size_t comma = number.find(',');
       if (comma == std::string_view::npos || !digits(number.substr(0, comma))) return std::nullopt;
@@ -191,26 +192,26 @@ HostPool slurm_allocation(std::optional<int> per_host) {
   return pool;
 }
 
-std::string fan_variable(const Secret& secret, const std::string& master, int port) {
+std::string agent_variable(const Secret& secret, const std::string& master, int port) {
   return fmt::format("{} {} {}", to_hex(secret), port, master);
 }
 
-std::string fan_job_key(int task) {
+std::string agent_job_key(int task) {
   return fmt::format("job of the agent of task {}", task);
 }
 
-std::optional<FanAgent> FanAgent::find() {
-  const char* const value = std::getenv(kFanVariable);
+std::optional<ClusterAgent> ClusterAgent::find() {
+  const char* const value = std::getenv(kAgentVariable);
   if (value == nullptr) return std::nullopt;
   const std::vector<std::string> words = text::split(value, ' ');
-  unsetenv(kFanVariable);
-  FanAgent agent;
+  unsetenv(kAgentVariable);
+  ClusterAgent agent;
   const std::optional<Secret> secret = words.size() == 3 ? secret_from_hex(words[0]) : std::nullopt;
   const std::optional<int> port = words.size() == 3 ? digits(words[1]) : std::nullopt;
   TESSERA_REQUIRE(secret && port,
                   Config,
-                  fmt::format("{} does not say where the head of the job is", kFanVariable),
-                  fmt::format("unset {}; tessera train --launcher sets it", kFanVariable));
+                  fmt::format("{} does not say where the head of the job is", kAgentVariable),
+                  fmt::format("unset {}; tessera train --launcher sets it", kAgentVariable));
   agent.head_.secret = *secret;
   agent.head_.port = *port;
   agent.head_.master = words[2];
@@ -224,10 +225,10 @@ std::optional<FanAgent> FanAgent::find() {
   return agent;
 }
 
-AgentJob FanAgent::job() {
+AgentJob ClusterAgent::job() {
   const double deadline = now_s() + kJobSeconds;
   WireClient client(head_.master, head_.port, 1, head_.secret, deadline);
-  const std::string key = fan_job_key(task_);
+  const std::string key = agent_job_key(task_);
   client.send(FrameWriter(FrameType::Get).text(key));
   while (const std::optional<Frame> frame = client.receive(deadline)) {
     FrameReader body(*frame);
@@ -243,14 +244,14 @@ AgentJob FanAgent::job() {
               "see the message of the process that started the hosts");
 }
 
-bool FanAgent::report_end(int code) const {
+bool ClusterAgent::report_end(int code) const {
   try {
     WireClient client(head_.master, head_.port, 1, head_.secret, now_s() + kEndSeconds);
     client.send(FrameWriter(FrameType::Ended)
                     .number(static_cast<std::int32_t>(head_.host))
                     .number(static_cast<std::int32_t>(code)));
     // An answer to a later frame shows that this one has arrived.
-    client.send(FrameWriter(FrameType::Get).text(fan_job_key(task_)));
+    client.send(FrameWriter(FrameType::Get).text(agent_job_key(task_)));
     return client.receive(now_s() + kEndSeconds).has_value();
   } catch (const Error&) {
     return false;  // the process that started the hosts has ended

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One call of a cluster's own launcher (mpirun, mpiexec, srun) that starts the agents of all hosts:
-// its command line, the labels of its output, and what its agents ask of the head.
+// its command line, the labels of its output, and the requests of its agents to the head.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@
 namespace tessera::launch {
 
 /// A launcher that starts one task on each host.
-enum class Fan : std::uint8_t {
+enum class ClusterLauncher : std::uint8_t {
   OpenMpi,  ///< mpirun of Open MPI
   Hydra,    ///< mpiexec of MPICH, Intel MPI and MVAPICH
   Slurm,    ///< srun, within an allocation or with one of its own
 };
 /// Returns the launcher that a value of --launcher names; nothing for "ssh", "pdsh" and "none".
-std::optional<Fan> fan_of(std::string_view launcher);
+std::optional<ClusterLauncher> cluster_launcher_of(std::string_view launcher);
 
-/// The processes that a fan has to start.
-struct FanStart {
+/// The agents that a cluster launcher has to start, and how.
+struct ClusterStart {
   std::vector<std::string> hosts;  ///< task i runs on hosts[i]
   int cores = 1;                   ///< Slurm: processors of each task
   std::string host_list;           ///< Slurm: path of a file with one host a line
@@ -34,44 +34,44 @@ struct FanStart {
   std::vector<std::string> extra;  ///< options of the launcher as the user gave them
   std::optional<int> ssh_port;
 };
-/// The call of a fan.
-struct FanCommand {
+/// The command that runs a cluster launcher.
+struct ClusterCommand {
   std::vector<std::string> words;
   std::vector<std::pair<std::string, std::string>> variables;  ///< of its environment
 };
 /// Returns the call that starts one agent on each host, in the order of the hosts, bound to no
-/// processors, with labelled output and the variable kFanVariable passed on. Throws Error{Config}
+/// processors, with labelled output and the variable kAgentVariable passed on. Throws Error{Config}
 /// for an ssh port that the launcher cannot use.
-FanCommand fan_command(Fan fan, const FanStart& start);
+ClusterCommand cluster_command(ClusterLauncher launcher, const ClusterStart& start);
 
-/// A line of a fan's output.
+/// A line of a cluster launcher's output.
 struct LabelledLine {
   int task = 0;
   std::string_view text;
 };
 /// Splits "[1,3]<stdout>:text", "[3] text" or "3: text". Returns nothing for a line without the
 /// launcher's label, which is its own message.
-std::optional<LabelledLine> split_label(Fan fan, std::string_view line);
+std::optional<LabelledLine> split_label(ClusterLauncher launcher, std::string_view line);
 
 /// The hosts of the Slurm allocation in which this process runs, with as many slots as it has tasks
 /// on each, or `per_host` if given. Empty outside of an allocation. Throws Error{Config} for
 /// variables that contradict each other.
 HostPool slurm_allocation(std::optional<int> per_host);
 
-/// Variable in which agents of a fan find the head and the secret of the job: it is on no command
-/// line, and other users cannot read it.
-inline constexpr const char* kFanVariable = "TESSERA_AGENT";
-std::string fan_variable(const Secret& secret, const std::string& master, int port);
+/// Variable in which agents of a cluster launcher find the head and the secret of the job: it is on
+/// no command line, and other users cannot read it.
+inline constexpr const char* kAgentVariable = "TESSERA_AGENT";
+std::string agent_variable(const Secret& secret, const std::string& master, int port);
 /// The key under which the head keeps the text of agent_job_text() for task `task`.
-std::string fan_job_key(int task);
+std::string agent_job_key(int task);
 
-/// The side of an agent that a fan has started.
-class FanAgent {
+/// An agent's view of the cluster launcher that started it.
+class ClusterAgent {
  public:
-  /// Reads kFanVariable and the number of this task, and removes both from the environment. Returns
-  /// nothing if the variable is not set. Throws Error{Config} if it is malformed or the launcher
-  /// gives no number.
-  static std::optional<FanAgent> find();
+  /// Reads kAgentVariable and the number of this task, and removes both from the environment.
+  /// Returns nothing if the variable is not set. Throws Error{Config} if it is malformed or the
+  /// launcher gives no number.
+  static std::optional<ClusterAgent> find();
 
   /// Asks the head for the job. Throws Error{Comm} if it cannot be reached.
   AgentJob job();

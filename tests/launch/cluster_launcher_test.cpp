@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agents that mpirun, mpiexec or srun starts: the call, the labels, and what the agents ask.
-#include "tessera/launch/fan.h"
+// Agents that mpirun, mpiexec or srun starts: the command, the labels, and the agents' requests.
+#include "tessera/launch/cluster_launcher.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -26,8 +26,8 @@ using testing::IsSupersetOf;
 using testing::Pair;
 using testing::UnorderedElementsAre;
 
-FanStart two_hosts() {
-  FanStart start;
+ClusterStart two_hosts() {
+  ClusterStart start;
   start.hosts = {"node-1", "node-0"};
   start.cores = 8;
   start.host_list = "/tmp/hosts";
@@ -36,63 +36,64 @@ FanStart two_hosts() {
   return start;
 }
 
-/// Whether `words` contains `part` as a run of neighbours.
+/// Returns true if `words` contains the words of `part` one after the other.
 bool has_run(const std::vector<std::string>& words, const std::vector<std::string>& part) {
   return std::search(words.begin(), words.end(), part.begin(), part.end()) != words.end();
 }
 
-TEST(FanCommand, OfOpenMpiKeepsTheOrderOfTheHosts) {
-  FanStart start = two_hosts();
+TEST(ClusterCommand, OfOpenMpiKeepsTheOrderOfTheHosts) {
+  ClusterStart start = two_hosts();
   start.ssh_port = 2222;
   start.extra = {"--mca", "btl", "tcp,self"};
 
-  const FanCommand command = fan_command(Fan::OpenMpi, start);
+  const ClusterCommand command = cluster_command(ClusterLauncher::OpenMpi, start);
 
   EXPECT_THAT(command.words.front(), HasSubstr("mpirun"));
   EXPECT_TRUE(has_run(command.words, {"-np", "2"}));
   EXPECT_TRUE(has_run(command.words, {"--host", "node-1,node-0"}));
   EXPECT_TRUE(has_run(command.words, {"--map-by", "seq"}));
   EXPECT_TRUE(has_run(command.words, {"--wdir", "/home/a b"}));
-  EXPECT_TRUE(has_run(command.words, {"-x", kFanVariable}));
+  EXPECT_TRUE(has_run(command.words, {"-x", kAgentVariable}));
   EXPECT_TRUE(has_run(command.words, {"--mca", "plm_rsh_args", "-p 2222"}));
   EXPECT_TRUE(
       has_run(command.words, {"--mca", "btl", "tcp,self", "env", "A=1", "/opt/tessera", "agent"}));
 }
 
-TEST(FanCommand, OfHydraAndSlurm) {
-  const FanCommand hydra = fan_command(Fan::Hydra, two_hosts());
+TEST(ClusterCommand, OfHydraAndSlurm) {
+  const ClusterCommand hydra = cluster_command(ClusterLauncher::Hydra, two_hosts());
   EXPECT_TRUE(has_run(hydra.words, {"-n", "2", "-ppn", "1", "-hosts", "node-1,node-0"}));
 
   setenv("SLURM_JOB_ID", "7", 1);
-  const FanCommand step = fan_command(Fan::Slurm, two_hosts());
+  const ClusterCommand step = cluster_command(ClusterLauncher::Slurm, two_hosts());
   unsetenv("SLURM_JOB_ID");
-  const FanCommand alone = fan_command(Fan::Slurm, two_hosts());
+  const ClusterCommand alone = cluster_command(ClusterLauncher::Slurm, two_hosts());
 
   EXPECT_THAT(step.words,
               IsSupersetOf({"srun", "--nodes=2", "--ntasks=2", "--cpus-per-task=8", "--overlap"}));
   EXPECT_THAT(step.variables, ElementsAre(Pair("SLURM_HOSTFILE", "/tmp/hosts")));
   EXPECT_THAT(alone.words, testing::Not(Contains("--overlap")));
-  FanStart with_port = two_hosts();
+  ClusterStart with_port = two_hosts();
   with_port.ssh_port = 22;
-  EXPECT_THROW(fan_command(Fan::Slurm, with_port), Error);
+  EXPECT_THROW(cluster_command(ClusterLauncher::Slurm, with_port), Error);
 }
 
 TEST(SplitLabel, KnowsTheLabelsOfEachLauncher) {
-  const auto split = [](Fan fan, std::string_view line) {
-    const std::optional<LabelledLine> found = split_label(fan, line);
+  const auto split = [](ClusterLauncher launcher, std::string_view line) {
+    const std::optional<LabelledLine> found = split_label(launcher, line);
     return found ? std::to_string(found->task) + "|" + std::string(found->text) : "none";
   };
 
-  EXPECT_EQ(split(Fan::OpenMpi, "[1,12]<stdout>:step 3: [x]"), "12|step 3: [x]");
-  EXPECT_EQ(split(Fan::OpenMpi, "[1,0]<stderr>:"), "0|");
-  EXPECT_EQ(split(Fan::OpenMpi, "[node-0:123] [1,0]<stdout>:x"), "none");
-  EXPECT_EQ(split(Fan::OpenMpi, "[1,2] x"), "none");
-  EXPECT_EQ(split(Fan::Hydra, "[3] a b"), "3|a b");
-  EXPECT_EQ(split(Fan::Hydra, "[proxy:0:0@vm] error"), "none");
-  EXPECT_EQ(split(Fan::Slurm, " 3: a: b"), "3|a: b");
-  EXPECT_EQ(split(Fan::Slurm, "srun: error: x"), "none");
-  for (const Fan fan : {Fan::OpenMpi, Fan::Hydra, Fan::Slurm})
-    EXPECT_EQ(split(fan, ""), "none");
+  EXPECT_EQ(split(ClusterLauncher::OpenMpi, "[1,12]<stdout>:step 3: [x]"), "12|step 3: [x]");
+  EXPECT_EQ(split(ClusterLauncher::OpenMpi, "[1,0]<stderr>:"), "0|");
+  EXPECT_EQ(split(ClusterLauncher::OpenMpi, "[node-0:123] [1,0]<stdout>:x"), "none");
+  EXPECT_EQ(split(ClusterLauncher::OpenMpi, "[1,2] x"), "none");
+  EXPECT_EQ(split(ClusterLauncher::Hydra, "[3] a b"), "3|a b");
+  EXPECT_EQ(split(ClusterLauncher::Hydra, "[proxy:0:0@vm] error"), "none");
+  EXPECT_EQ(split(ClusterLauncher::Slurm, " 3: a: b"), "3|a: b");
+  EXPECT_EQ(split(ClusterLauncher::Slurm, "srun: error: x"), "none");
+  for (const ClusterLauncher launcher :
+       {ClusterLauncher::OpenMpi, ClusterLauncher::Hydra, ClusterLauncher::Slurm})
+    EXPECT_EQ(split(launcher, ""), "none");
 }
 
 class SlurmAllocation : public testing::Test {
@@ -139,7 +140,7 @@ class FanAgents : public testing::Test {
     options.address = "127.0.0.1";
     options.secret = job_.part.secret;
     options.world_size = 4;
-    options.values[fan_job_key(1)] = agent_job_text(job_);
+    options.values[agent_job_key(1)] = agent_job_text(job_);
     head_.emplace(options);
     head_->start();
     // The variables are those that mpirun sets.
@@ -150,16 +151,16 @@ class FanAgents : public testing::Test {
   }
   void TearDown() override {
     forget_launcher();
-    unsetenv(kFanVariable);
+    unsetenv(kAgentVariable);
   }
   AgentJob job_;
   std::optional<Head> head_;
 };
 
 TEST_F(FanAgents, GetTheirPartFromTheHeadAndReportTheirEnd) {
-  setenv(kFanVariable, fan_variable(job_.part.secret, "127.0.0.1", head_->port()).c_str(), 1);
+  setenv(kAgentVariable, agent_variable(job_.part.secret, "127.0.0.1", head_->port()).c_str(), 1);
 
-  std::optional<FanAgent> agent = FanAgent::find();
+  std::optional<ClusterAgent> agent = ClusterAgent::find();
   ASSERT_TRUE(agent);
   const AgentJob job = agent->job();
 
@@ -167,24 +168,24 @@ TEST_F(FanAgents, GetTheirPartFromTheHeadAndReportTheirEnd) {
   EXPECT_EQ(job.part.first_rank, 2);
   EXPECT_EQ(job.part.port, head_->port()) << "known only after the job was written";
   EXPECT_EQ(job.words, job_.words);
-  EXPECT_EQ(std::getenv(kFanVariable), nullptr);
+  EXPECT_EQ(std::getenv(kAgentVariable), nullptr);
   EXPECT_FALSE(detect_launcher()) << "the ranks of an agent are not those of the launcher";
   EXPECT_TRUE(agent->report_end(7));
   EXPECT_THAT(head_->exit_codes(), UnorderedElementsAre(Pair(1, 7)));
 }
 
 TEST_F(FanAgents, RefuseAVariableThatSaysNothing) {
-  EXPECT_FALSE(FanAgent::find());
-  setenv(kFanVariable, "12 34", 1);
-  EXPECT_THROW(FanAgent::find(), Error);
-  setenv(kFanVariable, fan_variable(job_.part.secret, "127.0.0.1", head_->port()).c_str(), 1);
+  EXPECT_FALSE(ClusterAgent::find());
+  setenv(kAgentVariable, "12 34", 1);
+  EXPECT_THROW(ClusterAgent::find(), Error);
+  setenv(kAgentVariable, agent_variable(job_.part.secret, "127.0.0.1", head_->port()).c_str(), 1);
   forget_launcher();
-  EXPECT_THROW(FanAgent::find(), Error);
+  EXPECT_THROW(ClusterAgent::find(), Error);
 }
 
 TEST_F(FanAgents, AreRefusedWithAnotherSecret) {
-  setenv(kFanVariable, fan_variable(random_secret(), "127.0.0.1", head_->port()).c_str(), 1);
-  std::optional<FanAgent> agent = FanAgent::find();
+  setenv(kAgentVariable, agent_variable(random_secret(), "127.0.0.1", head_->port()).c_str(), 1);
+  std::optional<ClusterAgent> agent = ClusterAgent::find();
   ASSERT_TRUE(agent);
   EXPECT_FALSE(agent->report_end(0));
   EXPECT_THAT(head_->exit_codes(), IsEmpty());
