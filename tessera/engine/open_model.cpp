@@ -29,6 +29,7 @@
 #include "tessera/models/objective.h"
 #include "tessera/parallel/held.h"
 #include "tessera/parallel/weight_gather.h"
+#include "tessera/planner/memory.h"
 #include "tessera/planner/model_source.h"
 #include "tessera/planner/train_config.h"
 
@@ -261,7 +262,6 @@ std::string_view name(ReadAs as) {
 }
 
 void check_memory(const OpenModel& model, int ranks, std::uint64_t available, ReadAs as) {
-  constexpr double kUsable = 0.95;
   TESSERA_REQUIRE(as != ReadAs::Int8 || ranks == 1,
                   Unsupported,
                   fmt::format("not built yet: weights in int8 on {} ranks", ranks),
@@ -272,7 +272,8 @@ void check_memory(const OpenModel& model, int ranks, std::uint64_t available, Re
   for (const auto& param : nn::parameters_of(model.shape.model))
     elements += param->numel() * (param->numel() < parallel::kPersistenceThreshold ? ranks : 1);
   const auto weights = static_cast<std::uint64_t>(elements) * width;
-  if (static_cast<double>(weights) <= kUsable * static_cast<double>(available)) return;
+  if (static_cast<double>(weights) <= planner::kUsableMemory * static_cast<double>(available))
+    return;
   throw Error(
       Error::Kind::Memory,
       fmt::format("the weights of {}, {} in {}, do not fit into 95 % of the {} that are free",

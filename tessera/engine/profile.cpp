@@ -160,7 +160,6 @@ std::vector<BlockCost> measure_blocks(const nn::Model& model,
 std::vector<int> bounds_by_cost(const planner::Plan& plan,
                                 const std::vector<BlockCost>& costs,
                                 std::uint64_t available) {
-  constexpr double kUsable = 0.95;
   const parallel::StageLayout& layout = plan.stages;
   const parallel::PipelineSize size{
       layout.stages, layout.chunks, static_cast<int>(plan.accumulation)};
@@ -170,7 +169,7 @@ std::vector<int> bounds_by_cost(const planner::Plan& plan,
           .stages;
   const std::vector<double> elements = elements_of(plan.model.model);
   const double of_parameter = bytes_a_parameter(plan, elements);
-  const double room = kUsable * static_cast<double>(available) / plan.ranks -
+  const double room = planner::kUsableMemory * static_cast<double>(available) / plan.ranks -
                       static_cast<double>(planner::estimate_memory(plan).other);
   // Several chunks share the memory of their stage.
   const auto fits = [&](int part, int first, int last) {

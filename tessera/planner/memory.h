@@ -10,6 +10,9 @@
 
 namespace tessera::planner {
 
+/// Share of the free memory that a plan may use; the rest is a reserve for fluctuations.
+inline constexpr double kUsableMemory = 0.95;
+
 /// Bytes of one rank, on the stage that needs most. Parameters, gradients and optimizer are those
 /// of the flat buffers of a run; activations are measured by running the model's blocks on meta
 /// tensors, plus a few percent; other is the base memory of a process and Plan::beside.

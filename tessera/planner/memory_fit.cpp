@@ -19,12 +19,10 @@
 namespace tessera::planner {
 namespace {
 
-// Share of the free memory; the rest is a reserve for fluctuations.
-constexpr double kUsable = 0.95;
-
 // Ignores activations if they are not predicted.
 bool fits(const MemoryEstimate& need, int ranks, std::uint64_t available) {
-  return static_cast<double>(need.total()) * ranks <= kUsable * static_cast<double>(available);
+  return static_cast<double>(need.total()) * ranks <=
+         kUsableMemory * static_cast<double>(available);
 }
 
 bool fits(const Plan& plan, std::uint64_t available) {
@@ -192,7 +190,7 @@ void save_as_memory_allows(Plan& plan, const MemoryEstimate& need, std::uint64_t
   const std::int64_t copy = saving_bytes(plan);
   const auto all = static_cast<double>((need.total() + copy) * plan.ranks);
   const bool known = need.unknown.empty();
-  if (known && all <= kUsable * static_cast<double>(available)) return;
+  if (known && all <= kUsableMemory * static_cast<double>(available)) return;
   if (copy > 0) {
     plan.notes.push_back(fmt::format(
         "training waits while a checkpoint is written: {}a copy of {} a rank to write it from {}",
@@ -233,7 +231,7 @@ MemoryEstimate check_memory(const Plan& plan, std::uint64_t available) {
                   plan.ranks == 1 ? "rank" : "ranks",
                   text::bytes(static_cast<std::uint64_t>(need.total()) *
                               static_cast<std::uint64_t>(plan.ranks)),
-                  100 * kUsable,
+                  100 * kUsableMemory,
                   text::bytes(available),
                   need.text()),
       changes.empty() ? "use a machine with more memory"

@@ -21,7 +21,6 @@ bool needs_its_stage(const Plan& plan) {
 }  // namespace
 
 void advise_stage(Plan& plan, std::uint64_t available) {
-  constexpr double kUsable = 0.95;
   if (plan.zero_stage < 2 || plan.data_ranks < 2 || needs_its_stage(plan)) return;
   for (int stage = 1; stage < plan.zero_stage; ++stage) {
     Plan lower = plan;
@@ -29,7 +28,7 @@ void advise_stage(Plan& plan, std::uint64_t available) {
     const MemoryEstimate need = estimate_memory(lower);
     if (!need.unknown.empty()) return;
     const double all = static_cast<double>(need.total()) * plan.ranks;
-    if (all > kUsable * static_cast<double>(available)) continue;
+    if (all > kUsableMemory * static_cast<double>(available)) continue;
     plan.notes.push_back(fmt::format(
         "zero_optimization.stage {} fits as well ({} a rank) and communicates less than stage {}",
         stage,
