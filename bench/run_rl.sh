@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Measures iterations (rollout and update) of GRPO and PPO with a LLaMA of 125M (bf16, 8 prompts x 4 samples, 64 + 128 tokens, two
-# threads): GRPO by turns with TRL, with and without rl.parity exact; PPO with a critic and a reward model of the same size; and the
-# generation of 32 sequences at a time against one.
+# threads): GRPO by turns with TRL, with and without rl.parity exact; PPO with a critic and a reward model of the same size, by turns with
+# TRL's if there is one; and the generation of 32 sequences at a time against one.
 #
 # usage: bench/run_rl.sh [ROUNDS]     PEERS: a Python that has torch 2.11, transformers, trl and datasets (default ~/peers/bin/python);
-#                                     PEERS=none measures tessera alone. LAYERS (12) and ANSWER (128) make a trial shorter.
+#                                     PEERS=none measures tessera alone. PEERS_PPO: one that has trl 1.12.0, the last release with
+#                                     PPO (default none). LAYERS (12) and ANSWER (128) make a trial shorter.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-2} layers=${LAYERS:-12} answer=${ANSWER:-128} steps=3
@@ -71,7 +72,9 @@ for ((round = 1; round <= rounds; ++round)); do
     case_of "ours $name" bash "$data/ours.sh" "$bench" "$data" "$name"
   done
   [[ ${PEERS:-} == none ]] ||
-    case_of "trl grpo" env OMP_NUM_THREADS=2 "${tuned[@]}" "$peers" bench/peers/trl_train.py grpo --data "$data" --steps "$steps" --answer "$answer"
+    case_of "trl grpo" env OMP_NUM_THREADS=2 "${tuned[@]}" "$peers" bench/peers/trl_train.py grpo --data "$data" --steps "$steps" --answer "$answer" --layers "$layers"
+  [[ ${PEERS_PPO:-none} == none ]] ||
+    case_of "trl ppo" env OMP_NUM_THREADS=2 "$PEERS_PPO" bench/peers/trl_train.py ppo --data "$data" --steps "$steps" --answer "$answer" --layers "$layers"
 done
 
 python3 - "$results" <<'SUMMARY'
@@ -89,4 +92,6 @@ print(f"rl.parity exact costs {100 * (median('ours grpo_exact', 'step_ms') / med
 print(f"32 sequences / one, generation: {median('ours many', 'rollout_tokens_per_s') / median('ours one', 'rollout_tokens_per_s'):.2f}")
 if "trl grpo" in found:
     print(f"ours / TRL, a GRPO iteration: {median('ours grpo', 'tokens_per_s') / median('trl grpo', 'tokens_per_s'):.2f}")
+if "trl ppo" in found:
+    print(f"ours / TRL, a PPO iteration: {median('ours ppo', 'tokens_per_s') / median('trl ppo', 'tokens_per_s'):.2f}")
 SUMMARY

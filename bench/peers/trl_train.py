@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""DPO steps, or GRPO iterations, of a LLaMA of 125M with random weights in TRL; one JSON line at the end.
+"""DPO steps, or GRPO or PPO iterations, of a LLaMA of 125M with random weights in TRL; one JSON line at the end.
 
-usage: trl_train.py dpo|grpo --data FOLDER [--steps 6] [--batch 8] [--samples 4] [--prompt 64] [--answer 128] [--threads 2]
+usage: trl_train.py dpo|grpo|ppo --data FOLDER [--steps 6] [--batch 8] [--samples 4] [--prompt 64] [--answer 128] [--threads 2]
        trl_train.py data --data FOLDER        writes tokenizer.json, pairs.jsonl and prompts.jsonl into FOLDER
 
 Every word of the data is one token, so that both programs see the same lengths. bf16 by autocast; generation by Hugging
-Face with its dynamic cache. A batch of `grpo` is --batch prompts with --samples answers each, of exactly --answer tokens.
+Face with its dynamic cache. A batch of `grpo` and `ppo` is --batch prompts with --samples answers each, of exactly --answer tokens.
+`ppo` has a policy, a reference, a critic and a reward model of one size. TRL moved its PPO to trl.experimental.ppo and removed it
+after 1.12: the other two are measured with the newest TRL, and `ppo` needs trl==1.12.0.
 Needs torch 2.11, transformers, trl and datasets."""
 import argparse, json, os, random, resource, statistics, time
 
 parser = argparse.ArgumentParser()
-parser.add_argument("what", choices=["data", "dpo", "grpo"])
+parser.add_argument("what", choices=["data", "dpo", "grpo", "ppo"])
 parser.add_argument("--data", required=True)
 parser.add_argument("--steps", type=int, default=6)
 parser.add_argument("--batch", type=int, default=8)
@@ -19,6 +21,7 @@ parser.add_argument("--samples", type=int, default=4)
 parser.add_argument("--prompt", type=int, default=64)
 parser.add_argument("--answer", type=int, default=128)
 parser.add_argument("--threads", type=int, default=2)
+parser.add_argument("--layers", type=int, default=12)
 a = parser.parse_args()
 VOCAB, END = 32000, 0
 
@@ -55,7 +58,7 @@ import datasets, torch, transformers as tf, trl
 torch.set_num_threads(a.threads)
 torch.manual_seed(0)
 datasets.disable_progress_bars()
-config = tf.LlamaConfig(hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12, num_key_value_heads=4,
+config = tf.LlamaConfig(hidden_size=768, intermediate_size=2048, num_hidden_layers=a.layers, num_attention_heads=12, num_key_value_heads=4,
                         vocab_size=VOCAB, max_position_embeddings=2048, attn_implementation="sdpa", bos_token_id=None, eos_token_id=END,
                         pad_token_id=END)
 tokenizer = tf.PreTrainedTokenizerFast(tokenizer_file=os.path.join(a.data, "tokenizer.json"), eos_token="<end>", pad_token="<end>")
@@ -68,11 +71,15 @@ class Clock(tf.TrainerCallback):
     def __init__(self):
         self.times, self.start = [], 0.0
 
+    def on_train_begin(self, *_, **__):
+        self.start = time.perf_counter()
+
     def on_step_begin(self, *_, **__):
         self.start = time.perf_counter()
 
     def on_step_end(self, *_, **__):
         self.times.append(time.perf_counter() - self.start)
+        self.start = time.perf_counter()  # PPO tells of no beginning
 
 
 common = dict(output_dir=os.path.join(a.data, "out"), per_device_train_batch_size=a.batch, max_steps=a.steps, bf16=True, use_cpu=True,
@@ -85,6 +92,27 @@ if a.what == "dpo":
     trainer = trl.DPOTrainer(model, args=trl.DPOConfig(**common, **length, precompute_ref_log_probs=True), train_dataset=data,
                              processing_class=tokenizer, callbacks=[clock])
     tokens = 2 * a.batch * (a.prompt + a.answer)
+elif a.what == "ppo":
+    try:
+        from trl.experimental.ppo import PPOConfig, PPOTrainer
+    except ImportError:
+        raise SystemExit(f"TRL {trl.__version__} has no PPO: install trl==1.12.0, the last release that has it")
+    data = datasets.load_dataset("json", data_files=os.path.join(a.data, "prompts.jsonl"), split="train")
+    rows = [{"input_ids": tokenizer(row["prompt"])["input_ids"]} for row in data for _ in range(a.samples)]
+    config.num_labels = 1
+    scorer = os.path.join(a.data, "scorer")
+    tf.LlamaForSequenceClassification(config).save_pretrained(scorer)
+    judge = lambda: tf.AutoModelForSequenceClassification.from_pretrained(scorer, dtype="float32")
+    writer = lambda: tf.AutoModelForCausalLM.from_pretrained(model, dtype="float32")
+    for key in ("max_steps", "model_init_kwargs", "remove_unused_columns"):
+        del common[key]
+    common["per_device_train_batch_size"] = a.batch * a.samples
+    trainer = PPOTrainer(args=PPOConfig(**common, total_episodes=a.steps * a.batch * a.samples, num_ppo_epochs=1, num_mini_batches=1,
+                                        response_length=a.answer, temperature=1.0, kl_coef=0.05, num_sample_generations=0,
+                                        local_rollout_forward_batch_size=a.batch * a.samples),
+                         processing_class=tokenizer, model=writer(), ref_model=writer(), reward_model=judge(), value_model=judge(),
+                         train_dataset=datasets.Dataset.from_list(rows), callbacks=[clock])
+    tokens = a.batch * a.samples * a.answer  # of completions, as the ledger of tessera counts them
 else:
     data = datasets.load_dataset("json", data_files=os.path.join(a.data, "prompts.jsonl"), split="train")
     common["per_device_train_batch_size"] = a.batch * a.samples
@@ -92,7 +120,7 @@ else:
                               args=trl.GRPOConfig(**common, num_generations=a.samples, max_completion_length=a.answer, beta=0.04,
                                                   generation_kwargs={"min_new_tokens": a.answer}),
                               train_dataset=data, processing_class=tokenizer, callbacks=[clock])
-    tokens = a.batch * a.samples * (a.prompt + a.answer)
+    tokens = a.batch * a.samples * a.answer  # of completions, as the ledger of tessera counts them
 began = time.perf_counter()
 trainer.train()
 whole = time.perf_counter() - began
