@@ -29,6 +29,7 @@
 #include "tessera/planner/stages.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
+#include "tessera/planner/zero_stage.h"
 
 namespace tessera::planner {
 namespace {
@@ -195,6 +196,7 @@ class Planner {
             [&] { check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_); });
     attempt("parallel.context",
             [&] { check_context_parallel(plan_, own_ != nullptr, problems_, origins_); });
+    check_hybrid_engine(draft_.written, plan_, problems_);
     // This comes last, because it concerns the whole section, and the rules above check which of
     // their keys have problems.
     if (wrong_product_) check_product(plan_.config.parallel, plan_.ranks, problems_, origins_);
@@ -335,10 +337,7 @@ class Planner {
     weights.context = config.parallel.context.mode;
     plan_.shard_ranks = static_cast<int>(
         std::min<std::int64_t>(zero.group().value_or(plan_.data_ranks), plan_.data_ranks));
-    const bool whole = plan_.shard_ranks == 1 && plan_.data_ranks > 1;
-    weights.residency = plan_.zero_stage == 0             ? parallel::Residency::Replicated
-                        : plan_.zero_stage == 3 && !whole ? parallel::Residency::Sharded
-                                                          : parallel::Residency::Whole;
+    set_zero_stage(plan_, plan_.zero_stage);
     weights.persistence_threshold =
         zero.stage3_param_persistence_threshold.value_or(parallel::kPersistenceThreshold);
     weights.persistent = zero.stage3_model_persistence_threshold.value_or(weights.persistent);
@@ -350,7 +349,6 @@ class Planner {
     gather.prefetch = zero.stage3_prefetch_bucket_size;
     gather.max_live = zero.stage3_max_live_parameters.value_or(gather.max_live);
     gather.max_reuse_distance = zero.stage3_max_reuse_distance.value_or(gather.max_reuse_distance);
-    plan_.reduction.stage = plan_.zero_stage;
     plan_.reduction.bucket = zero.reduce_bucket_size.value_or(plan_.reduction.bucket);
     plan_.reduction.mode = config.gradient_reduction;
     plan_.reduction.accumulate = config.data_types.grad_accum_dtype.value_or(

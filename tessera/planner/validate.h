@@ -37,6 +37,10 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
 /// the combinations that DeepSpeed itself refuses.
 void check_written(const json::Value& source, config::Problems& problems);
 
+/// Rules between the block hybrid_engine as written and the plan, whose layout and sequence length
+/// generation uses.
+void check_hybrid_engine(const json::Value& source, const Plan& plan, config::Problems& problems);
+
 /// Rules that depend only on the configuration.
 void check_config(const TrainConfig& config,
                   int ranks,

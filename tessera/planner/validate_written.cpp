@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/planner/parallel_options.h"
 #include "tessera/planner/validate.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::planner {
 namespace {
@@ -280,6 +281,33 @@ void check_written(const json::Value& source, config::Problems& problems) {
   check_pipeline(written);
   check_elasticity(written);
   check_checkpoint(written);
+}
+
+void check_hybrid_engine(const json::Value& source, const Plan& plan, config::Problems& problems) {
+  if (!source.is_object()) return;
+  Written written(source, problems);
+  if (!written.on("hybrid_engine.enabled")) return;
+  const auto sharers = static_cast<double>(plan.config.parallel.tensor.size);
+  const char* const sharers_path = "hybrid_engine.inference_tp_size";
+  if (const double asked = written.number(sharers_path, sharers); asked != sharers) {
+    written.refuse(sharers_path,
+                   fmt::format("{} ranks are to share each layer in generation, and {} do in "
+                               "training, whose layout generation uses",
+                               asked,
+                               sharers),
+                   fmt::format("set it to {}, or parallel.tensor to {}", sharers, asked));
+  }
+  const auto length = static_cast<double>(plan.sequence_length);
+  const char* const length_path = "hybrid_engine.max_out_tokens";
+  if (const double most = written.number(length_path, length);
+      plan.task != nullptr && plan.task->writes_answers() && most < length) {
+    written.refuse(length_path,
+                   fmt::format("the cache is to hold {} tokens, and a prompt with its completion "
+                               "has up to data.sequence_length {}",
+                               most,
+                               length),
+                   fmt::format("set data.sequence_length to {}", most));
+  }
 }
 
 }  // namespace tessera::planner

@@ -112,12 +112,18 @@ INSTANTIATE_TEST_SUITE_P(
             {"zero_optimization.compute_grad_norm", "gradient_clipping, which is 0.5"}},
         Contradiction{R"("checkpoint": {"tag_validation": "Wran"})",
                       {"checkpoint.tag_validation", "unknown value \"Wran\"", "\"Warn\""}},
+        Contradiction{R"("hybrid_engine": {"enabled": true, "inference_tp_size": 2})",
+                      {"hybrid_engine.inference_tp_size", "2 ranks", "set it to 1"}},
         Contradiction{R"("elasticity": {"enabled": true}, "train_batch_size": 64)",
                       {"train_batch_size", "64", "elasticity"}}));
 
 TEST(Contradictions, ThatAreNoneBreakNoRule) {
   for (const char* members :
        {R"("checkpoint": {"tag_validation": "fail"})",
+        R"("hybrid_engine": {"enabled": false, "inference_tp_size": 2})",
+        R"("hybrid_engine": {"enabled": true, "inference_tp_size": 1, "max_out_tokens": 4,
+            "release_inference_cache": true, "pin_parameters": false,
+            "tp_gather_partition_size": 4})",
         R"("fp16": {"enabled": false}, "bf16": {"enabled": true})",
         R"("fp16": {"enabled": true, "mode": "AMP_TYPE.NAIVE"}, "parallel": {"pipeline": 2})",
         R"("fp16": {"enabled": true, "mode": "torch"})",
