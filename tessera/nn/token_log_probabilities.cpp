@@ -12,6 +12,7 @@
 #include "tessera/base/philox.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/ops/batch_invariance.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/linear.h"
 
@@ -56,14 +57,23 @@ Whole whole_of(const Columns& of) {
   return out;
 }
 
+/// The columns of the vocabulary that a rank has.
+struct Share {
+  bool cut = false;  ///< whether other ranks have other columns
+  std::int64_t first = 0, count = 0;
+};
+
 /// The logits of some tokens, or this rank's columns of them.
 class Distributions {
  public:
-  Distributions(at::Tensor logits_NV, at::Tensor labels_N, const ParamInfo& weight)
-      : logits_(std::move(logits_NV)), labels_(std::move(labels_N)) {
-    cut_ = one_d::cut_of(weight) != one_d::Cut::None;
-    first_ = cut_ ? weight.held().begin.front() : 0;
-  }
+  /// `gathered`: the logits have all columns although the weight of this rank has the share alone.
+  Distributions(at::Tensor logits_NV, at::Tensor labels_N, const Share& share, bool gathered)
+      : logits_(std::move(logits_NV)),
+        labels_(std::move(labels_N)),
+        share_(share),
+        gathered_(gathered),
+        cut_(share.cut && !gathered),
+        first_(cut_ ? share.first : 0) {}
 
   /// Computes the requested quantities of each distribution, fp64 [N]; quantities that are not
   /// requested stay undefined. Overwrites the logits with e^(logit - largest).
@@ -102,7 +112,8 @@ class Distributions {
   }
 
   /// Overwrites the logits with the gradient of sum(incoming * log-probabilities + of_entropies *
-  /// entropies); the latter may be undefined. Call once, after measure().
+  /// entropies); the latter may be undefined. Returns the columns of this rank's share. Call once,
+  /// after measure().
   at::Tensor gradient(const at::Tensor& incoming_N, const at::Tensor& of_entropies_N) {
     const at::Tensor weights_N = incoming_N.to(at::kFloat);
     if (of_entropies_N.defined()) {
@@ -119,7 +130,8 @@ class Distributions {
         1,
         columns().unsqueeze(1),
         at::where(own_N, weights_N, at::zeros({}, weights_N.options())).unsqueeze(1));
-    return std::exchange(logits_, {});
+    const at::Tensor out = std::exchange(logits_, {});
+    return gathered_ ? out.narrow(1, share_.first, share_.count).contiguous() : out;
   }
 
  private:
@@ -137,7 +149,9 @@ class Distributions {
   }
 
   at::Tensor logits_, labels_;
-  bool cut_ = false;
+  Share share_;
+  bool gathered_ = false;
+  bool cut_ = false;  ///< whether the logits are columns among those of other ranks
   std::int64_t first_ = 0;
   static constexpr double kLeast = 1e-38;  ///< times its logarithm it is nothing
   at::Tensor entropy_, shift_;             ///< shift: log p is log e^(logit - largest) plus this
@@ -173,13 +187,19 @@ struct LogProbabilitiesNode : torch::autograd::Function<LogProbabilitiesNode> {
                              : flat.ne(ops::kIgnoreLabel).nonzero().squeeze(1);
     if (use.rows_N.size(0) > 0) {
       use.x_NC = x.is_meta() ? rows(x) : rows(x).index_select(0, use.rows_N);
-      const at::Tensor logits =
+      at::Tensor logits =
           ops::linear(use.x_NC, matrix(weight), bias ? *bias : at::Tensor(), at::kFloat);
       use.slope_NV = ops::soft_cap_(logits, use.how.softcap, want_grad);
       if (use.how.temperature != 1.0) logits.div_(use.how.temperature);
       const at::Tensor labels_N = x.is_meta() ? use.rows_N : flat.index_select(0, use.rows_N);
+      const ParamInfo& info = use.weight->info();
+      const bool cut = one_d::cut_of(info) != one_d::Cut::None;
+      const Share share{cut, cut ? info.held().begin.front() : 0, logits.size(1)};
+      // A support is a fact of the whole row, and exactness needs generation's order of the sums.
+      const bool gathered = cut && (!use.how.support.whole() || ops::batch_invariant());
+      if (gathered) logits = one_d::gather_vocab(logits, *use.weight, *use.context).contiguous();
       ops::keep_support_(logits, labels_N, use.how.support);
-      use.of.emplace(logits, labels_N, use.weight->info());
+      use.of.emplace(logits, labels_N, share, gathered);
       const TokenLogProbabilities made = use.of->measure(use.how, *use.context);
       if (!x.is_meta()) {
         out.index_copy_(0, use.rows_N, made.values_BT);
@@ -257,10 +277,6 @@ TokenLogProbabilities token_log_probabilities(const at::Tensor& x_BTC,
   if (!labels_BT.is_meta())
     ops::count_labels(labels_BT.contiguous().view({-1}), weight_VC.info().shape.front());
   const bool cut = one_d::cut_of(weight_VC.info()) != one_d::Cut::None;
-  TESSERA_REQUIRE(!cut || how.support.whole(),
-                  Unsupported,
-                  "top-k and top-p of a policy whose vocabulary ranks share",
-                  "set rl.top_k to 0 and rl.top_p to 1, or remove parallel.tensor");
   const variable_list out = detail::apply<LogProbabilitiesNode>(
       cut ? one_d::enter(x_BTC, context) : x_BTC,
       weight_VC.tensor(),

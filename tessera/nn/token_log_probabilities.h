@@ -22,7 +22,8 @@ struct TokenLogProbabilities {
 struct Distribution {
   double softcap = 0.0;
   double temperature = 1.0;
-  ops::Support support = {};  ///< needs the whole vocabulary on each rank
+  /// Ranks that share the vocabulary gather their logits if this is a part of it.
+  ops::Support support = {};
   bool squares = false, entropies = false;
 };
 /// Computes logits = (x weight^T + bias) / temperature in fp32, soft-capped before the division,

@@ -69,6 +69,20 @@ TEST(RlExact, HoldsForASupport) {
   EXPECT_EQ(metrics["moved"], std::vector<double>(kSteps, 0.0));
 }
 
+// Ranks that share layers add their parts in one order for every row, and the vocabulary is
+// gathered.
+TEST(RlExact, HoldsForRanksThatShareLayers) {
+  for (const FamilyRow& row : {family_rows()[0], family_rows()[1]}) {
+    for (const bool bf16 : {false, true}) {
+      SCOPED_TRACE(row.name + (bf16 ? " bf16" : " fp32"));
+      auto metrics = metrics_of(
+          policy_of(row, exact(""), bf16), {.ranks = 2, .accumulation = 2, .tensor = 2}, kSteps);
+      EXPECT_EQ(metrics["parity_max"], std::vector<double>(1, 0.0));
+      EXPECT_EQ(metrics["moved"], std::vector<double>(kSteps, 0.0));
+    }
+  }
+}
+
 // Without it the same texts differ: these tests can fail.
 TEST(RlExact, TheUsualKernelsDiffer) {
   TinyRun run = policy_of(
