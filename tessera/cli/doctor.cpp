@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera doctor: reports what each rank of a run was doing when it broke.
+// tessera doctor: reports what each rank of a run was doing when it broke, and what is wrong with
+// the rollouts of a run of the task rl.
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -9,6 +10,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/config/json.h"
+#include "tessera/engine/rl/diagnosis.h"
 #include "tessera/report/flight_report.h"
 
 namespace tessera::cli {
@@ -17,10 +19,13 @@ namespace {
 int doctor(const std::vector<std::string>& line) {
   std::string run;
   Common common;
-  Arguments arguments("doctor",
-                      "Tells what each rank of a broken run was doing, and which rank did not call "
-                      "what. The ranks write their records into RUN/logs when the run breaks.",
-                      {"tessera doctor runs/my"});
+  Arguments arguments(
+      "doctor",
+      "Tells what each rank of a broken run was doing, and which rank did not call "
+      "what. The ranks write their records into RUN/logs when the run breaks. Of a run of "
+      "the task rl it also tells the course of the reward, the alarms of its last "
+      "rollouts, and what to do about each.",
+      {"tessera doctor runs/my"});
   arguments.positional("RUN", &run, "Run folder");
   arguments.common(common, /*has_json=*/true);
   if (!arguments.parse(line)) return kExitOk;
@@ -30,22 +35,25 @@ int doctor(const std::vector<std::string>& line) {
                   folder.string() + " does not exist",
                   "name the folder of a run");
   const auto logs = report::read_flight_logs(folder);
-  const std::vector<std::string> lines = report::explain_flight(logs);
+  std::vector<std::string> lines = report::explain_flight(logs);
+  const bool broken = !lines.empty();
+  const std::vector<std::string> rollouts = engine::rl::diagnosis_of(run);
+  lines.insert(lines.end(), rollouts.begin(), rollouts.end());
   if (common.json) {
     json::Value out = json::Value::array();
     for (const std::string& one : lines)
       out.items().push_back(json::Value::string(one));
     std::puts(json::Value::object({{"lines", std::move(out)}}).dump().c_str());
-  } else if (lines.empty()) {
-    std::puts("no rank has left a record: the run has not broken, or had a single rank");
   } else {
+    if (!broken)
+      std::puts("no rank has left a record: the run has not broken, or had a single rank");
     for (const std::string& one : lines)
       std::puts(one.c_str());
   }
   return kExitOk;
 }
 
-TESSERA_COMMAND("doctor", "tell what each rank of a broken run was doing", doctor);
+TESSERA_COMMAND("doctor", "tell why a run broke, or what is wrong with its rollouts", doctor);
 
 }  // namespace
 }  // namespace tessera::cli

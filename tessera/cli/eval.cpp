@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/eval_rl.h"
 #include "tessera/cli/model_task.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
@@ -43,7 +44,9 @@ struct EvalWords {
 bool parse(EvalWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "eval",
-      "Measures a run's newest checkpoint, a checkpoint or a Hugging Face folder on held-out text.",
+      "Measures a run's newest checkpoint, a checkpoint or a Hugging Face folder on held-out text. "
+      "A "
+      "run of the task rl answers held-out prompts, and the answers are rewarded.",
       {"tessera eval runs/my",
        "tessera eval runs/my --data other.txt",
        "tessera eval runs/my -n 4               for a model that does not fit on one rank",
@@ -386,6 +389,15 @@ int eval(const std::vector<std::string>& line) {
                   "");
   auto found = engine::find_model(words.path);
   const HeldOut data = held_out(words, *found);
+  if (is_of_task_rl(*found)) {
+    TESSERA_REQUIRE(!words.generate && !words.thresholds,
+                    Config,
+                    "--generate and --thresholds: a policy always answers, and is no classifier",
+                    "leave them out; rl.validation of the run says how it answers");
+    std::optional<std::int64_t> prompts;
+    if (words.batches) prompts = std::min(*words.batches, data.dataset->size()) * data.micro_batch;
+    return eval_rl(*found, data.dataset, prompts, words.ranks, words.common.json);
+  }
   const std::int64_t size = data.dataset->size();
   const bool all = !words.batches || *words.batches > size / data.micro_batch;
   const std::int64_t samples = all ? size : *words.batches * data.micro_batch;

@@ -13,6 +13,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/ranks.h"
+#include "tessera/cli/rl_branch.h"
 #include "tessera/cli/rl_why.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
@@ -38,8 +39,11 @@ bool parse(ReplayWords& words, const std::vector<std::string>& line) {
       "that "
       "the run recorded. It begins at the newest checkpoint before STEP. Exits with code 1 where a "
       "step differs. why: ranks the completions of an update by their shares of the gradient; "
-      "tessera rl why --help.",
-      {"tessera rl replay runs/digits 40", "tessera rl why runs/digits 40"});
+      "tessera rl why --help. branch: a new run that goes on from a step with other options; "
+      "tessera rl branch --help.",
+      {"tessera rl replay runs/digits 40",
+       "tessera rl why runs/digits 40",
+       "tessera rl branch runs/digits 40 --out runs/other --set rl.kl.coefficient=0.1"});
   arguments.positional("ACTION", &words.action, "replay");
   arguments.positional("RUN", &words.run, "Run folder of a training of the task rl");
   arguments.positional("STEP", &words.step, "The update to make again");
@@ -94,22 +98,18 @@ int replay(const ReplayWords& words) {
 int rl(const std::vector<std::string>& line) {
   ReplayWords words;
   if (!line.empty() && line.front() == "why") return rl_why(line);
-  if (!line.empty() && line.front() == "branch") {
-    throw Error(
-        Error::Kind::Unsupported,
-        "not built yet: tessera rl branch",
-        "tessera rl replay RUN STEP makes an update again, and tessera rl why RUN STEP says "
-        "which completions it learned from");
-  }
+  if (!line.empty() && line.front() == "branch") return rl_branch(line);
   if (!parse(words, line)) return kExitOk;
-  TESSERA_REQUIRE(words.action == "replay",
-                  Config,
-                  fmt::format("tessera rl {}: unknown action", words.action),
-                  "tessera rl replay RUN STEP, or tessera rl why RUN STEP");
+  TESSERA_REQUIRE(
+      words.action == "replay",
+      Config,
+      fmt::format("tessera rl {}: unknown action", words.action),
+      "tessera rl replay RUN STEP, tessera rl why RUN STEP, or tessera rl branch RUN STEP --out "
+      "DIR");
   return replay(words);
 }
 
-TESSERA_COMMAND("rl", "make an update again from a ledger of rollouts, or explain it", rl);
+TESSERA_COMMAND("rl", "repeat, explain or branch off an update of a run of the task rl", rl);
 
 }  // namespace
 }  // namespace tessera::cli

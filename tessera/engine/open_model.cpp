@@ -37,11 +37,11 @@ namespace tessera::engine {
 namespace {
 namespace fs = std::filesystem;
 
-void build(OpenModel& out, comm::World& world, ReadAs as) {
+void build(OpenModel& out, comm::World& world, ReadAs as, Copies copies) {
   out.world = &world;
   parallel::WeightOptions weights;
   weights.working = as == ReadAs::F32 ? DType::F32 : DType::BF16;
-  if (world.group(mesh::AxisSet::dp()).size() > 1) {
+  if (copies == Copies::One && world.group(mesh::AxisSet::dp()).size() > 1) {
     weights.residency = parallel::Residency::Sharded;
     weights.persistence_threshold = parallel::kPersistenceThreshold;
   }
@@ -290,9 +290,9 @@ void load_model(OpenModel& model, int threads, ReadAs as) {
   load_model(model, *model.alone, as);
 }
 
-void load_model(OpenModel& model, comm::World& world, ReadAs as) {
+void load_model(OpenModel& model, comm::World& world, ReadAs as, Copies copies) {
   TESSERA_ASSERT(as != ReadAs::Int8 || world.size() == 1);
-  build(model, world, as);
+  build(model, world, as, copies);
   load(model);
   if (as == ReadAs::Int8) model.model->to_int8();
 }

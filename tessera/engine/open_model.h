@@ -23,6 +23,9 @@ namespace tessera::engine {
 /// bf16 too. Int8: matrices have 8-bit integers with a scale per row, everything else is bf16; only
 /// on one rank, and only for generation.
 enum class ReadAs : std::uint8_t { F32, BF16, Int8 };
+/// The number of copies of the weights of a model that is only read: one, sharded over the
+/// data-parallel ranks, which gather them block by block, or a whole one on each of them.
+enum class Copies : std::uint8_t { One, Each };
 /// "fp32", "bf16" or "int8"; throws Error{Config} for any other name.
 ReadAs read_as_from_name(std::string_view name);
 std::string_view name(ReadAs as);
@@ -66,6 +69,9 @@ void load_model(OpenModel& model, int threads = 0, ReadAs as = ReadAs::F32);
 /// (tensor-parallel axes), sharded as in ZeRO stage 3 over the rest. `world` must outlive the
 /// model; reads no other part of the checkpoint. Collective, as is every later use of the executor.
 /// Memory: in addition to the weights, if they are not fp32, the largest block in fp32.
-void load_model(OpenModel& model, comm::World& world, ReadAs as = ReadAs::F32);
+void load_model(OpenModel& model,
+                comm::World& world,
+                ReadAs as = ReadAs::F32,
+                Copies copies = Copies::One);
 
 }  // namespace tessera::engine

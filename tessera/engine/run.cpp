@@ -33,6 +33,7 @@
 #include "tessera/engine/reference.h"
 #include "tessera/engine/resume.h"
 #include "tessera/engine/rl/plan.h"
+#include "tessera/engine/rl/roll_back.h"
 #include "tessera/engine/run_folder.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/interop/foreign_training.h"
@@ -124,6 +125,49 @@ class Patience {
   Console* console_;
 };
 
+/// Trains on one rank from the resume point to the end, or to an alarm that sends the run back:
+/// then `back` is set.
+int train_from(const planner::Plan& plan,
+               comm::World& world,
+               const std::shared_ptr<const data::Datasets>& data,
+               const RunFolder& folder,
+               const ResumePoint& resume,
+               const TrainCommand& command,
+               std::optional<rl::RollBack>& back) {
+  Engine engine(plan, world, data);
+  const auto from = checkpoint_of_all(engine, resume, folder, command);
+  // A resumed run has other weights than the reference, which was stored.
+  const std::filesystem::path kept = folder.path() / "reference.bin";
+  const bool has_reference = from && folder.holds(*from) && engine.read_reference(kept);
+  if (!from || (!has_reference && wants_reference(*data))) {
+    engine.initialize_weights();
+    engine.make_reference(kept);
+  }
+  if (from) engine.load(interop::open_training(*from, plan));
+  engine.begin_experience(folder.path());
+  Trainer trainer(engine, command.quiet ? nullptr : command.console, folder.path());
+  attach_defaults(trainer);
+  int code = kExitOk;
+  try {
+    code = trainer.fit();
+  } catch (const rl::RollBack& alarm) {
+    back = alarm;
+    engine.finish();
+    world.transport().barrier(world.everyone(), TESSERA_HERE("before the run goes back"))->wait();
+    return code;
+  }
+  if (world.is_leader()) {
+    const std::string state = trainer.stop_signal() != 0 ? "stopped" : "finished";
+    const std::string message =
+        trainer.incomplete().empty() ? trainer.early_stop() : trainer.incomplete().front();
+    // The engine may have loaded its best checkpoint.
+    const std::int64_t step = trainer.last() ? trainer.last()->step : engine.step();
+    trainer.try_to_write([&] { folder.write_status(state, step, code, message); });
+    if (code == kExitIncomplete) log::error("trained to the end, but: " + message);
+  }
+  return code;
+}
+
 /// Trains on one rank of the world.
 int train_rank(planner::Plan plan,
                comm::World& world,
@@ -137,33 +181,15 @@ int train_rank(planner::Plan plan,
   log::info(fmt::format("rank {} of {}, {} threads", world.rank(), world.size(), plan.threads));
   place_measured_blocks(
       plan, world, *data->train, memory_of_hosts(plan, plan.ranks / world.host().count));
-  Engine engine(plan, world, data);
   for (const std::string& line : planner::build_lines(plan, world.rank()))
     log::info(line);
   if (world.rank() == 0) tell_notes(plan);
-  const auto from = checkpoint_of_all(engine, resume, folder, command);
-  // A resumed run has other weights than the reference, which was stored.
-  const std::filesystem::path kept = folder.path() / "reference.bin";
-  const bool has_reference = from && folder.holds(*from) && engine.read_reference(kept);
-  if (!from || (!has_reference && wants_reference(*data))) {
-    engine.initialize_weights();
-    engine.make_reference(kept);
+  for (ResumePoint from = resume;;) {
+    std::optional<rl::RollBack> back;
+    const int code = train_from(plan, world, data, folder, from, command, back);
+    if (!back) return code;
+    from.checkpoint = rl::go_back(world, folder, *back);
   }
-  if (from) engine.load(interop::open_training(*from, plan));
-  engine.begin_experience(folder.path());
-  Trainer trainer(engine, command.quiet ? nullptr : command.console, folder.path());
-  attach_defaults(trainer);
-  const int code = trainer.fit();
-  if (world.is_leader()) {
-    const std::string state = trainer.stop_signal() != 0 ? "stopped" : "finished";
-    const std::string message =
-        trainer.incomplete().empty() ? trainer.early_stop() : trainer.incomplete().front();
-    // The engine may have loaded its best checkpoint.
-    const std::int64_t step = trainer.last() ? trainer.last()->step : engine.step();
-    trainer.try_to_write([&] { folder.write_status(state, step, code, message); });
-    if (code == kExitIncomplete) log::error("trained to the end, but: " + message);
-  }
-  return code;
 }
 
 /// Writes a status; if the disk is full or read-only, warns and keeps the job's exit code.

@@ -277,8 +277,9 @@ std::optional<fs::path> RunFolder::move_later_aside(std::int64_t step) const {
     }
     if (going.empty()) return std::nullopt;
     const fs::path target = make_aside();
-    if (fs::exists(path_ / "metrics.jsonl"))
-      fs::copy_file(path_ / "metrics.jsonl", target / "metrics.jsonl");
+    for (const char* name : {"metrics.jsonl", "rollouts.jsonl"}) {
+      if (fs::exists(path_ / name)) fs::copy_file(path_ / name, target / name);
+    }
     fs::create_directory(target / checkpoint::kFolderOfRun);
     move_into(target / checkpoint::kFolderOfRun, going);
     if (fs::exists(checkpoints() / "latest"))

@@ -54,7 +54,8 @@ class RunFolder {
   /// or nothing if there was nothing to move. Throws Error{Io}; then everything is back in its
   /// place.
   std::optional<std::filesystem::path> move_aside(const std::filesystem::path& spared = {}) const;
-  /// Does the same with the checkpoints of steps after `step`, and a copy of metrics.jsonl.
+  /// Does the same with the checkpoints of steps after `step`, and copies of metrics.jsonl and of a
+  /// ledger of rollouts.
   std::optional<std::filesystem::path> move_later_aside(std::int64_t step) const;
   [[nodiscard]] std::filesystem::path log_file(int rank) const;
 

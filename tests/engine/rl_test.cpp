@@ -89,6 +89,106 @@ TEST(Rl, RanksThatShareLayersWriteAndTrain) {
   }
 }
 
+/// A reward model of the tiny size, in a folder.
+void save_reward_model(const std::filesystem::path& root) {
+  TinyRun run;
+  const std::filesystem::path file = run.folder() / "pairs.jsonl";
+  std::ofstream pairs(file);
+  for (int i = 0; i < 8; ++i)
+    pairs << R"({"prompt": "q", "chosen": "a", "rejected": "b"})"
+          << "\n";
+  pairs.close();
+  run.set("data.train", "[\"" + file.string() + "\"]")
+      .set("data.validation_fraction", "0")
+      .set("eval.every", "0")
+      .set("model.dropout", "0")
+      .set("task", "\"reward\"");
+  (void)run.train({.stage = 0}, 1, root);
+}
+
+void expect_near(const std::vector<double>& a, const std::vector<double>& b) {
+  // Sums of ranks that share layers are in another order than those of one rank.
+  constexpr double kRounding = 1e-4;
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i)
+    EXPECT_NEAR(a[i], b[i], kRounding * (1.0 + std::abs(a[i])));
+}
+
+// Reference, critic and reward model are shared as the policy is, and a support is that of the
+// whole vocabulary.
+TEST(Rl, RanksThatShareLayersShareAllModels) {
+  const files::TempDir judge;
+  save_reward_model(judge.path());
+  const std::string judged = R"({"samples": 2, "max_new_tokens": 4, "rewards": [{"type": "model",
+      "from": ")" + judge.path().string() +
+                             R"("}], "kl": {"coefficient": 0.05}})";
+  for (const std::string& rl :
+       {options(R"("algorithm": "ppo", "critic": {"lr": 1e-3})"),
+        options(R"("samples": 4, "kl": {"coefficient": 0.05}, "top_k": 40, "top_p": 0.9,
+                   "entropy_coefficient": 0.01)"),
+        judged}) {
+    SCOPED_TRACE(rl);
+    const TinyRun run = reinforcing(some_prompts(), rl);
+    const Trace alone = train(run, {.ranks = 1, .accumulation = 4, .stage = 0}, {.steps = 3}),
+                two = train(
+                    run, {.ranks = 2, .accumulation = 4, .stage = 0, .tensor = 2}, {.steps = 3});
+
+    expect_near(alone.losses, two.losses);
+    expect_near(alone.grad_norms, two.grad_norms);
+    expect_same_bits(
+        two, train(run, {.ranks = 4, .accumulation = 2, .stage = 1, .tensor = 2}, {.steps = 3}));
+    expect_same_bits(
+        two, train(run, {.ranks = 4, .accumulation = 2, .stage = 3, .tensor = 2}, {.steps = 3}));
+  }
+}
+
+// A layout changes no bit, and a dtype does.
+TEST(Rl, ModelsHaveLayoutsOfTheirOwn) {
+  const files::TempDir judge;
+  save_reward_model(judge.path());
+  const auto run = [&](const std::string& models) {
+    return reinforcing(some_prompts(),
+                       R"({"algorithm": "ppo", "max_new_tokens": 4, "critic": {"lr": 1e-3},
+        "rewards": [{"type": "model", "from": ")" +
+                           judge.path().string() + R"("}], "models": {)" + models + "}}");
+  };
+  const Layout two{.ranks = 2, .accumulation = 2, .stage = 1};
+  const Trace plain = train(run(""), two, {.steps = 3});
+
+  for (const char* models : {R"("critic": {"zero_stage": 3}, "reference": {"zero_stage": 0})",
+                             R"("critic": {"zero_stage": 0}, "reward": {"zero_stage": 0})",
+                             R"("critic": {"zero_stage": 2, "dtype": "fp32"})"}) {
+    SCOPED_TRACE(models);
+    expect_same_bits(plain, train(run(models), two, {.steps = 3}));
+  }
+  for (const char* models : {R"("critic": {"dtype": "bf16"})",
+                             R"("reference": {"dtype": "bf16"})",
+                             R"("reward": {"dtype": "bf16"})"}) {
+    SCOPED_TRACE(models);
+    EXPECT_NE(plain.metrics, train(run(models), two, {.steps = 3}).metrics);
+  }
+  const auto note = [&](const std::string& models) {
+    planner::Plan plan = run(models).plan(two);
+    engine::rl::settle_plan(plan);
+    return std::pair(plan.notes.back(), plan.beside);
+  };
+  const auto [sharded, least] = note(R"("reference": {"dtype": "bf16"})");
+  EXPECT_THAT(sharded, HasSubstr("reference (bf16, sharded)"));
+  EXPECT_THAT(sharded, HasSubstr("critic (fp32, ZeRO stage 1)"));
+  const auto [whole, most] = note(R"("reference": {"zero_stage": 0}, "critic": {"zero_stage": 0})");
+  EXPECT_THAT(whole, HasSubstr("reference (fp32, whole on each data-parallel rank)"));
+  EXPECT_GT(most, least);
+}
+
+// The loss of an fp16 policy is scaled; its critic is not of that dtype.
+TEST(Rl, APolicyInFp16HasACriticInFp32) {
+  TinyRun run = reinforcing(some_prompts(), options(R"("algorithm": "ppo")"));
+  run.set("fp16", R"({"enabled": true, "initial_scale_power": 8})");
+  auto metrics = metrics_of(run, {.accumulation = 4}, 2);
+  ASSERT_EQ(metrics["critic_loss"].size(), 2U);
+  EXPECT_TRUE(std::isfinite(metrics["critic_loss"].at(1)));
+}
+
 std::vector<std::string> lines_of(const std::filesystem::path& file) {
   std::vector<std::string> out;
   std::ifstream in(file);
@@ -285,18 +385,35 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
               HasSubstr("share stages"));
   EXPECT_THAT(refusal(run, {.ranks = 4, .accumulation = 4, .tensor = 4, .mode = "2d"}),
               HasSubstr("mode"));
-  EXPECT_THAT(
-      refusal(reinforcing(some_prompts(), options(R"("samples": 2, "kl": {"coefficient": 0.1})")),
-              {.ranks = 2, .accumulation = 4, .tensor = 2}),
-      HasSubstr("a reference of ranks"));
-  EXPECT_THAT(refusal(reinforcing(some_prompts(), options(R"("samples": 2, "parity": "exact")")),
+  for (const char* more : {R"("samples": 2, "kl": {"coefficient": 0.1})",
+                           R"("samples": 2, "parity": "exact")",
+                           R"("samples": 2, "top_k": 3)",
+                           R"("algorithm": "ppo")"}) {
+    EXPECT_EQ(refusal(reinforcing(some_prompts(), options(more)),
                       {.ranks = 2, .accumulation = 4, .tensor = 2}),
-              HasSubstr("exact"));
+              "");
+  }
   TinyRun evaluated = run;
   evaluated.set("data.validation_fraction", "0.5");
   EXPECT_EQ(refusal(evaluated), "");
-  EXPECT_THAT(refusal(evaluated, {.ranks = 2, .accumulation = 4, .tensor = 2}),
-              HasSubstr("greedy validation"));
+  EXPECT_EQ(refusal(evaluated, {.ranks = 2, .accumulation = 4, .tensor = 2}), "");
+  EXPECT_THAT(
+      refusal(TinyRun(run).set("hybrid_engine", R"({"enabled": true, "max_out_tokens": 8})")),
+      HasSubstr("set data.sequence_length to 8"));
+  EXPECT_EQ(
+      refusal(TinyRun(run).set(
+          "hybrid_engine", R"({"enabled": true, "max_out_tokens": 512, "inference_tp_size": 1})")),
+      "");
+  const auto models = [&](const char* more) {
+    return refusal(reinforcing(some_prompts(), options(more)));
+  };
+  EXPECT_THAT(models(R"("samples": 2, "models": {"reference": {"tensor": 2}})"),
+              HasSubstr("not built yet: rl.models.reference.tensor"));
+  EXPECT_THAT(models(R"("samples": 2, "models": {"critic": {"zero_stage": 1}})"),
+              HasSubstr("there is no critic model"));
+  EXPECT_THAT(models(R"("samples": 2, "kl": {"coefficient": 0.1},
+                        "models": {"reference": {"zero_stage": 2}})"),
+              HasSubstr("0 (whole on each data-parallel rank)"));
   EXPECT_THAT(refusal(TinyRun(run).set("data.drop_last", "false")), HasSubstr("drop_last"));
   EXPECT_THAT(refusal(reinforcing(some_prompts(), options(R"("samples": 3)"))),
               HasSubstr("no whole number of groups"));

@@ -106,7 +106,8 @@ TEST(RlOptionsOf, AreRefusedWhereTheyContradictEachOther) {
   EXPECT_THAT(refusal(R"("reference": "runs/a")"), HasSubstr("costs nothing"));
   EXPECT_THAT(refusal(R"("parity": "off", "iterations": 2)"), HasSubstr("pass"));
   EXPECT_THAT(refusal(R"("overlap": 1)"), HasSubstr("not built yet: rl.overlap"));
-  EXPECT_THAT(refusal(R"("models": {})"), HasSubstr("not built yet: rl.models"));
+  EXPECT_THAT(refusal(R"("models": {"critic": {"ranks": [1]}})"),
+              HasSubstr("not built yet: rl.models.critic.ranks"));
   EXPECT_EQ(options_of(*task_of("rl", params(R"("parity": "exact")"))).parity, Parity::Exact);
 }
 

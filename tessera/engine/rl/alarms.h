@@ -10,6 +10,9 @@
 
 namespace tessera::engine::rl {
 
+/// An alarm has an effect when it has held for this number of rollouts in a row.
+inline constexpr int kRolloutsOfAlarm = 10;
+
 struct Alarm {
   std::string name;  ///< "equal_groups"
   std::string what;  ///< a sentence, with up to three completions

@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/rl/layouts.h"
 #include "tessera/models/objective.h"
 #include "tessera/planner/model_source.h"
 
@@ -50,11 +51,8 @@ models::ObjectiveChoice objective_of(const tasks::RlOptions& options) {
 }  // namespace
 
 planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options) {
-  TESSERA_REQUIRE(policy.working != DType::F16,
-                  Unsupported,
-                  "not built yet: a critic in fp16",
-                  "use bf16 (\"bf16\": {\"enabled\": true}), or an algorithm without a critic");
   planner::Plan out = policy;
+  apply_layout(options.models.critic, out);
   out.adapter = nullptr;
   out.base.reset();
   out.base_fingerprint.clear();

@@ -20,11 +20,12 @@
 // Legend: B completions with their prompts, T tokens.
 namespace tessera::engine::rl {
 
-/// Returns the plan of a critic: the policy's with another model. Throws as
-/// planner::open_model_source(), and Error{Unsupported} in fp16.
+/// Returns the plan of a critic: the policy's with another model and the layout of
+/// rl.models.critic; beside a policy in fp16 it is in fp32. Throws as
+/// planner::open_model_source().
 planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options);
 
-/// Layout, types and optimizer are the policy's, the learning rate is options.critic.lr. All
+/// Optimizer and schedule are the policy's, the learning rate is options.critic.lr. All
 /// methods except expect() are collective.
 class Critic {
  public:

@@ -52,6 +52,7 @@ class Line {
     return *found;
   }
   [[nodiscard]] const json::Value* find(const char* key) const { return value_.find(key); }
+  [[nodiscard]] const json::Value& value() const { return value_; }
   [[nodiscard]] std::int64_t integer(const char* key) const {
     const std::optional<std::int64_t> found = at(key).as_integer();
     TESSERA_REQUIRE(found.has_value(),
@@ -257,6 +258,19 @@ void Ledger::append(const std::vector<json::Value>& lines) {
                     "free disk space");
     at += static_cast<std::size_t>(written);
   }
+}
+
+void copy_rollouts(const std::filesystem::path& from,
+                   const std::filesystem::path& to,
+                   std::int64_t first,
+                   std::int64_t last) {
+  if (!std::filesystem::exists(from)) return;
+  Ledger out(to, last);
+  for_each_line(from, [&](const Line& line, std::int64_t /*end*/) {
+    const std::int64_t version = line.integer("version");
+    if (version >= first && version <= last) out.append({line.value()});
+    return version <= last;
+  });
 }
 
 std::optional<KeptRollout> read_rollout(const std::filesystem::path& path,

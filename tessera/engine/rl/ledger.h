@@ -73,6 +73,13 @@ class Ledger {
   int fd_ = -1;
 };
 
+/// Copies the lines of policies with `first` to `last` updates into a new file. Does nothing if
+/// there is no ledger. Throws Error{Io}, and Error{Format} as read_rollout().
+void copy_rollouts(const std::filesystem::path& from,
+                   const std::filesystem::path& to,
+                   std::int64_t first,
+                   std::int64_t last);
+
 /// Returns the rollout of the newest policy with at most `last_version` updates; nothing if there
 /// is none. Memory: the lines of one rollout. Throws Error{Format} for an invalid line other than
 /// an incomplete last one.

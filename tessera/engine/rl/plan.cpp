@@ -9,43 +9,52 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/open_model.h"
+#include "tessera/engine/rl/alarms.h"
 #include "tessera/engine/rl/critic.h"
+#include "tessera/engine/rl/layouts.h"
 #include "tessera/engine/rl/reference_model.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/precision.h"
+#include "tessera/planner/validate.h"
 #include "tessera/tasks/rl/rl.h"
 
 namespace tessera::engine::rl {
 namespace {
 
-/// Ranks may share layers as in training; the other models and exactness need whole ones.
+/// Ranks may share the layers of all models as in training.
 template <class Refuse>
-void refuse_layouts(const planner::Plan& plan, const tasks::Rl& task, const Refuse& refuse) {
+void refuse_layouts(const planner::Plan& plan, const Refuse& refuse) {
   if (plan.data_ranks == plan.ranks) return;
   const planner::ParallelOptions& layout = plan.config.parallel;
-  const tasks::RlOptions& options = task.options();
   if (layout.pipeline.size > 1 || layout.context.size > 1 || layout.sequence)
     refuse("ranks that share stages or tokens",
            "set parallel.tensor alone, or remove the section parallel");
   if (layout.tensor.layout() != planner::TensorLayout::OneD)
     refuse("parallel.tensor.mode " + layout.tensor.name(), "set parallel.tensor.mode to 1d");
-  const char* const whole = "remove parallel.tensor";
-  if (task.has_critic()) refuse("a critic of ranks that share layers", whole);
-  if (task.has_reference() && !is_base_of_policy(plan, options))
-    refuse("a reference of ranks that share layers",
-           "train an adapter, whose reference is its base, or remove parallel.tensor");
-  for (const tasks::RlReward& reward : task.rewards()) {
-    if (reward.model) refuse("a reward model of ranks that share layers", whole);
-  }
-  if (options.top_k > 0 || options.top_p < 1)
-    refuse("rl.top_k and rl.top_p of ranks that share the vocabulary", whole);
-  const data::DataOptions& data = plan.config.data;
-  if ((!data.validation.empty() || data.validation_fraction > 0 || !data.test.empty()) &&
-      options.validation.temperature == 0)
-    refuse("greedy validation of ranks that share the vocabulary",
-           "set rl.validation.temperature to 1");
-  if (options.parity == tasks::Parity::Exact)
-    refuse("rl.parity exact of ranks that share the vocabulary", "set rl.parity to measure");
+}
+
+/// Requires that the ranks that share the policy's layers can share those of another model.
+void require_share(const planner::Plan& plan,
+                   const models::Resolved& model,
+                   const std::string& what) {
+  const planner::TensorOptions& of_policy = plan.config.parallel.tensor;
+  if (of_policy.size == 1) return;
+  planner::Plan other;
+  other.model = model;
+  planner::TensorOptions& tensor = other.config.parallel.tensor;
+  tensor.size = of_policy.size;
+  tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
+  config::Problems problems;
+  planner::check_tensor_parallel(other, /*own_model=*/true, problems, {});
+  TESSERA_REQUIRE(problems.empty() && tensor.share_head == of_policy.share_head,
+                  Unsupported,
+                  fmt::format("the {} cannot be computed by the {} ranks that share the policy's "
+                              "layers (parallel.tensor): its layers divide otherwise",
+                              what,
+                              of_policy.size),
+                  "choose a parallel.tensor that divides the heads and the vocabulary of every "
+                  "model, or remove it");
 }
 
 void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) {
@@ -53,7 +62,7 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
     throw Error(Error::Kind::Unsupported, "not built yet: the task rl with " + what, fix);
   };
   const planner::TrainConfig& config = plan.config;
-  refuse_layouts(plan, task, refuse);
+  refuse_layouts(plan, refuse);
   if (plan.batch_ramp) refuse("rampup_batch_size", "remove it");
   if (!config.data.drop_last) refuse("data.drop_last false", "remove it");
   if (plan.freezing.any()) {
@@ -73,19 +82,36 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
                   fmt::format("set train_batch_size to a multiple of {}", options.samples));
 }
 
-std::int64_t width_of(const planner::Plan& plan) {
-  return plan.working == DType::BF16 ? 2 : 4;
+/// Requires that a checkpoint from before an alarm is still there when the alarm has its effect.
+void require_checkpoints(const planner::Plan& plan, const tasks::RlOptions& options) {
+  if (options.on_alarm != tasks::OnAlarm::RollBack) return;
+  const planner::CheckpointOptions& saved = plan.config.checkpoint;
+  TESSERA_REQUIRE(!saved.use_node_local_storage,
+                  Unsupported,
+                  "not built yet: rl.on_alarm roll_back with checkpoint.use_node_local_storage",
+                  "save on a disk that all hosts share, or set rl.on_alarm to \"stop\"");
+  const std::int64_t every = saved.when().steps;
+  TESSERA_REQUIRE(
+      every > 0,
+      Config,
+      "rl.on_alarm roll_back continues from a checkpoint, and checkpoint.every is not a "
+      "number of steps",
+      "set checkpoint.every to 10, say");
+  const std::int64_t back = (kRolloutsOfAlarm - 1 + options.roll_back.rollouts) * options.updates(),
+                     needed = (back + every - 1) / every + 1;
+  TESSERA_REQUIRE(
+      saved.keep >= needed,
+      Config,
+      fmt::format("an alarm sends the run back by {} steps or more (rl.roll_back), and "
+                  "checkpoint.keep {} of every {} steps keeps none that is old enough",
+                  back,
+                  saved.keep,
+                  every),
+      fmt::format("set checkpoint.keep to {} or more, or raise checkpoint.every", needed));
 }
 
-/// Returns the bytes of a model that is only read: its weights, sharded over the ranks.
-std::int64_t bytes_of(const models::Resolved& model, const planner::Plan& plan) {
-  std::int64_t elements = 0, largest = 0;
-  for (const auto& param : nn::parameters_of(model.model)) {
-    elements += param->numel();
-    largest = std::max(largest, param->numel());
-  }
-  const std::int64_t ranks = plan.ranks;
-  return (ranks == 1 ? elements : elements / ranks + 2 * largest) * width_of(plan);
+std::int64_t width_of(const planner::Plan& plan) {
+  return plan.working == DType::BF16 ? 2 : 4;
 }
 
 /// Returns the bytes of keys and values of the completions that are generated together.
@@ -106,6 +132,7 @@ void settle_plan(planner::Plan& plan) {
   if (task == nullptr) return;
   refuse_what_is_not_built(plan, *task);
   const tasks::RlOptions& options = task->options();
+  require_checkpoints(plan, options);
   std::string told;
   plan.beside = 0;
   const auto count = [&](const std::string& what, std::int64_t bytes) {
@@ -120,18 +147,28 @@ void settle_plan(planner::Plan& plan) {
             static_cast<std::int64_t>(sizeof(double)));
   count("cache of keys and values", cache_bytes(plan, options));
   if (task->has_reference() && !is_base_of_policy(plan, options)) {
-    count("reference",
-          bytes_of(options.reference ? find_model(*options.reference)->shape
-                                     : (plan.base ? *plan.base : plan.model),
-                   plan));
+    const models::Resolved reference = options.reference ? find_model(*options.reference)->shape
+                                                         : (plan.base ? *plan.base : plan.model);
+    require_share(plan, reference, "reference");
+    const ReadLayout layout = layout_of(options.models.reference, plan);
+    count(fmt::format("reference ({})", text_of(layout, plan)), bytes_of(reference, layout, plan));
   }
   for (const tasks::RlReward& reward : task->rewards()) {
-    if (reward.model)
-      count("reward model " + reward.name, bytes_of(find_model(reward.model->from)->shape, plan));
+    if (!reward.model) continue;
+    const models::Resolved model = find_model(reward.model->from)->shape;
+    require_share(plan, model, "reward model " + reward.name);
+    const ReadLayout layout = layout_of(options.models.reward, plan);
+    count(fmt::format("reward model {} ({})", reward.name, text_of(layout, plan)),
+          bytes_of(model, layout, plan));
   }
   if (task->has_critic()) {
-    const planner::MemoryEstimate need = planner::estimate_memory(critic_plan(plan, options));
-    count("critic", need.parameters + need.gradients + need.optimizer);
+    const planner::Plan critic = critic_plan(plan, options);
+    require_share(plan, critic.model, "critic");
+    const planner::MemoryEstimate need = planner::estimate_memory(critic);
+    count(fmt::format("critic ({}{})",
+                      planner::precision_text(critic),
+                      plan.data_ranks > 1 ? fmt::format(", ZeRO stage {}", critic.zero_stage) : ""),
+          need.parameters + need.gradients + need.optimizer);
   }
   plan.notes.push_back("beside the policy a rank has: " + told);
 }

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/engine/rl/layouts.h"
 #include "tessera/tensor/init.h"
 
 namespace tessera::engine::rl {
@@ -17,7 +18,7 @@ bool is_base_of_policy(const planner::Plan& plan, const tasks::RlOptions& option
 std::unique_ptr<OpenModel> open_reference(const planner::Plan& plan,
                                           const tasks::RlOptions& options,
                                           comm::World& world) {
-  const ReadAs as = plan.working == DType::BF16 ? ReadAs::BF16 : ReadAs::F32;
+  const ReadLayout layout = layout_of(options.models.reference, plan);
   std::unique_ptr<OpenModel> out;
   if (options.reference) {
     out = find_model(*options.reference);
@@ -41,7 +42,7 @@ std::unique_ptr<OpenModel> open_reference(const planner::Plan& plan,
       };
     }
   }
-  load_model(*out, world, as);
+  load_model(*out, world, layout.as, layout.copies);
   return out;
 }
 

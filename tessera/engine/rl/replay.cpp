@@ -45,7 +45,7 @@ std::optional<std::filesystem::path> before(const std::filesystem::path& run, st
 
 }  // namespace
 
-planner::Plan plan_of_run(const std::filesystem::path& run, int ranks) {
+json::Value config_of_run(const std::filesystem::path& run) {
   const std::filesystem::path path = run / "config.json";
   TESSERA_REQUIRE(std::filesystem::exists(path),
                   Format,
@@ -61,7 +61,12 @@ planner::Plan plan_of_run(const std::filesystem::path& run, int ranks) {
       });
     }
   }
-  planner::Plan plan = planner::make_plan(config, ranks, path.string());
+  return config;
+}
+
+planner::Plan plan_of_run(const std::filesystem::path& run, int ranks) {
+  planner::Plan plan =
+      planner::make_plan(config_of_run(run), ranks, (run / "config.json").string());
   TESSERA_REQUIRE(tasks::as_rl(plan.task.get()) != nullptr,
                   Config,
                   fmt::format("{} is a run of the task {}, which keeps no rollouts",

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/comm/world.h"
+#include "tessera/config/json.h"
 #include "tessera/engine/engine.h"
 #include "tessera/planner/train_config.h"
 
@@ -23,6 +24,10 @@ struct ReplayedStep {
   /// Returns whether all bits are equal.
   [[nodiscard]] bool equal() const { return loss == report.loss && grad_norm == report.grad_norm; }
 };
+
+/// Returns the run's recorded configuration, without its number of threads where that was derived.
+/// Throws Error{Format} if there is none.
+json::Value config_of_run(const std::filesystem::path& run);
 
 /// Returns the plan of the run in `run` for this number of ranks, with the run's number of threads.
 /// Throws Error{Format} if there is no run, and Error{Config} for a run of another task.

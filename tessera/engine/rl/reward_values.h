@@ -12,6 +12,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/rl/completions.h"
+#include "tessera/engine/rl/layouts.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/tasks/rl/reward.h"
 #include "tessera/tasks/rl/reward_command.h"
@@ -27,7 +28,7 @@ std::unique_ptr<OpenModel> open_scorer(const std::string& from,
                                        const data::Tokenizer& tokenizer,
                                        std::int64_t length,
                                        comm::World& world,
-                                       ReadAs as = ReadAs::F32);
+                                       const ReadLayout& layout = {});
 /// Returns its scores of all rows, [B] on every rank; micro-batch number i of `micro_batch` rows is
 /// computed by data-parallel rank i mod n. Collective.
 std::vector<double> scores_of(OpenModel& scorer,
@@ -40,11 +41,12 @@ at::Tensor weights_of(const std::vector<tasks::RlReward>& rewards);
 
 class RewardValues {
  public:
-  /// Opens the models that score. `rewards` must outlive this object. Throws as open_scorer().
-  /// Collective.
+  /// Opens the models that score, in the layout of rl.models.reward. `rewards` must outlive this
+  /// object. Throws as open_scorer(). Collective.
   RewardValues(const std::vector<tasks::RlReward>& rewards,
                const planner::Plan& plan,
-               comm::World& world);
+               comm::World& world,
+               const tasks::RlModel& layout = {});
   /// Returns fp64 [B, F], NaN if a function gives no reward. `rows`: the same completions as
   /// tokens. Rules are computed on every rank, programs and endpoints are asked
   /// by the leader, models run on all ranks.

@@ -50,15 +50,20 @@ std::int64_t RolloutWriter::prompt_of(const Place& place, std::int64_t number) c
   return order_(place.epoch, position % prompts_.count());
 }
 
+std::uint64_t RolloutWriter::sampling_seed() const {
+  return roll_backs_ == 0 ? seed() : mix64(seed(), ~static_cast<std::uint64_t>(roll_backs_));
+}
+
 std::int64_t RolloutWriter::other_prompt(std::int64_t group, std::int64_t round) const {
-  const std::uint64_t key = mix64(mix64(mix64(seed(), static_cast<std::uint64_t>(version_)),
-                                        ~static_cast<std::uint64_t>(group)),
-                                  static_cast<std::uint64_t>(round));
+  const std::uint64_t key =
+      mix64(mix64(mix64(sampling_seed(), static_cast<std::uint64_t>(version_)),
+                  ~static_cast<std::uint64_t>(group)),
+            static_cast<std::uint64_t>(round));
   return static_cast<std::int64_t>(key % static_cast<std::uint64_t>(prompts_.count()));
 }
 
 std::uint64_t RolloutWriter::seed_of(std::int64_t number, std::int64_t round) const {
-  const std::uint64_t first = mix64(mix64(seed(), static_cast<std::uint64_t>(version_)),
+  const std::uint64_t first = mix64(mix64(sampling_seed(), static_cast<std::uint64_t>(version_)),
                                     static_cast<std::uint64_t>(number));
   return round == 0 ? first : mix64(first, static_cast<std::uint64_t>(round));
 }

@@ -41,6 +41,8 @@ class RolloutWriter {
                 const tasks::Prompts& prompts);
 
   [[nodiscard]] std::uint64_t seed() const;
+  /// Returns the seed of sampling, another one after each time that the run went back.
+  [[nodiscard]] std::uint64_t sampling_seed() const;
   [[nodiscard]] std::int64_t updates() const { return options_.updates(); }
   [[nodiscard]] Place place_of(const data::GlobalBatch& batch) const;
   /// Returns the prompt of completion number `number` of a rollout. Rollouts at the end of the data
@@ -101,7 +103,8 @@ class RolloutWriter {
   TrainState& policy_;
   const tasks::Prompts& prompts_;
   data::SampleOrder order_;
-  std::int64_t size_;  ///< B
+  std::int64_t size_;            ///< B
+  std::int64_t roll_backs_ = 0;  ///< how often the run went back to an earlier checkpoint
   std::optional<RewardValues> rewards_;
   std::filesystem::path replayed_;   ///< the ledger to learn from again; empty: none
   std::optional<Ledger> ledger_;     ///< on the leader

@@ -2,6 +2,7 @@
 #include "tessera/engine/rl/rollouts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include "tessera/engine/rl/alarms.h"
 #include "tessera/engine/rl/completions.h"
 #include "tessera/engine/rl/critic.h"
+#include "tessera/engine/rl/end_check.h"
 #include "tessera/engine/rl/estimators.h"
 #include "tessera/engine/rl/ledger.h"
 #include "tessera/engine/rl/pretraining_texts.h"
@@ -26,6 +28,7 @@
 #include "tessera/engine/rl/report.h"
 #include "tessera/engine/rl/reward_check.h"
 #include "tessera/engine/rl/reward_values.h"
+#include "tessera/engine/rl/roll_back.h"
 #include "tessera/engine/rl/rollout_writer.h"
 #include "tessera/engine/rl/validation.h"
 #include "tessera/engine/shared_values.h"
@@ -61,16 +64,22 @@ class Rollouts final : public Experience, private RolloutWriter {
     if (critic_ != nullptr && step == 0) critic_->initialize_weights();
     const std::filesystem::path file = run_dir.empty() ? run_dir : run_dir / "rollouts.jsonl";
     if (keeping == Keeping::Replay) {
+      count_roll_backs(run_dir, step);
       replayed_ = file;  // and nothing else is asked
       return;
     }
-    rewards_.emplace(task_.rewards(), plan_, world_);
+    rewards_.emplace(task_.rewards(), plan_, world_, options_.models.reward);
     if (task_.has_reference() && !is_base_of_policy(plan_, options_))
       reference_ = open_reference(plan_, options_, world_);
-    if (step == 0) test_rewards(run_dir);
+    if (step == 0) {
+      test_rewards(run_dir);
+      test_end(run_dir);
+    }
     if (run_dir.empty()) return;
     if (reads_ledger()) kept_ = read_rollout(file, step, names());
     if (!restored_) take_coefficient();  // a checkpoint of an earlier version has none
+    count_roll_backs(run_dir, step);
+    if (world_.is_leader()) forget_roll_backs_after(run_dir, step);
     world_.transport()
         .barrier(world_.everyone(), TESSERA_HERE("before the ledger is opened"))
         ->wait();
@@ -132,6 +141,7 @@ class Rollouts final : public Experience, private RolloutWriter {
     meta.extra["rl"] =
         json::Value::object({{"kl_coefficient", json::Value::number(kl_coefficient_)},
                              {"judged", json::Value::integer(judged_)},
+                             {"roll_backs", json::Value::integer(roll_backs_)},
                              {"alarms", std::move(alarms)}});
   }
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces() override {
@@ -156,6 +166,8 @@ class Rollouts final : public Experience, private RolloutWriter {
     restored_ = true;
     kl_coefficient_ = coefficient->as_double();
     judged_ = judged->as_integer().value_or(-1);
+    if (const json::Value* const times = state->find("roll_backs"); times != nullptr)
+      roll_backs_ = times->as_integer().value_or(0);
     for (const auto& [name, rollouts] : alarms->members())
       alarms_[name] = static_cast<int>(rollouts.as_integer().value_or(0));
   }
@@ -183,6 +195,23 @@ class Rollouts final : public Experience, private RolloutWriter {
     }
     if (world_.is_leader() && !run_dir.empty() && !all.members().empty())
       files::write_atomic(run_dir / "reward_models.json", all.dump() + "\n");
+  }
+
+  /// Warns if the policy does not end the answers of the records; `run_dir` gets the result in
+  /// end_token.json.
+  void test_end(const std::filesystem::path& run_dir) {
+    policy_.wait();
+    const auto found =
+        check_end(prompts_, *plan_.tokenizer, plan_.sequence_length, [&](const Rows& rows) {
+          return output_of_rows(
+              policy_.executor(), world_, rows, plan_.micro_batch, "log_probabilities");
+        });
+    if (!found || !world_.is_leader()) return;
+    log::info(fmt::format("the end token behind answers: {}", to_json(*found).dump()));
+    if (const auto complaint = found->complaint())
+      log::warn(fmt::format("{}\n  fix: {}", *complaint, untrained_end_fix()));
+    if (!run_dir.empty())
+      files::write_atomic(run_dir / "end_token.json", to_json(*found).dump() + "\n");
   }
 
   /// Determines rewards and advantages: from the ledger, if an earlier process has computed them.
@@ -242,6 +271,10 @@ class Rollouts final : public Experience, private RolloutWriter {
                           .measured = measured && old_BT_.defined()},
                          options_);
     if (options_.dynamic_rounds > 0) report_rounds();
+    if (version_ == 0 && worths.empty() && world_.is_leader()) {
+      if (const auto complaint = complaint_of_first_rollout(metrics_, *plan_.tokenizer))
+        log::warn(fmt::format("{}\n  fix: {}", *complaint, untrained_end_fix()));
+    }
     const std::vector<Alarm> alarms = new_alarms();
     if (worths.empty()) {
       if (options_.on_alarm == tasks::OnAlarm::RaiseKl && !alarms.empty())
@@ -249,6 +282,8 @@ class Rollouts final : public Experience, private RolloutWriter {
       keep_worths(scored);
     }
     if (changes_coefficient()) metrics_.push_back({"kl_coefficient", kl_coefficient_, 1.0});
+    if (options_.on_alarm == tasks::OnAlarm::RollBack)
+      metrics_.push_back({"roll_backs", static_cast<double>(roll_backs_), 1.0});
     check_parity();
     verified_ = true;
     tell(alarms);
@@ -261,7 +296,19 @@ class Rollouts final : public Experience, private RolloutWriter {
     if (coefficient.front() > 0) kl_coefficient_ = coefficient.front();
   }
   [[nodiscard]] bool changes_coefficient() const {
-    return options_.kl.target.has_value() || options_.on_alarm == tasks::OnAlarm::RaiseKl;
+    return options_.kl.target.has_value() || options_.on_alarm == tasks::OnAlarm::RaiseKl ||
+           options_.roll_back.kl_factor > 1;
+  }
+  /// Takes over how often the run went back to the checkpoint that it begins with, or before it.
+  void count_roll_backs(const std::filesystem::path& run_dir, std::int64_t step) {
+    std::vector<double> counted = {0.0};
+    if (world_.is_leader())
+      counted[0] = static_cast<double>(roll_backs_up_to(run_dir, step, roll_backs_));
+    share_with_all(world_, counted, "how often the run went back");
+    const auto now = static_cast<std::int64_t>(counted[0]);
+    kl_coefficient_ *=
+        std::pow(options_.roll_back.kl_factor, static_cast<double>(now - roll_backs_));
+    roll_backs_ = now;
   }
 
   [[nodiscard]] tasks::RlOptions with_coefficient() const {
@@ -301,14 +348,13 @@ class Rollouts final : public Experience, private RolloutWriter {
   /// Returns the alarms that have persisted for some rollouts in a row; each one again after as
   /// many further rollouts if it has raised the coefficient.
   std::vector<Alarm> new_alarms() {
-    constexpr int kInARow = 10;
     if (judged_ == version_) return {};  // counted before the checkpoint was saved
     judged_ = version_;
     std::vector<Alarm> out;
     std::map<std::string, int> now;
     for (const Alarm& alarm : alarms_of(metrics_, texts_of(all_numbers()))) {
       int& rollouts = now[alarm.name] = alarms_[alarm.name] + 1;
-      if (rollouts != kInARow) continue;
+      if (rollouts != kRolloutsOfAlarm) continue;
       out.push_back(alarm);
       if (options_.on_alarm == tasks::OnAlarm::RaiseKl) rollouts = 0;
     }
@@ -316,9 +362,11 @@ class Rollouts final : public Experience, private RolloutWriter {
     return out;
   }
   void tell(const std::vector<Alarm>& alarms) const {
+    if (!replayed_.empty()) return;
     for (const Alarm& alarm : alarms) {
       const std::string what = fmt::format("{} (alarm {})", alarm.what, alarm.name);
       TESSERA_REQUIRE(options_.on_alarm != tasks::OnAlarm::Stop, Numeric, what, alarm.fix);
+      if (options_.on_alarm == tasks::OnAlarm::RollBack) go_back_for(alarm.name, what, alarm.fix);
       if (!world_.is_leader()) continue;
       const std::string done = options_.on_alarm == tasks::OnAlarm::RaiseKl
                                    ? fmt::format("the coefficient of the divergence is now {}",
@@ -326,6 +374,26 @@ class Rollouts final : public Experience, private RolloutWriter {
                                    : alarm.fix;
       log::warn(fmt::format("after {} updates: {}; {}", version_, what, done));
     }
+  }
+
+  /// Ends the training of this engine, on every rank.
+  [[noreturn]] void go_back_for(const std::string& name,
+                                const std::string& what,
+                                const std::string& fix) const {
+    const tasks::RlRollBack& how = options_.roll_back;
+    TESSERA_REQUIRE(
+        roll_backs_ < how.most,
+        Numeric,
+        fmt::format(
+            "{}; the run has gone back {} times, which is rl.roll_back.most", what, how.most),
+        fix);
+    const std::int64_t first = version_ - (kRolloutsOfAlarm - 1) * updates();
+    throw RollBack({.alarm = name,
+                    .what = what,
+                    .fix = fix,
+                    .after = version_,
+                    .newest = first - how.rollouts * updates(),
+                    .times = roll_backs_ + 1});
   }
 
   /// Returns whether the log-probabilities of the policy that wrote the rollout are needed besides

@@ -3,14 +3,18 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/engine/engine.h"
 #include "tessera/engine/rl/report.h"
 #include "tessera/engine/rl/rollout_writer.h"
+#include "tessera/ops/batch_invariance.h"
 
 namespace tessera::engine::rl {
 namespace {
@@ -84,6 +88,24 @@ EvalReport validate(const planner::Plan& plan,
                     RewardValues& rewards) {
   const tasks::Rl with_other_options(for_validation(task.options()), task.rewards());
   return Answers(plan, with_other_options, world, policy, held_out, count).report(rewards);
+}
+
+EvalReport validate_checkpoint(const planner::Plan& plan,
+                               comm::World& world,
+                               const std::filesystem::path& checkpoint,
+                               const tasks::Prompts& held_out,
+                               std::int64_t count) {
+  const tasks::Rl* const task = tasks::as_rl(plan.task.get());
+  TESSERA_ASSERT(task != nullptr);
+  std::optional<ops::BatchInvariance> alone;
+  if (task->options().parity == tasks::Parity::Exact) alone.emplace();
+  TrainState policy(train_state_options(plan), world);
+  policy.load(checkpoint::Checkpoint(checkpoint));
+  if (plan.config.eval.weights != planner::EvalWeights::Trained) policy.exchange_average();
+  RewardValues rewards(task->rewards(), plan, world, task->options().models.reward);
+  const EvalReport out = validate(plan, *task, world, policy, held_out, count, rewards);
+  policy.wait();
+  return out;
 }
 
 }  // namespace tessera::engine::rl

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 
 #include "tessera/comm/world.h"
 #include "tessera/engine/evaluate.h"
@@ -26,5 +27,15 @@ EvalReport validate(const planner::Plan& plan,
                     const tasks::Prompts& held_out,
                     std::int64_t count,
                     RewardValues& rewards);
+
+/// Does the same with the policy of a checkpoint of a run of the task rl, on the ranks of `world`.
+/// `plan`: the run's, with max_steps set. With eval.weights "ema" the moving average answers.
+/// Throws the errors of TrainState::load() and RewardValues. Memory: that of the policy's training,
+/// without gradients. Collective.
+EvalReport validate_checkpoint(const planner::Plan& plan,
+                               comm::World& world,
+                               const std::filesystem::path& checkpoint,
+                               const tasks::Prompts& held_out,
+                               std::int64_t count);
 
 }  // namespace tessera::engine::rl

@@ -136,6 +136,47 @@ void RlValidation::describe(config::Fields& fields) {
                 .min = 0});
 }
 
+void RlModel::describe(config::Fields& fields) {
+  fields.field("zero_stage",
+               zero_stage,
+               {.text = "ZeRO stage. A model that is only read is sharded in stage 3 and whole on "
+                        "each data-parallel rank in stage 0.",
+                .min = 0,
+                .max = 3,
+                .default_text = "3 of models that are only read, the policy's of a critic"});
+  fields.field("dtype",
+               dtype,
+               {.text = "The dtype of weights and activations.",
+                .choices = {"fp32", "bf16"},
+                .default_text = "the policy's, fp32 instead of fp16"});
+}
+
+void RlModels::describe(config::Fields& fields) {
+  fields.section("reference", reference, "The reference.");
+  fields.section("reward", reward, "All reward models.");
+  fields.section("critic", critic, "The critic.");
+}
+
+void RlRollBack::describe(config::Fields& fields) {
+  fields.field("rollouts",
+               rollouts,
+               {.text = "The least number of rollouts between the checkpoint that the run goes "
+                        "back to and the first rollout of the alarm.",
+                .min = 0,
+                .max = 1e6});
+  fields.field("most",
+               most,
+               {.text = "The number of times that the run goes back; the next alarm stops it.",
+                .min = 1,
+                .max = 1000});
+  fields.field("kl_factor",
+               kl_factor,
+               {.text = "The coefficient of the divergence in the rewards is multiplied by this "
+                        "each time.",
+                .min = 1,
+                .max = 1000});
+}
+
 void RlOptions::describe(config::Fields& fields) {
   fields.field(
       "algorithm",
@@ -202,6 +243,7 @@ void RlOptions::describe(config::Fields& fields) {
   fields.section("critic", critic, "The critic of the estimators gae and dschat_gae.");
   fields.section("ptx", ptx, "Pretraining texts that are learned with the completions.");
   fields.section("validation", validation, "How prompts of data.validation are answered.");
+  fields.section("models", models, "Layouts of the models beside the policy.");
   fields.field("reference",
                reference,
                {.text = "Run, checkpoint or folder of the reference.",
@@ -231,9 +273,11 @@ void RlOptions::describe(config::Fields& fields) {
       on_alarm,
       kOnAlarm,
       {.text =
-           "Action when rollouts show that nothing can be learned any more: warn, stop, or "
-           "raise_kl, which doubles the coefficient of the divergence in the rewards; docs/rl.md "
+           "Action when rollouts show that nothing can be learned any more: warn, stop, raise_kl, "
+           "which doubles the coefficient of the divergence in the rewards, or roll_back, which "
+           "continues from a checkpoint before the alarm with other random numbers; docs/rl.md "
            "lists the alarms."});
+  fields.section("roll_back", roll_back, "How far and how often on_alarm roll_back goes back.");
   fields.field("chat_template",
                chat_template,
                {.text = "File with a chat template in Jinja, or chatml.",

@@ -76,6 +76,17 @@ struct RlValidation {
   void describe(config::Fields& fields);
 };
 
+/// `rl.models`: the layout of one of the models beside the policy; what is absent is the policy's.
+struct RlModel {
+  std::optional<std::int64_t> zero_stage;
+  std::optional<std::string> dtype;  ///< "fp32" or "bf16"
+  void describe(config::Fields& fields);
+};
+struct RlModels {
+  RlModel reference, reward, critic;
+  void describe(config::Fields& fields);
+};
+
 /// How completions are treated that reach the maximum number of tokens without an end.
 enum class Truncated : std::uint8_t { Keep, Mask };
 constexpr auto kTruncated =
@@ -87,9 +98,19 @@ constexpr auto kParities = std::to_array<config::Named<Parity>>(
     {{Parity::Off, "off"}, {Parity::Measure, "measure"}, {Parity::Exact, "exact"}});
 
 /// The effect of an alarm (engine/rl/alarms.h).
-enum class OnAlarm : std::uint8_t { Warn, Stop, RaiseKl };
-constexpr auto kOnAlarm = std::to_array<config::Named<OnAlarm>>(
-    {{OnAlarm::Warn, "warn"}, {OnAlarm::Stop, "stop"}, {OnAlarm::RaiseKl, "raise_kl"}});
+enum class OnAlarm : std::uint8_t { Warn, Stop, RaiseKl, RollBack };
+constexpr auto kOnAlarm = std::to_array<config::Named<OnAlarm>>({{OnAlarm::Warn, "warn"},
+                                                                 {OnAlarm::Stop, "stop"},
+                                                                 {OnAlarm::RaiseKl, "raise_kl"},
+                                                                 {OnAlarm::RollBack, "roll_back"}});
+
+/// `rl.roll_back`: how far and how often a run goes back if `on_alarm` is roll_back.
+struct RlRollBack {
+  std::int64_t rollouts = 5;  ///< between the checkpoint and the first rollout of the alarm
+  std::int64_t most = 3;
+  double kl_factor = 1.0;
+  void describe(config::Fields& fields);
+};
 
 /// The task's parameters.
 struct RlOptions {
@@ -112,11 +133,13 @@ struct RlOptions {
   RlCritic critic;
   RlPtx ptx;
   RlValidation validation;
+  RlModels models;
   std::optional<std::string> reference;
   Truncated truncated = Truncated::Keep;
   Parity parity = Parity::Measure;
   double parity_limit = 0.1;
   OnAlarm on_alarm = OnAlarm::Warn;
+  RlRollBack roll_back;
   std::string chat_template;
   void describe(config::Fields& fields);
   /// Returns the number of completions of a rollout if an update takes `batch` of them.

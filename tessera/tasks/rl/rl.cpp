@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tasks/rl/rl.h"
 
+#include <algorithm>
 #include <memory>
 
 #include <fmt/format.h>
@@ -121,6 +122,7 @@ namespace {
 
 void check_rl(const RlOptions& options,
               bool critic,
+              bool reward_model,
               config::Problems& problems,
               const config::Origins& origins) {
   const auto wrong = [&](const char* key, std::string what, std::string fix) {
@@ -157,6 +159,16 @@ void check_rl(const RlOptions& options,
           "set kl.place to \"reward\" and kl.coefficient to its first value, or on_alarm to "
           "\"stop\"");
   }
+  for (const char* key : {"roll_back.rollouts", "roll_back.most", "roll_back.kl_factor"}) {
+    if (options.on_alarm == OnAlarm::RollBack || !origins.given(key)) continue;
+    wrong(key, "no alarm sends the run back", "set on_alarm to \"roll_back\", or remove it");
+  }
+  if (options.roll_back.kl_factor > 1 &&
+      (options.kl.place != KlPlace::Reward || options.kl.coefficient == 0)) {
+    wrong("roll_back.kl_factor",
+          "it raises the coefficient of a divergence that is charged in the rewards",
+          "set kl.place to \"reward\" and kl.coefficient to its first value, or remove it");
+  }
   if (options.dynamic_rounds > 0 && options.samples < 2) {
     wrong("dynamic_rounds",
           "groups of one completion always earn the same",
@@ -168,6 +180,27 @@ void check_rl(const RlOptions& options,
           fmt::format("the estimator {} has no critic", estimator),
           "remove it, or choose the algorithm ppo");
   }
+  const auto absent = [&](const char* model, bool there) {
+    for (const char* key : {"zero_stage", "dtype"}) {
+      const std::string path = fmt::format("models.{}.{}", model, key);
+      if (!there && origins.given(path))
+        wrong(path.c_str(), fmt::format("there is no {} model", model), "remove it");
+    }
+  };
+  absent("reference", options.kl.coefficient > 0);
+  absent("reward", reward_model);
+  absent("critic", critic);
+  const auto whole_or_sharded = [&](const char* path, const RlModel& model) {
+    const std::int64_t stage = model.zero_stage.value_or(3);
+    if (stage == 0 || stage == 3) return;
+    wrong(path,
+          fmt::format("it is {}, and a model that is only read has no gradients and moments to "
+                      "shard",
+                      stage),
+          "set it to 3 (sharded) or 0 (whole on each data-parallel rank)");
+  };
+  whole_or_sharded("models.reference.zero_stage", options.models.reference);
+  whole_or_sharded("models.reward.zero_stage", options.models.reward);
   for (const char* key : {"ptx.coefficient", "ptx.samples"}) {
     if (!options.ptx.data.empty() || !origins.given(key)) continue;
     wrong(key, "there are no pretraining texts", "name them in ptx.data, or remove it");
@@ -185,19 +218,22 @@ json::Value without_planned(json::Value params, config::Problems& problems) {
     problems.add(params.find(key)->place, key, "not built yet: rl." + what, fix);
     std::erase_if(params.members(), [&](const auto& member) { return member.first == key; });
   };
-  if (const json::Value* const alarm = params.find("on_alarm");
-      alarm != nullptr && alarm->is_string() && alarm->as_string() == "roll_back") {
-    refuse("on_alarm",
-           "on_alarm roll_back",
-           "set it to stop, and continue from an earlier checkpoint with --resume and another "
-           "trainer.seed, or set it to raise_kl");
-  }
   if (params.find("overlap") != nullptr)
     refuse("overlap", "overlap", "remove it: rollouts and updates alternate");
-  if (params.find("models") != nullptr) {
-    refuse("models",
-           "models, each with a layout of its own",
-           "name the models in rl.reference, rl.critic.from and a reward of the type model");
+  if (json::Value* const models = params.find("models"); models != nullptr && models->is_object()) {
+    for (auto& [name, model] : models->members()) {
+      if (!model.is_object()) continue;
+      for (const char* key : {"ranks", "tensor", "adapter", "offload"}) {
+        const json::Value* const found = model.find(key);
+        if (found == nullptr) continue;
+        problems.add(found->place,
+                     fmt::format("models.{}.{}", name, key),
+                     fmt::format("not built yet: rl.models.{}.{}", name, key),
+                     "remove it: the models of a run share its ranks, parallel.tensor and memory; "
+                     "zero_stage and dtype can differ");
+        std::erase_if(model.members(), [&](const auto& member) { return member.first == key; });
+      }
+    }
   }
   return params;
 }
@@ -209,7 +245,9 @@ std::unique_ptr<Task> make_rl(const json::Value& params,
   std::vector<RlReward> rewards;
   if (!options.rewards.is_null()) rewards = read_rewards(options.rewards, problems);
   auto out = std::make_unique<Rl>(std::move(options), std::move(rewards));
-  check_rl(out->options(), out->has_critic(), problems, origins);
+  const bool reward_model = std::ranges::any_of(
+      out->rewards(), [](const RlReward& reward) { return reward.model.has_value(); });
+  check_rl(out->options(), out->has_critic(), reward_model, problems, origins);
   return out;
 }
 

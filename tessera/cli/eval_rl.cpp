@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/cli/eval_rl.h"
+
+#include <algorithm>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/cli/terminal.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/launch.h"
+#include "tessera/engine/rl/validation.h"
+#include "tessera/launch/launch.h"
+#include "tessera/planner/memory.h"
+#include "tessera/planner/overrides.h"
+#include "tessera/planner/train_config.h"
+#include "tessera/tasks/rl/prompts.h"
+#include "tessera/tasks/rl/rl.h"
+
+namespace tessera::cli {
+namespace {
+
+void print(const engine::EvalReport& report, const std::string& source, bool as_json) {
+  Terminal terminal;
+  if (!as_json) {
+    terminal.line(fmt::format("{} | {} tokens | {}",
+                              engine::metrics_text(report.metrics),
+                              text::with_commas(report.tokens),
+                              source));
+    return;
+  }
+  json::Value out = json::Value::object();
+  for (const engine::Metric& metric : report.metrics)
+    out[metric.name] = json::Value::number(metric.mean);
+  out["tokens"] = json::Value::integer(report.tokens);
+  out["model"] = json::Value::string(source);
+  terminal.line(out.dump());
+}
+
+/// The plan of the run that saved the checkpoint, for `ranks` ranks.
+planner::Plan plan_of(const engine::OpenModel& found, const RankWords& words) {
+  const checkpoint::Meta meta = checkpoint::Checkpoint(found.source).meta();
+  // An adapter needs its base; other weights are in the checkpoint.
+  json::Value config = meta.extra.find("base") != nullptr ? meta.config : *found.config;
+  if (words.threads) {
+    planner::set_key(
+        config, "run.threads_per_rank", json::Value::integer(*words.threads), "--threads");
+  }
+  planner::Plan plan = planner::make_plan(config, ranks_of(words.ranks), found.source.string());
+  // Nothing is trained, but schedules have a length.
+  plan.max_steps = plan.config.trainer.max_steps.value_or(meta.step + 1);
+  return plan;
+}
+
+}  // namespace
+
+bool is_of_task_rl(const engine::OpenModel& found) {
+  if (!found.config) return false;
+  const json::Value* const task = found.config->find("task");
+  const json::Value* const type =
+      task != nullptr && task->is_object() ? task->find("type") : nullptr;
+  return type != nullptr && type->is_string() && type->as_string() == "rl";
+}
+
+int eval_rl(const engine::OpenModel& found,
+            const std::shared_ptr<const data::Dataset>& held_out,
+            std::optional<std::int64_t> prompts,
+            const RankWords& ranks,
+            bool as_json) {
+  TESSERA_REQUIRE(!ranks.tensor,
+                  Config,
+                  "--tensor: a policy is evaluated in the layout of its run",
+                  "leave it out; -n sets the number of ranks");
+  const auto* const all = dynamic_cast<const tasks::Prompts*>(held_out.get());
+  TESSERA_ASSERT(all != nullptr);
+  const std::int64_t count = std::min(all->count(), prompts.value_or(all->count()));
+  const planner::Plan plan = plan_of(found, ranks);
+  planner::check_memory(plan, launch::available_memory());
+  return engine::run_ranks(plan, engine::log_failure, [&](comm::World& world) {
+    const engine::EvalReport report =
+        engine::rl::validate_checkpoint(plan, world, found.source, *all, count);
+    if (world.is_leader()) print(report, found.source.string(), as_json);
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the command"))->wait();
+    return kExitOk;
+  });
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sends a run of the task rl back to a checkpoint from before an alarm (rl.on_alarm: roll_back).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/world.h"
+#include "tessera/engine/run_folder.h"
+
+namespace tessera::engine::rl {
+
+/// Why and how far a run goes back.
+struct WayBack {
+  std::string alarm;  ///< its name
+  std::string what, fix;
+  std::int64_t after = 0;   ///< updates of the policy that wrote the last rollout
+  std::int64_t newest = 0;  ///< the largest number of updates of the checkpoint to go back to
+  std::int64_t times = 0;   ///< how often the run has gone back, including this time
+};
+
+/// Thrown by Engine::train_step() on every rank. The engine cannot continue; a new one can, from
+/// the checkpoint that go_back() names. A program that catches only Error gets the error of the
+/// alarm.
+class RollBack : public Error {
+ public:
+  explicit RollBack(WayBack way) : Error(Kind::Numeric, way.what, way.fix), way_(std::move(way)) {}
+  [[nodiscard]] const WayBack& way() const noexcept { return way_; }
+
+ private:
+  WayBack way_;
+};
+
+/// Prepares the folder to continue from the newest checkpoint of at most way().newest updates, and
+/// returns that checkpoint. Later checkpoints and copies of metrics.jsonl and of the ledger are
+/// moved aside, the ledger keeps the rollouts before the checkpoint, and a line is appended to
+/// roll_backs.jsonl. If the process is killed meanwhile, the run repeats the part behind the
+/// checkpoint and goes back again. Throws the error of the alarm if there is no such checkpoint,
+/// and Error{Io}. Collective; no engine of the run may exist.
+std::filesystem::path go_back(comm::World& world, const RunFolder& folder, const RollBack& alarm);
+
+/// Returns how often a run that continues after `step` updates has gone back: `known` times by its
+/// checkpoint, or more if roll_backs.jsonl says that it went back to this step. Throws
+/// Error{Format} for an invalid line.
+std::int64_t roll_backs_up_to(const std::filesystem::path& run_dir,
+                              std::int64_t step,
+                              std::int64_t known);
+/// Removes the lines of returns to steps after `step`, which an earlier resume point makes void.
+/// Call it on one rank.
+void forget_roll_backs_after(const std::filesystem::path& run_dir, std::int64_t step);
+
+}  // namespace tessera::engine::rl

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests of the end token before the first rollout, with log-probabilities that are given.
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/files.h"
+#include "tessera/engine/rl/end_check.h"
+#include "tessera/tasks/record_task.h"
+
+namespace tessera::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kLongest = 10;
+constexpr std::int32_t kByteEnd = 256;
+
+class RlEndCheck : public ::testing::Test {
+ protected:
+  /// Checks prompts of these records; the end token has the probability `of_end`, and other tokens
+  /// 1.
+  std::optional<engine::rl::EndCheck> check(const std::string& records, double of_end) {
+    const files::TempDir folder;
+    const std::filesystem::path file = folder.path() / "prompts.jsonl";
+    std::ofstream(file) << records;
+    tasks::Prompts prompts({.length = kLongest, .longest = 6, .pad_id = kByteEnd});
+    prompts.read_files({file.string()},
+                       tasks::record_options({}, "prompts"),
+                       tasks::ConversationTokenizer(*tokenizer_, nullptr),
+                       *tokenizer_,
+                       [] {});
+    return engine::rl::check_end(prompts, *tokenizer_, kLongest, [&](const engine::rl::Rows& rows) {
+      rows_ = rows.size();
+      // Padding is the end token too: only the label behind the answer counts.
+      return at::where(rows.labels_BT.eq(kByteEnd),
+                       at::full({}, std::log(of_end), at::kDouble),
+                       at::zeros({}, at::kDouble));
+    });
+  }
+  data::TokenizerPtr tokenizer_ = data::make_tokenizer({.type = "byte"});
+  std::int64_t rows_ = 0;
+};
+
+TEST_F(RlEndCheck, MeasuresTheEndBehindTheAnswersOfTheRecords) {
+  const auto found = check(R"({"prompt": "ab", "answer": " cd "}
+{"prompt": "a", "answer": 7}
+{"prompt": "a"}
+{"prompt": "a", "answer": "far too long for ten"}
+)",
+                           0.25);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->answers, 2);
+  EXPECT_NEAR(found->probability, 0.25, 1e-12);
+  EXPECT_FALSE(found->complaint());
+}
+
+TEST_F(RlEndCheck, ComplainsOfAnEndThatWasNotTrained) {
+  const auto found = check("{\"prompt\": \"ab\", \"answer\": \"cd\"}\n", 0.004);
+  ASSERT_TRUE(found && found->complaint());
+  EXPECT_THAT(*found->complaint(), HasSubstr("0.004 behind the answers of 1 records"));
+  EXPECT_THAT(*found->complaint(), HasSubstr("untrained_end"));
+}
+
+TEST_F(RlEndCheck, NeedsAnAnswerAndFewOfThem) {
+  EXPECT_FALSE(check("{\"prompt\": \"ab\"}\n", 0.5));
+  std::string many;
+  for (int i = 0; i < 100; ++i)
+    many += "{\"prompt\": \"ab\", \"response\": \"cd\"}\n";
+  ASSERT_TRUE(check(many, 0.5));
+  EXPECT_EQ(rows_, 16);
+}
+
+TEST_F(RlEndCheck, TellsOfAFirstRolloutWithoutEnds) {
+  EXPECT_FALSE(engine::rl::complaint_of_first_rollout({{"truncated", 0.8}}, *tokenizer_));
+  const auto complaint = engine::rl::complaint_of_first_rollout({{"truncated", 0.97}}, *tokenizer_);
+  ASSERT_TRUE(complaint);
+  EXPECT_THAT(*complaint, HasSubstr("97 % of the completions of the first rollout"));
+}
+
+}  // namespace
+}  // namespace tessera::test
