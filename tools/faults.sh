@@ -9,6 +9,8 @@ program=$(realpath "${1:?usage: tools/faults.sh PROGRAM N [SEED]}")
 runs=${2:?usage: tools/faults.sh PROGRAM N [SEED]}
 seed=${3:-$(($(date +%s) % 30000))}
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+source tests/support/claims.sh
+source tests/support/ssh_stand_in.sh
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 box=$(mktemp -d)
 near=faults-a-$$ far=faults-b-$$
@@ -33,22 +35,14 @@ JSON
 printf 'node-a slots=1\nnode-b slots=1\nnode-c slots=1\n' >"$box/hosts"
 printf '10.213.9.1 slots=1\n10.213.9.2 slots=1\n' >"$box/two-hosts"
 mkdir -p "$TESSERA_CACHE" "$box/bin" "$box/disk"
-# A stand-in for ssh without a network: the last word is a command line for a shell of the host.
-cat >"$box/bin/ssh" <<SH
-#!/bin/bash
-case " \$* " in
-  *" node-"*) for word; do [[ \$word != node-* ]] || host=\$word; done; [[ ! -e $box/down-\$host ]] || exit 255; exec sh -c "\${!#}" ;;
-  *) [[ ! -e $box/cut ]] || exit 255; exec ip netns exec $far sh -c "\${!#}" ;;
-esac
-SH
-chmod +x "$box/bin/ssh"
-export PATH=$box/bin:$PATH
+stand_in_for_ssh "$box/bin"
+printf 'ip netns exec %s' "$far" >"$box/bin/within-10.213.9.2"
 
 "$program" train "$box/tiny.json" --set "run.dir=$box/reference" >"$box/out" 2>"$box/err" || { cat "$box/err"; exit 1; }
 
 # A fault that is named more often happens more often. Silence takes ten seconds to notice.
-kinds=(rank-killed rank-killed rank-killed rank-killed agent-killed agent-killed agent-killed first-agent-killed
-  first-agent-killed job-killed job-killed rank-stopped host-stopped)
+kinds=(rank-killed rank-killed rank-killed rank-killed agent-killed agent-killed first-agent-killed host-killed host-killed
+  host-killed job-killed job-killed rank-stopped host-stopped)
 skipped=()
 if ip netns add "$near" 2>/dev/null && ip netns add "$far" &&
   ip link add "va$$" netns "$near" type veth peer name "vb$$" netns "$far"; then
@@ -71,6 +65,7 @@ else
 fi
 
 run=$box/run
+names=abc
 start() {
   setsid "$@" --set "run.dir=$run" >"$box/out" 2>"$box/err" &
   job=$!
@@ -87,6 +82,13 @@ wait_for_a_moment() {
 child() { pgrep -P "$1" | shuf -n 1 --random-source=<(yes "$RANDOM"); }
 one_host=("$program" train "$box/tiny.json" -n 3)
 three_hosts=("$program" train "$box/tiny.json" -H "$box/hosts" --master_addr 127.0.0.1 --elastic_training)
+# Half of the trainings on three hosts also keep copies in memory, and some of these save nothing before the end.
+choose_copies() {
+  three_hosts=("${three_hosts[@]:0:8}")
+  ((RANDOM % 2)) || return 0
+  three_hosts+=(--set checkpoint.peer_copies=1 --set "checkpoint.peer_every=$((RANDOM % 5 + 1))")
+  ((RANDOM % 2)) || three_hosts+=(--set checkpoint.every=0)
+}
 two_spaces=(ip netns exec "$near" "$program" train "$box/tiny.json" -H "$box/two-hosts" --elastic_training)
 
 # Each fault sets `culprit`, what an error has to say.
@@ -94,24 +96,36 @@ rank-killed() {
   if ((RANDOM % 2)); then start "${one_host[@]}"; else start "${three_hosts[@]}"; fi
   wait_for_a_moment
   local of=$job
-  [[ $(pgrep -P "$job" -f "agent" | wc -l) == 0 ]] || of=$(child "$job")
+  [[ -z $(agent 1) ]] || of=$(agent $((RANDOM % 3 + 1)))
   kill -9 "$(child "$of")" 2>/dev/null
   culprit='rank [0-9]+ was lost'
 }
-agent() { pgrep -P "$job" | sed -n "$1p"; }
+agent() { pgrep -P "$job" -f ' agent$' | sed -n "$1p"; }
+copy_server() { pgrep -P "$job" -f ' copy-server$' | sed -n "$1p"; }
 agent-killed() {
   start "${three_hosts[@]}"
   wait_for_a_moment
-  ((RANDOM % 2)) || touch "$box/down-node-b"
+  ((RANDOM % 2)) || touch "$box/bin/down-node-b"
   kill -9 "$(agent 2)" 2>/dev/null
   culprit='host node-b|agent of host node-b'
 }
 first-agent-killed() {
   start "${three_hosts[@]}"
   wait_for_a_moment
-  ((RANDOM % 2)) || touch "$box/down-node-a"
+  ((RANDOM % 2)) || touch "$box/bin/down-node-a"
   kill -9 "$(agent 1)" 2>/dev/null
   culprit='host node-a|agent of host node-a'
+}
+host-killed() {
+  start "${three_hosts[@]}"
+  wait_for_a_moment
+  local number=$((RANDOM % 3 + 1)) server
+  local name=node-${names:number-1:1}
+  ((RANDOM % 2)) || touch "$box/bin/down-$name"
+  server=$(copy_server "$number")
+  # shellcheck disable=SC2086
+  kill -9 "$(agent "$number")" $server 2>/dev/null
+  culprit="host $name|agent of host $name"
 }
 job-killed() {
   if ((RANDOM % 2)); then start "${one_host[@]}"; else start "${three_hosts[@]}"; fi
@@ -140,7 +154,7 @@ partition() {
   start "${two_spaces[@]}"
   wait_for_a_moment
   ip -n "$near" link set "va$$" down
-  touch "$box/cut"
+  touch "$box/bin/down-10.213.9.2"
   culprit='host 10.213.9.2'
 }
 slow-link() {
@@ -158,7 +172,7 @@ disk-full() {
   culprit="$run|No space left"
 }
 undo() {
-  rm -f "$box"/down-* "$box/cut"
+  rm -f "$box"/bin/down-*
   if [[ $1 == partition ]]; then ip -n "$near" link set "va$$" up; fi
   if [[ $1 == slow-link ]]; then tc -n "$near" qdisc del dev "va$$" root 2>/dev/null; fi
   if [[ $1 == disk-full ]]; then umount "$box/disk"; fi
@@ -168,7 +182,7 @@ undo() {
 none_left() {
   local i
   for ((i = 0; i < 1500; ++i)); do
-    pgrep -f "$box/tiny.json" >/dev/null || return 0
+    if ! pgrep -f "$box/tiny.json" >/dev/null && none_of_its_hosts "$box/bin"; then return 0; fi
     sleep 0.01
   done
   return 1
@@ -191,6 +205,7 @@ trap 'show_table; [[ -z ${job:-} ]] || kill -9 "$job" 2>/dev/null; exit 1' TERM 
 for ((i = 1; i <= runs; ++i)); do
   RANDOM=$((seed + i))
   kind=${kinds[RANDOM % ${#kinds[@]}]}
+  choose_copies
   "$kind"
   for ((tick = 0; tick < 12000; ++tick)); do
     alive || break

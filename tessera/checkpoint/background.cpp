@@ -66,8 +66,19 @@ BackgroundSave::BackgroundSave(Storage& storage,
                                std::shared_ptr<const void> memory,
                                Ranks ranks,
                                std::function<void()> then)
+    : BackgroundSave(std::make_unique<Saver>(storage, root, std::move(meta), pieces, ranks),
+                     pieces,
+                     std::move(memory),
+                     ranks,
+                     std::move(then)) {}
+
+BackgroundSave::BackgroundSave(std::unique_ptr<Saver> saver,
+                               const std::vector<PieceBytes>& pieces,
+                               std::shared_ptr<const void> memory,
+                               Ranks ranks,
+                               std::function<void()> then)
     : live_(pieces),
-      saver_(storage, root, std::move(meta), std::move(pieces), ranks),
+      saver_(std::move(saver)),
       memory_(std::move(memory)),
       ranks_(std::move(ranks)),
       then_(std::move(then)) {
@@ -75,13 +86,13 @@ BackgroundSave::BackgroundSave(Storage& storage,
     run_together(
         ranks_,
         [&] {
-          if (ranks_.is_leader()) (saver_.*work)();
+          if (ranks_.is_leader()) ((*saver_).*work)();
         },
-        [&] { saver_.discard(); });
+        [&] { saver_->discard(); });
   };
   if (ranks_.nodes > 1) phase(&Saver::clear);
   phase(&Saver::prepare);
-  worker_.start([this] { saver_.write_shard(&stop_, &live_); });
+  worker_.start([this] { saver_->write_shard(&stop_, &live_); });
 }
 
 BackgroundSave::~BackgroundSave() {
@@ -116,7 +127,7 @@ void BackgroundSave::advance(Standing anywhere) {
     settled_ = true;  // the rest is to report the failure, which finish() does
   } else if (phase_ == Phase::Writing) {
     publish(0);
-  } else if (publishing_ + 1 < saver_.phases()) {
+  } else if (publishing_ + 1 < saver_->phases()) {
     publish(publishing_ + 1);
   } else {
     phase_ = Phase::Done;
@@ -131,12 +142,12 @@ BackgroundSave::Outcome BackgroundSave::finish() {
   }
   while (phase_ == Phase::Publishing) {
     join_phase();
-    if (publishing_ + 1 == saver_.phases()) break;
+    if (publishing_ + 1 == saver_->phases()) break;
     publish(publishing_ + 1);
   }
   phase_ = Phase::Done;
   settled_ = true;
-  return {saver_.folder(), then_failed_};
+  return {saver_->folder(), then_failed_};
 }
 
 /// Releases what was written once the worker has ended.
@@ -151,7 +162,7 @@ void BackgroundSave::join_phase() {
       [&] {
         if (const auto& failure = worker_.wait()) throw Error(*failure);
       },
-      [&] { saver_.discard(); });
+      [&] { saver_->discard(); });
 }
 
 void BackgroundSave::publish(int phase) {
@@ -161,8 +172,8 @@ void BackgroundSave::publish(int phase) {
   publishing_ = phase;
   if (!ranks_.is_leader()) return;
   worker_.start([this, phase] {
-    saver_.publish(phase);
-    if (then_ && phase + 1 == saver_.phases()) then_failed_ = caught(then_);
+    saver_->publish(phase);
+    if (then_ && phase + 1 == saver_->phases()) then_failed_ = caught(then_);
   });
 }
 

@@ -62,6 +62,12 @@ class BackgroundSave {
                  std::shared_ptr<const void> memory,
                  Ranks ranks,
                  std::function<void()> then = {});
+  /// The same with another way to write the pieces, which `saver` has as well.
+  BackgroundSave(std::unique_ptr<Saver> saver,
+                 const std::vector<PieceBytes>& pieces,
+                 std::shared_ptr<const void> memory,
+                 Ranks ranks,
+                 std::function<void()> then = {});
   /// Cancels what is not being published yet, and waits for the worker.
   ~BackgroundSave();
   BackgroundSave(const BackgroundSave&) = delete;
@@ -88,7 +94,7 @@ class BackgroundSave {
   void publish(int phase);
 
   LiveBytes live_;
-  Saver saver_;
+  std::unique_ptr<Saver> saver_;
   std::shared_ptr<const void> memory_;
   Ranks ranks_;
   std::function<void()> then_;

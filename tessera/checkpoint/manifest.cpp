@@ -349,9 +349,13 @@ Manifest read_manifest(const fs::path& path) {
                   fmt::format("{}: {} bytes are too many for a manifest", source, bytes),
                   "");
   const files::Mapped file(path);
-  check_seal(file.text(), source);
+  return parse_manifest(file.text(), source);
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& source) {
+  check_seal(text, source);
   try {
-    return Reader(file.text(), source).read();
+    return Reader(text, source).read();
   } catch (const Error& error) {
     // The tree parser mentions the configuration when it exceeds its depth limit.
     throw Error(Error::Kind::Format, error.what(), error.fix());

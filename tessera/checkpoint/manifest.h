@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/dtype.h"
@@ -78,6 +79,8 @@ std::string dump(const Manifest& manifest);
 /// names, shapes, pieces in place. Throws Error{Format} with file and field. Needs memory in
 /// proportion to the file, which is at most 1 GiB.
 Manifest read_manifest(const std::filesystem::path& path);
+/// Does the same with the text of a manifest; `source` names it in messages.
+Manifest parse_manifest(std::string_view text, const std::string& source);
 /// Throws Error{kind} naming a tensor whose pieces do not hold each element exactly once; if parts
 /// are missing, one whose pieces hold an element more than once.
 void check_cover(const Manifest& manifest,

@@ -113,6 +113,23 @@ Saver::Saver(
   if (nodes_ > 1) save_ = broadcast(ranks, 0, new_id(), kIdBits);
 }
 
+Saver::Saver(Storage& storage,
+             fs::path folder,
+             Meta meta,
+             std::vector<PieceBytes> pieces,
+             int rank,
+             int size)
+    : storage_(storage),
+      meta_(std::move(meta)),
+      pieces_(std::move(pieces)),
+      rank_(rank),
+      size_(size),
+      node_(0),
+      nodes_(1),
+      leads_(rank == 0),
+      final_(folder),
+      temp_(std::move(folder)) {}
+
 std::vector<Saver::Entry> Saver::join_neighbours(const std::vector<PieceBytes>& pieces) {
   std::vector<const PieceBytes*> sorted;
   for (const auto& piece : pieces) {

@@ -18,7 +18,8 @@
 
 namespace tessera::checkpoint {
 
-/// One save on one rank. Each method throws Error{Io} if the disk fails.
+/// One save on one rank. Each method throws Error{Io} if the disk fails. A derived class may put
+/// the shards elsewhere (peer_copies.h).
 class Saver {
  public:
   /// Collective: the ranks agree on the temporary folder. write_shard() reads the memory of
@@ -28,27 +29,41 @@ class Saver {
         Meta meta,
         std::vector<PieceBytes> pieces,
         const Ranks& ranks);
+  virtual ~Saver() = default;
+  Saver(const Saver&) = delete;
+  Saver& operator=(const Saver&) = delete;
 
   /// With several nodes, called first by the leaders: removes folders left by ended processes,
   /// before any leader creates a folder that another could mistake for one.
-  void clear();
+  virtual void clear();
   /// First phase, called by the leaders: creates the temporary folder.
-  void prepare();
+  virtual void prepare();
   /// Second phase, called by every rank: writes its shard and the manifest of it, synced. Stops
   /// between two writes, with an Error{Io}, once `stop` is true. `live`: how to read pieces that
   /// are in use.
-  void write_shard(const std::atomic<bool>* stop = nullptr, LiveBytes* live = nullptr);
+  virtual void write_shard(const std::atomic<bool>* stop = nullptr, LiveBytes* live = nullptr);
   /// Third phase, called by the leaders for each `phase` of phases(): proves that the pieces are
   /// complete and renames the folder. With several nodes each knows only its own pieces: it writes
   /// the manifest of its part, then renames the part, and once all have done so removes what it
   /// replaced, which does not fail.
-  void publish(int phase = 0);
-  [[nodiscard]] int phases() const { return nodes_ == 1 ? 1 : 3; }
+  virtual void publish(int phase = 0);
+  [[nodiscard]] virtual int phases() const { return nodes_ == 1 ? 1 : 3; }
   /// Called by the leaders after a failure: removes the temporary folder, and a node's part that
   /// has already been renamed.
-  void discard() const;
+  virtual void discard() const;
 
   [[nodiscard]] const std::filesystem::path& folder() const { return final_; }
+
+ protected:
+  /// Not collective: for shards that are written to `folder` and never published.
+  Saver(Storage& storage,
+        std::filesystem::path folder,
+        Meta meta,
+        std::vector<PieceBytes> pieces,
+        int rank,
+        int size);
+  void write_text(const std::filesystem::path& path, const std::string& text);
+  [[nodiscard]] const Meta& meta() const { return meta_; }
 
  private:
   struct Entry;
@@ -63,7 +78,6 @@ class Saver {
                                                 const Entry& entry,
                                                 const std::atomic<bool>* stop,
                                                 LiveBytes* live);
-  void write_text(const std::filesystem::path& path, const std::string& text);
   [[nodiscard]] std::vector<int> ranks_here() const;
   [[nodiscard]] Manifest collect() const;
   void write_manifest();

@@ -108,6 +108,7 @@ std::optional<launch::ElasticOptions> elastic_options(const planner::Plan& first
   out.min_hosts = static_cast<int>(least);
   out.max_hosts = static_cast<int>(most);
   out.restarts = run.most_restarts();
+  out.peer_copies = first.config.checkpoint.peer_copies > 0;
   if (first.config.elasticity.enabled) {
     out.min_time_s = kSecondsPerMinute * static_cast<double>(first.config.elasticity.min_time);
   }

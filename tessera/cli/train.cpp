@@ -24,6 +24,7 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/run.h"
 #include "tessera/launch/cluster_launcher.h"
+#include "tessera/launch/copy_server.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/local_start.h"
 #include "tessera/launch/remote.h"
@@ -82,6 +83,7 @@ json::Value memory_json(const planner::Plan& plan) {
                                          {"optimizer", json::Value::integer(need.optimizer)},
                                          {"activations", json::Value::integer(need.activations)},
                                          {"other", json::Value::integer(need.other)},
+                                         {"copies", json::Value::integer(need.copies)},
                                          {"shared", json::Value::integer(need.shared)}});
   if (!need.unknown.empty()) {
     out["activations"] = json::Value();
@@ -267,7 +269,22 @@ int agent(const std::vector<std::string>& line) {
   }
 }
 
+/// Keeps copies of the training state in the memory of a host.
+int copy_server(const std::vector<std::string>& line) {
+  Common common;
+  Arguments arguments(
+      "copy-server",
+      "Keeps copies of a training's state in the memory of this host (checkpoint.peer_copies).\n"
+      "`tessera train --hostfile` runs it on every host; there is no reason to run it by hand.",
+      {"ssh HOST tessera copy-server < request"});
+  arguments.common(common, /*has_json=*/false);
+  if (!arguments.parse(line)) return kExitOk;
+  launch::run_copy_server();
+  return kExitOk;
+}
+
 TESSERA_COMMAND("agent", "", agent);
+TESSERA_COMMAND("copy-server", "", copy_server);
 TESSERA_COMMAND("train", "train a model from a configuration", train);
 
 }  // namespace

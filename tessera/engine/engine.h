@@ -9,10 +9,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/checkpoint/background.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/peer_copies.h"
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/sample_order.h"
@@ -128,6 +131,18 @@ class Engine {
   /// Waits for the checkpoint that is being written. If it could not be written, every rank throws
   /// the same Error{Io}. Call it only while saving().
   checkpoint::BackgroundSave::Outcome finish_save();
+  /// Begins to copy what a checkpoint would contain to the copy servers of `target`, in the same
+  /// way. A save that is requested meanwhile waits for the copy.
+  void copy_in_background(checkpoint::CopyTarget target);
+  /// Whether what saving() refers to is such a copy.
+  [[nodiscard]] bool copying() const { return saving() && copied_.has_value(); }
+  /// Waits for the copy that is being written. Call it only while copying().
+  void finish_copy();
+  /// The last complete copy; not there: none.
+  [[nodiscard]] const launch::CopySet& last_copy() const { return last_copy_; }
+  void set_last_copy(const launch::CopySet& set) { last_copy_ = set; }
+  /// Returns why the last copy that was finished failed, the same on every rank, and forgets it.
+  std::optional<Error> take_copy_failure() { return std::exchange(copy_failure_, std::nullopt); }
   /// Proposes to save; the next step's report says on every rank whether any rank proposed it.
   void propose_save(bool mine) { save_proposed_ = mine; }
   /// Sets the best evaluation that checkpoints record; load() restores it. Call it on all ranks.
@@ -190,6 +205,9 @@ class Engine {
   bool save_proposed_ = false;
   std::optional<BestEvaluation> best_;
   Standing standing_;
+  std::optional<launch::CopySet> copied_;  ///< what background_ copies; absent: it is a save
+  launch::CopySet last_copy_;
+  std::optional<Error> copy_failure_;
   /// Last member, so that its thread ends first.
   std::unique_ptr<checkpoint::BackgroundSave> background_;
 };

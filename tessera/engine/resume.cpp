@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/folders.h"
 #include "tessera/engine/resume_curve.h"
 #include "tessera/interop/foreign_training.h"
 #include "tessera/interop/formats/foreign.h"
@@ -287,22 +288,30 @@ ResumeFrom resume_from(const std::string& word) {
 ResumePoint find_resume_point(const ResumeFrom& from,
                               const RunFolder& folder,
                               const planner::Plan& plan,
-                              const data::Datasets& data) {
+                              const data::Datasets& data,
+                              std::shared_ptr<const checkpoint::Checkpoint> copies) {
   ResumePoint point;
   if (from.kind == ResumeFrom::Kind::Never) return point;
   if (from.kind == ResumeFrom::Kind::Newest) {
     point.checkpoint = checkpoint::newest(folder.checkpoints());
-    if (!point.checkpoint) return point;
+    if (copies && (!point.checkpoint ||
+                   checkpoint::step_of(*point.checkpoint).value_or(0) <= copies->meta().step)) {
+      point.checkpoint.reset();
+      point.copies = std::move(copies);
+    }
+    if (!point.exists()) return point;
   } else {
     point.checkpoint = checkpoint_at(from.path);
   }
-  TESSERA_REQUIRE(plan.adapter == nullptr || checkpoint::is_ours(*point.checkpoint),
-                  Unsupported,
-                  fmt::format("{}: an adapter does not go on from another program's checkpoint",
-                              point.checkpoint->string()),
-                  "take its weights with model.from, or begin with an adapter of PEFT's: "
-                  "adapter.from");
-  const checkpoint::Checkpoint opened = interop::open_training(*point.checkpoint, plan);
+  TESSERA_REQUIRE(
+      plan.adapter == nullptr || point.copies != nullptr || checkpoint::is_ours(*point.checkpoint),
+      Unsupported,
+      fmt::format("{}: an adapter does not go on from another program's checkpoint",
+                  point.checkpoint->string()),
+      "take its weights with model.from, or begin with an adapter of PEFT's: "
+      "adapter.from");
+  const checkpoint::Checkpoint opened =
+      point.copies ? *point.copies : interop::open_training(*point.checkpoint, plan);
   point.position = {opened.meta().step, opened.meta().samples};
   if (const json::Value* evaluations = opened.meta().extra.find("evaluations")) {
     const planner::EvalOptions& eval = plan.config.eval;
@@ -319,7 +328,7 @@ ResumePoint find_resume_point(const ResumeFrom& from,
     if (auto anew = state_anew(opened, plan)) point.changes.push_back(*std::move(anew));
   } catch (const Error& error) {
     throw Error(
-        error.kind(), fmt::format("{}: {}", point.checkpoint->string(), error.what()), error.fix());
+        error.kind(), fmt::format("{}: {}", opened.folder().string(), error.what()), error.fix());
   }
   return point;
 }

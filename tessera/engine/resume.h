@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,7 +32,10 @@ ResumeFrom resume_from(const std::string& word);
 
 /// The point from which a run starts.
 struct ResumePoint {
-  std::optional<std::filesystem::path> checkpoint;  ///< empty: from the beginning
+  std::optional<std::filesystem::path> checkpoint;  ///< empty: `copies`, or from the beginning
+  /// The state in the memory of hosts, if it is newer than every checkpoint.
+  std::shared_ptr<const checkpoint::Checkpoint> copies;
+  [[nodiscard]] bool exists() const { return checkpoint || copies != nullptr; }
   Position position;
   std::string stopped_early;  ///< why the run stopped early there; empty if it did not
   std::vector<std::string>
@@ -50,11 +54,13 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
                                           const planner::Plan& plan,
                                           const data::Datasets& data);
 
-/// Finds the checkpoint that `from` selects and checks that the run may continue from it.
-/// Checkpoints of other programs: interop/formats/foreign.h.
+/// Finds the checkpoint that `from` selects, or `copies` if it selects the newest and they are not
+/// older, and checks that the run may continue from it. Checkpoints of other programs:
+/// interop/formats/foreign.h.
 ResumePoint find_resume_point(const ResumeFrom& from,
                               const RunFolder& folder,
                               const planner::Plan& plan,
-                              const data::Datasets& data);
+                              const data::Datasets& data,
+                              std::shared_ptr<const checkpoint::Checkpoint> copies = nullptr);
 
 }  // namespace tessera::engine

@@ -23,6 +23,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/node_parts.h"
+#include "tessera/checkpoint/peer_copies.h"
 #include "tessera/comm/flight.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/expected_speed.h"
@@ -99,13 +100,21 @@ std::uint64_t memory_of_hosts(const planner::Plan& plan, int local_ranks) {
          static_cast<std::uint64_t>(plan.ranks);
 }
 
+/// The state in the memory of hosts with which the ranks of `part` begin; null: there is none.
+std::shared_ptr<const checkpoint::Checkpoint> copies_of(const launch::HostPart* part) {
+  if (part == nullptr || !part->copies.from.exists()) return nullptr;
+  return std::make_shared<const checkpoint::Checkpoint>(
+      checkpoint::open_copies(part->copies, part->secret));
+}
+
 /// The checkpoint to load: on hosts with local disks the newest one that all hosts have.
 std::optional<std::filesystem::path> checkpoint_of_all(Engine& engine,
                                                        const ResumePoint& resume,
                                                        const RunFolder& folder,
                                                        const TrainCommand& command) {
   const checkpoint::Ranks ranks = engine.ranks();
-  if (ranks.nodes == 1 || command.resume.kind != ResumeFrom::Kind::Newest) return resume.checkpoint;
+  if (resume.copies || ranks.nodes == 1 || command.resume.kind != ResumeFrom::Kind::Newest)
+    return resume.checkpoint;
   return checkpoint::newest_common(folder.checkpoints(), ranks);
 }
 
@@ -138,15 +147,20 @@ int train_from(const planner::Plan& plan,
   const auto from = checkpoint_of_all(engine, resume, folder, command);
   // A resumed run has other weights than the reference, which was stored.
   const std::filesystem::path kept = folder.path() / "reference.bin";
-  const bool has_reference = from && folder.holds(*from) && engine.read_reference(kept);
-  if (!from || (!has_reference && wants_reference(*data))) {
+  const bool own = from ? folder.holds(*from) : resume.copies != nullptr;
+  const bool has_reference = own && engine.read_reference(kept);
+  if ((!from && !resume.copies) || (!has_reference && wants_reference(*data))) {
     engine.initialize_weights();
     engine.make_reference(kept);
   }
-  if (from) engine.load(interop::open_training(*from, plan));
+  if (resume.copies) {
+    engine.load(*resume.copies);
+  } else if (from) {
+    engine.load(interop::open_training(*from, plan));
+  }
   engine.begin_experience(folder.path());
   Trainer trainer(engine, command.quiet ? nullptr : command.console, folder.path());
-  attach_defaults(trainer);
+  attach_defaults(trainer, command.how.part.get());
   int code = kExitOk;
   try {
     code = trainer.fit();
@@ -189,6 +203,7 @@ int train_rank(planner::Plan plan,
     const int code = train_from(plan, world, data, folder, from, command, back);
     if (!back) return code;
     from.checkpoint = rl::go_back(world, folder, *back);
+    from.copies.reset();
   }
 }
 
@@ -398,7 +413,11 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
                                     : RunFolder::Access::Own,
                   again);
   const RunFolder& folder = *opened;
-  if (again) mine.resume = resume_again(command.resume, folder);
+  const std::shared_ptr<const checkpoint::Checkpoint> copies = copies_of(part);
+  if (again) mine.resume = copies ? ResumeFrom{} : resume_again(command.resume, folder);
+  const bool keeps_copies = part != nullptr && part->copies.own >= 0;
+  if (is_leader && !again && !keeps_copies && plan.config.checkpoint.peer_copies > 0)
+    log::warn("checkpoint.peer_copies has no effect: it needs several hosts of a hostfile");
   const std::shared_ptr<const data::Datasets> data =
       open_data(plan, tokenize_options(plan, mine, *early));
   finish_plan(plan, *data);
@@ -409,11 +428,14 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   planner::advise_stage(plan, available);
   early->check();
 
-  const ResumePoint resume = find_resume_point(mine.resume, folder, plan, *data);
-  if (resume.checkpoint) finish_plan(plan, *data, resume.position);
+  const ResumePoint resume = find_resume_point(mine.resume, folder, plan, *data, copies);
+  if (resume.exists()) finish_plan(plan, *data, resume.position);
   plan.curve = resume.curve;
   if (is_leader && again) {
-    say(mine, fmt::format("going on after step {}", resume.position.step));
+    say(mine,
+        fmt::format("going on after step {}{}",
+                    resume.position.step,
+                    resume.copies ? ", from the copies in memory" : ""));
   } else if (is_leader) {
     const bool several = local_ranks < plan.ranks;
     report::TableFacts facts =

@@ -146,6 +146,7 @@ void Engine::release_pieces() {
 }
 
 std::filesystem::path Engine::save(const std::filesystem::path& root) {
+  if (copying()) finish_copy();
   TESSERA_ASSERT(!saving());
   state_.wait();
   const std::shared_ptr<void> release(this, [](Engine* engine) { engine->release_pieces(); });
@@ -154,6 +155,7 @@ std::filesystem::path Engine::save(const std::filesystem::path& root) {
 }
 
 void Engine::save_in_background(const std::filesystem::path& root, std::function<void()> then) {
+  if (copying()) finish_copy();
   TESSERA_ASSERT(!saving());
   state_.wait();
   const checkpoint::Ranks ranks = this->ranks();
@@ -164,6 +166,35 @@ void Engine::save_in_background(const std::filesystem::path& root, std::function
       ranks, [&] { pieces = this->pieces(); }, [] {});
   background_ = std::make_unique<checkpoint::BackgroundSave>(
       checkpoint::real_storage(), root, meta(), std::move(pieces), use, ranks, std::move(then));
+}
+
+void Engine::copy_in_background(checkpoint::CopyTarget target) {
+  TESSERA_ASSERT(!saving());
+  state_.wait();
+  const checkpoint::Ranks ranks = this->ranks();
+  std::vector<checkpoint::PieceBytes> pieces;
+  const std::shared_ptr<const void> use(this, [this](const void*) { release_pieces(); });
+  const launch::CopySet set = target.set;
+  checkpoint::run_together(
+      ranks, [&] { pieces = this->pieces(); }, [] {});
+  background_ = std::make_unique<checkpoint::BackgroundSave>(
+      checkpoint::copy_saver(std::move(target), meta(), pieces, ranks.rank, ranks.size),
+      pieces,
+      use,
+      ranks);
+  copied_ = set;
+}
+
+void Engine::finish_copy() {
+  TESSERA_ASSERT(copying());
+  const launch::CopySet set = *std::exchange(copied_, std::nullopt);
+  try {
+    static_cast<void>(finish_save());
+    last_copy_ = set;
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::Io) throw;
+    copy_failure_ = error;
+  }
 }
 
 /// Copies what a background save may still be reading before the update changes it.

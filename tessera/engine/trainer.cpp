@@ -78,7 +78,11 @@ StepReport Trainer::make_step() {
     // All ranks diverge at once, so the checkpoint being written is fit for resuming.
     if (error.kind() == Error::Kind::Numeric && engine_.saving()) {
       try {
-        engine_.finish_save();
+        if (engine_.copying()) {
+          engine_.finish_copy();
+        } else {
+          engine_.finish_save();
+        }
       } catch (const Error& other) {
         if (engine_.world().is_leader()) log::warn("the last checkpoint is lost: " + other.text());
       }

@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 
 namespace tessera::launch {
 
@@ -26,15 +27,23 @@ std::string agent_job_text(const AgentJob& job) {
                                  part.name,
                                  part.master,
                                  job.words.size());
+  text += fmt::format("{} {} {} {} {}\n",
+                      part.copies.places.size(),
+                      part.copies.own,
+                      part.copies.neighbour,
+                      part.copies.from.generation,
+                      part.copies.from.step);
+  for (const CopyPlace& place : part.copies.places)
+    text += fmt::format("{} {} {}\n", place.port, place.address, place.host);
   for (const std::string& word : job.words)
     text += fmt::format("{}\n{}\n", word.size(), word);
   return text + "end\n";
 }
 
-AgentJob parse_agent_job(const std::string& text) {
+AgentJob parse_agent_job(const std::string& job_text) {
   AgentJob job;
   HostPart& part = job.part;
-  std::string_view rest = text;
+  std::string_view rest = job_text;
   const auto refuse = [] {
     throw Error(Error::Kind::Config,
                 "standard input does not say what this agent has to do",
@@ -65,13 +74,32 @@ AgentJob parse_agent_job(const std::string& text) {
   part.name = line();
   part.master = line();
   const auto count = std::strtoul(line().c_str(), nullptr, 10);
+  unsigned num_places = 0;
+  long long step = 0;
+  if (std::sscanf(line().c_str(),
+                  "%u %d %d %d %lld",
+                  &num_places,
+                  &part.copies.own,
+                  &part.copies.neighbour,
+                  &part.copies.from.generation,
+                  &step) != 5)
+    refuse();
+  part.copies.from.step = step;
+  for (unsigned i = 0; i < num_places; ++i) {
+    CopyPlace& place = part.copies.places.emplace_back();
+    const std::vector<std::string> words = text::split(line(), ' ');
+    if (words.size() != 3) refuse();
+    place = {words[2], words[1], std::atoi(words[0].c_str())};
+  }
   for (unsigned long i = 0; i < count; ++i) {
     const auto bytes = std::strtoul(line().c_str(), nullptr, 10);
     if (bytes >= rest.size() || rest[bytes] != '\n') refuse();
     job.words.emplace_back(rest.substr(0, bytes));
     rest.remove_prefix(bytes + 1);
   }
-  const bool whole = line() == "end" && part.host >= 0 && part.host < part.hosts &&
+  const auto has_place = [&](int at) { return at >= -1 && at < static_cast<int>(num_places); };
+  const bool whole = line() == "end" && has_place(part.copies.own) &&
+                     has_place(part.copies.neighbour) && part.host >= 0 && part.host < part.hosts &&
                      part.generation >= 0 && part.first_rank >= 0 && part.local_ranks >= 1 &&
                      part.local_ranks <= part.world_size &&
                      part.first_rank <= part.world_size - part.local_ranks;

@@ -12,6 +12,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/launch/absent_hosts.h"
+#include "tessera/launch/copy_servers.h"
 #include "tessera/launch/supervisor.h"
 
 namespace tessera::launch {
@@ -39,7 +40,10 @@ HostPool share_slots(HostPool pool, int slots) {
 class ElasticJob {
  public:
   ElasticJob(const RemoteOptions& options, const ElasticOptions& elastic)
-      : options_(options), elastic_(elastic), absent_(options, elastic.probe_s) {}
+      : options_(options), elastic_(elastic), absent_(options_, elastic.probe_s) {
+    if (!options_.secret) options_.secret = random_secret();
+    if (elastic.peer_copies) copies_.emplace(options_);
+  }
 
   int run() {
     std::optional<ElasticChoice> choice = choose_hosts_of(options_.pool, elastic_);
@@ -62,8 +66,10 @@ class ElasticJob {
       absent_.welcome();
       for (const std::string& name : end.lost)
         absent_.add(name);
+      if (copies_) copies_->forget(end.lost);
       choice = wait_for_enough();
       if (!choice) return end.code;
+      if (copies_) found_ = copies_->find();
       say_next(*choice, paused);
     }
   }
@@ -77,11 +83,18 @@ class ElasticJob {
     ranks_ = num_slots(choice.pool);
     started_at_ = now_s();
     now.pause = [this] { return more_hosts(); };
+    if (copies_) {
+      copies_->start(choice.pool);
+      now.copies = [this, &choice](int host) {
+        return copies_->part_of(choice.pool, host, found_.complete);
+      };
+    }
     return run_job_on_hosts(now);
   }
 
   /// Returns true if a host that came back makes more ranks possible.
   bool more_hosts() {
+    show_life();
     const bool changed = absent_.look();
     news_ = news_ || changed;
     if (!news_ || now_s() < started_at_ + elastic_.min_time_s) return false;
@@ -100,6 +113,7 @@ class ElasticJob {
     const double deadline = now_s() + elastic_.patience_s;
     while (!choice && now_s() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      show_life();
       if (!absent_.look()) continue;
       absent_.welcome();
       choice = choose_hosts_of(absent_.left(options_.pool, false), elastic_);
@@ -108,13 +122,34 @@ class ElasticJob {
   }
 
   void say_next(const ElasticChoice& choice, bool paused) const {
-    options_.notice(fmt::format("{}: {} of {} hosts, {} ranks, from the newest checkpoint: {}",
+    options_.notice(fmt::format("{}: {} of {} hosts, {} ranks, from {}: {}",
                                 paused ? "a host came back, and the job goes on with it"
                                        : "the job goes on without what was lost",
                                 choice.pool.size(),
                                 options_.pool.size(),
                                 num_slots(choice.pool),
+                                paused ? "the newest checkpoint" : where_from(),
                                 describe(choice.pool)));
+  }
+
+  /// If the disk has a newer checkpoint, the ranks take that one.
+  [[nodiscard]] std::string where_from() const {
+    const std::string disk = "the newest checkpoint";
+    if (!copies_) return disk;
+    if (found_.complete.exists())
+      return fmt::format("the copies of step {} in memory", found_.complete.step);
+    if (!found_.newest.exists()) return disk + ", because there are no copies in memory";
+    return fmt::format("{}, because the copies of step {} in memory lack those of {} {}",
+                       disk,
+                       found_.newest.step,
+                       found_.missing,
+                       found_.missing == 1 ? "rank" : "ranks");
+  }
+
+  void show_life() {
+    if (!copies_ || now_s() < life_shown_at_ + kLifeS) return;
+    life_shown_at_ = now_s();
+    copies_->show_life();
   }
 
   [[nodiscard]] std::size_t least_hosts() const {
@@ -122,9 +157,14 @@ class ElasticJob {
                                   : options_.pool.size();
   }
 
-  const RemoteOptions& options_;
+  static constexpr double kLifeS = 5.0;
+
+  RemoteOptions options_;
   ElasticOptions elastic_;
   AbsentHosts absent_;
+  std::optional<CopyServers> copies_;
+  FoundCopies found_;
+  double life_shown_at_ = 0.0;
   int generation_ = 0;
   int ranks_ = 0;
   double started_at_ = 0.0;

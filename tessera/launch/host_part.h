@@ -3,10 +3,19 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "tessera/launch/copy_client.h"
 #include "tessera/launch/secret.h"
 
 namespace tessera::launch {
+
+/// The copy servers of a job (copy_server.h).
+struct CopyPart {
+  std::vector<CopyPlace> places;  ///< of all hosts that have one
+  int own = -1, neighbour = -1;   ///< of this host and the next one; -1: no copies are made
+  CopySet from;                   ///< the complete set with which the ranks begin, if there is one
+};
 
 /// The ranks of a host are contiguous. Equal on all ranks of the host.
 struct HostPart {
@@ -20,6 +29,7 @@ struct HostPart {
   bool head_in_rank_0 = false;
   /// Number of times that the ranks of the job were started before, because some were lost.
   int generation = 0;
+  CopyPart copies;
 };
 
 }  // namespace tessera::launch

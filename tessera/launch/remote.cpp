@@ -43,6 +43,7 @@ constexpr double kSameSignalS = 0.1;
 constexpr std::size_t kMostLine = std::size_t{1} << 16;
 /// After the world is broken, agents end their ranks within the grace period of a supervisor.
 constexpr double kAgentGraceS = 8.0;
+constexpr std::size_t kPipeBytes = std::size_t{1} << 16;
 constexpr double kOwnProblemsS = 3.0;
 /// Exit codes of ssh, and of a shell.
 constexpr int kSshFailed = 255, kNotFound = 127;
@@ -53,46 +54,6 @@ std::optional<int> slurm_cores() {
   const char* const cores = std::getenv("SLURM_JOB_CPUS_PER_NODE");
   if (cores == nullptr) return std::nullopt;
   return std::ranges::min(expand_counts(cores));
-}
-
-/// Returns the address of this host on the route to `name`; finding the route sends nothing.
-std::string address_towards(const std::string& name) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* list = nullptr;
-  const int error = getaddrinfo(name.c_str(), "9", &hints, &list);
-  TESSERA_REQUIRE(
-      error == 0,
-      Config,
-      fmt::format("host {} has no address: {}", name, gai_strerror(error)),
-      "correct its name in the hostfile, or give this host's address with --master_addr");
-  std::array<char, NI_MAXHOST> text{};
-  const Fd fd(socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage own{};
-  socklen_t length = sizeof(own);
-  const bool known = connect(fd.get(), list->ai_addr, list->ai_addrlen) == 0 &&
-                     getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-                     getnameinfo(reinterpret_cast<const sockaddr*>(&own),
-                                 length,
-                                 text.data(),
-                                 text.size(),
-                                 nullptr,
-                                 0,
-                                 NI_NUMERICHOST) == 0;
-  freeaddrinfo(list);
-  TESSERA_REQUIRE(known,
-                  Config,
-                  fmt::format("there is no way from this host to {}", name),
-                  "give an address of this host that the others reach: --master_addr");
-  return text.data();
-}
-
-std::string master_address(const RemoteOptions& options) {
-  if (!options.master_address.empty()) return options.master_address;
-  for (const HostSlots& host : options.pool) {
-    if (!is_this_host(host.name)) return address_towards(host.name);
-  }
-  return "127.0.0.1";
 }
 
 std::pair<Fd, Fd> make_pipe() {
@@ -215,6 +176,7 @@ class Agents {
     job.part.port = head_ ? head_->port() : 0;
     job.part.secret = secret_;
     job.part.generation = options_.generation;
+    if (options_.copies) job.part.copies = options_.copies(job.part.host);
     return job;
   }
 
@@ -308,6 +270,8 @@ class Agents {
     for (const Fd& output : agent.output)
       fcntl(output.get(), F_SETFL, O_NONBLOCK);
     // The job fits into the buffer of a pipe, so that a hanging host does not delay the others.
+    if (job.size() > kPipeBytes)
+      fcntl(agent.input.get(), F_SETPIPE_SZ, static_cast<int>(2 * job.size()));
     static_cast<void>(!write(agent.input.get(), job.data(), job.size()));
     agents_.push_back(std::move(agent));
   }
@@ -520,6 +484,45 @@ class Agents {
 };
 
 }  // namespace
+
+std::string address_towards(const std::string& name) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(name.c_str(), "9", &hints, &list);
+  TESSERA_REQUIRE(
+      error == 0,
+      Config,
+      fmt::format("host {} has no address: {}", name, gai_strerror(error)),
+      "correct its name in the hostfile, or give this host's address with --master_addr");
+  std::array<char, NI_MAXHOST> text{};
+  const Fd fd(socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own{};
+  socklen_t length = sizeof(own);
+  const bool known = connect(fd.get(), list->ai_addr, list->ai_addrlen) == 0 &&
+                     getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+                     getnameinfo(reinterpret_cast<const sockaddr*>(&own),
+                                 length,
+                                 text.data(),
+                                 text.size(),
+                                 nullptr,
+                                 0,
+                                 NI_NUMERICHOST) == 0;
+  freeaddrinfo(list);
+  TESSERA_REQUIRE(known,
+                  Config,
+                  fmt::format("there is no way from this host to {}", name),
+                  "give an address of this host that the others reach: --master_addr");
+  return text.data();
+}
+
+std::string master_address(const RemoteOptions& options) {
+  if (!options.master_address.empty()) return options.master_address;
+  for (const HostSlots& host : options.pool) {
+    if (!is_this_host(host.name)) return address_towards(host.name);
+  }
+  return "127.0.0.1";
+}
 
 int run_on_hosts(const RemoteOptions& options) {
   return run_job_on_hosts(options).code;

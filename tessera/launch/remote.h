@@ -37,6 +37,8 @@ struct RemoteOptions {
   std::function<void(const std::string&)> notice;
   std::function<void(const std::vector<std::string>&)> table;  ///< as HeadOptions::table
   int generation = 0;                                          ///< as HostPart::generation
+  /// Returns the copy servers as host `host` of the pool uses them. Empty: there are none.
+  std::function<CopyPart(int host)> copies;
   /// Called a few times in a second once the hosts have met. If it returns true, the ranks save and
   /// end after their step. Empty: never.
   std::function<bool()> pause;
@@ -49,6 +51,12 @@ struct HostsEnd {
   std::vector<std::string> lost;
   bool stopped = false;  ///< a signal asked this process to stop the job
 };
+
+/// Returns the address of this host on the route to `name`; finding the route sends nothing. Throws
+/// Error{Config} if the name has no address or there is no route.
+std::string address_towards(const std::string& name);
+/// Returns the address at which the hosts of a job find its head.
+std::string master_address(const RemoteOptions& options);
 
 /// Runs the job and returns its exit code: that of the host of rank 0, or else the first one that
 /// is not 0. Each agent receives the job's secret and its part on its standard input; agents of a

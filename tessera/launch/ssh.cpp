@@ -51,14 +51,15 @@ std::vector<std::string> launcher_words(const std::string& text) {
 }
 
 std::string shell_command(const RemoteOptions& options,
-                          const std::vector<std::string>& environment) {
-  std::string command;
+                          const std::vector<std::string>& environment,
+                          const char* command) {
+  std::string line;
   if (!options.launcher_args.empty() && !options.launcher_args.starts_with('-'))
-    command = options.launcher_args + " && ";
-  command += "exec env";
+    line = options.launcher_args + " && ";
+  line += "exec env";
   for (const std::string& assignment : environment)
-    command += " " + quoted(assignment);
-  return fmt::format("{} {} agent", command, quoted(options.program));
+    line += " " + quoted(assignment);
+  return fmt::format("{} {} {}", line, quoted(options.program), command);
 }
 
 std::vector<std::string> ssh_probe(const RemoteOptions& options, const std::string& host) {
@@ -70,10 +71,12 @@ std::vector<std::string> ssh_probe(const RemoteOptions& options, const std::stri
 std::vector<std::string> ssh_command(const RemoteOptions& options,
                                      const std::string& host,
                                      const std::string& folder,
-                                     const std::vector<std::string>& environment) {
+                                     const std::vector<std::string>& environment,
+                                     const char* command) {
   std::vector<std::string> words = ssh_words(options);
   words.push_back(host);
-  words.push_back(fmt::format("cd {} && {}", quoted(folder), shell_command(options, environment)));
+  words.push_back(
+      fmt::format("cd {} && {}", quoted(folder), shell_command(options, environment, command)));
   return words;
 }
 

@@ -13,16 +13,23 @@ namespace tessera::launch {
 /// Returns the words of `--launcher_args`, which are separated by spaces.
 std::vector<std::string> launcher_words(const std::string& text);
 
-/// Returns the command line for a shell of a host that becomes the agent.
-std::string shell_command(const RemoteOptions& options,
-                          const std::vector<std::string>& environment);
+/// Commands of the program that this process runs on other hosts.
+inline constexpr const char* kAgentCommand = "agent";
+inline constexpr const char* kCopyServerCommand = "copy-server";
 
-/// Returns the command line that starts an agent on `host`. Words that a shell of the host reads
+/// Returns the command line for a shell of a host that becomes the agent, or runs another command
+/// of the program.
+std::string shell_command(const RemoteOptions& options,
+                          const std::vector<std::string>& environment,
+                          const char* command = kAgentCommand);
+
+/// Returns the command line that runs that command on `host`. Words that a shell of the host reads
 /// are quoted.
 std::vector<std::string> ssh_command(const RemoteOptions& options,
                                      const std::string& host,
                                      const std::string& folder,
-                                     const std::vector<std::string>& environment);
+                                     const std::vector<std::string>& environment,
+                                     const char* command = kAgentCommand);
 
 /// Returns the command line that finds out over ssh whether `host` can run the program.
 std::vector<std::string> ssh_probe(const RemoteOptions& options, const std::string& host);

@@ -264,12 +264,13 @@ std::string MemoryEstimate::text() const {
     return text::bytes(static_cast<std::uint64_t>(count));
   };
   return fmt::format(
-      "parameters {}, gradients {}, optimizer {}, activations {}, other {}{}",
+      "parameters {}, gradients {}, optimizer {}, activations {}, other {}{}{}",
       in_bytes(parameters),
       in_bytes(gradients),
       in_bytes(optimizer),
       unknown.empty() ? in_bytes(activations) : fmt::format("not predicted ({})", unknown),
       in_bytes(other),
+      copies > 0 ? ", copies " + in_bytes(copies) : "",
       shared > 0 ? ", less " + in_bytes(shared) + " that two share" : "");
 }
 
@@ -345,6 +346,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
     out.shared = std::max<std::int64_t>(0, sums + out.activations - most);
   }
   out.other = kProcess + plan.beside;
+  out.copies = copy_bytes(plan);
   return out;
 }
 
@@ -379,13 +381,29 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
   return bytes;
 }
 
+namespace {
+
+// Of the ranks that share tokens, which hold the same data, the first writes.
+std::int64_t writers(const Plan& plan) {
+  return plan.ranks / plan.config.parallel.context.size;
+}
+
+}  // namespace
+
+std::int64_t copy_bytes(const Plan& plan) {
+  const std::int64_t holders = 1 + plan.config.checkpoint.peer_copies;
+  if (holders == 1) return 0;
+  constexpr std::int64_t kSets = 2;  // the last one is complete until the next one is
+  return kSets * holders * checkpoint_bytes(plan) / plan.ranks;
+}
+
 std::int64_t saving_bytes(const Plan& plan) {
   const CheckpointOptions& options = plan.config.checkpoint;
+  const bool copies = options.peer_copies > 0;
   // The last checkpoint, and that after a signal, are written directly from the tensors.
   const bool during = options.interval_s() || options.when().any() || options.keeps_best();
-  // Of the ranks that share tokens, which hold the same data, the first writes.
-  const std::int64_t writers = plan.ranks / plan.config.parallel.context.size;
-  return plan.save_in_background && during ? checkpoint_bytes(plan) / writers : 0;
+  const bool saves = plan.save_in_background && during;
+  return saves || copies ? checkpoint_bytes(plan) / writers(plan) : 0;
 }
 
 }  // namespace tessera::planner

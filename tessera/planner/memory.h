@@ -15,16 +15,18 @@ inline constexpr double kUsableMemory = 0.95;
 
 /// Bytes of one rank, on the stage that needs most. Parameters, gradients and optimizer are those
 /// of the flat buffers of a run; activations are measured by running the model's blocks on meta
-/// tensors, plus a few percent; other is the base memory of a process and Plan::beside.
+/// tensors, plus a few percent; other is the base memory of a process and Plan::beside. Copies are
+/// in a process of their own on the host of the rank.
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
+  std::int64_t copies = 0;  ///< copy_bytes()
   /// Bytes shared by gradients and activations: with one micro-batch per step, gradient sums reuse
   /// the memory of activations that the backward pass has freed.
   std::int64_t shared = 0;
   /// Why activations are not predicted and count as 0, as a sentence; empty: they are predicted.
   std::string unknown;
   [[nodiscard]] std::int64_t total() const {
-    return parameters + gradients + optimizer + activations + other - shared;
+    return parameters + gradients + optimizer + activations + other + copies - shared;
   }
   /// "parameters 3.2 MiB, gradients ...".
   [[nodiscard]] std::string text() const;
@@ -33,6 +35,10 @@ MemoryEstimate estimate_memory(const Plan& plan);
 
 /// Bytes of one checkpoint: fp32 master weights and optimizer state.
 std::int64_t checkpoint_bytes(const Plan& plan);
+
+/// Bytes, for each rank, of the copies that its host keeps in memory (checkpoint.peer_copies): its
+/// own state and that of a rank of the host before, and both again while the next ones are written.
+std::int64_t copy_bytes(const Plan& plan);
 
 /// Bytes of one rank's copy of the data it saves, while a checkpoint is written in the background;
 /// 0 if none is.

@@ -109,6 +109,22 @@ void CheckpointOptions::describe(config::Fields& f) {
           {.text = "For hosts that share no disk: each host saves the pieces of its ranks under "
                    "its own run.dir, as a part of the checkpoint. tessera checkpoint merge joins "
                    "the parts. With a single host the part is the whole checkpoint."});
+  f.field(
+      "peer_copies",
+      peer_copies,
+      {.text = "1: every host also keeps the training state of its ranks and of the ranks of the "
+               "host before it in memory, so that a job of several hosts goes on from there "
+               "after a loss (run.min_hosts, run.restarts), without a disk.",
+       .unit = "hosts",
+       .min = 0,
+       .max = 1});
+  f.field("peer_every",
+          peer_every,
+          {.text = "Number of steps between two copies of peer_copies. A copy is made in the "
+                   "background; the next one waits for it.",
+           .unit = "steps",
+           .min = 1,
+           .max = 1e9});
 }
 
 void RunOptions::describe(config::Fields& f) {

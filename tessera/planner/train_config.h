@@ -66,6 +66,8 @@ struct CheckpointOptions {
   bool async = true;
   bool load_universal = false;
   bool use_node_local_storage = false;
+  std::int64_t peer_copies = 0;  ///< hosts, besides its own, that hold a rank's state in memory
+  std::int64_t peer_every = 10;  ///< steps between two copies
   /// Seconds between two checkpoints; absent if only steps count.
   [[nodiscard]] std::optional<double> interval_s() const {
     const double minutes = every_minutes.value_or(every.is_null() ? kDefaultMinutes : 0);

@@ -195,6 +195,11 @@ void check_config(const TrainConfig& config,
     problems.add(
         {"-n"}, "", fmt::format("{} ranks: expected 1 to {}", ranks, kMostRanks), "use -n 2");
   }
+  if (config.checkpoint.peer_copies > 0 && config.run.most_restarts() == 0) {
+    add("checkpoint.peer_copies",
+        "copies in memory serve a job that goes on by itself after a loss, and this one does not",
+        "set run.min_hosts or run.restarts, or remove the key");
+  }
   const std::int64_t unit = config.parallel.ranks_per_model();
   if (sizes_are_known(problems) && ranks % unit == 0)
     check_shard_group(config, static_cast<int>(ranks / unit), problems, origins);

@@ -183,11 +183,9 @@ in_namespaces() {
   for ns in "$a" "$b"; do ip -n "$ns" link set lo up; done
   ip -n "$a" link set "va$$" up
   ip -n "$b" link set "vb$$" up
-  mkdir "$box/bin"
-  printf '#!/bin/bash\nexec ip netns exec %s sh -c "${!#}"\n' "$b" >"$box/bin/ssh"
-  chmod +x "$box/bin/ssh"
+  stand_in_for_ssh "$box/bin"
+  printf 'ip netns exec %s' "$b" >"$box/bin/within-10.213.7.2"
   printf '10.213.7.1 slots=2\n10.213.7.2 slots=2\n' >"$box/hosts"
-  export PATH=$box/bin:$PATH
   expect "it trains" succeeds ip netns exec "$a" "$tessera" train "$box/tiny.json" --set "run.dir=$box/two" -H "$box/hosts"
   expect "four ranks train" succeeds train four -n 4
   expect "the bits are the same" same four two
@@ -201,6 +199,9 @@ in_namespaces() {
   expect "the job ends" until_true ended
   expect "within 14 s on a busy machine" test $(($(date +%s) - begin)) -lt 14
   expect "the host is named" says "host 10.213.7.2 was lost" "$box/cut.err"
+  "$tessera" doctor "$box/cut" >"$box/doctor"
+  expect "the doctor names it too" says "host 10.213.7.2 was lost" "$box/doctor"
+  expect "and has a line for each rank" test "$(grep -cE '^rank [0-3]: step [0-9]+, its operation' "$box/doctor")" = 4
   expect "no process is left" until_true none_left
 }
 if ip netns add "tess-probe-$$" 2>/dev/null; then

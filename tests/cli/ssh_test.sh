@@ -4,45 +4,17 @@
 # Two "hosts" behind a real sshd of this machine, which listens on loopback with keys of its own: the bits are those of
 # one host, and what ssh refuses is told.   usage: ssh_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../support/sshd.sh"
 tessera=$(realpath "${1:?usage: ssh_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
-sshd=$(PATH=$PATH:/usr/sbin command -v sshd)
-if [[ -z $sshd ]] || ! command -v ssh ssh-keygen >/dev/null; then
+if ! find_sshd >/dev/null; then
   echo "skipped  there is no sshd here (apt-get install openssh-server)"
   exit 77
 fi
 
 train() { "$tessera" train "$box/tiny.json" --set "run.dir=$box/$1" "${@:2}" >"$box/$1.out" 2>"$box/$1.err"; }
 succeeds() { "$@" || { cat "$box"/*.err; return 1; }; }
-listens() { ssh -F "$box/config" node-a true 2>/dev/null; }
-
-start_sshd() {
-  local port=$((20000 + RANDOM % 10000))
-  ssh-keygen -q -t ed25519 -N '' -f "$box/host" && ssh-keygen -q -t ed25519 -N '' -f "$box/user" || return 1
-  cp "$box/user.pub" "$box/authorized"
-  cat >"$box/sshd.conf" <<CONF
-ListenAddress 127.0.0.1:$port
-HostKey $box/host
-AuthorizedKeysFile $box/authorized
-PidFile $box/sshd.pid
-StrictModes no
-UsePAM no
-CONF
-  cat >"$box/config" <<CONF
-Host node-a node-b
-  HostName 127.0.0.1
-  Port $port
-  IdentityFile $box/user
-  IdentitiesOnly yes
-  UserKnownHostsFile $box/known
-  StrictHostKeyChecking yes
-CONF
-  printf '[127.0.0.1]:%s %s\n' "$port" "$(cut -d' ' -f1,2 "$box/host.pub")" >"$box/known"
-  [[ $EUID != 0 ]] || mkdir -p /run/sshd
-  trap '[[ -s $box/sshd.pid ]] && kill "$(cat "$box/sshd.pid")"' EXIT
-  "$sshd" -f "$box/sshd.conf" && until_true listens
-}
 
 configure() {
   cat >"$box/tiny.json" <<JSON
@@ -58,7 +30,9 @@ JSON
 
 over_ssh() {
   configure
-  expect "sshd runs" start_sshd
+  trap 'stop_sshd "$box"' EXIT
+  expect "sshd runs" start_sshd "$box" node-a node-b
+  export TESSERA_TEST=$box  # passed on to the hosts
   local flags=(-H "$box/hosts" --master_addr 127.0.0.1 --launcher_args "-F $box/config")
   expect "two hosts train" succeeds train two "${flags[@]}"
   expect "four ranks of one host train" succeeds train four -n 4
@@ -66,11 +40,14 @@ over_ssh() {
   expect "the hosts are in the table" grep -qE '^node-b +2-3 ' "$box/two.out"
 
   sed -i 's/"max_steps": 6/"max_steps": 100000/' "$box/tiny.json"
-  setsid "$tessera" train "$box/tiny.json" --set "run.dir=$box/killed" "${flags[@]}" >"$box/killed.out" 2>"$box/killed.err" &
+  setsid "$tessera" train "$box/tiny.json" --set "run.dir=$box/killed" "${flags[@]}" --set run.min_hosts=1 \
+    --set checkpoint.peer_copies=1 --set checkpoint.peer_every=2 >"$box/killed.out" 2>"$box/killed.err" &
   job=$!
   expect "it begins" until_true test -s "$box/killed/metrics.jsonl"
+  expect "there are two copy servers" test "$(num_copy_servers)" = 2
   kill -9 "$job"
   expect "nothing outlives the process that started the hosts, behind ssh as well" until_true nothing_writes
+  expect "nor do the copies of the state" until_true no_copy_server
 
   : >"$box/authorized"
   train bad "${flags[@]}"
@@ -78,6 +55,14 @@ over_ssh() {
   expect "without a key the exit code is that of the environment, not $code" test "$code" = 8
   expect "the host and what to type are told" says "ssh cannot reach host node-" "$box/bad.err"
 }
+num_copy_servers() {
+  local pid count=0
+  for pid in $(pgrep -x -f "$tessera copy-server"); do
+    ! grep -qsF "TESSERA_TEST=$box" "/proc/$pid/environ" || count=$((count + 1))
+  done
+  echo "$count"
+}
+no_copy_server() { [[ $(num_copy_servers) == 0 ]]; }
 # Agents have no argument that names the run, whose ranks write a line after every step.
 nothing_writes() {
   local before

@@ -33,7 +33,7 @@ reached() { [[ $(tail -1 "$box/run/metrics.jsonl" 2>/dev/null) =~ \"step\":([0-9
 agents() { pgrep -P "$job"; }
 newest() { basename "$(find "$box/run/checkpoints" -maxdepth 1 -name 'step-*' | sort | tail -1)" | sed 's/step-0*//'; }
 at_least() { (($(grep -c "$2" "$3") >= $1)); }
-none_left() { ! pgrep -f "$box/tiny.json" >/dev/null; }
+none_left() { ! pgrep -f "$box/tiny.json" >/dev/null && none_of_its_hosts "$box/bin"; }
 same() { "$tessera" compare "$box/one" "$box/run"; }
 finishes() {
   wait "$job"
@@ -132,6 +132,27 @@ too_few_are_left() {
   expect "no process is left" until_true none_left
 }
 claim "a job that needs all hosts waits for the one that was lost" too_few_are_left
+
+a_host_waits_its_time() {
+  configure 100000
+  printf 'node-a slots=1\nnode-b slots=1\nnode-c slots=1\n' >"$box/hosts"
+  start -H "$box/hosts" --master_addr 127.0.0.1 --elastic_training --set elasticity.enabled=true --set elasticity.version=0.1 \
+    --set elasticity.max_train_batch_size=12 --set "elasticity.micro_batch_sizes=[2]" \
+    --set elasticity.ignore_non_elastic_batch_info=true --set elasticity.min_time=1
+  after_step 55
+  touch "$box/bin/down-node-b"
+  kill -9 "$(agents | sed -n 2p)"
+  rm "$box/bin/down-node-b"
+  expect "it trains again" until_true grep -q "going on after step" "$box/run.out"
+  sleep 15
+  expect "the host has not joined again, three attempts to reach it later" test "$(grep -c 'a host came back' "$box/run.err")" = 0
+  expect "the other hosts train" test "$(grep -c 'going on after step' "$box/run.out")" = 1
+  kill -TERM "$job"
+  wait "$job"
+  code=$?
+  expect "a stop saves: exit code 75, not $code" test "$code" = 75
+}
+claim "a host that comes back joins elasticity.min_time after the last start at the earliest" a_host_waits_its_time
 
 a_stopped_rank_is_told() {
   configure 100000 0

@@ -40,7 +40,8 @@ AgentJob job_with(std::vector<std::string> words) {
 }
 
 TEST(AgentJob, IsReadAsItWasWritten) {
-  const AgentJob job = job_with({"c.json", "--set", "a=\n b", ""});
+  AgentJob job = job_with({"c.json", "--set", "a=\n b", ""});
+  job.part.copies = {{{"node-0", "10.0.0.1", 7}, {"node-1", "10.0.0.2", 8}}, 1, 0, {2, 40}};
 
   const AgentJob read = parse_agent_job(agent_job_text(job));
 
@@ -50,12 +51,22 @@ TEST(AgentJob, IsReadAsItWasWritten) {
   EXPECT_EQ(read.part.world_size, 8);
   EXPECT_EQ(read.part.master, "10.0.0.1");
   EXPECT_EQ(read.part.port, 4242);
+  ASSERT_EQ(read.part.copies.places.size(), 2U);
+  EXPECT_EQ(read.part.copies.places[1].host, "node-1");
+  EXPECT_EQ(read.part.copies.places[1].address, "10.0.0.2");
+  EXPECT_EQ(read.part.copies.places[1].port, 8);
+  EXPECT_EQ(read.part.copies.own, 1);
+  EXPECT_EQ(read.part.copies.neighbour, 0);
+  EXPECT_EQ(read.part.copies.from, (CopySet{2, 40}));
 }
 
 TEST(AgentJob, RefusesEveryTextThatWasCutShort) {
   const std::string text = agent_job_text(job_with({"c.json", "-n"}));
   for (std::size_t length = 0; length < text.size(); ++length)
     EXPECT_THROW(parse_agent_job(text.substr(0, length)), Error) << length;
+  AgentJob nowhere = job_with({});
+  nowhere.part.copies.own = 0;  // of no server
+  EXPECT_THROW(parse_agent_job(agent_job_text(nowhere)), Error);
   AgentJob wrong = job_with({});
   wrong.part.first_rank = 7;  // of 8 ranks, with 2 on this host
   EXPECT_THROW(parse_agent_job(agent_job_text(wrong)), Error);

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -87,6 +88,91 @@ TEST(Elasticity, CountsNodesInVersionTwo) {
   EXPECT_THAT(seven_nodes.batch->data_ranks, ElementsAre(56));
 }
 
+TEST(Elasticity, HasTheDefaultsOfDeepSpeed) {
+  ElasticityOptions options;
+  options.enabled = true;
+  options.version = 0.1;
+
+  // 2000 sequences in micro-batches of 2, 4 and 6: 32 numbers of ranks share 1680.
+  const Solved solved = solve(options, 7, 7);
+
+  ASSERT_TRUE(solved.batch) << solved.problem;
+  EXPECT_EQ(solved.batch->global, 1680);
+  EXPECT_EQ(solved.batch->data_ranks.size(), 32U);
+  EXPECT_EQ(solved.batch->micro, 6);
+}
+
+TEST(Elasticity, TakesTheLargestMicroBatchThatFitsTheShare) {
+  ElasticityOptions options = ten_thousand();
+  options.min_gpus = 1;
+  options.max_train_batch_size = 32;
+  options.micro_batch_sizes = list({1, 2, 3, 7});
+
+  // Their least common multiple, 42, is a candidate although it is more than 32, as in DeepSpeed.
+  const Solved solved = solve(options, 7, 7);
+
+  ASSERT_TRUE(solved.batch) << solved.problem;
+  EXPECT_EQ(solved.batch->global, 42);
+  EXPECT_EQ(solved.batch->micro, 3);
+}
+
+TEST(Elasticity, PrefersTheLargerOrTheSmallerOfTwoBatchesThatEquallyManyShare) {
+  ElasticityOptions options = ten_thousand();
+  options.min_gpus = 1;
+  options.micro_batch_sizes = list({2, 3});
+  options.max_train_batch_size = 20;
+
+  const Solved larger = solve(options, 3, 3);
+  options.prefer_larger_batch = false;
+  const Solved smaller = solve(options, 3, 3);
+
+  ASSERT_TRUE(larger.batch && smaller.batch);
+  EXPECT_EQ(larger.batch->global, 18);
+  EXPECT_THAT(larger.batch->data_ranks, ElementsAre(1, 2, 3, 6, 9));
+  EXPECT_EQ(smaller.batch->global, 12);
+  EXPECT_THAT(smaller.batch->data_ranks, ElementsAre(1, 2, 3, 4, 6));
+}
+
+TEST(Elasticity, CountsOnlyNumbersOfRanksWithinItsBounds) {
+  ElasticityOptions options = ten_thousand();
+  options.min_gpus = 64;
+  options.max_gpus = 200;
+
+  const Solved solved = solve(options, 64, 64);
+
+  ASSERT_TRUE(solved.batch) << solved.problem;
+  EXPECT_EQ(solved.batch->global, 9792);
+  EXPECT_THAT(solved.batch->data_ranks, ElementsAre(64, 68, 72, 96, 102, 136, 144, 153, 192));
+  EXPECT_FALSE(solve(options, 48, 48).batch);
+  EXPECT_FALSE(solve(options, 204, 204).batch);
+}
+
+/// Expected numbers: those of DeepSpeed's own functions (_get_compatible_gpus_v02) for these
+/// options.
+TEST(Elasticity, CountsModelsInVersionTwo) {
+  ElasticityOptions options;
+  options.enabled = true;
+  options.num_gpus_per_node = 8;
+  options.model_parallel_size = 4;
+
+  // Two models a node. 24 ranks are six of them, which share 1920; 88 ranks are 22, which do not.
+  const Solved fits = solve(options, 24, 6), alone = solve(options, 88, 22);
+  options.prefer_larger_batch = false;
+  const Solved small = solve(options, 24, 6), small_alone = solve(options, 88, 22);
+
+  ASSERT_TRUE(fits.batch && alone.batch && small.batch && small_alone.batch);
+  EXPECT_EQ(fits.batch->global, 1920);
+  EXPECT_EQ(fits.batch->data_ranks.size(), 24U);
+  EXPECT_EQ(fits.batch->micro, 4);
+  EXPECT_EQ(alone.batch->global, 1980);
+  EXPECT_THAT(alone.batch->data_ranks, ElementsAre(22));
+  EXPECT_EQ(alone.batch->micro, 2);
+  EXPECT_EQ(small.batch->global, 1440);
+  EXPECT_EQ(small.batch->micro, 2);
+  EXPECT_EQ(small_alone.batch->global, 1936);
+  EXPECT_EQ(small_alone.batch->micro, 2);
+}
+
 TEST(Elasticity, RefusesWhatContradictsItself) {
   ElasticityOptions sizes = ten_thousand();
   sizes.micro_batch_sizes = list({0});
@@ -101,6 +187,12 @@ TEST(Elasticity, RefusesWhatContradictsItself) {
   bounds.min_gpus = 2000;
   EXPECT_THAT(solve(bounds, 1, 1).problem, HasSubstr("max_gpus 1500"));
   EXPECT_THAT(solve(ten_thousand(), 64, 32).problem, HasSubstr("2 do; set it to 2"));
+  ElasticityOptions models = ten_thousand();
+  models.model_parallel_size = 4;
+  EXPECT_THAT(solve(models, 64, 16).problem, HasSubstr("set elasticity.version to 0.2"));
+  models.version = 0.2;
+  models.num_gpus_per_node = 6;
+  EXPECT_THAT(solve(models, 64, 16).problem, HasSubstr("6 is no multiple"));
 }
 
 Plan plan_with(const std::string& block, int ranks) {
@@ -126,6 +218,20 @@ TEST(Elasticity, GivesThePlanItsBatchAndAConfigurationThatGivesItAgain) {
   EXPECT_EQ(four.accumulation, 1);
   EXPECT_EQ(again.global_batch, 8);
   EXPECT_EQ(again.accumulation, 1);
+}
+
+TEST(Elasticity, ReplacesTheBatchKeysOnlyIfItIsTold) {
+  const std::string keys = R"("train_batch_size": 6, "elasticity": {"enabled": true,
+      "max_train_batch_size": 8, "micro_batch_sizes": [1, 2], "version": 0.1)";
+
+  EXPECT_THAT([&] { plan_with(keys + "}", 2); },
+              testing::ThrowsMessage<Error>(HasSubstr("elasticity chooses it as well")));
+  EXPECT_EQ(plan_with(keys + R"(, "ignore_non_elastic_batch_info": true})", 2).global_batch, 8);
+  EXPECT_EQ(plan_with(R"("train_batch_size": 6, "elasticity": {"enabled": false,
+      "max_train_batch_size": 8})",
+                      2)
+                .global_batch,
+            6);
 }
 
 }  // namespace

@@ -337,6 +337,20 @@ TEST(MemoryOfSaving, TrainingWaitsWhereTheCopyDoesNotFit) {
   EXPECT_THAT(plan.notes, Contains(HasSubstr("training waits while a checkpoint is written")));
 }
 
+TEST(MemoryOfCopies, IsThatOfTwoSetsOfTwoHosts) {
+  const Plan without = plan_of("gpt2-small", R"("train_batch_size": 4)", 2);
+  const Plan with = plan_of("gpt2-small",
+                            R"("train_batch_size": 4, "run": {"min_hosts": 1},
+                               "checkpoint": {"peer_copies": 1})",
+                            2);
+
+  const std::int64_t share = checkpoint_bytes(with) / 2;
+  EXPECT_EQ(estimate_memory(without).copies, 0);
+  EXPECT_EQ(estimate_memory(with).copies, 4 * share);
+  EXPECT_EQ(estimate_memory(with).total(), estimate_memory(without).total() + 4 * share);
+  EXPECT_THAT(estimate_memory(with).text(), HasSubstr("copies "));
+}
+
 TEST(FirstTables, StayShortHoweverManyChangesThereAre) {
   const Plan plan = plan_of("nano", R"("train_batch_size": 12)");
   report::TableFacts facts;

@@ -84,7 +84,7 @@ bool CheckpointHook::due(Trainer& trainer, const StepReport& report) const {
 void CheckpointHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   Engine& engine = trainer.engine();
   waited_ += report.save_s;
-  if (engine.saving() && engine.save_settled()) finish(trainer);
+  if (engine.saving() && !engine.copying() && engine.save_settled()) finish(trainer);
   const bool last = report.stop_requested || report.step == engine.max_steps();
   if (due(trainer, report)) save(trainer, last);
 }
@@ -147,7 +147,7 @@ void CheckpointHook::save(Trainer& trainer, bool wait) {
 /// Waits for the background save, if there is one.
 void CheckpointHook::finish(Trainer& trainer) {
   Engine& engine = trainer.engine();
-  if (!engine.saving()) return;
+  if (!engine.saving() || engine.copying()) return;
   const double start = now_s();
   attempt(trainer, [&] {
     const checkpoint::BackgroundSave::Outcome outcome = engine.finish_save();

@@ -4,13 +4,14 @@
 
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/hooks/monitors.h"
+#include "tessera/engine/hooks/peer_copies.h"
 #include "tessera/engine/hooks/profilers.h"
 #include "tessera/engine/hooks/ranks.h"
 #include "tessera/engine/hooks/stragglers.h"
 
 namespace tessera::engine {
 
-void attach_defaults(Trainer& trainer) {
+void attach_defaults(Trainer& trainer, const launch::HostPart* part) {
   const planner::TrainConfig& config = trainer.engine().plan().config;
   trainer.attach(std::make_unique<MetricByStepHook>());
   trainer.attach(std::make_unique<MetricByEpochHook>());
@@ -21,6 +22,9 @@ void attach_defaults(Trainer& trainer) {
   if (config.eval.stops_early()) trainer.attach(std::make_unique<PatienceHook>());
   if (!trainer.run_dir().empty())
     trainer.attach(std::make_unique<CheckpointHook>(config.checkpoint));
+  // The test set may be evaluated with other weights, which must not change under a copy.
+  if (part != nullptr && part->copies.own >= 0)
+    trainer.attach(std::make_unique<PeerCopyHook>(*part, config.checkpoint.peer_every));
   if (trainer.engine().data().test != nullptr) trainer.attach(std::make_unique<TestHook>());
   if (!trainer.run_dir().empty()) trainer.attach(std::make_unique<RanksHook>());
   attach_profilers(trainer);

@@ -90,6 +90,11 @@ void require_checkpoints(const planner::Plan& plan, const tasks::RlOptions& opti
                   Unsupported,
                   "not built yet: rl.on_alarm roll_back with checkpoint.use_node_local_storage",
                   "save on a disk that all hosts share, or set rl.on_alarm to \"stop\"");
+  // Copies in memory may be of steps that a run which went back makes again.
+  TESSERA_REQUIRE(saved.peer_copies == 0,
+                  Unsupported,
+                  "not built yet: rl.on_alarm roll_back with checkpoint.peer_copies",
+                  "set checkpoint.peer_copies to 0, or rl.on_alarm to \"stop\"");
   const std::int64_t every = saved.when().steps;
   TESSERA_REQUIRE(
       every > 0,
