@@ -18,6 +18,7 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/comm/measure.h"
 #include "tessera/config/json.h"
+#include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/launch.h"
 #include "tessera/launch/launch.h"
 #include "tessera/mesh/mesh.h"
@@ -29,13 +30,14 @@ struct CommWords {
   std::optional<std::int64_t> ranks;
   std::string sizes = "1,16,256", transport = "shm", memory = "both";
   std::int64_t repetitions = 7;
+  double seconds = 60;
   Common common;
 };
 
 bool parse(CommWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "bench comm",
-      "Measures every collective between local ranks, in shared memory that peers read directly "
+      "Measures every collective between ranks, in shared memory that peers read directly "
       "(\"regions\") and in ordinary memory, which is copied there first. Algorithm bandwidth: "
       "bytes "
       "of the vector per second; bus bandwidth: bytes per second that a rank exchanges with "
@@ -46,10 +48,17 @@ bool parse(CommWords& words, const std::vector<std::string>& line) {
        "tessera bench comm --json"});
   arguments.option(kRanksOption, &words.ranks, "Local ranks [2]");
   arguments.option("--sizes", &words.sizes, "Vector sizes in MiB, comma-separated [1,16,256]");
-  arguments.option("--transport", &words.transport, "shm (processes) or threads [shm]");
+  arguments.option("--transport",
+                   &words.transport,
+                   "shm (processes) or threads; between the hosts of a launcher gloo or mpi [shm, "
+                   "and gloo between hosts]");
   arguments.option("--memory", &words.memory, "regions, ordinary or both [both]");
   arguments.option(
       "--repetitions", &words.repetitions, "Number of repetitions; the median is reported [7]");
+  arguments.option("--seconds",
+                   &words.seconds,
+                   "Time for all measurements, for example over a slow network: fewer repetitions, "
+                   "then fewer measurements [60]");
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
 }
@@ -84,14 +93,20 @@ std::vector<std::size_t> bytes_of(const std::string& sizes) {
 }
 
 comm::MeasureOptions options_of(const CommWords& words) {
-  require_one_of("--transport", words.transport, {"shm", "threads"});
+  require_one_of("--transport", words.transport, {"shm", "threads", "gloo", "mpi"});
   require_one_of("--memory", words.memory, {"regions", "ordinary", "both"});
   TESSERA_REQUIRE(words.repetitions >= 1 && words.repetitions <= 10'000,
                   Config,
                   fmt::format("--repetitions {}: expected 1 to 10000", words.repetitions),
                   "");
+  TESSERA_REQUIRE(
+      words.seconds > 0 && words.seconds <= 86'400,
+      Config,
+      fmt::format("--seconds {}: expected more than 0 and at most 86400", words.seconds),
+      "");
   return {.bytes = bytes_of(words.sizes),
           .repetitions = static_cast<int>(words.repetitions),
+          .seconds = words.seconds,
           .in_regions = words.memory != "ordinary",
           .ordinary = words.memory != "regions"};
 }
@@ -103,11 +118,26 @@ int ranks_of_comm(const CommWords& words) {
                   Config,
                   fmt::format("-n {}: a single rank has no collectives to measure", ranks),
                   "use -n 2 or more");
-  TESSERA_REQUIRE(!launched || words.transport == "shm",
+  TESSERA_REQUIRE(!launched || words.transport != "threads",
                   Unsupported,
                   "not supported under a launcher, which starts processes: --transport threads",
                   "start it without the launcher: tessera bench comm --transport threads");
   return ranks;
+}
+
+/// Returns the engine between hosts. Throws if it cannot be used, or if there is one host.
+planner::LinkEngine engine_of(const CommWords& words) {
+  if (words.transport == "shm" || words.transport == "threads") return planner::LinkEngine::Auto;
+  const auto launcher = launch::detect_launcher();
+  TESSERA_REQUIRE(launcher && launcher->several_hosts(),
+                  Config,
+                  fmt::format("--transport {} moves data between hosts, and all ranks are on one",
+                              words.transport),
+                  "start it with torchrun, mpirun or srun on several hosts, or remove --transport");
+  const planner::LinkEngine engine =
+      words.transport == "mpi" ? planner::LinkEngine::Mpi : planner::LinkEngine::Gloo;
+  engine::check_engine(engine);
+  return engine;
 }
 
 void check_memory(const comm::MeasureOptions& options, int ranks) {
@@ -127,6 +157,7 @@ json::Value speed_json(const comm::CollectiveSpeed& speed) {
   out["operation"] = json::Value::string(speed.operation);
   out["memory"] = json::Value::string(speed.in_regions ? "regions" : "ordinary");
   out["bytes"] = json::Value::integer(static_cast<std::int64_t>(speed.bytes));
+  if (speed.seconds <= 0) return out;  // there was no time for it
   out["seconds"] = json::Value::number(speed.seconds);
   out["algorithm_bytes_per_s"] = json::Value::number(speed.algorithm_bandwidth());
   out["bus_bytes_per_s"] = json::Value::number(speed.bus_bandwidth());
@@ -134,6 +165,12 @@ json::Value speed_json(const comm::CollectiveSpeed& speed) {
 }
 
 std::string speed_line(const comm::CollectiveSpeed& speed) {
+  if (speed.seconds <= 0) {
+    return fmt::format("{:<15} {:<9} {:>10}   no time left (--seconds)",
+                       speed.operation,
+                       speed.in_regions ? "regions" : "ordinary",
+                       text::bytes(speed.bytes));
+  }
   return fmt::format("{:<15} {:<9} {:>10} {:>11.1f} {:>15.2f} {:>9.2f}",
                      speed.operation,
                      speed.in_regions ? "regions" : "ordinary",
@@ -156,6 +193,7 @@ void measure(comm::World& world, const comm::MeasureOptions& options, const Comm
                             "algorithm GB/s",
                             "bus GB/s")
                     .c_str());
+    std::fflush(stdout);  // the first result of a slow network is late
   }
   comm::measure_collectives(world, options, [&](const comm::CollectiveSpeed& speed) {
     if (common.json) std::printf("%s\n", speed_json(speed).dump().c_str());
@@ -171,18 +209,21 @@ int bench_comm(const std::vector<std::string>& line) {
   if (!parse(words, line)) return kExitOk;
   const comm::MeasureOptions options = options_of(words);
   const int ranks = ranks_of_comm(words);
+  const planner::LinkEngine engine = engine_of(words);
   check_memory(options, ranks);
   if (words.transport == "threads") {
     comm::run_threads(ranks, [&](comm::World& world) { measure(world, options, words.common); });
     return kExitOk;
   }
-  return engine::run_ranks(mesh::Mesh::data_parallel(ranks),
-                           /*threads=*/1,
-                           engine::log_failure,
-                           [&](comm::World& world) {
-                             measure(world, options, words.common);
-                             return kExitOk;
-                           });
+  return engine::run_ranks(
+      mesh::Mesh::data_parallel(ranks),
+      /*threads=*/1,
+      engine::log_failure,
+      [&](comm::World& world) {
+        measure(world, options, words.common);
+        return kExitOk;
+      },
+      engine);
 }
 
 }  // namespace tessera::cli

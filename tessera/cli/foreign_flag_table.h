@@ -25,6 +25,7 @@ enum class Kind : std::uint8_t {
   RunName,
   MegatronRate,  // a parameter of Megatron-LM's schedule
   Vocabulary,    // a file of GPT-2's tokenizer
+  Backend,       // of torch.distributed
   Split,         // shares of training, validation and test data
   One,           // number of hosts: the value must be one
   Told,          // has no effect here: the key is the reason
@@ -56,6 +57,8 @@ inline constexpr std::string_view kShown =
     "every step is written to the run folder and to the monitors that are enabled";
 inline constexpr std::string_view kLocal =
     "local ranks are forked processes and need no rendezvous";
+inline constexpr std::string_view kMeet =
+    "hosts meet at --rdzv_endpoint, or --master_addr and --master_port, without a store of torch";
 inline constexpr std::string_view kSlurm =
     "give it to Slurm's own command: srun --account NAME tessera train my.json";
 inline constexpr std::string_view kNoSsh =
@@ -69,6 +72,7 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--deepspeed_config", Kind::Config, ""},
     {"--deepscale", Kind::Config, ""},
     {"--deepscale_config", Kind::Config, ""},
+    {"--config", Kind::Config, ""},  // Colossal-AI's
     {"--local_rank", Kind::Rank, ""},
     {"--per_device_train_batch_size", Kind::Number, "train_micro_batch_size_per_gpu"},
     {"--per_device_eval_batch_size", Kind::Number, "eval.micro_batch"},
@@ -179,6 +183,12 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--lora_module_name", Kind::LoraModules, "adapter.exclude"},
     {"--lora_learning_rate", Kind::Number, "optimizer.lr"},
     {"--only_optimize_lora", Kind::ToldSwitch, "the weights beside an adapter are always frozen"},
+
+    {"--backend", Kind::Backend, "run.transport"},
+    {"--max_restarts", Kind::Number, "run.restarts"},
+    {"--rdzv_id", Kind::ToldValue, kMeet},
+    {"--rdzv_backend", Kind::ToldValue, kMeet},
+    {"--standalone", Kind::Told, kLocal},
 
     {"--num_nodes", Kind::One, "1"},
     {"--nnodes", Kind::One, "1"},

@@ -94,6 +94,21 @@ json::Value number(const std::string& flag, const std::string& text) {
       Error::Kind::Config, fmt::format("{}: expected a number, found \"{}\"", flag, text), "");
 }
 
+// A backend of torch.distributed.
+void read_backend(const std::string& typed, const std::string& value, ForeignFlags& out) {
+  const std::string name = text::lower(value);
+  if (name == "nccl") {
+    out.notes.push_back(fmt::format(
+        "{} {} has no effect here: ranks exchange data in memory of the host", typed, value));
+    return;
+  }
+  TESSERA_REQUIRE(name == "gloo" || name == "mpi" || name == "ucx",
+                  Config,
+                  fmt::format("{} {}: there is no such backend", typed, value),
+                  "choose gloo, mpi or nccl, or remove it");
+  out.settings.push_back({typed, "run.transport", json::Value::string(name)});
+}
+
 void read_config_flag(const std::string& typed,
                       const std::optional<std::string>& value,
                       ForeignFlags& out) {
@@ -184,6 +199,8 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
     case Kind::Vocabulary:
       out.settings.push_back({typed, "tokenizer.type", json::Value::string("gpt2")});
       break;
+    case Kind::Backend:
+      return read_backend(typed, *value, out);
     case Kind::Split:
       return add_split(typed, *value, out);
     case Kind::RunName:

@@ -62,6 +62,7 @@ constexpr auto kHostFlags = std::to_array<HostFlag>({
     {"--world_size", Takes::Number},
     {"--host", Takes::Text},
     {"--port", Takes::Number},
+    {"--rdzv_endpoint", Takes::Text},
 });
 
 constexpr std::array kLauncherNames = {
@@ -125,6 +126,19 @@ void set_number(std::optional<int>& place, const std::string& value, const std::
   set_once(place, std::optional(count_in(typed, value)), place.has_value(), typed);
 }
 
+/// Takes torchrun's `ADDRESS:PORT`, or an address alone, apart.
+void set_endpoint(HostFlags& out, const std::string& value, const std::string& typed) {
+  const std::size_t colon = value.rfind(':');
+  const bool is_v6 = value.find(':') != colon && !value.starts_with('[');
+  std::string address = is_v6 || colon == std::string::npos ? value : value.substr(0, colon);
+  if (address.starts_with('[') && address.ends_with(']'))
+    address = address.substr(1, address.size() - 2);
+  set_text(out.master_addr, address, typed);
+  if (!is_v6 && colon != std::string::npos)
+    set_number(out.master_port, value.substr(colon + 1), typed);
+  out.meets_at_endpoint = true;
+}
+
 void apply_switch(HostFlags& out, std::string_view name) {
   if (name == "--no_ssh") out.no_ssh = true;
   if (name == "--no_ssh_check") out.no_ssh_check = true;
@@ -152,6 +166,7 @@ void apply_value(HostFlags& out,
   if (name == "--min_elastic_nodes") return set_number(out.min_elastic_nodes, value, typed);
   if (name == "--max_elastic_nodes") return set_number(out.max_elastic_nodes, value, typed);
   if (name == "--enable_each_rank_log") return set_text(out.each_rank_log, value, typed);
+  if (name == "--rdzv_endpoint") return set_endpoint(out, value, typed);
   if (name == "--bind_core_list") {
     out.core_list = launch::parse_core_list(value, typed);
     return;
@@ -168,7 +183,7 @@ bool is_value(const std::string& word) {
 }
 
 bool asks_for_hosts(const HostFlags& flags) {
-  return !flags.hostfile.empty() || !flags.filter.include.empty() ||
+  return !flags.hostfile.empty() || flags.listed || !flags.filter.include.empty() ||
          !flags.filter.exclude.empty() || flags.filter.num_nodes || !flags.launcher.empty() ||
          flags.force_multi;
 }
@@ -205,7 +220,8 @@ std::string hostfile_of(const HostFlags& flags, std::vector<std::string>& notes)
 }
 
 void note_unused(const HostFlags& flags, std::vector<std::string>& notes) {
-  constexpr std::array kOfHosts = {"--master_addr",
+  constexpr std::array kOfHosts = {"--rdzv_endpoint",
+                                   "--master_addr",
                                    "--master_port",
                                    "--launcher",
                                    "--launcher_args",
@@ -250,6 +266,9 @@ HostFlags take_host_flags(std::vector<std::string>& words) {
     apply_value(out, flag->name, typed, next ? words[++i] : words[i].substr(equals + 1));
   }
   words = std::move(rest);
+  // torchrun numbers hosts as they arrive. Of two, that of the endpoint is the first one.
+  if (out.meets_at_endpoint && !out.node_rank && out.filter.num_nodes.value_or(1) == 2)
+    out.node_rank = launch::is_this_host(out.master_addr) ? 0 : 1;
   return out;
 }
 
@@ -298,8 +317,10 @@ HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_
   launch::HostFilter filter = flags.filter;
   if (per_host)
     filter.num_per_host = static_cast<int>(std::clamp<std::int64_t>(*per_host, 0, kMostRanks + 1));
-  const std::string path = hostfile_of(flags, choice.notes);
-  if (path.empty() && flags.node_rank && filter.num_nodes && *filter.num_nodes > 1) {
+  const std::string path = flags.listed ? "" : hostfile_of(flags, choice.notes);
+  if (flags.listed) {
+    choice.pool = launch::filter_hosts(*flags.listed, filter);
+  } else if (path.empty() && flags.node_rank && filter.num_nodes && *filter.num_nodes > 1) {
     TESSERA_REQUIRE(
         !per_host || (*per_host >= 1 && *per_host <= launch::kMostSlots),
         Config,
@@ -319,8 +340,10 @@ HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_
         !filter.num_nodes || *filter.num_nodes == 1,
         Config,
         fmt::format("{} hosts are wanted, and no hostfile names them", *filter.num_nodes),
-        "give --hostfile FILE with one host a line: node-0 slots=4; or start every host "
-        "by hand with --node_rank and --master_addr");
+        flags.meets_at_endpoint
+            ? "add --node_rank 0 on the host of --rdzv_endpoint, 1 on the second one, and so on"
+            : "give --hostfile FILE with one host a line: node-0 slots=4; or start every host "
+              "by hand with --node_rank and --master_addr");
     // Only a filter chooses slots of this host; otherwise -n does.
     if (filter.include.empty() && filter.exclude.empty()) {
       note_unused(flags, choice.notes);
@@ -347,6 +370,34 @@ HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_
       fmt::format("--node_rank {}: there are {} hosts", *flags.node_rank, choice.pool.size()),
       fmt::format("choose 0 to {}", choice.pool.size() - 1));
   return choice;
+}
+
+std::vector<std::string> use_hosts_key(HostFlags& flags, const json::Value& source) {
+  const json::Value* const run = source.is_object() ? source.find("run") : nullptr;
+  const json::Value* const hosts =
+      run != nullptr && run->is_object() ? run->find("hosts") : nullptr;
+  if (hosts == nullptr || hosts->is_null()) return {};
+  if (const auto launcher = launch::detect_launcher()) {
+    if (launcher->rank != 0) return {};
+    return {fmt::format("run.hosts has no effect: {} started the ranks", launcher->name)};
+  }
+  if (!flags.hostfile.empty()) return {"run.hosts has no effect: --hostfile takes precedence"};
+  if (hosts->is_string()) {
+    // Only a flag's file may be missing, as DeepSpeed has it: the key says that there are hosts.
+    flags.hostfile = hosts->as_string();
+    TESSERA_REQUIRE(std::filesystem::exists(flags.hostfile),
+                    Config,
+                    fmt::format("run.hosts: {} does not exist", flags.hostfile),
+                    "name a hostfile, or list the hosts: [\"node-0 slots=4\"]");
+  } else if (hosts->is_array() && !hosts->items().empty()) {
+    std::string lines;
+    for (const json::Value& line : hosts->items()) {
+      if (!line.is_string()) return {};  // the plan says what is wrong
+      lines += line.as_string() + "\n";
+    }
+    flags.listed = launch::parse_hostfile(lines, "run.hosts");
+  }
+  return {};
 }
 
 launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& pool) {

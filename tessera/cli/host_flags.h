@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/config/json.h"
 #include "tessera/launch/elastic_hosts.h"
 #include "tessera/launch/host_part.h"
 #include "tessera/launch/host_pool.h"
@@ -18,11 +19,13 @@ namespace tessera::cli {
 /// What was found among the words of a command line; empty: not given.
 struct HostFlags {
   std::string hostfile;
-  launch::HostFilter filter;  ///< without num_per_host, which is -n
+  std::optional<launch::HostPool> listed;  ///< the hosts of run.hosts, if it lists them
+  launch::HostFilter filter;               ///< without num_per_host, which is -n
   std::optional<int> node_rank;
   std::string master_addr;
   std::optional<int> master_port;
-  std::string launcher;  ///< in lower case
+  bool meets_at_endpoint = false;  ///< torchrun's --rdzv_endpoint gives address and port
+  std::string launcher;            ///< in lower case
   std::string launcher_args;
   std::optional<int> ssh_port;
   bool no_ssh = false;  ///< every host is started by hand
@@ -65,6 +68,10 @@ struct HostChoice {
 /// this host, as in DeepSpeed, with a note. Throws Error{Config} as launch::read_hostfile() and
 /// filter_hosts(), and for flags of hosts under a launcher that has already started the ranks.
 HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_host);
+
+/// Takes the hosts from run.hosts of a configuration, unless the flags name a hostfile. Returns
+/// notes for the user. Throws as launch::parse_hostfile().
+std::vector<std::string> use_hosts_key(HostFlags& flags, const json::Value& source);
 
 /// Returns the part of this host if every host is started by hand. Throws Error{Config} if neither
 /// flags nor environment say where the hosts meet.

@@ -22,6 +22,7 @@
 #include "tessera/cli/host_flags.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/run.h"
 #include "tessera/launch/cluster_launcher.h"
 #include "tessera/launch/copy_server.h"
@@ -151,12 +152,23 @@ void set_defaults_of_hosts(json::Value& source, int ranks, int local_ranks) {
   planner::set_key(source, "gradient_reduction", json::Value::string(reduction), why);
 }
 
+/// Throws if run.transport cannot be used, and warns if it has no effect.
+void check_transport(const planner::Plan& plan, bool several_hosts) {
+  const planner::LinkEngine engine = plan.config.run.transport;
+  if (several_hosts) return engine::check_engine(engine);
+  const auto launcher = launch::detect_launcher();
+  const bool usual = engine == planner::LinkEngine::Auto || engine == planner::LinkEngine::Gloo;
+  if (usual || (launcher && launcher->rank != 0)) return;
+  log::warn(fmt::format("run.transport: \"{}\" has no effect: all ranks are on one host",
+                        engine::engine_name(engine)));
+}
+
 /// Trains on the ranks of `part` or, if it is null, on those that the command line chooses.
 int train_part(const std::vector<std::string>& line, std::shared_ptr<const launch::HostPart> part) {
   std::vector<std::string> rest = line;
   for (const std::string& word : line)
     refuse_script(word, line);
-  const HostFlags hosts = take_host_flags(rest);
+  HostFlags hosts = take_host_flags(rest);
   ForeignFlags foreign = take_foreign_flags(rest);
   TrainWords words;
   if (!parse(words, rest)) return kExitOk;
@@ -164,6 +176,15 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   for (const std::string& note : foreign.notes)
     log::warn(note);
 
+  json::Value source =
+      path.empty() ? configuration_from_flags(words.model, words.data, foreign) : read_config(path);
+  add_model_and_data(words.model, words.data, foreign);
+  for (const std::string& note : apply(foreign, source, words.set))
+    log::warn(note);
+  if (!part) {
+    for (const std::string& note : use_hosts_key(hosts, source))
+      log::warn(note);
+  }
   const HostChoice choice = part ? HostChoice{} : choose_hosts(hosts, words.ranks);
   for (const std::string& note : choice.notes)
     log::warn(note);
@@ -173,11 +194,6 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   } else {
     ranks = choice.pool.empty() ? ranks_of(words.ranks) : launch::num_slots(choice.pool);
   }
-  json::Value source =
-      path.empty() ? configuration_from_flags(words.model, words.data, foreign) : read_config(path);
-  add_model_and_data(words.model, words.data, foreign);
-  for (const std::string& note : apply(foreign, source, words.set))
-    log::warn(note);
   apply_elastic_flags(hosts, source);
   set_defaults_of_hosts(source, ranks, local_ranks_of(part.get(), choice, ranks));
   const std::string name = path.empty() ? name_from_flags(words.model) : name_of_config(path);
@@ -186,6 +202,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
                            ? plan_of_most_ranks(source, ranks, name)
                            : planner::make_plan(source, ranks, name);
   plan.quiet = words.common.quiet || words.common.json;
+  check_transport(plan, local_ranks_of(part.get(), choice, ranks) < plan.ranks);
 
   if (choice.several && words.dry_run && !words.common.quiet && !words.common.json)
     print_hosts(choice.pool);

@@ -102,21 +102,39 @@ constexpr Case kCases[] = {{"all-reduce", all_reduce, Share::Twice},
                            {"all-to-all", all_to_all, Share::OthersParts},
                            {"send/recv", send_recv, Share::All}};
 
-double median_seconds(World& world, Call call, const Buffers& buffers, int repetitions) {
-  constexpr std::size_t kFewBytes = std::size_t{4} << 20, kManyBytes = std::size_t{64} << 20;
+/// Returns the seconds that each of `calls` calls took.
+double timed(World& world, Call call, const Buffers& buffers, int calls) {
   Transport& transport = world.transport();
   const Group& group = world.everyone();
+  transport.barrier(group, TESSERA_HERE("measure"))->wait();
+  const double begin = now_s();
+  for (int c = 0; c < calls; ++c)
+    call(transport, group, buffers);
+  return (now_s() - begin) / calls;
+}
+
+/// Returns the largest value of any rank, so that all of them draw the same conclusion from it.
+double most_of_all(World& world, double value) {
+  return world.all_reduce(world.everyone(), {value}, Op::Max, TESSERA_HERE("measure")).front();
+}
+
+/// Measures within about `limit_s` seconds: at least one call in addition to the warm-up.
+double median_seconds(
+    World& world, Call call, const Buffers& buffers, int most_repetitions, double limit_s) {
+  constexpr std::size_t kFewBytes = std::size_t{4} << 20, kManyBytes = std::size_t{64} << 20;
   const std::size_t bytes = buffers.in().bytes();
-  const int calls = bytes > kManyBytes ? 1 : (bytes > kFewBytes ? 20 : 200);
+  const int most_calls = bytes > kManyBytes ? 1 : (bytes > kFewBytes ? 20 : 200);
+  const double one = most_of_all(world, timed(world, call, buffers, 1));
+  const auto fitting = [&](int most, double seconds) {
+    return static_cast<int>(std::clamp(limit_s / seconds, 1.0, static_cast<double>(most)));
+  };
+  const int calls = fitting(most_calls, one * (most_repetitions + 1));
+  const int rounds = fitting(most_repetitions + 1, one * calls);
+  if (rounds > 1) timed(world, call, buffers, calls);  // warms up
   std::vector<double> seconds;
-  for (int i = 0; i <= repetitions; ++i) {  // the first one is the warm-up
-    transport.barrier(group, TESSERA_HERE("measure"))->wait();
-    const double begin = now_s();
-    for (int c = 0; c < calls; ++c)
-      call(transport, group, buffers);
-    if (i > 0) seconds.push_back((now_s() - begin) / calls);
-  }
-  const auto middle = seconds.begin() + repetitions / 2;
+  for (int i = 0; i < std::max(1, rounds - 1); ++i)
+    seconds.push_back(timed(world, call, buffers, calls));
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
   std::nth_element(seconds.begin(), middle, seconds.end());
   return *middle;
 }
@@ -142,6 +160,9 @@ std::vector<CollectiveSpeed> measure_collectives(
   TESSERA_ASSERT(options.repetitions > 0);
   const auto ranks = static_cast<std::size_t>(world.size());
   std::vector<CollectiveSpeed> out;
+  const double begin = now_s();
+  const int memories = (options.in_regions ? 1 : 0) + (options.ordinary ? 1 : 0);
+  auto left = static_cast<double>(memories * options.bytes.size() * std::size(kCases));
   for (const bool in_regions : {true, false}) {
     if (!(in_regions ? options.in_regions : options.ordinary)) continue;
     for (const std::size_t bytes : options.bytes) {
@@ -149,11 +170,16 @@ std::vector<CollectiveSpeed> measure_collectives(
       TESSERA_REQUIRE(count > 0, Config, "the vector has less than one float per rank", "");
       const Buffers buffers(world, count, in_regions);
       for (const Case& what : kCases) {
+        const double rest = options.seconds - most_of_all(world, now_s() - begin);
         out.push_back({.operation = what.name,
                        .bytes = count * sizeof(float),
                        .in_regions = in_regions,
-                       .seconds = median_seconds(world, what.call, buffers, options.repetitions),
                        .bus_factor = factor_of(what.share, world.size())});
+        if (rest > 0) {
+          out.back().seconds =
+              median_seconds(world, what.call, buffers, options.repetitions, rest / left);
+        }
+        left -= 1;
         if (on_each && world.is_leader()) on_each(out.back());
       }
       world.transport().barrier(world.everyone(), TESSERA_HERE("measure"))->wait();

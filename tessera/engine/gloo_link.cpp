@@ -7,9 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,10 +20,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
-#include "tessera/launch/master.h"
-#include "tessera/launch/wire.h"
 
 namespace tessera::engine {
 namespace {
@@ -44,23 +39,12 @@ milliseconds as_milliseconds(double seconds) {
 /// Threads: one.
 class HeadStore final : public c10d::Store {
  public:
-  HeadStore(const launch::HostPart& part, double timeout_s)
-      : c10d::Store(as_milliseconds(timeout_s)),
-        client_(part.master,
-                part.port,
-                part.head_in_rank_0 ? launch::kMasterPorts : 1,
-                part.secret,
-                now_s() + timeout_s) {}
-
-  [[nodiscard]] std::string own_address() const { return client_.own_address(); }
+  HeadStore(launch::HeadValues& values, double timeout_s)
+      : c10d::Store(as_milliseconds(timeout_s)), values_(values) {}
 
   c10::intrusive_ptr<c10d::Store> clone() override { not_used("clone"); }
   void set(const std::string& key, const std::vector<std::uint8_t>& value) override {
-    const std::string_view bytes(reinterpret_cast<const char*>(value.data()), value.size());
-    TESSERA_REQUIRE(client_.send(launch::FrameWriter(launch::FrameType::Set).text(key).text(bytes)),
-                    Comm,
-                    "the connection to the host of rank 0 was lost while the ranks met",
-                    "see its message");
+    values_.set(key, std::string_view(reinterpret_cast<const char*>(value.data()), value.size()));
   }
   std::vector<std::uint8_t> get(const std::string& key) override {
     const std::string& value = value_of(key, timeout_);
@@ -80,47 +64,12 @@ class HeadStore final : public c10d::Store {
   [[noreturn]] static void not_used(const char* call) {
     throw Error(Error::Kind::Bug, fmt::format("gloo calls {}() of its store", call));
   }
-
   const std::string& value_of(const std::string& key, milliseconds timeout) {
-    const auto known = values_.find(key);
-    if (known != values_.end()) return known->second;
-    client_.send(launch::FrameWriter(launch::FrameType::Get).text(key));
-    const double deadline = now_s() + static_cast<double>(timeout.count()) / 1e3;
-    while (const std::optional<launch::Frame> frame = client_.receive(deadline)) {
-      if (frame->type != launch::FrameType::Value) continue;
-      launch::FrameReader body(*frame);
-      const std::string name = body.text();
-      values_[name] = body.text();
-      if (name == key) return values_[name];
-    }
-    throw Error(Error::Kind::Comm,
-                "another rank did not connect in time, or the host of rank 0 went away",
-                "see the messages of the other hosts");
+    return values_.get(key, static_cast<double>(timeout.count()) / 1e3);
   }
 
-  launch::WireClient client_;
-  std::map<std::string, std::string> values_;
+  launch::HeadValues& values_;
 };
-
-/// Every host reports how many ranks it has; a host is named by its first rank.
-comm::HostLayout exchange_layout(HeadStore& store, int rank, const launch::HostPart& part) {
-  const auto key = [](int first) { return fmt::format("ranks of the host from {}", first); };
-  if (rank == part.first_rank) {
-    const std::string count = std::to_string(part.local_ranks);
-    store.set(key(rank), std::vector<std::uint8_t>(count.begin(), count.end()));
-  }
-  comm::HostLayout layout{{0}};
-  while (layout.first.back() < part.world_size) {
-    const int first = layout.first.back();
-    const std::vector<std::uint8_t> text = store.get(key(first));
-    layout.first.push_back(first + std::atoi(std::string(text.begin(), text.end()).c_str()));
-    TESSERA_REQUIRE(layout.first.back() > first && layout.first.back() <= part.world_size,
-                    Comm,
-                    fmt::format("the host of rank {} has no valid number of ranks", first),
-                    "");
-  }
-  return layout;
-}
 
 at::Tensor tensor_of(const std::byte* data, std::size_t bytes) {
   return at::from_blob(const_cast<std::byte*>(data), {static_cast<std::int64_t>(bytes)}, at::kByte);
@@ -209,8 +158,11 @@ class GlooLink final : public comm::HostLink {
 
 }  // namespace
 
-GlooConnection connect_gloo(int rank, const launch::HostPart& part, double timeout_s) {
-  auto store = c10::make_intrusive<HeadStore>(part, timeout_s);
+std::unique_ptr<comm::HostLink> connect_gloo(int rank,
+                                             int world_size,
+                                             launch::HeadValues& values,
+                                             double timeout_s) {
+  auto store = c10::make_intrusive<HeadStore>(values, timeout_s);
   auto options = c10d::ProcessGroupGloo::Options::create(as_milliseconds(timeout_s));
   options->threads = 1;
   try {
@@ -218,11 +170,9 @@ GlooConnection connect_gloo(int rank, const launch::HostPart& part, double timeo
     options->devices.push_back(
         interface != nullptr && *interface != '\0'
             ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
-            : c10d::ProcessGroupGloo::createDeviceForHostname(store->own_address()));
-    comm::HostLayout layout = exchange_layout(*store, rank, part);
-    return {std::make_unique<GlooLink>(c10::make_intrusive<c10d::ProcessGroupGloo>(
-                store, rank, part.world_size, std::move(options))),
-            std::move(layout)};
+            : c10d::ProcessGroupGloo::createDeviceForHostname(values.own_address()));
+    return std::make_unique<GlooLink>(c10::make_intrusive<c10d::ProcessGroupGloo>(
+        std::move(store), rank, world_size, std::move(options)));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

@@ -22,7 +22,7 @@
 #include "tessera/comm/transports/hosts.h"
 #include "tessera/comm/transports/shm.h"
 #include "tessera/comm/transports/solo.h"
-#include "tessera/engine/gloo_link.h"
+#include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/kernel_threads.h"
 #include "tessera/memory/caching_allocator.h"
 
@@ -48,25 +48,28 @@ constexpr double kConnectSeconds = 60.0;
 
 std::unique_ptr<comm::World> world_of_hosts(const launch::RankInfo& info,
                                             const mesh::Mesh& mesh,
-                                            ControlPage* control) {
-  GlooConnection gloo = connect_gloo(info.rank, *info.part, kConnectSeconds);
+                                            ControlPage* control,
+                                            planner::LinkEngine engine) {
+  HostConnection hosts = connect_hosts(info.rank, *info.part, engine, kConnectSeconds);
   const comm::World::Host host{
-      gloo.layout.host_of(info.rank), gloo.layout.hosts(), info.local_rank};
+      hosts.layout.host_of(info.rank), hosts.layout.hosts(), info.local_rank};
   auto transport = comm::make_hosts_transport(info.rank,
                                               info.arenas,
                                               info.arena_bytes,
                                               control,
-                                              std::move(gloo.layout),
-                                              std::move(gloo.link));
+                                              std::move(hosts.layout),
+                                              std::move(hosts.link));
   auto world = std::make_unique<comm::World>(info.rank, mesh, std::move(transport), control);
   world->set_host(host);
   return world;
 }
 
-std::unique_ptr<comm::World> make_world(const launch::RankInfo& info, const mesh::Mesh& mesh) {
+std::unique_ptr<comm::World> make_world(const launch::RankInfo& info,
+                                        const mesh::Mesh& mesh,
+                                        planner::LinkEngine engine) {
   if (info.control < 0) return comm::solo_world();
   ControlPage* control = launch::map_control(info.control, info.world_size);
-  if (info.part) return world_of_hosts(info, mesh, control);
+  if (info.part) return world_of_hosts(info, mesh, control, engine);
   // A single rank has a supervisor and its control page, but no peers to share memory with.
   auto transport = info.arenas.empty() ? comm::make_solo_transport(control)
                                        : comm::make_shm_transport(
@@ -110,11 +113,12 @@ void require_threads(int threads) {
 
 int run(const launch::Options& options,
         const mesh::Mesh& mesh,
+        planner::LinkEngine engine,
         const std::function<int(comm::World&)>& fn) {
   const auto body = [&](const launch::RankInfo& info) {
     try {
       prepare_process(info.threads);
-      const std::unique_ptr<comm::World> world = make_world(info, mesh);
+      const std::unique_ptr<comm::World> world = make_world(info, mesh, engine);
       return fn(*world);
     } catch (...) {
       rethrow_as_error();
@@ -180,14 +184,17 @@ int run_ranks(const planner::Plan& plan,
   if (how.part) options.ranks = how.part->local_ranks;
   options.asked ^= how.asked;
   options.folder = how.folder;
-  return run(options, mesh, fn);
+  return run(options, mesh, plan.config.run.transport, fn);
 }
 
 int run_ranks(const mesh::Mesh& mesh,
               int threads,
               const Report& report,
-              const std::function<int(comm::World&)>& fn) {
-  return run(options_of(mesh, threads, report), mesh, fn);
+              const std::function<int(comm::World&)>& fn,
+              planner::LinkEngine transport) {
+  launch::Options options = options_of(mesh, threads, report);
+  options.stops_at_once = true;
+  return run(options, mesh, transport, fn);
 }
 
 }  // namespace tessera::engine

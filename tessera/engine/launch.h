@@ -46,11 +46,12 @@ int run_ranks(const planner::Plan& plan,
 std::uint64_t asked_of(const planner::Plan& plan);
 
 /// The same for ranks without a plan, on the given mesh. `threads` is for each rank's kernels; 0:
-/// cores / local ranks.
+/// cores / local ranks. A signal ends the ranks at once (launch::Options::stops_at_once).
 int run_ranks(const mesh::Mesh& mesh,
               int threads,
               const Report& report,
-              const std::function<int(comm::World&)>& fn);
+              const std::function<int(comm::World&)>& fn,
+              planner::LinkEngine transport = planner::LinkEngine::Auto);
 
 /// Sets libtorch's global state, once on each rank: allocator and number of threads. Throws
 /// Error{Environment} if the process cannot start that number of threads.

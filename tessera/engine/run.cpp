@@ -25,6 +25,7 @@
 #include "tessera/checkpoint/node_parts.h"
 #include "tessera/checkpoint/peer_copies.h"
 #include "tessera/comm/flight.h"
+#include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/expected_speed.h"
 #include "tessera/engine/hooks/hooks.h"
@@ -285,7 +286,9 @@ void forget_flights(const std::filesystem::path& logs) {
 /// Reports which axes cross between hosts, and warns of those that should not.
 void tell_of_hosts(const planner::Plan& plan, int ranks_per_host, const TrainCommand& command) {
   const mesh::HostLayoutNotes notes = mesh::host_layout_notes(plan.mesh(), ranks_per_host);
-  if (!notes.text.empty()) say(command, fmt::format("hosts       {}", notes.text));
+  const std::string_view engine = engine_name(plan.config.run.transport);
+  if (!notes.text.empty())
+    say(command, fmt::format("hosts       {}; data travels over {}", notes.text, engine));
   for (const std::string& warning : notes.warnings)
     log::warn(warning);
 }

@@ -20,6 +20,20 @@ namespace {
 
 constexpr double kJobSeconds = 60.0;  // time for the head to answer
 constexpr double kEndSeconds = 2.0;
+/// Precedes the random number of a secret that depends on a file.
+const std::string kOfFile = "file:";
+
+/// Returns the secret that agent_secret() has described.
+std::optional<Secret> described_secret(const std::string& text) {
+  if (!text.starts_with(kOfFile)) return secret_from_hex(text);
+  const Secret secret = shared_secret(text);
+  TESSERA_REQUIRE(!secret.guessable,
+                  Config,
+                  fmt::format("this agent has no {}, which the process that started the hosts has",
+                              kSecretFile),
+                  fmt::format("pass it on: mpirun -x {}", kSecretFile));
+  return secret;
+}
 
 /// Returns the first of `names` that is a program in PATH, or the last one.
 std::string program_of(std::initializer_list<const char*> names) {
@@ -192,8 +206,16 @@ HostPool slurm_allocation(std::optional<int> per_host) {
   return pool;
 }
 
-std::string agent_variable(const Secret& secret, const std::string& master, int port) {
-  return fmt::format("{} {} {}", to_hex(secret), port, master);
+AgentSecret agent_secret() {
+  const Secret drawn = random_secret();
+  if (const char* const path = std::getenv(kSecretFile); path == nullptr || *path == '\0')
+    return {drawn, to_hex(drawn)};
+  const std::string text = kOfFile + to_hex(drawn);
+  return {shared_secret(text), text};
+}
+
+std::string agent_variable(const std::string& secret_text, const std::string& master, int port) {
+  return fmt::format("{} {} {}", secret_text, port, master);
 }
 
 std::string agent_job_key(int task) {
@@ -206,7 +228,8 @@ std::optional<ClusterAgent> ClusterAgent::find() {
   const std::vector<std::string> words = text::split(value, ' ');
   unsetenv(kAgentVariable);
   ClusterAgent agent;
-  const std::optional<Secret> secret = words.size() == 3 ? secret_from_hex(words[0]) : std::nullopt;
+  const std::optional<Secret> secret =
+      words.size() == 3 ? described_secret(words[0]) : std::nullopt;
   const std::optional<int> port = words.size() == 3 ? digits(words[1]) : std::nullopt;
   TESSERA_REQUIRE(secret && port,
                   Config,
@@ -234,8 +257,9 @@ AgentJob ClusterAgent::job() {
     FrameReader body(*frame);
     if (frame->type != FrameType::Value || body.text() != key) continue;
     AgentJob job = parse_agent_job(body.text());
-    // The jobs were written before the head listened.
+    // The jobs were written before the head listened, and travel without the secret.
     job.part.port = head_.port;
+    job.part.secret = head_.secret;
     head_ = job.part;
     return job;
   }

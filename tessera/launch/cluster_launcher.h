@@ -58,10 +58,21 @@ std::optional<LabelledLine> split_label(ClusterLauncher launcher, std::string_vi
 /// variables that contradict each other.
 HostPool slurm_allocation(std::optional<int> per_host);
 
+/// The secret of a job whose agents a cluster launcher starts, and the text by which they find it.
+struct AgentSecret {
+  Secret secret;
+  std::string text;
+};
+/// Returns a random secret, whose text is the secret itself; or, if TESSERA_SECRET_FILE names a
+/// file that every host has, one that depends on that file and on a random number, which is the
+/// text: the launcher, which may not encrypt what it carries, then carries no secret. Throws as
+/// shared_secret().
+AgentSecret agent_secret();
+
 /// Variable in which agents of a cluster launcher find the head and the secret of the job: it is on
 /// no command line, and other users cannot read it.
 inline constexpr const char* kAgentVariable = "TESSERA_AGENT";
-std::string agent_variable(const Secret& secret, const std::string& master, int port);
+std::string agent_variable(const std::string& secret_text, const std::string& master, int port);
 /// The key under which the head keeps the text of agent_job_text() for task `task`.
 std::string agent_job_key(int task);
 
@@ -73,7 +84,8 @@ class ClusterAgent {
   /// launcher gives no number.
   static std::optional<ClusterAgent> find();
 
-  /// Asks the head for the job. Throws Error{Comm} if it cannot be reached.
+  /// Asks the head for the job, whose text has no secret. Throws Error{Comm} if it cannot be
+  /// reached.
   AgentJob job();
   /// Reports the exit code to the head; returns whether that was possible.
   [[nodiscard]] bool report_end(int code) const;

@@ -20,6 +20,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/process.h"
 #include "tessera/base/quiet_thread.h"
+#include "tessera/launch/early_stop.h"
 #include "tessera/launch/host_part.h"
 #include "tessera/launch/machine.h"
 #include "tessera/launch/rank_end.h"
@@ -60,6 +61,7 @@ class PeerWatch {
     for (;;) {
       wait_for_a_death();
       check_peers();
+      obey_signal();
       if (control_.aborted.load(std::memory_order_acquire) == 0) continue;
       if (broken_at < 0.0) broken_at = now_s();
       if (now_s() > broken_at + grace_s_) end();
@@ -67,6 +69,15 @@ class PeerWatch {
   }
 
  private:
+  /// Breaks the world of ranks that have nothing to save when a signal asks them to stop.
+  void obey_signal() {
+    const int signal = signal_that_ends(control_);
+    if (signal == 0 || control_.aborted.load(std::memory_order_acquire) != 0) return;
+    control_.abort(rank_,
+                   static_cast<std::uint32_t>(Error::Kind::Comm),
+                   "it was stopped by " + signal_text(signal));
+  }
+
   /// Ends a rank that does not leave by itself because it computes for long or hangs.
   [[noreturn]] void end() {
     try {
@@ -74,7 +85,8 @@ class PeerWatch {
     } catch (const std::exception& error) {
       log::error(error.what());
     }
-    _exit(exit_code(abort_kind(control_)));
+    const int signal = signal_that_ends(control_);
+    _exit(signal != 0 ? unsaved_exit_code(signal) : exit_code(abort_kind(control_)));
   }
 
   void wait_for_a_death() const {

@@ -123,14 +123,18 @@ void pass_labelled(Agent& agent,
   std::fflush(to);
 }
 
+AgentSecret secret_of(const RemoteOptions& options) {
+  if (options.secret) return {*options.secret, to_hex(*options.secret)};
+  return options.cluster_launcher ? agent_secret() : AgentSecret{random_secret(), ""};
+}
+
 class Agents {
  public:
-  explicit Agents(const RemoteOptions& options)
-      : options_(options), secret_(options.secret ? *options.secret : random_secret()) {
+  explicit Agents(const RemoteOptions& options) : options_(options), secret_(secret_of(options)) {
     HeadOptions head;
     head.address = master_address(options);
     head.port = options.master_port;
-    head.secret = secret_;
+    head.secret = secret_.secret;
     head.world_size = num_slots(options.pool);
     head.join_timeout_s = options.join_timeout_s;
     head.notice = options.notice;
@@ -174,7 +178,8 @@ class Agents {
     job.part.name = options_.pool[i].name;
     job.part.master = address_;
     job.part.port = head_ ? head_->port() : 0;
-    job.part.secret = secret_;
+    // An agent of a cluster launcher knows the secret before it asks for its job.
+    if (!options_.cluster_launcher) job.part.secret = secret_.secret;
     job.part.generation = options_.generation;
     if (options_.copies) job.part.copies = options_.copies(job.part.host);
     return job;
@@ -223,7 +228,7 @@ class Agents {
     }
     ClusterCommand command = cluster_command(*options_.cluster_launcher, cluster);
     command.variables.emplace_back(kAgentVariable,
-                                   agent_variable(secret_, address_, head_->port()));
+                                   agent_variable(secret_.text, address_, head_->port()));
     start(command.words, command.variables, "", command.words.front(), signals);
   }
 
@@ -471,7 +476,7 @@ class Agents {
   }
 
   const RemoteOptions& options_;
-  const Secret secret_;
+  const AgentSecret secret_;
   const files::TempDir scratch_;
   std::string address_;
   std::optional<Head> head_;

@@ -13,6 +13,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/launch/early_stop.h"
 #include "tessera/launch/host_part.h"
 #include "tessera/launch/join_hosts.h"
 #include "tessera/launch/rank_end.h"
@@ -31,6 +32,7 @@ Report own_report;
 double patience_s = 0.0;
 int first_local_rank = 0;  // the first rank of this host
 bool reports_others = true;
+bool stops_at_once = false;
 std::atomic<bool> noted = false, reporting = false, reported = false;
 
 bool has_left(std::uint32_t state) {
@@ -97,6 +99,11 @@ void report_from_ranks(const Options& options) {
   first_local_rank = options.part ? options.part->first_rank : 0;
   reports_others = !options.part || options.part->host == 0;
   patience_s = options.grace_s + kEarlierRanksS;
+  stops_at_once = options.stops_at_once;
+}
+
+int signal_that_ends(const ControlPage& control) noexcept {
+  return stops_at_once ? static_cast<int>(control.stop_requested.load()) : 0;
 }
 
 void report_failure(ControlPage& control, int rank) {
@@ -125,7 +132,10 @@ int run_rank(const RankInfo& rank, const std::function<int(const RankInfo&)>& fn
     control->line(rank.rank).pid = static_cast<std::uint32_t>(getpid());
     control->line(rank.rank).state = static_cast<std::uint32_t>(RankState::Running);
   }
-  const int code = run_guarded(rank, control, fn);
+  int code = run_guarded(rank, control, fn);
+  // The ranks then end because the world was broken, not because one of them failed.
+  if (control != nullptr && code != kExitOk && signal_that_ends(*control) != 0)
+    code = unsaved_exit_code(signal_that_ends(*control));
   if (control != nullptr) {
     const bool orderly = is_orderly(code);
     // Otherwise peers that wait for this rank would wait forever.

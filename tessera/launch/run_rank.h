@@ -14,5 +14,8 @@ void report_from_ranks(const Options& options);
 /// log of this rank at once. Of several hosts that of rank 0 reports; the others do only if rank 0,
 /// or its host, is the cause. Threads: any.
 void report_failure(ControlPage& control, int rank);
+/// Returns the signal that asked this job to stop at once (Options::stops_at_once), as the ranks of
+/// this host have seen it; 0: none. Threads: any.
+int signal_that_ends(const ControlPage& control) noexcept;
 
 }  // namespace tessera::launch

@@ -21,7 +21,6 @@
 namespace tessera::launch {
 namespace {
 
-constexpr const char* kSecretFile = "TESSERA_SECRET_FILE";
 constexpr off_t kMostSecretFileBytes = 1 << 20;
 
 void append(std::vector<unsigned char>& bytes, std::span<const std::byte> part) {

@@ -32,6 +32,8 @@ std::string to_hex(const Secret& secret);
 /// Returns nothing unless `text` is 64 hexadecimal digits.
 std::optional<Secret> secret_from_hex(std::string_view text);
 
+inline constexpr const char* kSecretFile = "TESSERA_SECRET_FILE";
+
 /// Returns the secret of a job whose processes were started by another launcher: a hash of the file
 /// that TESSERA_SECRET_FILE names, which must hold 32 bytes or more and be readable by its owner
 /// alone (Error{Config} if not), and of `job`; without the variable a guessable one, of `job`

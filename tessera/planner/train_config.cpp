@@ -136,6 +136,19 @@ void RunOptions::describe(config::Fields& f) {
            .min = 1,
            .max = 1024,
            .default_text = "cores / local ranks"});
+  f.field("hosts",
+          hosts,
+          {.text = "The hosts that run the ranks: the path of a hostfile, or its lines as a list, "
+                   "such as [\"node-0 slots=4\", \"node-1 slots=4\"]. --hostfile takes "
+                   "precedence.",
+           .default_text = "this host",
+           .type = "string or list of strings"});
+  f.choice("transport",
+           transport,
+           kLinkEngines,
+           {.text = "The engine that moves data between hosts: gloo; mpi, if mpirun has started "
+                    "the ranks; auto is gloo. Within a host data moves through shared memory. The "
+                    "results are the same with each."});
   f.field("restarts",
           restarts,
           {.text = "How often the job goes on by itself from the newest checkpoint after a rank or "

@@ -77,11 +77,20 @@ struct CheckpointOptions {
   [[nodiscard]] bool keeps_best() const { return best.value_or(false); }
   void describe(config::Fields& fields);
 };
+/// The engine that moves bytes between hosts.
+enum class LinkEngine : std::uint8_t { Auto, Gloo, Mpi, Ucx };
+inline constexpr auto kLinkEngines =
+    std::to_array<config::Named<LinkEngine>>({{LinkEngine::Auto, "auto"},
+                                              {LinkEngine::Gloo, "gloo"},
+                                              {LinkEngine::Mpi, "mpi"},
+                                              {LinkEngine::Ucx, "ucx"}});
 /// DeepSpeed's number of restarts of an elastic training.
 inline constexpr std::int64_t kElasticRestarts = 100;
 struct RunOptions {
   std::string dir;  ///< empty: runs/<name of the file>
   std::optional<std::int64_t> threads_per_rank;
+  json::Value hosts;  ///< path of a hostfile, or its lines as a list; null: this host
+  LinkEngine transport = LinkEngine::Auto;
   /// Number of times that the job goes on by itself after it lost a rank or a host. Absent: 0, or
   /// kElasticRestarts if min_hosts is given.
   std::optional<std::int64_t> restarts;

@@ -200,6 +200,16 @@ void check_config(const TrainConfig& config,
         "copies in memory serve a job that goes on by itself after a loss, and this one does not",
         "set run.min_hosts or run.restarts, or remove the key");
   }
+  const json::Value& hosts = config.run.hosts;
+  const bool listed = hosts.is_array() && !hosts.items().empty() &&
+                      std::all_of(hosts.items().begin(),
+                                  hosts.items().end(),
+                                  [](const json::Value& line) { return line.is_string(); });
+  if (!hosts.is_null() && !hosts.is_string() && !listed) {
+    add("run.hosts",
+        "is neither the path of a hostfile nor a list of its lines",
+        R"(write ["node-0 slots=4", "node-1 slots=4"])");
+  }
   const std::int64_t unit = config.parallel.ranks_per_model();
   if (sizes_are_known(problems) && ranks % unit == 0)
     check_shard_group(config, static_cast<int>(ranks / unit), problems, origins);

@@ -72,9 +72,46 @@ collectives_between_processes() {
   expect "all-to-all" says "all-to-all" "$box/out"
 }
 
+# ranks_of_two_hosts: two processes that meet as Kubernetes starts them, one on each "host".
+ranks_of_two_hosts() {
+  local port=$((20000 + RANDOM % 10000)) rank
+  jobs=()
+  for rank in 0 1; do
+    RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$tessera" bench comm "$@" >"$box/$rank.out" 2>"$box/$rank.err" &
+    jobs+=($!)
+  done
+}
+collectives_between_hosts() {
+  ranks_of_two_hosts --sizes 0.25 --seconds 5
+  begin=$(date +%s)
+  expect "rank 0 ends well: $(cat "$box/0.err")" wait "${jobs[0]}"
+  expect "rank 1, too: $(cat "$box/1.err")" wait "${jobs[1]}"
+  expect "it ends in time" test $(($(date +%s) - begin)) -lt 40
+  expect "a heading, and six operations in both memories" test "$(wc -l <"$box/0.out")" = 13
+  expect "rank 1 is silent" test ! -s "$box/1.out"
+}
+a_signal_ends_two_hosts() {
+  # Without a limit of time this would last for hours.
+  ranks_of_two_hosts --sizes 64 --seconds 80000 --repetitions 10000
+  expect "the heading is there at once" until_true says "algorithm GB/s" "$box/0.out"
+  sleep 1
+  kill -s "$1" "${jobs[$2]}"
+  begin=$(date +%s%N)
+  wait "${jobs[$2]}"
+  local code=$?
+  wait "${jobs[1 - $2]}"
+  took=$((($(date +%s%N) - begin) / 1000000))
+  expect "exit code $3, not $code: $(cat "$box"/*.err)" test "$code" = "$3"
+  expect "both have ended within 4 s on a busy machine, not $took ms" test "$took" -lt 4000
+  expect "the other one says why" grep -q "stopped by signal" "$box/$((1 - $2)).err"
+}
+
 claim "a step's operations stand on a page" the_page_of_a_step 1
 claim "and those of the first of two ranks" the_page_of_a_step 2
 claim "times, shares and arithmetic add up" the_json_of_a_step_adds_up
 claim "a signal ends it" a_signal_ends_it
 claim "collectives are measured over shared memory" collectives_between_processes
+claim "and between hosts" collectives_between_hosts
+claim "a signal to rank 0 ends both hosts" a_signal_ends_two_hosts TERM 0 143
+claim "a signal to the other rank ends both hosts" a_signal_ends_two_hosts INT 1 130
 claims_done

@@ -89,6 +89,52 @@ ranks_of_open_mpi() {
   expect "four ranks train" succeeds train four -n 4
   expect "the bits are the same" same four mpi
 }
+# mpi_ranks NAME FLAGS...: mpirun starts the ranks on two "hosts", which are addresses of this machine.
+mpi_ranks() {
+  # The hosts of a test share one name of a socket, which is that of the job: a variable tells them apart.
+  # shellcheck disable=SC2016  # mpirun's shell expands
+  MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 10000)) mpirun -H 127.0.0.2:2,127.0.0.3:2 -np 4 --map-by slot \
+    -x MASTER_ADDR -x MASTER_PORT -x TESSERA_CACHE -x PYTHON_BOX \
+    bash -c 'TORCHELASTIC_RUN_ID=$((OMPI_COMM_WORLD_RANK / 2)) exec "$@"' _ \
+    "$tessera" train "$box/tiny.json" --set "run.dir=$box/$1" "${@:2}" >"$box/$1.out" 2>"$box/$1.err"
+}
+over_mpi() {
+  configure
+  stand_in_for_ssh "$box/bin"
+  if [[ ! -e $(dirname "$tessera")/../lib/libtessera_mpi.so ]]; then
+    expect "a build without MPI says what to install" test "$(mpi_ranks none --set run.transport=mpi
+      grep -c 'apt-get install libopenmpi-dev' "$box/none.err")" != 0
+    return
+  fi
+  expect "it trains over MPI" succeeds mpi_ranks mpi --set run.transport=mpi
+  expect "MPI moves the data" says "data travels over mpi" "$box/mpi.out"
+  expect "it trains over gloo" succeeds mpi_ranks gloo
+  expect "gloo moves the data" says "data travels over gloo" "$box/gloo.out"
+  expect "four ranks of one host train" succeeds train four -n 4
+  expect "the bits over MPI are those of one host" same four mpi
+  expect "the bits over gloo are, too" same four gloo
+  expect "with ZeRO stage 3 as well" succeeds mpi_ranks mpi3 --set run.transport=mpi --set zero_optimization.stage=3
+  expect "to the bit" same four mpi3
+
+  sed -i 's/"max_steps": 6/"max_steps": 100000/' "$box/tiny.json"
+  mpi_ranks killed --set run.transport=mpi &
+  job=$!
+  expect "it begins" until_true test -s "$box/killed/metrics.jsonl"
+  kill -9 "$(pgrep -f "$tessera train $box/tiny.json" | tail -1)"
+  expect "the job ends when a rank is lost" until_true ended
+  expect "no process is left" until_true none_left
+}
+not_over_mpi() {
+  configure
+  printf '127.0.0.1 slots=1\n127.0.0.2 slots=1\n' >"$box/hosts"
+  train none -H "$box/hosts" --set run.transport=mpi
+  code=$?
+  expect "exit code 2, not $code" test "$code" = 2
+  expect "what to type" says "mpirun -np 4" "$box/none.err"
+}
+# The library is opened only if it is asked for.
+needs_no_mpi() { ! ldd "$(dirname "$tessera")/../lib/libtessera.so" | grep -qE 'libmpi|libtessera_mpi'; }
+
 by_hydra() {
   configure
   stand_in_for_ssh "$box/bin"
@@ -179,6 +225,9 @@ when() {
 PATH=$PATH:/usr/sbin
 when "mpirun.openmpi" "mpirun of Open MPI starts the hosts" by_open_mpi
 when "mpirun.openmpi" "ranks that mpirun started find each other" ranks_of_open_mpi
+when "mpirun.openmpi" "ranks on two hosts exchange data over MPI, with the bits of one host" over_mpi
+claim "ranks that mpirun has not started are refused with run.transport mpi" not_over_mpi
+claim "the program needs no MPI to start" needs_no_mpi
 when "mpiexec.hydra" "mpiexec of MPICH starts the hosts" by_hydra
 when "srun slurmctld slurmd munged" "srun of Slurm starts the hosts" by_slurm
 

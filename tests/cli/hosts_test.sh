@@ -159,6 +159,80 @@ by_variables() {
 }
 claim "ranks that torchrun started on two hosts meet" by_variables
 
+flags_of_processes() {
+  configure 100000 0
+  mkdir "$box/tmp"
+  TMPDIR=$box/tmp setsid "$tessera" train "$box/tiny.json" --set "run.dir=$box/run" -n 2 --save_pid --enable_each_rank_log "$box/each" \
+    --bind_cores_to_rank >"$box/run.out" 2>"$box/run.err" &
+  job=$!
+  expect "it begins" until_true test -s "$box/run/metrics.jsonl"
+  expect "the file with the number of the process is there" test -e "$box/tmp/$job.ds"
+  local rank cores=()
+  for rank in $(pgrep -P "$job"); do cores+=("$(taskset -cp "$rank" | sed 's/.*: //')"); done
+  expect "there are two ranks" test "${#cores[@]}" = 2
+  if (($(nproc) >= 2)); then
+    expect "each has processors of its own, not ${cores[*]}" test "${cores[0]}" != "${cores[1]}"
+  fi
+  kill -TERM "$job"
+  expect "the job ends" until_true ended
+  expect "the file goes with it" test ! -e "$box/tmp/$job.ds"
+  expect "each rank has a file for its output" test "$(find "$box/each" -name '*_rank[01].log' | wc -l)" = 2
+}
+claim "DeepSpeed's flags for the processes of one host" flags_of_processes
+
+a_stranger_at_the_ports() {
+  configure 60 0
+  expect "it trains undisturbed" succeeds train alone --hostfile "$box/hosts" --set gradient_reduction=each
+  sed -i 's/"max_steps": 60/"max_steps": 100000/' "$box/tiny.json"
+  start run --set gradient_reduction=each
+  # Every port on which a process of the job listens gets connections that begin as gloo's do, with a number.
+  python3 - "$job" <<'STRANGER' || exit 1
+import os, re, socket, struct, sys, time
+def children(pid):
+    for task in os.listdir(f"/proc/{pid}/task"):
+        for child in open(f"/proc/{pid}/task/{task}/children").read().split():
+            yield child
+            yield from children(child)
+job = [sys.argv[1], *children(sys.argv[1])]
+inodes = set()
+for pid in job:
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found = re.match(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except OSError:
+            continue
+        if found:
+            inodes.add(found[1])
+ports = set()
+for row in list(open("/proc/net/tcp"))[1:]:
+    fields = row.split()
+    if fields[3] == "0A" and fields[9] in inodes:
+        address, port = fields[1].split(":")
+        ports.add((socket.inet_ntoa(struct.pack("<I", int(address, 16))), int(port, 16)))
+assert len(ports) >= 5, ports  # the head, and each of four ranks
+assert all(address != "0.0.0.0" for address, _ in ports), ports
+held = []
+for address, port in ports:
+    for number in range(16):
+        s = socket.create_connection((address, port), 5)
+        s.sendall(struct.pack("<q", number) + bytes(200))
+        held.append(s)
+time.sleep(1)
+STRANGER
+  expect "it goes on" until_true has_steps 60
+  kill -TERM "$job"
+  expect "the job ends" until_true ended
+  wait "$job"
+  code=$?
+  expect "it went on until it was stopped: exit code 75, not $code" test "$code" = 75
+  expect "a stranger at the head was told" says "it does not know the secret of this job" "$box/run.err"
+  head -n 60 "$box/run/metrics.jsonl" | grep -o '"loss":[^,]*' >"$box/with"
+  grep -o '"loss":[^,]*' "$box/alone/metrics.jsonl" >"$box/without"
+  expect "the losses are the same" cmp "$box/with" "$box/without"
+}
+has_steps() { [[ $(wc -l <"$box/run/metrics.jsonl") -gt $1 ]]; }
+claim "strangers at the ports of a job do not change its numbers" a_stranger_at_the_ports
+
 mistakes_are_told() {
   configure
   printf '127.0.0.1 slots=1\nno-such-host.invalid slots=1\n' >"$box/hosts"

@@ -277,6 +277,111 @@ TEST_F(LauncherCommandLine, RefusesLaunchersThatAreNotBuiltAndHostsWithoutANumbe
   EXPECT_THAT(fix_of(with({"--node_rank", "1"})), HasSubstr("--master_addr"));
 }
 
+TEST_F(LauncherCommandLine, TakesColossalAisFlagsOfASingleRank) {
+  // launch_from_torch with the parser of Colossal-AI: one process that is the whole job.
+  expect_understood({"train",
+                     "--config",
+                     path("ds.json"),
+                     "--rank",
+                     "0",
+                     "--world_size",
+                     "1",
+                     "--host",
+                     "127.0.0.1",
+                     "--port",
+                     "29511",
+                     "--local_rank",
+                     "0",
+                     "--backend",
+                     "gloo"});
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+    unsetenv(name);
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--backend", "smoke"}), HasSubstr("gloo, mpi"));
+  EXPECT_THAT(run_program({"train", path("ds.json"), "--backend", "nccl", "--dry-run"}).err,
+              HasSubstr("--backend nccl has no effect here"));
+}
+
+TEST_F(LauncherCommandLine, RefusesAFlagOfARankThatContradictsTheEnvironment) {
+  setenv("WORLD_SIZE", "4", 1);
+  const Outcome o = run_program({"train", path("ds.json"), "--world_size", "2"});
+  unsetenv("WORLD_SIZE");
+
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(o.err, HasSubstr("--world_size 2, but WORLD_SIZE=4 in the environment"));
+}
+
+TEST_F(LauncherCommandLine, TakesTorchrunsFlags) {
+  for (const char* ranks : {"--nproc_per_node", "--nproc-per-node", "--num_accelerators"}) {
+    const Outcome o = run_program({"train",
+                                   path("ds.json"),
+                                   "--nnodes=1",
+                                   ranks,
+                                   "2",
+                                   "--rdzv_id=1",
+                                   "--rdzv_backend=c10d",
+                                   "--rdzv_endpoint=localhost:29500",
+                                   "--max_restarts=3",
+                                   "--dry-run",
+                                   "--json"});
+
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_THAT(o.err, HasSubstr("--rdzv_endpoint has no effect here"));
+    const json::Value out = json::parse_strict(o.out, "stdout");
+    EXPECT_EQ(out.find("config")->find("run")->find("restarts")->as_integer(), 3);
+  }
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--nnodes=3", "--rdzv_endpoint=node-0:29500"}),
+              HasSubstr("--node_rank 0 on the host of --rdzv_endpoint"));
+}
+
+TEST_F(LauncherCommandLine, TakesTheHostsOfTheConfiguration) {
+  files::write_atomic(folder_.path() / "hosts", "node-0 slots=2\nnode-1 slots=2\n");
+  const std::string listed = R"(run.hosts=["node-0 slots=2", "node-1:2"])";
+  for (const std::string& set : {"run.hosts=" + path("hosts"), listed}) {
+    const Outcome o = run_program({"train", path("ds.json"), "--set", set, "--dry-run"});
+
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_THAT(o.out,
+                AllOf(HasSubstr("host        node-1: ranks 2-3\n"),
+                      HasSubstr("layout      4 ranks"),
+                      HasSubstr("data travels over gloo")))
+        << set;
+  }
+  EXPECT_THAT(
+      run_program({"train", path("ds.json"), "--set", listed, "-i", "node-1", "--dry-run"}).out,
+      HasSubstr("host        node-1: ranks 0-1\n"));
+  files::write_atomic(folder_.path() / "one", "localhost slots=1\n");
+  EXPECT_THAT(
+      run_program({"train", path("ds.json"), "--set", listed, "-H", path("one"), "--dry-run"}).err,
+      HasSubstr("run.hosts has no effect: --hostfile takes precedence"));
+  EXPECT_THAT(run_program({"train", path("ds.json"), "--set", "run.hosts=/no/such/file"}).err,
+              HasSubstr("/no/such/file does not exist"));
+  EXPECT_THAT(run_program({"train", path("ds.json"), "--set", "run.hosts=3"}).err,
+              HasSubstr("neither the path of a hostfile nor a list"));
+}
+
+TEST_F(LauncherCommandLine, RefusesATransportThatCannotWork) {
+  const std::string hosts = R"(run.hosts=["node-0:2", "node-1:2"])";
+  EXPECT_THAT(
+      fix_of({"train", path("ds.json"), "--set", hosts, "--set", "run.transport=mpi", "--dry-run"}),
+      HasSubstr("mpirun -np 4"));
+  EXPECT_THAT(
+      run_program({"train", path("ds.json"), "--set", hosts, "--set", "run.transport=ucx"}).err,
+      HasSubstr("UCX was not faster than gloo"));
+  EXPECT_THAT(
+      run_program({"train", path("ds.json"), "--set", "run.transport=mpi", "--dry-run"}).err,
+      HasSubstr("has no effect: all ranks are on one host"));
+}
+
+TEST_F(LauncherCommandLine, StartsASingleHostAsIfItWereRemote) {
+  files::write_atomic(folder_.path() / "hosts", "localhost slots=2\n");
+
+  const Outcome o =
+      run_program({"train", path("ds.json"), "-H", path("hosts"), "--force_multi", "--dry-run"});
+
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.out, HasSubstr("host        localhost: ranks 0-1\n"));
+}
+
 TEST_F(LauncherCommandLine, AcceptsAConfigurationInBase64) {
   // {"model": {"preset": "nano"}, "train_batch_size": 4}
   const std::string encoded =

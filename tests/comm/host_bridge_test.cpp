@@ -3,17 +3,27 @@
 // Several hosts give the same bits as one host.
 #include "tessera/comm/transports/host_bridge.h"
 
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/host_world.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tessera/base/clock.h"
 
 namespace tessera::comm {
 namespace {
@@ -308,6 +318,83 @@ TEST(HostLayout, KnowsWhoReceivesForWhichHost) {
   EXPECT_EQ(layout.receiver(2, 1), 3) << "the only rank of that host";
   EXPECT_EQ(layout.receiver(2, 2), 4) << "2 modulo 2";
   EXPECT_EQ(layout.receiver(5, 0), 1);
+}
+
+/// A link that sends large messages only as far as the test lets it.
+class Gate {
+ public:
+  void open(int messages) {
+    const std::lock_guard lock(mutex_);
+    allowed_ += messages;
+    changed_.notify_all();
+  }
+  void pass() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return allowed_ > 0; });
+    --allowed_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int allowed_ = 0;
+};
+class GatedLink final : public HostLink {
+ public:
+  GatedLink(std::unique_ptr<HostLink> link, Gate& gate) : link_(std::move(link)), gate_(gate) {}
+  [[nodiscard]] std::string_view name() const override { return "gated"; }
+  void send(int peer, std::span<const Bytes> messages) override {
+    if (messages.size() > 1) gate_.pass();
+    link_->send(peer, messages);
+  }
+  void receive(int peer, std::span<std::byte> message) override { link_->receive(peer, message); }
+  void close() noexcept override { link_->close(); }
+
+ private:
+  std::unique_ptr<HostLink> link_;
+  Gate& gate_;
+};
+
+TEST(HostBridge, SendsAFewNumbersBeforeTheLargeMessagesThatWait) {
+  const Mesh mesh = Mesh::data_parallel(2);
+  const test::TestHosts hosts({1, 1});
+  std::array<Gate, 2> gates;
+  std::atomic<int> overtaken{0};
+  std::latch checked(2);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      Gate& gate = gates[static_cast<std::size_t>(rank)];
+      const auto world = hosts.world_of(
+          rank, mesh, nullptr, std::make_unique<GatedLink>(hosts.link_of(rank), gate));
+      // Two groups of the same ranks: the order of operations is that of each group.
+      const Group& data = world->group(mesh::AxisSet({mesh::Axis::DpShard}));
+      ASSERT_NE(data.id, world->everyone().id);
+      std::vector<float> weights(200'000, 1.0F), all(400'000), others(400'000);
+      const Span in{weights.data(), weights.size()};
+      const WorkPtr first = world->transport().all_gather(
+                        data, in, {all.data(), all.size()}, TESSERA_HERE("first")),
+                    second = world->transport().all_gather(
+                        data, in, {others.data(), others.size()}, TESSERA_HERE("second"));
+      float number = 1.0F;
+      const WorkPtr small = world->transport().all_reduce(
+          world->everyone(), {&number, 1}, Op::Sum, TESSERA_HERE("small"));
+      gate.open(1);  // the first message, which is on its way already
+      for (const double until = now_s() + 20.0; !small->done() && now_s() < until;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (small->done() && !second->done()) ++overtaken;
+      checked.arrive_and_wait();
+      gate.open(1);
+      small->wait();
+      first->wait();
+      second->wait();
+      EXPECT_EQ(number, 2.0F);
+      EXPECT_EQ(others.back(), 1.0F);
+    });
+  }
+  threads.clear();
+
+  EXPECT_EQ(overtaken, 2);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 
 namespace tessera::comm {
@@ -71,6 +72,34 @@ TEST(MeasuredCollectives, TellWhatARankExchanges) {
     EXPECT_DOUBLE_EQ(speed.algorithm_bandwidth() * speed.seconds, static_cast<double>(speed.bytes));
     EXPECT_DOUBLE_EQ(speed.bus_bandwidth(), speed.bus_factor * speed.algorithm_bandwidth());
   }
+}
+
+TEST(MeasuredCollectives, EndWhenTheirTimeIsOver) {
+  int told = 0;
+  MeasureOptions options = quick();
+  options.seconds = 1e-9;
+
+  const auto speeds = measured(2, options, &told);
+
+  ASSERT_EQ(speeds.size(), 24U);
+  EXPECT_EQ(told, 24);
+  for (const CollectiveSpeed& speed : speeds) {
+    EXPECT_EQ(speed.seconds, 0.0);
+    EXPECT_EQ(speed.bus_bandwidth(), 0.0);
+  }
+}
+
+TEST(MeasuredCollectives, RepeatLessOftenWhatTakesLonger) {
+  int told = 0;
+  MeasureOptions options = quick();
+  options.repetitions = 1'000'000;  // of 200 calls each: hours
+  options.seconds = 0.5;
+  const double begin = now_s();
+
+  const auto speeds = measured(2, options, &told);
+
+  EXPECT_GT(speeds.front().seconds, 0.0);
+  EXPECT_LT(now_s() - begin, 20.0);  // a busy machine may stretch single calls
 }
 
 TEST(MeasuredCollectives, NeedTwoRanks) {

@@ -10,8 +10,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/launch/head.h"
 #include "tessera/launch/launch.h"
 
@@ -140,7 +142,9 @@ class FanAgents : public testing::Test {
     options.address = "127.0.0.1";
     options.secret = job_.part.secret;
     options.world_size = 4;
-    options.values[agent_job_key(1)] = agent_job_text(job_);
+    AgentJob sent = job_;
+    sent.part.secret = {};  // agents know it already
+    options.values[agent_job_key(1)] = agent_job_text(sent);
     head_.emplace(options);
     head_->start();
     // The variables are those that mpirun sets.
@@ -158,7 +162,9 @@ class FanAgents : public testing::Test {
 };
 
 TEST_F(FanAgents, GetTheirPartFromTheHeadAndReportTheirEnd) {
-  setenv(kAgentVariable, agent_variable(job_.part.secret, "127.0.0.1", head_->port()).c_str(), 1);
+  setenv(kAgentVariable,
+         agent_variable(to_hex(job_.part.secret), "127.0.0.1", head_->port()).c_str(),
+         1);
 
   std::optional<ClusterAgent> agent = ClusterAgent::find();
   ASSERT_TRUE(agent);
@@ -168,23 +174,49 @@ TEST_F(FanAgents, GetTheirPartFromTheHeadAndReportTheirEnd) {
   EXPECT_EQ(job.part.first_rank, 2);
   EXPECT_EQ(job.part.port, head_->port()) << "known only after the job was written";
   EXPECT_EQ(job.words, job_.words);
+  EXPECT_EQ(to_hex(job.part.secret), to_hex(job_.part.secret));
   EXPECT_EQ(std::getenv(kAgentVariable), nullptr);
   EXPECT_FALSE(detect_launcher()) << "the ranks of an agent are not those of the launcher";
   EXPECT_TRUE(agent->report_end(7));
   EXPECT_THAT(head_->exit_codes(), UnorderedElementsAre(Pair(1, 7)));
 }
 
+TEST(AgentSecret, IsNotCarriedByTheLauncherIfAFileIsShared) {
+  unsetenv(kSecretFile);
+  const AgentSecret carried = agent_secret();
+  EXPECT_EQ(carried.text, to_hex(carried.secret));
+
+  const files::TempDir folder;
+  const std::string path = (folder.path() / "secret").string();
+  files::write_atomic(path, std::string(40, 'k'));
+  chmod(path.c_str(), 0600);
+  setenv(kSecretFile, path.c_str(), 1);
+  const AgentSecret one = agent_secret(), two = agent_secret();
+
+  EXPECT_EQ(one.text.find(to_hex(one.secret)), std::string::npos);
+  EXPECT_NE(to_hex(one.secret), to_hex(two.secret)) << "each job has its own";
+  EXPECT_EQ(to_hex(shared_secret(one.text)), to_hex(one.secret)) << "agents find it again";
+  setenv(kAgentVariable, agent_variable(one.text, "127.0.0.1", 1).c_str(), 1);
+  unsetenv(kSecretFile);
+  EXPECT_THROW(ClusterAgent::find(), Error) << "an agent without the file";
+  unsetenv(kAgentVariable);
+}
+
 TEST_F(FanAgents, RefuseAVariableThatSaysNothing) {
   EXPECT_FALSE(ClusterAgent::find());
   setenv(kAgentVariable, "12 34", 1);
   EXPECT_THROW(ClusterAgent::find(), Error);
-  setenv(kAgentVariable, agent_variable(job_.part.secret, "127.0.0.1", head_->port()).c_str(), 1);
+  setenv(kAgentVariable,
+         agent_variable(to_hex(job_.part.secret), "127.0.0.1", head_->port()).c_str(),
+         1);
   forget_launcher();
   EXPECT_THROW(ClusterAgent::find(), Error);
 }
 
 TEST_F(FanAgents, AreRefusedWithAnotherSecret) {
-  setenv(kAgentVariable, agent_variable(random_secret(), "127.0.0.1", head_->port()).c_str(), 1);
+  setenv(kAgentVariable,
+         agent_variable(to_hex(random_secret()), "127.0.0.1", head_->port()).c_str(),
+         1);
   std::optional<ClusterAgent> agent = ClusterAgent::find();
   ASSERT_TRUE(agent);
   EXPECT_FALSE(agent->report_end(0));

@@ -273,6 +273,32 @@ TEST(JoinLauncher, EndsAtOnceOfASecondSignalWithACodeThatIsDocumented) {
   EXPECT_EQ(wait_for(children[0]), 143);
 }
 
+TEST(JoinLauncher, EndsRanksThatHaveNothingToSaveAtTheFirstSignal) {
+  Board& board = Board::make();
+  std::vector<pid_t> children;
+  for (int rank = 1; rank >= 0; --rank) {
+    children.push_back(in_child([&board, rank] {
+      Options options = quick();
+      options.stops_at_once = true;
+      // It never looks whether it is to stop, as a rank that waits for a message of another host.
+      return run_rank(join_launcher(launcher_of(rank, 2, "at once"), options),
+                      [&board](const RankInfo& info) -> int {
+                        board.pids[static_cast<std::size_t>(info.rank)] = getpid();
+                        for (;;)
+                          pause();
+                      });
+    }));
+  }
+  ASSERT_TRUE(eventually([&] { return board.pids[0] != 0 && board.pids[1] != 0; }));
+  const double begin = now_s();
+
+  kill(children[0], SIGTERM);
+
+  EXPECT_EQ(wait_for(children[0]), 143);
+  EXPECT_EQ(wait_for(children[1]), 143);
+  EXPECT_LT(now_s() - begin, 2.0);
+}
+
 TEST(JoinLauncher, HeedsNoHangupUnderNohup) {
   Board& board = Board::make();
   std::signal(SIGHUP, SIG_IGN);

@@ -99,59 +99,130 @@ class SocketLink final : public comm::HostLink {
   const SocketPairs& pairs_;
 };
 
+/// The memory, the pages and the sockets of a world of several hosts.
+class TestHosts {
+ public:
+  /// `per_host[h]`: ranks of host h.
+  explicit TestHosts(const std::vector<int>& per_host)
+      : layout_(layout_of(per_host)), pairs_(ranks()), files_(per_host.size()) {
+    for (std::vector<int>& arenas : files_) {
+      for (int rank = 0; rank < ranks(); ++rank) {
+        arenas.push_back(memfd_create("tessera-test", MFD_CLOEXEC));
+        if (arenas.back() < 0 || ftruncate(arenas.back(), kHostArenaBytes) != 0)
+          throw std::runtime_error("memfd");
+      }
+      pages_.push_back(comm::private_control_page(ranks()));
+    }
+  }
+  ~TestHosts() {
+    for (const std::vector<int>& arenas : files_) {
+      for (const int file : arenas)
+        close(file);
+    }
+  }
+  TestHosts(const TestHosts&) = delete;
+  TestHosts& operator=(const TestHosts&) = delete;
+
+  [[nodiscard]] int ranks() const { return layout_.first.back(); }
+  [[nodiscard]] std::size_t bytes_sent() const { return pairs_.sent(); }
+  [[nodiscard]] std::unique_ptr<comm::HostLink> link_of(int rank) const {
+    return std::make_unique<SocketLink>(rank, pairs_);
+  }
+  /// Returns the world of a rank; `owner` keeps this object alive as long as the world.
+  [[nodiscard]] std::unique_ptr<comm::World> world_of(
+      int rank,
+      const mesh::Mesh& mesh,
+      const std::shared_ptr<TestHosts>& owner = nullptr,
+      std::unique_ptr<comm::HostLink> link = nullptr) const {
+    const auto host = static_cast<std::size_t>(layout_.host_of(rank));
+    const std::shared_ptr<ControlPage>& page = pages_[host];
+    auto world = std::make_unique<comm::World>(
+        rank,
+        mesh,
+        comm::make_hosts_transport(rank,
+                                   files_[host],
+                                   kHostArenaBytes,
+                                   page.get(),
+                                   layout_,
+                                   link ? std::move(link) : link_of(rank)),
+        owner ? std::shared_ptr<ControlPage>(owner, page.get()) : page);
+    world->set_host(
+        {static_cast<int>(host), layout_.hosts(), rank - layout_.begin(static_cast<int>(host))});
+    return world;
+  }
+  /// Breaks the world on every host, as their heads do.
+  void abort(int rank, const Error& error) const {
+    for (const auto& page : pages_)
+      comm::abort_world(*page, rank, error);
+  }
+
+ private:
+  static comm::HostLayout layout_of(const std::vector<int>& per_host) {
+    comm::HostLayout layout{{0}};
+    for (const int ranks : per_host)
+      layout.first.push_back(layout.first.back() + ranks);
+    return layout;
+  }
+
+  comm::HostLayout layout_;
+  SocketPairs pairs_;
+  std::vector<std::vector<int>> files_;
+  std::vector<std::shared_ptr<ControlPage>> pages_;
+};
+
 /// Runs `fn` on `per_host[h]` ranks of each host h; returns the bytes that were sent between hosts.
 /// Rethrows the error of the first rank that failed.
 inline std::size_t run_hosts(const std::vector<int>& per_host,
                              const mesh::Mesh& mesh,
                              const std::function<void(comm::World&)>& fn) {
-  comm::HostLayout layout{{0}};
-  for (const int ranks : per_host)
-    layout.first.push_back(layout.first.back() + ranks);
-  const int world = layout.first.back();
-  const SocketPairs pairs(world);
-  std::vector<std::vector<int>> files(per_host.size());
-  std::vector<std::shared_ptr<ControlPage>> pages;
-  for (std::vector<int>& arenas : files) {
-    for (int rank = 0; rank < world; ++rank) {
-      arenas.push_back(memfd_create("tessera-test", MFD_CLOEXEC));
-      if (arenas.back() < 0 || ftruncate(arenas.back(), kHostArenaBytes) != 0)
-        throw std::runtime_error("memfd");
-    }
-    pages.push_back(comm::private_control_page(world));
-  }
+  const TestHosts hosts(per_host);
   std::mutex mutex;
   std::exception_ptr failure;
   {
     std::vector<std::jthread> threads;
-    for (int rank = 0; rank < world; ++rank) {
+    for (int rank = 0; rank < hosts.ranks(); ++rank) {
       threads.emplace_back([&, rank] {
-        const auto host = static_cast<std::size_t>(layout.host_of(rank));
         try {
-          comm::World own(rank,
-                          mesh,
-                          comm::make_hosts_transport(rank,
-                                                     files[host],
-                                                     kHostArenaBytes,
-                                                     pages[host].get(),
-                                                     layout,
-                                                     std::make_unique<SocketLink>(rank, pairs)),
-                          pages[host]);
-          fn(own);
+          fn(*hosts.world_of(rank, mesh));
         } catch (const Error& error) {
           const std::lock_guard lock(mutex);
           if (!failure) failure = std::current_exception();
-          for (const auto& page : pages)  // as the heads of hosts do
-            comm::abort_world(*page, rank, error);
+          hosts.abort(rank, error);
         }
       });
     }
   }
-  for (const std::vector<int>& arenas : files) {
-    for (const int file : arenas)
-      close(file);
-  }
   if (failure) std::rethrow_exception(failure);
-  return pairs.sent();
+  return hosts.bytes_sent();
 }
+
+/// For TinyRun::use_world(): puts the first half of the ranks on one host, and the others on a
+/// second one. One training at a time.
+class OnTwoHosts {
+ public:
+  std::unique_ptr<comm::World> operator()(comm::World& given) const {
+    std::shared_ptr<TestHosts> hosts;
+    {
+      const std::lock_guard lock(state_->mutex);
+      hosts = state_->hosts.lock();
+      if (!hosts) {
+        const int half = given.size() / 2;
+        hosts = std::make_shared<TestHosts>(std::vector<int>{half, given.size() - half});
+        state_->hosts = hosts;
+      }
+    }
+    std::unique_ptr<comm::World> world = hosts->world_of(given.rank(), given.mesh(), hosts);
+    // Only then is it sure that no rank has left these hosts before all have come.
+    given.transport().barrier(given.everyone(), TESSERA_HERE("hosts"))->wait();
+    return world;
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::weak_ptr<TestHosts> hosts;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
 
 }  // namespace tessera::test

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <list>
 #include <utility>
 
 #include <fmt/format.h>
@@ -56,9 +57,24 @@ struct HostBridge::Sender {
   int host = 0, peer = 0;
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<Outgoing> queue;
+  std::list<Outgoing> queue;
   bool closing = false;  ///< end when the queue is empty
   std::thread thread;
+
+  /// Returns the message to send next: the first one that is sent with its head and follows no
+  /// other message of its channel, because a few numbers on which all ranks wait, such as the count
+  /// of labels at the beginning of a step, should not wait for all weights that travel; without
+  /// one, the first message. The queue must not be empty.
+  std::list<Outgoing>::iterator next() {
+    std::vector<std::uint64_t> passed;
+    for (auto one = queue.begin(); one != queue.end() && one->head.readers != 0; ++one) {
+      const std::uint64_t key = one->head.key;
+      if (one->data == nullptr && std::find(passed.begin(), passed.end(), key) == passed.end())
+        return one;
+      passed.push_back(key);
+    }
+    return queue.begin();
+  }
 };
 
 /// The arena of a rank of another host, as this host keeps it. Threads: one.
@@ -247,13 +263,12 @@ void HostBridge::post(const Channel& channel,
 void HostBridge::run_sender(Sender& sender) {
   try {
     for (;;) {
-      Outgoing* out = nullptr;
+      std::list<Outgoing>::iterator out;
       {
         std::unique_lock lock(sender.mutex);
         sender.changed.wait(lock, [&] { return !sender.queue.empty() || sender.closing; });
         if (sender.queue.empty() || closing_) return;
-        // Elements of a deque keep their address while others are appended.
-        out = &sender.queue.front();
+        out = sender.next();  // stays valid while others are appended
       }
       const auto head = std::as_bytes(std::span(&out->head, 1));
       const std::array<HostLink::Bytes, 2> messages = {head,
@@ -264,7 +279,7 @@ void HostBridge::run_sender(Sender& sender) {
         out->slot->ack(static_cast<std::size_t>(member));
       if (out->slot != nullptr) ring_if_waiting(context_.control, context_.rank);
       const std::lock_guard lock(sender.mutex);
-      sender.queue.pop_front();
+      sender.queue.erase(out);
     }
   } catch (const std::exception& error) {
     fail(sender.peer, error.what());

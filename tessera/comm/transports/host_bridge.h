@@ -8,7 +8,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,7 +24,8 @@ namespace tessera::comm {
 /// the slots of this rank, the other receives slots of a rank of that host, which this rank posts
 /// again. Bytes sent: an all-gather or a broadcast sends its input once to each host; a
 /// reduce-scatter or an all-to-all sends the parts of that host's members. The inputs of a
-/// reduction are sent one by one and added in rank order by the receiver.
+/// reduction are sent one by one and added in rank order by the receiver. Messages of one group or
+/// channel keep their order; small ones overtake large ones of others.
 class HostBridge {
  public:
   HostBridge(ChannelContext& context, HostLayout layout, std::unique_ptr<HostLink> link);

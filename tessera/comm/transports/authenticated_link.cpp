@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/comm/transports/authenticated_link.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::comm {
+namespace {
+
+constexpr std::size_t kCodeBytes = 16;
+constexpr std::size_t kNumberBytes = 12;  // of the initial vector that counts messages
+/// Messages up to this size are sent together with their code.
+constexpr std::size_t kJoinedBytes = 8192;
+/// OpenSSL counts bytes as int.
+constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
+
+using Code = std::array<std::byte, kCodeBytes>;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+launch::Mac key_of(const launch::Secret& secret,
+                   int from,
+                   int to,
+                   const LinkNonce& from_nonce,
+                   const LinkNonce& to_nonce) {
+  const std::array<std::int32_t, 2> pair = {from, to};
+  return launch::mac_of(
+      secret, {bytes_of("tessera link"), std::as_bytes(std::span(pair)), from_nonce, to_nonce});
+}
+
+}  // namespace
+
+/// Computes the codes of the messages of one direction, one after the other. Threads: one.
+class AuthenticatedLink::Direction {
+ public:
+  explicit Direction(const launch::Mac& key) : context_(EVP_CIPHER_CTX_new()) {
+    static_assert(sizeof(key) == 32);  // AES-256
+    require(context_ != nullptr &&
+            EVP_EncryptInit_ex(context_,
+                               EVP_aes_256_gcm(),
+                               nullptr,
+                               reinterpret_cast<const unsigned char*>(key.data()),
+                               nullptr) == 1);
+  }
+  ~Direction() { EVP_CIPHER_CTX_free(context_); }
+  Direction(const Direction&) = delete;
+  Direction& operator=(const Direction&) = delete;
+
+  Code code_of_next(std::span<const std::byte> message) {
+    std::array<unsigned char, kNumberBytes> number{};
+    std::memcpy(number.data(), &count_, sizeof(count_));
+    ++count_;
+    require(EVP_EncryptInit_ex(context_, nullptr, nullptr, nullptr, number.data()) == 1);
+    int length = 0;
+    while (!message.empty()) {
+      const std::size_t part = std::min(message.size(), kMostAtOnce);
+      require(EVP_EncryptUpdate(context_,
+                                nullptr,
+                                &length,
+                                reinterpret_cast<const unsigned char*>(message.data()),
+                                static_cast<int>(part)) == 1);
+      message = message.subspan(part);
+    }
+    Code code{};
+    auto* const out = reinterpret_cast<unsigned char*>(code.data());
+    require(EVP_EncryptFinal_ex(context_, out, &length) == 1 &&
+            EVP_CIPHER_CTX_ctrl(context_, EVP_CTRL_AEAD_GET_TAG, kCodeBytes, out) == 1);
+    return code;
+  }
+
+ private:
+  static void require(bool good) {
+    TESSERA_REQUIRE(good, Environment, "libcrypto has no AES-256-GCM", "");
+  }
+
+  EVP_CIPHER_CTX* context_;
+  std::uint64_t count_ = 0;
+};
+
+AuthenticatedLink::AuthenticatedLink(std::unique_ptr<HostLink> link,
+                                     int rank,
+                                     const launch::Secret& secret,
+                                     const std::map<int, LinkNonce>& nonces)
+    : link_(std::move(link)) {
+  const LinkNonce& own = nonces.at(rank);
+  for (const auto& [peer, nonce] : nonces) {
+    if (peer == rank) continue;
+    sending_[peer] = std::make_unique<Direction>(key_of(secret, rank, peer, own, nonce));
+    receiving_[peer] = std::make_unique<Direction>(key_of(secret, peer, rank, nonce, own));
+  }
+}
+
+AuthenticatedLink::~AuthenticatedLink() = default;
+
+void AuthenticatedLink::send(int peer, std::span<const Bytes> messages) {
+  Direction& direction = *sending_.at(peer);
+  std::vector<Bytes> out;
+  // Elements of a deque keep their address while others are appended.
+  std::deque<std::vector<std::byte>> joined;
+  for (const Bytes message : messages) {
+    const Code code = direction.code_of_next(message);
+    std::vector<std::byte>& own = joined.emplace_back();
+    if (message.size() <= kJoinedBytes) {
+      own.assign(message.begin(), message.end());
+    } else {
+      out.push_back(message);
+    }
+    own.insert(own.end(), code.begin(), code.end());
+    out.emplace_back(own);
+  }
+  link_->send(peer, out);
+}
+
+void AuthenticatedLink::receive(int peer, std::span<std::byte> message) {
+  Direction& direction = *receiving_.at(peer);
+  Code code{};
+  if (message.size() <= kJoinedBytes) {
+    std::vector<std::byte> joined(message.size() + code.size());
+    link_->receive(peer, joined);
+    std::copy_n(joined.begin(), message.size(), message.begin());
+    std::copy_n(joined.end() - kCodeBytes, kCodeBytes, code.begin());
+  } else {
+    link_->receive(peer, message);
+    link_->receive(peer, code);
+  }
+  const Code expected = direction.code_of_next(message);
+  TESSERA_REQUIRE(
+      CRYPTO_memcmp(code.data(), expected.data(), kCodeBytes) == 0,
+      Comm,
+      fmt::format("what arrived as a message of rank {} was not sent by a rank of this job, or was "
+                  "changed on the way",
+                  peer),
+      "look for other programs that connect to the ports of this job, and use a network that only "
+      "its users can reach");
+}
+
+std::vector<int> partners_of(int rank, const HostLayout& layout) {
+  const int own = layout.host_of(rank);
+  std::vector<int> partners;
+  for (int host = 0; host < layout.hosts(); ++host) {
+    if (host == own) continue;
+    const int receiver = layout.receiver(rank, host);
+    for (int other = layout.begin(host); other < layout.begin(host + 1); ++other) {
+      if (other == receiver || layout.receiver(other, own) == rank) partners.push_back(other);
+    }
+  }
+  return partners;
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connects the ranks of several hosts with the engine that run.transport names.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "tessera/comm/transports/host_link.h"
+#include "tessera/launch/host_part.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::engine {
+
+/// The connections of a rank, and what the ranks have exchanged about their hosts.
+struct HostConnection {
+  std::unique_ptr<comm::HostLink> link;  ///< authenticated (comm::AuthenticatedLink)
+  comm::HostLayout layout;
+};
+
+/// Throws if the engine cannot be used by ranks on several hosts that were started as this process:
+/// Error{Unsupported}, Error{Environment} or Error{Config}, with the line to type.
+void check_engine(planner::LinkEngine engine);
+/// Returns the name of the engine that is used, for messages: "gloo".
+std::string_view engine_name(planner::LinkEngine engine);
+
+/// Connects this rank with those of other hosts. The ranks exchange their layout, and the numbers
+/// from which the keys of their messages are derived, through the head of the job, over
+/// authenticated connections. Collective: returns when all ranks of the job have called it. Throws
+/// Error{Comm} if that takes longer than `timeout_s`, and Error{Environment} or Error{Unsupported}
+/// if the engine cannot be used here.
+HostConnection connect_hosts(int rank,
+                             const launch::HostPart& part,
+                             planner::LinkEngine engine,
+                             double timeout_s);
+
+}  // namespace tessera::engine
