@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kLongest = 10;
+constexpr std::int64_t kEndCheckLength = 10;
 constexpr std::int32_t kByteEnd = 256;
 
 class RlEndCheck : public ::testing::Test {
@@ -31,19 +31,20 @@ class RlEndCheck : public ::testing::Test {
     const files::TempDir folder;
     const std::filesystem::path file = folder.path() / "prompts.jsonl";
     std::ofstream(file) << records;
-    tasks::Prompts prompts({.length = kLongest, .longest = 6, .pad_id = kByteEnd});
+    tasks::Prompts prompts({.length = kEndCheckLength, .longest = 6, .pad_id = kByteEnd});
     prompts.read_files({file.string()},
                        tasks::record_options({}, "prompts"),
                        tasks::ConversationTokenizer(*tokenizer_, nullptr),
                        *tokenizer_,
                        [] {});
-    return engine::rl::check_end(prompts, *tokenizer_, kLongest, [&](const engine::rl::Rows& rows) {
-      rows_ = rows.size();
-      // Padding is the end token too: only the label behind the answer counts.
-      return at::where(rows.labels_BT.eq(kByteEnd),
-                       at::full({}, std::log(of_end), at::kDouble),
-                       at::zeros({}, at::kDouble));
-    });
+    return engine::rl::check_end(
+        prompts, *tokenizer_, kEndCheckLength, [&](const engine::rl::Rows& rows) {
+          rows_ = rows.size();
+          // Padding is the end token too: only the label behind the answer counts.
+          return at::where(rows.labels_BT.eq(kByteEnd),
+                           at::full({}, std::log(of_end), at::kDouble),
+                           at::zeros({}, at::kDouble));
+        });
   }
   data::TokenizerPtr tokenizer_ = data::make_tokenizer({.type = "byte"});
   std::int64_t rows_ = 0;

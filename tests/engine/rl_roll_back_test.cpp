@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 
 /// A policy of which all completions earn the same.
-TinyRun without_variance(const std::string& more, const std::string& on_alarm = "roll_back") {
+TinyRun equal_rewards(const std::string& more, const std::string& on_alarm = "roll_back") {
   TinyRun run = reinforcing("{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n",
                             R"({"samples": 2, "max_new_tokens": 2,
           "rewards": [{"type": "length", "max": 100}], "on_alarm": ")" +
@@ -30,7 +30,7 @@ TinyRun without_variance(const std::string& more, const std::string& on_alarm = 
   return run.set("checkpoint.every", "4").set("checkpoint.keep", "20");
 }
 
-std::string refusal_of(const TinyRun& run) {
+std::string roll_back_refusal(const TinyRun& run) {
   try {
     planner::Plan plan = run.plan({.accumulation = 2});
     engine::rl::settle_plan(plan);
@@ -41,22 +41,22 @@ std::string refusal_of(const TinyRun& run) {
 }
 
 TEST(RlRollBack, NeedsCheckpointsThatAreOldEnough) {
-  EXPECT_EQ(refusal_of(without_variance("")), "");
+  EXPECT_EQ(roll_back_refusal(equal_rewards("")), "");
   // Nine rollouts after the first one of the alarm, and five before it: 14 steps, 4 checkpoints of
   // 4 steps, and the newest one.
-  EXPECT_THAT(refusal_of(without_variance("").set("checkpoint.keep", "4")),
+  EXPECT_THAT(roll_back_refusal(equal_rewards("").set("checkpoint.keep", "4")),
               HasSubstr("set checkpoint.keep to 5"));
-  EXPECT_EQ(refusal_of(without_variance("").set("checkpoint.keep", "5")), "");
-  EXPECT_THAT(refusal_of(without_variance("").set("checkpoint.every", "0")),
+  EXPECT_EQ(roll_back_refusal(equal_rewards("").set("checkpoint.keep", "5")), "");
+  EXPECT_THAT(roll_back_refusal(equal_rewards("").set("checkpoint.every", "0")),
               HasSubstr("checkpoint.every"));
-  EXPECT_THAT(refusal_of(without_variance(R"(, "roll_back": {"kl_factor": 2})")),
+  EXPECT_THAT(roll_back_refusal(equal_rewards(R"(, "roll_back": {"kl_factor": 2})")),
               HasSubstr("kl.place"));
-  EXPECT_THAT(refusal_of(without_variance(R"(, "roll_back": {"most": 2})", "warn")),
+  EXPECT_THAT(roll_back_refusal(equal_rewards(R"(, "roll_back": {"most": 2})", "warn")),
               HasSubstr("no alarm sends the run back"));
 }
 
 TEST(RlRollBack, AnAlarmOfTenRolloutsEndsTheEngineWithTheWayBack) {
-  const TinyRun run = without_variance(R"(, "roll_back": {"rollouts": 2})");
+  const TinyRun run = equal_rewards(R"(, "roll_back": {"rollouts": 2})");
   try {
     (void)train(run, {.ranks = 2, .accumulation = 1}, {.steps = 20});
     FAIL() << "the alarm has no effect";

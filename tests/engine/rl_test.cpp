@@ -106,7 +106,7 @@ void save_reward_model(const std::filesystem::path& root) {
   (void)run.train({.stage = 0}, 1, root);
 }
 
-void expect_near(const std::vector<double>& a, const std::vector<double>& b) {
+void expect_near_losses(const std::vector<double>& a, const std::vector<double>& b) {
   // Sums of ranks that share layers are in another order than those of one rank.
   constexpr double kRounding = 1e-4;
   ASSERT_EQ(a.size(), b.size());
@@ -133,8 +133,8 @@ TEST(Rl, RanksThatShareLayersShareAllModels) {
                 two = train(
                     run, {.ranks = 2, .accumulation = 4, .stage = 0, .tensor = 2}, {.steps = 3});
 
-    expect_near(alone.losses, two.losses);
-    expect_near(alone.grad_norms, two.grad_norms);
+    expect_near_losses(alone.losses, two.losses);
+    expect_near_losses(alone.grad_norms, two.grad_norms);
     expect_same_bits(
         two, train(run, {.ranks = 4, .accumulation = 2, .stage = 1, .tensor = 2}, {.steps = 3}));
     expect_same_bits(
