@@ -6,9 +6,9 @@
 //
 // Differences from such a script: ranks are processes of one host (several hosts are not built
 // yet), gradients are summed over shared memory instead of a ring, devices are not chosen by
-// CUDA_VISIBLE_DEVICES (there is no GPU build yet), and checkpoints are folders of safetensors,
-// "checkpoint/step-00000005", that contain model and optimizer and can be loaded on any number of
-// ranks; `tessera convert` converts one to model_000005.pth and optimizer_000005.pth.
+// CUDA_VISIBLE_DEVICES (there is no GPU build yet). Rank 0 writes model_000005.pth and
+// optimizer_000005.pth, as the script does, beside a folder of safetensors, "step-00000005", which
+// contains model and optimizer, can be loaded on any number of ranks, and is what --resume reads.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -27,6 +27,8 @@
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
+#include "tessera/interop/formats/foreign_write.h"
+#include "tessera/interop/model_export.h"
 
 namespace {
 
@@ -142,15 +144,30 @@ class Pretrain final : public engine::Hook {
                 static_cast<long>(report.step),
                 report.loss);
     if (report.step % options_.eval_freq == 0) evaluate(engine, report);
-    if (report.step % options_.save_freq == 0) engine.save(options_.checkpoint_dir);
+    if (report.step % options_.save_freq == 0) save(engine);
   }
   void after_train_epoch(engine::Trainer& trainer) override {
     const engine::StepReport& last = *trainer.last();
     if (last.step % options_.eval_freq != 0) evaluate(trainer.engine(), last);
-    if (last.step % options_.save_freq != 0) trainer.engine().save(options_.checkpoint_dir);
+    if (last.step % options_.save_freq != 0) save(trainer.engine());
   }
 
  private:
+  /// All ranks write their parts of the folder, and the first one the two files of torch.
+  void save(engine::Engine& engine) {
+    const std::filesystem::path saved = engine.save(options_.checkpoint_dir);
+    if (!engine.world().is_leader()) return;
+    interop::Foreign training = interop::open_training_export(saved);
+    interop::order_by_module(training);
+    const auto file = [&](const char* what) {
+      std::filesystem::path path = std::filesystem::path(options_.checkpoint_dir) /
+                                   fmt::format("{}_{:06d}.pth", what, engine.step());
+      std::filesystem::remove(path);
+      return path;
+    };
+    interop::write_torch_loop(file("model"), file("optimizer"), training, [](std::uint64_t) {});
+  }
+
   void evaluate(engine::Engine& engine, const engine::StepReport& report) {
     engine.pause_clock();
     const data::Dataset& train = *engine.data().train;
@@ -209,7 +226,7 @@ int run(int argc, char** argv) {
   std::printf(
       "tessera on libtorch 2.11.0; CUDA available: no (there is no GPU build yet); GPUs: 0\n");
   std::printf("one host: a second server is not built yet\n");
-  std::printf("checkpoints: %s/step-NNNNNNNN (safetensors; tessera convert makes .pth files)\n",
+  std::printf("checkpoints: %s/model_NNNNNN.pth, optimizer_NNNNNN.pth and step-NNNNNNNN\n",
               options.checkpoint_dir.c_str());
   std::filesystem::create_directories(options.checkpoint_dir);
   const auto report = [](const std::vector<std::string>& lines, int /*exit_code*/) {

@@ -240,9 +240,22 @@ void write_onnx_file(const Wanted& wanted, const Common& common) {
   engine::check_memory(*model, 1, launch::available_memory());
   engine::load_model(*model);
   const interop::OnnxGraph graph = engine::onnx_of(model->shape, *model->executor);
-  Told told(graph.bytes(), common);
-  checkpoint::Draft draft(wanted.target);
-  graph.write(draft.path(), told.written());
+  if (graph.bytes() <= std::min(wanted.shard_bytes, interop::kOnnxMostBytes)) {
+    Told told(graph.bytes(), common);
+    checkpoint::Draft draft(wanted.target);
+    graph.write(draft.path(), told.written());
+    draft.publish();
+    told.end(wanted.target, graph.constants());
+    return;
+  }
+  const fs::path data = onnx_data_of(wanted.target);
+  check_target(wanted, data);
+  const std::string name = data.filename().string();
+  const auto [model_bytes, data_bytes] = graph.bytes_beside(name);
+  Told told(model_bytes + data_bytes, common);
+  checkpoint::Draft draft(wanted.target), data_draft(data);
+  graph.write_beside(draft.path(), data_draft.path(), name, told.written());
+  data_draft.publish();
   draft.publish();
   told.end(wanted.target, graph.constants());
 }

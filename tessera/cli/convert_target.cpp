@@ -172,6 +172,11 @@ bool lies_in(const fs::path& inner, const fs::path& outer) {
 
 }  // namespace
 
+fs::path onnx_data_of(const fs::path& model) {
+  fs::path out = model;
+  return out += ".data";
+}
+
 void require_replaceable(const fs::path& target, const fs::path& source) {
   std::error_code ignored;
   if (fs::equivalent(target, source, ignored)) refuse(target, "is the source of the conversion");
@@ -184,7 +189,10 @@ void require_replaceable(const fs::path& target, const fs::path& source) {
   if (lies_in(there, read))
     refuse(target, fmt::format("lies in {}, the source of the conversion", source.string()));
   if (is_file(target)) {
-    if (!is_converted_file(target) && !is_converted_gguf(target) && !is_converted_onnx(target))
+    const bool data_of_onnx =
+        target.extension() == ".data" && is_converted_onnx(fs::path(target).replace_extension());
+    if (!is_converted_file(target) && !is_converted_gguf(target) && !is_converted_onnx(target) &&
+        !data_of_onnx)
       refuse_unwritten(target);
     return;
   }

@@ -11,4 +11,7 @@ namespace tessera::cli {
 /// is not read. Throws Error{Config} that names the obstacle.
 void require_replaceable(const std::filesystem::path& target, const std::filesystem::path& source);
 
+/// The file beside an ONNX file that has its large weights: my.onnx.data.
+std::filesystem::path onnx_data_of(const std::filesystem::path& model);
+
 }  // namespace tessera::cli

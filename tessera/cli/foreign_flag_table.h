@@ -19,6 +19,11 @@ enum class Kind : std::uint8_t {
   Beta,         // a beta of Adam: the key is its index
   LoraRank,     // DeepSpeed-Chat's rank of an adapter; 0 means none
   LoraModules,  // a part of the names of adapted layers
+  Dtype,        // fp16 or bf16
+  Zero,         // a switch that sets its key to 0
+  Ema,          // a switch that sets its key to DeepSpeed-Chat's decay
+  Questions,    // a switch that sets its key to the turns of the user
+  DataPaths,    // one or several files
   ReportTo,     // names of monitors
   BoardFolder,  // folder of TensorBoard's files; key: "on" if the flag also enables them
   WandbProject,
@@ -51,6 +56,10 @@ inline constexpr std::string_view kRatio =
     "warmup of the run";  // resolved when its length is known
 inline constexpr std::string_view kVirtual =
     "layers of a chunk";  // resolved when the stages are known
+// DeepSpeed-Chat's settings that depend on others.
+inline constexpr std::string_view kLoraRate = "rate of the adapter", kMinimumRate = "lowest rate",
+                                  kPromptLength = "length of a prompt",
+                                  kAnswerLength = "length of an answer";
 inline constexpr std::string_view kSharing = "how tokens travel";  // Megatron-LM's setting
 inline constexpr std::string_view kChunks = "parallel.pipeline.chunks";
 inline constexpr std::string_view kShown =
@@ -159,7 +168,7 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     // Other basic flags of Megatron-LM.
     {"--train_iters", Kind::Number, "trainer.max_steps"},
     {"--lr", Kind::Number, "optimizer.lr"},
-    {"--data_path", Kind::Text, "data.train"},
+    {"--data_path", Kind::DataPaths, "data.train"},
     {"--save", Kind::Text, "run.dir"},
     {"--save_interval", Kind::Number, "checkpoint.every"},
     {"--eval_interval", Kind::Number, "eval.every"},
@@ -177,12 +186,6 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--ffn_hidden_size", Kind::Number, "model.ffn_hidden_size"},
     {"--vocab_file", Kind::Vocabulary, "tokenizer.vocab"},
     {"--merge_file", Kind::Vocabulary, "tokenizer.merges"},
-
-    // DeepSpeed-Chat.
-    {"--lora_dim", Kind::LoraRank, "adapter"},
-    {"--lora_module_name", Kind::LoraModules, "adapter.exclude"},
-    {"--lora_learning_rate", Kind::Number, "optimizer.lr"},
-    {"--only_optimize_lora", Kind::ToldSwitch, "the weights beside an adapter are always frozen"},
 
     {"--backend", Kind::Backend, "run.transport"},
     {"--max_restarts", Kind::Number, "run.restarts"},

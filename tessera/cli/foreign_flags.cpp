@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -16,6 +17,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/cli/chat_flag_table.h"
+#include "tessera/cli/chat_flags.h"
 #include "tessera/cli/foreign_flag_table.h"
 #include "tessera/cli/megatron_flags.h"
 #include "tessera/cli/monitor_flags.h"
@@ -28,20 +31,33 @@ namespace {
 
 using namespace foreign_words;
 
+constexpr std::array<std::span<const Flag>, 2> kAllFlags = {kFlags, kChatFlags};
+
 const Flag* find_flag(std::string_view word) {
   if (word.size() < 2 || word[0] != '-') return nullptr;
   std::string name(word.substr(0, word.find('=')));
   if (word[1] == '-') std::replace(name.begin() + 2, name.end(), '-', '_');
-  const auto it = std::find_if(
-      kFlags.begin(), kFlags.end(), [&](const Flag& flag) { return flag.name == name; });
-  return it == kFlags.end() ? nullptr : it;
+  for (const std::span<const Flag> flags : kAllFlags) {
+    const auto it = std::find_if(
+        flags.begin(), flags.end(), [&](const Flag& flag) { return flag.name == name; });
+    if (it != flags.end()) return &*it;
+  }
+  return nullptr;
 }
 
 bool is_switch(Kind kind) {
-  return kind == Kind::Switch || kind == Kind::Off || kind == Kind::Stage;
+  return kind == Kind::Switch || kind == Kind::Off || kind == Kind::Stage || kind == Kind::Zero ||
+         kind == Kind::Ema || kind == Kind::Questions;
 }
 
+// DeepSpeed-Chat's decay of the average of the actor's weights.
+constexpr double kChatEma = 0.992;
+
+// The value of a switch that is on.
 json::Value switched(Kind kind, bool on) {
+  if (kind == Kind::Zero) return json::Value::integer(0);
+  if (kind == Kind::Ema) return json::Value::number(kChatEma);
+  if (kind == Kind::Questions) return json::Value::string("questions");
   if (kind == Kind::Stage) return json::Value::integer(on ? 1 : 0);
   return json::Value::boolean(kind == Kind::Off ? !on : on);
 }
@@ -62,6 +78,8 @@ class Reader {
   [[nodiscard]] bool done() const { return at_ >= words_.size(); }
   [[nodiscard]] const std::string& word() const { return words_[at_]; }
   void skip() { ++at_; }
+  // True if the next word is not a flag.
+  [[nodiscard]] bool has_value() const { return !done() && belongs(words_[at_], Kind::Text); }
 
   // The value of the flag here, if there is one; a following flag is not a value.
   std::optional<std::string> value(Kind kind) {
@@ -121,28 +139,8 @@ void read_config_flag(const std::string& typed,
   out.config = *value;
 }
 
-// DeepSpeed-Chat scales B A by 1 / rank.
-void read_lora_rank(const std::string& typed, const std::string& value, ForeignFlags& out) {
-  json::Value rank = number(typed, value);
-  if (rank.as_double() == 0) return;
-  out.settings.push_back({typed, "adapter.type", json::Value::string("lora")});
-  out.settings.push_back({typed, "adapter.r", std::move(rank)});
-  out.settings.push_back({typed, "adapter.alpha", json::Value::integer(1)});
-}
-
-// A regular expression for the names that do not contain `part`.
-std::string names_without(const std::string& part) {
-  std::string escaped;
-  for (const char c : part) {
-    const bool plain =
-        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-    if (!plain) escaped += '\\';
-    escaped += c;
-  }
-  return "(?!.*" + escaped + ").*";
-}
-
-void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
+// `more_values`: words after the flag's value belong to a flag that takes several.
+void read_flag(Reader& reader, const Flag& flag, bool more_values, ForeignFlags& out) {
   const std::string typed = reader.word().substr(0, reader.word().find('='));
   TESSERA_REQUIRE(flag.kind != Kind::Refused,
                   Unsupported,
@@ -163,7 +161,10 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
   if (is_switch(flag.kind)) {
     const auto on = value ? truth(*value) : std::optional(true);
     TESSERA_REQUIRE(on.has_value(), Config, fmt::format("{}: expected true or false", typed), "");
-    out.settings.push_back({typed, std::string(flag.key), switched(flag.kind, *on)});
+    const bool only_on =
+        flag.kind == Kind::Zero || flag.kind == Kind::Ema || flag.kind == Kind::Questions;
+    if (*on || !only_on)
+      out.settings.push_back({typed, std::string(flag.key), switched(flag.kind, *on)});
     return;
   }
   TESSERA_REQUIRE(
@@ -187,7 +188,17 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
     case Kind::Config:
       return read_config_flag(typed, value, out);
     case Kind::LoraRank:
-      return read_lora_rank(typed, *value, out);
+      return add_lora_rank(typed, *value, out);
+    case Kind::Dtype:
+      return add_dtype(typed, *value, out);
+    case Kind::DataPaths: {
+      std::vector<std::string> paths = {*value};
+      while (more_values && reader.has_value()) {
+        paths.push_back(reader.word());
+        reader.skip();
+      }
+      return add_data_paths(typed, paths, out);
+    }
     case Kind::ReportTo:
       return add_report_to(typed, *value, out);
     case Kind::BoardFolder:
@@ -415,7 +426,9 @@ ForeignFlags take_foreign_flags(std::vector<std::string>& words) {
   Reader reader(words);
   while (!reader.done()) {
     if (const Flag* flag = find_flag(reader.word())) {
-      read_flag(reader, *flag, out);
+      // Words behind a value may be CONFIG, unless it was named before.
+      const bool configured = !out.config.empty() || (!kept.empty() && kept.front()[0] != '-');
+      read_flag(reader, *flag, configured, out);
     } else {
       kept.push_back(reader.word());
       reader.skip();
@@ -444,6 +457,7 @@ std::vector<std::string> apply(const ForeignFlags& flags,
   const ForeignFlags::Setting *chunks = nullptr, *ratio = nullptr, *warmup = nullptr,
                               *metric = nullptr, *greater = nullptr, *evaluate = nullptr,
                               *save = nullptr;
+  ChatSettings chat;
   const std::pair<std::string_view, const ForeignFlags::Setting**> later[] = {
       {kVirtual, &chunks},
       {kRatio, &ratio},
@@ -451,7 +465,11 @@ std::vector<std::string> apply(const ForeignFlags& flags,
       {kMetric, &metric},
       {kGreater, &greater},
       {kEvaluate, &evaluate},
-      {kSave, &save}};
+      {kSave, &save},
+      {kLoraRate, &chat.lora_rate},
+      {kMinimumRate, &chat.minimum_rate},
+      {kPromptLength, &chat.prompt},
+      {kAnswerLength, &chat.answer}};
   for (const ForeignFlags::Setting& setting : flags.settings) {
     const auto* const at = std::find_if(std::begin(later), std::end(later), [&](const auto& one) {
       return one.first == setting.key;
@@ -467,6 +485,7 @@ std::vector<std::string> apply(const ForeignFlags& flags,
     if (strategy != nullptr) set_strategy(source, *strategy);
   }
   set_best_metric(source, metric, greater);
+  apply_chat_settings(chat, source, notes);
   if (chunks != nullptr) {
     require_one_count_of_chunks(flags, *chunks);
     set_chunks(source, *chunks);
@@ -484,26 +503,32 @@ std::vector<std::string> apply(const ForeignFlags& flags,
 
 std::vector<std::string> foreign_flag_names() {
   std::vector<std::string> out;
-  for (const Flag& flag : kFlags) {
-    if (flag.name.starts_with("--")) out.emplace_back(flag.name);
+  for (const std::span<const Flag> flags : kAllFlags) {
+    for (const Flag& flag : flags) {
+      if (flag.name.starts_with("--")) out.emplace_back(flag.name);
+    }
   }
   return out;
 }
 
 std::string foreign_flags_help() {
-  std::string out = "Flags of DeepSpeed, Hugging Face and Megatron-LM set the corresponding keys:";
+  std::string out =
+      "Flags of DeepSpeed, DeepSpeed-Chat, Hugging Face and Megatron-LM set the corresponding "
+      "keys:";
   std::string line = "\n ";
-  for (const Flag& flag : kFlags) {
+  const auto add = [&](const Flag& flag) {
     const bool told =
         flag.kind == Kind::Told || flag.kind == Kind::ToldValue || flag.kind == Kind::ToldSwitch;
-    if (flag.kind == Kind::Refused || told) continue;
+    if (flag.kind == Kind::Refused || told) return;
     if (line.size() + flag.name.size() > 96) {
       out += line;
       line = "\n ";
     }
     line += " ";
     line += flag.name;
-  }
+  };
+  for (const std::span<const Flag> flags : kAllFlags)
+    std::for_each(flags.begin(), flags.end(), add);
   return out + line;
 }
 

@@ -3,6 +3,7 @@
 #include "tessera/engine/generate.h"
 
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
+#include "tessera/engine/adapters.h"
 #include "tessera/engine/open_model.h"
 
 namespace tessera::cli {
@@ -29,6 +31,7 @@ constexpr std::int64_t kMostSamples = 1024, kMostBeams = 256, kMostAtOnce = 4096
 struct GenerateWords {
   std::string path, prompt, weights = "fp32";
   std::string prompts, out;
+  std::vector<std::string> adapters;
   std::int64_t samples = 1, beams = 1, returned = 1;
   std::optional<std::int64_t> at_once;
   double length_penalty = 1.0;
@@ -51,6 +54,8 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
        "tessera generate runs/my --prompt \"ROMEO:\" --samples 4",
        "tessera generate runs/my --prompt \"ROMEO:\" --beams 4 --return 2",
        "tessera generate runs/my --prompts in.jsonl --out out.jsonl --batch-size 16",
+       "tessera generate ./base --adapter a=loras/a --adapter b=loras/b --prompts in.jsonl --out "
+       "out.jsonl",
        "tessera generate runs/my -n 4             for a model that does not fit on one rank"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.option("--prompt", &words.prompt, "Prompt [start of a document]");
@@ -82,6 +87,13 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
   arguments.option("--batch-size",
                    &words.at_once,
                    "Number of texts of --prompts to generate together; no text depends on it [8]");
+  arguments.option(
+      "--adapter",
+      &words.adapters,
+      "PATH or NAME=PATH of an adapter of MODEL: a PEFT folder or a run; may be repeated. The "
+      "first "
+      "is used, except for lines of --prompts that have another one's name in \"adapter\", or null "
+      "for none");
   arguments.option("--weights",
                    &words.weights,
                    "fp32, bf16 (with bf16 activations), or int8 with one scale per row [fp32]");
@@ -130,6 +142,14 @@ void check(const GenerateWords& words) {
                   Config,
                   "--samples with --beams",
                   "use --return for several texts of a beam search");
+  TESSERA_REQUIRE(words.adapters.size() <= 1 || !words.prompts.empty(),
+                  Config,
+                  fmt::format("{} adapters for one prompt", words.adapters.size()),
+                  "name one, or give --prompts, whose lines choose one");
+  TESSERA_REQUIRE(words.adapters.empty() || words.weights != "int8",
+                  Unsupported,
+                  "not built: --adapter with --weights int8",
+                  "use bf16, or merge the adapter: tessera adapter merge");
   (void)early_stopping_from_name(words.early_stopping);
   if (words.beams > 1) words.how.check_for_beams();
 }
@@ -241,6 +261,7 @@ void generate_on(engine::OpenModel& model, const GenerateWords& words, bool is_l
   engine::GenerateOptions options = words.how.options(
       *model.tokenizer, engine::generation_config_of(model), /*draws=*/words.beams == 1);
   options.beams = static_cast<int>(words.beams);
+  if (!words.adapters.empty()) options.adapter = 0;
   options.length_penalty = words.length_penalty;
   options.early_stopping = early_stopping_from_name(words.early_stopping);
   engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
@@ -255,21 +276,44 @@ void generate_on(engine::OpenModel& model, const GenerateWords& words, bool is_l
   }
 }
 
+/// NAME=PATH, or PATH, whose last folder is the name.
+engine::AdapterName adapter_from(const std::string& word) {
+  const std::size_t mark = word.find('=');
+  engine::AdapterName out;
+  out.path = word.substr(mark == std::string::npos ? 0 : mark + 1);
+  out.name = mark == std::string::npos ? out.path.lexically_normal().filename().string()
+                                       : word.substr(0, mark);
+  if (out.name.empty()) out.name = out.path.lexically_normal().parent_path().filename().string();
+  TESSERA_REQUIRE(!out.name.empty() && !out.path.empty() && out.name.find('/') == std::string::npos,
+                  Config,
+                  fmt::format("--adapter {}: expected PATH or NAME=PATH", word),
+                  "a name has no slash");
+  return out;
+}
+
 int generate(const std::vector<std::string>& line) {
   GenerateWords words;
   if (!parse(words, line)) return kExitOk;
   check(words);
-  if (!words.prompts.empty()) words.file = open_prompt_file(words.prompts, words.out);
+  std::vector<engine::AdapterName> adapters;
+  std::vector<std::string> names;
+  for (const std::string& word : words.adapters) {
+    adapters.push_back(adapter_from(word));
+    names.push_back(adapters.back().name);
+  }
+  if (!words.prompts.empty())
+    words.file = open_prompt_file(words.prompts, words.out, std::move(names));
   words.file.returned = static_cast<int>(words.returned);
   words.file.samples = static_cast<int>(words.samples);
   words.file.at_once = static_cast<int>(words.at_once.value_or(kAtOnce));
   words.file.quiet = words.common.quiet;
   const engine::ReadAs as = engine::read_as_from_name(words.weights);
+  std::unique_ptr<engine::OpenModel> model = engine::find_model(words.path);
+  engine::add_adapters(*model, adapters);
   return with_model(
-      engine::find_model(words.path),
-      words.ranks,
-      as,
-      [&](engine::OpenModel& model, bool is_leader) { generate_on(model, words, is_leader); });
+      std::move(model), words.ranks, as, [&](engine::OpenModel& opened, bool is_leader) {
+        generate_on(opened, words, is_leader);
+      });
 }
 
 TESSERA_COMMAND("generate", "continue a text with a trained model", generate);

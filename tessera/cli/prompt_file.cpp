@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/cli/prompt_file.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -21,34 +22,60 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The "prompt" of a line.
-std::string prompt_of(const std::string& line, const std::string& place) {
+/// A line of the file.
+struct Asked {
+  std::string prompt;
+  int adapter = -1;
+};
+
+/// The number of the adapter that a line names; `names`: those that exist.
+int adapter_of(const json::Value& line,
+               const std::vector<std::string>& names,
+               const std::string& place) {
+  const json::Value* const named = line.find("adapter");
+  if (named == nullptr) return names.empty() ? -1 : 0;
+  if (named->is_null()) return -1;
+  const bool text = named->is_string();
+  const auto found = text ? std::find(names.begin(), names.end(), named->as_string()) : names.end();
+  TESSERA_REQUIRE(found != names.end(),
+                  Data,
+                  fmt::format("{} names the adapter {}, which is not loaded", place, named->dump()),
+                  names.empty() ? "add --adapter NAME=PATH"
+                                : fmt::format("the adapters are {}; null is the base",
+                                              text::join_some(names, ", ")));
+  return static_cast<int>(found - names.begin());
+}
+
+Asked asked_of(const std::string& line,
+               const std::vector<std::string>& names,
+               const std::string& place) {
   const json::Value value = json::parse_strict(line, place);
   const json::Value* prompt = value.is_object() ? value.find("prompt") : nullptr;
   TESSERA_REQUIRE(prompt != nullptr && prompt->is_string(),
                   Data,
                   place + " has no text \"prompt\"",
                   "expected one object {\"prompt\": \"...\"} in each line");
-  return prompt->as_string();
+  return {prompt->as_string(), adapter_of(value, names, place)};
 }
 
 /// Returns the number of prompts with texts in the file. An incomplete last line is removed.
-std::size_t already_made(const std::string& path, const std::vector<std::string>& prompts) {
+std::size_t already_made(const PromptFile& file) {
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) return 0;
-  const std::string held = files::read(path);
+  if (!fs::exists(file.out, ignored)) return 0;
+  const std::string held = files::read(file.out);
   std::size_t begin = 0, count = 0;
   for (std::size_t end = held.find('\n'); end != std::string::npos; end = held.find('\n', begin)) {
-    const std::string place = fmt::format("{}:{}", path, count + 1);
-    const std::string prompt = prompt_of(held.substr(begin, end - begin), place);
-    TESSERA_REQUIRE(count < prompts.size() && prompts[count] == prompt,
+    const std::string place = fmt::format("{}:{}", file.out, count + 1);
+    const Asked made = asked_of(held.substr(begin, end - begin), file.adapter_names, place);
+    TESSERA_REQUIRE(count < file.prompts.size() && file.prompts[count] == made.prompt &&
+                        file.adapters[count] == made.adapter,
                     Data,
                     place + " is not the text of the prompt in that place",
                     "choose another --out, or remove the file");
     begin = end + 1;
     ++count;
   }
-  if (begin < held.size()) fs::resize_file(path, begin);
+  if (begin < held.size()) fs::resize_file(file.out, begin);
   return count;
 }
 
@@ -62,14 +89,22 @@ json::Value told(const engine::Generated& made) {
   return out;
 }
 
-json::Value line_of(const std::string& prompt) {
+/// The line of a prompt, without texts.
+json::Value line_of(const PromptFile& file, std::size_t number) {
   json::Value out = json::Value::object();
-  out["prompt"] = json::Value::string(prompt);
+  out["prompt"] = json::Value::string(file.prompts[number]);
+  if (file.adapter_names.empty()) return out;
+  const int adapter = file.adapters[number];
+  out["adapter"] = adapter < 0
+                       ? json::Value()
+                       : json::Value::string(file.adapter_names[static_cast<std::size_t>(adapter)]);
   return out;
 }
 
-json::Value line_of(const std::string& prompt, const std::vector<engine::Generated>& made) {
-  json::Value out = line_of(prompt);
+json::Value line_of(const PromptFile& file,
+                    std::size_t number,
+                    const std::vector<engine::Generated>& made) {
+  json::Value out = line_of(file, number);
   if (made.size() == 1) {
     json::Value one = told(made.front());
     for (auto& [name, value] : one.members())
@@ -81,8 +116,10 @@ json::Value line_of(const std::string& prompt, const std::vector<engine::Generat
   return out;
 }
 
-json::Value line_of(const std::string& prompt, const std::vector<engine::Generator::Beam>& beams) {
-  json::Value out = line_of(prompt);
+json::Value line_of(const PromptFile& file,
+                    std::size_t number,
+                    const std::vector<engine::Generator::Beam>& beams) {
+  json::Value out = line_of(file, number);
   for (const auto& beam : beams) {
     json::Value made = told(beam.made);
     made["score"] = json::Value::number(beam.score);
@@ -138,7 +175,8 @@ void draw(engine::Generator& generator,
   std::vector<engine::Generator::Asked> asked;
   for (std::size_t prompt = file.made; prompt < file.prompts.size(); ++prompt) {
     for (std::size_t i = 0; i < samples; ++i)
-      asked.push_back({generator.encode(file.prompts[prompt]), options.seed + i});
+      asked.push_back(
+          {generator.encode(file.prompts[prompt]), options.seed + i, file.adapters[prompt]});
   }
   struct Waiting {
     std::vector<engine::Generated> texts;
@@ -155,29 +193,46 @@ void draw(engine::Generator& generator,
         for (auto next = waiting.begin();
              next != waiting.end() && next->first == out.written() && next->second.missing == 0;
              next = waiting.erase(next))
-          out.write(line_of(file.prompts[next->first], next->second.texts));
+          out.write(line_of(file, next->first, next->second.texts));
       });
+}
+
+}  // namespace
+
+namespace {
+
+std::vector<Asked> read_asked(const std::string& path, const std::vector<std::string>& names) {
+  std::vector<Asked> out;
+  std::size_t number = 0;
+  for (const std::string& line : text::split(files::read(path), '\n')) {
+    ++number;
+    if (!text::trim(line).empty())
+      out.push_back(asked_of(line, names, fmt::format("{}:{}", path, number)));
+  }
+  TESSERA_REQUIRE(!out.empty(), Data, path + " holds no prompt", "write one JSON object a line");
+  return out;
 }
 
 }  // namespace
 
 std::vector<std::string> read_prompts(const std::string& path) {
   std::vector<std::string> out;
-  std::size_t number = 0;
-  for (const std::string& line : text::split(files::read(path), '\n')) {
-    ++number;
-    if (!text::trim(line).empty())
-      out.push_back(prompt_of(line, fmt::format("{}:{}", path, number)));
-  }
-  TESSERA_REQUIRE(!out.empty(), Data, path + " holds no prompt", "write one JSON object a line");
+  for (Asked& asked : read_asked(path, {}))
+    out.push_back(std::move(asked.prompt));
   return out;
 }
 
-PromptFile open_prompt_file(const std::string& in, const std::string& out) {
+PromptFile open_prompt_file(const std::string& in,
+                            const std::string& out,
+                            std::vector<std::string> adapter_names) {
   PromptFile file;
   file.out = out;
-  file.prompts = read_prompts(in);
-  file.made = already_made(out, file.prompts);
+  file.adapter_names = std::move(adapter_names);
+  for (Asked& asked : read_asked(in, file.adapter_names)) {
+    file.prompts.push_back(std::move(asked.prompt));
+    file.adapters.push_back(asked.adapter);
+  }
+  file.made = already_made(file);
   return file;
 }
 
@@ -190,9 +245,10 @@ void texts_of_file(engine::Generator& generator,
     draw(generator, options, file, out);
   } else {
     for (std::size_t i = file.made; i < file.prompts.size(); ++i) {
-      const std::string& prompt = file.prompts[i];
-      out.write(
-          line_of(prompt, generator.run_beams(generator.encode(prompt), options, file.returned)));
+      engine::GenerateOptions own = options;
+      own.adapter = file.adapters[i];
+      out.write(line_of(
+          file, i, generator.run_beams(generator.encode(file.prompts[i]), own, file.returned)));
     }
   }
   out.finish();

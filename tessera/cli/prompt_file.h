@@ -13,10 +13,12 @@ namespace tessera::cli {
 struct PromptFile {
   std::string out;
   std::vector<std::string> prompts;
-  std::size_t made = 0;  ///< number of prompts whose texts are already in `out`
-  int returned = 1;      ///< number of beam search results per prompt
-  int samples = 1;       ///< number of texts sampled per prompt, the i-th with seed + i
-  int at_once = 1;       ///< number of texts generated together; no text depends on it
+  std::vector<std::string> adapter_names;  ///< of the model; empty: it has none
+  std::vector<int> adapters;               ///< that of each prompt; -1: the base
+  std::size_t made = 0;                    ///< number of prompts whose texts are already in `out`
+  int returned = 1;                        ///< number of beam search results per prompt
+  int samples = 1;  ///< number of texts sampled per prompt, the i-th with seed + i
+  int at_once = 1;  ///< number of texts generated together; no text depends on it
   bool quiet = false;
 };
 
@@ -24,15 +26,18 @@ struct PromptFile {
 /// without a prompt.
 std::vector<std::string> read_prompts(const std::string& path);
 
-/// Reads {"prompt": text} from each line of `in`. Existing lines of `out` are kept if they belong
-/// to the first prompts; an incomplete last line is removed. Throws Error{Data} for damaged lines,
-/// and if `out` belongs to other prompts. Call it before ranks start, because they would see what
-/// the first of them writes.
-PromptFile open_prompt_file(const std::string& in, const std::string& out);
+/// Reads {"prompt": text} from each line of `in`. With adapters, a line may also name one of
+/// `adapter_names`, as "adapter": name, or the base, as null; the others use the first. Existing
+/// lines of `out` are kept if they belong to the first prompts and adapters; an incomplete last
+/// line is removed. Throws Error{Data} for damaged lines, and if `out` belongs to other prompts.
+/// Call it before ranks start, because they would see what the first of them writes.
+PromptFile open_prompt_file(const std::string& in,
+                            const std::string& out,
+                            std::vector<std::string> adapter_names = {});
 
-/// Appends {"prompt", "text", "tokens", "ended"} to the file for each prompt without a text,
-/// flushed after each line; several texts of a prompt are its "samples" or "beams". Only the rank
-/// with `is_leader` writes.
+/// Appends {"prompt", "text", "tokens", "ended"}, and "adapter" if there are any, to the file for
+/// each prompt without a text, flushed after each line; several texts of a prompt are its "samples"
+/// or "beams". Only the rank with `is_leader` writes.
 void texts_of_file(engine::Generator& generator,
                    const engine::GenerateOptions& options,
                    const PromptFile& file,

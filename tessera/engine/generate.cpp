@@ -21,6 +21,7 @@
 #include "tessera/base/text.h"
 #include "tessera/engine/batches.h"
 #include "tessera/nn/kv_cache.h"
+#include "tessera/nn/low_rank.h"
 
 namespace tessera::engine {
 namespace {
@@ -222,9 +223,14 @@ std::vector<Generated> Generator::run_samples(std::vector<std::int32_t> ids,
 }
 
 /// The logits after the last token of each sequence, fp32 [sequences, vocabulary].
-at::Tensor Generator::next_logits(const nn::Batch& batch,
+at::Tensor Generator::next_logits(nn::Batch batch,
                                   nn::StepContext& context,
-                                  const GenerateOptions& options) {
+                                  const GenerateOptions& options,
+                                  std::vector<std::int64_t> adapters) {
+  if (adapters.empty())
+    adapters.assign(static_cast<std::size_t>(batch.tensor("input_ids").size(0)), options.adapter);
+  if (std::ranges::any_of(adapters, [](std::int64_t adapter) { return adapter >= 0; }))
+    batch.set(nn::kAdapterNumber, at::tensor(adapters, at::kLong));
   const nn::Outcome outcome = executor_.infer(batch, context);
   const std::int64_t texts = batch.tensor("input_ids").size(0), vocab = model_.vocab_size;
   at::Tensor logits;
@@ -246,6 +252,7 @@ struct Generator::Text {
   std::vector<std::int32_t> seen;    ///< all ids from the prompt on, for the rules
   std::size_t given = 0;             ///< number of ids in `seen` that were given
   std::uint64_t seed = 0;
+  int adapter = -1;
   std::int64_t steps = 0;   ///< number of tokens chosen
   std::int64_t cached = 0;  ///< positions in the KV cache
   std::size_t number = 0;   ///< number among the requested sequences
@@ -378,7 +385,7 @@ void Generator::read_alone(Text& text, const GenerateOptions& options, nn::StepC
   context.position = 0;
   nn::Batch batch = batch_of(text.prompt, {text.ids}, text.ids.size(), /*reads=*/true);
   set_rows(batch, {{text.cache, 0}});
-  const at::Tensor logits = next_logits(batch, context, options);
+  const at::Tensor logits = next_logits(std::move(batch), context, options, {text.adapter});
   text.cached = std::ssize(text.ids);
   const bool first = text.steps == 0;
   take(text, logits.select(0, 0), options);
@@ -393,14 +400,16 @@ void Generator::go_on(const std::vector<Text*>& texts,
   context.set_mode(nn::Mode::Decode);
   context.position = 0;
   std::vector<nn::TextRow> rows;
+  std::vector<std::int64_t> adapters;
   for (const Text* text : texts) {
+    adapters.push_back(text->adapter);
     read.push_back({text->ids.back()});
     rows.push_back({text->cache, text->cached});
     context.position = std::max(context.position, text->cached);
   }
   nn::Batch batch = batch_of({}, read, 1, /*reads=*/false);
   set_rows(batch, rows);
-  const at::Tensor logits = next_logits(batch, context, options);
+  const at::Tensor logits = next_logits(std::move(batch), context, options, std::move(adapters));
   for (std::size_t i = 0; i < texts.size(); ++i) {
     ++texts[i]->cached;
     take(*texts[i], logits.select(0, static_cast<std::int64_t>(i)), options);
@@ -426,6 +435,7 @@ void Generator::run_prompts(
     for (; next < asked.size() && !caches.empty(); ++next) {
       texts.push_back(begun(asked[next].prompt, asked[next].seed));
       texts.back().number = next;
+      texts.back().adapter = asked[next].adapter;
       texts.back().cache = caches.back();
       caches.pop_back();
     }

@@ -35,6 +35,8 @@ struct GenerateOptions {
   /// If false, the text omits special tokens, as transformers does with skip_special_tokens. Stop
   /// strings are found in special tokens in both cases.
   bool show_special = false;
+  /// Number of the adapter that is used, of a model with several (add_adapters()); -1: the base.
+  int adapter = -1;
   // Only run_beams() uses the following fields.
   int beams = 1;
   double length_penalty = 1.0;  ///< scores are divided by length to this power
@@ -77,17 +79,19 @@ class Generator {
   std::vector<Generated> run_samples(std::vector<std::int32_t> ids,
                                      const GenerateOptions& options,
                                      int count);
-  /// A request for a sequence: the ids of its prompt and its random seed.
+  /// A request for a sequence: the ids of its prompt, its random seed, and the number of its
+  /// adapter.
   struct Asked {
     std::vector<std::int32_t> prompt;
     std::uint64_t seed = 0;
+    int adapter = -1;
   };
   /// Generates sequences for prompts of any lengths, at most `at_once` of them together: when one
-  /// ends, the next begins. Each equals the result of run_ids() for its prompt and its seed
-  /// (options.seed is not used). `on_text` receives each with its number, in the order in which
-  /// they end. Cost: one forward of each prompt alone, then for each token one forward of a single
-  /// position of all sequences together. Attention processes each sequence separately, so that
-  /// nothing is padded.
+  /// ends, the next begins. Each equals the result of run_ids() for its prompt, seed
+  /// and adapter (those of `options` are not used). `on_text` receives each with its number, in the
+  /// order in which they end. Cost: one forward of each prompt alone, then for each token one
+  /// forward of a single position of all sequences together. Attention processes each sequence
+  /// separately, so that nothing is padded.
   void run_prompts(const std::vector<Asked>& asked,
                    const GenerateOptions& options,
                    int at_once,
@@ -142,9 +146,11 @@ class Generator {
                                    const std::vector<std::vector<std::int32_t>>& texts,
                                    std::size_t tokens,
                                    bool reads) const;
-  at::Tensor next_logits(const nn::Batch& batch,
+  /// `adapters`: that of each row; empty: that of the options.
+  at::Tensor next_logits(nn::Batch batch,
                          nn::StepContext& context,
-                         const GenerateOptions& options);
+                         const GenerateOptions& options,
+                         std::vector<std::int64_t> adapters = {});
   /// Ids that end a text.
   [[nodiscard]] std::vector<std::int32_t> ends_of_text(const GenerateOptions& options) const;
   parallel::Executor& executor_;

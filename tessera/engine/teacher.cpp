@@ -46,7 +46,8 @@ nn::Model with_teacher(const planner::Plan& plan) {
   out.blocks.back() =
       models::distilled(std::move(out.blocks.back()),
                         logits,
-                        {.temperature = options.temperature, .alpha = options.alpha});
+                        {.temperature = options.temperature, .alpha = options.alpha},
+                        models::distill_form(plan.model.objective).value());
   return out;
 }
 

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/interop/adapter_export.h"
 
-#include <cstddef>
-#include <memory>
-#include <span>
-#include <utility>
-
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/interop/peft.h"
+#include "tessera/interop/saved_adapter.h"
 #include "tessera/planner/model_source.h"
 
 namespace tessera::interop {
@@ -29,29 +24,12 @@ AdapterExport open_adapter_export(const std::filesystem::path& path) {
       models::resolve(source.model, tokens, std::nullopt, problems, {}, source.objective);
   problems.raise();
   const models::WeightMap& map = models::families().get(source.model.family()).weight_map;
+  const SavedAdapter saved = open_saved_adapter(path);
   AdapterExport out;
-  out.adapter = models::find_adapter(source.adapter_options, resolved, map);
-  models::WeightSource weights;
-  if (is_peft(source.adapter)) {
-    const PeftFolder peft = open_peft(source.adapter);
-    out.base = peft.base;
-    weights = peft_weights(peft, out.adapter, map);
-  } else {
-    if (source.base != nullptr)
-      out.base = (source.base->foreign ? *source.base->foreign : source.base->folder).string();
-    const auto opened = std::make_shared<const checkpoint::Checkpoint>(source.adapter);
-    weights = [opened](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* to) {
-      const checkpoint::PieceBytes piece{info.name,
-                                         DType::F32,
-                                         info.shape,
-                                         {mesh::whole(info.shape), begin, end},
-                                         {reinterpret_cast<std::byte*>(to),
-                                          static_cast<std::size_t>(end - begin) * sizeof(float)}};
-      opened->load({&piece, 1});
-    };
-  }
+  out.adapter = models::find_adapter(saved.options, resolved, map);
+  out.base = saved.base;
   out.config = peft_config(out.adapter, out.base, resolved.objective.name);
-  out.tensors = peft_tensors(out.adapter, map, std::move(weights));
+  out.tensors = peft_tensors(out.adapter, map, saved.weights(out.adapter, map));
   return out;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/interop/onnx_graph.h"
 
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -26,23 +27,72 @@ constexpr int kGraphNode = 1, kGraphName = 2, kGraphConstant = 5, kGraphInput = 
 constexpr int kNodeInput = 1, kNodeOutput = 2, kNodeOp = 4, kNodeAttribute = 5;
 constexpr int kAttributeName = 1, kAttributeReal = 2, kAttributeInteger = 3, kAttributeIntegers = 8,
               kAttributeType = 20;
-constexpr int kTensorDim = 1, kTensorType = 2, kTensorName = 8, kTensorBytes = 9;
+constexpr int kTensorDim = 1, kTensorType = 2, kTensorName = 8, kTensorBytes = 9,
+              kTensorExternal = 13, kTensorLocation = 14, kEntryKey = 1, kEntryValue = 2;
 constexpr int kValueName = 1, kValueType = 2, kTypeTensor = 1, kTensorElement = 1, kTensorShape = 2,
               kShapeDim = 1, kDimValue = 1, kDimName = 2;
 }  // namespace field
 constexpr std::int64_t kReal = 1, kInteger = 2, kIntegers = 7;  // AttributeProto.AttributeType
 
-/// A protocol buffer has less than 2 GiB.
-constexpr std::uint64_t kMostBytes = (std::uint64_t{1} << 31) - 1;
+constexpr std::int64_t kExternal = 1;  // TensorProto.DataLocation
 
-/// A TensorProto up to the values, whose bytes follow.
-WireMessage beginning_of(const std::string& name, const at::Tensor& tensor) {
+/// Constants of fewer bytes stay in the graph, where programs that check it read them.
+constexpr std::uint64_t kSmallestOutside = 1024;
+/// Constants in a file of their own begin at multiples of a page, so that it can be mapped.
+constexpr std::uint64_t kPage = 4096;
+
+/// A TensorProto without values.
+WireMessage description_of(const std::string& name, const at::Tensor& tensor) {
   WireMessage out;
   for (const std::int64_t size : tensor.sizes())
     out.integer(field::kTensorDim, size);
   return out.integer(field::kTensorType, onnx_type(tensor.scalar_type()))
-      .bytes(field::kTensorName, name)
-      .opening(field::kTensorBytes, tensor.nbytes());
+      .bytes(field::kTensorName, name);
+}
+
+/// A TensorProto up to the values, whose bytes follow.
+WireMessage beginning_of(const std::string& name, const at::Tensor& tensor) {
+  return description_of(name, tensor).opening(field::kTensorBytes, tensor.nbytes());
+}
+
+/// A TensorProto whose values lie in the file `data`.
+WireMessage outside(const std::string& name,
+                    const at::Tensor& tensor,
+                    const std::string& data,
+                    std::uint64_t offset) {
+  WireMessage out = description_of(name, tensor);
+  for (const auto& [key, value] :
+       {std::pair(std::string("location"), data),
+        std::pair(std::string("offset"), std::to_string(offset)),
+        std::pair(std::string("length"), std::to_string(tensor.nbytes()))}) {
+    WireMessage entry;
+    entry.bytes(field::kEntryKey, key).bytes(field::kEntryValue, value);
+    out.message(field::kTensorExternal, entry);
+  }
+  return out.integer(field::kTensorLocation, kExternal);
+}
+
+/// Calls fn(name, tensor, offset) for each constant; the offset is that in a file of large
+/// constants, and nothing for those that lie in the graph. Returns the bytes of that file.
+template <class Fn>
+std::uint64_t for_each_constant(const std::map<std::string, at::Tensor>& constants,
+                                bool beside,
+                                const Fn& fn) {
+  std::uint64_t end = 0;
+  for (const auto& [name, tensor] : constants) {
+    if (!beside || tensor.nbytes() < kSmallestOutside) {
+      fn(name, tensor, std::optional<std::uint64_t>());
+      continue;
+    }
+    const std::uint64_t offset = (end + kPage - 1) / kPage * kPage;
+    fn(name, tensor, std::optional(offset));
+    end = offset + tensor.nbytes();
+  }
+  return end;
+}
+
+std::string_view bytes_of(const at::Tensor& contiguous) {
+  return {static_cast<const char*>(contiguous.const_data_ptr()), contiguous.nbytes()};
 }
 
 /// The fields of ModelProto before the graph, and after it.
@@ -286,47 +336,98 @@ std::string OnnxGraph::range(const OnnxSize& size) {
   return node("Range", {integer(0), scalar(size), integer(1)});
 }
 
-std::uint64_t OnnxGraph::graph_bytes() const {
+std::uint64_t OnnxGraph::graph_bytes(const std::string& data) const {
   std::uint64_t total =
       body_.str().size() + WireMessage().bytes(field::kGraphName, kOnnxProducer).str().size();
-  for (const auto& [name, tensor] : constants_) {
-    const std::uint64_t size = beginning_of(name, tensor).str().size() + tensor.nbytes();
-    total += WireMessage().opening(field::kGraphConstant, size).str().size() + size;
-  }
+  for_each_constant(
+      constants_,
+      !data.empty(),
+      [&](const std::string& name, const at::Tensor& tensor, std::optional<std::uint64_t> offset) {
+        const std::uint64_t size = offset
+                                       ? outside(name, tensor, data, *offset).str().size()
+                                       : beginning_of(name, tensor).str().size() + tensor.nbytes();
+        total += WireMessage().opening(field::kGraphConstant, size).str().size() + size;
+      });
   return total;
 }
 
 std::uint64_t OnnxGraph::bytes() const {
-  const std::uint64_t graph = graph_bytes();
-  const std::uint64_t total =
-      beginning_of_model(graph).str().size() + graph + end_of_model().str().size();
-  TESSERA_REQUIRE(total <= kMostBytes,
+  const std::uint64_t graph = graph_bytes("");
+  return beginning_of_model(graph).str().size() + graph + end_of_model().str().size();
+}
+
+std::pair<std::uint64_t, std::uint64_t> OnnxGraph::bytes_beside(const std::string& data) const {
+  const std::uint64_t graph = graph_bytes(data);
+  return {beginning_of_model(graph).str().size() + graph + end_of_model().str().size(),
+          for_each_constant(constants_, true, [](const auto&, const auto&, const auto&) {})};
+}
+
+void OnnxGraph::write_model(const std::filesystem::path& path,
+                            const std::string& data,
+                            const checkpoint::Written& written) const {
+  const std::uint64_t total = data.empty() ? bytes() : bytes_beside(data).first;
+  TESSERA_REQUIRE(total <= kOnnxMostBytes,
                   Unsupported,
                   fmt::format("not built: an ONNX file of {}: its format, a protocol buffer, holds "
                               "less than 2 GiB",
                               text::bytes(total)),
                   "convert to a Hugging Face folder, or to GGUF");
-  return total;
-}
-
-void OnnxGraph::write(const std::filesystem::path& path, const checkpoint::Written& written) const {
-  const auto output = checkpoint::real_storage().create(path, bytes());
+  const auto output = checkpoint::real_storage().create(path, total);
   const auto put = [&](std::string_view part) {
     output->append(std::as_bytes(std::span(part)));
     written(part.size());
   };
-  put(beginning_of_model(graph_bytes()).str());
+  put(beginning_of_model(graph_bytes(data)).str());
   put(body_.str());
   put(WireMessage().bytes(field::kGraphName, kOnnxProducer).str());
-  for (const auto& [name, tensor] : constants_) {
-    const at::Tensor values = tensor.contiguous();
-    const WireMessage begin = beginning_of(name, values);
-    put(WireMessage().opening(field::kGraphConstant, begin.str().size() + values.nbytes()).str());
-    put(begin.str());
-    put({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
-  }
+  for_each_constant(
+      constants_,
+      !data.empty(),
+      [&](const std::string& name, const at::Tensor& tensor, std::optional<std::uint64_t> offset) {
+        if (offset) {
+          const WireMessage whole = outside(name, tensor, data, *offset);
+          put(WireMessage().opening(field::kGraphConstant, whole.str().size()).str());
+          put(whole.str());
+          return;
+        }
+        const at::Tensor values = tensor.contiguous();
+        const WireMessage begin = beginning_of(name, values);
+        put(WireMessage()
+                .opening(field::kGraphConstant, begin.str().size() + values.nbytes())
+                .str());
+        put(begin.str());
+        put(bytes_of(values));
+      });
   put(end_of_model().str());
   output->sync();
+}
+
+void OnnxGraph::write(const std::filesystem::path& path, const checkpoint::Written& written) const {
+  write_model(path, "", written);
+}
+
+void OnnxGraph::write_beside(const std::filesystem::path& path,
+                             const std::filesystem::path& data_path,
+                             const std::string& data,
+                             const checkpoint::Written& written) const {
+  const auto output = checkpoint::real_storage().create(data_path, bytes_beside(data).second);
+  std::uint64_t end = 0;
+  const auto put = [&](std::string_view part) {
+    output->append(std::as_bytes(std::span(part)));
+    written(part.size());
+    end += part.size();
+  };
+  for_each_constant(constants_,
+                    true,
+                    [&](const std::string& /*name*/,
+                        const at::Tensor& tensor,
+                        std::optional<std::uint64_t> offset) {
+                      if (!offset) return;
+                      put(std::string(*offset - end, '\0'));
+                      put(bytes_of(tensor.contiguous()));
+                    });
+  output->sync();
+  write_model(path, data, written);
 }
 
 }  // namespace tessera::interop

@@ -22,6 +22,8 @@ namespace tessera::interop {
 inline constexpr std::int64_t kOnnxIrVersion = 8, kOnnxOpset = 17;
 /// The program that files name as their producer.
 inline constexpr std::string_view kOnnxProducer = "tessera";
+/// A protocol buffer has less than 2 GiB.
+inline constexpr std::uint64_t kOnnxMostBytes = (std::uint64_t{1} << 31) - 1;
 /// A size of the inputs that differs between runs of the model, such as the number of samples, is
 /// an axis; a graph has at most this many.
 inline constexpr std::size_t kOnnxAxes = 3;
@@ -104,11 +106,20 @@ class OnnxGraph {
   /// The integers from 0 to the size.
   std::string range(const OnnxSize& size);
 
-  /// Bytes of the whole file. Throws Error{Unsupported} beyond the 2 GiB of a protocol buffer.
+  /// Bytes of a file with all constants in it.
   [[nodiscard]] std::uint64_t bytes() const;
+  /// Bytes of a file whose large constants lie in a second one called `data`, and of that one.
+  [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> bytes_beside(const std::string& data) const;
   /// Writes the file, which must not exist. Memory: the graph without its constants, and a copy of
-  /// one constant if it is not contiguous.
+  /// one constant if it is not contiguous. Throws Error{Unsupported} beyond kOnnxMostBytes.
   void write(const std::filesystem::path& path, const checkpoint::Written& written) const;
+  /// The same in two files (ONNX's external data): constants of some size lie in `data_path`, at
+  /// offsets that are multiples of 4096. `data`: the name of that file, beside the first, under
+  /// which a program will open it.
+  void write_beside(const std::filesystem::path& path,
+                    const std::filesystem::path& data_path,
+                    const std::string& data,
+                    const checkpoint::Written& written) const;
   [[nodiscard]] std::size_t constants() const { return constants_.size(); }
 
  private:
@@ -117,7 +128,11 @@ class OnnxGraph {
   [[nodiscard]] WireMessage value_info(const std::string& name,
                                        at::ScalarType type,
                                        const std::vector<OnnxSize>& sizes) const;
-  [[nodiscard]] std::uint64_t graph_bytes() const;
+  /// The bytes of GraphProto. `data`: name of the file of large constants; empty: none.
+  [[nodiscard]] std::uint64_t graph_bytes(const std::string& data) const;
+  void write_model(const std::filesystem::path& path,
+                   const std::string& data,
+                   const checkpoint::Written& written) const;
 
   struct Place {
     std::string input;

@@ -86,11 +86,19 @@ class LowRankLinear final : public LayerForm {
                     StepContext& context) const override {
     if (adapters_off > 0) return plain_linear(x, weight, bias, context);
     require_no_grid(weight, context);
-    if (parts_.front().magnitude != nullptr) return scaled(x, weight, bias, context);
-    return plain_linear(x, weight, bias, context) +
-           over_parts(weight, 0.0, [&](const LowRankParams& part) {
-             return product(drop_input(x, weight, part.part, context), part, context);
-           });
+    if (scales()) return scaled(x, weight, bias, context);
+    return plain_linear(x, weight, bias, context) + change(x, weight, context);
+  }
+
+  /// True if the adapter has a magnitude.
+  [[nodiscard]] bool scales() const { return parts_.front().magnitude != nullptr; }
+  /// scale * B A dropout(x) for all of this rank's outputs [..., O]. Not with a magnitude.
+  [[nodiscard]] at::Tensor change(const at::Tensor& x,
+                                  const Param& weight,
+                                  StepContext& context) const {
+    return over_parts(weight, 0.0, [&](const LowRankParams& part) {
+      return product(drop_input(x, weight, part.part, context), part, context);
+    });
   }
 
   at::Tensor embedding(const at::Tensor& /*ids_BT*/,
@@ -242,6 +250,123 @@ class LowRankTable final : public LayerForm {
   LowRankParams params_;
 };
 
+/// The samples of a batch by their adapter.
+struct SamplesOf {
+  std::int64_t adapter = -1;
+  std::vector<std::int64_t> rows;
+};
+
+std::vector<SamplesOf> samples_by_adapter(const StepContext& context) {
+  if (context.batch == nullptr || !context.batch->has(kAdapterNumber)) return {};
+  const at::Tensor& numbers = context.batch->tensor(kAdapterNumber);
+  const auto* const values = numbers.data_ptr<std::int64_t>();
+  std::vector<SamplesOf> out;
+  for (std::int64_t row = 0; row < numbers.numel(); ++row) {
+    auto found = std::find_if(
+        out.begin(), out.end(), [&](const SamplesOf& one) { return one.adapter == values[row]; });
+    if (found == out.end()) found = out.insert(out.end(), SamplesOf{values[row], {}});
+    found->rows.push_back(row);
+  }
+  return out;
+}
+
+/// Several adapters of a weight, of which each sample uses one.
+template <class Form>
+class LowRankChooser final : public LayerForm {
+ public:
+  /// nullptr: the adapter does not change the weight.
+  explicit LowRankChooser(std::vector<std::shared_ptr<const Form>> adapters)
+      : adapters_(std::move(adapters)) {}
+
+  at::Tensor linear(const at::Tensor& x,
+                    const Param& weight,
+                    const Param* bias,
+                    StepContext& context) const override {
+    const auto plain = [&](const at::Tensor& rows) {
+      return plain_linear(rows, weight, bias, context);
+    };
+    if constexpr (requires(const Form& form) { form.scales(); }) {
+      const std::vector<SamplesOf> all = samples_by_adapter(context);
+      const bool scales = std::any_of(all.begin(), all.end(), [&](const SamplesOf& one) {
+        return form_of_number(one.adapter) != nullptr && form_of_number(one.adapter)->scales();
+      });
+      if (all.size() > 1 && !scales) {
+        require_rows(x, weight, context);
+        at::Tensor y = plain(x);
+        for (const SamplesOf& one : all) {
+          const Form* const form = form_of_number(one.adapter);
+          if (form == nullptr) continue;
+          const at::Tensor rows = at::tensor(one.rows, at::kLong);
+          y = y.index_add(0, rows, form->change(x.index_select(0, rows), weight, context));
+        }
+        return y;
+      }
+    }
+    return for_each_adapter(
+        x, weight, context, plain, [&](const Form& form, const at::Tensor& rows) {
+          return form.linear(rows, weight, bias, context);
+        });
+  }
+
+  at::Tensor embedding(const at::Tensor& ids_BT,
+                       const Param& table,
+                       StepContext& context) const override {
+    return for_each_adapter(
+        ids_BT,
+        table,
+        context,
+        [&](const at::Tensor& rows) { return plain_embedding(rows, table, context); },
+        [&](const Form& form, const at::Tensor& rows) {
+          return form.embedding(rows, table, context);
+        });
+  }
+
+ private:
+  [[nodiscard]] const Form* form_of_number(std::int64_t adapter) const {
+    return adapter < 0 ? nullptr : adapters_.at(static_cast<std::size_t>(adapter)).get();
+  }
+
+  static void require_rows(const at::Tensor& x, const Param& weight, const StepContext& context) {
+    TESSERA_REQUIRE(
+        x.dim() > 1 && x.size(0) == context.batch->tensor(kAdapterNumber).numel(),
+        Unsupported,
+        fmt::format("{} does not compute its samples as rows, and they have different adapters",
+                    weight.info().name),
+        "use one adapter at a time");
+  }
+
+  /// Computes the samples of each adapter together.
+  template <class Plain, class Adapted>
+  at::Tensor for_each_adapter(const at::Tensor& x,
+                              const Param& weight,
+                              const StepContext& context,
+                              const Plain& plain,
+                              const Adapted& adapted) const {
+    const auto of = [&](std::int64_t adapter, const at::Tensor& rows) {
+      const Form* const form = form_of_number(adapter);
+      return form == nullptr ? plain(rows) : adapted(*form, rows);
+    };
+    const std::vector<SamplesOf> all = samples_by_adapter(context);
+    if (all.empty()) return plain(x);
+    if (all.size() == 1) return of(all.front().adapter, x);
+    require_rows(x, weight, context);
+    at::Tensor out;
+    for (const SamplesOf& one : all) {
+      const at::Tensor rows = at::tensor(one.rows, at::kLong);
+      const at::Tensor made = of(one.adapter, x.index_select(0, rows));
+      if (!out.defined()) {
+        std::vector<std::int64_t> sizes = made.sizes().vec();
+        sizes.front() = x.size(0);
+        out = at::empty(sizes, made.options());
+      }
+      out.index_copy_(0, rows, made);
+    }
+    return out;
+  }
+
+  std::vector<std::shared_ptr<const Form>> adapters_;
+};
+
 void require_no_form(const Param& weight) {
   TESSERA_REQUIRE(form_of(weight) == nullptr,
                   Unsupported,
@@ -266,9 +391,13 @@ int part_dim(const ParamInfo& weight, const LowRankPart& part) {
   return dim;
 }
 
-void add_low_rank(Params& params, Param& weight, std::vector<LowRankPart> parts) {
+namespace {
+
+/// Declares the parameters of the parts and returns the form that applies them.
+std::shared_ptr<LowRankLinear> declare_parts(Params& params,
+                                             const Param& weight,
+                                             std::vector<LowRankPart> parts) {
   TESSERA_ASSERT(!parts.empty());
-  require_no_form(weight);
   const ParamInfo info = weight.info();
   const std::int64_t inputs = info.shape.back();
   int dim = -1;
@@ -316,11 +445,12 @@ void add_low_rank(Params& params, Param& weight, std::vector<LowRankPart> parts)
     one.part = std::move(part);
     made.push_back(std::move(one));
   }
-  weight.extend(std::make_shared<LowRankLinear>(std::move(made), dim));
+  return std::make_shared<LowRankLinear>(std::move(made), dim);
 }
 
-void add_low_rank_table(Params& params, Param& table, const LowRankPart& part) {
-  require_no_form(table);
+std::shared_ptr<LowRankTable> declare_table_part(Params& params,
+                                                 const Param& table,
+                                                 const LowRankPart& part) {
   const ParamInfo info = table.info();
   TESSERA_ASSERT(info.shape.size() == 2);
   LowRankParams made;
@@ -335,7 +465,37 @@ void add_low_rank_table(Params& params, Param& table, const LowRankPart& part) {
                       {info.axes[1], None},
                       Init::normal(1.0),
                       {.without_prefix = true, .role = Role::Matrix});
-  table.extend(std::make_shared<LowRankTable>(std::move(made)));
+  return std::make_shared<LowRankTable>(std::move(made));
+}
+
+}  // namespace
+
+void add_low_rank(Params& params, Param& weight, std::vector<LowRankPart> parts) {
+  require_no_form(weight);
+  weight.extend(declare_parts(params, weight, std::move(parts)));
+}
+
+void add_low_rank_table(Params& params, Param& table, const LowRankPart& part) {
+  require_no_form(table);
+  table.extend(declare_table_part(params, table, part));
+}
+
+void add_low_rank_choice(Params& params, Param& weight, std::vector<LowRankChoice> adapters) {
+  require_no_form(weight);
+  std::vector<std::shared_ptr<const LowRankLinear>> forms;
+  for (LowRankChoice& parts : adapters)
+    forms.push_back(parts.empty() ? nullptr : declare_parts(params, weight, std::move(parts)));
+  weight.extend(std::make_shared<LowRankChooser<LowRankLinear>>(std::move(forms)));
+}
+
+void add_low_rank_table_choice(Params& params, Param& table, std::vector<LowRankChoice> adapters) {
+  require_no_form(table);
+  std::vector<std::shared_ptr<const LowRankTable>> forms;
+  for (const LowRankChoice& parts : adapters) {
+    TESSERA_ASSERT(parts.size() <= 1);
+    forms.push_back(parts.empty() ? nullptr : declare_table_part(params, table, parts.front()));
+  }
+  table.extend(std::make_shared<LowRankChooser<LowRankTable>>(std::move(forms)));
 }
 
 WithoutAdapters::WithoutAdapters() {

@@ -47,6 +47,22 @@ void add_low_rank(Params& params, Param& weight, std::vector<LowRankPart> parts)
 /// to a head that shares the table.
 void add_low_rank_table(Params& params, Param& table, const LowRankPart& part);
 
+/// Tensor of a batch, int64 [B]: the number of the adapter of each sample, from 0; -1: none.
+inline constexpr const char* kAdapterNumber = "adapter_number";
+
+/// One of several adapters of a weight: the parts of a matrix, or one part of a table; empty if the
+/// adapter does not change the weight.
+using LowRankChoice = std::vector<LowRankPart>;
+/// Declares the parameters of several adapters of a weight, whose modules must differ, and gives
+/// the weight a layer form that applies to each sample the one that kAdapterNumber names. Without
+/// that tensor, layers compute the base. Only for models that are not trained. A sample's result
+/// does not depend on the adapters of the others, as far as the product with W does not depend on
+/// them. Cost: one product with W, and for each adapter in the batch its own products; where an
+/// adapter has a magnitude, one product with W for each adapter in the batch. The layers' input
+/// must have one row of its first dim per sample, else they throw Error{Unsupported}.
+void add_low_rank_choice(Params& params, Param& weight, std::vector<LowRankChoice> adapters);
+void add_low_rank_table_choice(Params& params, Param& table, std::vector<LowRankChoice> adapters);
+
 /// While an object exists, the constructing thread computes layers without their adapters: the
 /// model is its base. Destroy it on the same thread.
 class WithoutAdapters {

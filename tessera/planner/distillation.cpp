@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -132,15 +133,18 @@ void plan_distillation(Plan& plan, config::Problems& problems, const config::Ori
     return;
   }
   const models::ObjectiveChoice& objective = plan.model.objective;
-  const json::Value* const problem = objective.options.find("problem_type");
-  if (!models::can_be_distilled(objective.name) ||
-      (problem != nullptr && problem->is_string() &&
-       problem->as_string() != "single_label_classification")) {
+  const std::optional<models::DistillForm> form = models::distill_form(objective);
+  if (!form) {
     refuse(kTeacher,
            fmt::format("not built: a teacher for the objective {}", objective.name),
-           "distill a model that predicts tokens or one class of several: pretrain, sft, seq2seq, "
-           "masked_lm, classify with one label, image_classify, tag");
+           "distill a model that predicts tokens, labels or numbers: pretrain, sft, seq2seq, "
+           "masked_lm, classify, regression, image_classify, tag");
     return;
+  }
+  if (form->predictions == models::Predictions::Numbers && origins.given("distill.temperature")) {
+    refuse("distill.temperature",
+           "has no effect on predicted numbers, whose squared difference is learned",
+           "remove it");
   }
   if (plan.data_ranks * plan.config.parallel.pipeline.size != plan.ranks) {
     refuse(kTeacher,

@@ -371,7 +371,9 @@ TaskOptions task_for(const data::Record& record, const std::string& chat_templat
   }
   const json::Value* const label = record.value.find("label");
   const bool labelled = has("prompt") && has("completion") && label != nullptr && label->is_bool();
-  if ((has("chosen") && has("rejected")) || labelled) {
+  const bool compared = (has("chosen") && has("rejected")) || (has("answer_0") && has("score_0")) ||
+                        (has("human_ref_A") && has("human_ref_B"));
+  if (compared || labelled) {
     out.type = "prefer";
     if (labelled) out.params["method"] = json::Value::string("kto");
     if (!chat_template.empty()) out.params["chat_template"] = json::Value::string(chat_template);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -139,6 +140,47 @@ void cut_to(LearnedTokens& text, std::int64_t length) {
   text.learned.resize(size);
 }
 
+/// A pair of two answers with the question and DeepSpeed-Chat's words around it.
+data::Record pair_record(const data::Record& record,
+                         const std::string& question,
+                         std::string first,
+                         std::string second,
+                         bool first_is_chosen) {
+  if (!first_is_chosen) std::swap(first, second);
+  data::Record out = record;
+  out.value =
+      json::Value::object({{"prompt", json::Value::string(" Human: " + question + " Assistant:")},
+                           {"chosen", json::Value::string(" " + first)},
+                           {"rejected", json::Value::string(" " + second)}});
+  return out;
+}
+
+/// Records of published data that compare two answers by scores or by a choice: WebGPT comparisons
+/// (question.full_text, answer_0, answer_1, score_0, score_1) and Stanford Human Preferences
+/// (history, human_ref_A, human_ref_B, labels: 1 for A). Nothing for other records.
+std::optional<data::Record> published_pair(const data::Record& record) {
+  const auto has = [&](const char* field) { return record.value.find(field) != nullptr; };
+  if (has("chosen") || has("rejected")) return std::nullopt;
+  if (has("answer_0") && has("answer_1")) {
+    const json::Value& question = field_of(record, "question", nullptr);
+    data::Record asked = record;
+    if (question.is_object()) asked.value = question;
+    return pair_record(record,
+                       text_of(asked, question.is_object() ? "full_text" : "question", nullptr),
+                       text_of(record, "answer_0", nullptr),
+                       text_of(record, "answer_1", nullptr),
+                       number_of(record, "score_0") >= number_of(record, "score_1"));
+  }
+  if (has("human_ref_A") && has("human_ref_B")) {
+    return pair_record(record,
+                       text_of(record, "history", nullptr),
+                       text_of(record, "human_ref_A", nullptr),
+                       text_of(record, "human_ref_B", nullptr),
+                       flag_of(record, "labels"));
+  }
+  return std::nullopt;
+}
+
 void add_to(Fingerprint& out, const LearnedTokens& text) {
   out.add(text.ids);
   out.add(
@@ -148,6 +190,7 @@ void add_to(Fingerprint& out, const LearnedTokens& text) {
 }  // namespace
 
 TokenPair pair_of(const data::Record& record, const ConversationTokenizer& tokenizer) {
+  if (const auto published = published_pair(record)) return pair_of(*published, tokenizer);
   const json::Value& chosen = field_of(record, "chosen", nullptr);
   const json::Value& rejected = field_of(record, "rejected", nullptr);
   TokenPair out = chosen.is_string() && rejected.is_string() ? pair_of_texts(record, tokenizer)

@@ -25,7 +25,9 @@ enum class PreferenceKind : std::uint8_t {
 
 /// The two sequences of a record of the kind Pairs. `prompt` may be absent; then it is the common
 /// beginning of `chosen` and `rejected`. All three are strings, or lists of messages; a single
-/// message may replace a list of one, and `conversations` the prompt. Throws Error{Data} for other
+/// message may replace a list of one, and `conversations` the prompt. Records of WebGPT comparisons
+/// and of Stanford Human Preferences are read too, with DeepSpeed-Chat's words around the question,
+/// " Human: ... Assistant:". Throws Error{Data} for other
 /// records and for equal sequences.
 struct TokenPair {
   LearnedTokens chosen, rejected;  ///< learned: tokens of the completion

@@ -84,11 +84,47 @@ merges_and_extracts() {
     --set "data.train=$root/examples/data/shakespeare.txt"
   train further 1 --set "adapter.from=$box/lora"
 }
+generates_with_several_in_one_base() {
+  train second 1 --set trainer.seed=9 --set adapter.r=2 --set optimizer.params.lr=0.05
+  local prompts='{"prompt": "The "}
+{"prompt": "The ", "adapter": "second"}
+{"prompt": "The ", "adapter": null}
+{"prompt": "The ", "adapter": "lora"}
+{"prompt": "A ", "adapter": "second"}'
+  echo "$prompts" >"$box/prompts.jsonl"
+  run generate "$box/base" --adapter "$box/lora" --adapter "second=$box/second" --prompts "$box/prompts.jsonl" \
+    --out "$box/texts.jsonl" --max-new-tokens 12 --temperature 0
+  local row=0 model prompt
+  while read -r model prompt; do
+    row=$((row + 1))
+    run generate "$box/$model" --prompt "$prompt " --max-new-tokens 12 --temperature 0 --json
+    expect "the tokens of $model alone" python3 - "$box/texts.jsonl" "$row" "$box/out" <<'PY'
+import json, sys
+line = open(sys.argv[1]).read().splitlines()[int(sys.argv[2]) - 1]
+assert json.loads(line)["tokens"] == json.load(open(sys.argv[3]))["tokens"], line
+PY
+  done <<<"lora The
+second The
+base The
+lora The
+second A"
+  run generate "$box/base" --adapter "second=$box/second" --prompt "A " --max-new-tokens 12 --temperature 0
+  cp "$box/out" "$box/one.text"
+  run generate "$box/second" --prompt "A " --max-new-tokens 12 --temperature 0
+  expect "the text of one adapter" cmp "$box/one.text" "$box/out"
+  echo '{"prompt": "The ", "adapter": "third"}' >"$box/prompts.jsonl"
+  local status=0
+  timeout 60 "$tessera" generate "$box/base" --adapter "$box/lora" --prompts "$box/prompts.jsonl" \
+    --out "$box/none.jsonl" >"$box/out" 2>&1 || status=$?
+  expect "an error" test "$status" != 0
+  expect "the adapters that exist" says "the adapters are lora" "$box/out"
+}
 from_base_to_folder() {
   trains_on_any_ranks
   keeps_the_adapter_alone
   merges_and_extracts
+  generates_with_several_in_one_base
   refuses_another_base
 }
-claim "an adapter trains on any ranks, resumes, merges and reads, and refuses another base" from_base_to_folder
+claim "an adapter trains on any ranks, resumes, merges, reads, stands beside others, and refuses another base" from_base_to_folder
 claims_done

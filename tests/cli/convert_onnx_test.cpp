@@ -34,6 +34,32 @@ TEST_F(ConvertOnnx, ARunBecomesAFileWithItsInputsAndItsWeights) {
             std::string::npos);
 }
 
+// Beyond the 2 GiB of a protocol buffer, or --shard-size.
+TEST_F(ConvertOnnx, LargeWeightsLieInASecondFile) {
+  const std::vector<std::string> words = {
+      run_folder(), path("my.onnx"), "--shard-size", "1KB", "--json"};
+  const Outcome o = convert(words);
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  const std::string model = files::read(path("my.onnx")), data = files::read(path("my.onnx.data"));
+  EXPECT_TRUE(model.starts_with(interop::onnx_mark()));
+  EXPECT_EQ(json::parse_strict(o.out, "").find("bytes")->as_integer(),
+            std::ssize(model) + std::ssize(data));
+  const auto& table = weights.at("wte.weight");
+  const std::string bytes(reinterpret_cast<const char*>(table.data()),
+                          table.size() * sizeof(float));
+  EXPECT_EQ(model.find(bytes), std::string::npos);
+  const std::size_t offset = data.find(bytes);
+  ASSERT_NE(offset, std::string::npos);
+  EXPECT_EQ(offset % 4096, 0U);
+  for (const std::string& said :
+       {std::string("location"), std::string("my.onnx.data"), std::to_string(bytes.size())})
+    EXPECT_NE(model.find(said), std::string::npos) << said;
+  EXPECT_THAT(convert(words).err, HasSubstr("already exists"));
+  EXPECT_EQ(convert({run_folder(), path("my.onnx"), "--shard-size", "1KB", "--overwrite"}).code, 0);
+  EXPECT_EQ(files::read(path("my.onnx.data")), data);
+}
+
 TEST_F(ConvertOnnx, AFolderWithoutATokenizerIsConverted) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
   fs::remove(path("hf/tokenizer.json"));

@@ -2,6 +2,7 @@
 #include "tessera/cli/foreign_flags.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -43,6 +44,90 @@ TEST(ForeignFlags, DeepSpeedChatsAdapterIsScaledByItsRank) {
   EXPECT_EQ(set_by({"--lora_dim", "0"}), "{}");
   EXPECT_EQ(set_by({"--lora_module_name", "decoder.layers."}),
             R"({"adapter":{"exclude":"(?!.*decoder\\.layers\\.).*"}})");
+}
+
+// All else is frozen: the optimizer has the adapter's rate, in whatever order the flags stand.
+TEST(ForeignFlags, DeepSpeedChatsAdapterHasItsOwnRate) {
+  EXPECT_EQ(set_by({"--lora_learning_rate", "5e-4", "--learning_rate", "9e-6", "--lora_dim", "4"}),
+            R"({"optimizer":{"params":{"lr":5e-4}},"adapter":{"type":"lora","r":4,"alpha":1}})");
+  std::vector<std::string> words = {"--lora_learning_rate", "5e-4", "--learning_rate", "9e-6"};
+  json::Value source = json::Value::object();
+  EXPECT_THAT(apply(take_foreign_flags(words), source),
+              ElementsAre(testing::HasSubstr("no effect without an adapter")));
+  EXPECT_EQ(source.dump(), R"({"optimizer":{"params":{"lr":9e-6}}})");
+}
+
+TEST(ForeignFlags, OfDeepSpeedChatSetTheirKeys) {
+  EXPECT_EQ(set_by({"--dtype", "bf16", "--dropout", "0.1", "--print_steps", "5"}),
+            R"({"bf16":{"enabled":true},"model":{"dropout":0.1},"steps_per_print":5})");
+  EXPECT_THROW(set_by({"--dtype", "int8"}), Error);
+  EXPECT_EQ(set_by({"my.json", "--data_path", "a.jsonl", "b.jsonl", "--seed", "1"}),
+            R"({"data":{"train":["a.jsonl","b.jsonl"]},"trainer":{"seed":1}})");
+  EXPECT_EQ(set_by({"--lr_scheduler_type", "cosine", "--minimum_learning_rate", "1e-6"}),
+            R"({"scheduler":{"type":"cosine_with_min_lr","params":{"min_lr":1e-6}}})");
+  EXPECT_EQ(set_by({"--minimum_learning_rate", "0"}), "{}");
+  EXPECT_THROW(set_by({"--lr_scheduler_type", "linear", "--minimum_learning_rate", "1e-6"}), Error);
+  EXPECT_EQ(set_by({"--train_data_path", "a", "--val_data_path", "b", "--test_data_path", "c"}),
+            R"({"data":{"train":"a","validation":"b","test":"c"}})");
+  EXPECT_EQ(set_by({"--only_query", "--template", "t.jinja"}),
+            R"({"task":{"params":{"history":"questions","chat_template":"t.jinja"}}})");
+}
+
+// A word behind the data may be the configuration.
+TEST(ForeignFlags, DataMayBeSeveralFilesOnceTheConfigurationIsNamed) {
+  std::vector<std::string> words = {"--data_path", "a.jsonl", "my.json"};
+  EXPECT_EQ(take_foreign_flags(words).settings.at(0).value.dump(), R"("a.jsonl")");
+  EXPECT_THAT(words, ElementsAre("my.json"));
+}
+
+TEST(ForeignFlags, OfReinforcementLearningSetTheirKeys) {
+  EXPECT_EQ(set_by({"--actor_model_name_or_path",
+                    "m",
+                    "--actor_learning_rate",
+                    "1e-5",
+                    "--critic_learning_rate",
+                    "5e-6",
+                    "--ppo_epochs",
+                    "2"}),
+            R"({"model":{"from":"m"},"optimizer":{"params":{"lr":1e-5}},)"
+            R"("rl":{"critic":{"lr":5e-6},"iterations":2}})");
+  EXPECT_EQ(set_by({"--max_prompt_seq_len", "256", "--max_answer_seq_len", "128"}),
+            R"({"rl":{"max_new_tokens":128},"data":{"sequence_length":384}})");
+  EXPECT_THROW(set_by({"--max_prompt_seq_len", "256"}), Error);
+  EXPECT_EQ(set_by({"--enable_ema", "--disable_actor_dropout"}),
+            R"({"trainer":{"ema":{"decay":0.992}},"model":{"dropout":0}})");
+  EXPECT_EQ(set_by({"--unsupervised_dataset_name", "w", "--unsup_coef", "27.8"}),
+            R"({"rl":{"ptx":{"data":"w","coefficient":27.8}}})");
+}
+
+TEST(ForeignFlags, WithoutACounterpartAreRefusedWithTheNearestKey) {
+  for (const auto& [flag, fix] : {std::pair("--data_split", "data.train"),
+                                  std::pair("--class_weight", "class_balance"),
+                                  std::pair("--label1_dim", "task.params.heads"),
+                                  std::pair("--critic_model_name_or_path", "rl.critic.from"),
+                                  std::pair("--im_start", "chat_template"),
+                                  std::pair("--inference", "tessera predict")}) {
+    std::vector<std::string> words = {flag, "x"};
+    try {
+      (void)take_foreign_flags(words);
+      ADD_FAILURE() << flag;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.text(), testing::HasSubstr(fix)) << flag;
+    }
+  }
+}
+
+TEST(ForeignFlags, WithoutAnEffectAreTold) {
+  for (const char* flag : {"--offload",
+                           "--only_optimize_lora",
+                           "--compute_fp32_loss",
+                           "--enable_hybrid_engine",
+                           "--add_eot_token",
+                           "--print_loss"}) {
+    std::vector<std::string> words = {flag, "a.json"};
+    EXPECT_THAT(take_foreign_flags(words).notes, ElementsAre(testing::HasSubstr(flag)));
+    EXPECT_THAT(words, ElementsAre("a.json"));
+  }
 }
 
 TEST(ForeignFlags, SayWhereATrainingIsShown) {

@@ -20,6 +20,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/config/fields.h"
 #include "tessera/engine/onnx_of.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
@@ -111,36 +112,100 @@ void write_case(const fs::path& path, Case& one, const nn::Batch& batch) {
   checkpoint::write_safetensors(path, tensors, {});
 }
 
-TEST(GoldenOnnx, ComputesWhatTheModelDoesForOtherBatchesAndLengths) {
+/// The interpreter that runs onnxruntime; empty: none has it.
+std::string python() {
   const char* const chosen = std::getenv("PYTHON");
-  const std::string python = chosen != nullptr ? chosen : "python3";
-  if (std::system((python + " -c 'import onnxruntime' 2>/dev/null").c_str()) != 0)
-    GTEST_SKIP() << python
-                 << " has no onnxruntime; set PYTHON to an interpreter that has its wheel";
-  at::manual_seed(1);
-  const files::TempDir box;
-  std::string command =
-      python + " " + TESSERA_SOURCE_DIR + "/tests/golden/onnx_compare.py " + kBound;
-  for (const fs::path& folder : known_models()) {
-    SCOPED_TRACE(folder.filename().string());
-    Case one = open(folder);
+  std::string python = chosen != nullptr ? chosen : "python3";
+  if (std::system((python + " -c 'import onnxruntime' 2>/dev/null").c_str()) == 0) return python;
+  return "";
+}
+constexpr const char* kNoRuntime =
+    "python3 has no onnxruntime; set PYTHON to an interpreter that has its wheel";
+
+/// Files of several models, which onnxruntime runs at once.
+class Comparison {
+ public:
+  void add(const std::string& name, Case& one) {
+    SCOPED_TRACE(name);
     parallel::Executor executor(one.runner.instance(), {});
-    const fs::path place = box.path() / folder.filename();
-    fs::create_directory(place);
+    const fs::path place = box_.path() / name, beside = place / "beside";
+    fs::create_directories(beside);
     try {
-      engine::onnx_of(one.resolved, executor).write(place / "model.onnx", [](std::uint64_t) {});
+      const interop::OnnxGraph graph = engine::onnx_of(one.resolved, executor);
+      graph.write(place / "model.onnx", [](std::uint64_t) {});
+      // Weights in a second file, as those of large models.
+      const std::string data = "model.onnx.data";
+      graph.write_beside(beside / "model.onnx", beside / data, data, [](std::uint64_t) {});
+      EXPECT_LT(fs::file_size(beside / "model.onnx"), fs::file_size(place / "model.onnx"));
     } catch (const Error& error) {
       ADD_FAILURE() << error.what();
-      continue;
+      return;
     }
     for (const auto& [samples, tokens] : {std::pair(1, 1), std::pair(1, 9), std::pair(4, 14)}) {
-      write_case(place / fmt::format("{}_{}.safetensors", samples, tokens),
-                 one,
-                 inputs_of(one.resolved, samples, tokens));
+      const std::string file = fmt::format("{}_{}.safetensors", samples, tokens);
+      write_case(place / file, one, inputs_of(one.resolved, samples, tokens));
+      fs::copy_file(place / file, beside / file);
     }
-    command += " " + place.string();
+    folders_ += " " + place.string() + " " + beside.string();
   }
-  EXPECT_EQ(std::system(command.c_str()), 0);
+
+  void run(const std::string& python) const {
+    const std::string script = TESSERA_SOURCE_DIR "/tests/golden/onnx_compare.py ";
+    EXPECT_EQ(std::system((python + " " + script + kBound + folders_).c_str()), 0);
+  }
+
+ private:
+  files::TempDir box_;
+  std::string folders_;
+};
+
+TEST(GoldenOnnx, ComputesWhatTheModelDoesForOtherBatchesAndLengths) {
+  const std::string interpreter = python();
+  if (interpreter.empty()) GTEST_SKIP() << kNoRuntime;
+  at::manual_seed(1);
+  Comparison comparison;
+  for (const fs::path& folder : known_models()) {
+    Case one = open(folder);
+    comparison.add(folder.filename().string(), one);
+  }
+  comparison.run(interpreter);
+}
+
+/// A small model with random weights and, if the family has a choice, its default objective.
+Case random_model(const std::string& family) {
+  json::Value written =
+      json::parse(R"({"num_layers": 2, "hidden_size": 32, "num_heads": 4})", family);
+  written["family"] = json::Value::string(family);
+  if (family == "vit") {
+    written["image_size"] = json::Value::integer(16);
+    written["patch_size"] = json::Value::integer(4);
+  }
+  models::ModelOptions options;
+  config::Problems problems;
+  config::Origins origins;
+  config::read(written, options, problems, origins);
+  problems.raise();
+  constexpr std::int64_t kVocabulary = 64, kPositions = 32;
+  models::Resolved resolved = models::resolve(options, kVocabulary, kPositions, problems, origins);
+  problems.raise();
+  test::ModelRunner runner(resolved.model);
+  runner.fill([](const ParamInfo& info, const at::Tensor& out) {
+    const bool gain = info.matrix_shape.size() < 2 && info.name.ends_with("weight");
+    out.normal_(gain ? 1.0 : 0.0, 0.1);
+  });
+  return {std::move(resolved), std::move(runner)};
+}
+
+TEST(GoldenOnnx, HasEveryFamily) {
+  const std::string interpreter = python();
+  if (interpreter.empty()) GTEST_SKIP() << kNoRuntime;
+  at::manual_seed(2);
+  Comparison comparison;
+  for (const std::string& family : models::families().names()) {
+    Case one = random_model(family);
+    comparison.add(family, one);
+  }
+  comparison.run(interpreter);
 }
 
 }  // namespace

@@ -45,12 +45,13 @@ struct Case {
     batch.sample_ids = {0};
     batch.set("labels", at::tensor({2, -100, 0}, at::kLong).view({1, 3}));
   }
+  DistillForm form;
   [[nodiscard]] std::unique_ptr<nn::Block> objective(DistillWeights weights) const {
     nn::BlockSpec plain{"head", [] { return std::make_unique<Plain>(); }};
     nn::Params params("head");
     return nn::make_block(
         distilled(
-            std::move(plain), [this](const nn::Batch&) { return teacher; }, weights),
+            std::move(plain), [this](const nn::Batch&) { return teacher; }, weights, form),
         params);
   }
   [[nodiscard]] nn::Outcome run(DistillWeights weights, nn::Mode mode = nn::Mode::Train) const {
@@ -124,6 +125,86 @@ TEST(Distilled, IsTheObjectiveItselfWithoutTraining) {
 
   ASSERT_EQ(out.terms.size(), 1U);
   EXPECT_EQ(out.terms[0].weight, 1.0);
+}
+
+double sigmoid(double x) {
+  return 1.0 / (1.0 + std::exp(-x));
+}
+
+TEST(Distilled, AddsTheDivergenceOfBothOutcomesOfFlags) {
+  Case one;
+  one.form.predictions = Predictions::Flags;
+  one.batch.set("labels", at::zeros({1, 3, 3}));
+  constexpr double kT = 2.0;
+
+  const nn::Outcome out = one.run({.temperature = kT, .alpha = 0.5});
+
+  double expected = 0;
+  for (int i = 0; i < 9; ++i) {
+    const double p = sigmoid(one.teacher[0][i / 3][i % 3].item<double>() / kT),
+                 q = sigmoid(one.student[0][i / 3][i % 3].item<double>() / kT);
+    expected += kT * kT * (p * std::log(p / q) + (1 - p) * std::log((1 - p) / (1 - q)));
+  }
+  EXPECT_NEAR(out.terms[1].sum.item<double>(), expected, kRounding);
+  const auto block = one.objective({});
+  EXPECT_EQ(dynamic_cast<const nn::Objective&>(*block).denominators(one.batch).back(), 9.0);
+}
+
+TEST(Distilled, AddsTheSquaredDifferenceOfNumbers) {
+  Case one;
+  one.form.predictions = Predictions::Numbers;
+
+  const nn::Outcome out = one.run({.temperature = 2.0, .alpha = 0.5});
+
+  EXPECT_NEAR(out.terms[1].sum.item<double>(),
+              (one.student.detach() - one.teacher).square().sum().item<double>(),
+              kRounding);
+  one.teacher = one.teacher.narrow(2, 0, 2);
+  EXPECT_THROW((void)one.run({}), Error);
+}
+
+TEST(Distilled, HasATermForEachLabelHead) {
+  Case one;
+  one.student = one.student.detach().view({3, 3}).requires_grad_();
+  one.teacher = one.teacher.view({3, 3});
+  one.form.heads = {{.name = "topic", .first = 0, .size = 1, .weight = 1.0},
+                    {.name = "mood", .first = 1, .size = 2, .weight = 0.5}};
+  one.batch.set("labels", at::tensor({0, 1, -100, 0, 0, -100}, at::kLong).view({3, 2}));
+
+  const nn::Outcome out = one.run({.temperature = 1.0, .alpha = 0.5});
+
+  ASSERT_EQ(out.terms.size(), 3U);
+  EXPECT_EQ(out.terms[1].name, "topic_distillation");
+  EXPECT_EQ(out.terms[1].sum.item<double>(), 0.0);  // one class
+  EXPECT_EQ(out.terms[2].name, "mood_distillation");
+  EXPECT_EQ(out.terms[2].denominator, 2);
+  EXPECT_EQ(out.terms[2].weight, 0.25);
+  double expected = 0;
+  for (const int row : {0, 1}) {
+    const double p = sigmoid((one.teacher[row][1] - one.teacher[row][2]).item<double>()),
+                 q = sigmoid((one.student[row][1] - one.student[row][2]).item<double>());
+    expected += p * std::log(p / q) + (1 - p) * std::log((1 - p) / (1 - q));
+  }
+  EXPECT_NEAR(out.terms[2].sum.item<double>(), expected, kRounding);
+  const auto block = one.objective({});
+  EXPECT_EQ(dynamic_cast<const nn::Objective&>(*block).denominators(one.batch),
+            (std::vector<double>{7.0, 2.0, 2.0}));
+}
+
+TEST(Distilled, KnowsTheFormOfAnObjective) {
+  const auto form_of = [](const char* options) {
+    return distill_form({.name = "sequence_classification", .options = json::parse(options, "t")});
+  };
+  EXPECT_EQ(form_of("{}")->predictions, Predictions::Classes);
+  EXPECT_EQ(form_of(R"({"problem_type": "regression"})")->predictions, Predictions::Numbers);
+  EXPECT_EQ(form_of(R"({"problem_type": "multi_label_classification"})")->predictions,
+            Predictions::Flags);
+  EXPECT_EQ(form_of(R"({"heads": [{"name": "a", "labels": ["x", "y"]},
+                                  {"name": "b", "labels": ["z"], "weight": 2}]})")
+                ->heads.at(1)
+                .first,
+            2);
+  EXPECT_FALSE(distill_form({.name = "reward"}).has_value());
 }
 
 TEST(Distilled, DropsLogitsBeyondTheSmallerNumberAndRefusesOtherRows) {

@@ -382,5 +382,34 @@ TEST(FirstTables, WarnWhenTheDiskIsTooSmall) {
   EXPECT_THAT(report::first_table(plan, facts), Contains(HasSubstr("NOT ENOUGH")));
 }
 
+/// The bytes that a rank needs, in bf16 with fp32 masters and full recomputation.
+double gib_of(const std::string& model, const std::string& more, int ranks) {
+  const std::string text = R"({"model": )" + model + R"(, "data": {"train": "a.txt"},
+      "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
+      "bf16": {"enabled": true}, "optimizer": {"type": "AdamW"},
+      "activation_checkpointing": {"granularity": "full"}, )" +
+                           more + "}";
+  const MemoryEstimate need =
+      estimate_memory(make_plan(json::parse(text, "c.json"), ranks, "my.json"));
+  return static_cast<double>(need.total()) / static_cast<double>(kGiB);
+}
+
+// The sizes for which BMTrain names hardware: BERT-large on a card of 11 GB, a GPT of 13 billion
+// parameters on 8 cards of 40 GB, and GPT-3 on several hosts of these. docs/from_bmtrain.md has the
+// table.
+TEST(MemoryEstimates, FitTheTiersOfHardwareThatBmtrainNames) {
+  EXPECT_LT(gib_of(R"({"family": "bert", "preset": "bert-large-uncased"})",
+                   R"("task": {"type": "masked_lm", "params": {"mask_token_id": 7}})",
+                   1),
+            8.0);
+  constexpr double kCard = 40e9 / static_cast<double>(kGiB);
+  EXPECT_LT(gib_of(R"({"num_layers": 40, "hidden_size": 5120, "num_heads": 40,
+                       "max_positions": 512, "vocab_size": 50304})",
+                   R"("zero_optimization": {"stage": 3})",
+                   8),
+            kCard);
+  EXPECT_LT(gib_of(R"({"preset": "gpt3"})", R"("zero_optimization": {"stage": 3})", 256), kCard);
+}
+
 }  // namespace
 }  // namespace tessera::planner

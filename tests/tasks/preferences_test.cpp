@@ -63,6 +63,27 @@ TEST_F(Preferences, TakeWhatBothTextsBeginWithForThePrompt) {
 }
 
 // Two letters of two bytes each that share their first byte.
+TEST_F(Preferences, AreReadFromWebGptsComparisonsAndStanfordsChoices) {
+  const std::string expected =
+      R"({"prompt": " Human: why Assistant:", "chosen": " so", "rejected": " no"})";
+  const data::Datasets named = opened("prefer", expected, 64);
+  for (const char* record :
+       {R"({"question": {"full_text": "why", "id": "1"}, "answer_0": "so", "score_0": 0.5,
+            "answer_1": "no", "score_1": -0.5})",
+        R"({"question": {"full_text": "why"}, "answer_0": "no", "score_0": -1, "answer_1": "so",
+            "score_1": 1})",
+        R"({"history": "why", "human_ref_A": "so", "human_ref_B": "no", "labels": 1})",
+        R"({"history": "why", "human_ref_A": "no", "human_ref_B": "so", "labels": 0})"}) {
+    std::string line = record;
+    std::erase(line, '\n');
+    const data::Datasets found = opened("prefer", line, 64);
+    for (const char* tensor : {"input_ids", "labels", "completion"})
+      EXPECT_EQ(values(*found.train, 0, tensor), values(*named.train, 0, tensor)) << record;
+  }
+  EXPECT_THAT(refused(R"({"history": "why", "human_ref_A": "a", "human_ref_B": "b"})").text(),
+              HasSubstr("labels"));
+}
+
 TEST_F(Preferences, DoNotCutACharacterIntoPromptAndCompletion) {
   const data::Datasets data =
       opened("prefer", "{\"chosen\": \"a\xC3\xA4\", \"rejected\": \"a\xC3\xB6\"}", 8);

@@ -3,11 +3,15 @@
 // Vinyals, Dean 2015, "Distilling the knowledge in a neural network".
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <string_view>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "tessera/models/family.h"
 #include "tessera/nn/block.h"
 
 namespace tessera::models {
@@ -21,17 +25,43 @@ struct DistillWeights {
   double alpha = 0.5;  ///< weight of the teacher's predictions; the labels have the rest
 };
 
-/// True for objectives whose logits are those of classes that exclude each other.
-bool can_be_distilled(std::string_view objective);
+/// The logits of an objective: those of classes that exclude each other, of classes each of which
+/// applies or does not (flags), or predicted numbers.
+enum class Predictions : std::uint8_t { Classes, Flags, Numbers };
+
+/// What the teacher of an objective teaches.
+struct DistillForm {
+  Predictions predictions = Predictions::Classes;
+  /// The logits of one of several label heads, which are classes.
+  struct Head {
+    std::string name;
+    std::int64_t first = 0, size = 0;
+    double weight = 1.0;  ///< of the head's loss
+  };
+  std::vector<Head> heads;  ///< empty: all logits belong together
+};
+
+/// The form of an objective; nothing if a teacher has no meaning for it.
+std::optional<DistillForm> distill_form(const ObjectiveChoice& objective);
 
 /// The block of an objective that can be distilled, with the same parameters and names. In training
-/// its loss is (1 - alpha) x its own terms + alpha x the term "distillation": T^2
-/// KL(softmax(teacher / T) || softmax(student / T)), a sum over what has a label (other than -100),
-/// whose number is one more denominator. Without training it is the objective itself. Only on ranks
-/// that have whole layers and whole samples. Cost: the head's forward and backward once more, and
-/// two fp32 tensors of the size of the logits for the samples that the objective takes at a time.
-/// If the models have different numbers of logits, those beyond the smaller number are dropped.
-/// Throws Error{Shape} in forward() if the teacher's logits have other dimensions.
-nn::BlockSpec distilled(nn::BlockSpec objective, TeacherLogits teacher, DistillWeights weights);
+/// its loss is (1 - alpha) x its own terms + alpha x the term "distillation", which is
+/// - of classes, T^2 KL(softmax(teacher / T) || softmax(student / T)), the mean over everything
+/// that
+///   has a label (other than -100); several label heads have a term each, "topic_distillation";
+/// - of flags, T^2 times the sum over both outcomes of the same divergence of sigmoid(logit / T),
+/// the
+///   mean over all flags;
+/// - of numbers, the squared difference of the two models, the mean over all numbers; T is not
+/// used. Their counts are further denominators. Without training it is the objective itself. Only
+/// on ranks that have whole layers and whole samples. Cost: the head's forward and backward once
+/// more, and two fp32 tensors of the size of the logits for the samples that the objective takes at
+/// a time. If the models have different numbers of classes, those beyond the smaller number are
+/// dropped; heads, flags and numbers must be as many. Throws Error{Shape} in forward() if the
+/// teacher's logits have other dimensions.
+nn::BlockSpec distilled(nn::BlockSpec objective,
+                        TeacherLogits teacher,
+                        DistillWeights weights,
+                        DistillForm form = {});
 
 }  // namespace tessera::models

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeepSpeed-Chat's flags that need more than a key.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/cli/foreign_flags.h"
+
+namespace tessera::cli {
+
+/// --lora_dim: an adapter whose product is scaled by 1 / rank; 0 means none.
+void add_lora_rank(const std::string& typed, const std::string& value, ForeignFlags& out);
+/// --lora_module_name: a regular expression for the names that do not contain `part`.
+std::string names_without(const std::string& part);
+/// --dtype. Throws Error{Config} for another name than fp16, bf16 and fp32.
+void add_dtype(const std::string& typed, const std::string& value, ForeignFlags& out);
+/// --data_path with one or several files.
+void add_data_paths(const std::string& typed,
+                    const std::vector<std::string>& paths,
+                    ForeignFlags& out);
+
+/// The settings that depend on others; nullptr: not given.
+struct ChatSettings {
+  const ForeignFlags::Setting *lora_rate = nullptr, *minimum_rate = nullptr, *prompt = nullptr,
+                              *answer = nullptr;
+};
+/// Sets them in a configuration whose other keys are set. The rate of an adapter is that of the
+/// optimizer, because all else is frozen; without an adapter it has no effect, which is noted. The
+/// lowest rate is that of a cosine schedule. Prompt and answer together are a sample. Throws
+/// Error{Config} for a lowest rate of another schedule, and for a prompt without an answer.
+void apply_chat_settings(const ChatSettings& settings,
+                         json::Value& source,
+                         std::vector<std::string>& notes);
+
+}  // namespace tessera::cli
