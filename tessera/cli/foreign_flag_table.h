@@ -17,6 +17,7 @@ enum class Kind : std::uint8_t {
   Config,
   Rank,         // an integer that is not needed
   Beta,         // a beta of Adam: the key is its index
+  Dtype,        // DeepSpeed-Chat's dtype of the working weights
   LoraRank,     // DeepSpeed-Chat's rank of an adapter; 0 means none
   LoraModules,  // a part of the names of adapted layers
   ReportTo,     // names of monitors
@@ -179,6 +180,39 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--lora_module_name", Kind::LoraModules, "adapter.exclude"},
     {"--lora_learning_rate", Kind::Number, "optimizer.lr"},
     {"--only_optimize_lora", Kind::ToldSwitch, "the weights beside an adapter are always frozen"},
+    {"--dtype", Kind::Dtype, ""},
+    {"--dropout", Kind::Number, "model.dropout"},
+    {"--print_steps", Kind::Number, "steps_per_print"},
+    {"--print_loss", Kind::ToldSwitch, kShown},
+    {"--offload", Kind::ToldSwitch, "all weights and moments are in the memory of the host"},
+    {"--device", Kind::ToldValue, "ranks compute on the CPU"},
+    {"--compute_fp32_loss", Kind::ToldSwitch, "losses are always computed in fp32"},
+    {"--add_eot_token", Kind::ToldSwitch, "every answer ends with the end token"},
+    {"--num_padding_at_beginning",
+     Kind::ToldValue,
+     "texts are padded at their end, and their ends are found by position"},
+    {"--data_output_path", Kind::ToldValue, "TESSERA_CACHE names the folder of the token cache"},
+    {"--data_split",
+     Kind::Refused,
+     "name the files of each step: sft.data.train, reward.data.train and rl.data.train of "
+     "tessera rlhf"},
+    {"--class_weight", Kind::Refused, "task.params.class_weights of the task classify"},
+    {"--minimum_learning_rate",
+     Kind::Refused,
+     "a schedule with a smallest rate, such as scheduler.type WarmupCosine with min_lr"},
+    {"--enable_hybrid_engine", Kind::Switch, "hybrid_engine.enabled"},
+    {"--inference_tp_size", Kind::Number, "hybrid_engine.inference_tp_size"},
+    {"--tp_gather_partition_size", Kind::Number, "hybrid_engine.tp_gather_partition_size"},
+    {"--release_inference_cache", Kind::Switch, "hybrid_engine.release_inference_cache"},
+    {"--unpin_actor_parameters", Kind::Off, "hybrid_engine.pin_parameters"},
+    {"--actor_learning_rate", Kind::Number, "optimizer.lr"},
+    {"--critic_learning_rate", Kind::Number, "rl.critic.lr"},
+    {"--actor_zero_stage", Kind::Number, "zero_optimization.stage"},
+    {"--critic_zero_stage", Kind::Number, "rl.models.critic.zero_stage"},
+    {"--max_answer_seq_len", Kind::Number, "rl.max_new_tokens"},
+    {"--ppo_epochs", Kind::Number, "rl.iterations"},
+    {"--generation_batches", Kind::Number, "rl.mini_batches"},
+    {"--per_device_mini_train_batch_size", Kind::Number, "train_micro_batch_size_per_gpu"},
 
     {"--num_nodes", Kind::One, "1"},
     {"--nnodes", Kind::One, "1"},

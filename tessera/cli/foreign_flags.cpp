@@ -115,6 +115,15 @@ void read_lora_rank(const std::string& typed, const std::string& value, ForeignF
   out.settings.push_back({typed, "adapter.alpha", json::Value::integer(1)});
 }
 
+void read_dtype(const std::string& typed, const std::string& value, ForeignFlags& out) {
+  TESSERA_REQUIRE(value == "fp16" || value == "bf16" || value == "fp32",
+                  Config,
+                  fmt::format("{} {}: expected fp16, bf16 or fp32", typed, value),
+                  "--dtype bf16");
+  if (value != "fp32")
+    out.settings.push_back({typed, value + ".enabled", json::Value::boolean(true)});
+}
+
 // A regular expression for the names that do not contain `part`.
 std::string names_without(const std::string& part) {
   std::string escaped;
@@ -171,6 +180,8 @@ void read_flag(Reader& reader, const Flag& flag, ForeignFlags& out) {
       return;
     case Kind::Config:
       return read_config_flag(typed, value, out);
+    case Kind::Dtype:
+      return read_dtype(typed, *value, out);
     case Kind::LoraRank:
       return read_lora_rank(typed, *value, out);
     case Kind::ReportTo:

@@ -45,6 +45,27 @@ TEST(ForeignFlags, DeepSpeedChatsAdapterIsScaledByItsRank) {
             R"({"adapter":{"exclude":"(?!.*decoder\\.layers\\.).*"}})");
 }
 
+TEST(ForeignFlags, DeepSpeedChatsSetTheModelsOfReinforcementLearning) {
+  EXPECT_EQ(set_by({"--dtype", "bf16", "--print_steps", "5", "--dropout", "0"}),
+            R"({"bf16":{"enabled":true},"steps_per_print":5,"model":{"dropout":0}})");
+  EXPECT_EQ(set_by({"--dtype", "fp32", "--offload", "--add_eot_token"}), "{}");
+  EXPECT_EQ(
+      set_by({"--enable_hybrid_engine", "--inference_tp_size", "1", "--unpin_actor_parameters"}),
+      R"({"hybrid_engine":{"enabled":true,"inference_tp_size":1,"pin_parameters":false}})");
+  EXPECT_EQ(set_by({"--critic_zero_stage",
+                    "3",
+                    "--critic_learning_rate",
+                    "5e-6",
+                    "--max_answer_seq_len",
+                    "256",
+                    "--ppo_epochs",
+                    "2"}),
+            R"({"rl":{"models":{"critic":{"zero_stage":3}},"critic":{"lr":5e-6},)"
+            R"("max_new_tokens":256,"iterations":2}})");
+  EXPECT_THROW(set_by({"--dtype", "int4"}), Error);
+  EXPECT_THROW(set_by({"--data_split", "2,4,4"}), Error);
+}
+
 TEST(ForeignFlags, SayWhereATrainingIsShown) {
   EXPECT_EQ(
       set_by({"--report_to", "tensorboard,wandb", "--logging_dir", "logs"}),
