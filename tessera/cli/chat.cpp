@@ -54,7 +54,9 @@ bool parse(ChatWords& words, const std::vector<std::string>& line) {
                        "echo \"Hello\" | tessera chat ./my-model --temperature 0",
                        "tessera chat runs/my --template chatml.jinja",
                        "tessera chat ./my-model --tensor 2   each layer on two ranks"});
-  arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
+  arguments.positional(
+      "MODEL", &words.path, "Run, checkpoint or Hugging Face folder", /*required=*/false);
+  arguments.option("--path", &words.path, "DeepSpeed-Chat's word for MODEL");
   arguments.option("--system", &words.system, "System prompt [none]");
   arguments.option("--template",
                    &words.chat_template,
@@ -249,6 +251,8 @@ int chat(const std::vector<std::string>& line) {
   if (!parse(words, line)) return kExitOk;
   words.how.check();
   (void)date_of(words.date);
+  TESSERA_REQUIRE(
+      !words.path.empty(), Config, "tessera chat: the model is missing", "tessera chat MODEL");
   auto found = engine::find_model(words.path);
   const ChatTemplate conversation = template_of(words, *found);
   return with_model(std::move(found),

@@ -12,8 +12,6 @@ namespace tessera::cli::foreign_words {
 
 inline constexpr std::string_view kOneMemory =
     "a process keeps everything in the memory of its host";
-inline constexpr std::string_view kOwnGeneration =
-    "the weights that are trained generate the texts, without a copy";
 inline constexpr std::string_view kLikePolicy = "the critic is trained as the policy is";
 inline constexpr std::string_view kCriticsAdapter =
     "remove it: an adapter is trained for the policy, and the critic as a whole";
@@ -83,14 +81,14 @@ inline constexpr auto kChatFlags = std::to_array<Flag>({
      "name the files of this part, because nothing is downloaded: --unsupervised_dataset_name"},
     {"--unsup_coef", Kind::Number, "rl.ptx.coefficient"},
     {"--enable_ema", Kind::Ema, "trainer.ema.decay"},
-    {"--enable_hybrid_engine", Kind::ToldSwitch, kOwnGeneration},
-    {"--unpin_actor_parameters", Kind::ToldSwitch, kOwnGeneration},
-    {"--release_inference_cache", Kind::ToldSwitch, "caches are released after each rollout"},
-    {"--inference_tp_size", Kind::ToldValue, kOwnGeneration},
-    {"--tp_gather_partition_size", Kind::ToldValue, kOwnGeneration},
+    {"--enable_hybrid_engine", Kind::Switch, "hybrid_engine.enabled"},
+    {"--unpin_actor_parameters", Kind::Off, "hybrid_engine.pin_parameters"},
+    {"--release_inference_cache", Kind::Switch, "hybrid_engine.release_inference_cache"},
+    {"--inference_tp_size", Kind::Number, "hybrid_engine.inference_tp_size"},
+    {"--tp_gather_partition_size", Kind::Number, "hybrid_engine.tp_gather_partition_size"},
     {"--offload_reference_model", Kind::ToldSwitch, kOneMemory},
     {"--actor_zero_stage", Kind::Number, "zero_optimization.stage"},
-    {"--critic_zero_stage", Kind::ToldValue, kLikePolicy},
+    {"--critic_zero_stage", Kind::Number, "rl.models.critic.zero_stage"},
     {"--actor_gradient_checkpointing", Kind::Switch, "activation_checkpointing.enabled"},
     {"--critic_gradient_checkpointing", Kind::ToldSwitch, kLikePolicy},
     {"--actor_dropout", Kind::Number, "model.dropout"},

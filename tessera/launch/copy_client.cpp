@@ -38,8 +38,9 @@ void CopyClient::fail(const std::string& what) const {
 }
 
 std::vector<CopyListing> CopyClient::list() {
-  const std::optional<Frame> frame =
-      wire_->send(FrameWriter(FrameType::List)) ? wire_->receive(now_s() + kNoProgressS) : std::nullopt;
+  const std::optional<Frame> frame = wire_->send(FrameWriter(FrameType::List))
+                                         ? wire_->receive(now_s() + kNoProgressS)
+                                         : std::nullopt;
   if (!frame || frame->type != FrameType::List) fail("does not answer");
   FrameReader reader(*frame);
   std::vector<CopyListing> all(reader.number<std::uint32_t>());

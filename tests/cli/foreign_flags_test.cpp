@@ -100,6 +100,14 @@ TEST(ForeignFlags, OfReinforcementLearningSetTheirKeys) {
             R"({"rl":{"ptx":{"data":"w","coefficient":27.8}}})");
 }
 
+TEST(ForeignFlags, OfTheHybridEngineAndTheCriticSetTheirKeys) {
+  EXPECT_EQ(
+      set_by({"--enable_hybrid_engine", "--inference_tp_size", "1", "--unpin_actor_parameters"}),
+      R"({"hybrid_engine":{"enabled":true,"inference_tp_size":1,"pin_parameters":false}})");
+  EXPECT_EQ(set_by({"--critic_zero_stage", "3"}),
+            R"({"rl":{"models":{"critic":{"zero_stage":3}}}})");
+}
+
 TEST(ForeignFlags, WithoutACounterpartAreRefusedWithTheNearestKey) {
   for (const auto& [flag, fix] : {std::pair("--data_split", "data.train"),
                                   std::pair("--class_weight", "class_balance"),
@@ -121,7 +129,6 @@ TEST(ForeignFlags, WithoutAnEffectAreTold) {
   for (const char* flag : {"--offload",
                            "--only_optimize_lora",
                            "--compute_fp32_loss",
-                           "--enable_hybrid_engine",
                            "--add_eot_token",
                            "--print_loss"}) {
     std::vector<std::string> words = {flag, "a.json"};

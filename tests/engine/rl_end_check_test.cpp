@@ -21,7 +21,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kEndCheckLength = 10;
-constexpr std::int32_t kByteEnd = 256;
 
 class RlEndCheck : public ::testing::Test {
  protected:
@@ -31,7 +30,8 @@ class RlEndCheck : public ::testing::Test {
     const files::TempDir folder;
     const std::filesystem::path file = folder.path() / "prompts.jsonl";
     std::ofstream(file) << records;
-    tasks::Prompts prompts({.length = kEndCheckLength, .longest = 6, .pad_id = kByteEnd});
+    tasks::Prompts prompts(
+        {.length = kEndCheckLength, .longest = 6, .pad_id = tokenizer_->end_of_text()});
     prompts.read_files({file.string()},
                        tasks::record_options({}, "prompts"),
                        tasks::ConversationTokenizer(*tokenizer_, nullptr),
@@ -41,7 +41,7 @@ class RlEndCheck : public ::testing::Test {
         prompts, *tokenizer_, kEndCheckLength, [&](const engine::rl::Rows& rows) {
           rows_ = rows.size();
           // Padding is the end token too: only the label behind the answer counts.
-          return at::where(rows.labels_BT.eq(kByteEnd),
+          return at::where(rows.labels_BT.eq(tokenizer_->end_of_text()),
                            at::full({}, std::log(of_end), at::kDouble),
                            at::zeros({}, at::kDouble));
         });

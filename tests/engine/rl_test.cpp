@@ -99,7 +99,7 @@ void save_reward_model(const std::filesystem::path& root) {
           << "\n";
   pairs.close();
   run.set("data.train", "[\"" + file.string() + "\"]")
-      .set("data.validation_fraction", "0")
+      .set("data.validation_fraction", "0.25")
       .set("eval.every", "0")
       .set("model.dropout", "0")
       .set("task", "\"reward\"");
@@ -374,7 +374,7 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
       planner::Plan plan = run.plan(layout);
       engine::rl::settle_plan(plan);
     } catch (const Error& error) {
-      return std::string(error.what());
+      return error.text();
     }
     return std::string();
   };
