@@ -23,6 +23,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// How long a rank tries to reach a server before its copy fails.
+constexpr double kReachS = 2.0;
+
 /// Runs `work` and converts the failure of a server to that of a disk.
 template <class Work>
 void as_disk(Work work) {
@@ -71,7 +74,7 @@ class CopyStorage final : public Storage {
       if (!clients_.empty()) return;
       clients_.reserve(target_.places.size());
       for (const launch::CopyPlace& place : target_.places)
-        clients_.emplace_back(place, target_.secret);
+        clients_.emplace_back(place, target_.secret, kReachS);
     });
     const std::string name = path.filename().string();
     return std::make_unique<CopyOutput>(clients_,

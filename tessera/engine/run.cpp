@@ -425,7 +425,10 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
       open_data(plan, tokenize_options(plan, mine, *early));
   finish_plan(plan, *data);
   rl::settle_plan(plan);
-  const std::uint64_t available = memory_of_hosts(plan, local_ranks);
+  // A set of copies, half of what the plan counts, is there already.
+  const std::int64_t held = copies ? planner::copy_bytes(plan) / 2 * plan.ranks : 0;
+  const std::uint64_t available =
+      memory_of_hosts(plan, local_ranks) + static_cast<std::uint64_t>(held);
   const planner::MemoryEstimate memory = planner::check_memory(plan, available);
   planner::save_as_memory_allows(plan, memory, available);
   planner::advise_stage(plan, available);
