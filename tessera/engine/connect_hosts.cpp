@@ -75,7 +75,7 @@ void check_engine(planner::LinkEngine engine) {
                   "set run.transport to \"auto\"");
 }
 
-std::string_view engine_name(planner::LinkEngine engine) {
+std::string engine_name(planner::LinkEngine engine) {
   return config::name_of(planner::kLinkEngines,
                          engine == planner::LinkEngine::Auto ? planner::LinkEngine::Gloo : engine);
 }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
+#include <string>
 
 #include "tessera/comm/transports/host_link.h"
 #include "tessera/launch/host_part.h"
@@ -21,7 +21,7 @@ struct HostConnection {
 /// Error{Unsupported}, Error{Environment} or Error{Config}, with the line to type.
 void check_engine(planner::LinkEngine engine);
 /// Returns the name of the engine that is used, for messages: "gloo".
-std::string_view engine_name(planner::LinkEngine engine);
+std::string engine_name(planner::LinkEngine engine);
 
 /// Connects this rank with those of other hosts. The ranks exchange their layout, and the numbers
 /// from which the keys of their messages are derived, through the head of the job, over

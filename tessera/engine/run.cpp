@@ -286,7 +286,7 @@ void forget_flights(const std::filesystem::path& logs) {
 /// Reports which axes cross between hosts, and warns of those that should not.
 void tell_of_hosts(const planner::Plan& plan, int ranks_per_host, const TrainCommand& command) {
   const mesh::HostLayoutNotes notes = mesh::host_layout_notes(plan.mesh(), ranks_per_host);
-  const std::string_view engine = engine_name(plan.config.run.transport);
+  const std::string engine = engine_name(plan.config.run.transport);
   if (!notes.text.empty())
     say(command, fmt::format("hosts       {}; data travels over {}", notes.text, engine));
   for (const std::string& warning : notes.warnings)

@@ -91,15 +91,20 @@ void expect_refused(HostLink& link, std::size_t bytes) {
   }
 }
 
+/// Around the sizes at which messages are cut.
+constexpr std::size_t kPart = 1 << 20;
+constexpr std::array<std::size_t, 9> kAllSizes = {
+    0, 1, 700, 8192, 8193, kPart, kPart + 1, kPart + 8193, 3 * kPart - 1};
+
 /// A message that is sent with its code, and one whose code follows it.
 constexpr std::array<std::size_t, 2> kSizes = {700, 100'000};
 
 TEST(AuthenticatedLink, DeliversMessagesOfAllSizesInOrder) {
   Pair pair;
-  for (const std::size_t bytes : {0UL, 1UL, 700UL, 8192UL, 8193UL, 1UL << 20})
+  for (const std::size_t bytes : kAllSizes)
     send(pair.from, numbered(bytes, 3));
 
-  for (const std::size_t bytes : {0UL, 1UL, 700UL, 8192UL, 8193UL, 1UL << 20})
+  for (const std::size_t bytes : kAllSizes)
     EXPECT_EQ(receive(pair.to, bytes), numbered(bytes, 3));
 }
 

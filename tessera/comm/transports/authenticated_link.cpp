@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <string>
 #include <utility>
 
@@ -18,10 +17,11 @@ namespace {
 
 constexpr std::size_t kCodeBytes = 16;
 constexpr std::size_t kNumberBytes = 12;  // of the initial vector that counts messages
-/// Messages up to this size are sent together with their code.
+/// Up to so many last bytes of a message are sent together with its code.
 constexpr std::size_t kJoinedBytes = 8192;
-/// OpenSSL counts bytes as int.
-constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
+/// Larger messages are sent in parts, so that a part is in the cache when the engine reads it, and
+/// the network works while the next one is hashed.
+constexpr std::size_t kPartBytes = std::size_t{1} << 20;
 
 using Code = std::array<std::byte, kCodeBytes>;
 
@@ -57,21 +57,26 @@ class AuthenticatedLink::Direction {
   Direction(const Direction&) = delete;
   Direction& operator=(const Direction&) = delete;
 
-  Code code_of_next(std::span<const std::byte> message) {
+  /// Begins the next message.
+  void begin() {
     std::array<unsigned char, kNumberBytes> number{};
     std::memcpy(number.data(), &count_, sizeof(count_));
     ++count_;
     require(EVP_EncryptInit_ex(context_, nullptr, nullptr, nullptr, number.data()) == 1);
+  }
+  /// Adds a part of it, of at most kPartBytes.
+  void add(std::span<const std::byte> part) {
     int length = 0;
-    while (!message.empty()) {
-      const std::size_t part = std::min(message.size(), kMostAtOnce);
-      require(EVP_EncryptUpdate(context_,
-                                nullptr,
-                                &length,
-                                reinterpret_cast<const unsigned char*>(message.data()),
-                                static_cast<int>(part)) == 1);
-      message = message.subspan(part);
-    }
+    if (part.empty()) return;
+    require(EVP_EncryptUpdate(context_,
+                              nullptr,
+                              &length,
+                              reinterpret_cast<const unsigned char*>(part.data()),
+                              static_cast<int>(part.size())) == 1);
+  }
+  /// Returns the code of the whole message.
+  Code end() {
+    int length = 0;
     Code code{};
     auto* const out = reinterpret_cast<unsigned char*>(code.data());
     require(EVP_EncryptFinal_ex(context_, out, &length) == 1 &&
@@ -105,38 +110,41 @@ AuthenticatedLink::~AuthenticatedLink() = default;
 
 void AuthenticatedLink::send(int peer, std::span<const Bytes> messages) {
   Direction& direction = *sending_.at(peer);
-  std::vector<Bytes> out;
-  // Elements of a deque keep their address while others are appended.
-  std::deque<std::vector<std::byte>> joined;
-  for (const Bytes message : messages) {
-    const Code code = direction.code_of_next(message);
-    std::vector<std::byte>& own = joined.emplace_back();
-    if (message.size() <= kJoinedBytes) {
-      own.assign(message.begin(), message.end());
-    } else {
-      out.push_back(message);
+  std::vector<std::byte> joined;
+  for (Bytes message : messages) {
+    direction.begin();
+    while (message.size() > kJoinedBytes) {
+      const Bytes part = message.first(std::min(message.size(), kPartBytes));
+      direction.add(part);
+      link_->send(peer, {&part, 1});
+      message = message.subspan(part.size());
     }
-    own.insert(own.end(), code.begin(), code.end());
-    out.emplace_back(own);
+    direction.add(message);
+    joined.assign(message.begin(), message.end());
+    const Code code = direction.end();
+    joined.insert(joined.end(), code.begin(), code.end());
+    const Bytes last(joined);
+    link_->send(peer, {&last, 1});
   }
-  link_->send(peer, out);
 }
 
 void AuthenticatedLink::receive(int peer, std::span<std::byte> message) {
   Direction& direction = *receiving_.at(peer);
-  Code code{};
-  if (message.size() <= kJoinedBytes) {
-    std::vector<std::byte> joined(message.size() + code.size());
-    link_->receive(peer, joined);
-    std::copy_n(joined.begin(), message.size(), message.begin());
-    std::copy_n(joined.end() - kCodeBytes, kCodeBytes, code.begin());
-  } else {
-    link_->receive(peer, message);
-    link_->receive(peer, code);
+  std::span<std::byte> rest = message;
+  direction.begin();
+  while (rest.size() > kJoinedBytes) {
+    const std::span<std::byte> part = rest.first(std::min(rest.size(), kPartBytes));
+    link_->receive(peer, part);
+    direction.add(part);
+    rest = rest.subspan(part.size());
   }
-  const Code expected = direction.code_of_next(message);
+  std::vector<std::byte> joined(rest.size() + kCodeBytes);
+  link_->receive(peer, joined);
+  std::copy_n(joined.begin(), rest.size(), rest.begin());
+  direction.add(rest);
+  const Code expected = direction.end();
   TESSERA_REQUIRE(
-      CRYPTO_memcmp(code.data(), expected.data(), kCodeBytes) == 0,
+      CRYPTO_memcmp(joined.data() + rest.size(), expected.data(), kCodeBytes) == 0,
       Comm,
       fmt::format("what arrived as a message of rank {} was not sent by a rank of this job, or was "
                   "changed on the way",
