@@ -17,7 +17,6 @@ enum class Kind : std::uint8_t {
   Config,
   Rank,         // an integer that is not needed
   Beta,         // a beta of Adam: the key is its index
-  Dtype,        // DeepSpeed-Chat's dtype of the working weights
   LoraRank,     // DeepSpeed-Chat's rank of an adapter; 0 means none
   LoraModules,  // a part of the names of adapted layers
   Dtype,        // fp16 or bf16

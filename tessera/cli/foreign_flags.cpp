@@ -187,8 +187,6 @@ void read_flag(Reader& reader, const Flag& flag, bool more_values, ForeignFlags&
       return;
     case Kind::Config:
       return read_config_flag(typed, value, out);
-    case Kind::Dtype:
-      return read_dtype(typed, *value, out);
     case Kind::LoraRank:
       return add_lora_rank(typed, *value, out);
     case Kind::Dtype:

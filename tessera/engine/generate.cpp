@@ -22,6 +22,7 @@
 #include "tessera/engine/batches.h"
 #include "tessera/nn/kv_cache.h"
 #include "tessera/nn/low_rank.h"
+#include "tessera/nn/page_tables.h"
 
 namespace tessera::engine {
 namespace {
@@ -104,14 +105,11 @@ bool append_and_stop(std::string& text,
   return true;
 }
 
-void set_rows(nn::Batch& batch, const std::vector<nn::TextRow>& rows) {
-  std::vector<std::int64_t> numbers, positions;
-  for (const nn::TextRow& row : rows) {
-    numbers.push_back(static_cast<std::int64_t>(row.text));
-    positions.push_back(row.position);
-  }
+/// The pages of sequences, whose numbers also identify their encoder's output.
+void set_rows(nn::Batch& batch, nn::PageTables& tables, const std::vector<std::size_t>& rows) {
+  tables.describe(rows, batch);
+  const std::vector<std::int64_t> numbers(rows.begin(), rows.end());
   batch.set(nn::kTextNumber, at::tensor(numbers, at::kLong));
-  batch.set(nn::kTextPosition, at::tensor(positions, at::kLong));
 }
 
 std::size_t longest(const std::vector<std::string>& stops) {
@@ -245,6 +243,13 @@ at::Tensor Generator::next_logits(nn::Batch batch,
   return logits;
 }
 
+/// The paged cache of sequences of different lengths.
+struct Generator::Cached {
+  explicit Cached(std::uint64_t seed) : context(nn::Mode::Prefill, seed) {}
+  nn::StepContext context;
+  nn::PageTables tables{nn::kPageTokens};
+};
+
 /// A sequence during its generation.
 struct Generator::Text {
   std::vector<std::int32_t> prompt;  ///< the encoder's input, or the beginning of the sequence
@@ -256,7 +261,7 @@ struct Generator::Text {
   std::int64_t steps = 0;   ///< number of tokens chosen
   std::int64_t cached = 0;  ///< positions in the KV cache
   std::size_t number = 0;   ///< number among the requested sequences
-  std::size_t cache = 0;    ///< nn::TextRow::text
+  std::size_t pages = 0;    ///< number in the page tables, if something is cached
   std::string bytes;        ///< those of all tokens, in which stop strings are found
   std::vector<std::pair<std::size_t, std::size_t>> hidden;  ///< those of special tokens in `bytes`
   Generated out;
@@ -378,13 +383,18 @@ std::vector<Generated> Generator::make(std::vector<std::int32_t> prompt,
   return out;
 }
 
-void Generator::read_alone(Text& text, const GenerateOptions& options, nn::StepContext& context) {
+void Generator::read_alone(Text& text, const GenerateOptions& options, Cached& cached) {
   const double start = now_s();
+  nn::StepContext& context = cached.context;
+  if (text.cached > 0) cached.tables.end(text.pages);
+  const std::int64_t capacity = context.cache_capacity;
   begin_window(text, options, context);
+  context.cache_capacity = capacity;
+  text.pages = cached.tables.begin(std::ssize(text.ids));
   context.set_mode(nn::Mode::Prefill);
   context.position = 0;
   nn::Batch batch = batch_of(text.prompt, {text.ids}, text.ids.size(), /*reads=*/true);
-  set_rows(batch, {{text.cache, 0}});
+  set_rows(batch, cached.tables, {text.pages});
   const at::Tensor logits = next_logits(std::move(batch), context, options, {text.adapter});
   text.cached = std::ssize(text.ids);
   const bool first = text.steps == 0;
@@ -394,21 +404,24 @@ void Generator::read_alone(Text& text, const GenerateOptions& options, nn::StepC
 
 void Generator::go_on(const std::vector<Text*>& texts,
                       const GenerateOptions& options,
-                      nn::StepContext& context) {
+                      Cached& cached) {
   const double start = now_s();
+  nn::StepContext& context = cached.context;
   std::vector<std::vector<std::int32_t>> read;
   context.set_mode(nn::Mode::Decode);
-  context.position = 0;
-  std::vector<nn::TextRow> rows;
-  std::vector<std::int64_t> adapters;
+  std::vector<std::size_t> rows;
+  std::vector<std::int64_t> positions, adapters;
   for (const Text* text : texts) {
     adapters.push_back(text->adapter);
     read.push_back({text->ids.back()});
-    rows.push_back({text->cache, text->cached});
-    context.position = std::max(context.position, text->cached);
+    rows.push_back(text->pages);
+    positions.push_back(text->cached);
+    cached.tables.make_room(text->pages, text->cached);
   }
+  context.position = std::ranges::max(positions);
   nn::Batch batch = batch_of({}, read, 1, /*reads=*/false);
-  set_rows(batch, rows);
+  set_rows(batch, cached.tables, rows);
+  batch.set(nn::kTextPosition, at::tensor(positions, at::kLong));
   const at::Tensor logits = next_logits(std::move(batch), context, options, std::move(adapters));
   for (std::size_t i = 0; i < texts.size(); ++i) {
     ++texts[i]->cached;
@@ -426,31 +439,26 @@ void Generator::run_prompts(
     const std::function<void(std::size_t number, Generated made)>& on_text) {
   TESSERA_REQUIRE(
       at_once >= 1, Config, fmt::format("{} texts at once: expected 1 or more", at_once), "");
-  nn::StepContext context(nn::Mode::Prefill, options.seed);
+  Cached cached(options.seed);
   std::vector<Text> texts;  // sequences being generated
-  std::vector<std::size_t> caches;
-  for (std::size_t i = std::min(asked.size(), static_cast<std::size_t>(at_once)); i > 0; --i)
-    caches.push_back(i - 1);
   for (std::size_t next = 0; next < asked.size() || !texts.empty();) {
-    for (; next < asked.size() && !caches.empty(); ++next) {
+    for (; next < asked.size() && std::ssize(texts) < at_once; ++next) {
       texts.push_back(begun(asked[next].prompt, asked[next].seed));
       texts.back().number = next;
       texts.back().adapter = asked[next].adapter;
-      texts.back().cache = caches.back();
-      caches.pop_back();
     }
     for (Text& text : texts) {
       if (!text.done(options) && (text.cached == 0 || text.cached == room()))
-        read_alone(text, options, context);
+        read_alone(text, options, cached);
     }
     std::vector<Text*> going;
     for (Text& text : texts) {
       if (!text.done(options) && text.cached < room()) going.push_back(&text);
     }
-    if (!going.empty()) go_on(going, options, context);
+    if (!going.empty()) go_on(going, options, cached);
     std::erase_if(texts, [&](Text& text) {
       if (!text.done(options)) return false;
-      caches.push_back(text.cache);
+      if (text.cached > 0) cached.tables.end(text.pages);
       on_text(text.number, std::move(text.out));
       return true;
     });

@@ -90,8 +90,8 @@ class Generator {
   /// ends, the next begins. Each equals the result of run_ids() for its prompt, seed
   /// and adapter (those of `options` are not used). `on_text` receives each with its number, in the
   /// order in which they end. Cost: one forward of each prompt alone, then for each token one
-  /// forward of a single position of all sequences together. Attention processes each sequence
-  /// separately, so that nothing is padded.
+  /// forward of a single position of all sequences together, whose keys and values lie in pages, so
+  /// that nothing is padded.
   void run_prompts(const std::vector<Asked>& asked,
                    const GenerateOptions& options,
                    int at_once,
@@ -112,6 +112,7 @@ class Generator {
 
  private:
   struct Text;
+  struct Cached;
   std::vector<Generated> make(std::vector<std::int32_t> ids,
                               const GenerateOptions& options,
                               int count,
@@ -126,11 +127,9 @@ class Generator {
   /// Chooses the next token of a sequence.
   void take(Text& text, const at::Tensor& logits_V, const GenerateOptions& options) const;
   /// Processes a sequence alone, and chooses its next token.
-  void read_alone(Text& text, const GenerateOptions& options, nn::StepContext& context);
+  void read_alone(Text& text, const GenerateOptions& options, Cached& cached);
   /// Chooses the next token of sequences that have been processed.
-  void go_on(const std::vector<Text*>& texts,
-             const GenerateOptions& options,
-             nn::StepContext& context);
+  void go_on(const std::vector<Text*>& texts, const GenerateOptions& options, Cached& cached);
   [[nodiscard]] std::vector<std::int32_t> ends(const GenerateOptions& options) const;
   /// Returns true if the token is omitted from the generated text.
   [[nodiscard]] bool hides(std::int32_t id, const GenerateOptions& options) const;

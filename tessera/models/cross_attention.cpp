@@ -58,7 +58,7 @@ CrossAttention::Memory CrossAttention::memory_of(const at::Tensor& memory_BSC,
   return memory;
 }
 
-at::Tensor CrossAttention::attend_by_text(const std::vector<nn::TextRow>& rows,
+at::Tensor CrossAttention::attend_by_text(const std::vector<std::size_t>& numbers,
                                           const at::Tensor& q_BHTK,
                                           const at::Tensor& memory_BSC,
                                           const ops::AttentionArgs& args,
@@ -69,7 +69,7 @@ at::Tensor CrossAttention::attend_by_text(const std::vector<nn::TextRow>& rows,
   if (context.mode() == nn::Mode::Prefill) made = made_of(memory_BSC, context);
   std::vector<at::Tensor> out;
   for (std::int64_t b = 0; b < q_BHTK.size(0); ++b) {
-    const std::size_t text = rows[static_cast<std::size_t>(b)].text;
+    const std::size_t text = numbers[static_cast<std::size_t>(b)];
     if (texts.size() <= text) texts.resize(text + 1);
     if (made.k_BHSK.defined())
       texts[text] = {made.k_BHSK.narrow(0, b, 1).contiguous(),
@@ -85,8 +85,8 @@ at::Tensor CrossAttention::operator()(const at::Tensor& h_BTC,
                                       const nn::Batch& batch,
                                       const nn::Block& block,
                                       nn::StepContext& context) const {
-  const std::vector<nn::TextRow> rows = nn::text_rows(batch);
-  const Memory memory = !rows.empty() ? Memory() : memory_of(memory_BSC, block, context);
+  const std::vector<std::size_t> numbers = nn::text_numbers(batch);
+  const Memory memory = !numbers.empty() ? Memory() : memory_of(memory_BSC, block, context);
   const nn::HeadRange heads = nn::heads_of(*q_weight_);
   const at::Tensor q_BHTK =
       nn::split_heads(nn::linear(h_BTC, *q_weight_, q_bias_, context), 1, heads.count)[0];
@@ -97,8 +97,8 @@ at::Tensor CrossAttention::operator()(const at::Tensor& h_BTC,
   if (batch.has("attention_mask")) args.mask_BS = batch.tensor("attention_mask");
   args.dropout = context.dropout("cross_attention", spec_.dropout);
   const at::Tensor y_BHTK =
-      !rows.empty() ? attend_by_text(rows, q_BHTK, memory_BSC, args, block, context)
-                    : nn::cross_attention(q_BHTK, memory.k_BHSK, memory.v_BHSK, args, context);
+      !numbers.empty() ? attend_by_text(numbers, q_BHTK, memory_BSC, args, block, context)
+                       : nn::cross_attention(q_BHTK, memory.k_BHSK, memory.v_BHSK, args, context);
   return nn::linear(nn::merge_heads(y_BHTK), *output_weight_, output_bias_, context);
 }
 

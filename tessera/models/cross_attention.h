@@ -57,7 +57,7 @@ class CrossAttention {
                                  const nn::Block& block,
                                  nn::StepContext& context) const;
   /// Attention of each row to the encoded sequence that its sequence answers.
-  [[nodiscard]] at::Tensor attend_by_text(const std::vector<nn::TextRow>& rows,
+  [[nodiscard]] at::Tensor attend_by_text(const std::vector<std::size_t>& numbers,
                                           const at::Tensor& q_BHTK,
                                           const at::Tensor& memory_BSC,
                                           const ops::AttentionArgs& args,

@@ -108,32 +108,23 @@ at::Tensor attend_exchanged(const at::Tensor& q,
   return heads_to_tokens(in_region(attend_here, qkv, std::move(args), context), context);
 }
 
-/// Attends with each row's own cache.
-at::Tensor attend_by_text(const std::vector<TextRow>& rows,
-                          const at::Tensor& q,
-                          const at::Tensor& k,
-                          const at::Tensor& v,
-                          const ops::AttentionArgs& args,
-                          const Block& block,
-                          StepContext& context) {
-  TESSERA_ASSERT(std::ssize(rows) == q.size(0) && !args.mask_BS.defined() &&
-                 !args.starts_BT.defined());
-  auto& caches = context.state<KvCaches>(block);
-  std::vector<at::Tensor> out;
-  for (std::int64_t b = 0; b < q.size(0); ++b) {
-    const TextRow& row = rows[static_cast<std::size_t>(b)];
-    KvCache& cache = caches.of(row.text);
-    cache.write(row.position, k.narrow(0, b, 1), v.narrow(0, b, 1), context.cache_capacity);
-    ops::AttentionArgs own = args;
-    own.query_offset = row.position;
-    // A bias depends only on distances: that of a shorter sequence is the end of the longest one's.
-    if (args.bias_HTS.defined())
-      own.bias_HTS =
-          args.bias_HTS.narrow(2, args.bias_HTS.size(2) - cache.length(), cache.length());
-    out.push_back(in_region(
-        attend_here, {q.narrow(0, b, 1), cache.keys(), cache.values()}, std::move(own), context));
-  }
-  return out.size() == 1 ? out.front() : at::cat(out);
+/// Attention with a paged cache: of whole prompts, or of one token of each sequence.
+at::Tensor attend_in_pages(const at::Tensor& q,
+                           const at::Tensor& k,
+                           const at::Tensor& v,
+                           ops::AttentionArgs args,
+                           const Block& block,
+                           StepContext& context) {
+  const Batch& batch = *context.batch;
+  auto& cache = context.state<PagedKvCache>(block);
+  cache.write(k, v, batch, context.cache_capacity);
+  if (context.mode() == Mode::Prefill)
+    return in_region(attend_here, {q, k, v}, std::move(args), context);
+  return ops::paged_attention(q,
+                              cache.pages(),
+                              batch.tensor(kPageTable).cpu().contiguous(),
+                              first_positions(batch) + 1,
+                              args);
 }
 
 }  // namespace
@@ -153,9 +144,7 @@ at::Tensor attention(const at::Tensor& q,
   }
   std::vector<at::Tensor> inputs = {q, k, v};
   if (args.causal && (context.mode() == Mode::Prefill || context.mode() == Mode::Decode)) {
-    const std::vector<TextRow> rows =
-        context.batch != nullptr ? text_rows(*context.batch) : std::vector<TextRow>();
-    if (!rows.empty()) return attend_by_text(rows, q, k, v, args, block, context);
+    if (is_paged(context.batch)) return attend_in_pages(q, k, v, std::move(args), block, context);
     auto& cache = context.state<KvCache>(block);
     if (context.batch != nullptr && context.batch->has(kCacheRow))
       cache.select(context.batch->tensor(kCacheRow));
@@ -171,15 +160,11 @@ void fill_cache(const at::Tensor& k,
                 const Block& block,
                 StepContext& context) {
   TESSERA_ASSERT(context.mode() == Mode::Prefill && context.position == 0);
-  const std::vector<TextRow> rows =
-      context.batch != nullptr ? text_rows(*context.batch) : std::vector<TextRow>();
-  if (rows.empty()) return context.state<KvCache>(block).write(0, k, v, context.cache_capacity);
-  auto& caches = context.state<KvCaches>(block);
-  for (std::size_t b = 0; b < rows.size(); ++b) {
-    const auto sample = static_cast<std::int64_t>(b);
-    caches.of(rows[b].text)
-        .write(0, k.narrow(0, sample, 1), v.narrow(0, sample, 1), context.cache_capacity);
+  if (is_paged(context.batch)) {
+    context.state<PagedKvCache>(block).write(k, v, *context.batch, context.cache_capacity);
+    return;
   }
+  context.state<KvCache>(block).write(0, k, v, context.cache_capacity);
 }
 
 at::Tensor cross_attention(const at::Tensor& q,

@@ -68,16 +68,64 @@ at::Tensor KvCache::values() const {
   return values_.narrow(2, 0, length_);
 }
 
-std::vector<TextRow> text_rows(const Batch& batch) {
-  std::vector<TextRow> out;
+bool is_paged(const Batch* batch) {
+  return batch != nullptr && batch->has(kPageTable);
+}
+
+std::vector<std::size_t> text_numbers(const Batch& batch) {
+  std::vector<std::size_t> out;
   if (!batch.has(kTextNumber)) return out;
-  const at::Tensor &numbers = batch.tensor(kTextNumber), &positions = batch.tensor(kTextPosition);
-  TESSERA_ASSERT(numbers.sizes() == positions.sizes() && numbers.is_contiguous() &&
-                 positions.is_contiguous());
+  const at::Tensor numbers = batch.tensor(kTextNumber).cpu().contiguous();
   for (std::int64_t b = 0; b < numbers.size(0); ++b)
-    out.push_back({static_cast<std::size_t>(numbers.const_data_ptr<std::int64_t>()[b]),
-                   positions.const_data_ptr<std::int64_t>()[b]});
+    out.push_back(static_cast<std::size_t>(numbers.const_data_ptr<std::int64_t>()[b]));
   return out;
+}
+
+at::Tensor first_positions(const Batch& batch) {
+  return batch.has(kTextPosition)
+             ? batch.tensor(kTextPosition).cpu().contiguous()
+             : at::zeros({batch.tensor(kPageTable).size(0)}, at::TensorOptions(at::kLong));
+}
+
+namespace {
+
+at::ScalarType dtype_of(const Batch& batch, const at::Tensor& like) {
+  if (!batch.has(kPageForm)) return like.scalar_type();
+  const auto form = static_cast<CacheForm>(batch.tensor(kPageForm).item<std::int64_t>());
+  if (form == CacheForm::Same) return like.scalar_type();
+  return form == CacheForm::BF16 ? at::kBFloat16 : at::kChar;
+}
+
+/// Copies what `from` has to the first pages of `to`.
+void take_over(const ops::KvPages& to, const ops::KvPages& from) {
+  const auto copy = [&](at::Tensor ops::KvPages::*part) {
+    if ((from.*part).defined()) (to.*part).narrow(0, 0, from.count()).copy_(from.*part);
+  };
+  copy(&ops::KvPages::keys_PGNK);
+  copy(&ops::KvPages::values_PGNK);
+  copy(&ops::KvPages::key_scales_PGN);
+  copy(&ops::KvPages::value_scales_PGN);
+}
+
+}  // namespace
+
+void PagedKvCache::write(const at::Tensor& k_BHTK,
+                         const at::Tensor& v_BHTK,
+                         const Batch& batch,
+                         std::int64_t capacity) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor table_BW = batch.tensor(kPageTable).cpu().contiguous();
+  const std::int64_t had = pages_.keys_PGNK.defined() ? pages_.count() : 0,
+                     needed = table_BW.numel() == 0 ? 0 : table_BW.max().item<std::int64_t>() + 1;
+  if (had == 0 || needed > had) {
+    const std::int64_t room = (capacity + kPageTokens - 1) / kPageTokens;
+    ops::KvPages more = ops::kv_pages(
+        std::max({needed, room, 2 * had}), kPageTokens, k_BHTK, dtype_of(batch, k_BHTK));
+    if (had > 0) take_over(more, pages_);
+    pages_ = std::move(more);
+  }
+  if (batch.has(kPageCopies)) ops::copy_pages(pages_, batch.tensor(kPageCopies).cpu().contiguous());
+  ops::write_pages(pages_, k_BHTK, v_BHTK, table_BW, first_positions(batch));
 }
 
 }  // namespace tessera::nn

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The KV cache of a block: keys and values of the tokens it has seen. It lives in
-// StepContext::state, never in the block.
+// The KV cache of a block: keys and values of the tokens it has seen, of sequences of one length or
+// in pages. It lives in StepContext::state, never in the block.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/nn/block.h"
+#include "tessera/nn/cache_form.h"
+#include "tessera/ops/paged_attention.h"
 
 namespace tessera::nn {
 
@@ -35,21 +37,38 @@ class KvCache {
   std::int64_t length_ = 0;
 };
 
-/// The caches of sequences of different lengths, by the number of the sequence; each has one
-/// sample.
-struct KvCaches {
-  std::vector<KvCache> texts;
-  KvCache& of(std::size_t text) {
-    if (texts.size() <= text) texts.resize(text + 1);
-    return texts[text];
-  }
-};
+/// Keys and values of many sequences in pages of kPageTokens tokens (ops/paged_attention.h). Which
+/// pages a sequence has is decided for all blocks at once (nn/page_tables.h), and comes with every
+/// batch. Not differentiable.
+class PagedKvCache {
+ public:
+  /// Writes the tokens of each row at the positions that the batch says, after copying the pages
+  /// that it says. The memory holds at least `capacity` tokens and is doubled when there are more
+  /// pages.
+  void write(const at::Tensor& k_BHTK,
+             const at::Tensor& v_BHTK,
+             const Batch& batch,
+             std::int64_t capacity);
+  [[nodiscard]] const ops::KvPages& pages() const { return pages_; }
 
-// Tensors of a batch in Prefill and Decode, int64 [B].
-/// If rows are sequences of different lengths: the number of each row's cache, and the position of
-/// its first token in the flow; StepContext::position is then the largest of these.
-inline constexpr const char* kTextNumber = "text_number";
+ private:
+  ops::KvPages pages_;
+};
+inline constexpr std::int64_t kPageTokens = 16;
+
+// Tensors of a batch in Prefill and Decode, int64 [B] unless stated otherwise.
+/// If rows are sequences of different lengths: the position of each row's first token in the flow;
+/// StepContext::position is then the largest of these.
 inline constexpr const char* kTextPosition = "text_position";
+/// If caches are paged: [B, W], the pages of each row, in the order of positions. Decode then has
+/// kTextPosition, and Prefill begins at position 0.
+inline constexpr const char* kPageTable = "page_table";
+/// The CacheForm of the pages, a single number; absent: CacheForm::Same.
+inline constexpr const char* kPageForm = "page_form";
+/// Pages that are copied before anything is written: [M, 2], source and target of each.
+inline constexpr const char* kPageCopies = "page_copies";
+/// If rows of different lengths have an encoder's output: the number under which each row keeps it.
+inline constexpr const char* kTextNumber = "text_number";
 /// If rows are reordered, repeated or removed: the row of the cache that each row continues.
 inline constexpr const char* kCacheRow = "cache_row";
 
@@ -58,12 +77,11 @@ class StepContext;
 /// tokens that attention() reads later. In Prefill only, for tokens that also see later tokens.
 void fill_cache(const at::Tensor& k, const at::Tensor& v, const Block& block, StepContext& context);
 
-struct TextRow {
-  std::size_t text = 0;
-  std::int64_t position = 0;
-};
-/// Returns the rows from kTextNumber and kTextPosition; empty if all sequences have the same
-/// length.
-std::vector<TextRow> text_rows(const Batch& batch);
+/// Returns true if the batch says which pages its rows have.
+bool is_paged(const Batch* batch);
+/// Returns the numbers of kTextNumber; empty if the batch has none.
+std::vector<std::size_t> text_numbers(const Batch& batch);
+/// Returns the position of each row's first token of a paged batch, int64 [B] in host memory.
+at::Tensor first_positions(const Batch& batch);
 
 }  // namespace tessera::nn

@@ -21,6 +21,7 @@
 #include "tessera/ops/int8_rows.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/norm.h"
+#include "tessera/ops/paged_attention.h"
 #include "tessera/ops/rotary.h"
 #include "tessera/ops/sampler.h"
 
@@ -244,6 +245,13 @@ class Backend {
                                   const float* of_rows_R,
                                   const float* of_columns_C,
                                   c10::Device device) const = 0;
+
+  // paged_attention.h: tables and lengths are in host memory.
+  [[nodiscard]] virtual at::Tensor paged_attention(const at::Tensor& q_BH1K,
+                                                   const KvPages& pages,
+                                                   const at::Tensor& table_BW,
+                                                   const at::Tensor& lengths_B,
+                                                   const AttentionArgs& args) const = 0;
 };
 
 /// All backends by name; static objects register them.

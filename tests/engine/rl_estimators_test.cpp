@@ -58,12 +58,21 @@ TEST(RlRows, HaveLabelsWhereACompletionIsPredicted) {
       made.labels_BT.equal(at::tensor({-100, 8, 9, 4, -100, -100}, at::kLong).unsqueeze(0)));
 }
 
-TEST(RlRows, OfOneLengthAreMadeTogether) {
+TEST(RlRows, OfConsecutivePromptsAreMadeTogether) {
   using Units = std::vector<std::vector<std::int64_t>>;
-  const std::vector<std::size_t> lengths = {3, 5, 3, 3, 5};
+  EXPECT_EQ(units_of(5, 1, 2), (Units{{0, 1}, {2, 3}, {4}}));
+  EXPECT_EQ(units_of(2, 3, 1), (Units{{0, 1, 2}, {3, 4, 5}}));
+  EXPECT_EQ(units_of(0, 3, 1), Units());
+}
 
-  EXPECT_EQ(units_of(lengths, 1, 2), (Units{{0, 2}, {1, 4}, {3}}));
-  EXPECT_EQ(units_of(lengths, 2, 1), (Units{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}}));
+TEST(RlRows, AreComputedUpToTheLongest) {
+  const std::vector<std::int32_t> prompt(7, 1), brief(2, 3), longer(10, 3);
+  const std::vector<RowOf> rows = {{prompt, brief}, {prompt, brief}, {prompt, longer}};
+  const Rows made = rows_of(rows, 40, 0);
+  EXPECT_EQ(made.columns(0, 2), 16);
+  EXPECT_EQ(made.columns(1, 2), 32);
+  EXPECT_EQ(made.columns(3, 0), 16);
+  EXPECT_EQ(rows_of(rows, 20, 0).columns(0, 3), 20);
 }
 
 // TRL's goldens of these eight rewards.

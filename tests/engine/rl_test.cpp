@@ -53,7 +53,8 @@ const std::string kCases[] = {
     options(
         R"("samples": 2, "dynamic_rounds": 3, "top_k": 40, "top_p": 0.9, "entropy_coefficient": 0.01)"),
     options(
-        R"("algorithm": "rloo", "samples": 2, "kl": {"coefficient": 0.05, "target": 0.01, "horizon": 30})")};
+        R"("algorithm": "rloo", "samples": 2, "kl": {"coefficient": 0.05, "target": 0.01, "horizon": 30})"),
+    options(R"("samples": 4, "completions_at_once": 3, "cache": "int8")")};
 
 TEST(Rl, IsTheSameOnAnyRanks) {
   for (const std::string& rl : kCases) {
@@ -415,6 +416,12 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
                         "models": {"reference": {"zero_stage": 2}})"),
               HasSubstr("0 (whole on each data-parallel rank)"));
   EXPECT_THAT(refusal(TinyRun(run).set("data.drop_last", "false")), HasSubstr("drop_last"));
+  for (const char* const cache : {"int8", "bf16"}) {
+    const std::string stored = R"("samples": 2, "cache": ")" + std::string(cache) + "\"";
+    EXPECT_EQ(refusal(reinforcing(some_prompts(), options(stored))), "");
+    EXPECT_THAT(refusal(reinforcing(some_prompts(), options(stored + R"(, "parity": "exact")"))),
+                HasSubstr("rl.cache " + std::string(cache)));
+  }
   EXPECT_THAT(refusal(reinforcing(some_prompts(), options(R"("samples": 3)"))),
               HasSubstr("no whole number of groups"));
 }
@@ -434,6 +441,12 @@ TEST(Rl, CountsTheMemoryOfAllModels) {
   EXPECT_EQ(beside(R"("samples": 2, "kl": {"coefficient": 0.1})").first - plain, 4 * parameters);
   EXPECT_GT(beside(R"("algorithm": "ppo", "kl": {"coefficient": 0})").first - plain,
             8 * parameters);
+  // A page has 16 tokens of 32 channels, of keys and of values, in both layers. Two prompts of up
+  // to 12 tokens have one page each; each of their 4 completions has one for its own tokens and a
+  // copy of the one in which its prompt ends.
+  constexpr std::int64_t kPage = 2 * 2 * 16 * 32 * 4;
+  EXPECT_EQ(plain - beside(R"("samples": 2, "cache": "bf16")").first, (2 + 2 * 4) * kPage / 2);
+  EXPECT_EQ(plain - beside(R"("samples": 2, "completions_at_once": 1)").first, 3 * 2 * kPage);
   EXPECT_THROW(beside(R"("samples": 2, "reference": "/no/such/run", "kl": {"coefficient": 0.1})"),
                Error);
 }

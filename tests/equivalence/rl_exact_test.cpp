@@ -87,7 +87,7 @@ TEST(RlExact, HoldsForRanksThatShareLayers) {
 TEST(RlExact, TheUsualKernelsDiffer) {
   TinyRun run = policy_of(
       family_rows().front(), exact("").replace(exact("").find("exact"), 5, "measure"), true);
-  EXPECT_GT(metrics_of(run, {.accumulation = 2}, 1)["parity_max"].at(0), 1e-5);
+  EXPECT_GT(metrics_of(run, {.accumulation = 2}, 1)["parity_max"].at(0), 0.0);
 }
 
 TEST(RlExact, NothingDependsOnWhatIsGeneratedTogether) {

@@ -207,6 +207,32 @@ TEST_P(KernelDtypes, AttentionOfOneQuery) {
   });
 }
 
+TEST_P(KernelDtypes, AttentionOfOneQueryInPages) {
+  constexpr std::int64_t kPage = 3, kPages = kRows / kPage;
+  const at::Tensor keys = this->x(), values = dy(), query = random({kColumns}, 6);
+  std::vector<const void*> key_pages, value_pages;
+  for (std::int64_t page = 0; page < kPages; ++page) {
+    key_pages.push_back(keys[page * kPage].const_data_ptr());
+    value_pages.push_back(values[page * kPage].const_data_ptr());
+  }
+  expect_same_bits([&](const cpu::Kernels& k) {
+    const at::Tensor out = at::empty({kColumns}), scores = at::empty({kRows});
+    k.attend_pages[index()]({.query = query.data_ptr<float>(),
+                             .keys = key_pages.data(),
+                             .values = value_pages.data(),
+                             .key_scales = nullptr,
+                             .value_scales = nullptr,
+                             .page = kPage,
+                             .first = 1,
+                             .count = kPages * kPage - 2,
+                             .channels = kColumns,
+                             .form = {.scale = 0.3F, .cap = 2.0F, .slope = 0.5F, .distance = -4},
+                             .scores = scores.data_ptr<float>(),
+                             .y = out.data_ptr<float>()});
+    return out;
+  });
+}
+
 TEST_P(KernelDtypes, RowsOfEightBitsWidened) {
   const at::Tensor rows = (random({kRows, kColumns}, 1) * 127).to(at::kChar),
                    scales = random({kRows}, 2);
@@ -225,6 +251,30 @@ TEST_P(KernelDtypes, RowsOfEightBitsWidened) {
 INSTANTIATE_TEST_SUITE_P(Dtypes,
                          KernelDtypes,
                          testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
+
+TEST(Kernels, AttentionToEightBitsAgreesAcrossInstructionSets) {
+  const at::Tensor rows = (random({2, kRows, kColumns}, 1) * 127).to(at::kChar),
+                   scales = random({2, kRows}, 2), query = random({kColumns}, 6);
+  const void *const keys = rows[0].const_data_ptr(), *const values = rows[1].const_data_ptr();
+  const float *const key_scales = scales[0].const_data_ptr<float>(),
+                     *const value_scales = scales[1].const_data_ptr<float>();
+  expect_same_bits([&](const cpu::Kernels& k) {
+    const at::Tensor out = at::empty({kColumns}), scores = at::empty({kRows});
+    k.attend_pages_int8({.query = query.data_ptr<float>(),
+                         .keys = &keys,
+                         .values = &values,
+                         .key_scales = &key_scales,
+                         .value_scales = &value_scales,
+                         .page = kRows,
+                         .first = 2,
+                         .count = kRows - 2,
+                         .channels = kColumns,
+                         .form = {.scale = 0.3F},
+                         .scores = scores.data_ptr<float>(),
+                         .y = out.data_ptr<float>()});
+    return out;
+  });
+}
 
 TEST(Kernels, ProductsOfEightBitsAgreeAcrossInstructionSets) {
   const at::Tensor weight = (random({kRows, kColumns}, 1) * 127).to(at::kChar),

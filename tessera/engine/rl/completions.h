@@ -13,6 +13,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/train_state.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/cache_form.h"
 #include "tessera/nn/token_log_probabilities.h"
 
 // Legend: B completions, T tokens of a prompt with its completion.
@@ -34,12 +35,14 @@ struct SamplingOptions {
   nn::Distribution distribution;
   std::int32_t end = 0;         ///< the token that ends a completion
   std::int64_t vocabulary = 0;  ///< number of tokens that may be sampled
+  /// The most completions that are continued by one forward; 0: all.
+  std::int64_t rows = 0;
+  nn::CacheForm cache = nn::CacheForm::Same;
 };
 
-/// Returns the numbers of completions that are generated together: those of at most
-/// `prompts_at_once` prompts of the same length. `lengths`: of the prompts; prompt i has the
-/// completions from i * samples on.
-std::vector<std::vector<std::int64_t>> units_of(std::span<const std::size_t> lengths,
+/// Returns the numbers of completions that one rank generates together: those of at most
+/// `prompts_at_once` consecutive prompts. Prompt i has the completions from i * samples on.
+std::vector<std::vector<std::int64_t>> units_of(std::int64_t prompts,
                                                 std::int64_t samples,
                                                 std::int64_t prompts_at_once);
 
@@ -50,10 +53,13 @@ struct Draw {
   std::uint64_t seed = 0;
 };
 
-/// Generates completions of prompts of the same length together. `others`: returns whether a rank
-/// of the group is still at work; called once per token if ranks must take the same steps because
-/// each has a part of the weights; empty: not needed. Cost: a forward of the prompts, each once for
-/// consecutive completions, then one of a single position per token of those that have not ended.
+/// Generates completions of prompts of any lengths. At most options.rows of them are continued at a
+/// time: one that ends leaves its row and its memory to the next one. `others`: returns whether a
+/// rank of the group is still at work; called once per forward if ranks must take the same steps
+/// because each has a part of the weights; empty: not needed. Cost: a forward of the prompts, each
+/// once for consecutive completions, those of one length that begin at the same time together; then
+/// one of a single position per token of those that have not ended. Completions of a prompt share
+/// the pages of its keys and values.
 std::vector<Completion> draw_together(TrainState& state,
                                       std::span<const Draw> draws,
                                       const SamplingOptions& options,
@@ -65,7 +71,11 @@ struct Rows {
   /// The next token if it belongs to the completion, else -100: valid in the columns from the last
   /// token of the prompt to the last but one of the completion.
   at::Tensor labels_BT;
+  std::vector<std::int64_t> lengths;  ///< of each prompt with its completion
   [[nodiscard]] std::int64_t size() const { return input_ids_BT.size(0); }
+  /// Returns the number of columns with which the `count` rows from `first` on are computed: the
+  /// longest one, rounded up so that there are few different shapes, and at most T.
+  [[nodiscard]] std::int64_t columns(std::int64_t first, std::int64_t count) const;
 };
 struct RowOf {
   std::span<const std::int32_t> prompt, completion;

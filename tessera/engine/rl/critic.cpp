@@ -121,9 +121,10 @@ void Critic::learn(const Rows& rows,
     const std::int64_t begin =
         std::min(global_batch_,
                  (static_cast<std::int64_t>(micro) * group.size() + group.index) * micro_batch_);
-    const std::int64_t end = std::min(global_batch_, begin + micro_batch_);
+    const std::int64_t end = std::min(global_batch_, begin + micro_batch_),
+                       columns = rows.columns(first + begin, end - begin);
     const auto part = [&](const at::Tensor& of_BT) {
-      return of_BT.narrow(0, first + begin, end - begin);
+      return of_BT.narrow(0, first + begin, end - begin).narrow(1, 0, columns).contiguous();
     };
     nn::Batch batch;
     batch.set("input_ids", part(rows.input_ids_BT));

@@ -14,6 +14,7 @@
 #include "tessera/engine/rl/layouts.h"
 #include "tessera/engine/rl/reference_model.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/kv_cache.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/precision.h"
 #include "tessera/planner/validate.h"
@@ -72,6 +73,15 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
   if (!config.data.sources.is_null())
     refuse("data.sources", "give one list of files in data.train");
   const tasks::RlOptions& options = task.options();
+  const bool same = options.cache == tasks::RlCache::Same ||
+                    (options.cache == tasks::RlCache::BF16 && plan.working == DType::BF16);
+  TESSERA_REQUIRE(same || options.parity != tasks::Parity::Exact,
+                  Config,
+                  std::string("rl.cache ") +
+                      (options.cache == tasks::RlCache::Int8 ? "int8" : "bf16") +
+                      " rounds keys and values, so that sampling cannot have the "
+                      "log-probabilities of training, and rl.parity is exact",
+                  "set rl.cache to same, or rl.parity to measure");
   const std::int64_t size = options.rollout_size(plan.global_batch);
   TESSERA_REQUIRE(size % options.samples == 0,
                   Config,
@@ -119,15 +129,36 @@ std::int64_t width_of(const planner::Plan& plan) {
   return plan.working == DType::BF16 ? 2 : 4;
 }
 
-/// Returns the bytes of keys and values of the completions that are generated together.
+/// Returns the bytes of an element of the cache of keys and values.
+double cache_width(const planner::Plan& plan,
+                   const tasks::RlOptions& options,
+                   std::int64_t channels) {
+  constexpr double kScale = 4.0;  // one fp32 for the channels of a token and head
+  if (options.cache == tasks::RlCache::Int8) return 1.0 + kScale / static_cast<double>(channels);
+  if (options.cache == tasks::RlCache::BF16) return 2.0;
+  return static_cast<double>(width_of(plan));
+}
+
+/// Returns the bytes of the pages of keys and values: of the prompts, which completions share, and
+/// of the completions that are continued at a time.
 std::int64_t cache_bytes(const planner::Plan& plan, const tasks::RlOptions& options) {
   const models::Resolved& model = plan.model;
+  const auto whole = [](std::int64_t tokens) {
+    return (tokens + nn::kPageTokens - 1) / nn::kPageTokens * nn::kPageTokens;
+  };
   const std::int64_t heads = std::max<std::int64_t>(1, model.num_heads),
                      kv_heads = model.num_kv_heads > 0 ? model.num_kv_heads : heads,
-                     rows = std::min(options.prompts_at_once * options.samples,
-                                     options.rollout_size(plan.global_batch));
-  return 2 * model.num_layers * kv_heads * (model.hidden_size / heads) * rows *
-         plan.sequence_length * width_of(plan);
+                     channels = model.hidden_size / heads;
+  const std::int64_t together = std::min(options.prompts_at_once * options.samples,
+                                         options.rollout_size(plan.global_batch)),
+                     rows = std::min(together, options.completions_at_once),
+                     prompts = std::min(together / options.samples, rows + 1);
+  const std::int64_t tokens =
+      prompts * whole(std::max<std::int64_t>(0, plan.sequence_length - options.max_new_tokens)) +
+      rows * (whole(options.max_new_tokens) + nn::kPageTokens);
+  return static_cast<std::int64_t>(
+      static_cast<double>(2 * model.num_layers * kv_heads * channels * tokens) *
+      cache_width(plan, options, channels));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/rl/report.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -83,14 +84,19 @@ Metrics report_of(const RolloutFacts& facts, const tasks::RlOptions& options) {
     if (variance > 0)
       out.push_back({"explained_variance", 1.0 - number(left.var()) / variance, tokens});
   }
-  if (facts.measured) {
-    const at::Tensor apart_BT = at::where(scored.mask_BT,
-                                          (facts.generated_BT - scored.old_BT).abs(),
-                                          at::zeros({}, scored.old_BT.options()));
-    out.push_back({"parity_max", number(apart_BT.max()), tokens});
-    out.push_back({"parity_mean", number(apart_BT.sum()) / tokens, tokens});
-  }
+  if (facts.measured) add_parity(out, facts.generated_BT, scored.old_BT, scored.mask_BT);
   return out;
+}
+
+void add_parity(Metrics& to,
+                const at::Tensor& generated_BT,
+                const at::Tensor& trained_BT,
+                const at::Tensor& mask_BT) {
+  const auto tokens = number(mask_BT.sum().to(at::kDouble));
+  const at::Tensor apart_BT =
+      at::where(mask_BT, (generated_BT - trained_BT).abs(), at::zeros({}, generated_BT.options()));
+  to.push_back({"parity_max", number(apart_BT.max()), tokens});
+  to.push_back({"parity_mean", number(apart_BT.sum()) / std::max(tokens, 1.0), tokens});
 }
 
 }  // namespace tessera::engine::rl

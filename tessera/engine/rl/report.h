@@ -29,5 +29,10 @@ struct RolloutFacts {
 /// "explained_variance" of the critic, "parity_max" and "parity_mean" (the difference of
 /// log-probabilities between drawing and training).
 Metrics report_of(const RolloutFacts& facts, const tasks::RlOptions& options);
+/// Adds "parity_max" and "parity_mean" of the tokens of the mask.
+void add_parity(Metrics& to,
+                const at::Tensor& generated_BT,
+                const at::Tensor& trained_BT,
+                const at::Tensor& mask_BT);
 
 }  // namespace tessera::engine::rl

@@ -81,11 +81,8 @@ std::vector<double> scores_of(OpenModel& scorer,
                               comm::World& world,
                               const Rows& rows,
                               std::int64_t micro_batch) {
-  const std::int64_t size = rows.size(), T = rows.labels_BT.size(1);
-  const at::Tensor place_T = at::arange(T);
-  // A label's token is one position after it.
-  const at::Tensor lengths_B =
-      at::where(rows.labels_BT.ge(0), place_T, at::full({}, -1, place_T.options())).amax(1) + 2;
+  const std::int64_t size = rows.size();
+  const at::Tensor lengths_B = at::tensor(rows.lengths, at::kLong);
   std::vector<double> out(static_cast<std::size_t>(size), 0.0);
   const comm::Group& group = world.group(mesh::AxisSet::dp());
   for (std::int64_t at = 0; at < size; at += micro_batch * group.size()) {
@@ -94,12 +91,16 @@ std::vector<double> scores_of(OpenModel& scorer,
       scorer.executor->infer_nothing();
       continue;
     }
-    const std::int64_t count = std::min(micro_batch, size - first);
+    const std::int64_t count = std::min(micro_batch, size - first),
+                       columns = rows.columns(first, count);
     nn::Batch batch;
-    batch.set("input_ids", rows.input_ids_BT.narrow(0, first, count));
-    batch.set(
-        "attention_mask",
-        place_T.unsqueeze(0).lt(lengths_B.narrow(0, first, count).unsqueeze(1)).to(at::kLong));
+    batch.set("input_ids",
+              rows.input_ids_BT.narrow(0, first, count).narrow(1, 0, columns).contiguous());
+    batch.set("attention_mask",
+              at::arange(columns)
+                  .unsqueeze(0)
+                  .lt(lengths_B.narrow(0, first, count).unsqueeze(1))
+                  .to(at::kLong));
     for (std::int64_t b = first; b < first + count; ++b)
       batch.sample_ids.push_back(b);
     nn::StepContext context(nn::Mode::Eval, 0);

@@ -18,6 +18,14 @@
 #include "tessera/engine/shared_values.h"
 
 namespace tessera::engine::rl {
+namespace {
+
+nn::CacheForm form_of(tasks::RlCache cache) {
+  if (cache == tasks::RlCache::Same) return nn::CacheForm::Same;
+  return cache == tasks::RlCache::BF16 ? nn::CacheForm::BF16 : nn::CacheForm::Int8;
+}
+
+}  // namespace
 
 RolloutWriter::RolloutWriter(const planner::Plan& plan,
                              const tasks::Rl& task,
@@ -73,12 +81,10 @@ const std::vector<std::int32_t>& RolloutWriter::prompt_ids(const Completion& of)
 }
 
 std::vector<std::vector<std::int64_t>> RolloutWriter::units(
-    const std::vector<std::int64_t>& groups) {
+    const std::vector<std::int64_t>& groups) const {
   const std::int64_t S = options_.samples;
-  std::vector<std::size_t> lengths;
-  for (const std::int64_t group : groups)
-    lengths.push_back(prompt_ids(at(group * S)).size());
-  std::vector<std::vector<std::int64_t>> out = units_of(lengths, S, options_.prompts_at_once);
+  std::vector<std::vector<std::int64_t>> out =
+      units_of(std::ssize(groups), S, options_.prompts_at_once);
   for (std::vector<std::int64_t>& unit : out) {
     for (std::int64_t& number : unit)
       number = groups[static_cast<std::size_t>(number / S)] * S + number % S;
@@ -215,7 +221,9 @@ void RolloutWriter::generate(const Place& place,
                                                     .top_k = options_.top_k,
                                                     .top_p = options_.top_p}},
                        .end = plan_.tokenizer->end_of_text(),
-                       .vocabulary = vocabulary()},
+                       .vocabulary = vocabulary(),
+                       .rows = options_.completions_at_once,
+                       .cache = form_of(options_.cache)},
                       together ? others : std::function<bool(bool)>());
     for (std::size_t i = 0; i < made.size(); ++i) {
       const Completion& open = at(numbers[i]);
@@ -337,10 +345,19 @@ void RolloutWriter::exchange(const std::vector<std::int64_t>& numbers,
   }
 }
 
+bool RolloutWriter::is_kept(std::int64_t number) const {
+  if (!kept_ || kept_->version != version_) return false;
+  const auto found = kept_->completions.find(number);
+  const Completion& made = completions_[static_cast<std::size_t>(number)];
+  return found != kept_->completions.end() && fits(found->second, made) &&
+         found->second.ids == made.ids && found->second.log_probabilities == made.log_probabilities;
+}
+
 void RolloutWriter::keep(const std::vector<std::int64_t>& numbers) {
   if (!ledger_) return;
   std::vector<json::Value> lines;
   for (const std::int64_t number : numbers) {
+    if (is_kept(number)) continue;
     lines.push_back(to_json(version_,
                             number,
                             number % options_.samples,

@@ -58,7 +58,7 @@ class RolloutWriter {
   /// Returns the numbers of completions of these groups that are generated together. They are the
   /// same on any number of ranks.
   [[nodiscard]] std::vector<std::vector<std::int64_t>> units(
-      const std::vector<std::int64_t>& groups);
+      const std::vector<std::int64_t>& groups) const;
   /// Writes the completions of a rollout, or takes those of a rollout that was judged before from
   /// the ledger.
   void write(const Place& place);
@@ -89,6 +89,10 @@ class RolloutWriter {
   void exchange(const std::vector<std::int64_t>& numbers,
                 const std::vector<std::int64_t>& mine,
                 const std::vector<Completion>& made);
+  /// Returns whether the ledger had the completion as it is when the run began. Completions that
+  /// were made together are made together again if it lacks one of them.
+  [[nodiscard]] bool is_kept(std::int64_t number) const;
+  /// Appends the completions to the ledger, except those that it had.
   void keep(const std::vector<std::int64_t>& numbers);
   [[nodiscard]] std::string text_of(const Completion& one) const;
   [[nodiscard]] std::vector<std::int64_t> all_numbers() const;

@@ -41,6 +41,17 @@
 namespace tessera::engine::rl {
 namespace {
 
+/// Returns whether training drops or perturbs something at random.
+bool drops(const planner::Plan& plan) {
+  if (plan.config.adapter.enabled() && plan.config.adapter.dropout > 0) return true;
+  return std::ranges::any_of(plan.model.description.members(), [](const auto& member) {
+    const auto& [key, value] = member;
+    const bool random =
+        key.find("drop") != std::string::npos || key.find("jitter") != std::string::npos;
+    return random && value.is_number() && value.as_double() > 0;
+  });
+}
+
 class Rollouts final : public Experience, private RolloutWriter {
  public:
   Rollouts(const planner::Plan& plan,
@@ -49,7 +60,8 @@ class Rollouts final : public Experience, private RolloutWriter {
            TrainState& policy,
            const tasks::Prompts& prompts)
       : RolloutWriter(plan, task, world, policy, prompts),
-        kl_coefficient_(task.options().kl.coefficient) {
+        kl_coefficient_(task.options().kl.coefficient),
+        drops_(drops(plan)) {
     if (options_.parity == tasks::Parity::Exact) alone_.emplace();
     if (prompts.texts() != nullptr) {
       texts_.emplace(*prompts.texts(),
@@ -100,12 +112,17 @@ class Rollouts final : public Experience, private RolloutWriter {
 
   [[nodiscard]] nn::Batch samples(std::int64_t first, std::int64_t end) const override {
     const std::int64_t from = update_ % options_.mini_batches * plan_.global_batch + first;
-    const auto part = [&](const at::Tensor& of_BT) { return of_BT.narrow(0, from, end - first); };
+    const std::int64_t columns = rows_.columns(from, end - first);
+    const auto view = [&](const at::Tensor& of_BT) {
+      return of_BT.narrow(0, from, end - first).narrow(1, 0, columns);
+    };
+    const auto part = [&](const at::Tensor& of_BT) { return view(of_BT).contiguous(); };
     nn::Batch out;
     out.set("input_ids", part(rows_.input_ids_BT));
     out.set("labels", part(learned_labels_BT_));
     out.set("advantages", part(advantages_BT_));
     if (old_BT_.defined()) out.set("old", part(old_BT_));
+    if (found_BT_.defined()) out.set("found", view(found_BT_));
     if (reference_BT_.defined() && options_.kl.place == tasks::KlPlace::Loss)
       out.set("reference", part(reference_BT_));
     for (std::int64_t i = first; i < end; ++i)
@@ -120,6 +137,7 @@ class Rollouts final : public Experience, private RolloutWriter {
 
   void learn(Metrics& metrics) override {
     check_first_update(metrics);
+    if (found_BT_.defined()) compare_with_update();
     if (critic_ != nullptr) {
       const std::int64_t from = update_ % options_.mini_batches * plan_.global_batch;
       critic_->learn(rows_, learned_labels_BT_, from, metrics);
@@ -223,7 +241,8 @@ class Rollouts final : public Experience, private RolloutWriter {
       return at(b).log_probabilities[static_cast<std::size_t>(token)];
     });
     std::vector<Worth> worths = kept_worths();
-    bool measured = !worths.empty() && options_.parity != tasks::Parity::Exact;
+    bool measured =
+        !worths.empty() && options_.parity != tasks::Parity::Exact && !measures_in_update();
     // The policy that wrote the rollout no longer exists after updates; its values must be in the
     // ledger.
     TESSERA_REQUIRE(!worths.empty() || (place.update == 0 && replayed_.empty()),
@@ -255,7 +274,13 @@ class Rollouts final : public Experience, private RolloutWriter {
       returns_BT_ = made.returns_BT;
     }
     // Without a forward pass the policy is compared with itself.
-    old_BT_ = options_.parity != tasks::Parity::Off || needs_old() ? scored.old_BT : at::Tensor();
+    const bool compares = options_.parity == tasks::Parity::Exact || needs_old() ||
+                          (options_.parity == tasks::Parity::Measure && !measures_in_update());
+    old_BT_ = compares ? scored.old_BT : at::Tensor();
+    if (measures_in_update()) {
+      generated_BT_ = generated_BT;
+      found_BT_ = at::zeros_like(generated_BT);
+    }
     reference_BT_ = scored.reference_BT;
     learned_labels_BT_ = rows_.labels_BT.clone();
     for (std::int64_t b = 0; b < size_; ++b) {
@@ -404,7 +429,23 @@ class Rollouts final : public Experience, private RolloutWriter {
   /// Returns whether the log-probabilities of a rollout are computed by a pass of their own.
   [[nodiscard]] bool makes_pass() const {
     if (options_.parity == tasks::Parity::Exact) return !verified_;
-    return options_.parity == tasks::Parity::Measure || needs_old();
+    return needs_old() || (options_.parity == tasks::Parity::Measure && !measures_in_update());
+  }
+  /// Returns whether sampling is compared with the log-probabilities that the update itself
+  /// computes. Those of training with dropout are of another model, and those on a device do not
+  /// come back.
+  [[nodiscard]] bool measures_in_update() const {
+    return options_.parity == tasks::Parity::Measure && !needs_old() && !drops_ &&
+           world_.transport().device() == Device();
+  }
+  /// Adds what the update found to the rollout's metrics, and stops beyond the limit.
+  void compare_with_update() {
+    std::vector<double> found(static_cast<std::size_t>(found_BT_.numel()));
+    std::copy_n(found_BT_.const_data_ptr<double>(), found.size(), found.begin());
+    share_values(world_, found, "log-probabilities of an update");
+    const at::Tensor all_BT = at::tensor(found, at::kDouble).view(found_BT_.sizes());
+    add_parity(metrics_, generated_BT_, all_BT, learned_labels_BT_.ge(0));
+    check_parity();
   }
   [[nodiscard]] bool learned(const Completion& one) const {
     return one.ended || options_.truncated == tasks::Truncated::Keep;
@@ -515,6 +556,7 @@ class Rollouts final : public Experience, private RolloutWriter {
   static constexpr double kRaise = 2.0;        ///< what an alarm multiplies the coefficient by
   double kl_coefficient_;                      ///< of the next rollout
   bool restored_ = false;                      ///< whether a checkpoint had the coefficient
+  bool drops_;                                 ///< whether a forward of training is random
   std::int64_t judged_ = -1;                   ///< version of the last rollout in alarms_
   std::optional<ops::BatchInvariance> alone_;  ///< if rl.parity is exact
   bool verified_ = false;                      ///< whether a rollout was compared
@@ -524,6 +566,9 @@ class Rollouts final : public Experience, private RolloutWriter {
   // The current rollout.
   std::int64_t update_ = 0;
   at::Tensor learned_labels_BT_, old_BT_, reference_BT_, advantages_BT_, returns_BT_;
+  /// If the update measures: log-probabilities of sampling, and those that this rank's
+  /// micro-batches have written, 0 elsewhere.
+  at::Tensor generated_BT_, found_BT_;
   Metrics metrics_;
   std::map<std::string, int> alarms_;  ///< and for how many rollouts in a row
 };

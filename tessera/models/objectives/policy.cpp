@@ -94,6 +94,8 @@ class Policy final : public nn::Objective {
     const at::Tensor& log_p_BT = tokens.values_BT;
     if (!learns) return {.outputs = {{"log_probabilities", log_p_BT}}};
 
+    // Memory of the caller, who wants to know them.
+    if (batch.has("found")) batch.tensor("found").copy_(log_p_BT.detach());
     const at::Tensor mask_BT = labels_BT.ge(0);
     const losses::PolicySample sample{
         .log_probabilities_BT = log_p_BT,

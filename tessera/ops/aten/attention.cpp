@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/attention.h"
 
+#include <vector>
+
 #include <ATen/ATen.h>
 
 #include "tessera/ops/arguments.h"
@@ -156,6 +158,38 @@ std::int64_t AtenBackend::attention_scratch(const at::Tensor& q_BHTK,
   // Queries, keys, values and results, in fp32 for each head.
   const std::int64_t rows = backward ? 3 * T + 3 * S : 2 * T + 2 * S;
   return 4 * B * H * (scores * T * S + rows * K);
+}
+
+/// Each sequence on its own, with its pages gathered.
+at::Tensor AtenBackend::paged_attention(const at::Tensor& q_BH1K,
+                                        const KvPages& pages,
+                                        const at::Tensor& table_BW,
+                                        const at::Tensor& lengths_B,
+                                        const AttentionArgs& args) const {
+  const std::int64_t N = pages.page_tokens();
+  const auto* const lengths = lengths_B.const_data_ptr<std::int64_t>();
+  std::vector<at::Tensor> out;
+  for (std::int64_t b = 0; b < q_BH1K.size(0); ++b) {
+    const std::int64_t length = lengths[b];
+    const at::Tensor used =
+        table_BW[b].narrow(0, 0, (length + N - 1) / N).to(pages.keys_PGNK.device());
+    const auto gathered = [&](const at::Tensor& of_PGNK, const at::Tensor& scales_PGN) {
+      at::Tensor x = of_PGNK.index_select(0, used);
+      if (scales_PGN.defined())
+        x = x.to(at::kFloat) * scales_PGN.index_select(0, used).unsqueeze(3);
+      return x.transpose(0, 1).flatten(1, 2).narrow(1, 0, length).unsqueeze(0);
+    };
+    AttentionArgs own = args;
+    own.query_offset = length - 1;
+    if (args.bias_HTS.defined())
+      own.bias_HTS = args.bias_HTS.narrow(2, args.bias_HTS.size(2) - length, length);
+    out.push_back(attention(q_BH1K.narrow(0, b, 1),
+                            gathered(pages.keys_PGNK, pages.key_scales_PGN),
+                            gathered(pages.values_PGNK, pages.value_scales_PGN),
+                            own)
+                      .y_BHTK);
+  }
+  return at::cat(out);
 }
 
 }  // namespace tessera::ops::aten

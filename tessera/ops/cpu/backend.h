@@ -34,6 +34,11 @@ class CpuBackend : public Backend {
                                                const at::Tensor& k_BGSK,
                                                const AttentionArgs& args,
                                                bool backward) const override;
+  [[nodiscard]] at::Tensor paged_attention(const at::Tensor& q_BH1K,
+                                           const KvPages& pages,
+                                           const at::Tensor& table_BW,
+                                           const at::Tensor& lengths_B,
+                                           const AttentionArgs& args) const override;
   [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& logits_NV,
                                          const at::Tensor& labels_N,
                                          double label_smoothing,

@@ -151,6 +151,19 @@ struct AttendOne {
   float* scores;  // [count], scratch
   float *y, *log_sum;
 };
+/// A query of one head and all keys and values that it sees, in pages of `page` rows with
+/// contiguous channels. Pages of 8-bit integers have a scale for each row.
+struct AttendPages {
+  const float* query;                                    // [channels]
+  const void *const *keys, *const *values;               // one per page: [page, channels]
+  const float *const *key_scales, *const *value_scales;  // one per page: [page]; or nullptr
+  std::int64_t page;
+  std::int64_t first, count;  // the row of the first key in the first page; number of keys
+  std::int64_t channels;
+  ScoreForm form;
+  float* scores;  // [count], scratch
+  float* y;
+};
 struct AdamWRange {
   float* master;
   float* exp_avg;
@@ -340,6 +353,8 @@ struct Kernels {
   /// Decode the blocks [begin, end); one function per output type.
   void (*widen_nf4[kFloats])(const Nf4Widening&, std::int64_t begin, std::int64_t end);
   void (*narrow_nf4)(const Nf4Narrowing&, std::int64_t begin, std::int64_t end);
+  void (*attend_pages[kFloats])(const AttendPages&);
+  void (*attend_pages_int8)(const AttendPages&);
 };
 
 /// The kernels of isa().

@@ -228,9 +228,21 @@ void RlOptions::describe(config::Fields& fields) {
                 .min = 1});
   fields.field("prompts_at_once",
                prompts_at_once,
-               {.text = "The most prompts of one length whose completions are made together. The "
-                        "ranks do not change which these are.",
+               {.text = "The most prompts whose completions one rank makes together. The ranks do "
+                        "not change which these are.",
                 .min = 1});
+  fields.field("completions_at_once",
+               completions_at_once,
+               {.text = "The most completions of these prompts that a token is drawn for at a "
+                        "time: when one ends, the next one takes its place and its memory.",
+                .min = 1});
+  fields.choice("cache",
+                cache,
+                kRlCaches,
+                {.text = "How the keys and values of completions are stored while they are made: "
+                         "same as they are computed, bf16, or int8 with a scale for each token and "
+                         "head. Other forms take less memory, and the log-probabilities of "
+                         "sampling are further from those of training."});
   fields.field("rewards",
                rewards,
                {.text = "What is rewarded: [{\"type\": \"exact_match\", \"weight\": 1}, ...]; "

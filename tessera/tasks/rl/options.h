@@ -97,6 +97,11 @@ enum class Parity : std::uint8_t { Off, Measure, Exact };
 constexpr auto kParities = std::to_array<config::Named<Parity>>(
     {{Parity::Off, "off"}, {Parity::Measure, "measure"}, {Parity::Exact, "exact"}});
 
+/// How the keys and values of completions that are being generated are stored.
+enum class RlCache : std::uint8_t { Same, BF16, Int8 };
+constexpr auto kRlCaches = std::to_array<config::Named<RlCache>>(
+    {{RlCache::Same, "same"}, {RlCache::BF16, "bf16"}, {RlCache::Int8, "int8"}});
+
 /// The effect of an alarm (engine/rl/alarms.h).
 enum class OnAlarm : std::uint8_t { Warn, Stop, RaiseKl, RollBack };
 constexpr auto kOnAlarm = std::to_array<config::Named<OnAlarm>>({{OnAlarm::Warn, "warn"},
@@ -126,6 +131,8 @@ struct RlOptions {
   std::int64_t iterations = 1;
   std::int64_t mini_batches = 1;
   std::int64_t prompts_at_once = 8;
+  std::int64_t completions_at_once = 64;
+  RlCache cache = RlCache::Same;
   json::Value rewards;
   RlAdvantage advantage;
   RlLoss loss;
