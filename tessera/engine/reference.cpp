@@ -15,8 +15,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/comm/world.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/shared_values.h"
+#include "tessera/nn/context_parallel/context_parallel.h"
 
 namespace tessera::engine {
 namespace {
@@ -88,10 +90,7 @@ Values made_of(const data::Dataset& dataset,
                std::int64_t batch_size) {
   const data::TensorSpec spec = *dataset.made_by_model();
   const std::int64_t numel = spec.numel(), batches = (samples + batch_size - 1) / batch_size;
-  TESSERA_REQUIRE(executor.model().context_parallel() == nullptr,
-                  Unsupported,
-                  "a reference of texts whose tokens ranks share",
-                  "set parallel.context.size to 1");
+  const nn::ContextParallel* const shared = executor.model().context_parallel();
   Values values(static_cast<std::size_t>(samples * numel), 0.0);
   const comm::Group& group = world.group(mesh::AxisSet::dp());
   const auto compute = [&](std::int64_t i) {
@@ -101,10 +100,14 @@ Values made_of(const data::Dataset& dataset,
     for (std::int64_t s = first; s < end; ++s)
       indices.push_back(s);
     nn::StepContext context(nn::Mode::Eval, 0);
-    const nn::Outcome out = executor.infer(make_batch(dataset, indices, indices), context);
+    const nn::Objective* const objective = executor.model().objective();
+    nn::Batch batch = make_batch(dataset, indices, indices);
+    if (shared != nullptr) batch = nn::own_tokens(batch, *shared, objective);
+    const nn::Outcome out = executor.infer(batch, context);
     world.show_life();
     world.transport().progress();
-    if (executor.model().objective() == nullptr) return;  // another stage has it
+    // Another stage has the objective, or the first of the ranks that share tokens the values.
+    if (objective == nullptr || (shared != nullptr && shared->group->index > 0)) return;
     const auto made = out.outputs.find(spec.name);
     TESSERA_REQUIRE(made != out.outputs.end() && made->second.numel() == (end - first) * numel,
                     Shape,

@@ -187,7 +187,8 @@ parallel::StepInput TrainState::step_input(int num_micros,
   input.loss_scale = loss_scale();
   input.load = [this, &load](int micro) {
     const nn::ContextParallel* const shared = model_->context_parallel();
-    return shared == nullptr ? load(micro) : nn::own_tokens(load(micro), *shared);
+    return shared == nullptr ? load(micro)
+                             : nn::own_tokens(load(micro), *shared, model_->objective());
   };
   input.global_denominators = [this, &extras](const std::vector<std::vector<double>>& mine) {
     return sum_denominators(mine, extras);
@@ -432,7 +433,8 @@ nn::Outcome TrainState::infer(const nn::Batch& batch, nn::StepContext& context) 
   optimizer_->wait_weights();
   context.context_parallel = model_->context_parallel();
   if (!context.shares_tokens()) return executor_->infer(batch, context);
-  return executor_->infer(nn::own_tokens(batch, *context.context_parallel), context);
+  return executor_->infer(nn::own_tokens(batch, *context.context_parallel, model_->objective()),
+                          context);
 }
 
 void TrainState::visit_trained(const parallel::TrainedVisitor& visit) {

@@ -308,6 +308,18 @@ class Planner {
     return nullptr;
   }
 
+  /// llama.cpp scales only the rotary positions of layers without a window.
+  void refuse_local_scaling() const {
+    const json::Value* both = config_.find("rope_parameters");
+    const json::Value* local =
+        both != nullptr && both->is_object() ? both->find(models::kSlidingAttention) : nullptr;
+    const json::Value* type =
+        local != nullptr && local->is_object() ? local->find("rope_type") : nullptr;
+    if (type != nullptr && type->is_string() && type->as_string() != "default")
+      unsupported(fmt::format("config.json says rope_type \"{}\" for layers with a window",
+                              type->as_string()));
+  }
+
   void add_rotary() {
     const std::int64_t heads = required("attention.head_count");
     const std::int64_t channels =
@@ -328,6 +340,10 @@ class Planner {
     const json::Value* type = found->find("rope_type");
     if (type == nullptr) type = found->find("type");
     const std::string kind = type != nullptr && type->is_string() ? type->as_string() : "default";
+    refuse_local_scaling();
+    // Other architectures of llama.cpp do not read the factors.
+    if (kind == "llama3" && architecture_ != "llama")
+      unsupported(fmt::format("llama.cpp's \"{}\" has no rope_type \"llama3\"", architecture_));
     if (kind == "linear") {
       keys_.add(key("rope.scaling.type"), "linear");
       keys_.real(key("rope.scaling.factor"), number_at(*found, "factor").value_or(1));

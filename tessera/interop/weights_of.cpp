@@ -167,8 +167,9 @@ class Found {
  public:
   Found(const std::vector<StreamedTensor>& tensors,
         const models::WeightMap& map,
+        std::vector<models::Tie> ties,
         Mismatch& mismatch)
-      : map_(map), mismatch_(mismatch) {
+      : map_(map), ties_(std::move(ties)), mismatch_(mismatch) {
     for (const StreamedTensor& tensor : tensors) {
       if (map.is_buffer != nullptr && map.is_buffer(tensor.name)) continue;
       // If two names are equal without wrappers, neither is known to be the right one.
@@ -185,9 +186,17 @@ class Found {
     if (at == by_name_.end()) at = by_name_.find(map_.without_base(name));
     return at == by_name_.end() ? nullptr : at->second;
   }
+  /// The same under the tensor's name or else under a second name of it.
+  const StreamedTensor* find_either(const std::string& name) const {
+    const StreamedTensor* tensor = find(name);
+    for (auto tie = ties_.begin(); tie != ties_.end() && tensor == nullptr; ++tie) {
+      if (tie->of == name) tensor = find(tie->alias);
+    }
+    return tensor;
+  }
   /// The tensor of a part, if it fits; else adds it to the mismatch, once per tensor.
   const StreamedTensor* take(const models::Composition::Part& part) {
-    const StreamedTensor* tensor = find(part.tensor);
+    const StreamedTensor* tensor = find_either(part.tensor);
     const bool first = asked_.insert(part.tensor).second;
     if (tensor == nullptr) {
       if (first) mismatch_.missing.push_back(part.tensor);
@@ -213,8 +222,8 @@ class Found {
     return tensor;
   }
   /// Adds every tensor to the mismatch that is neither taken nor the alias of a tie.
-  void finish(const std::vector<models::Tie>& ties) {
-    for (const models::Tie& tie : ties) {
+  void finish() {
+    for (const models::Tie& tie : ties_) {
       if (const StreamedTensor* tensor = find(tie.alias)) used_.insert(tensor);
     }
     for (const auto& [name, tensor] : by_name_) {
@@ -225,6 +234,7 @@ class Found {
 
  private:
   const models::WeightMap& map_;
+  std::vector<models::Tie> ties_;
   Mismatch& mismatch_;
   std::map<std::string, const StreamedTensor*> by_name_;
   std::set<std::string> asked_;
@@ -241,7 +251,8 @@ models::WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
   const models::WeightMap& map = family.weight_map;
   const models::Parameters parameters = nn::parameters_of(resolved.model);
   Mismatch mismatch;
-  Found found(tensors, map, mismatch);
+  const std::vector<models::Tie> ties = ties_of(map, parameters);
+  Found found(tensors, map, ties, mismatch);
   auto held = std::make_shared<std::map<std::string, std::vector<Source>>>();
   for (const auto& info : parameters) {
     const models::Composition composition = map.compose(*info);
@@ -252,13 +263,12 @@ models::WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
         sources.push_back({composition.copy_of(part), *tensor});
     }
   }
-  const std::vector<models::Tie> ties = ties_of(map, parameters);
-  found.finish(ties);
+  found.finish();
   mismatch.require_none(what);
   for (const models::Tie& tie : ties) {
     const StreamedTensor* alias = found.find(tie.alias);
     const StreamedTensor* tensor = found.find(tie.of);
-    if (alias != nullptr && tensor != nullptr) require_tied(*alias, *tensor, what);
+    if (alias != nullptr && tensor != nullptr && !tie.unused) require_tied(*alias, *tensor, what);
   }
   return [held, pages = std::move(pages)](
              const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {

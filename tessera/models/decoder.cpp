@@ -65,12 +65,9 @@ SelfAttentionSpec attention_of(const DecoderShape& shape, const DecoderLayerKind
       .qk_norm_offset = shape.norm_offset,
   };
   if (!kind.rotary) return spec;
-  const ops::RotaryScaling scaling = kind.local_rotary ? ops::RotaryScaling() : shape.rope_scaling;
-  spec.rotary_frequencies =
-      ops::rotary_frequencies(shape.rotary_channels(),
-                              kind.local_rotary ? shape.local_rope_theta : shape.rope_theta,
-                              scaling);
-  spec.rotary_factor = ops::rotary_attention_factor(scaling);
+  const Rotation& rotation = kind.local_rotary ? shape.local_rotation : shape.rotation;
+  spec.rotary_frequencies = rotation.frequencies(shape.rotary_channels());
+  spec.rotary_factor = rotation.factor();
   return spec;
 }
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "tessera/models/rotary_options.h"
 #include "tessera/models/self_attention.h"
 #include "tessera/models/sizes.h"
 #include "tessera/models/trunk.h"
-#include "tessera/ops/rotary.h"
 
 namespace tessera::models {
 
@@ -19,7 +19,7 @@ namespace tessera::models {
 struct DecoderLayerKind {
   std::int64_t window = 0;    ///< attention window in tokens; 0: all earlier tokens
   bool rotary = true;         ///< queries and keys have rotary positions
-  bool local_rotary = false;  ///< the rotation uses DecoderShape::local_rope_theta, without scaling
+  bool local_rotary = false;  ///< the rotation is DecoderShape::local_rotation
 };
 
 /// The complete shape of a decoder.
@@ -30,9 +30,7 @@ struct DecoderShape : Sizes {
     max_positions = 2048;
   }
   std::int64_t head_dim = 0;  ///< 0: hidden_size / num_heads
-  double rope_theta = 10000.0;
-  ops::RotaryScaling rope_scaling;
-  double local_rope_theta = 10000.0;
+  Rotation rotation, local_rotation;
   double rotary_share = 1.0;  ///< share of a head's channels that are rotated
   bool rotary_interleaved = false;
   bool attention_bias = false;      ///< biases of the query, key and value projections

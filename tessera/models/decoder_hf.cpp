@@ -10,71 +10,6 @@
 
 namespace tessera::models {
 
-namespace {
-
-/// A list of positive numbers, one for each pair of rotated channels.
-std::vector<double> factors_of(const HfConfig& rope, const char* key) {
-  constexpr std::size_t kMost = 1U << 16U;
-  const json::Value* const list = rope.find(key);
-  const bool numbers = list != nullptr && list->is_array() && list->items().size() <= kMost &&
-                       std::all_of(list->items().begin(), list->items().end(), [](const auto& one) {
-                         return one.is_number() && one.as_double() > 0;
-                       });
-  rope.refuse(key, numbers, "a list of positive factors");
-  std::vector<double> out;
-  for (const json::Value& one : list->items())
-    out.push_back(one.as_double());
-  return out;
-}
-
-}  // namespace
-
-void read_rotary(const HfConfig& keys, const char* object, DecoderOptions& out) {
-  if (keys.empty(object)) return;
-  const HfConfig rope(*keys.find(object));
-  out.rope_theta = rope.number("rope_theta", out.rope_theta, 1, 1e12);
-  const char* const type = rope.find("rope_type") != nullptr ? "rope_type" : "type";
-  out.rope_scaling = rope.word(type, "default");
-  // Before it had a name, files of phi3 called it so.
-  const bool pairs = rope.given("short_factor");
-  if (out.rope_scaling == "su" || (out.rope_scaling == "yarn" && pairs))
-    out.rope_scaling = "longrope";
-  const auto names = rotary_scalings();
-  rope.refuse(type,
-              std::find(names.begin(), names.end(), out.rope_scaling) != names.end(),
-              "one of default, linear, llama3, yarn, longrope and dynamic");
-  if (out.rope_scaling == "default") return;
-  const auto positions = static_cast<double>(out.max_positions.value_or(8192));
-  constexpr const char* kOriginal = "original_max_position_embeddings";
-  const std::int64_t original = keys.count(kOriginal, out.max_positions.value_or(8192), 1e8);
-  out.rope_original_positions =
-      keys.empty(kOriginal) ? rope.count(kOriginal, original, 1e8) : original;
-  const bool yarn = out.rope_scaling == "yarn", longrope = out.rope_scaling == "longrope";
-  if (out.rope_scaling == "dynamic") out.rope_original_positions = out.max_positions.value_or(8192);
-  if (longrope || out.rope_scaling == "dynamic") {
-    if (!keys.empty("rope_length")) out.rope_length = keys.count("rope_length", 1, 1e8);
-  }
-  out.rope_factor = rope.number(
-      "factor",
-      yarn || longrope ? positions / static_cast<double>(out.rope_original_positions) : 1.0,
-      1e-6,
-      1e6);
-  out.rope_low_freq_factor = rope.number("low_freq_factor", 1.0, 1e-6, 1e6);
-  out.rope_high_freq_factor = rope.number("high_freq_factor", 4.0, 1e-6, 1e6);
-  if (!rope.empty("attention_factor") && (yarn || longrope))
-    out.rope_attention_factor = rope.number("attention_factor", 1.0, 1e-6, 1e6);
-  if (longrope) {
-    out.rope_short_factors = factors_of(rope, "short_factor");
-    out.rope_long_factors = factors_of(rope, "long_factor");
-  }
-  if (!yarn) return;
-  out.rope_beta_fast = rope.number("beta_fast", 32.0, 1e-6, 1e6);
-  out.rope_beta_slow = rope.number("beta_slow", 1.0, 1e-6, 1e6);
-  out.rope_mscale = rope.number("mscale", 0.0, 0, 1e6);
-  out.rope_mscale_all_dim = rope.number("mscale_all_dim", 0.0, 0, 1e6);
-  out.rope_truncate = rope.flag("truncate", true);
-}
-
 std::vector<std::string> layer_types_of(const HfConfig& keys) {
   if (keys.empty("layer_types")) return {};
   const json::Value& types = *keys.find("layer_types");
@@ -91,17 +26,6 @@ std::vector<std::string> layer_types_of(const HfConfig& keys) {
 
 void read_layer_types(const HfConfig& keys, DecoderOptions& out) {
   out.layer_types = layer_types_of(keys);
-}
-
-double partial_rotary_factor(const HfConfig& keys, double absent) {
-  const double beside = keys.number("partial_rotary_factor", absent, 1e-6, 1);
-  if (keys.empty("rope_parameters")) return beside;
-  return HfConfig(*keys.find("rope_parameters")).number("partial_rotary_factor", beside, 1e-6, 1);
-}
-
-void set_partial_rotary_factor(json::Value& hf_config, double share) {
-  hf_config["partial_rotary_factor"] = json::Value::number(share);
-  hf_config["rope_parameters"]["partial_rotary_factor"] = json::Value::number(share);
 }
 
 json::Value window_to_hf(const DecoderOptions& options) {
@@ -148,7 +72,7 @@ void read_decoder(const HfConfig& keys, const HfDecoder& hf, DecoderOptions& out
   if (!keys.empty("head_dim") || hf.head_dim > 0)
     out.head_dim = keys.count("head_dim", hf.head_dim, 1e6);
   out.rope_theta = keys.number("rope_theta", hf.rope_theta, 1, 1e12);
-  read_rotary(keys, keys.empty("rope_parameters") ? "rope_scaling" : "rope_parameters", out);
+  read_rotary(keys, *out.max_positions, out);
   out.tie_embeddings = keys.flag("tie_word_embeddings", hf.tied);
   out.activation = keys.activation(hf.activation_key, hf.activation);
   out.attention_dropout = keys.number("attention_dropout", 0.0, 0, kMaxDropout);
@@ -157,46 +81,6 @@ void read_decoder(const HfConfig& keys, const HfDecoder& hf, DecoderOptions& out
   if (hf.has_attention_bias) out.attention_bias = keys.flag("attention_bias", false);
   if (hf.has_mlp_bias) out.mlp_bias = keys.flag("mlp_bias", false);
 }
-
-namespace {
-
-json::Value numbers_of(const std::vector<double>& list) {
-  json::Value out = json::Value::array();
-  for (const double one : list)
-    out.push_back(json::Value::number(one));
-  return out;
-}
-
-json::Value rotary_to_hf(const DecoderOptions& options) {
-  json::Value out = json::Value::object({{"rope_type", json::Value::string(options.rope_scaling)},
-                                         {"rope_theta", json::Value::number(options.rope_theta)}});
-  if (options.rope_scaling == "default") return out;
-  out["factor"] = json::Value::number(options.rope_factor);
-  if (options.rope_scaling == "dynamic") return out;
-  const auto kind = ops::rotary_scaling_from_name(options.rope_scaling);
-  if (kind == ops::RotaryScalingKind::Linear) return out;
-  out["original_max_position_embeddings"] = json::Value::integer(options.rope_original_positions);
-  if (kind == ops::RotaryScalingKind::Yarn) {
-    out["beta_fast"] = json::Value::number(options.rope_beta_fast);
-    out["beta_slow"] = json::Value::number(options.rope_beta_slow);
-    if (!options.rope_truncate) out["truncate"] = json::Value::boolean(false);
-    if (options.rope_mscale > 0) out["mscale"] = json::Value::number(options.rope_mscale);
-    if (options.rope_mscale_all_dim > 0)
-      out["mscale_all_dim"] = json::Value::number(options.rope_mscale_all_dim);
-  }
-  if (options.rope_attention_factor)
-    out["attention_factor"] = json::Value::number(*options.rope_attention_factor);
-  if (kind == ops::RotaryScalingKind::LongRope) {
-    out["short_factor"] = numbers_of(options.rope_short_factors);
-    out["long_factor"] = numbers_of(options.rope_long_factors);
-  }
-  if (kind != ops::RotaryScalingKind::Llama3) return out;
-  out["low_freq_factor"] = json::Value::number(options.rope_low_freq_factor);
-  out["high_freq_factor"] = json::Value::number(options.rope_high_freq_factor);
-  return out;
-}
-
-}  // namespace
 
 json::Value decoder_to_hf(const DecoderOptions& options, const HfDecoder& hf) {
   const std::string& architecture = hf.architecture;
@@ -211,8 +95,6 @@ json::Value decoder_to_hf(const DecoderOptions& options, const HfDecoder& hf) {
     return json::Value::integer(value.value());
   };
   const auto number = [](double value) { return json::Value::number(value); };
-  const json::Value rotary = rotary_to_hf(options);
-  const bool scaled = options.rope_scaling != "default";
   json::Value out = json::Value::object(
       {{"architectures", json::Value::array({json::Value::string(architecture)})},
        {"model_type", json::Value::string(hf.model_type)},
@@ -225,15 +107,10 @@ json::Value decoder_to_hf(const DecoderOptions& options, const HfDecoder& hf) {
        {"num_key_value_heads", integer(options.num_kv_heads)},
        {hf.activation_key, json::Value::string(activation)},
        {"rms_norm_eps", number(options.rms_norm_eps)},
-       {"rope_theta", number(options.rope_theta)},
-       {"rope_scaling", scaled ? rotary : json::Value()},
-       {"rope_parameters", rotary},
        {"attention_dropout", number(options.attention_dropout)},
        {"initializer_range", number(options.init_std)},
        {"tie_word_embeddings", json::Value::boolean(options.tie_embeddings)}});
-  if (options.rope_length) out["rope_length"] = integer(options.rope_length);
-  if (options.rope_scaling == "dynamic")
-    out["max_position_embeddings"] = json::Value::integer(options.rope_original_positions);
+  write_rotary(options, out);
   if (hf.has_attention_bias) out["attention_bias"] = json::Value::boolean(options.attention_bias);
   if (hf.has_mlp_bias) out["mlp_bias"] = json::Value::boolean(options.mlp_bias);
   if (options.head_dim || hf.head_dim > 0) {

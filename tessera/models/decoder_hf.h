@@ -27,14 +27,9 @@ struct HfDecoder {
 /// Reads the keys that all these families have. Refuses quantized and pruned weights, and rotary
 /// scalings whose result depends on the longest sequence of a batch.
 void read_decoder(const HfConfig& keys, const HfDecoder& hf, DecoderOptions& out);
-/// Reads rope_parameters (transformers 5), or rope_scaling and rope_theta.
-void read_rotary(const HfConfig& keys, const char* object, DecoderOptions& out);
 /// `layer_types`, or an empty list if absent; throws for unknown values.
 std::vector<std::string> layer_types_of(const HfConfig& keys);
 void read_layer_types(const HfConfig& keys, DecoderOptions& out);
-/// The share of a head's channels that are rotated, from rope_parameters or from a separate key.
-double partial_rotary_factor(const HfConfig& keys, double absent);
-void set_partial_rotary_factor(json::Value& hf_config, double share);
 /// Qwen's windows: none unless `use_sliding_window` is set; then in layers from `max_window_layers`
 /// on, unless layer_types specifies otherwise.
 void read_late_windows(const HfConfig& keys, DecoderOptions& out);

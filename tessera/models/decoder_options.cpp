@@ -2,7 +2,6 @@
 #include "tessera/models/decoder_options.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -15,16 +14,9 @@ namespace tessera::models {
 
 namespace {
 
-constexpr const char* kLongRope = "longrope";
-constexpr const char* kDynamic = "dynamic";
-
 constexpr const char* kBiasOfFour = "Whether the four projections of attention have biases.";
 
 }  // namespace
-
-std::vector<std::string> rotary_scalings() {
-  return {"default", "linear", "llama3", "yarn", kLongRope, kDynamic};
-}
 
 void DecoderOptions::describe_shape(config::Fields& fields,
                                     const std::vector<Preset>& presets,
@@ -95,186 +87,10 @@ void DecoderOptions::describe_rest(config::Fields& fields) {
   describe_from(fields);
 }
 
-void DecoderOptions::describe_rotary(config::Fields& fields) {
-  fields.field(
-      "rope_theta", rope_theta, {.text = "Base of the rotary frequencies.", .min = 1, .max = 1e12});
-  fields.field(
-      "rope_scaling",
-      rope_scaling,
-      {.text =
-           "Scaling of the rotary frequencies for contexts longer than in the original training.",
-       .choices = rotary_scalings()});
-  fields.field("rope_factor",
-               rope_factor,
-               {.text = "Factor of rope_scaling.", .min = 0, .max = 1e6, .above_min = true});
-  fields.field("rope_low_freq_factor",
-               rope_low_freq_factor,
-               {.text = "Periods in rope_original_positions up to which rope_scaling llama3 "
-                        "divides a frequency by the whole factor.",
-                .min = 0,
-                .max = 1e6,
-                .above_min = true});
-  fields.field("rope_high_freq_factor",
-               rope_high_freq_factor,
-               {.text = "Periods in rope_original_positions from which rope_scaling llama3 keeps "
-                        "a frequency.",
-                .min = 0,
-                .max = 1e6,
-                .above_min = true});
-  fields.field(
-      "rope_original_positions",
-      rope_original_positions,
-      {.text = "Sequence length of the original training, for rope_scaling llama3, yarn, longrope "
-               "and dynamic.",
-       .unit = "tokens",
-       .min = 1,
-       .max = 1e8});
-  fields.field("rope_beta_fast",
-               rope_beta_fast,
-               {.text = "Number of rotations within rope_original_positions from which "
-                        "rope_scaling yarn keeps a frequency.",
-                .min = 0,
-                .max = 1e6,
-                .above_min = true});
-  fields.field("rope_beta_slow",
-               rope_beta_slow,
-               {.text = "Number of rotations within rope_original_positions up to which "
-                        "rope_scaling yarn divides a frequency by the whole factor.",
-                .min = 0,
-                .max = 1e6,
-                .above_min = true});
-  fields.field("rope_attention_factor",
-               rope_attention_factor,
-               {.text = "Factor of sines and cosines with rope_scaling yarn and longrope.",
-                .min = 0,
-                .max = 1e6,
-                .above_min = true,
-                .default_text = "yarn: 0.1 ln(rope_factor) + 1; longrope: sqrt(1 + ln(rope_factor) "
-                                "/ ln(rope_original_positions))"});
-  describe_rotary_lengths(fields);
-}
-
-void DecoderOptions::describe_rotary_lengths(config::Fields& fields) {
-  fields.field("rope_truncate",
-               rope_truncate,
-               {.text = "Whether the ramp of rope_scaling yarn begins and ends at whole pairs of "
-                        "channels."});
-  const char* const scale =
-      "Factor of the logarithm in rope_attention_factor of yarn, divided by that with "
-      "rope_mscale_all_dim if both are above 0.";
-  fields.field("rope_mscale", rope_mscale, {.text = scale, .min = 0, .max = 1e6});
-  fields.field("rope_mscale_all_dim",
-               rope_mscale_all_dim,
-               {.text = "See rope_mscale.", .min = 0, .max = 1e6});
-  fields.field("rope_short_factors",
-               rope_short_factors,
-               {.text = "Divisor of each pair's frequency with rope_scaling longrope, if "
-                        "rope_length is at most rope_original_positions."});
-  fields.field(
-      "rope_long_factors", rope_long_factors, {.text = "The same for a larger rope_length."});
-  fields.field("rope_length",
-               rope_length,
-               {.text = "Tokens of the longest text, which rope_scaling longrope and dynamic need: "
-                        "published programs let the longest text of a batch decide, so the result "
-                        "of one text would depend on the others.",
-                .unit = "tokens",
-                .min = 1,
-                .max = 1e8});
-}
-
 namespace {
 
-ops::RotaryScaling scaling_of(const DecoderOptions& options) {
-  ops::RotaryScaling out = {.kind = options.rope_scaling == kDynamic
-                                        ? ops::RotaryScalingKind::Default
-                                        : ops::rotary_scaling_from_name(options.rope_scaling),
-                            .factor = options.rope_factor,
-                            .low_freq_factor = options.rope_low_freq_factor,
-                            .high_freq_factor = options.rope_high_freq_factor,
-                            .original_positions = options.rope_original_positions,
-                            .beta_fast = options.rope_beta_fast,
-                            .beta_slow = options.rope_beta_slow,
-                            .truncate = options.rope_truncate,
-                            .mscale = options.rope_mscale,
-                            .mscale_all_dim = options.rope_mscale_all_dim};
-  out.attention_factor = options.rope_attention_factor;
-  out.short_factors = options.rope_short_factors;
-  out.long_factors = options.rope_long_factors;
-  out.longest_text = options.rope_length.value_or(0);
-  return out;
-}
-
-/// The base of the frequencies for texts of rope_length tokens (bloc97 2023, "Dynamically scaled
-/// RoPE"): it grows beyond the original length.
-double dynamic_base(const DecoderOptions& options, std::int64_t channels) {
-  const auto original = static_cast<double>(options.rope_original_positions),
-             length = std::max(static_cast<double>(options.rope_length.value_or(1)), original),
-             d = static_cast<double>(channels);
-  if (channels <= 2) return options.rope_theta;
-  return options.rope_theta *
-         std::pow(options.rope_factor * length / original - (options.rope_factor - 1.0),
-                  d / (d - 2.0));
-}
-
-/// Sets frequencies that depend on the length of the longest text.
-void set_longest(const DecoderOptions& options,
-                 std::optional<std::int64_t> sequence_length,
-                 DecoderShape& shape,
-                 Checks& checks) {
-  const bool longrope = options.rope_scaling == kLongRope,
-             dynamic = options.rope_scaling == kDynamic;
-  if (dynamic) shape.rope_theta = dynamic_base(options, shape.rotary_channels());
-  const bool needed = longrope || dynamic;
-  checks.require(
-      !needed || options.rope_length,
-      "model.rope_length",
-      fmt::format("rope_scaling is \"{}\", with which published programs let the longest "
-                  "text of a batch decide the result of all of its texts",
-                  options.rope_scaling),
-      "set model.rope_length to the longest text of all in tokens (in a folder: "
-      "\"rope_length\" in its config.json)");
-  checks.require(needed || !options.rope_length,
-                 "model.rope_length",
-                 fmt::format("rope_scaling {} does not depend on lengths", options.rope_scaling),
-                 "remove rope_length");
-  if (!needed || !options.rope_length) return;
-  const std::int64_t length = *options.rope_length;
-  // These frequencies are for texts that are longer than those of the training.
-  if (dynamic) shape.max_positions = std::max(shape.max_positions, length);
-  checks.require(length <= shape.max_positions && sequence_length.value_or(0) <= length,
-                 "model.rope_length",
-                 fmt::format("rope_length {} is not between data.sequence_length and the {} "
-                             "positions of the model",
-                             length,
-                             shape.max_positions),
-                 "choose a length between the two");
-  const auto pairs = static_cast<std::size_t>(shape.rotary_channels() / 2);
-  checks.require(!longrope || (options.rope_short_factors.size() == pairs &&
-                               options.rope_long_factors.size() == pairs),
-                 "model.rope_long_factors",
-                 fmt::format("{} short and {} long factors for {} pairs of rotated channels",
-                             options.rope_short_factors.size(),
-                             options.rope_long_factors.size(),
-                             pairs),
-                 "give one factor for each pair");
-}
-
-void set_common(const DecoderOptions& options, DecoderShape& shape, Checks& checks) {
+void set_common(const DecoderOptions& options, DecoderShape& shape) {
   shape.head_dim = options.head_dim.value_or(shape.head_dim);
-  shape.rope_theta = options.rope_theta;
-  shape.rope_scaling = scaling_of(options);
-  checks.require(options.rope_high_freq_factor > options.rope_low_freq_factor,
-                 "model.rope_high_freq_factor",
-                 fmt::format("rope_high_freq_factor {} is not above rope_low_freq_factor {}",
-                             options.rope_high_freq_factor,
-                             options.rope_low_freq_factor),
-                 "set a larger rope_high_freq_factor");
-  checks.require(options.rope_beta_fast > options.rope_beta_slow,
-                 "model.rope_beta_fast",
-                 fmt::format("rope_beta_fast {} is not above rope_beta_slow {}",
-                             options.rope_beta_fast,
-                             options.rope_beta_slow),
-                 "set a larger rope_beta_fast");
   shape.rotary_share = options.rotary_share;
   shape.attention_bias = shape.output_bias = options.attention_bias;
   shape.mlp_bias = options.mlp_bias;
@@ -283,6 +99,22 @@ void set_common(const DecoderOptions& options, DecoderShape& shape, Checks& chec
   shape.attention_dropout = options.attention_dropout;
   shape.rms_norm_eps = options.rms_norm_eps;
   shape.init_std = options.init_std;
+}
+
+/// Sets frequencies, and the positions that those for long texts have.
+void set_rotation(const DecoderOptions& options,
+                  std::optional<std::int64_t> sequence_length,
+                  DecoderShape& shape,
+                  Checks& checks) {
+  const std::int64_t channels = shape.num_heads > 0 ? shape.rotary_channels() : 0;
+  shape.rotation = rotation_of(options, channels, checks);
+  const RotaryOptions* const local = options.local_rotary();
+  if (local != nullptr) {
+    RotaryOptions same_length = *local;
+    same_length.rope_length = options.rope_length;
+    shape.local_rotation = rotation_of(same_length, channels, checks, "local_");
+  }
+  set_longest_text(options, local, sequence_length, shape, checks);
 }
 
 void check_head_sizes(const DecoderShape& shape, Checks& checks) {
@@ -340,11 +172,8 @@ DecoderShape possible(DecoderShape shape) {
   if (shape.num_kv_heads < 1 || shape.num_heads % shape.num_kv_heads != 0)
     shape.num_kv_heads = shape.num_heads;
   if (static_cast<std::int64_t>(shape.layers.size()) != shape.num_layers) shape.layers.clear();
-  const auto pairs = static_cast<std::size_t>(shape.rotary_channels() / 2);
-  const ops::RotaryScaling& scaling = shape.rope_scaling;
-  if (scaling.kind == ops::RotaryScalingKind::LongRope &&
-      (scaling.short_factors.size() != pairs || scaling.long_factors.size() != pairs))
-    shape.rope_scaling = {};
+  shape.rotation = possible(std::move(shape.rotation), shape.rotary_channels());
+  shape.local_rotation = possible(std::move(shape.local_rotation), shape.rotary_channels());
   return shape;
 }
 
@@ -393,11 +222,14 @@ Resolved resolve_decoder(const DecoderFamily& family,
                                                                ? preset->ffn_hidden_size
                                                                : default_ffn(shape.hidden_size));
   if (of_preset && !options.num_heads) shape.head_dim = preset->head_dim;
-  const bool longer = options.rope_scaling == kDynamic && options.rope_length;
-  set_positions(options, preset, longer ? std::nullopt : sequence_length, shape, checks);
+  set_positions(options,
+                preset,
+                positions_bound(&options, options.local_rotary(), sequence_length),
+                shape,
+                checks);
   set_vocabulary(options, tokenizer_size, shape, checks, preset);
-  set_common(options, shape, checks);
-  set_longest(options, sequence_length, shape, checks);
+  set_common(options, shape);
+  set_rotation(options, sequence_length, shape, checks);
   check_head_sizes(shape, checks);
   check_layers(options, shape, checks);
   if (family.specialize) family.specialize(shape);

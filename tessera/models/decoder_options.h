@@ -11,22 +11,13 @@
 #include "tessera/models/decoder.h"
 #include "tessera/models/family.h"
 #include "tessera/models/layer_types.h"
+#include "tessera/models/rotary_options.h"
 
 namespace tessera::models {
 
-struct DecoderOptions : FamilyOptions {
+struct DecoderOptions : FamilyOptions, RotaryOptions {
   DecoderOptions() { tie_embeddings = false; }
   std::optional<std::int64_t> head_dim;
-  double rope_theta = 10000.0;
-  std::string rope_scaling = "default";
-  double rope_factor = 1.0, rope_low_freq_factor = 1.0, rope_high_freq_factor = 4.0;
-  std::int64_t rope_original_positions = 8192;
-  double rope_beta_fast = 32.0, rope_beta_slow = 1.0;
-  std::optional<double> rope_attention_factor;
-  bool rope_truncate = true;
-  double rope_mscale = 0.0, rope_mscale_all_dim = 0.0;
-  std::vector<double> rope_short_factors, rope_long_factors;
-  std::optional<std::int64_t> rope_length;
   std::string activation = "silu";
   double attention_dropout = 0.0;
   double rms_norm_eps = 1e-5;
@@ -36,6 +27,9 @@ struct DecoderOptions : FamilyOptions {
   double rotary_share = 1.0;    ///< share of a head's channels that are rotated
   std::int64_t sliding_window = 0;
   std::vector<std::string> layer_types;  ///< empty: the family's rule
+  /// The rotary positions of layers with DecoderLayerKind::local_rotary; nullptr: the family has
+  /// none. Their rope_length is that of the others.
+  [[nodiscard]] virtual const RotaryOptions* local_rotary() const { return nullptr; }
 
  protected:
   /// Documentation texts of the sizes that differ between families; the defaults are LLaMA's.
@@ -55,14 +49,7 @@ struct DecoderOptions : FamilyOptions {
   void describe_windows(config::Fields& fields);
   /// Describes everything else; it is the last call in a family's describe().
   void describe_rest(config::Fields& fields);
-
- private:
-  void describe_rotary(config::Fields& fields);
-  void describe_rotary_lengths(config::Fields& fields);
 };
-
-/// The rotary scalings for which DecoderOptions has the parameters.
-std::vector<std::string> rotary_scalings();
 
 /// The name, the presets and the options of one family of decoders.
 struct DecoderFamily {

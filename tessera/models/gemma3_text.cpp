@@ -94,7 +94,9 @@ const std::vector<Preset>& presets() {
 
 struct Gemma3Options final : GemmaOptions {
   Gemma3Options() { rope_theta = 1e6; }
-  double local_rope_theta = 10000.0;
+  RotaryOptions local;  ///< of the layers with a window
+
+  [[nodiscard]] const RotaryOptions* local_rotary() const override { return &local; }
 
   [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
     return std::make_unique<Gemma3Options>(*this);
@@ -102,10 +104,7 @@ struct Gemma3Options final : GemmaOptions {
 
   void describe(config::Fields& fields) override {
     describe_shape(fields, presets(), {});
-    fields.field(
-        "local_rope_theta",
-        local_rope_theta,
-        {.text = "Base of the rotary frequencies in layers with a window.", .min = 1, .max = 1e12});
+    local.describe_rotary(fields, "local_");
     describe_gemma(fields);
   }
 };
@@ -118,7 +117,6 @@ bool slides(std::int64_t layer) {
 void specialize(const Gemma3Options& options, DecoderShape& shape) {
   specialize_gemma(options, shape);
   shape.qk_norm = QkNorm::PerHead;
-  shape.local_rope_theta = options.local_rope_theta;
   shape.layers = windows_by_layer(options, shape.num_layers, slides);
   for (DecoderLayerKind& layer : shape.layers)
     layer.local_rotary = layer.window > 0;
@@ -143,14 +141,21 @@ const HfDecoder kHf = {.model_type = "gemma3_text",
 /// rope_parameters of transformers 5 has one object per kind of layer; before that the layers with
 /// a window had rope_local_base_freq and no scaling.
 void read_both_rotaries(const HfConfig& keys, Gemma3Options& out) {
-  out.local_rope_theta = keys.number("rope_local_base_freq", 10000.0, 1, 1e12);
+  out.local.rope_theta = keys.number("rope_local_base_freq", 10000.0, 1, 1e12);
   if (keys.empty("rope_parameters")) return;
   const HfConfig both(*keys.find("rope_parameters"));
-  read_rotary(both, kFullAttention, out);
-  if (both.empty(kSlidingAttention)) return;
-  const HfConfig local(*both.find(kSlidingAttention));
-  local.refuse("rope_type", local.word("rope_type", "default") == "default", "default");
-  out.local_rope_theta = local.number("rope_theta", out.local_rope_theta, 1, 1e12);
+  const auto read_kind = [&](const char* kind, RotaryOptions& rotary) {
+    if (both.empty(kind)) return;
+    const HfConfig rope(*both.find(kind));
+    // transformers looks for both in the object around this one, or only with a scaling.
+    rope.refuse("truncate", rope.flag("truncate", true), "true");
+    rope.refuse("partial_rotary_factor", rope.number("partial_rotary_factor", 1, 0, 1) == 1, "1");
+    read_rotary(rope, rope, *out.max_positions, rotary);
+    if (rotary.depend_on_length() && !keys.empty("rope_length"))
+      out.rope_length = keys.count("rope_length", 1, 1e8);
+  };
+  read_kind(kFullAttention, out);
+  read_kind(kSlidingAttention, out.local);
 }
 
 /// Every n-th layer attends to all earlier tokens.
@@ -183,14 +188,11 @@ void write(const Gemma3Options& options, json::Value& out) {
                   options.score_softcap),
       "train with model.score_softcap 0");
   write_gemma(options, out);
-  const json::Value full = out["rope_parameters"];
-  const auto local = json::Value::number(options.local_rope_theta);
-  out["rope_parameters"] =
-      json::Value::object({{kFullAttention, full},
-                           {kSlidingAttention,
-                            json::Value::object({{"rope_type", json::Value::string("default")},
-                                                 {"rope_theta", local}})}});
-  out["rope_local_base_freq"] = local;
+  out["rope_parameters"] = json::Value::object(
+      {{kFullAttention, rotary_to_hf(options)}, {kSlidingAttention, rotary_to_hf(options.local)}});
+  out["rope_local_base_freq"] = json::Value::number(options.local.rope_theta);
+  if (options.local.rope_scaling == "dynamic")
+    out["max_position_embeddings"] = json::Value::integer(options.local.rope_original_positions);
 }
 
 /// Files of multimodal models have the text model under its own prefix, before or after "model.".

@@ -18,6 +18,7 @@
 #include "tessera/models/gguf_names.h"
 #include "tessera/models/layer_norm_decoder.h"
 #include "tessera/models/module_order.h"
+#include "tessera/models/rotary_options.h"
 #include "tessera/nn/functional.h"
 
 namespace tessera::models {
@@ -25,8 +26,8 @@ namespace {
 
 struct NeoxShape : LayerNormShape {
   NeoxShape() { tie_embeddings = false; }
-  double rotary_fraction = 0.25, rope_theta = 10000.0;
-  ops::RotaryScaling rope_scaling;
+  double rotary_fraction = 0.25;
+  Rotation rotation;
   bool parallel_residual = true, attention_bias = true;
   std::string activation = "gelu";
 
@@ -68,9 +69,9 @@ LayerSpec layer_of(const NeoxShape& shape) {
                     .qkv_init = init,
                     .output_init = init,
                     .dropout = shape.attention_dropout,
-                    .rotary_frequencies = ops::rotary_frequencies(
-                        shape.rotary_channels(), shape.rope_theta, shape.rope_scaling),
-                    .max_positions = shape.max_positions},
+                    .rotary_frequencies = shape.rotation.frequencies(shape.rotary_channels()),
+                    .max_positions = shape.max_positions,
+                    .rotary_factor = shape.rotation.factor()},
       .mlp = {.hidden_size = shape.hidden_size,
               .ffn_hidden_size = shape.ffn_hidden_size,
               .input_name = "mlp.dense_h_to_4h",
@@ -147,11 +148,9 @@ const std::vector<Preset>& presets() {
   return all;
 }
 
-struct NeoxOptions final : LayerNormOptions {
+struct NeoxOptions final : LayerNormOptions, RotaryOptions {
   NeoxOptions() { tie_embeddings = false; }
-  double rotary_fraction = 0.25, rope_theta = 10000.0;
-  std::string rope_scaling = "default";
-  double rope_factor = 1.0;
+  double rotary_fraction = 0.25;
   bool parallel_residual = true, attention_bias = true;
   std::string activation = "gelu";
 
@@ -167,18 +166,7 @@ struct NeoxOptions final : LayerNormOptions {
                   .min = 0,
                   .max = 1,
                   .above_min = true});
-    fields.field("rope_theta",
-                 rope_theta,
-                 {.text = "Base of the rotary frequencies.", .min = 1, .max = 1e12});
-    fields.field(
-        "rope_scaling",
-        rope_scaling,
-        {.text =
-             "Scaling of the rotary frequencies for contexts longer than in the original training.",
-         .choices = {"default", "linear"}});
-    fields.field("rope_factor",
-                 rope_factor,
-                 {.text = "Factor of rope_scaling.", .min = 0, .max = 1e6, .above_min = true});
+    describe_rotary(fields);
     fields.field("parallel_residual",
                  parallel_residual,
                  {.text = "Whether attention and MLP of a layer read the same input (in parallel) "
@@ -196,20 +184,18 @@ struct NeoxOptions final : LayerNormOptions {
   }
 };
 
-NeoxShape possible(NeoxShape shape) {
+NeoxShape possible_shape(NeoxShape shape) {
   const std::int64_t channels = shape.rotary_channels();
   if (channels < 2 || channels % 2 != 0) {
     shape.rotary_fraction = 1.0;
     shape.hidden_size = 2 * shape.num_heads;
   }
+  shape.rotation = possible(std::move(shape.rotation), shape.rotary_channels());
   return shape;
 }
 
 void specialize(const NeoxOptions& options, NeoxShape& shape, Checks& checks) {
   shape.rotary_fraction = options.rotary_fraction;
-  shape.rope_theta = options.rope_theta;
-  shape.rope_scaling = {.kind = ops::rotary_scaling_from_name(options.rope_scaling),
-                        .factor = options.rope_factor};
   shape.parallel_residual = options.parallel_residual;
   shape.attention_bias = options.attention_bias;
   shape.activation = options.activation;
@@ -224,24 +210,20 @@ void specialize(const NeoxOptions& options, NeoxShape& shape, Checks& checks) {
                   turned,
                   shape.hidden_size / heads),
       "choose a rotary_fraction that gives an even number of channels");
+  shape.rotation = rotation_of(options, turned, checks);
 }
 
 /// The rotary part of a config.json: `rope_parameters` since transformers 5, before that
 /// `rotary_pct`, `rotary_emb_base` and `rope_scaling`.
-void read_rotary(const HfConfig& keys, NeoxOptions& out) {
+void read_rotary_part(const HfConfig& keys, NeoxOptions& out) {
   out.rotary_fraction = keys.number("rotary_pct", 0.25, 1e-6, 1);
   out.rope_theta = keys.number("rotary_emb_base", 10000.0, 1, 1e12);
-  const char* const key = keys.empty("rope_parameters") ? "rope_scaling" : "rope_parameters";
-  if (keys.empty(key)) return;
-  const HfConfig rope(*keys.find(key));
-  out.rope_theta = rope.number("rope_theta", out.rope_theta, 1, 1e12);
-  out.rotary_fraction = rope.number("partial_rotary_factor", out.rotary_fraction, 1e-6, 1);
-  const char* const type = rope.find("rope_type") != nullptr ? "rope_type" : "type";
-  out.rope_scaling = rope.word(type, "default");
-  rope.refuse(type,
-              out.rope_scaling == "default" || out.rope_scaling == "linear",
-              "one of default and linear");
-  out.rope_factor = rope.number("factor", 1.0, 1e-6, 1e6);
+  for (const char* const key : {"rope_scaling", "rope_parameters"}) {
+    if (keys.empty(key)) continue;
+    out.rotary_fraction =
+        HfConfig(*keys.find(key)).number("partial_rotary_factor", out.rotary_fraction, 1e-6, 1);
+  }
+  read_rotary(keys, *out.max_positions, out);
 }
 
 NeoxOptions from_hf(const json::Value& config) {
@@ -254,7 +236,7 @@ NeoxOptions from_hf(const json::Value& config) {
   out.vocab_size = keys.count("vocab_size", 50432, 1e8);
   out.max_positions = keys.count("max_position_embeddings", kPositions, 1e8);
   out.ffn_hidden_size = keys.count("intermediate_size", 24576, 1e7);
-  read_rotary(keys, out);
+  read_rotary_part(keys, out);
   out.parallel_residual = keys.flag("use_parallel_residual", true);
   out.attention_bias = keys.flag("attention_bias", true);
   out.dropout = keys.number("hidden_dropout", 0.0, 0, kMaxDropout);
@@ -267,12 +249,6 @@ NeoxOptions from_hf(const json::Value& config) {
 }
 
 json::Value to_hf(const NeoxOptions& options) {
-  json::Value rope = json::Value::object(
-      {{"rope_type", json::Value::string(options.rope_scaling)},
-       {"rope_theta", json::Value::number(options.rope_theta)},
-       {"partial_rotary_factor", json::Value::number(options.rotary_fraction)}});
-  const bool scaled = options.rope_scaling != "default";
-  if (scaled) rope["factor"] = json::Value::number(options.rope_factor);
   json::Value out = hf_begin(options, "GPTNeoXForCausalLM", "gpt_neox");
   out["hidden_act"] = json::Value::string(hf_activation(options.activation, "GPT-NeoX"));
   out["num_hidden_layers"] = json::Value::integer(options.num_layers.value());
@@ -281,8 +257,8 @@ json::Value to_hf(const NeoxOptions& options) {
   out["max_position_embeddings"] = json::Value::integer(options.max_positions.value());
   out["rotary_pct"] = json::Value::number(options.rotary_fraction);
   out["rotary_emb_base"] = json::Value::number(options.rope_theta);
-  out["rope_scaling"] = scaled ? rope : json::Value();
-  out["rope_parameters"] = rope;
+  write_rotary(options, out);
+  out["rope_parameters"]["partial_rotary_factor"] = json::Value::number(options.rotary_fraction);
   out["use_parallel_residual"] = json::Value::boolean(options.parallel_residual);
   out["attention_bias"] = json::Value::boolean(options.attention_bias);
   out["hidden_dropout"] = json::Value::number(options.dropout);
@@ -314,7 +290,7 @@ TESSERA_MODEL("gpt_neox",
               NeoxFamily{.name = "gpt_neox",
                          .presets = presets(),
                          .specialize = specialize,
-                         .possible = possible,
+                         .possible = possible_shape,
                          .trunk = trunk_of,
                          .from_hf = from_hf,
                          .to_hf = to_hf,

@@ -7,11 +7,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
+#include "tessera/models/rotary_options.h"
 #include "tessera/models/transformer_layer.h"
 #include "tessera/ops/activation.h"
 
@@ -58,6 +60,15 @@ Resolved facts_of(const FamilyOptions& options,
                   Trunk trunk,
                   json::Value description);
 
+/// The rotary options of a family that has them, or nullptr.
+template <class Options>
+const RotaryOptions* rotary_of([[maybe_unused]] const Options& options) {
+  if constexpr (std::is_base_of_v<RotaryOptions, Options>)
+    return &options;
+  else
+    return nullptr;
+}
+
 /// Declares such a family with its own types of options and shape; this template adds what all such
 /// families share.
 template <class Options, class Shape>
@@ -84,8 +95,15 @@ struct LayerNormFamilyOf {
                                  const config::Origins& origins) const {
     Checks checks(problems, origins);
     Shape shape;
-    set_decoder_sizes(options, presets, tokenizer_size, sequence_length, shape, checks);
+    const RotaryOptions* const rotary = rotary_of(options);
+    set_decoder_sizes(options,
+                      presets,
+                      tokenizer_size,
+                      positions_bound(rotary, nullptr, sequence_length),
+                      shape,
+                      checks);
     set_layer_norm_shape(options, shape);
+    if (rotary != nullptr) set_longest_text(*rotary, nullptr, sequence_length, shape, checks);
     if (specialize != nullptr) specialize(options, shape, checks);
     Shape usable = shape;
     make_possible(usable);
@@ -94,24 +112,29 @@ struct LayerNormFamilyOf {
     give_sizes(shape, whole);
     if (complete != nullptr) complete(shape, whole);
     ModelOptions described(name, std::make_unique<Options>(std::move(whole)));
-    return facts_of(options, presets, shape, trunk(usable), config::write(described));
+    Resolved out = facts_of(options, presets, shape, trunk(usable), config::write(described));
+    if (rotary != nullptr) out.max_positions = rotary->rope_length.value_or(out.max_positions);
+    return out;
   }
 
   [[nodiscard]] Family family() const {
-    return FamilyOf<Options>{
-        .presets = presets,
-        .adjustable = {{"dropout"}, {"attention_dropout"}, {"init_std"}, {"label_smoothing"}},
-        .resolve =
-            [*this](const Options& options,
-                    std::int64_t tokenizer_size,
-                    std::optional<std::int64_t> sequence_length,
-                    config::Problems& problems,
-                    const config::Origins& origins) {
-              return resolve(options, tokenizer_size, sequence_length, problems, origins);
-            },
-        .from_hf = from_hf,
-        .to_hf = to_hf,
-        .weight_map = weight_map}
+    std::vector<Adjustable> adjustable = {
+        {"dropout"}, {"attention_dropout"}, {"init_std"}, {"label_smoothing"}};
+    if (rotary_of(Options()) != nullptr) adjustable.push_back({"rope_length"});
+    return FamilyOf<Options>{.presets = presets,
+                             .adjustable = adjustable,
+                             .resolve =
+                                 [*this](const Options& options,
+                                         std::int64_t tokenizer_size,
+                                         std::optional<std::int64_t> sequence_length,
+                                         config::Problems& problems,
+                                         const config::Origins& origins) {
+                                   return resolve(
+                                       options, tokenizer_size, sequence_length, problems, origins);
+                                 },
+                             .from_hf = from_hf,
+                             .to_hf = to_hf,
+                             .weight_map = weight_map}
         .family();
   }
 };

@@ -97,12 +97,14 @@ HeadSpecs heads_of(const RobertaOptions& options) {
       .token =
           HeadSpec{.dropout = dropout, .output = "classifier", .output_bias = "classifier.bias"},
       // The exact GELU, whatever activation the layers have.
-      .masked_lm = HeadSpec{.dense = "lm_head.dense",
-                            .activation = "gelu",
-                            .norm = {NormKind::LayerNorm, options.layer_norm_eps},
-                            .norm_name = "lm_head.layer_norm",
-                            .output = "lm_head.decoder",
-                            .output_bias = "lm_head.bias"},
+      .masked_lm =
+          HeadSpec{.dense = "lm_head.dense",
+                   .activation = "gelu",
+                   .norm = {NormKind::LayerNorm, options.layer_norm_eps},
+                   .norm_name = "lm_head.layer_norm",
+                   .output = "lm_head.decoder",
+                   // transformers adds decoder.bias, which is tied if the matrix is.
+                   .output_bias = options.tie_embeddings ? "lm_head.bias" : "lm_head.decoder.bias"},
   };
 }
 
@@ -169,7 +171,8 @@ WeightMap weight_map() {
           .ties = {{"lm_head.decoder.weight",
                     "roberta.embeddings.word_embeddings.weight",
                     "lm_head.bias"},
-                   {"lm_head.decoder.bias", "lm_head.bias"}},
+                   {"lm_head.decoder.bias", "lm_head.bias"},
+                   {.alias = "lm_head.bias", .of = "lm_head.decoder.bias", .unused = true}},
           .is_buffer = is_buffer,
           .anchor = "roberta.embeddings.word_embeddings.weight",
           .may_be_unused = may_be_unused};

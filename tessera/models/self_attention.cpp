@@ -5,13 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include <ATen/ATen.h>
 
-#include "tessera/base/error.h"
 #include "tessera/nn/functional.h"
-#include "tessera/nn/kv_cache.h"
 
 // Legend: B batch, T tokens, C embed, H heads, G heads of keys and values, K channels of a head, O
 // outputs of the fused projection.
@@ -24,65 +20,6 @@ using Axes = std::vector<LogicalAxis>;
 
 /// Tensor of a batch: the number of tokens of each sample's prefix, int64 [B].
 constexpr const char* kPrefix = "prefix_lengths";
-
-/// Attention in which the first tokens of each sample, as many as "prefix_lengths" [B] of the batch
-/// says, see each other in both directions, and the others what is before them. A sample is two
-/// calls: the prefix alone, and the others over all keys, so that no pair of tokens is computed in
-/// vain. A prompt that is read for generation is a prefix as a whole.
-at::Tensor attend_with_prefix(const nn::Qkv& qkv,
-                              ops::AttentionArgs args,
-                              const at::Tensor& lengths_B,
-                              const nn::Block& block,
-                              nn::StepContext& context) {
-  TESSERA_REQUIRE(args.window == 0 && args.alibi.empty() && !args.starts_BT.defined(),
-                  Unsupported,
-                  fmt::format("a prefix that sees itself in both directions, in block {}, whose "
-                              "attention has a window, ALiBi or separate documents",
-                              context.block_name),
-                  "choose the family of a decoder without them, or the task pretrain");
-  const at::Tensor &q = qkv.q_BHTK, &k = qkv.k_BGTK, &v = qkv.v_BGTK;
-  if (context.mode() == nn::Mode::Prefill) {
-    nn::fill_cache(k, v, block, context);
-    args.causal = false;
-    return nn::attention(q, k, v, std::move(args), block, context);
-  }
-  // Without values: as if there were no prefix, which takes as much memory.
-  if (lengths_B.is_meta()) return nn::attention(q, k, v, args, block, context);
-  const std::int64_t tokens = q.size(2);
-  const auto attend = [&](std::int64_t sample, ops::Run queries, std::int64_t keys, bool causal) {
-    const std::int64_t count = queries.end - queries.begin;
-    ops::AttentionArgs own = args;
-    own.causal = causal;
-    own.query_offset = queries.begin;
-    if (args.mask_BS.defined()) own.mask_BS = args.mask_BS.narrow(0, sample, 1).narrow(1, 0, keys);
-    if (args.bias_HTS.defined())
-      own.bias_HTS = args.bias_HTS.narrow(1, queries.begin, count).narrow(2, 0, keys);
-    if (args.dropout.active()) {
-      own.dropout.sample_ids = {args.dropout.sample_ids.at(static_cast<std::size_t>(sample))};
-      own.place = ops::AttentionPlace{.tokens = tokens, .queries = {queries}, .keys = {{0, keys}}};
-    }
-    return nn::attention(q.narrow(0, sample, 1).narrow(2, queries.begin, count),
-                         k.narrow(0, sample, 1).narrow(2, 0, keys),
-                         v.narrow(0, sample, 1).narrow(2, 0, keys),
-                         std::move(own),
-                         block,
-                         context);
-  };
-  const at::Tensor lengths = lengths_B.cpu();
-  std::vector<at::Tensor> samples;
-  for (std::int64_t b = 0; b < q.size(0); ++b) {
-    const auto prefix = lengths[b].item<std::int64_t>();
-    TESSERA_REQUIRE(prefix >= 0 && prefix <= tokens,
-                    Shape,
-                    fmt::format("a prefix of {} tokens in a sample of {}", prefix, tokens),
-                    "give at most the tokens of a sample in \"prefix_lengths\"");
-    std::vector<at::Tensor> parts;
-    if (prefix > 0) parts.push_back(attend(b, {0, prefix}, prefix, /*causal=*/false));
-    if (prefix < tokens) parts.push_back(attend(b, {prefix, tokens}, tokens, /*causal=*/true));
-    samples.push_back(parts.size() == 1 ? parts.front() : at::cat(parts, 2));
-  }
-  return at::cat(samples);
-}
 
 }  // namespace
 
@@ -189,7 +126,13 @@ at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
   }
   const at::Tensor y_BHTK =
       spec_.causal && batch.has(kPrefix) && context.mode() != nn::Mode::Decode
-          ? attend_with_prefix(qkv, std::move(args), batch.tensor(kPrefix), block, context)
+          ? nn::prefix_attention(qkv.q_BHTK,
+                                 qkv.k_BGTK,
+                                 qkv.v_BGTK,
+                                 std::move(args),
+                                 batch.tensor(kPrefix),
+                                 block,
+                                 context)
           : nn::attention(qkv.q_BHTK, qkv.k_BGTK, qkv.v_BGTK, std::move(args), block, context);
   return nn::linear(nn::merge_heads(y_BHTK), *output_weight_, output_bias_, context);
 }

@@ -346,7 +346,7 @@ std::vector<Tie> ties_of(const WeightMap& map, const Parameters& parameters) {
   }
   std::vector<Tie> out;
   for (const Tie& tie : map.ties) {
-    if (own.count(tie.alias) > 0) continue;
+    if (own.count(tie.alias) > 0 || (tie.unused && own.count(tie.of) == 0)) continue;
     if (tie.with.empty() || own.count(tie.with) > 0) out.push_back(tie);
   }
   return out;
@@ -372,7 +372,7 @@ std::vector<TheirTensor> their_tensors(const WeightMap& map, const Parameters& p
   });
   for (const Tie& tie : ties_of(map, parameters)) {
     for (TheirTensor& tensor : out) {
-      if (tensor.name == tie.of) tensor.aliases.push_back(tie.alias);
+      if (tensor.name == tie.of && !tie.unused) tensor.aliases.push_back(tie.alias);
     }
   }
   return out;

@@ -85,12 +85,15 @@ class Composition {
   std::vector<Part> parts_;
 };
 
-/// A second name under which files may store a tensor, for a model with one parameter for both.
+/// A second name under which files may store a tensor, for a model with one parameter for both. A
+/// file may have either name or, with equal values, both.
 struct Tie {
   std::string alias, of;  ///< "lm_head.weight", "transformer.wte.weight"
   /// The alias exists only if the model has this tensor: "cls.predictions.bias". Empty: no
   /// condition.
   std::string with = {};
+  /// The alias is only for files that lack the tensor. In others it may differ and is not used.
+  bool unused = false;
 };
 
 /// How a family's parameters are stored under another program's names.

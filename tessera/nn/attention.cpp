@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/ops/attention.h"
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/transport.h"
@@ -87,12 +90,12 @@ at::Tensor in_region(Attend attend,
       inputs);
 }
 
-/// Attention over all tokens for this rank's share of the heads.
-at::Tensor attend_exchanged(const at::Tensor& q,
-                            const at::Tensor& k,
-                            const at::Tensor& v,
-                            ops::AttentionArgs args,
-                            StepContext& context) {
+/// Exchanges this rank's tokens for its share of the heads, with all tokens.
+std::vector<at::Tensor> exchanged(const at::Tensor& q,
+                                  const at::Tensor& k,
+                                  const at::Tensor& v,
+                                  ops::AttentionArgs& args,
+                                  StepContext& context) {
   std::vector<at::Tensor> qkv;
   if (k.size(1) == q.size(1)) {
     qkv = tokens_to_heads(at::cat({q, k, v}), context).chunk(3);
@@ -105,7 +108,17 @@ at::Tensor attend_exchanged(const at::Tensor& q,
     qkv.insert(qkv.begin(), tokens_to_heads(q, context));
   }
   args.first_head += context.context_parallel->group->index * qkv[0].size(1);
-  return heads_to_tokens(in_region(attend_here, qkv, std::move(args), context), context);
+  return qkv;
+}
+
+/// Attention over all tokens for this rank's share of the heads.
+at::Tensor attend_exchanged(const at::Tensor& q,
+                            const at::Tensor& k,
+                            const at::Tensor& v,
+                            ops::AttentionArgs args,
+                            StepContext& context) {
+  std::vector<at::Tensor> qkv = exchanged(q, k, v, args, context);
+  return heads_to_tokens(in_region(attend_here, std::move(qkv), std::move(args), context), context);
 }
 
 /// Attention with a paged cache: of whole prompts, or of one token of each sequence.
@@ -125,6 +138,48 @@ at::Tensor attend_in_pages(const at::Tensor& q,
                               batch.tensor(kPageTable).cpu().contiguous(),
                               first_positions(batch) + 1,
                               args);
+}
+
+/// One sample's queries and keys, and where the queries are among all tokens.
+struct PrefixedSample {
+  at::Tensor q_HTK, k_GSK, v_GSK;
+  std::vector<ops::Run> queries;  ///< runs of the sample's tokens, in the order of q
+  std::int64_t prefix = 0;
+};
+
+/// Each run of queries is at most two calls: those of the prefix see the prefix, the others all
+/// tokens before them, so that no pair of tokens is computed in vain.
+at::Tensor attend_prefixed(const PrefixedSample& sample,
+                           const ops::AttentionArgs& args,
+                           StepContext& context) {
+  std::vector<at::Tensor> parts;
+  std::int64_t done = 0;  // queries
+  const auto attend = [&](ops::Run queries, std::int64_t keys, bool causal) {
+    const std::int64_t count = queries.end - queries.begin;
+    if (count <= 0) return;
+    ops::AttentionArgs own = args;
+    own.causal = causal;
+    own.query_offset = causal ? queries.begin : 0;
+    if (args.mask_BS.defined()) own.mask_BS = args.mask_BS.narrow(1, 0, keys);
+    if (args.bias_HTS.defined())
+      own.bias_HTS = args.bias_HTS.narrow(1, done, count).narrow(2, 0, keys);
+    if (args.dropout.active()) {
+      own.place = ops::AttentionPlace{
+          .tokens = sample.k_GSK.size(2), .queries = {queries}, .keys = {{0, keys}}};
+    }
+    parts.push_back(in_region(attend_here,
+                              {sample.q_HTK.narrow(2, done, count),
+                               sample.k_GSK.narrow(2, 0, keys),
+                               sample.v_GSK.narrow(2, 0, keys)},
+                              std::move(own),
+                              context));
+    done += count;
+  };
+  for (const ops::Run& run : sample.queries) {
+    attend({run.begin, std::min(run.end, sample.prefix)}, sample.prefix, /*causal=*/false);
+    attend({std::max(run.begin, sample.prefix), run.end}, run.end, /*causal=*/true);
+  }
+  return parts.size() == 1 ? parts.front() : at::cat(parts, 2);
 }
 
 }  // namespace
@@ -153,6 +208,67 @@ at::Tensor attention(const at::Tensor& q,
     args.query_offset = context.position;
   }
   return in_region(attend_here, inputs, std::move(args), context);
+}
+
+at::Tensor prefix_attention(const at::Tensor& q,
+                            const at::Tensor& k,
+                            const at::Tensor& v,
+                            ops::AttentionArgs args,
+                            const at::Tensor& lengths_B,
+                            const Block& block,
+                            StepContext& context) {
+  TESSERA_REQUIRE(args.window == 0 && args.alibi.empty() && !args.starts_BT.defined(),
+                  Unsupported,
+                  fmt::format("a prefix that sees itself in both directions, in block {}, whose "
+                              "attention has a window, ALiBi or separate documents",
+                              context.block_name),
+                  "choose the family of a decoder without them, or the task pretrain");
+  if (context.mode() == Mode::Prefill) {
+    fill_cache(k, v, block, context);
+    args.causal = false;
+    return attention(q, k, v, std::move(args), block, context);
+  }
+  std::int64_t first_sample = 0;
+  if (context.on_grid()) first_sample = grid::cut_attention(args, context);
+  const bool shares = context.shares_tokens() && q.size(0) > 0;
+  const bool ring = shares && context.context_parallel->mode == ContextMode::Ring;
+  std::vector<at::Tensor> qkv = {q, k, v};
+  if (ring) {
+    qkv = keys_of_all_ranks(at::cat({k, v}), context).chunk(2);
+    qkv.insert(qkv.begin(), q);
+  } else if (shares) {
+    qkv = exchanged(q, k, v, args, context);
+  }
+  const std::int64_t tokens = qkv[1].size(2);
+  std::vector<ops::Run> queries;
+  const std::vector<std::int64_t> chunks =
+      ring ? own_chunks(context) : std::vector<std::int64_t>{0};
+  const std::int64_t each = qkv[0].size(2) / std::ssize(chunks);
+  for (const std::int64_t chunk : chunks)
+    queries.push_back({chunk * each, (chunk + 1) * each});
+  const at::Tensor lengths = lengths_B.is_meta() ? lengths_B : lengths_B.cpu();
+  std::vector<at::Tensor> samples;
+  for (std::int64_t b = 0; b < qkv[0].size(0); ++b) {
+    // Without values: as if there were no prefix, which takes as much memory.
+    const std::int64_t prefix =
+        lengths.is_meta() ? 0 : lengths[first_sample + b].item<std::int64_t>();
+    TESSERA_REQUIRE(prefix >= 0 && prefix <= tokens,
+                    Shape,
+                    fmt::format("a prefix of {} tokens in a sample of {}", prefix, tokens),
+                    "give at most the tokens of a sample in \"prefix_lengths\"");
+    ops::AttentionArgs own = args;
+    if (args.mask_BS.defined()) own.mask_BS = args.mask_BS.narrow(0, b, 1);
+    if (args.dropout.active())
+      own.dropout.sample_ids = {args.dropout.sample_ids.at(static_cast<std::size_t>(b))};
+    samples.push_back(attend_prefixed(
+        {qkv[0].narrow(0, b, 1), qkv[1].narrow(0, b, 1), qkv[2].narrow(0, b, 1), queries, prefix},
+        own,
+        context));
+  }
+  // A rank of a grid may have no samples; its backward takes the same steps.
+  if (samples.empty()) return in_region(attend_here, std::move(qkv), std::move(args), context);
+  const at::Tensor y = at::cat(samples);
+  return shares && !ring ? heads_to_tokens(y, context) : y;
 }
 
 void fill_cache(const at::Tensor& k,

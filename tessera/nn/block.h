@@ -49,7 +49,8 @@ struct Outcome {
 /// T], 0 at padding, absent if there is no padding; "document_starts" [B, T] int64, for each token
 /// the position of the first token of its document, present only if documents are kept apart. Where
 /// ranks share the tokens of a sample, T of "input_ids", "labels", "token_type_ids" and
-/// "decoder_input_ids" counts this rank's tokens only.
+/// "decoder_input_ids" counts this rank's tokens only ("labels": see
+/// Objective::reads_whole_samples()).
 class Batch {
  public:
   [[nodiscard]] bool has(std::string_view name) const;
@@ -117,7 +118,8 @@ class Block {
   /// True if the block can run on a share of the tokens (parallel.context or parallel.sequence).
   /// This holds if only layers of functional.h that see several tokens at a time (attention,
   /// positions, vocab_loss) read the batch, everything between them works on each token
-  /// independently, and vocab_loss() makes every loss term. Other blocks get all tokens, and
+  /// independently, and vocab_loss() makes every loss term, or terms are functions of
+  /// select_tokens(), mean_of_tokens() or values_of_samples(). Other blocks get all tokens, and
   /// layouts that share tokens are refused.
   [[nodiscard]] virtual bool works_by_token() const { return false; }
   /// Names the part of the block that modes 2d, 2.5d and 3d of parallel.tensor cannot split, such
@@ -131,8 +133,12 @@ class Objective : public Block {
  public:
   /// This micro-batch's contribution to each denominator (the number of labels that count); the
   /// number of denominators is the same for every batch. The function is pure. If a denominator
-  /// counts tokens, ranks that share a context each count their own.
+  /// counts tokens, ranks that share a context each count their own, unless reads_whole_samples().
   [[nodiscard]] virtual std::vector<double> denominators(const Batch& batch) const = 0;
+  /// True if the batch's labels cover whole samples also where ranks share the tokens of a sample
+  /// (parallel.context): each of these ranks then computes the same terms, from
+  /// values_of_samples().
+  [[nodiscard]] virtual bool reads_whole_samples() const { return false; }
   /// Maximum number of samples of `batch` that the objective processes at a time in training,
   /// forward and backward together, so that tensors over the whole vocabulary exist only for these
   /// samples; 0: all. Return less than all only if the terms are sums over samples and every tensor

@@ -82,6 +82,17 @@ at::Tensor attention(const at::Tensor& q,
                      ops::AttentionArgs args,
                      const Block& block,
                      StepContext& context);
+/// Causal attention in which the first tokens of each sample, as many as `lengths_B` of all samples
+/// says, see each other in both directions. In Prefill the prompt is a prefix as a whole. In a ring
+/// the keys of all ranks are gathered first, and their gradients are summed. Throws
+/// Error{Unsupported} with windows, ALiBi or separate documents.
+at::Tensor prefix_attention(const at::Tensor& q,
+                            const at::Tensor& k,
+                            const at::Tensor& v,
+                            ops::AttentionArgs args,
+                            const at::Tensor& lengths_B,
+                            const Block& block,
+                            StepContext& context);
 /// Attention to the tokens of another sequence: q [B, H, T, K], k and v [B, G, S, K]. It uses no KV
 /// cache and runs as context.region("attention"). If ranks share the tokens, keys and values of all
 /// ranks are gathered first, and their gradients are summed. Throws Error{Unsupported} on a grid of
@@ -192,6 +203,11 @@ at::Tensor shared_gradient(const at::Tensor& x, StepContext& context);
 /// Gathers x [B, T, ...] of this rank's tokens, if tensor-parallel ranks split them, over these
 /// ranks. The gradient must be the same on all of them; each takes its own part of it.
 at::Tensor uncut_tokens(const at::Tensor& x_BTC, StepContext& context);
+/// Gathers values of tokens, x [B, T, ...], of all ranks that share a context, in the samples'
+/// order: [B, P T, ...]. For objectives that compute the same terms of whole samples on all of
+/// these ranks (Objective::reads_whole_samples()): the gradient of this rank's tokens is that of
+/// all ranks' terms. It costs an all-gather forward and nothing backward.
+at::Tensor values_of_samples(const at::Tensor& x_BT, StepContext& context);
 /// Throws Error{Unsupported} on a grid of ranks if the block has a grid_obstacle().
 void refuse_grid(const Block& block, const StepContext& context);
 /// Gathers x [B, ..., C] between layers to all samples and channels, on every tensor-parallel rank:
@@ -199,6 +215,9 @@ void refuse_grid(const Block& block, const StepContext& context);
 /// all ranks; each takes its own part of it. linear() and vocab_logits() multiply the result by
 /// weights that are not split over ranks.
 at::Tensor gather_flow(const at::Tensor& x, StepContext& context);
+/// The inverse of gather_flow(): x [B, ..., C], which every tensor-parallel rank has, as it is
+/// between layers. Its gradient is gathered.
+at::Tensor take_flow(const at::Tensor& x, StepContext& context);
 
 struct VocabLoss {
   at::Tensor sum;     ///< 0-d fp64, differentiable through x and weight

@@ -70,6 +70,18 @@ struct UncutNode : torch::autograd::Function<UncutNode> {
   }
 };
 
+struct ValuesOfSamplesNode : torch::autograd::Function<ValuesOfSamplesNode> {
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, StepContext* context) {
+    keep(node, context);
+    return all_tokens(x, *context->context_parallel);
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const ContextParallel& with = *kept<StepContext*>(node)->context_parallel;
+    // Every rank has the same gradient, of its own terms.
+    return {own_tokens(grads[0], with) * with.group->size(), {}};
+  }
+};
+
 /// The positions of this rank's tokens in their samples: [T].
 at::Tensor places_of(std::int64_t tokens, const StepContext& context, const at::Tensor& like) {
   const std::vector<std::int64_t> parts = parts_of_sample(context);
@@ -143,8 +155,16 @@ at::Tensor uncut_tokens(const at::Tensor& x_BTC, StepContext& context) {
   return context.cuts_tokens() ? detail::apply<UncutNode>(x_BTC, &context) : x_BTC;
 }
 
+at::Tensor values_of_samples(const at::Tensor& x_BT, StepContext& context) {
+  return context.shares_tokens() ? detail::apply<ValuesOfSamplesNode>(x_BT, &context) : x_BT;
+}
+
 at::Tensor gather_flow(const at::Tensor& x, StepContext& context) {
   return context.on_grid() ? grid::gather_flow(x, context) : x;
+}
+
+at::Tensor take_flow(const at::Tensor& x, StepContext& context) {
+  return context.on_grid() ? grid::take_flow(x, context) : x;
 }
 
 void refuse_grid(const Block& block, const StepContext& context) {

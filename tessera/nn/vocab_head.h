@@ -9,7 +9,7 @@ namespace tessera::nn {
 
 /// vocab_loss() of functional.h with logits = x weight^T + bias. If `softcap` is not 0, the logits
 /// become softcap * tanh(logits / softcap). `bias_V` is a parameter whose axis is Vocab, so that it
-/// is split as the weight is; nullptr: none. Throws Error{Unsupported} for either on a grid of
+/// is split as the weight is; nullptr: none. Throws Error{Unsupported} for a soft cap on a grid of
 /// ranks.
 VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const Param& weight_VC,

@@ -120,13 +120,13 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      StepContext& context,
                      double softcap) {
   if (context.on_grid()) {
-    TESSERA_REQUIRE(bias_V == nullptr && softcap == 0.0,
+    TESSERA_REQUIRE(softcap == 0.0,
                     Unsupported,
-                    fmt::format("block {} has a bias or a soft cap of the logits, which ranks of a "
-                                "grid do not share",
+                    fmt::format("block {} has a soft cap of the logits, which ranks of a grid do "
+                                "not share",
                                 context.block_name),
                     "set parallel.tensor.mode to 1d");
-    return grid::vocab_loss(x_BTC, weight_VC, labels_BT, label_smoothing, context);
+    return grid::vocab_loss(x_BTC, weight_VC, bias_V, labels_BT, label_smoothing, context);
   }
   const bool cut = one_d::cut_of(weight_VC.info()) != one_d::Cut::None;
   const variable_list out =

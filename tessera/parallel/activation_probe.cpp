@@ -207,7 +207,8 @@ class Probe {
     weights.packed = {};
     model_ = std::make_unique<ModelInstance>(model, std::move(weights), *world_);
     const nn::ContextParallel* const shared = model_->context_parallel();
-    batch_ = shared == nullptr ? probed.batch : nn::own_tokens(probed.batch, *shared);
+    batch_ = shared == nullptr ? probed.batch
+                               : nn::own_tokens(probed.batch, *shared, model_->objective());
     policy_.watch(*model_);
   }
 

@@ -186,10 +186,6 @@ TEST(SentencePiece, RefusesWhatDoesNotHoldTogether) {
   EXPECT_EQ(kind_of(sound + piece("c", 5) + trainer(3, 2)), Error::Kind::Unsupported);
   EXPECT_EQ(kind_of(sound + bytes_field(3, bytes_field(2, "abc"))), Error::Kind::Format);
   EXPECT_EQ(kind_of(sound, R"({"tokenizer_class": "MarianTokenizer"})"), Error::Kind::Unsupported);
-  const Folder words("spiece.model", sound, R"({"tokenizer_class": "CpmTokenizer"})");
-  const Error cut = error_of([&] { (void)pipeline_of(words.file()); });
-  EXPECT_EQ(cut.kind(), Error::Kind::Unsupported);
-  EXPECT_NE(std::string(cut.what()).find("jieba"), std::string::npos);
   EXPECT_EQ(kind_of(sound, R"({"sp_model_kwargs": {"enable_sampling": true}})"),
             Error::Kind::Unsupported);
   EXPECT_EQ(kind_of(sound, R"({"tokenizer_class": "MBartTokenizer", "src_lang": "xx"})"),

@@ -67,21 +67,21 @@ inline const std::vector<FamilyRow>& family_rows() {
        .refused = {"grid"}},
       {.name = "gpt_neox", .family = "gpt_neox", .model = plain},
       {.name = "bloom", .family = "bloom", .model = plain},
-      {.name = "gpt2_prefix",
+      {.name = "gpt2_prefix", .family = "gpt2", .model = dropout, .task = "prefix_lm"},
+      {.name = "gpt2_reward", .family = "gpt2", .model = dropout, .task = "reward"},
+      {.name = "llama_prefer",
+       .family = "llama",
+       .model = shared,
+       .task = "prefer",
+       .refused = off_grid},
+      {.name = "gpt2_orpo",
        .family = "gpt2",
        .model = dropout,
-       .task = "prefix_lm",
-       .refused = {"grid", "sequence", "context", "ulysses"}},
-      {.name = "bert",
-       .family = "bert",
-       .model = dropout,
-       .task = "masked_lm",
+       .task = "orpo",
        .refused = off_grid},
-      {.name = "bert_pairs",
-       .family = "bert",
-       .model = dropout,
-       .task = "sentence_pairs",
-       .refused = off_grid},
+      {.name = "gpt2_kto", .family = "gpt2", .model = dropout, .task = "kto", .refused = off_grid},
+      {.name = "bert", .family = "bert", .model = dropout, .task = "masked_lm"},
+      {.name = "bert_pairs", .family = "bert", .model = dropout, .task = "sentence_pairs"},
       {.name = "roberta",
        .family = "roberta",
        .model = dropout,
@@ -92,11 +92,7 @@ inline const std::vector<FamilyRow>& family_rows() {
        .model = dropout,
        .task = "masked_lm",
        .refused = off_grid},
-      {.name = "distilbert",
-       .family = "distilbert",
-       .model = dropout,
-       .task = "masked_lm",
-       .refused = off_grid},
+      {.name = "distilbert", .family = "distilbert", .model = dropout, .task = "masked_lm"},
       {.name = "modernbert",
        .family = "modernbert",
        .model = R"({"attention_dropout": 0.1, "local_attention": 6})",
@@ -160,14 +156,13 @@ inline const std::vector<FamilyRow>& family_rows() {
        .family = "compose",
        .model = R"({"dropout": 0.1, "embedding": ["word", "pos", "seg"], "mask": "fully_visible",
                     "norm_position": "post", "target": ["mlm", "sp"]})",
-       .task = "sentence_pairs",
-       .refused = off_grid},
+       .task = "sentence_pairs"},
       {.name = "compose_prefix",
        .family = "compose",
        .model = R"({"dropout": 0.1, "embedding": ["word", "seg"], "position": "relative",
                     "mask": "causal_with_prefix"})",
        .task = "prefix_lm",
-       .refused = {"grid", "sequence", "context", "ulysses"}},
+       .refused = off_grid},
       {.name = "compose_answers",
        .family = "compose",
        .model = R"({"dropout": 0.1, "embedding": ["word"], "mask": "fully_visible", "bias": true,
@@ -273,6 +268,25 @@ inline void write_documents(const std::filesystem::path& path) {
   files::write_atomic(path, text);
 }
 
+/// Two completions of a prompt, as lines {"prompt", "chosen", "rejected"}, or one that is wanted or
+/// not.
+inline void write_preferences(const std::filesystem::path& path, bool in_pairs) {
+  std::string lines;
+  for (int i = 0; i < 48; ++i) {
+    const std::string prompt(static_cast<std::size_t>(1 + i % 3), static_cast<char>('a' + i % 7));
+    const std::string answer(static_cast<std::size_t>(1 + i % 2), 'y');
+    lines +=
+        in_pairs
+            ? fmt::format(R"({{"prompt": "{}", "chosen": "{}", "rejected": "no"}})", prompt, answer)
+            : fmt::format(R"({{"prompt": "{}", "completion": "{}", "label": {}}})",
+                          prompt,
+                          i % 2 == 0 ? answer : "no",
+                          i % 2 == 0);
+    lines += '\n';
+  }
+  files::write_atomic(path, lines);
+}
+
 inline TinyRun run_of(const FamilyRow& row) {
   TinyRun run;
   const auto quoted = [](const std::string& text) { return '"' + text + '"'; };
@@ -298,6 +312,15 @@ inline TinyRun run_of(const FamilyRow& row) {
         .set("task",
              R"({"type": "classify", "params": {"heads": {"letter": ["a", "b", "c"],
                  "length": ["long", "short"]}, "head_weights": {"length": 0.5}}})");
+  } else if (row.task == "reward" || row.task == "prefer" || row.task == "orpo" ||
+             row.task == "kto") {
+    write_preferences(run.folder() / "preferences.jsonl", row.task != "kto");
+    run.set("data.train", quoted((run.folder() / "preferences.jsonl").string()));
+    if (row.task == "reward" || row.task == "prefer")
+      run.set("task", quoted(row.task));
+    else
+      run.set("task",
+              fmt::format(R"({{"type": "prefer", "params": {{"method": "{}"}}}})", row.task));
   } else if (row.task == "prefix_lm") {
     run.set("task", quoted(row.task));
   } else if (row.task == "masked_lm") {

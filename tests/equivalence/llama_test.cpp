@@ -26,7 +26,7 @@ nn::Model tiny_llama(const models::Resolved& sizes) {
   shape.ffn_hidden_size = 48;
   shape.vocab_size = sizes.vocab_size;
   shape.max_positions = sizes.max_positions;
-  shape.rope_scaling = {
+  shape.rotation.scaling = {
       .kind = ops::RotaryScalingKind::Llama3, .factor = 4.0, .original_positions = 8};
   shape.attention_dropout = 0.1;
   return models::llama(shape);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Published models rebuilt by configuration alone: with the weights of BERT, GPT-2, ViT and T5, a
-// composed model gives the logits that transformers gives.
+// Published models rebuilt by configuration alone: with the weights of BERT, RoBERTa, GPT-2, ViT
+// and T5, a composed model gives the logits that transformers gives.
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -133,20 +133,14 @@ void add_linear(Tensors& out,
     if (from.contains(theirs + part)) out[name + part] = from.at(theirs + part);
 }
 
-TEST(Compose, RebuildsBert) {
-  const std::string name = "bert_mlm";
-  const Tensors theirs = read(folder_of(name) / "model.safetensors");
-  const Tensors expected = read(folder_of(name) / "expected.safetensors");
-  const std::string base = "bert.embeddings.";
-  Tensors weights;
-  weights["embedding.word.embedding.weight"] = theirs.at(base + "word_embeddings.weight");
-  weights["embedding.pos.embedding.weight"] = theirs.at(base + "position_embeddings.weight");
-  const at::Tensor types = theirs.at(base + "token_type_embeddings.weight");
-  weights["embedding.seg.embedding.weight"] = at::cat({at::zeros({1, types.size(1)}), types});
-  add_norm(weights, "embedding.layer_norm", theirs, base + "LayerNorm");
-  for (std::int64_t i = 0; i < number(name, "num_hidden_layers"); ++i) {
+/// The layers of an encoder with the norms of BERT; `layers`: their prefix, "bert.encoder.layer".
+void add_encoder_layers(Tensors& weights,
+                        const Tensors& theirs,
+                        const std::string& layers,
+                        std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
     const std::string to = fmt::format("encoder.transformer.{}.", i);
-    const std::string from = fmt::format("bert.encoder.layer.{}.", i);
+    const std::string from = fmt::format("{}.{}.", layers, i);
     int part = 0;
     for (const char* its : {"query", "key", "value"})
       add_linear(weights,
@@ -159,6 +153,20 @@ TEST(Compose, RebuildsBert) {
     add_linear(weights, to + "feed_forward.linear_2", theirs, from + "output.dense");
     add_norm(weights, to + "layer_norm_2", theirs, from + "output.LayerNorm");
   }
+}
+
+TEST(Compose, RebuildsBert) {
+  const std::string name = "bert_mlm";
+  const Tensors theirs = read(folder_of(name) / "model.safetensors");
+  const Tensors expected = read(folder_of(name) / "expected.safetensors");
+  const std::string base = "bert.embeddings.";
+  Tensors weights;
+  weights["embedding.word.embedding.weight"] = theirs.at(base + "word_embeddings.weight");
+  weights["embedding.pos.embedding.weight"] = theirs.at(base + "position_embeddings.weight");
+  const at::Tensor types = theirs.at(base + "token_type_embeddings.weight");
+  weights["embedding.seg.embedding.weight"] = at::cat({at::zeros({1, types.size(1)}), types});
+  add_norm(weights, "embedding.layer_norm", theirs, base + "LayerNorm");
+  add_encoder_layers(weights, theirs, "bert.encoder.layer", number(name, "num_hidden_layers"));
   const std::string head = "cls.predictions.";
   add_linear(weights, "target.mlm.linear_1", theirs, head + "transform.dense");
   add_norm(weights, "target.mlm.layer_norm", theirs, head + "transform.LayerNorm");
@@ -175,6 +183,44 @@ TEST(Compose, RebuildsBert) {
                   number(name, "num_attention_heads"),
                   number(name, "num_hidden_layers"),
                   number(name, "max_position_embeddings")),
+      weights);
+
+  EXPECT_EQ(model.resolved.objective.name, "masked_lm");
+  EXPECT_LT(difference(logits_of(model, expected), expected, true), kLogits);
+}
+
+/// RoBERTa has one type for all tokens, which the composed model has in its positions, and its
+/// positions begin after the row of the padding id.
+TEST(Compose, RebuildsRoberta) {
+  const std::string name = "roberta_mlm";
+  const Tensors theirs = read(folder_of(name) / "model.safetensors");
+  const Tensors expected = read(folder_of(name) / "expected.safetensors");
+  const std::string base = "roberta.embeddings.";
+  Tensors weights;
+  weights["embedding.word.embedding.weight"] = theirs.at(base + "word_embeddings.weight");
+  const at::Tensor rows = theirs.at(base + "position_embeddings.weight");
+  const std::int64_t unused = number(name, "pad_token_id") + 1;
+  weights["embedding.pos.embedding.weight"] = rows.narrow(0, unused, rows.size(0) - unused) +
+                                              theirs.at(base + "token_type_embeddings.weight");
+  add_norm(weights, "embedding.layer_norm", theirs, base + "LayerNorm");
+  add_encoder_layers(weights, theirs, "roberta.encoder.layer", number(name, "num_hidden_layers"));
+  add_linear(weights, "target.mlm.linear_1", theirs, "lm_head.dense");
+  add_norm(weights, "target.mlm.layer_norm", theirs, "lm_head.layer_norm");
+  weights["target.mlm.linear_2.bias"] = theirs.at("lm_head.bias");
+
+  Composed model = compose(
+      fmt::format(R"({{"model_type": "compose", "vocab_size": {}, "emb_size": {}, "hidden_size": {},
+          "feedforward_size": {}, "heads_num": {}, "layers_num": {}, "max_seq_length": {},
+          "hidden_act": "gelu", "dropout": 0.0, "embedding": ["word", "pos"],
+          "encoder": "transformer", "mask": "fully_visible", "target": ["mlm"],
+          "layernorm_eps": 1e-5, "tie_weights": true}})",
+                  number(name, "vocab_size"),
+                  number(name, "hidden_size"),
+                  number(name, "hidden_size"),
+                  number(name, "intermediate_size"),
+                  number(name, "num_attention_heads"),
+                  number(name, "num_hidden_layers"),
+                  rows.size(0) - unused),
       weights);
 
   EXPECT_EQ(model.resolved.objective.name, "masked_lm");

@@ -76,14 +76,25 @@ TEST(GptNeox, HasHuggingFacesDefaultsWhereKeysAreAbsent) {
   EXPECT_EQ(model.find("activation")->as_string(), "gelu");
 }
 
-TEST(GptNeox, RefusesAScalingThatItHasNot) {
+std::string refusal(const std::string& hf_config) {
   try {
-    (void)description(neox(R"("rope_scaling": {"type": "dynamic", "factor": 2.0})"));
-    FAIL() << "nothing was thrown";
+    (void)description(hf_config);
   } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Error::Kind::Unsupported);
-    EXPECT_THAT(error.what(), HasSubstr("\"dynamic\""));
+    return error.text();
   }
+  return "accepted";
+}
+
+TEST(GptNeox, RefusesScalingsThatItCannotCompute) {
+  EXPECT_THAT(refusal(neox(R"("rope_scaling": {"type": "proportional", "factor": 2.0})")),
+              HasSubstr("\"proportional\""));
+  const std::string dynamic = R"("rope_scaling": {"type": "dynamic", "factor": 2.0})";
+  EXPECT_THAT(refusal(neox(dynamic)), HasSubstr("model.rope_length"));
+  EXPECT_EQ(refusal(neox(dynamic + R"(, "rope_length": 48)")), "accepted");
+  // A quarter of the 8 channels of a head is one pair.
+  EXPECT_THAT(refusal(neox(R"("rope_length": 16, "rope_scaling": {"type": "longrope",
+                  "short_factor": [1, 1], "long_factor": [2, 2]})")),
+              HasSubstr("2 short and 2 long factors for 1 pairs"));
 }
 
 TEST(GptNeox, RefusesAFractionThatTurnsHalfAPair) {

@@ -64,15 +64,16 @@ std::string rotary_kind(const json::Value& config) {
 }
 
 void read_rotary(const json::Value& config, LlamaShape& shape) {
-  if (const json::Value* theta = config.find("rope_theta")) shape.rope_theta = theta->as_double();
+  if (const json::Value* theta = config.find("rope_theta"))
+    shape.rotation.theta = theta->as_double();
   const json::Value* const rope = rotary_of(config);
   if (rope == nullptr) return;
   const auto number = [&](const char* key, double fallback) {
     const json::Value* value = rope->find(key);
     return value == nullptr ? fallback : value->as_double();
   };
-  shape.rope_theta = number("rope_theta", shape.rope_theta);
-  ops::RotaryScaling& scaling = shape.rope_scaling;
+  shape.rotation.theta = number("rope_theta", shape.rotation.theta);
+  ops::RotaryScaling& scaling = shape.rotation.scaling;
   scaling.kind = ops::rotary_scaling_from_name(rotary_kind(config));
   scaling.factor = number("factor", 1.0);
   scaling.low_freq_factor = number("low_freq_factor", 1.0);

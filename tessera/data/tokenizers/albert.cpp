@@ -114,8 +114,8 @@ class AlbertModel final : public Model {
 
 }  // namespace
 
-NormalizerPtr albert_normalizer(const Settings& settings) {
-  const bool lower = settings.flag("do_lower_case").value_or(true);
+NormalizerPtr albert_normalizer(const Settings& settings, bool lower) {
+  lower = settings.flag("do_lower_case").value_or(lower);
   const auto lowered = map_characters([](char32_t c, auto& out) { append_lower(out, c); });
   std::vector<NormalizerPtr> parts;
   if (lower) parts.push_back(lowered);

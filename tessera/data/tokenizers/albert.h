@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processing that AlbertTokenizer of transformers adds to sentencepiece.
+// The processing that AlbertTokenizer and CpmTokenizer of transformers add to sentencepiece.
 #pragma once
 
 #include "tessera/data/tokenizers/models.h"
@@ -9,8 +9,8 @@
 namespace tessera::data::tokenizers {
 
 /// Joins white space (`remove_space`), replaces `` and '' by ", removes accents (unless
-/// `keep_accents`) and lowercases (`do_lower_case`).
-NormalizerPtr albert_normalizer(const Settings& settings);
+/// `keep_accents`) and lowercases (`do_lower_case`, `lower` if no file has it).
+NormalizerPtr albert_normalizer(const Settings& settings, bool lower = true);
 
 /// Encodes a piece that ends with a digit and a comma as two parts: the text before the comma, and
 /// the comma.

@@ -29,6 +29,7 @@ struct PipelineParts {
   DecoderPtr decoder;
   std::vector<AddedToken> added_tokens;
   Limits limits = {};
+  std::string outside = {};  ///< identifies what ids depend on besides the tokenizer's own files
 };
 /// The parts of a tokenizer.json; `root` is the parsed file. Throws Error{Format} for an
 /// inconsistent file and Error{Unsupported} for parts that are not implemented; both messages name

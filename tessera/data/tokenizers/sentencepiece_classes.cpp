@@ -16,6 +16,7 @@
 #include "tessera/data/small_file.h"
 #include "tessera/data/tokenizers/albert.h"
 #include "tessera/data/tokenizers/characters.h"
+#include "tessera/data/tokenizers/cpm.h"
 #include "tessera/data/tokenizers/sentencepiece.h"
 
 namespace tessera::data::tokenizers {
@@ -221,6 +222,21 @@ void albert(Draft& draft) {
   draft.before = albert_normalizer(draft.settings);
 }
 
+void cpm(Draft& draft) {
+  const std::string separator = draft.token("sep_token", "<sep>"),
+                    last = draft.token("cls_token", "<cls>");
+  for (const auto& [role, usual] : {std::pair("bos_token", "<s>"),
+                                    std::pair("eos_token", "</s>"),
+                                    std::pair("unk_token", "<unk>"),
+                                    std::pair("pad_token", "<pad>")})
+    (void)draft.token(role, usual);
+  draft.with_space_before.push_back(draft.token("mask_token", "<mask>"));
+  if (draft.settings.texts("additional_special_tokens").empty())
+    draft.special.insert(draft.special.end(), {"<eop>", "<eod>"});
+  draft.surroundings = {{"$A", separator, last}, {"$A", separator, "$B", separator, last}, true};
+  draft.before = albert_normalizer(draft.settings, /*lower=*/false);
+}
+
 /// Without a class: the model's own tokens for beginning and end, and nothing around texts.
 void plain(Draft& draft) {
   for (const auto& piece : draft.model.pieces) {
@@ -243,7 +259,8 @@ constexpr Class kClasses[] = {{"LlamaTokenizer", llama},
                               {"CamembertTokenizer", camembert},
                               {"MBartTokenizer", mbart},
                               {"MBart50Tokenizer", mbart_50},
-                              {"AlbertTokenizer", albert}};
+                              {"AlbertTokenizer", albert},
+                              {"CpmTokenizer", cpm}};
 /// The class for each model_type, for folders whose tokenizer_config.json names none.
 constexpr std::pair<std::string_view, std::string_view> kModelTypes[] = {
     {"llama", "LlamaTokenizer"},
@@ -272,15 +289,6 @@ const Class& class_of(const Settings& settings, const std::string& where) {
   if (name.empty()) return kPlain;
   const auto* const found = std::find_if(
       std::begin(kClasses), std::end(kClasses), [&](const Class& c) { return c.name == name; });
-  TESSERA_REQUIRE(
-      !name.starts_with("CpmTokenizer"),
-      Unsupported,
-      fmt::format("{} belongs to the tokenizer_class \"{}\", which cuts text into words by "
-                  "jieba's dictionary before sentencepiece sees it",
-                  where,
-                  name),
-      "tokenize with transformers' CpmTokenizer, and train on its ids as a .bin/.idx "
-      "pair (docs/formats/tokens.md)");
   if (found == std::end(kClasses))
     unsupported_part(where, fmt::format("belongs to the tokenizer_class \"{}\"", name));
   return *found;
@@ -351,7 +359,7 @@ PipelineParts read_sentencepiece_model(const std::filesystem::path& path,
   if (draft.before) out.normalizer = normalize_in_sequence({draft.before, out.normalizer});
   out.pre_tokenizer = sentencepiece_split(model);
   out.model = sentencepiece_model(model, draft.ids, where);
-  if (rules.apply == albert)
+  if (rules.apply == albert || rules.apply == cpm)
     out.model = albert_model(out.model, sentencepiece_normalizer(model, draft.dummy, where));
   // The tokens that have ids by the rules, whether settings list them or not.
   Vocabulary all = out.model->vocabulary();
@@ -369,7 +377,10 @@ PipelineParts read_sentencepiece_model(const std::filesystem::path& path,
     }
   }
   out.post_processor = template_of(draft.surroundings, out.added_tokens, all, where);
-  out.decoder = sentencepiece_decoder(model, out.added_tokens);
+  if (rules.apply == cpm)
+    add_cpm(out);  // decodes the pieces as they are, also the unknown one
+  else
+    out.decoder = sentencepiece_decoder(model, out.added_tokens);
   return out;
 }
 

@@ -12,9 +12,9 @@ namespace tessera::data::tokenizers {
 
 /// Reads the .model file. The rules are those of `tokenizer_class`, or else of the model_type in
 /// config.json: LlamaTokenizer, GemmaTokenizer, T5Tokenizer, XLMRobertaTokenizer,
-/// CamembertTokenizer, MBartTokenizer, MBart50Tokenizer, AlbertTokenizer and related ones; if
-/// neither exists, those of plain sentencepiece. Throws Error{Unsupported} for other classes and
-/// for settings that make ids random; other errors as read_sentencepiece().
+/// CamembertTokenizer, MBartTokenizer, MBart50Tokenizer, AlbertTokenizer, CpmTokenizer and related
+/// ones; if neither exists, those of plain sentencepiece. Throws Error{Unsupported} for other
+/// classes and for settings that make ids random; other errors as read_sentencepiece().
 PipelineParts read_sentencepiece_model(const std::filesystem::path& path, const Settings& settings);
 
 }  // namespace tessera::data::tokenizers

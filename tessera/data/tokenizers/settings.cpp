@@ -78,8 +78,12 @@ Settings::Settings(const fs::path& folder)
       added_tokens_(object_in(folder / "added_tokens.json")),
       where_((folder / "tokenizer_config.json").string()) {
   const json model = object_in(folder / "config.json");
-  if (const auto type = model.find("model_type"); type != model.end() && type->is_string())
-    model_type_ = type->get<std::string>();
+  const auto word = [&](const char* key) {
+    const auto found = model.find(key);
+    return found != model.end() && found->is_string() ? found->get<std::string>() : "";
+  };
+  model_type_ = word("model_type");
+  model_class_ = word("tokenizer_class");
 }
 
 std::optional<std::string> Settings::token(const char* role) const {
@@ -132,7 +136,7 @@ std::vector<std::string> Settings::texts(const char* key) const {
 
 std::string Settings::tokenizer_class() const {
   constexpr std::string_view kFast = "Fast";
-  std::string name = text("tokenizer_class").value_or("");
+  std::string name = text("tokenizer_class").value_or(model_class_);
   if (name.ends_with(kFast)) name.resize(name.size() - kFast.size());
   return name;
 }
@@ -201,7 +205,7 @@ std::string Settings::all() const {
                      config_.dump(-1, ' ', false, json::error_handler_t::replace),
                      special_tokens_.dump(-1, ' ', false, json::error_handler_t::replace),
                      added_tokens_.dump(-1, ' ', false, json::error_handler_t::replace),
-                     model_type_);
+                     model_type_ + model_class_);
 }
 
 }  // namespace tessera::data::tokenizers

@@ -33,7 +33,7 @@ class Settings {
   [[nodiscard]] std::optional<std::int64_t> integer(const char* key) const;
   [[nodiscard]] std::optional<std::string> text(const char* key) const;
   [[nodiscard]] std::vector<std::string> texts(const char* key) const;
-  /// Its "tokenizer_class" without "Fast" at the end; empty if absent.
+  /// Its "tokenizer_class", or that of config.json, without "Fast" at the end; empty if absent.
   [[nodiscard]] std::string tokenizer_class() const;
   /// True if its "sp_model_kwargs" request random ids.
   [[nodiscard]] bool samples() const;
@@ -51,7 +51,7 @@ class Settings {
 
  private:
   json config_, special_tokens_, added_tokens_;
-  std::string model_type_, where_;
+  std::string model_type_, model_class_, where_;
 };
 
 }  // namespace tessera::data::tokenizers

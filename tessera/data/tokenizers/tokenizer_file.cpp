@@ -15,6 +15,7 @@
 #include "tessera/data/small_file.h"
 #include "tessera/data/tokenizers/bert_vocabulary.h"
 #include "tessera/data/tokenizers/characters.h"
+#include "tessera/data/tokenizers/cpm.h"
 #include "tessera/data/tokenizers/sentencepiece_classes.h"
 #include "tessera/data/tokenizers/sentencepiece_file.h"
 #include "tessera/data/tokenizers/tiktoken.h"
@@ -37,6 +38,11 @@ TokenizerFile read_json(const fs::path& path) {
   } else if (parts.find("\"WordPiece\"") != std::string::npos) {
     out.spelling = Spelling::WordPieces;
     out.inner_prefix = decoder->value("prefix", "##");
+  }
+  if (is_cpm(Settings(path.parent_path()).tokenizer_class())) {
+    add_cpm(out.parts);
+    out.spelling = Spelling::WordsOfCpm;
+    out.content += out.parts.outside;
   }
   return out;
 }
@@ -70,7 +76,8 @@ TokenizerFile read_dot_model(const fs::path& path) {
   if (!looks_like_sentencepiece(out.content))
     refuse_part(path.string(), "is no model of sentencepiece and no list of tiktoken's ranks");
   out.parts = read_sentencepiece_model(path, settings);
-  out.content += settings.all();
+  if (is_cpm(settings.tokenizer_class())) out.spelling = Spelling::WordsOfCpm;
+  out.content += settings.all() + out.parts.outside;
   return out;
 }
 
@@ -151,6 +158,8 @@ std::string bytes_of_token(const std::string& token, const TokenizerFile& file) 
     case Spelling::WordPieces:
       return token.starts_with(file.inner_prefix) ? token.substr(file.inner_prefix.size())
                                                   : " " + token;
+    case Spelling::WordsOfCpm:
+      return cpm_text(token);
     case Spelling::SpaceMarks:
       break;
   }

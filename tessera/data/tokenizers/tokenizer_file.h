@@ -17,6 +17,7 @@ enum class Spelling : std::uint8_t {
   ByteCharacters,  ///< a printable character for each byte
   WordPieces,      ///< a prefix marks tokens that do not begin a word
   SpaceMarks,      ///< U+2581 is a space, "<0x0A>" a byte
+  WordsOfCpm       ///< U+2581 is nothing, U+2582 a space, U+2583 a line break
 };
 
 struct TokenizerFile {

@@ -28,17 +28,13 @@ struct NextTokenOptions {
 
 class NextToken final : public nn::Objective {
  public:
-  /// `prefix`: samples have "prefix_lengths".
-  NextToken(TrunkOutput trunk, NextTokenOptions options, bool prefix)
-      : head_(std::move(trunk)), options_(options), prefix_(prefix) {}
+  NextToken(TrunkOutput trunk, NextTokenOptions options)
+      : head_(std::move(trunk)), options_(options) {}
 
   void declare(nn::Params& params) override { head_.declare(params); }
 
-  // A prefix needs all tokens of a sample at one place.
-  [[nodiscard]] bool works_by_token() const override { return !prefix_; }
-  [[nodiscard]] std::string grid_obstacle() const override {
-    return prefix_ ? "attention to a prefix" : head_.grid_obstacle();
-  }
+  [[nodiscard]] bool works_by_token() const override { return true; }
+  [[nodiscard]] std::string grid_obstacle() const override { return head_.grid_obstacle(); }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);
@@ -68,18 +64,15 @@ class NextToken final : public nn::Objective {
  private:
   TextHead head_;
   NextTokenOptions options_;
-  bool prefix_;
 };
 
 nn::BlockSpec make(const TrunkOutput& trunk,
                    const json::Value& options,
                    config::Problems& problems,
-                   config::Origins& origins,
-                   bool prefix = false) {
+                   config::Origins& origins) {
   NextTokenOptions read;
   config::read(options, read, problems, origins);
-  return {"head",
-          [trunk, read, prefix] { return std::make_unique<NextToken>(trunk, read, prefix); }};
+  return {"head", [trunk, read] { return std::make_unique<NextToken>(trunk, read); }};
 }
 
 nn::BlockSpec make_prefix_lm(const TrunkOutput& trunk,
@@ -87,7 +80,7 @@ nn::BlockSpec make_prefix_lm(const TrunkOutput& trunk,
                              config::Problems& problems,
                              config::Origins& origins) {
   require_decoder(trunk, "prefix_lm");
-  return make(trunk, options, problems, origins, /*prefix=*/true);
+  return make(trunk, options, problems, origins);
 }
 
 nn::BlockSpec make_causal_lm(const TrunkOutput& trunk,

@@ -28,16 +28,6 @@ ops::DropoutKey dropout_of_all(const char* site,
   return key;
 }
 
-/// The position of each sample's last token that is not padding, [B].
-at::Tensor last_tokens(const nn::Batch& batch, std::int64_t tokens) {
-  if (!batch.has("attention_mask")) {
-    return at::full({batch.size()}, tokens - 1, batch.tensor("input_ids").options());
-  }
-  const at::Tensor mask_BT = batch.tensor("attention_mask").ne(0);
-  const at::Tensor positions_T = at::arange(tokens, mask_BT.options().dtype(at::kLong));
-  return (positions_T * mask_BT).amax(1);
-}
-
 }  // namespace
 
 void HeadTransform::declare(nn::Params& params, const TrunkOutput& trunk) {
@@ -51,17 +41,27 @@ void HeadTransform::declare(nn::Params& params, const TrunkOutput& trunk) {
   norm_.declare(params, spec_.norm_name, C, kGlobalName);
 }
 
+at::Tensor HeadTransform::activated(at::Tensor x, nn::StepContext& context) const {
+  if (spec_.input_dropout > 0)
+    x = nn::dropout(x, dropout_of_all("head_input", spec_.input_dropout, x, context));
+  x = nn::linear(x, *weight_, bias_, context);
+  return spec_.activation == "tanh" ? at::tanh(x)
+                                    : nn::activate(x, ops::activation_from_name(spec_.activation));
+}
+
 at::Tensor HeadTransform::operator()(at::Tensor x, nn::StepContext& context) const {
-  if (!spec_.dense.empty()) {
-    if (spec_.input_dropout > 0)
-      x = nn::dropout(x, dropout_of_all("head_input", spec_.input_dropout, x, context));
-    x = nn::linear(x, *weight_, bias_, context);
-    x = spec_.activation == "tanh" ? at::tanh(x)
-                                   : nn::activate(x, ops::activation_from_name(spec_.activation));
-    x = norm_(x, context);
-  }
+  if (!spec_.dense.empty()) x = norm_(activated(x, context), context);
   if (spec_.dropout > 0) x = nn::dropout(x, dropout_of_all("head", spec_.dropout, x, context));
   return x;
+}
+
+at::Tensor HeadTransform::in_flow(at::Tensor x, nn::StepContext& context) const {
+  if (!context.on_grid()) return (*this)(x, context);
+  if (!spec_.dense.empty()) {
+    const at::Tensor all = activated(nn::gather_flow(x, context), context);
+    x = norm_(nn::take_flow(all, context), context);
+  }
+  return nn::dropout(x, context.dropout("head", spec_.dropout));
 }
 
 void Head::declare(nn::Params& params, const TrunkOutput& trunk) {
@@ -80,6 +80,16 @@ at::Tensor Head::operator()(const at::Tensor& x, nn::StepContext& context) const
   return nn::vocab_logits(transform_(x, context), *weight_, bias_, context);
 }
 
+at::Tensor last_tokens(const nn::Batch& batch, const nn::StepContext& context) {
+  const at::Tensor& ids_BT = batch.tensor("input_ids");
+  const std::int64_t shares = context.shares_tokens() ? context.context_parallel->group->size() : 1;
+  const std::int64_t tokens = ids_BT.size(1) * shares;
+  if (!batch.has("attention_mask")) return at::full({batch.size()}, tokens - 1, ids_BT.options());
+  const at::Tensor mask_BT = batch.tensor("attention_mask").ne(0);
+  const at::Tensor positions_T = at::arange(tokens, mask_BT.options().dtype(at::kLong));
+  return (positions_T * mask_BT).amax(1);
+}
+
 at::Tensor pooled(const at::Tensor& x_BTC,
                   Pooling pooling,
                   const Norm& norm,
@@ -90,10 +100,9 @@ at::Tensor pooled(const at::Tensor& x_BTC,
         batch.has("attention_mask") ? batch.tensor("attention_mask") : at::Tensor();
     return nn::mean_of_tokens(nn::gather_flow(norm(x_BTC, context), context), mask_BS, context);
   }
-  const std::int64_t shares = context.shares_tokens() ? context.context_parallel->group->size() : 1;
-  const at::Tensor positions_B =
-      pooling == Pooling::LastToken ? last_tokens(batch, batch.tensor("input_ids").size(1) * shares)
-                                    : at::zeros({batch.size()}, x_BTC.options().dtype(at::kLong));
+  const at::Tensor positions_B = pooling == Pooling::LastToken
+                                     ? last_tokens(batch, context)
+                                     : at::zeros({batch.size()}, x_BTC.options().dtype(at::kLong));
   const at::Tensor one_B1C = nn::select_tokens(x_BTC, positions_B, context);
   return nn::gather_flow(norm(one_B1C, context), context).squeeze(1);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -25,9 +26,15 @@ class HeadTransform {
   void declare(nn::Params& params, const TrunkOutput& trunk);
   /// x [..., C] -> [..., C].
   [[nodiscard]] at::Tensor operator()(at::Tensor x, nn::StepContext& context) const;
+  /// The same for x between layers, as which the result is placed too.
+  [[nodiscard]] at::Tensor in_flow(at::Tensor x, nn::StepContext& context) const;
   [[nodiscard]] const HeadSpec& spec() const { return spec_; }
+  /// The obstacle of in_flow(); see Block::grid_obstacle().
+  [[nodiscard]] std::string grid_obstacle() const { return norm_.grid_obstacle(); }
 
  private:
+  [[nodiscard]] at::Tensor activated(at::Tensor x, nn::StepContext& context) const;
+
   HeadSpec spec_;
   Norm norm_;
   Param* weight_ = nullptr;
@@ -48,6 +55,10 @@ class Head {
   Param* weight_ = nullptr;
   Param* bias_ = nullptr;
 };
+
+/// The position of each sample's last token that is not padding, [B]. If ranks share the tokens,
+/// among those of all ranks.
+at::Tensor last_tokens(const nn::Batch& batch, const nn::StepContext& context);
 
 /// Selects the hidden state of each sample that a head reads, x [B, T, C] -> [B, C] of all samples
 /// and channels, normalized by `norm`, the trunk's last norm. Padding has 0 in the batch's

@@ -31,6 +31,8 @@ class LikelihoodObjective : public nn::Objective {
       : head_(std::move(trunk)), likelihood_weight_(likelihood_weight), whole_text_(whole_text) {}
 
   void declare(nn::Params& params) override { head_.declare(params); }
+  [[nodiscard]] bool works_by_token() const override { return true; }
+  [[nodiscard]] bool reads_whole_samples() const override { return true; }
   [[nodiscard]] std::string grid_obstacle() const override { return kTokensOnGrid; }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {

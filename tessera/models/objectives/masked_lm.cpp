@@ -75,7 +75,10 @@ class MaskedLm final : public nn::Objective {
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
-  [[nodiscard]] std::string grid_obstacle() const override { return "the head of masked_lm"; }
+  [[nodiscard]] std::string grid_obstacle() const override {
+    const std::string of_norm = norm_.grid_obstacle();
+    return of_norm.empty() ? transform_.grid_obstacle() : of_norm;
+  }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, "masked_lm");
@@ -103,14 +106,16 @@ class MaskedLm final : public nn::Objective {
                   const nn::Batch& batch,
                   nn::StepContext& context) const {
     if (!batch.has("labels")) {
-      out.outputs["logits"] = nn::vocab_logits(transform_(x, context), *weight_, bias_, context);
+      out.outputs["logits"] =
+          nn::vocab_logits(transform_.in_flow(x, context), *weight_, bias_, context);
       return;
     }
     at::Tensor labels = batch.tensor("labels");
-    // Ranks that split the tokens have different tokens before the head than in it.
-    if (!context.want_logits && !context.cuts_tokens()) keep_labelled(x, labels);
+    // Ranks that split the tokens or samples have others before the head than in it.
+    if (!context.want_logits && !context.cuts_tokens() && !context.on_grid())
+      keep_labelled(x, labels);
     const double smoothing = context.training() ? options_.label_smoothing : 0.0;
-    const at::Tensor y = transform_(x, context);
+    const at::Tensor y = transform_.in_flow(x, context);
     const nn::VocabLoss loss = nn::vocab_loss(y, *weight_, bias_, labels, smoothing, context);
     out.terms.push_back({.name = pair_head_ ? "mlm_loss" : "loss", .sum = loss.sum});
     if (loss.logits.defined()) out.outputs["logits"] = loss.logits;
@@ -127,6 +132,9 @@ class MaskedLm final : public nn::Objective {
   [[nodiscard]] at::Tensor right_tokens(const at::Tensor& y,
                                         const at::Tensor& labels,
                                         nn::StepContext& context) const {
+    // On a grid the logits are those of all samples, of which `y` has some.
+    if (context.on_grid())
+      return nn::vocab_logits(y, *weight_, bias_, context).argmax(-1).eq(labels).sum(at::kDouble);
     const std::int64_t rows = y.dim() == 3 ? 1 : kRows;
     at::Tensor right = at::zeros({}, labels.options().dtype(at::kDouble));
     for (std::int64_t begin = 0; begin < y.size(0); begin += rows) {

@@ -45,6 +45,7 @@ class Reward final : public nn::Objective {
     head_.declare(params, trunk_);
   }
 
+  [[nodiscard]] bool works_by_token() const override { return true; }
   [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
@@ -52,10 +53,11 @@ class Reward final : public nn::Objective {
     const at::Tensor& x_BTC = in.diff.at(0);
     const auto scores = [&](const at::Tensor& positions_B) {
       const at::Tensor x_B1C = norm_(nn::select_tokens(x_BTC, positions_B, context), context);
-      return head_(nn::gather_flow(x_B1C, context), context).flatten().to(at::kDouble);
+      const at::Tensor scores_B11 = head_(nn::gather_flow(x_B1C, context), context);
+      return nn::shared_gradient(scores_B11, context).flatten().to(at::kDouble);
     };
     const at::Tensor chosen_B = scores(batch.tensor("second_text") - 1),
-                     rejected_B = scores(last_tokens(batch));
+                     rejected_B = scores(last_tokens(batch, context));
     const at::Tensor margin_B =
         batch.has("margin") ? batch.tensor("margin").to(at::kDouble) : at::Tensor();
     nn::Outcome out;
@@ -71,13 +73,6 @@ class Reward final : public nn::Objective {
   }
 
  private:
-  static at::Tensor last_tokens(const nn::Batch& batch) {
-    const at::Tensor& ids_BT = batch.tensor("input_ids");
-    if (!batch.has("attention_mask"))
-      return at::full({ids_BT.size(0)}, ids_BT.size(1) - 1, ids_BT.options());
-    return batch.tensor("attention_mask").ne(0).sum(1) - 1;
-  }
-
   TrunkOutput trunk_;
   RewardOptions options_;
   Norm norm_;

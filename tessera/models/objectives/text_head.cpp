@@ -45,12 +45,20 @@ nn::TokenLogProbabilities TextHead::log_probabilities(const at::Tensor& states_B
                                                       nn::StepContext& context,
                                                       nn::Distribution how) const {
   how.softcap = trunk_.logit_softcap;
-  return nn::token_log_probabilities(states_BTC,
-                                     *weight_,
-                                     /*bias_V=*/nullptr,
-                                     labels_BT,
-                                     context,
-                                     how);
+  const bool shares = context.shares_tokens();
+  nn::TokenLogProbabilities out = nn::token_log_probabilities(
+      states_BTC,
+      *weight_,
+      /*bias_V=*/nullptr,
+      shares ? nn::own_tokens(labels_BT, *context.context_parallel) : labels_BT,
+      context,
+      how);
+  if (!shares) return out;
+  for (at::Tensor* const values :
+       {&out.values_BT, &out.log_sums_of_squares_BT, &out.entropies_BT}) {
+    if (values->defined()) *values = nn::values_of_samples(*values, context);
+  }
+  return out;
 }
 
 std::string TextHead::grid_obstacle() const {

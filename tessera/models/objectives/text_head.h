@@ -27,7 +27,8 @@ class TextHead {
   /// Converts the trunk's hidden states to the head's input.
   [[nodiscard]] at::Tensor states(const at::Tensor& x_BTC, nn::StepContext& context) const;
   [[nodiscard]] at::Tensor logits(const at::Tensor& states_BTC, nn::StepContext& context) const;
-  /// See nn::token_log_probabilities(); the soft cap is the head's.
+  /// See nn::token_log_probabilities(); the soft cap is the head's. `labels_BT` and the results
+  /// cover whole samples, also if ranks share their tokens.
   [[nodiscard]] nn::TokenLogProbabilities log_probabilities(const at::Tensor& states_BTC,
                                                             const at::Tensor& labels_BT,
                                                             nn::StepContext& context,

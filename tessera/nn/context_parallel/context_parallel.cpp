@@ -43,11 +43,14 @@ at::Tensor own_tokens(const at::Tensor& x_BT, const ContextParallel& context) {
   return at::cat(own, 1);
 }
 
-Batch own_tokens(const Batch& batch, const ContextParallel& context) {
+Batch own_tokens(const Batch& batch, const ContextParallel& context, const Objective* objective) {
+  const bool whole_labels = objective != nullptr && objective->reads_whole_samples();
   Batch out = batch;
-  for (const char* const name : {"input_ids", "token_type_ids", "decoder_input_ids", "labels"}) {
+  for (const char* const name : {"input_ids", "token_type_ids", "decoder_input_ids"}) {
     if (batch.has(name)) out.set(name, own_tokens(batch.tensor(name), context));
   }
+  if (batch.has("labels") && !whole_labels)
+    out.set("labels", own_tokens(batch.tensor("labels"), context));
   return out;
 }
 

@@ -16,6 +16,7 @@ struct Group;
 namespace tessera::nn {
 
 class Batch;
+class Objective;
 class StepContext;
 
 enum class ContextMode : std::uint8_t {
@@ -40,9 +41,12 @@ std::vector<std::int64_t> chunks_of(ContextMode mode, std::int64_t ranks, std::i
 /// This rank's tokens of x [B, T, ...], chunk after chunk. Throws Error{Shape} if T is not
 /// divisible by the number of chunks.
 at::Tensor own_tokens(const at::Tensor& x_BT, const ContextParallel& context);
-/// The batch with only this rank's tokens, token types and labels. The attention mask and the
-/// document starts stay complete, because queries see keys of other ranks.
-Batch own_tokens(const Batch& batch, const ContextParallel& context);
+/// The batch with only this rank's tokens, token types and labels; the labels stay complete if
+/// `objective` reads whole samples. The attention mask and the document starts stay complete,
+/// because queries see keys of other ranks.
+Batch own_tokens(const Batch& batch,
+                 const ContextParallel& context,
+                 const Objective* objective = nullptr);
 
 /// The inverse of own_tokens(), without a gradient: all tokens of x [B, T, ...], in their order, on
 /// every rank. Costs an all-gather. Works on meta tensors.

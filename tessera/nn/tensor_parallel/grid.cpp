@@ -312,18 +312,19 @@ void cut_dropout(ops::DropoutKey& key, const StepContext& context) {
   key.column = index_along(spread.channels, tensor);
 }
 
-void cut_attention(ops::AttentionArgs& args, const StepContext& context) {
+std::int64_t cut_attention(ops::AttentionArgs& args, const StepContext& context) {
   TESSERA_ASSERT(context.batch != nullptr);
   const Range own =
       own_samples(context.batch->size(), inner(context.tensor->mode), *context.tensor);
   for (at::Tensor* const of_samples : {&args.mask_BS, &args.starts_BT}) {
     if (of_samples->defined()) *of_samples = of_samples->narrow(0, own.begin, own.count);
   }
-  if (!args.dropout.active()) return;
+  if (!args.dropout.active()) return own.begin;
   const std::vector<std::int64_t>& ids = context.batch->sample_ids;
   args.dropout.sample_ids = {ids.begin() + own.begin, ids.begin() + own.begin + own.count};
   args.dropout.column = 0;
   args.dropout.columns = 1;
+  return own.begin;
 }
 
 }  // namespace tessera::nn::grid

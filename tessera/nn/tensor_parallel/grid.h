@@ -111,6 +111,8 @@ void weight_grad(const at::Tensor& gathered_BRO,
                  const Param& weight,
                  float scale,
                  StepContext& context);
+/// Writes scale * dy, summed over all samples, into the sink of a bias.
+void bias_grad(const at::Tensor& dy_BRO, const Param& bias, float scale, StepContext& context);
 /// Returns [B, ..., C] as contiguous [B, R, C].
 at::Tensor by_samples(const at::Tensor& x);
 
@@ -129,9 +131,10 @@ at::Tensor layer_norm(const at::Tensor& x_BTC,
 at::Tensor rms_norm(const at::Tensor& x_BTC, const Param& weight, double eps, StepContext& context);
 /// `ids_BT` covers all samples; the result has this rank's samples.
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context);
-/// `labels_BT` covers all samples; the sum is over all of them.
+/// `labels_BT` covers all samples; the sum is over all of them. `bias_V` may be null.
 VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const Param& weight_VC,
+                     const Param* bias_V,
                      const at::Tensor& labels_BT,
                      double label_smoothing,
                      StepContext& context);
@@ -141,10 +144,13 @@ at::Tensor all_logits(const at::Tensor& x, const Param& weight_VC, StepContext& 
 /// Gathers all samples and channels of x [B, ..., C] between layers on every rank. Its gradient is
 /// this rank's part.
 at::Tensor gather_flow(const at::Tensor& x, StepContext& context);
+/// The inverse of gather_flow(): this rank's samples and channels of x [B, ..., C], which all ranks
+/// have. Its gradient is gathered.
+at::Tensor take_flow(const at::Tensor& x, StepContext& context);
 
 /// Restricts the dropout mask to this rank's samples and channels between layers.
 void cut_dropout(ops::DropoutKey& key, const StepContext& context);
-/// Restricts the attention masks to this rank's samples.
-void cut_attention(ops::AttentionArgs& args, const StepContext& context);
+/// Restricts the attention masks to this rank's samples. Returns the first one's index.
+std::int64_t cut_attention(ops::AttentionArgs& args, const StepContext& context);
 
 }  // namespace tessera::nn::grid

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The weight forms of modes 2d, 2.5d and 3d (grid.h).
-#include <fmt/format.h>
-
-#include "tessera/base/error.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/weight_form.h"
 
@@ -21,14 +18,8 @@ class GridForm final : public WeightForm {
                     const Param& weight_VC,
                     const Param* bias_V,
                     StepContext& context) const override {
-    TESSERA_REQUIRE(bias_V == nullptr,
-                    Unsupported,
-                    fmt::format("block {} has a bias of the vocabulary, which ranks of a grid do "
-                                "not share",
-                                context.block_name),
-                    "set parallel.tensor.mode to 1d");
     return grid::all_logits(
-        grid::linear(x_BTC, weight_VC, nullptr, at::kFloat, context), weight_VC, context);
+        grid::linear(x_BTC, weight_VC, bias_V, at::kFloat, context), weight_VC, context);
   }
   at::Tensor embedding(const at::Tensor& ids_BT,
                        const Param& table,

@@ -67,16 +67,9 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
       });
     }
     if (use.bias != nullptr && node->needs_input_grad(2)) {
-      weight_gradient(*use.context, [dy, use] { write_bias(dy, *use.bias, *use.context); });
+      weight_gradient(*use.context, [dy, use] { bias_grad(dy, *use.bias, 1.0F, *use.context); });
     }
     return {dx, {}, {}, {}, {}};
-  }
-
-  static void write_bias(const at::Tensor& dy_BRO, const Param& bias, StepContext& context) {
-    const at::Tensor own = at::zeros({dy_BRO.size(2)}, dy_BRO.options().dtype(at::kFloat));
-    if (dy_BRO.numel() > 0) ops::linear_bias_grad(rows(dy_BRO), own, /*accumulate=*/false);
-    const at::Tensor all = sum(own, users_of(bias.info(), context), context, "gradients of a bias");
-    bias.grad().write(all.view(bias.grad().out().sizes()));
   }
 };
 
@@ -283,44 +276,75 @@ struct TableNode : torch::autograd::Function<TableNode> {
   }
 };
 
-/// Gathers the parts of a value that is placed over the ranks by `spread`.
+/// A value that is placed over the ranks by `spread`.
+struct Placed {
+  StepContext* context;
+  Spread spread;
+  std::int64_t batch;                  ///< number of samples of all ranks
+  std::vector<std::int64_t> channels;  ///< number of channels of each rank along spread.channels
+  const char* what;
+};
+
+at::Tensor all_of(const at::Tensor& x, const Placed& use) {
+  StepContext& context = *use.context;
+  const TensorParallel& tensor = *context.tensor;
+  const Spread& spread = use.spread;
+  const mesh::Mesh& mesh = tensor.world->mesh();
+  std::vector<std::int64_t> samples;
+  for (int r = 0; r < mesh.size(spread.major); ++r) {
+    const auto [begin, end] = mesh::even_cut(use.batch, 1, mesh.size(spread.major), r);
+    samples.push_back(end - begin);
+  }
+  at::Tensor all = gather(by_samples(x), 2, use.channels, spread.channels, context, use.what);
+  all = gather(all, 0, minor_counts(use.batch, spread, tensor), spread.minor, context, use.what);
+  all = gather(all, 0, samples, spread.major, context, use.what);
+  auto sizes = x.sizes().vec();
+  sizes.front() = all.size(0);
+  sizes.back() = all.size(2);
+  return all.reshape(sizes);
+}
+
+at::Tensor own_of(const at::Tensor& all, const Placed& use) {
+  const Range samples = own_samples(use.batch, use.spread, *use.context->tensor);
+  const auto rank = static_cast<std::size_t>(along({use.spread.channels}, *use.context).index);
+  const std::int64_t first = std::accumulate(
+      use.channels.begin(), use.channels.begin() + static_cast<std::ptrdiff_t>(rank), INT64_C(0));
+  return all.narrow(0, samples.begin, samples.count).narrow(-1, first, use.channels[rank]);
+}
+
+/// Gathers the parts of such a value.
 struct GatherNode : torch::autograd::Function<GatherNode> {
-  struct Use {
-    StepContext* context;
-    Spread spread;
-    std::int64_t batch;                  ///< number of samples of all ranks
-    std::vector<std::int64_t> channels;  ///< number of channels of each rank along spread.channels
-    const char* what;
-  };
-  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, const Use& use) {
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, const Placed& use) {
     keep(node, use);
-    StepContext& context = *use.context;
-    const TensorParallel& tensor = *context.tensor;
-    const Spread& spread = use.spread;
-    const mesh::Mesh& mesh = tensor.world->mesh();
-    std::vector<std::int64_t> samples;
-    for (int r = 0; r < mesh.size(spread.major); ++r) {
-      const auto [begin, end] = mesh::even_cut(use.batch, 1, mesh.size(spread.major), r);
-      samples.push_back(end - begin);
-    }
-    at::Tensor all = gather(by_samples(x), 2, use.channels, spread.channels, context, use.what);
-    all = gather(all, 0, minor_counts(use.batch, spread, tensor), spread.minor, context, use.what);
-    all = gather(all, 0, samples, spread.major, context, use.what);
-    auto sizes = x.sizes().vec();
-    sizes.front() = all.size(0);
-    sizes.back() = all.size(2);
-    return all.reshape(sizes);
+    return all_of(x, use);
   }
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
-    const Use& use = kept<Use>(node);
-    const Range samples = own_samples(use.batch, use.spread, *use.context->tensor);
-    const auto rank = static_cast<std::size_t>(along({use.spread.channels}, *use.context).index);
-    const std::int64_t first = std::accumulate(
-        use.channels.begin(), use.channels.begin() + static_cast<std::ptrdiff_t>(rank), INT64_C(0));
-    return {grads[0].narrow(0, samples.begin, samples.count).narrow(-1, first, use.channels[rank]),
-            {}};
+    return {own_of(grads[0], kept<Placed>(node)), {}};
   }
 };
+
+/// Takes this rank's part of a value that all ranks have.
+struct TakeNode : torch::autograd::Function<TakeNode> {
+  static at::Tensor forward(AutogradContext* node, const at::Tensor& x, const Placed& use) {
+    keep(node, use);
+    return own_of(x, use).contiguous();
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    return {all_of(grads[0], kept<Placed>(node)), {}};
+  }
+};
+
+/// The placement between layers; `channels`: of each rank.
+Placed in_flow(std::int64_t channels, StepContext& context) {
+  TESSERA_ASSERT(context.batch != nullptr);
+  const Spread spread = stream(context.tensor->mode);
+  const auto parts = static_cast<std::size_t>(context.tensor->world->mesh().size(spread.channels));
+  return {&context,
+          spread,
+          context.batch->size(),
+          std::vector<std::int64_t>(parts, channels),
+          "hidden states"};
+}
 
 }  // namespace
 
@@ -369,19 +393,25 @@ at::Tensor all_logits(const at::Tensor& x, const Param& weight_VC, StepContext& 
     tokens.push_back(end - begin);
   }
   return detail::apply<GatherNode>(
-      x, GatherNode::Use{&context, spread, context.batch->size(), std::move(tokens), "logits"});
+      x, Placed{&context, spread, context.batch->size(), std::move(tokens), "logits"});
 }
 
 at::Tensor gather_flow(const at::Tensor& x, StepContext& context) {
-  TESSERA_ASSERT(context.batch != nullptr);
-  const Spread spread = stream(context.tensor->mode);
-  const auto parts = static_cast<std::size_t>(context.tensor->world->mesh().size(spread.channels));
-  return detail::apply<GatherNode>(x,
-                                   GatherNode::Use{&context,
-                                                   spread,
-                                                   context.batch->size(),
-                                                   std::vector<std::int64_t>(parts, x.size(-1)),
-                                                   "hidden states"});
+  return detail::apply<GatherNode>(x, in_flow(x.size(-1), context));
+}
+
+at::Tensor take_flow(const at::Tensor& x, StepContext& context) {
+  const int parts = context.tensor->world->mesh().size(stream(context.tensor->mode).channels);
+  TESSERA_ASSERT(x.size(-1) % parts == 0);
+  return detail::apply<TakeNode>(x, in_flow(x.size(-1) / parts, context));
+}
+
+void bias_grad(const at::Tensor& dy_BRO, const Param& bias, float scale, StepContext& context) {
+  const at::Tensor own = at::zeros({dy_BRO.size(2)}, dy_BRO.options().dtype(at::kFloat));
+  if (dy_BRO.numel() > 0) ops::linear_bias_grad(rows(dy_BRO), own, /*accumulate=*/false);
+  if (scale != 1.0F) own.mul_(scale);
+  const at::Tensor all = sum(own, users_of(bias.info(), context), context, "gradients of a bias");
+  bias.grad().write(all.view(bias.grad().out().sizes()));
 }
 
 }  // namespace tessera::nn::grid

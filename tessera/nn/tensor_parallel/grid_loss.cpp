@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cross-entropy on a grid of ranks: each rank has the logits of some samples and of a part of the
 // vocabulary. The ranks with the same samples exchange four numbers per token, as in mode 1d.
+#include <optional>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -19,18 +20,21 @@ using namespace detail;
 struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
   struct Use {
     const Param* weight;
+    const Param* bias;  // nullptr: none
     StepContext* context;
     at::Tensor dlogits;  // freed as soon as backward has used it
   };
   static variable_list forward(AutogradContext* node,
                                const at::Tensor& x,
                                const at::Tensor& weight,
+                               const std::optional<at::Tensor>& bias,
                                const at::Tensor& labels,
                                double label_smoothing,
                                Use use) {
     StepContext& context = *use.context;
     const at::Tensor logits =
         multiply(by_samples(x), weight, use.weight->info(), at::kFloat, context);
+    if (bias) logits.add_(*bias);
     at::Tensor kept_logits;
     if (context.want_logits) kept_logits = all_logits(logits, *use.weight, context);
     const double loss = logits.is_meta() ? 0.0 : loss_of(logits, labels, label_smoothing, use);
@@ -98,7 +102,12 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
         weight_grad(all, by_samples(x), *w, factor, context);
       });
     }
-    return {dx, {}, {}, {}, {}};
+    if (use.bias != nullptr && node->needs_input_grad(2)) {
+      weight_gradient(context, [dy = dy, factor = factor, b = use.bias, &context] {
+        bias_grad(dy, *b, factor, context);
+      });
+    }
+    return {dx, {}, {}, {}, {}, {}};
   }
 };
 
@@ -106,15 +115,17 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
 
 VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const Param& weight_VC,
+                     const Param* bias_V,
                      const at::Tensor& labels_BT,
                      double label_smoothing,
                      StepContext& context) {
   const variable_list out =
       detail::apply<VocabLossNode>(x_BTC,
                                    weight_VC.tensor(),
+                                   bias_V ? std::optional(bias_V->tensor()) : std::nullopt,
                                    labels_BT,
                                    label_smoothing,
-                                   VocabLossNode::Use{&weight_VC, &context, {}});
+                                   VocabLossNode::Use{&weight_VC, bias_V, &context, {}});
   return {out[0], out.size() > 1 ? out[1] : at::Tensor()};
 }
 
