@@ -137,7 +137,7 @@ TEST_F(Adapters, DoNotDependOnTheOthersThatAreGeneratedTogether) {
   }
 }
 
-TEST_F(Adapters, AreSearchedByBeamsAndSampled) {
+TEST_F(Adapters, AreSearchedByBeams) {
   std::vector<std::int32_t> beam, merged;
   engine::GenerateOptions options = greedy(0);
   options.beams = 3;
@@ -168,7 +168,7 @@ TEST_F(Adapters, AreRefusedIfTheyDoNotFitTheBase) {
   EXPECT_THAT(refusal(other.path(), {{"lora", adapter(0)}}), HasSubstr("another model"));
   EXPECT_THAT(refusal(base(), {{"a", adapter(0)}, {"a", adapter(1)}}), HasSubstr("two adapters"));
   EXPECT_THAT(refusal(base(), {{"a", other.path()}}), HasSubstr("holds no adapter"));
-  (void)train(R"({"type": "lora", "bias": "lora_only"})", biased.path());
+  (void)train(R"({"type": "lora", "modules_to_save": ["lm_head"]})", biased.path());
   EXPECT_THAT(refusal(base(), {{"a", biased.path()}}), HasSubstr("replaces"));
 }
 

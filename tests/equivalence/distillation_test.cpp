@@ -191,17 +191,21 @@ TEST_P(DistilledTask, FromItselfHasNoLossAndNoGradient) {
 }
 
 TEST_P(DistilledTask, LearnsTheTeacherToTheSameBitsOnAnyRanks) {
+  constexpr int kSteps = 24;
   TinyRun student = run_of(GetParam());
   student.set("distill.teacher", teacher())
       .set("distill.alpha", "1.0")
       .set("optimizer.params.lr", "1e-2")
       .set("trainer.seed", "11");
 
-  const Trace one = student.train({.ranks = 1, .accumulation = 4, .stage = 0}, 12);
-  const Trace two = student.train({.ranks = 2, .accumulation = 2, .stage = 3}, 12);
+  const Trace one = student.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps);
+  const Trace two = student.train({.ranks = 2, .accumulation = 2, .stage = 3}, kSteps);
 
   expect_same_bits(one, two);
-  EXPECT_LT(one.losses.back(), 0.7 * one.losses.front());
+  // Batches differ, so that a single loss says little.
+  const double first = (one.losses[0] + one.losses[1]) / 2,
+               last = (one.losses[kSteps - 2] + one.losses[kSteps - 1]) / 2;
+  EXPECT_LT(last, 0.7 * first);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tasks,
