@@ -20,7 +20,7 @@
 #include "tessera/ops/batch_invariance.h"
 #include "tessera/ops/op_log.h"
 
-namespace tessera::test {
+namespace tessera::test::drawing {
 namespace {
 
 using engine::rl::Completion;
@@ -135,10 +135,10 @@ TEST(RlDrawing, PromptsOfUnequalLengthAreAnsweredAsAlone) {
 
       for (const std::int64_t rows : {0, 1, 4, 11}) {
         options.rows = rows;
-        expect_same(draw_together(state, draws, options, {}), expected);
+        expect_same(engine::rl::draw_together(state, draws, options, {}), expected);
       }
       std::vector<Draw> backwards(draws.rbegin(), draws.rend());
-      std::vector<Completion> made = draw_together(state, backwards, options, {});
+      std::vector<Completion> made = engine::rl::draw_together(state, backwards, options, {});
       std::ranges::reverse(made);
       expect_same(made, expected);
     });
@@ -156,7 +156,7 @@ TEST(RlDrawing, ASupportIsThatOfEachPromptAlone) {
       options.distribution.support = support;
       options.vocabulary = 256;
       options.rows = 5;
-      const std::vector<Completion> made = draw_together(state, draws, options, {});
+      const std::vector<Completion> made = engine::rl::draw_together(state, draws, options, {});
       expect_same(made, each_alone(state, draws, options));
       if (support.top_k != 1) continue;
       for (const Completion& one : made)
@@ -172,7 +172,7 @@ TEST(RlDrawing, TheUsualKernelsDrawTheSameTokens) {
     const std::vector<Draw> draws = draws_of(of);
     SamplingOptions options = sampling();
     options.rows = 10;
-    const std::vector<Completion> made = draw_together(state, draws, options, {}),
+    const std::vector<Completion> made = engine::rl::draw_together(state, draws, options, {}),
                                   expected = each_alone(state, draws, options);
     for (std::size_t i = 0; i < made.size(); ++i) {
       ASSERT_EQ(made[i].ids, expected[i].ids);
@@ -209,7 +209,7 @@ TEST(RlDrawing, ACompletionThatEndsMakesRoom) {
     std::vector<Completion> made;
     {
       const ops::OpLog log;
-      made = draw_together(state, draws, options, {});
+      made = engine::rl::draw_together(state, draws, options, {});
       for (const ops::OpRow& row : log.rows()) {
         if (row.shape.find("pages") != std::string::npos) forwards += row.calls;
       }
@@ -225,10 +225,10 @@ TEST(RlDrawing, ACacheOfFewerBitsIsNearTheOther) {
     const std::vector<Prompt> of = prompts();
     const std::vector<Draw> draws = draws_of(of);
     SamplingOptions options = sampling();
-    const std::vector<Completion> expected = draw_together(state, draws, options, {});
+    const std::vector<Completion> expected = engine::rl::draw_together(state, draws, options, {});
     for (const nn::CacheForm form : {nn::CacheForm::BF16, nn::CacheForm::Int8}) {
       options.cache = form;
-      const std::vector<Completion> made = draw_together(state, draws, options, {});
+      const std::vector<Completion> made = engine::rl::draw_together(state, draws, options, {});
       double largest = 0;
       for (std::size_t i = 0; i < made.size(); ++i) {
         // Until a token is another one.
@@ -245,4 +245,4 @@ TEST(RlDrawing, ACacheOfFewerBitsIsNearTheOther) {
 }
 
 }  // namespace
-}  // namespace tessera::test
+}  // namespace tessera::test::drawing

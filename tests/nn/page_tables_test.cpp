@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/kv_cache.h"
 
-namespace tessera::nn {
+namespace tessera::nn::paged {
 namespace {
 
 using Table = std::vector<std::vector<std::int64_t>>;
@@ -109,4 +109,4 @@ TEST(PagedKvCache, KeepsWhatItHasWhenItGrows) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::paged

@@ -13,7 +13,7 @@
 #include "tessera/ops/aten/backend.h"
 #include "tessera/ops/attention.h"
 
-namespace tessera::ops {
+namespace tessera::ops::paged {
 namespace {
 
 constexpr std::int64_t kPage = 4, kPages = 30, kHeads = 4, kShared = 2, kChannels = 24;
@@ -194,4 +194,4 @@ TEST(PagedAttention, RefusesWhatHasNoPage) {
 }
 
 }  // namespace
-}  // namespace tessera::ops
+}  // namespace tessera::ops::paged
