@@ -17,6 +17,7 @@
 #include "equivalence/covering.h"
 #include "equivalence/matrix.h"
 #include "equivalence/within_rounding.h"
+#include "support/host_world.h"
 #include "support/train_runs.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -236,6 +237,11 @@ struct Outcome {
 /// Trains combinations, and once each run that they are compared with.
 class Combinations {
  public:
+  /// `two_hosts`: the ranks of a combination are on two hosts (host_world.h).
+  explicit Combinations(bool two_hosts = false) : spread_(base_) {
+    if (two_hosts) spread_.use_world(OnTwoHosts());
+  }
+
   Outcome train(const Combination& cell) {
     Outcome out;
     std::optional<planner::Plan> plan;
@@ -310,7 +316,7 @@ class Combinations {
 
   void compare_bits(const Combination& cell, Outcome& out) {
     const Trace& one = reference_of(cell).few;
-    const Trace spread = cell.run(base_).train(cell.layout(), kBitSteps);
+    const Trace spread = cell.run(spread_).train(cell.layout(), kBitSteps);
     if (one.losses.size() != static_cast<std::size_t>(kBitSteps)) out.broken = "did not train";
     if (one.digest != spread.digest) out.broken = "weights or moments differ";
     if (one.losses != spread.losses || one.grad_norms != spread.grad_norms)
@@ -320,8 +326,8 @@ class Combinations {
 
   void compare_rounding(const Combination& cell, Outcome& out) {
     const Reference& one = reference_of(cell);
-    const Gradient gradient = gradient_of(cell.run(base_), cell.layout());
-    const Trace spread = cell.run(base_).train(cell.layout(), kRoundingSteps);
+    const Gradient gradient = gradient_of(cell.run(spread_), cell.layout());
+    const Trace spread = cell.run(spread_).train(cell.layout(), kRoundingSteps);
     double whole = 0;
     for (const auto& [name, values] : one.gradient)
       whole += norm(values) * norm(values);
@@ -348,6 +354,7 @@ class Combinations {
   }
 
   TinyRun base_;  ///< its text is that of all runs
+  TinyRun spread_;
   std::map<std::array<std::size_t, 4>, Reference> references_;
 };
 
@@ -357,8 +364,9 @@ struct CombinationResult {
 };
 
 /// Trains all of `cells`, and fails for each promise that is broken.
-inline std::vector<CombinationResult> train_all(const std::vector<Combination>& cells) {
-  Combinations combinations;
+inline std::vector<CombinationResult> train_all(const std::vector<Combination>& cells,
+                                                bool two_hosts = false) {
+  Combinations combinations(two_hosts);
   std::vector<CombinationResult> out;
   for (const Combination& cell : cells) {
     SCOPED_TRACE(cell.text());
