@@ -2,11 +2,16 @@
 #include "tessera/engine/generation_config.h"
 
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
+#include "tessera/comm/world.h"
 #include "tessera/data/small_file.h"
 
 namespace tessera::engine {
@@ -79,13 +84,64 @@ class Keys {
   json::Value value_;
 };
 
+/// A key of transformers that changes texts and has no counterpart here, and its value that changes
+/// nothing; absent: every value changes something.
+struct Unapplied {
+  const char* key;
+  std::optional<double> harmless = {};
+  const char* instead = "";
+};
+constexpr Unapplied kUnapplied[] = {{"num_beams", 1, " (see --beams)"},
+                                    {"num_beam_groups", 1},
+                                    {"diversity_penalty", 0},
+                                    {"penalty_alpha", 0},
+                                    {"guidance_scale", 1},
+                                    {"min_length", 0},
+                                    {"encoder_repetition_penalty", 1},
+                                    {"encoder_no_repeat_ngram_size", 0},
+                                    {"token_healing", 0},
+                                    {"stop_strings", {}, " (see --stop)"},
+                                    {"bad_words_ids"},
+                                    {"suppress_tokens"},
+                                    {"begin_suppress_tokens"},
+                                    {"forced_bos_token_id"},
+                                    {"forced_eos_token_id"},
+                                    {"forced_decoder_ids"},
+                                    {"force_words_ids"},
+                                    {"constraints"},
+                                    {"sequence_bias"},
+                                    {"exponential_decay_length_penalty"},
+                                    {"watermarking_config"},
+                                    {"dola_layers"},
+                                    {"top_h"}};
+
+/// Names keys whose effect on texts is missing here.
+void warn_of_unapplied(const Keys& keys, const fs::path& path) {
+  std::vector<std::string> found;
+  for (const Unapplied& one : kUnapplied) {
+    const json::Value* const value = keys.find(one.key);
+    if (value == nullptr) continue;
+    const bool empty = (value->is_array() && value->items().empty()) ||
+                       (value->is_object() && value->members().empty()) ||
+                       (value->is_bool() && !value->as_bool()) ||
+                       (one.harmless && value->is_number() && value->as_double() == *one.harmless);
+    if (!empty) found.push_back(fmt::format("\"{}\"{}", one.key, one.instead));
+  }
+  if (found.empty()) return;
+  log::warn(fmt::format("{}: not applied here, and transformers' texts depend on it: {}",
+                        path.string(),
+                        text::join(found, ", ")));
+}
+
 }  // namespace
 
 GenerationConfig generation_config_of(const OpenModel& model) {
   std::error_code ignored;
   const fs::path folder =
       fs::is_directory(model.source, ignored) ? model.source : model.source.parent_path();
-  const Keys keys(folder / "generation_config.json");
+  const fs::path path = folder / "generation_config.json";
+  const Keys keys(path);
+  if (model.world == nullptr || model.world->rank() == 0) warn_of_unapplied(keys, path);
   GenerationConfig out;
   // The configuration of a run in its checkpoint is tessera's own.
   const Keys config(model.config ? fs::path() : folder / "config.json");

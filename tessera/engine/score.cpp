@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -34,6 +35,16 @@ std::vector<double> log_probabilities(parallel::Executor& executor,
                   "the log-probabilities of a text alone, of a model that answers one text by "
                   "another",
                   "score it with tessera eval and pairs of texts");
+  const std::string& objective = model.objective.name;
+  TESSERA_REQUIRE(model.trunk.output.causal,
+                  Unsupported,
+                  fmt::format("scores are log-probabilities of next tokens, and a model with the "
+                              "objective {} sees them",
+                              objective),
+                  objective.starts_with("masked_lm")
+                      ? "measure the loss of masked tokens: tessera eval MODEL --data FILE --task "
+                        "masked_lm"
+                      : "score with a model that continues text");
   for (const std::int32_t id : ids) {
     TESSERA_REQUIRE(
         id >= 0 && id < model.vocab_size,

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/safetensors.h"
@@ -440,6 +441,27 @@ ModelExport of_file(const fs::path& path, std::optional<DType> dtype) {
   return out;
 }
 
+/// Throws Error{Format} if the weights are not those of the model that config.json describes. A
+/// model that is not built is copied as it is.
+void require_its_weights(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  const json::Value config = json::parse_strict(data::read_small_file(path), path.string());
+  if (!config.is_object() || !models::knows_head(config)) return;
+  try {
+    const planner::ModelSource source = planner::open_model_source(folder);
+    const models::Resolved resolved = resolve(source, tokenizer_size(source));
+    (void)weights_from_hf(folder, family_of(source), resolved);
+  } catch (const Error& error) {
+    if (error.kind() == Error::Kind::Format)
+      throw Error(Error::Kind::Format,
+                  fmt::format("{}\nthe model is that of {}", error.what(), path.string()),
+                  error.fix());
+    log::warn(fmt::format("{} is copied without a comparison of its weights with config.json: {}",
+                          folder.string(),
+                          error.what()));
+  }
+}
+
 ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) {
   ModelExport out;
   const fs::path path = folder / "config.json";
@@ -448,6 +470,7 @@ ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) 
       Format,
       fmt::format("{} has no config.json, manifest.json or checkpoints", folder.string()),
       "name a run or checkpoint of tessera, or a Hugging Face folder");
+  require_its_weights(folder);
   add_files(out, folder, dtype);
   out.tensors =
       of_weights(weight_files(folder), state_dict_of(open_weights(folder)), dtype, out.overflows);

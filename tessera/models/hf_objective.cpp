@@ -140,6 +140,10 @@ ObjectiveChoice objective_of_hf(const json::Value& hf_config) {
   return out;
 }
 
+bool knows_head(const json::Value& hf_config) {
+  return ending_of(architecture_of(hf_config)) != nullptr;
+}
+
 std::optional<json::Value> said_of(const ObjectiveChoice& trained_by) {
   const ObjectiveChoice objective = kept_as(trained_by);
   if (objective.name.empty() || objective.name == "causal_lm") return std::nullopt;

@@ -17,6 +17,9 @@ namespace tessera::models {
 /// objective. Throws Error{Format} for impossible keys.
 ObjectiveChoice objective_of_hf(const json::Value& hf_config);
 
+/// True if `architectures` names a model whose head is known, so that the tensors of its files are.
+bool knows_head(const json::Value& hf_config);
+
 /// The objective in the form of tessera's checkpoints: {"name": ..., "options": {...}}. Nothing for
 /// causal_lm and for an objective without a name.
 std::optional<json::Value> said_of(const ObjectiveChoice& objective);

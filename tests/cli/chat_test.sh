@@ -170,6 +170,16 @@ the_template_of_a_gguf_file_is_used() {
   expect "the folder's answer" cmp "$box/one" "$box/two"
 }
 
+keys_that_are_not_applied_are_named() {
+  "$tessera" convert "$base/run" "$box/hf" >"$box/out" 2>&1 || { cat "$box/out" && return 1; }
+  local how=("$box/hf" --prompt text --temperature 0 --max-new-tokens 2 --threads 1)
+  echo '{"num_beams": 1, "bad_words_ids": [], "min_length": 0, "repetition_penalty": 1.1}' >"$box/hf/generation_config.json"
+  "$tessera" generate "${how[@]}" >"$box/out" 2>"$box/err" && ! grep -q "not applied" "$box/err" || return 1
+  echo '{"num_beams": 4, "bad_words_ids": [[5]], "min_length": 0}' >"$box/hf/generation_config.json"
+  "$tessera" generate "${how[@]}" >"$box/out" 2>"$box/err" || return 1
+  grep -q '"num_beams" (see --beams), "bad_words_ids"' "$box/err" && ! grep -q min_length "$box/err"
+}
+
 claim "a model without a template is refused, with the remedy" a_model_without_a_template_is_refused_with_the_remedy
 claim "a conversation keeps its history until /reset" a_conversation_keeps_its_history_until_reset
 claim "ranks that compute layers together hold a conversation" ranks_that_compute_layers_together_hold_a_conversation
@@ -180,5 +190,6 @@ claim "a file of other prompts is refused" a_file_of_other_prompts_is_refused
 claim "contradictory options are refused" contradictory_options_are_refused
 claim "a text ends before a stop string" a_text_ends_before_a_stop_string
 claim "scores agree with each other" scores_agree_with_each_other
+claim "keys of generation_config.json that are not applied are named" keys_that_are_not_applied_are_named
 claim "the template of a GGUF file is used" the_template_of_a_gguf_file_is_used
 claims_done

@@ -275,6 +275,42 @@ TEST_F(Convert, ATrainingLoopsPairGoesThroughOursAndBackToTheBit) {
   EXPECT_EQ(convert({path("ours"), path("model_000005.pth"), "--overwrite"}).code, 0);
 }
 
+TEST_F(Convert, AFolderWhoseWeightsDoNotFitItsConfigIsRefusedWithBothPlaces) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+  const json::Value config = json::parse_strict(files::read(path("hf/config.json")), "config.json");
+  const auto outcome_with = [&](const char* key, const json::Value& value) {
+    json::Value other = config;
+    other[key] = value;
+    files::write_atomic(path("hf/config.json"), other.dump());
+    return convert({path("hf"), path("again")});
+  };
+  const std::int64_t layers = *config.find("n_layer")->as_integer(),
+                     vocab = *config.find("vocab_size")->as_integer();
+
+  const Outcome missing = outcome_with("n_layer", json::Value::integer(layers + 1));
+  const Outcome unexpected = outcome_with("n_layer", json::Value::integer(layers - 1));
+  const Outcome misshapen = outcome_with("vocab_size", json::Value::integer(vocab + 1));
+
+  EXPECT_EQ(missing.code, 4);
+  EXPECT_THAT(missing.err,
+              AllOf(HasSubstr("missing"), HasSubstr("attn"), HasSubstr("hf/config.json")));
+  EXPECT_THAT(unexpected.err, AllOf(HasSubstr("unexpected"), HasSubstr("attn")));
+  EXPECT_THAT(misshapen.err, AllOf(HasSubstr("of another shape"), HasSubstr("wte")));
+  EXPECT_FALSE(fs::exists(path("again")));
+}
+
+// Its heads are unknown here, so its tensors are copied as they are.
+TEST_F(Convert, AFolderOfAModelThatIsNotBuiltIsCopied) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+  json::Value config = json::parse_strict(files::read(path("hf/config.json")), "config.json");
+  config["architectures"] =
+      json::Value::array({json::Value::string("GPT2DoubleHeadsForSomething")});
+  config["n_layer"] = json::Value::integer(99);
+  files::write_atomic(path("hf/config.json"), config.dump());
+
+  EXPECT_EQ(convert({path("hf"), path("again")}).code, 0);
+}
+
 TEST_F(Convert, WhatAFolderSaysBesideTheModelGoesThroughOursAndBack) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
   json::Value config = json::parse_strict(files::read(path("hf/config.json")), "config.json");

@@ -61,12 +61,20 @@ trains_in_every_layout() {
   train bert tensor -n 2 --set trainer.max_steps=6 --set model.num_layers=2 --set parallel.tensor=2
   expect "six steps of ranks that share layers" grep -q '"step":6' "$box/tensor/metrics.jsonl"
 }
+# A masked language model has no log-probabilities of next tokens; the remedy that is named works.
+score_names_the_loss() {
+  ! "$tessera" score "$box/hf" "$box/text.txt" >"$box/out" 2>"$box/err" || return 1
+  grep -q "tessera eval MODEL --data FILE --task masked_lm" "$box/err" || { cat "$box/err" && return 1; }
+  "$tessera" eval "$box/hf" --data "$box/text.txt" --task '{"type": "masked_lm", "params": {"mask_token_id": 7}}' \
+    --batches 1 >"$box/out" 2>&1 || { cat "$box/out" && return 1; }
+}
 begins_a_classifier() {
   text >"$box/text.txt"
   config bert
   train bert bert -n 1 --set trainer.max_steps=4
   "$tessera" convert "$box/bert" "$box/hf" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   expect "the architecture" grep -q BertForMaskedLM "$box/hf/config.json"
+  expect "no scores of next tokens" score_names_the_loss
   printf '{"text": "aab", "label": "a"}\n{"text": "bba", "label": "b"}\n' >"$box/texts.jsonl"
   cat >"$box/classify.json" <<EOT
 {
