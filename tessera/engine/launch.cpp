@@ -69,8 +69,9 @@ std::unique_ptr<comm::World> make_world(const launch::RankInfo& info,
                                         planner::LinkEngine engine) {
   if (info.control < 0) return comm::solo_world();
   ControlPage* control = launch::map_control(info.control, info.world_size);
-  if (info.part) return world_of_hosts(info, mesh, control, engine);
-  // A single rank has a supervisor and its control page, but no peers to share memory with.
+  // A single rank has a supervisor and its control page, but no peers to share memory with, also if
+  // its host is the last one of several.
+  if (info.part && !info.arenas.empty()) return world_of_hosts(info, mesh, control, engine);
   auto transport = info.arenas.empty() ? comm::make_solo_transport(control)
                                        : comm::make_shm_transport(
                                              info.rank, info.arenas, info.arena_bytes, control);
