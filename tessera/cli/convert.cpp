@@ -240,21 +240,27 @@ void write_onnx_file(const Wanted& wanted, const Common& common) {
   engine::check_memory(*model, 1, launch::available_memory());
   engine::load_model(*model);
   const interop::OnnxGraph graph = engine::onnx_of(model->shape, *model->executor);
+  const fs::path data = onnx_data_of(wanted.target);
   if (graph.bytes() <= std::min(wanted.shard_bytes, interop::kOnnxMostBytes)) {
     Told told(graph.bytes(), common);
     checkpoint::Draft draft(wanted.target);
     graph.write(draft.path(), told.written());
+    // The weights of the model that is replaced; the new one has its weights in itself.
+    const bool stale = is_converted_onnx_data(data);
     draft.publish();
+    if (stale) checkpoint::real_storage().remove(data);
     told.end(wanted.target, graph.constants());
     return;
   }
-  const fs::path data = onnx_data_of(wanted.target);
   check_target(wanted, data);
   const std::string name = data.filename().string();
   const auto [model_bytes, data_bytes] = graph.bytes_beside(name);
   Told told(model_bytes + data_bytes, common);
   checkpoint::Draft draft(wanted.target), data_draft(data);
   graph.write_beside(draft.path(), data_draft.path(), name, told.written());
+  // If the program is killed between the two, there is no model rather than one with the weights of
+  // another.
+  if (fs::exists(wanted.target)) checkpoint::real_storage().remove(wanted.target);
   data_draft.publish();
   draft.publish();
   told.end(wanted.target, graph.constants());

@@ -93,6 +93,22 @@ bool is_converted_onnx(const fs::path& path) {
   return file.good() && begin == mark;
 }
 
+/// True if the bytes of `word` occur in the file.
+bool occurs_in(const fs::path& path, const std::string& word) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  std::ifstream file(path, std::ios::binary);
+  std::string held;
+  while (file) {
+    const std::size_t kept = std::min(held.size(), word.size() - 1);
+    held.erase(0, held.size() - kept);
+    held.resize(kept + kPiece);
+    file.read(held.data() + kept, static_cast<std::streamsize>(kPiece));
+    held.resize(kept + static_cast<std::size_t>(file.gcount()));
+    if (held.find(word) != std::string::npos) return true;
+  }
+  return false;
+}
+
 std::set<std::string> names_beside(const fs::path& folder) {
   std::set<std::string> out;
   for (const auto& [name, content] : interop::files_beside(folder))
@@ -177,6 +193,12 @@ fs::path onnx_data_of(const fs::path& model) {
   return out += ".data";
 }
 
+bool is_converted_onnx_data(const fs::path& data) {
+  if (data.extension() != ".data" || !is_file(data)) return false;
+  const fs::path model = fs::path(data).replace_extension();
+  return is_converted_onnx(model) && occurs_in(model, data.filename().string());
+}
+
 void require_replaceable(const fs::path& target, const fs::path& source) {
   std::error_code ignored;
   if (fs::equivalent(target, source, ignored)) refuse(target, "is the source of the conversion");
@@ -189,10 +211,8 @@ void require_replaceable(const fs::path& target, const fs::path& source) {
   if (lies_in(there, read))
     refuse(target, fmt::format("lies in {}, the source of the conversion", source.string()));
   if (is_file(target)) {
-    const bool data_of_onnx =
-        target.extension() == ".data" && is_converted_onnx(fs::path(target).replace_extension());
     if (!is_converted_file(target) && !is_converted_gguf(target) && !is_converted_onnx(target) &&
-        !data_of_onnx)
+        !is_converted_onnx_data(target))
       refuse_unwritten(target);
     return;
   }

@@ -14,4 +14,8 @@ void require_replaceable(const std::filesystem::path& target, const std::filesys
 /// The file beside an ONNX file that has its large weights: my.onnx.data.
 std::filesystem::path onnx_data_of(const std::filesystem::path& model);
 
+/// True if a conversion wrote `data` beside an ONNX file that names it as the place of its weights.
+/// Reads that file once.
+bool is_converted_onnx_data(const std::filesystem::path& data);
+
 }  // namespace tessera::cli

@@ -60,6 +60,24 @@ TEST_F(ConvertOnnx, LargeWeightsLieInASecondFile) {
   EXPECT_EQ(files::read(path("my.onnx.data")), data);
 }
 
+TEST_F(ConvertOnnx, TheWeightsOfAReplacedFileGoWithItAndNoOthers) {
+  const std::vector<std::string> one = {run_folder(), path("my.onnx"), "--overwrite"};
+  const std::vector<std::string> two = {
+      run_folder(), path("my.onnx"), "--overwrite", "--shard-size", "1KB"};
+  ASSERT_EQ(convert(two).code, 0);
+  ASSERT_TRUE(fs::exists(path("my.onnx.data")));
+
+  ASSERT_EQ(convert(one).code, 0);
+  EXPECT_FALSE(fs::exists(path("my.onnx.data")));
+  // A file of that name which the model does not use is somebody else's.
+  files::write_atomic(path("my.onnx.data"), "mine");
+  EXPECT_EQ(convert(one).code, 0);
+  EXPECT_EQ(files::read(path("my.onnx.data")), "mine");
+  EXPECT_THAT(convert(two).err, HasSubstr("my.onnx.data is kept"));
+  EXPECT_EQ(files::read(path("my.onnx.data")), "mine");
+  EXPECT_TRUE(fs::exists(path("my.onnx")));
+}
+
 TEST_F(ConvertOnnx, AFolderWithoutATokenizerIsConverted) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
   fs::remove(path("hf/tokenizer.json"));
