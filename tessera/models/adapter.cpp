@@ -37,10 +37,10 @@ std::int64_t product(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-/// A parameter of the model: the block that declares it, and its composition.
+/// A parameter of the model: the blocks that declare it, and its composition.
 struct Place {
   std::shared_ptr<const ParamInfo> info;
-  bool in_head = false;  ///< only the objective declares it
+  bool in_head = false;  ///< the objective declares it
   int homes = 0;         ///< number of declaring blocks in the trunk
   std::vector<std::string> tensors;
 };
@@ -53,7 +53,7 @@ std::vector<Place> places_in(const nn::Model& model, const WeightMap& map) {
     for (const auto& info : nn::declared_by(model.blocks[b])) {
       const auto [at, fresh] = known.emplace(info->name, out.size());
       if (fresh) {
-        out.push_back({info, head});
+        out.push_back({.info = info, .tensors = {}});
         const Composition composition = map.compose(*info);
         for (const Composition::Part& part : composition.parts()) {
           std::vector<std::string>& tensors = out.back().tensors;
@@ -61,7 +61,11 @@ std::vector<Place> places_in(const nn::Model& model, const WeightMap& map) {
             tensors.push_back(part.tensor);
         }
       }
-      if (!head) ++out[at->second].homes;
+      if (head) {
+        out[at->second].in_head = true;
+      } else {
+        ++out[at->second].homes;
+      }
     }
   }
   return out;
@@ -211,6 +215,7 @@ void find_modules(const Place& place,
       refuse_target(module, "is a table, which this adapter is not built for");
     if (place.homes > 1) refuse_target(module, "is used by several parts of the model");
     found->table = table;
+    found->tied = table && place.in_head;
     found->part.rank = rules.rank(module);
     found->part.scale = options.scale(found->part.rank, rules.alpha(module));
     found->part.dropout = options.dropout;
@@ -493,6 +498,16 @@ WeightSource first_adapter_weights(const Adapter& adapter, WeightSource base, st
 WeightSource merged_weights(const Adapter& adapter,
                             WeightSource base,
                             WeightSource adapter_weights) {
+  for (const AdapterModule& module : adapter.modules) {
+    TESSERA_REQUIRE(
+        !module.tied,
+        Unsupported,
+        fmt::format("the adapter of {} cannot be merged: the model's head multiplies by "
+                    "the same table, which it would change too",
+                    module.part.module),
+        "generate with the adapter beside its base (tessera generate BASE --adapter "
+        "PATH), or write it for PEFT (tessera adapter extract)");
+  }
   struct Merger {
     Adapter adapter;
     WeightSource base, trained;

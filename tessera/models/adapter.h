@@ -23,6 +23,7 @@ struct AdapterModule {
   nn::LowRankPart part;  ///< with the module's name
   std::shared_ptr<const ParamInfo> weight;
   bool table = false;
+  bool tied = false;        ///< a table by which the head multiplies too, without the adapter
   bool transposed = false;  ///< files store the weight [inputs, outputs]
   std::int64_t inputs = 0, outputs = 0;
   /// The module's row for each row of the parameter, in the order of the box; empty: the same.
@@ -66,7 +67,8 @@ WeightSource first_adapter_weights(const Adapter& adapter, WeightSource base, st
 /// The weights of the equivalent model without an adapter: W + scale B A of `base`, with the norms
 /// of its rows replaced by the magnitudes if there are any. `adapter_weights` provides the
 /// adapter's trained parameters, under tessera's names. A, B and norms of a module are held in
-/// memory while it is read. Thread safety is that of the sources.
+/// memory while it is read. Thread safety is that of the sources. Throws Error{Unsupported} if a
+/// module is tied, because no such model is equivalent.
 WeightSource merged_weights(const Adapter& adapter,
                             WeightSource base,
                             WeightSource adapter_weights);

@@ -172,5 +172,33 @@ TEST_F(Adapters, AreRefusedIfTheyDoNotFitTheBase) {
   EXPECT_THAT(refusal(base(), {{"a", biased.path()}}), HasSubstr("replaces"));
 }
 
+// The head of TinyRun's model multiplies by the table of tokens.
+TEST_F(Adapters, OfATiedTableStandBesideTheirBaseAndAreNotMerged) {
+  const files::TempDir folder;
+  const fs::path tied = folder.path() / "base", tuned = folder.path() / "tuned";
+  (void)TinyRun().train({.accumulation = 2}, 4, tied);
+  TinyRun run;
+  run.set("adapter", R"({"type": "lora", "r": 4, "alpha": 16, "targets": ["wte"]})")
+      .set("model", "{\"from\": \"" + checkpoint::newest(tied)->string() + "\"}")
+      .set("optimizer.params.lr", "5e-2");
+  (void)run.train({.accumulation = 2}, 12, tuned);
+
+  std::string refused;
+  try {
+    with_model(1, tuned, {}, [](engine::Generator&, bool) {});
+  } catch (const Error& error) {
+    refused = error.text();
+  }
+  EXPECT_THAT(refused, HasSubstr("the adapter of transformer.wte cannot be merged"));
+  with_model(1, tied, {{"tuned", tuned}}, [](engine::Generator& generator, bool) {
+    std::vector<std::vector<std::int32_t>> with, without;
+    for (const auto& prompt : kPrompts) {
+      with.push_back(generator.run_ids(prompt, greedy(0), {}).tokens);
+      without.push_back(generator.run_ids(prompt, greedy(-1), {}).tokens);
+    }
+    EXPECT_NE(with, without);
+  });
+}
+
 }  // namespace
 }  // namespace tessera::test
