@@ -76,6 +76,12 @@ inline constexpr std::string_view kNoHosts = "remove it: -n 2 starts two ranks o
 inline constexpr std::string_view kNoTuner =
     "remove it, before or after CONFIG; tessera plan --estimate and train --dry-run show what fits";
 
+inline constexpr std::string_view kNoDownload =
+    "name its files, because nothing is downloaded: --train_file and --validation_file";
+inline constexpr std::string_view kFullySharded =
+    "use --zero_stage 3 for full_shard and zero_dp_3, 2 for shard_grad_op and zero_dp_2: the same "
+    "division of parameters, gradients and optimizer states";
+
 inline constexpr auto kFlags = std::to_array<Flag>({
     {"--deepspeed", Kind::Config, ""},
     {"--deepspeed_config", Kind::Config, ""},
@@ -210,6 +216,18 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--comment", Kind::ToldValue, kSlurm},
     {"--tf32", Kind::ToldSwitch, "TF32 does not exist on CPUs; fp32 is computed in full precision"},
     {"--do_train", Kind::ToldSwitch, "use the command tessera train"},
+    {"--do_eval",
+     Kind::ToldSwitch,
+     "--eval_strategy and --eval_steps say when a training is evaluated; tessera eval RUN does it "
+     "afterwards"},
+    {"--overwrite_output_dir",
+     Kind::ToldSwitch,
+     "the same command continues the run in --output_dir; --resume never begins it anew and keeps "
+     "the old one"},
+    {"--dataset_name", Kind::Refused, kNoDownload},
+    {"--dataset_config_name", Kind::Refused, kNoDownload},
+    {"--fsdp", Kind::Refused, kFullySharded},
+    {"--sharded_ddp", Kind::Refused, kFullySharded},
     {"--save_pid", Kind::Told, "run.dir/lock contains the process number"},
     {"--enable_each_rank_log", Kind::ToldValue, "run.dir/logs has a file for each rank"},
     {"--bind_cores_to_rank", Kind::Told, "run.threads_per_rank sets the number of cores per rank"},

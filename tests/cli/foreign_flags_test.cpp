@@ -114,6 +114,9 @@ TEST(ForeignFlags, WithoutACounterpartAreRefusedWithTheNearestKey) {
                                   std::pair("--label1_dim", "task.params.heads"),
                                   std::pair("--critic_model_name_or_path", "rl.critic.from"),
                                   std::pair("--im_start", "chat_template"),
+                                  std::pair("--dataset_name", "--train_file"),
+                                  std::pair("--fsdp", "--zero_stage 3"),
+                                  std::pair("--sharded_ddp", "2 for shard_grad_op and zero_dp_2"),
                                   std::pair("--inference", "tessera predict")}) {
     std::vector<std::string> words = {flag, "x"};
     try {
@@ -130,6 +133,8 @@ TEST(ForeignFlags, WithoutAnEffectAreTold) {
                            "--only_optimize_lora",
                            "--compute_fp32_loss",
                            "--add_eot_token",
+                           "--do_eval",
+                           "--overwrite_output_dir",
                            "--print_loss"}) {
     std::vector<std::string> words = {flag, "a.json"};
     EXPECT_THAT(take_foreign_flags(words).notes, ElementsAre(testing::HasSubstr(flag)));
