@@ -411,5 +411,13 @@ TEST(MemoryEstimates, FitTheTiersOfHardwareThatBmtrainNames) {
   EXPECT_LT(gib_of(R"({"preset": "gpt3"})", R"("zero_optimization": {"stage": 3})", 256), kCard);
 }
 
+// docs/adapters.md has the figure.
+TEST(MemoryEstimates, OfSevenBillionParametersInFourBitsAreBelowEightGibibytes) {
+  EXPECT_LT(gib_of(R"({"family": "llama", "preset": "llama2-7b", "max_positions": 512})",
+                   R"("adapter": {"type": "lora", "r": 8, "quantize_base": "nf4"})",
+                   1),
+            8.0);
+}
+
 }  // namespace
 }  // namespace tessera::planner
