@@ -83,6 +83,35 @@ EOF
   expect "a note of the new head" says "that for sequence_classification begins anew (score.weight)" "$box/out"
   expect "a best checkpoint" test -s "$box/new/checkpoints/best"
 }
+# Texts whose number is half of how often they have an "a".
+learns_numbers() {
+  local i n steps
+  { echo "text,score" && for ((i = 0; i < 64; ++i)); do
+    n=$((1 + i * 5 % 8))
+    echo "$(printf 'a%.0s' $(seq $n))bbbbbbbb,$((n / 2)).$((n % 2 * 5))"
+  done; } >"$box/numbers.csv"
+  cat >"$box/numbers.json" <<EOF
+{
+  "model": {"family": "bert", "num_layers": 1, "hidden_size": 16, "num_heads": 2, "dropout": 0}, "task": "regression",
+  "data": {"train": "$box/numbers.csv", "sequence_length": 16, "validation_fraction": 0.25},
+  "train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 1e-2}},
+  "trainer": {"max_steps": 60}, "eval": {"every": 30}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": 30}
+}
+EOF
+  train numbers 1
+  train numbers 2
+  expect "equal runs" "$tessera" compare "$box/numbers-1" "$box/numbers-2"
+  for steps in 30 60; do
+    timeout 120 "$tessera" train "$box/numbers.json" -n $((steps / 30)) --set "run.dir=$box/half" --set trainer.max_steps=$steps \
+      >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  done
+  expect "the same after a resume on other ranks" "$tessera" compare "$box/numbers-1" "$box/half"
+  expect "numbers near those of the file" awk -F'"r2":' 'NF > 1 { last = $2 + 0 } END { exit !(last > 0.5) }' "$box/numbers-2/metrics.jsonl"
+  "$tessera" predict "$box/numbers-2" "$box/numbers.csv" --out "$box/said.jsonl" --quiet || exit 1
+  "$tessera" convert "$box/numbers-2" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  "$tessera" predict "$box/folder" "$box/numbers.csv" --length 16 --out "$box/folder.jsonl" --quiet || exit 1
+  expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
+}
 # Two labels of each text, the letter and whether there are many: one head each.
 learns_two_labels() {
   local i
@@ -152,6 +181,7 @@ claim "gpt2 learns labels, with the same bits on two ranks" learns_on_any_ranks 
 claim "llama learns labels, with the same bits on two ranks" learns_on_any_ranks llama
 claim "bert learns labels, with the same bits on two ranks" learns_on_any_ranks bert
 claim "two labels of a text are learned by two heads" learns_two_labels
+claim "bert learns numbers, with the same bits on two ranks and after a resume" learns_numbers
 claim "thresholds are chosen, kept, exported and used" keeps_thresholds
 claim "a run of text becomes a classifier" begins_with_a_language_model
 claims_done
