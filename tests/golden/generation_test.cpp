@@ -11,7 +11,6 @@
 
 #include "tessera/engine/generate.h"
 #include "tessera/engine/logits_rules.h"
-#include "tessera/models/family.h"
 
 namespace tessera {
 namespace {
@@ -162,9 +161,6 @@ TEST(GoldenGeneration, TextsAndBeamsAreThoseOfTransformers) {
     const json::Value* model = record.find("model");
     if (model == nullptr) continue;
     const auto folder = (file.parent_path() / model->as_string()).lexically_normal();
-    if (!golden::fs::exists(folder / "config.json")) continue;
-    const json::Value config = golden::read_json(folder / "config.json");
-    if (!models::families().has(config.find("model_type")->as_string())) continue;
     SCOPED_TRACE(file.filename().string());
     golden::RecordedGenerator loaded(folder);
 
@@ -172,7 +168,7 @@ TEST(GoldenGeneration, TextsAndBeamsAreThoseOfTransformers) {
       compare(loaded.generator, one);
     ++compared;
   }
-  EXPECT_GT(compared, 0) << "no texts of a supported model in " << golden::folder();
+  EXPECT_GT(compared, 0) << "no texts of a model in " << golden::folder();
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -127,12 +128,21 @@ bool can_be_shared(const fs::path& folder, const comm::World* world) {
   return golden::resolved_from_hf(config).num_heads >= sharers;
 }
 
+/// The folders of "models", and those of "packed": models with rows of several documents that do
+/// not see each other.
+std::vector<fs::path> folders() {
+  std::vector<fs::path> out = golden::cases("models");
+  if (fs::is_directory(golden::folder() / "packed"))
+    std::ranges::copy(golden::cases("packed"), std::back_inserter(out));
+  return out;
+}
+
 /// Calls check(case) for each folder that this program supports; none is a failure. `world`: the
 /// ranks that hold its layers between them.
 template <class Check>
 void for_each_case(Check check, comm::World* world = nullptr) {
   int count = 0;
-  for (const fs::path& folder : golden::cases("models")) {
+  for (const fs::path& folder : folders()) {
     if (reason_to_skip(folder) || !can_be_shared(folder, world)) continue;
     SCOPED_TRACE(folder.filename().string());
     Case one = open(folder, world);
@@ -144,7 +154,8 @@ void for_each_case(Check check, comm::World* world = nullptr) {
 
 TEST(GoldenModels, AreAllRunOrLeftOutForAReason) {
   int run = 0;
-  for (const fs::path& folder : golden::cases("models")) {
+  EXPECT_NO_THROW((void)golden::cases("packed"));
+  for (const fs::path& folder : folders()) {
     SCOPED_TRACE(folder.filename().string());
     if (const auto reason = reason_to_skip(folder)) {
       std::cout << "left out: " << folder.filename().string() << ": " << *reason << "\n";
@@ -197,6 +208,11 @@ nn::Batch batch_of(const Case& one) {
     batch.sample_ids.push_back(sample);
   for (const std::string& name : one.expected.names("input.")) {
     const at::Tensor input = one.expected["input." + name];
+    if (name == "document_ids") continue;
+    if (name == "position_ids") {  // positions begin again with each document and at each padding
+      batch.set("document_starts", at::arange(input.size(1)) - input);
+      continue;
+    }
     const bool padding = name == "attention_mask" && input.eq(0).any().item<bool>();
     if (name != "labels" && (name != "attention_mask" || padding)) batch.set(name, input);
   }

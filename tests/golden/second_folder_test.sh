@@ -54,7 +54,7 @@ nothing_there_fails() {
   run_on "$box/absent"
   expect "a failure" test "$code" != 0
   local kind
-  for kind in models optim sched tokenizers; do
+  for kind in models packed optim sched tokenizers; do
     rm -rf "$box/part"
     cp -r "$reference" "$box/part"
     rm -r "$box/part/$kind"

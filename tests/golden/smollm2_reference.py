@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the loss that smollm2_test.cpp expects: a Llama in numpy and float64, from nothing but the file.
+"""Computes what smollm2_test.cpp expects: the loss by a Llama in numpy and float64, from nothing but the file, and the
+text that transformers generates from the file.
 
-  python3 -m venv v && v/bin/pip install gguf==0.19.0 numpy==2.4.6
+  python3 -m venv v && v/bin/pip install gguf==0.19.0 numpy==2.4.6 torch==2.11.0 transformers==5.24.0 accelerate==1.15.0
   v/bin/python tests/golden/smollm2_reference.py "$(tools/fetch_model.sh --where smollm2)"
 """
+import pathlib
 import sys
 
 import gguf
 import numpy as np
+import torch
+import transformers
 
 r = gguf.GGUFReader(sys.argv[1])
 W = {t.name: gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float64) for t in r.tensors}
@@ -61,3 +65,8 @@ p = z - z.max(-1, keepdims=True)
 p -= np.log(np.exp(p).sum(-1, keepdims=True))
 print("ids", ids)
 print("loss", repr(float(-np.mean([p[i, ids[i + 1]] for i in range(len(ids) - 1)]))))
+
+file = pathlib.Path(sys.argv[1])
+model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
+made = model.generate(torch.tensor([ids[:5]]), do_sample=False, max_new_tokens=24, eos_token_id=None)
+print("greedy", made[0, 5:].tolist())

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ids of texts as GPT2Tokenizer gives them.
+#include <iostream>
+
 #include "golden.h"
 #include <gtest/gtest.h>
 
@@ -30,6 +32,20 @@ std::vector<std::int32_t> ids_in(const json::Value& list) {
   for (const json::Value& id : list.items())
     ids.push_back(static_cast<std::int32_t>(id.as_integer().value()));
   return ids;
+}
+
+// Folders with a tokenizer.json are run by tokenizer_json_test.cpp, those with only a vocab.txt by
+// vocabulary_test.cpp.
+TEST(GoldenTokenizers, AreAllRun) {
+  int run = 0;
+  for (const auto& folder : golden::cases("tokenizers")) {
+    SCOPED_TRACE(folder.filename().string());
+    EXPECT_TRUE(golden::fs::exists(folder / "tokenizer.json") ||
+                golden::fs::exists(folder / "vocab.txt") || tokenizer_of(folder) != nullptr);
+    EXPECT_FALSE(golden::read_jsonl(folder / "cases.jsonl").empty());
+    ++run;
+  }
+  std::cout << "ran " << run << " tokenizers\n";
 }
 
 TEST(GoldenTokenizers, EncodeAsPublishedAndDecodeToTheText) {

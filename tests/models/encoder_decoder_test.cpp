@@ -58,6 +58,7 @@ TEST(EncoderDecoder, HasThePublishedNumbersOfParameters) {
   EXPECT_EQ(parameters("mt5", "mt5-base"), 582'401'280);
   EXPECT_EQ(parameters("mt5", "mt5-large"), 1'229'581'312);
   EXPECT_EQ(parameters("mt5", "mt5-xl"), 3'742'619'648);
+  EXPECT_EQ(parameters("mt5", "mt5-xxl"), 12'921'057'280);
 }
 
 TEST(EncoderDecoder, TakesTheVersionOfItsPreset) {

@@ -51,12 +51,15 @@ TEST(Encoders, HaveThePublishedNumbersOfParameters) {
   EXPECT_EQ(parameters("bert", "bert-base-uncased", one) - base, 109'482'240);
   EXPECT_EQ(parameters("bert", "bert-base-cased", one) - base, 108'310'272);
   EXPECT_EQ(parameters("bert", "bert-large-uncased", one) - large, 335'141'888);
+  EXPECT_EQ(parameters("bert", "bert-large-cased", one) - large, 333'579'264);
   EXPECT_EQ(parameters("roberta", "roberta-base", one) - base, 124'645'632);
   EXPECT_EQ(parameters("roberta", "roberta-large", one) - large, 355'359'744);
   EXPECT_EQ(parameters("xlm-roberta", "xlm-roberta-base", one) - base, 278'043'648);
+  EXPECT_EQ(parameters("xlm-roberta", "xlm-roberta-large", one) - large, 559'890'432);
   // The head for classes has a dense layer that the bare model lacks.
   const std::int64_t dense = 768 * 768 + 768;
   EXPECT_EQ(parameters("distilbert", "distilbert-base-uncased", one) - base - dense, 66'362'880);
+  EXPECT_EQ(parameters("distilbert", "distilbert-base-cased", one) - base - dense, 65'190'912);
 }
 
 // The counts are those of the published checkpoints, with the head for masked language modelling.
@@ -74,6 +77,7 @@ TEST(Encoders, OfImagesHaveThePublishedNumbersOfParameters) {
   EXPECT_EQ(parameters("vit", "vit-b-16", imagenet), 86'567'656);
   EXPECT_EQ(parameters("vit", "vit-b-32", imagenet), 88'224'232);
   EXPECT_EQ(parameters("vit", "vit-l-16", imagenet), 304'326'632);
+  EXPECT_EQ(parameters("vit", "vit-h-14", imagenet), 632'045'800);
 }
 
 json::Value config_of(const std::string& text) {

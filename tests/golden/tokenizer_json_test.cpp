@@ -3,7 +3,7 @@
 // Tokens, offsets and texts as the tokenizers library gives them for each tokenizer.json.
 #include <sstream>
 
-#include "tests/golden/golden.h"
+#include "golden/golden.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens of vocab.txt files as transformers' BertTokenizer gives them.
-#include "tests/golden/golden.h"
+#include "golden/golden.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
