@@ -340,13 +340,11 @@ void DataOptions::describe(config::Fields& fields) {
       "validation",
       validation,
       {.text = "Separate evaluation data, in the same formats as train.", .default_text = "none"});
-  fields.field(
-      "test",
-      test,
-      {.text = "Data that is evaluated once, completely, after the training, with the "
-               "best weights if checkpoint.best is set, and more often with eval.test_every; "
-               "in the same formats as train.",
-       .default_text = "none"});
+  fields.field("test",
+               test,
+               {.text = "Data that is evaluated once, completely, after the training, with the "
+                        "best weights if checkpoint.best is set; in the same formats as train.",
+                .default_text = "none"});
   fields.field("validation_fraction",
                validation_fraction,
                {.text = "Fraction of the token stream, at its end, that is held out for "
