@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera init: writes a commented configuration to start from.
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <filesystem>
@@ -107,49 +106,73 @@ std::string shipped_text() {
   return std::filesystem::exists(text, ignored) ? text.string() : "my.txt";
 }
 
-}  // namespace
-
-std::string configuration_for(const std::string& preset, const std::string& data) {
+/// The family that has the preset. Throws Error{Config} with the nearest name if none has.
+std::string family_of(const std::string& preset) {
   std::vector<std::string> presets;
-  std::string family = models::default_family();
+  std::string family;
   for (const std::string& name : models::families().names()) {
     for (const models::Preset& one : models::families().get(name).presets) {
       presets.push_back(one.name);
       if (one.name == preset) family = name;
     }
   }
-  const bool known = std::find(presets.begin(), presets.end(), preset) != presets.end();
-  TESSERA_REQUIRE(known,
+  TESSERA_REQUIRE(!family.empty(),
                   Config,
                   fmt::format("unknown preset \"{}\"", preset),
                   text::suggestion(preset, presets));
-  return template_for(family, preset, data.empty() ? shipped_text() : data);
+  return family;
+}
+
+}  // namespace
+
+std::string configuration_for(const std::string& preset, const std::string& data) {
+  return template_for(family_of(preset), preset, data.empty() ? shipped_text() : data);
 }
 
 namespace {
 
 int init(const std::vector<std::string>& line) {
-  std::string preset = "nano", data, task, from = "model-folder";
+  std::string preset, named, data, task, from;
   Arguments arguments("init",
                       "Writes a commented configuration to standard output.",
                       {"tessera init > my.json",
                        "tessera init mini --data notes/ > notes.json",
+                       "tessera init bert-base-uncased --data notes/ > bert.json",
                        "tessera init --task sft --from ./smollm2 --data chat.jsonl > chat.json"});
-  arguments.positional("PRESET", &preset, "Size of the model [nano]", /*required=*/false);
+  arguments.positional("PRESET",
+                       &preset,
+                       "Model with new weights, by its published name [nano]",
+                       /*required=*/false);
+  arguments.option("--preset", &named, "The same as PRESET");
   arguments.option("--data", &data, "Training data");
   arguments.option("--task",
                    &task,
-                   fmt::format("Fine-tune a model: {} [pretrain]",
+                   fmt::format("What the model learns: {} [pretrain, or what the preset is for]",
                                text::join(tasks_with_configuration(), ", ")));
-  arguments.option("--from", &from, "Model that --task fine-tunes [model-folder]");
+  arguments.option(
+      "--from", &from, "Model that --task fine-tunes, in place of a preset [model-folder]");
   Common common;  // no other output
   arguments.common(common);
   if (!arguments.parse(line)) return kExitOk;
-  if (!task.empty() && task != "pretrain") {
-    std::fputs(task_configuration(task, from, data).c_str(), stdout);
+  TESSERA_REQUIRE(preset.empty() || named.empty() || preset == named,
+                  Config,
+                  fmt::format("tessera init: PRESET is {}, and --preset is {}", preset, named),
+                  "name one of them");
+  if (preset.empty()) preset = named;
+  TESSERA_REQUIRE(preset.empty() || from.empty(),
+                  Config,
+                  "tessera init: a preset and --from are both given",
+                  "a preset has new weights; remove it to begin with the model of --from");
+  const std::string family = preset.empty() ? "" : family_of(preset);
+  if (task.empty() && !family.empty())
+    task = task_of_objective(models::families().get(family).objective);
+  if (task.empty() || task == "pretrain") {
+    std::fputs(configuration_for(preset.empty() ? "nano" : preset, data).c_str(), stdout);
     return kExitOk;
   }
-  const std::string page = configuration_for(preset, data);
+  const std::string page =
+      preset.empty() ? task_configuration(task, from.empty() ? "model-folder" : from, data)
+                     : task_configuration_of_preset(task, family, preset, data);
   std::fputs(page.c_str(), stdout);
   return kExitOk;
 }

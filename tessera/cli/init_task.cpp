@@ -169,23 +169,30 @@ std::vector<std::string> tasks_with_configuration() {
   return out;
 }
 
-std::string task_configuration(const std::string& task,
-                               const std::string& from,
-                               const std::string& data) {
+std::string task_of_objective(const std::string& objective) {
+  if (objective == "masked_lm" || objective == "seq2seq") return objective;
+  return objective == "image_classification" ? "image_classify" : "";
+}
+
+namespace {
+
+const TaskAdvice& advice_of(const std::string& task) {
   const auto found = std::ranges::find(kTasks, task, &TaskAdvice::name);
   TESSERA_REQUIRE(found != kTasks.end(),
                   Config,
                   fmt::format("no configuration for the task \"{}\"", task),
                   text::suggestion(task, tasks_with_configuration()));
-  const TaskAdvice& advice = *found;
+  return *found;
+}
+
+/// `model`: the lines of the model and its tokenizer.
+std::string page_of(const TaskAdvice& advice, const std::string& model, const std::string& data) {
   std::string out = "{\n";
   const auto add = [&](const std::string& text) { out += text; };
   add("  // Train:                       tessera train THIS_FILE -n 2\n");
   if (advice.sequence_length > 0) add("  // See what the model learns:   tessera data THIS_FILE\n");
   add(fmt::format("  // Use it:                      {}\n", advice.use));
-  add(fmt::format("  \"model\": {{\"from\": {}}},  // {}: a Hugging Face folder, or a run\n",
-                  json_text(from),
-                  advice.model));
+  add(model);
   add(fmt::format("  \"task\": {},\n", json_text(advice.name)));
   if (!advice.options.empty())
     add(fmt::format("  {}: {{\n{}  }},\n", json_text(advice.name), advice.options));
@@ -220,6 +227,40 @@ std::string task_configuration(const std::string& task,
                   json_text(advice.best)));
   add("}\n");
   return out;
+}
+
+}  // namespace
+
+std::string task_configuration(const std::string& task,
+                               const std::string& from,
+                               const std::string& data) {
+  const TaskAdvice& advice = advice_of(task);
+  return page_of(
+      advice,
+      fmt::format("  \"model\": {{\"from\": {}}},  // {}: a Hugging Face folder, or a run\n",
+                  json_text(from),
+                  advice.model),
+      data);
+}
+
+std::string task_configuration_of_preset(const std::string& task,
+                                         const std::string& family,
+                                         const std::string& preset,
+                                         const std::string& data) {
+  const TaskAdvice& advice = advice_of(task);
+  std::string model = fmt::format(
+      "  \"model\": {{\"family\": {}, \"preset\": {}}},  // new weights; {{\"from\": FOLDER}} "
+      "has trained ones\n",
+      json_text(family),
+      json_text(preset));
+  if (advice.sequence_length > 0) {
+    model += fmt::format(
+        "  // Before:                      tessera tokenizer train TEXT --type {} --vocab-size "
+        "30000 --out my-tokenizer\n"
+        "  \"tokenizer\": {{\"type\": \"file\", \"vocab\": \"my-tokenizer/tokenizer.json\"}},\n",
+        task == "masked_lm" ? "wordpiece" : "unigram");
+  }
+  return page_of(advice, model, data);
 }
 
 }  // namespace tessera::cli

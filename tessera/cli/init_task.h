@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commented configurations that fine-tune a model on a task.
+// Commented configurations that train a model on a task.
 #pragma once
 
 #include <string>
@@ -14,5 +14,12 @@ std::vector<std::string> tasks_with_configuration();
 std::string task_configuration(const std::string& task,
                                const std::string& from,
                                const std::string& data);
+/// The same for a new model with the sizes of a preset, whose tokenizer is learned first.
+std::string task_configuration_of_preset(const std::string& task,
+                                         const std::string& family,
+                                         const std::string& preset,
+                                         const std::string& data);
+/// The task with which a model that has this default objective begins; empty: pretrain.
+std::string task_of_objective(const std::string& objective);
 
 }  // namespace tessera::cli

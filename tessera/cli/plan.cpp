@@ -138,6 +138,16 @@ std::vector<std::string> all_presets() {
   return out;
 }
 
+/// A task that a family can learn whose models do not continue texts; null for the others.
+json::Value task_of_family(const std::string& family) {
+  const std::string& objective = models::families().get(family).objective;
+  if (objective == "masked_lm")
+    return json::parse(R"({"type": "masked_lm", "params": {"mask_token_id": 0}})", "task");
+  if (objective == "image_classification")
+    return json::parse(R"({"type": "image_classify", "params": {"labels": ["a", "b"]}})", "task");
+  return objective == "seq2seq" ? json::Value::string("seq2seq") : json::Value();
+}
+
 struct Source {
   json::Value config;
   std::optional<models::ModelOptions> folder;  ///< the model of a folder, unchanged
@@ -243,6 +253,13 @@ bool says_type(const json::Value& source) {
 planner::Plan plan_of(const PlanWords& words, int stage) {
   auto [source, folder] = source_of(words.model);
   source["data"]["train"] = json::Value::string("any.txt");
+  const json::Value* const model = source.find("model");
+  const json::Value* const family =
+      model != nullptr && model->is_object() ? model->find("family") : nullptr;
+  if (family != nullptr && family->is_string() && models::families().has(family->as_string())) {
+    const json::Value task = task_of_family(family->as_string());
+    if (!task.is_null()) source["task"] = task;
+  }
   if (source.find("train_micro_batch_size_per_gpu") == nullptr)
     source["train_micro_batch_size_per_gpu"] = json::Value::integer(1);
   if (!says_type(source)) source["bf16"]["enabled"] = json::Value::boolean(true);

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
+#include "cli/program.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,6 +60,34 @@ TEST(InitTask, WritesCommentedLinesThatAreUnderstood) {
     for (const auto& problem : draft.problems.list())
       EXPECT_EQ(problem.path, "model.from") << problem.path << ": " << problem.what;
   }
+}
+
+// What is missing is the tokenizer, which the page says how to learn, and the pictures.
+TEST(InitTask, WritesWhatAPresetIsFor) {
+  for (const auto& [preset, task] : {std::pair{"bert-large-uncased", "masked_lm"},
+                                     {"t5-base", "seq2seq"},
+                                     {"vit-b-16", "image_classify"}}) {
+    SCOPED_TRACE(preset);
+    const Outcome o = run_program({"init", preset});
+
+    ASSERT_EQ(o.code, 0) << o.err;
+    EXPECT_EQ(run_program({"init", "--preset", preset}).out, o.out);
+    const json::Value page = json::parse(o.out, "init.json");
+    EXPECT_EQ(page.find("task")->as_string(), task);
+    EXPECT_EQ(page.find("model")->find("preset")->as_string(), preset);
+    EXPECT_EQ(page.find("tokenizer") != nullptr, std::string(task) != "image_classify");
+    for (const auto& problem : planner::make_draft(page, 1, "init.json").problems.list())
+      ADD_FAILURE() << problem.path << ": " << problem.what;
+  }
+}
+
+TEST(InitTask, TakesATaskForAPresetAndRefusesAModelBesideIt) {
+  const Outcome o = run_program({"init", "llama3-8b", "--task", "sft"});
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_THAT(o.out, HasSubstr(R"({"family": "llama", "preset": "llama3-8b"})"));
+  EXPECT_EQ(run_program({"init", "nano", "--task", "sft", "--from", "folder"}).code, 2);
+  EXPECT_EQ(run_program({"init", "nano", "--preset", "mini"}).code, 2);
 }
 
 TEST(InitTask, NamesTheNearestTask) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include "cli/program.h"
 #include <gmock/gmock.h>
@@ -58,6 +59,19 @@ TEST(PlanCommand, ShowsWhatAPresetTakesHereAsWell) {
                     HasSubstr("SW: Model with 124M total params."),
                     HasSubstr("In tessera: stage 2, 8 ranks, bf16, AdamW"),
                     ContainsRegex("optimizer +[0-9.]+ MiB")));
+}
+
+// The published numbers, with the head for hidden tokens and one for two labels.
+TEST(PlanCommand, KnowsPresetsThatDoNotContinueTexts) {
+  for (const auto& [preset, parameters] : {std::pair{"bert-base-uncased", 109'514'298},
+                                           {"t5-small", 60'506'624},
+                                           {"vit-b-16", 85'800'194}}) {
+    const Outcome o = run_program({"plan", "--estimate", "zero3", "--model", preset, "--json"});
+
+    ASSERT_EQ(o.code, 0) << preset << ": " << o.err;
+    EXPECT_EQ(json::parse_strict(o.out, "stdout").find("total_params")->as_integer(), parameters)
+        << preset;
+  }
 }
 
 TEST(PlanCommand, ReadsAConfigurationAndAFolder) {
