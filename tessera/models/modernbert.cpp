@@ -527,6 +527,7 @@ json::Value to_hf(const ModernBertOptions& options) {
                            {"classifier_pooling", word(options.classifier_pooling)},
                            {"initializer_range", number(options.init_std)},
                            {"tie_word_embeddings", flag(options.tie_embeddings)}});
+  out["pad_token_id"] = json::Value();  // else the published model's, which a vocabulary may lack
   for (const BiasKey& bias : kBiases)
     out[bias.key] = flag(options.*bias.member);
   for (const DropoutKey& dropout : kDropouts)
