@@ -237,6 +237,37 @@ def check_transformers(tessera, work):
     return ok
 
 
+def check_small_vocabularies(tessera, work):
+    """Families without a recorded model: log-probabilities of a text by a model that tessera trained on bytes."""
+    if not importlib.util.find_spec("transformers"):
+        return True
+    import transformers
+    text = "the cat sat on the mat"
+    (work / "text.txt").write_text(f"{text}. " * 50)
+    (work / "line.txt").write_text(text + "\n")
+    ok = True
+    for family, preset in (("olmo2", "olmo2-nano"), ("smollm3", "smollm3-nano"), ("glm", "glm-nano"), ("glm4", "glm4-nano"),
+                           ("gemma", "gemma-nano"), ("phi3", "phi3-nano")):
+        config = {"model": {"family": family, "preset": preset, "init_std": 0.1}, "tokenizer": {"type": "byte"},
+                  "data": {"train": str(work / "text.txt"), "sequence_length": 32}, "train_batch_size": 4,
+                  "trainer": {"max_steps": 2}, "run": {"dir": str(work / family), "threads_per_rank": 1}}
+        (work / "c.json").write_text(json.dumps(config))
+        run(tessera, "train", work / "c.json", "-n", "1", "--quiet")
+        run(tessera, "convert", work / family, work / f"{family}-hf")
+        run(tessera, "score", work / family, work / "line.txt", "--tokens", "--out", work / f"{family}.jsonl")
+        scores = json.loads((work / f"{family}.jsonl").read_text().splitlines()[0])
+        ours = torch.tensor(next(value for value in scores.values() if isinstance(value, list)))
+        model = transformers.AutoModelForCausalLM.from_pretrained(work / f"{family}-hf", dtype=torch.float32, attn_implementation="eager").eval()
+        ids = torch.tensor([list(text.encode())])
+        with torch.no_grad():
+            theirs = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        worst = (ours[-len(theirs):] - theirs).abs().max().item()
+        good = worst < 2e-5
+        ok = ok and good
+        print(f"{'ok  ' if good else 'FAIL'} transformers: log-probabilities of {family} with 256 tokens, worst {worst:.1e}", flush=True)
+    return ok
+
+
 def check_gguf(tessera, work):
     if not importlib.util.find_spec("gguf"):
         print("skip gguf: not installed")
@@ -272,7 +303,7 @@ def main():
     tessera = pathlib.Path(sys.argv[1]).resolve()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        checks = (check_torch, check_bin, check_tokenizer, check_transformers, check_gguf, check_deepspeed)
+        checks = (check_torch, check_bin, check_tokenizer, check_transformers, check_small_vocabularies, check_gguf, check_deepspeed)
         results = [check(tessera, pathlib.Path(folder)) for check in checks]
     sys.exit(0 if all(results) else 1)
 
