@@ -141,7 +141,7 @@ int init(const std::vector<std::string>& line) {
                        "tessera init --task sft --from ./smollm2 --data chat.jsonl > chat.json"});
   arguments.positional("PRESET",
                        &preset,
-                       "Model with new weights: nano, llama3-8b, bert-base-uncased, ... [nano]",
+                       "Model with new weights, by its published name [nano]",
                        /*required=*/false);
   arguments.option("--preset", &named, "The same as PRESET");
   arguments.option("--data", &data, "Training data");

@@ -190,9 +190,9 @@ json::Value to_hf(const BloomOptions& options) {
   out["n_head"] = json::Value::integer(options.num_heads.value());
   out["seq_length"] = json::Value::integer(options.max_positions.value());
   out["apply_residual_connection_post_layernorm"] = json::Value::boolean(false);
-  out["hidden_dropout"] = json::Value::number(options.dropout);
-  out["layer_norm_epsilon"] = json::Value::number(options.layer_norm_eps);
-  out["initializer_range"] = json::Value::number(options.init_std);
+  out["hidden_dropout"] = real_to_hf(options.dropout);
+  out["layer_norm_epsilon"] = real_to_hf(options.layer_norm_eps);
+  out["initializer_range"] = real_to_hf(options.init_std);
   return out;
 }
 

@@ -94,7 +94,7 @@ json::Value decoder_to_hf(const DecoderOptions& options, const HfDecoder& hf) {
   const auto integer = [](const std::optional<std::int64_t>& value) {
     return json::Value::integer(value.value());
   };
-  const auto number = [](double value) { return json::Value::number(value); };
+  const auto number = [](double value) { return real_to_hf(value); };
   json::Value out = json::Value::object(
       {{"architectures", json::Value::array({json::Value::string(architecture)})},
        {"model_type", json::Value::string(hf.model_type)},

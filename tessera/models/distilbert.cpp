@@ -135,7 +135,7 @@ json::Value to_hf(const DistilBertOptions& options) {
   const auto integer = [](const std::optional<std::int64_t>& value) {
     return json::Value::integer(value.value());
   };
-  const auto number = [](double value) { return json::Value::number(value); };
+  const auto number = [](double value) { return real_to_hf(value); };
   return json::Value::object(
       {{"architectures", json::Value::array({json::Value::string("DistilBertForMaskedLM")})},
        {"model_type", json::Value::string("distilbert")},

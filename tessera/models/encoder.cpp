@@ -327,7 +327,7 @@ json::Value encoder_to_hf(const EncoderOptions& options,
   const auto integer = [](const std::optional<std::int64_t>& value) {
     return json::Value::integer(value.value());
   };
-  const auto number = [](double value) { return json::Value::number(value); };
+  const auto number = [](double value) { return real_to_hf(value); };
   const auto& classifier = options.classifier_dropout;
   return json::Value::object(
       {{"architectures", json::Value::array({json::Value::string(architecture)})},

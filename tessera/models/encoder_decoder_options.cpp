@@ -298,7 +298,7 @@ json::Value encoder_decoder_to_hf(const EncoderDecoderOptions& options,
   const auto integer = [](const std::optional<std::int64_t>& value) {
     return json::Value::integer(value.value());
   };
-  const auto number = [](double value) { return json::Value::number(value); };
+  const auto number = [](double value) { return real_to_hf(value); };
   return json::Value::object(
       {{"architectures", json::Value::array({json::Value::string(names.architecture)})},
        {"model_type", json::Value::string(names.model_type)},

@@ -73,9 +73,7 @@ void read_gemma(const HfConfig& keys, const GemmaCaps& absent, GemmaOptions& out
 void write_gemma(const GemmaOptions& options, json::Value& hf_config) {
   hf_config["query_pre_attn_scalar"] = json::Value::number(options.query_scalar.value_or(
       static_cast<double>(options.head_dim.value_or(*options.hidden_size / *options.num_heads))));
-  const auto cap = [](double value) {
-    return value > 0 ? json::Value::number(value) : json::Value();
-  };
+  const auto cap = [](double value) { return value > 0 ? real_to_hf(value) : json::Value(); };
   hf_config["attn_logit_softcapping"] = cap(options.score_softcap);
   hf_config["final_logit_softcapping"] = cap(options.logit_softcap);
   hf_config["sliding_window"] = window_to_hf(options);

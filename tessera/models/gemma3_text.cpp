@@ -190,7 +190,7 @@ void write(const Gemma3Options& options, json::Value& out) {
   write_gemma(options, out);
   out["rope_parameters"] = json::Value::object(
       {{kFullAttention, rotary_to_hf(options)}, {kSlidingAttention, rotary_to_hf(options.local)}});
-  out["rope_local_base_freq"] = json::Value::number(options.local.rope_theta);
+  out["rope_local_base_freq"] = real_to_hf(options.local.rope_theta);
   if (options.local.rope_scaling == "dynamic")
     out["max_position_embeddings"] = json::Value::integer(options.local.rope_original_positions);
 }

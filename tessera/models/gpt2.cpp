@@ -372,7 +372,7 @@ json::Value to_hf(const Gpt2Options& options) {
   const auto integer = [](const std::optional<std::int64_t>& value) {
     return json::Value::integer(value.value());
   };
-  const auto number = [](double value) { return json::Value::number(value); };
+  const auto number = [](double value) { return real_to_hf(value); };
   return json::Value::object(
       {{"architectures", json::Value::array({json::Value::string("GPT2LMHeadModel")})},
        {"model_type", json::Value::string("gpt2")},

@@ -255,15 +255,15 @@ json::Value to_hf(const NeoxOptions& options) {
   out["num_attention_heads"] = json::Value::integer(options.num_heads.value());
   out["intermediate_size"] = json::Value::integer(options.ffn_hidden_size.value());
   out["max_position_embeddings"] = json::Value::integer(options.max_positions.value());
-  out["rotary_pct"] = json::Value::number(options.rotary_fraction);
-  out["rotary_emb_base"] = json::Value::number(options.rope_theta);
+  out["rotary_pct"] = real_to_hf(options.rotary_fraction);
+  out["rotary_emb_base"] = real_to_hf(options.rope_theta);
   write_rotary(options, out);
-  out["rope_parameters"]["partial_rotary_factor"] = json::Value::number(options.rotary_fraction);
+  out["rope_parameters"]["partial_rotary_factor"] = real_to_hf(options.rotary_fraction);
   out["use_parallel_residual"] = json::Value::boolean(options.parallel_residual);
   out["attention_bias"] = json::Value::boolean(options.attention_bias);
-  out["hidden_dropout"] = json::Value::number(options.dropout);
-  out["layer_norm_eps"] = json::Value::number(options.layer_norm_eps);
-  out["initializer_range"] = json::Value::number(options.init_std);
+  out["hidden_dropout"] = real_to_hf(options.dropout);
+  out["layer_norm_eps"] = real_to_hf(options.layer_norm_eps);
+  out["initializer_range"] = real_to_hf(options.init_std);
   return out;
 }
 

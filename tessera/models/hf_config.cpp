@@ -103,6 +103,14 @@ void HfConfig::refuse(const char* key, bool harmless, const char* expected) cons
       fmt::format("only models with {} can be read", expected));
 }
 
+json::Value real_to_hf(double value) {
+  const json::Value plain = json::Value::number(value);
+  const bool whole = plain.is_number() && plain.as_integer().has_value();
+  const std::string text = plain.dump();
+  if (!whole || text.find_first_of(".e") != std::string::npos) return plain;
+  return json::parse_strict(text + ".0", "config.json");
+}
+
 std::string activation_to_hf(const std::string& name) {
   static const std::map<std::string, std::string> names = {{"gelu_tanh", "gelu_new"},
                                                            {"gelu_new", "gelu_new"},

@@ -38,6 +38,10 @@ class HfConfig {
   const json::Value& config_;
 };
 
+/// A real number for a config.json. A whole one ends in ".0", because transformers 5 refuses an
+/// integer for some keys.
+json::Value real_to_hf(double value);
+
 /// Hugging Face's name of a tessera activation; empty if it has none.
 std::string activation_to_hf(const std::string& name);
 

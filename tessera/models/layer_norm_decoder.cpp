@@ -138,7 +138,7 @@ json::Value hf_begin(const LayerNormOptions& options,
        {"model_type", json::Value::string(model_type)},
        {"vocab_size", json::Value::integer(options.vocab_size.value())},
        {"hidden_size", json::Value::integer(options.hidden_size.value())},
-       {"attention_dropout", json::Value::number(options.attention_dropout)},
+       {"attention_dropout", real_to_hf(options.attention_dropout)},
        {"tie_word_embeddings", json::Value::boolean(options.tie_embeddings)}});
 }
 

@@ -485,8 +485,8 @@ std::optional<std::int64_t> period_of(const std::vector<bool>& local) {
 
 json::Value rotary_to_hf(const ModernBertOptions& options) {
   const auto of = [](double theta) {
-    return json::Value::object({{"rope_type", json::Value::string("default")},
-                                {"rope_theta", json::Value::number(theta)}});
+    return json::Value::object(
+        {{"rope_type", json::Value::string("default")}, {"rope_theta", real_to_hf(theta)}});
   };
   return json::Value::object(
       {{kGlobal, of(options.rope_theta)}, {kLocal, of(options.local_rope_theta)}});
@@ -500,7 +500,7 @@ json::Value to_hf(const ModernBertOptions& options) {
                   "an activation has no name in Hugging Face's ModernBERT",
                   "train with gelu, gelu_tanh, relu or silu");
   const auto integer = [](std::int64_t value) { return json::Value::integer(value); };
-  const auto number = [](double value) { return json::Value::number(value); };
+  const auto number = [](double value) { return real_to_hf(value); };
   const auto flag = [](bool value) { return json::Value::boolean(value); };
   const auto word = [](const std::string& value) { return json::Value::string(value); };
   const std::vector<bool> local = local_layers(options, options.num_layers.value());
@@ -527,6 +527,7 @@ json::Value to_hf(const ModernBertOptions& options) {
                            {"classifier_pooling", word(options.classifier_pooling)},
                            {"initializer_range", number(options.init_std)},
                            {"tie_word_embeddings", flag(options.tie_embeddings)}});
+  out["pad_token_id"] = json::Value();  // else the published model's, which a vocabulary may lack
   for (const BiasKey& bias : kBiases)
     out[bias.key] = flag(options.*bias.member);
   for (const DropoutKey& dropout : kDropouts)

@@ -314,9 +314,9 @@ json::Value to_hf(const OptOptions& options) {
   out["_remove_final_layer_norm"] = json::Value::boolean(pre_norm && !final_norm);
   out["enable_bias"] = json::Value::boolean(options.bias);
   out["layer_norm_elementwise_affine"] = json::Value::boolean(true);
-  out["dropout"] = json::Value::number(options.dropout);
-  out["layerdrop"] = json::Value::number(0.0);
-  out["init_std"] = json::Value::number(options.init_std);
+  out["dropout"] = real_to_hf(options.dropout);
+  out["layerdrop"] = real_to_hf(0.0);
+  out["init_std"] = real_to_hf(options.init_std);
   return out;
 }
 

@@ -98,8 +98,8 @@ void read(const HfConfig& keys, Phi3Options& out) {
 void write(const Phi3Options& options, json::Value& out) {
   out["sliding_window"] = window_to_hf(options);
   set_partial_rotary_factor(out, options.rotary_share);
-  out["embd_pdrop"] = json::Value::number(options.embedding_dropout);
-  out["resid_pdrop"] = json::Value::number(options.residual_dropout);
+  out["embd_pdrop"] = real_to_hf(options.embedding_dropout);
+  out["resid_pdrop"] = real_to_hf(options.residual_dropout);
   out["original_max_position_embeddings"] = json::Value::integer(
       options.rope_length ? options.rope_original_positions : options.max_positions.value());
 }

@@ -67,7 +67,7 @@ std::vector<double> factors_of(const HfConfig& rope, const char* key) {
 json::Value numbers_of(const std::vector<double>& list) {
   json::Value out = json::Value::array();
   for (const double one : list)
-    out.push_back(json::Value::number(one));
+    out.push_back(real_to_hf(one));
   return out;
 }
 
@@ -333,36 +333,36 @@ void read_rotary(const HfConfig& keys, std::int64_t positions, RotaryOptions& ou
 
 json::Value rotary_to_hf(const RotaryOptions& options) {
   json::Value out = json::Value::object({{"rope_type", json::Value::string(options.rope_scaling)},
-                                         {"rope_theta", json::Value::number(options.rope_theta)}});
+                                         {"rope_theta", real_to_hf(options.rope_theta)}});
   if (options.rope_scaling == "default") return out;
-  out["factor"] = json::Value::number(options.rope_factor);
+  out["factor"] = real_to_hf(options.rope_factor);
   if (options.rope_scaling == kDynamic) return out;
   const auto kind = ops::rotary_scaling_from_name(options.rope_scaling);
   if (kind == ops::RotaryScalingKind::Linear) return out;
   out["original_max_position_embeddings"] = json::Value::integer(options.rope_original_positions);
   if (kind == ops::RotaryScalingKind::Yarn) {
-    out["beta_fast"] = json::Value::number(options.rope_beta_fast);
-    out["beta_slow"] = json::Value::number(options.rope_beta_slow);
+    out["beta_fast"] = real_to_hf(options.rope_beta_fast);
+    out["beta_slow"] = real_to_hf(options.rope_beta_slow);
     if (!options.rope_truncate) out["truncate"] = json::Value::boolean(false);
-    if (options.rope_mscale > 0) out["mscale"] = json::Value::number(options.rope_mscale);
+    if (options.rope_mscale > 0) out["mscale"] = real_to_hf(options.rope_mscale);
     if (options.rope_mscale_all_dim > 0)
-      out["mscale_all_dim"] = json::Value::number(options.rope_mscale_all_dim);
+      out["mscale_all_dim"] = real_to_hf(options.rope_mscale_all_dim);
   }
   if (options.rope_attention_factor)
-    out["attention_factor"] = json::Value::number(*options.rope_attention_factor);
+    out["attention_factor"] = real_to_hf(*options.rope_attention_factor);
   if (kind == ops::RotaryScalingKind::LongRope) {
     out["short_factor"] = numbers_of(options.rope_short_factors);
     out["long_factor"] = numbers_of(options.rope_long_factors);
   }
   if (kind != ops::RotaryScalingKind::Llama3) return out;
-  out["low_freq_factor"] = json::Value::number(options.rope_low_freq_factor);
-  out["high_freq_factor"] = json::Value::number(options.rope_high_freq_factor);
+  out["low_freq_factor"] = real_to_hf(options.rope_low_freq_factor);
+  out["high_freq_factor"] = real_to_hf(options.rope_high_freq_factor);
   return out;
 }
 
 void write_rotary(const RotaryOptions& options, json::Value& hf_config) {
   const json::Value rotary = rotary_to_hf(options);
-  hf_config["rope_theta"] = json::Value::number(options.rope_theta);
+  hf_config["rope_theta"] = real_to_hf(options.rope_theta);
   hf_config["rope_scaling"] = options.rope_scaling == "default" ? json::Value() : rotary;
   hf_config["rope_parameters"] = rotary;
   if (options.rope_length) hf_config["rope_length"] = json::Value::integer(*options.rope_length);
@@ -377,8 +377,8 @@ double partial_rotary_factor(const HfConfig& keys, double absent) {
 }
 
 void set_partial_rotary_factor(json::Value& hf_config, double share) {
-  hf_config["partial_rotary_factor"] = json::Value::number(share);
-  hf_config["rope_parameters"]["partial_rotary_factor"] = json::Value::number(share);
+  hf_config["partial_rotary_factor"] = real_to_hf(share);
+  hf_config["rope_parameters"]["partial_rotary_factor"] = real_to_hf(share);
 }
 
 }  // namespace tessera::models

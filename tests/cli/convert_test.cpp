@@ -95,6 +95,17 @@ TEST_F(Convert, TheByteTokenizerNamesTheTokenThatEndsATextForTransformers) {
   EXPECT_EQ(data::tokenizer_from_folder(path("hf"))->end_of_text(), 0);
 }
 
+// transformers otherwise has the published model's, 128004 of SmolLM 3, and refuses the model.
+TEST_F(Convert, AFolderSaysThatNoTokenIsPadding) {
+  ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
+
+  const json::Value config = json::parse_strict(files::read(path("hf/config.json")), "");
+
+  const json::Value* const pad = config.find("pad_token_id");
+  ASSERT_NE(pad, nullptr);
+  EXPECT_TRUE(pad->is_null());
+}
+
 TEST_F(Convert, AFoldersPositionsAreFixedAndTheFixSaysSo) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
   files::write_atomic(path("a.txt"), std::string(4000, 'a'));

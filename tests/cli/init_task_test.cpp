@@ -76,7 +76,8 @@ TEST(InitTask, WritesWhatAPresetIsFor) {
     EXPECT_EQ(page.find("task")->as_string(), task);
     EXPECT_EQ(page.find("model")->find("preset")->as_string(), preset);
     EXPECT_EQ(page.find("tokenizer") != nullptr, std::string(task) != "image_classify");
-    for (const auto& problem : planner::make_draft(page, 1, "init.json").problems.list())
+    const planner::Draft draft = planner::make_draft(page, 1, "init.json");
+    for (const auto& problem : draft.problems.list())
       ADD_FAILURE() << problem.path << ": " << problem.what;
   }
 }

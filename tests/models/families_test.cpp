@@ -156,6 +156,33 @@ TEST(Families, ReadBackTheirDescriptionAndTheirHuggingFaceConfig) {
   }
 }
 
+// transformers 5 refuses "initializer_factor": 1.
+TEST(Families, WriteWholeRealNumbersWithAPoint) {
+  int seen = 0;
+  for (const std::string& family : families().names()) {
+    SCOPED_TRACE(family);
+    ModelOptions options;
+    config::Problems problems;
+    config::Origins origins;
+    config::read(resolved(ModelOptions(family)).description, options, problems, origins);
+    problems.raise();
+    const json::Value hf = families().get(family).to_hf(*options);
+    for (const char* key : {"initializer_factor",
+                            "initializer_range",
+                            "dropout_rate",
+                            "attention_dropout",
+                            "hidden_dropout_prob",
+                            "attn_logit_softcapping",
+                            "final_logit_softcapping"}) {
+      const json::Value* const value = hf.find(key);
+      if (value == nullptr || value->is_null()) continue;
+      EXPECT_NE(value->dump().find_first_of(".e"), std::string::npos) << key << value->dump();
+      ++seen;
+    }
+  }
+  EXPECT_GT(seen, 20);
+}
+
 TEST(Families, HaveAdjustableKeysThatTheyDeclare) {
   for (const std::string& family : families().names()) {
     ModelOptions options(family);
