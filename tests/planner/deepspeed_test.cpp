@@ -112,18 +112,12 @@ INSTANTIATE_TEST_SUITE_P(
             {"zero_optimization.compute_grad_norm", "gradient_clipping, which is 0.5"}},
         Contradiction{R"("checkpoint": {"tag_validation": "Wran"})",
                       {"checkpoint.tag_validation", "unknown value \"Wran\"", "\"Warn\""}},
-        Contradiction{R"("hybrid_engine": {"enabled": true, "inference_tp_size": 2})",
-                      {"hybrid_engine.inference_tp_size", "2 ranks", "set it to 1"}},
         Contradiction{R"("elasticity": {"enabled": true}, "train_batch_size": 64)",
                       {"train_batch_size", "64", "elasticity"}}));
 
 TEST(Contradictions, ThatAreNoneBreakNoRule) {
   for (const char* members :
        {R"("checkpoint": {"tag_validation": "fail"})",
-        R"("hybrid_engine": {"enabled": false, "inference_tp_size": 2})",
-        R"("hybrid_engine": {"enabled": true, "inference_tp_size": 1, "max_out_tokens": 4,
-            "release_inference_cache": true, "pin_parameters": false,
-            "tp_gather_partition_size": 4})",
         R"("fp16": {"enabled": false}, "bf16": {"enabled": true})",
         R"("fp16": {"enabled": true, "mode": "AMP_TYPE.NAIVE"}, "parallel": {"pipeline": 2})",
         R"("fp16": {"enabled": true, "mode": "torch"})",
@@ -142,6 +136,21 @@ TEST(Contradictions, ThatAreNoneBreakNoRule) {
     check_written(json::parse("{" + std::string(members) + "}", "ds.json"), problems);
     EXPECT_TRUE(problems.empty()) << members;
   }
+}
+
+TEST(DeepSpeedFiles, KeepGenerationInTheLayoutOfTraining) {
+  const auto told = [](const char* block) {
+    return refusal(with(std::string(R"("train_batch_size": 4, "hybrid_engine": )") + block), 1);
+  };
+  EXPECT_THAT(told(R"({"enabled": true, "inference_tp_size": 2})"),
+              AllOf(HasSubstr("hybrid_engine.inference_tp_size"),
+                    HasSubstr("2 ranks"),
+                    HasSubstr("set it to 1")));
+  EXPECT_EQ(told(R"({"enabled": false, "inference_tp_size": 2})"), "");
+  EXPECT_EQ(told(R"({"enabled": true, "inference_tp_size": 1, "max_out_tokens": 4,
+                     "release_inference_cache": true, "pin_parameters": false,
+                     "tp_gather_partition_size": 4})"),
+            "");
 }
 
 TEST(DeepSpeedFiles, TellAllContradictionsAtOnce) {
