@@ -190,8 +190,8 @@ TEST(MemoryEstimates, ActivationsFollowTheMicroBatchAndHoldTheLogits) {
 
   const MemoryEstimate two = estimate_memory(
       plan_of("nano", R"("train_batch_size": 4, "gradient_accumulation_steps": 2)"));
-  // The room that kernels need for themselves does not follow the size exactly: the libraries choose
-  // them by the CPU and by the number of rows.
+  // The room that kernels need for themselves does not follow the size exactly: the libraries
+  // choose them by the CPU and by the number of rows.
   constexpr double kRoomOfKernels = 0.1;
   const std::int64_t of_sample = two.activations - one.activations;
   EXPECT_NEAR(static_cast<double>(eight.activations),
