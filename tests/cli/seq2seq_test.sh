@@ -29,7 +29,7 @@ config() {
   "model": {"family": "$1", "num_layers": 1, "hidden_size": 32, "num_heads": 2},
   "task": {"type": "seq2seq", "params": {"target_length": 8}},
   "data": {"train": "$box/pairs.jsonl", "sequence_length": 12, "validation_fraction": 0.25},
-  "train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 1e-2}},
+  "train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 5e-3}},
   "trainer": {"max_steps": 120}, "eval": {"every": 30}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": 30}
 }
 EOF
