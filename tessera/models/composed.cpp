@@ -233,10 +233,14 @@ class ComposedInput final : public nn::Block {
 
   [[nodiscard]] std::string grid_obstacle() const override {
     if (shape_.embedding.patches) return "patches of images";
+    if (segments_by_prefix()) return "segments that a prefix determines";
+    if (shape_.order == ComposedOrder::Relative) return "biases of attention by distance";
     return shape_.writes() ? "attention to another text" : "";
   }
 
-  [[nodiscard]] bool works_by_token() const override { return !shape_.embedding.patches; }
+  [[nodiscard]] bool works_by_token() const override {
+    return !shape_.embedding.patches && !segments_by_prefix();
+  }
 
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     if (!grid_obstacle().empty()) nn::refuse_grid(*this, context);
@@ -258,6 +262,11 @@ class ComposedInput final : public nn::Block {
   }
 
  private:
+  /// Segments by a prefix are found by the number of a token in its whole sample.
+  [[nodiscard]] bool segments_by_prefix() const {
+    return shape_.prefix && shape_.embedding.segments;
+  }
+
   ComposedShape shape_;
   TrunkOutput output_;
   PatchEmbedding patches_;

@@ -274,8 +274,7 @@ in_namespaces() {
   expect "within 14 s on a busy machine" test $(($(date +%s) - begin)) -lt 14
   expect "the host is named" says "host 10.213.7.2 was lost" "$box/cut.err"
   "$tessera" doctor "$box/cut" >"$box/doctor"
-  expect "the doctor names it too" says "host 10.213.7.2 was lost" "$box/doctor"
-  expect "and has a line for each rank" test "$(grep -cE '^rank [0-3]: step [0-9]+, its operation' "$box/doctor")" = 4
+  expect "the doctor has a line for each rank" test "$(grep -cE '^rank [0-3]: step [0-9]+, its operation' "$box/doctor")" = 4
   expect "no process is left" until_true none_left
 }
 if ip netns add "tess-probe-$$" 2>/dev/null; then

@@ -162,7 +162,7 @@ inline const std::vector<FamilyRow>& family_rows() {
        .model = R"({"dropout": 0.1, "embedding": ["word", "seg"], "position": "relative",
                     "mask": "causal_with_prefix"})",
        .task = "prefix_lm",
-       .refused = off_grid},
+       .refused = {"grid", "sequence", "context"}},
       {.name = "compose_answers",
        .family = "compose",
        .model = R"({"dropout": 0.1, "embedding": ["word"], "mask": "fully_visible", "bias": true,
