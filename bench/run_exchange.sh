@@ -11,21 +11,13 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-3}
 bench=${EXCHANGE:-build/release/bin/exchange_bench}
 folder=$(mktemp -d)
-a=tess-x-a-$$ b=tess-x-b-$$ card_a=xa$$ card_b=xb$$
+source bench/two_namespaces.sh
 cleanup() {
-  ip netns del "$a" 2>/dev/null || true
-  ip netns del "$b" 2>/dev/null || true
+  remove_namespaces
   rm -rf -- "$folder"
 }
 trap cleanup EXIT
-ip netns add "$a" 2>/dev/null || { echo "run_exchange: network namespaces may not be made here; fix: run it as root" >&2; exit 8; }
-ip netns add "$b"
-ip link add "$card_a" netns "$a" type veth peer name "$card_b" netns "$b"
-ip -n "$a" addr add 10.213.10.1/24 dev "$card_a"
-ip -n "$b" addr add 10.213.10.2/24 dev "$card_b"
-for ns in "$a" "$b"; do ip -n "$ns" link set lo up; done
-ip -n "$a" link set "$card_a" up
-ip -n "$b" link set "$card_b" up
+two_namespaces run_exchange 10.213.10
 
 # exchange ENGINE: both processes of one run.
 exchange() {

@@ -17,21 +17,13 @@ ours tessera
 theirs torch numpy
 bench=$(realpath "$bench")
 folder=$(mktemp -d)
-a=tess-bench-a-$$ b=tess-bench-b-$$ card_a=ta$$ card_b=tb$$
+source bench/two_namespaces.sh
 cleanup() {
-  ip netns del "$a" 2>/dev/null || true
-  ip netns del "$b" 2>/dev/null || true
+  remove_namespaces
   rm -rf -- "$folder" "$results"
 }
 trap cleanup EXIT
-ip netns add "$a" 2>/dev/null || { echo "run_hosts: network namespaces may not be made here; fix: run it as root" >&2; exit 8; }
-ip netns add "$b"
-ip link add "$card_a" netns "$a" type veth peer name "$card_b" netns "$b"
-ip -n "$a" addr add 10.213.9.1/24 dev "$card_a"
-ip -n "$b" addr add 10.213.9.2/24 dev "$card_b"
-for ns in "$a" "$b"; do ip -n "$ns" link set lo up; done
-ip -n "$a" link set "$card_a" up
-ip -n "$b" link set "$card_b" up
+two_namespaces run_hosts 10.213.9
 if [[ -n $rate ]]; then
   tc -n "$a" qdisc add dev "$card_a" root tbf rate "$rate" burst 1mb latency 50ms
   tc -n "$b" qdisc add dev "$card_b" root tbf rate "$rate" burst 1mb latency 50ms

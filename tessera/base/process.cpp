@@ -8,7 +8,8 @@
 #include <iterator>
 #include <string>
 
-#include <sys/types.h>
+#include <spawn.h>
+#include <unistd.h>
 
 namespace tessera {
 namespace {
@@ -54,6 +55,30 @@ std::int64_t ancestor_without(std::string_view variable, std::int64_t pid) {
   while (ancestor > 0 && started_with(variable, ancestor))
     ancestor = status_of(ancestor).parent;
   return ancestor;
+}
+
+pid_t spawn_in_group(const std::vector<std::string>& words,
+                     const std::vector<InheritedDescriptor>& descriptors) {
+  std::vector<char*> argv;
+  for (const std::string& word : words)
+    argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  for (const auto& [own, number] : descriptors)
+    posix_spawn_file_actions_adddup2(&files, own, number);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+  pid_t child = 0;
+  const int error = posix_spawnp(&child, argv[0], &files, &attributes, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&files);
+  posix_spawnattr_destroy(&attributes);
+  return error == 0 ? child : 0;
 }
 
 }  // namespace tessera

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// How long a rank tries to reach a server before its copy fails.
+/// A rank tries to reach a server for this number of seconds; then its copy fails.
 constexpr double kReachS = 2.0;
 
 /// Runs `work` and converts the failure of a server to that of a disk.

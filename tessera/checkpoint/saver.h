@@ -55,7 +55,7 @@ class Saver {
   [[nodiscard]] const std::filesystem::path& folder() const { return final_; }
 
  protected:
-  /// Not collective: for shards that are written to `folder` and never published.
+  /// Constructs a saver whose shards are written to `folder` and never published. Not collective.
   Saver(Storage& storage,
         std::filesystem::path folder,
         Meta meta,

@@ -21,7 +21,7 @@ void add_data_paths(const std::string& typed,
                     const std::vector<std::string>& paths,
                     ForeignFlags& out);
 
-/// The settings that depend on others; nullptr: not given.
+/// The settings that depend on others. A setting that was not given is nullptr.
 struct ChatSettings {
   const ForeignFlags::Setting *lora_rate = nullptr, *minimum_rate = nullptr, *prompt = nullptr,
                               *answer = nullptr;

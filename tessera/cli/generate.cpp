@@ -276,7 +276,7 @@ void generate_on(engine::OpenModel& model, const GenerateWords& words, bool is_l
   }
 }
 
-/// NAME=PATH, or PATH, whose last folder is the name.
+/// Reads NAME=PATH, or PATH alone: its last folder is then the name.
 engine::AdapterName adapter_from(const std::string& word) {
   const std::size_t mark = word.find('=');
   engine::AdapterName out;

@@ -383,7 +383,8 @@ std::vector<std::string> use_hosts_key(HostFlags& flags, const json::Value& sour
   }
   if (!flags.hostfile.empty()) return {"run.hosts has no effect: --hostfile takes precedence"};
   if (hosts->is_string()) {
-    // Only a flag's file may be missing, as DeepSpeed has it: the key says that there are hosts.
+    // DeepSpeed lets the file of a flag be missing. The key says that there are hosts, so that its
+    // file must exist.
     flags.hostfile = hosts->as_string();
     TESSERA_REQUIRE(std::filesystem::exists(flags.hostfile),
                     Config,

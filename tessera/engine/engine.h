@@ -134,11 +134,11 @@ class Engine {
   /// Begins to copy what a checkpoint would contain to the copy servers of `target`, in the same
   /// way. A save that is requested meanwhile waits for the copy.
   void copy_in_background(checkpoint::CopyTarget target);
-  /// Whether what saving() refers to is such a copy.
+  /// Returns true if the save in progress is such a copy and not a checkpoint.
   [[nodiscard]] bool copying() const { return saving() && copied_.has_value(); }
   /// Waits for the copy that is being written. Call it only while copying().
   void finish_copy();
-  /// The last complete copy; not there: none.
+  /// Returns the last complete copy; its exists() is false if there is none.
   [[nodiscard]] const launch::CopySet& last_copy() const { return last_copy_; }
   void set_last_copy(const launch::CopySet& set) { last_copy_ = set; }
   /// Returns why the last copy that was finished failed, the same on every rank, and forgets it.

@@ -247,7 +247,8 @@ ModelExport of_checkpoint(const planner::ModelSource& source,
     out.files.emplace_back(name, tasks::chat_template_text(source.chat_template));
   }
   say_again(config, source.folder);
-  // Without the key transformers has the id of the published model, which this vocabulary may lack.
+  // If the key is missing, transformers uses the padding id of the published model, which can be
+  // beyond this vocabulary.
   if (family_of(source).objective == "causal_lm" && config.find("pad_token_id") == nullptr)
     config["pad_token_id"] = json::Value();
   out.files.emplace(out.files.begin(), "config.json", config.dump(2) + "\n");

@@ -5,42 +5,17 @@
 #include <csignal>
 
 #include <fcntl.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tessera/base/clock.h"
+#include "tessera/base/process.h"
 #include "tessera/launch/ssh.h"
 
 namespace tessera::launch {
 namespace {
 
 constexpr double kAttemptS = 10.0;
-
-/// Starts `words` without input and output, with no signal blocked. Other threads may exist.
-/// Returns 0 if it cannot be started.
-pid_t spawn_silently(const std::vector<std::string>& words) {
-  std::vector<char*> argv;
-  for (const std::string& word : words)
-    argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-    posix_spawn_file_actions_addopen(&files, fd, "/dev/null", O_RDWR, 0);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-  pid_t child = 0;
-  const int error = posix_spawnp(&child, argv[0], &files, &attributes, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  posix_spawnattr_destroy(&attributes);
-  return error == 0 ? child : 0;
-}
 
 }  // namespace
 
@@ -87,7 +62,11 @@ void AbsentHosts::try_to_reach(Host& host) {
     return;
   }
   host.since = now_s();
-  host.attempt = spawn_silently(ssh_probe(options_, host.name));
+  const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+  host.attempt =
+      spawn_in_group(ssh_probe(options_, host.name),
+                     {{nothing, STDIN_FILENO}, {nothing, STDOUT_FILENO}, {nothing, STDERR_FILENO}});
+  close(nothing);
 }
 
 HostPool AbsentHosts::left(const HostPool& pool, bool reachable) const {

@@ -14,7 +14,7 @@
 
 namespace tessera::launch {
 
-/// Where the copy server of a host listens.
+/// The address and port at which the copy server of a host listens.
 struct CopyPlace {
   std::string host;  ///< its name, for messages
   std::string address;

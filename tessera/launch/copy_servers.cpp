@@ -12,13 +12,13 @@
 
 #include <fmt/core.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/process.h"
 #include "tessera/base/text.h"
 #include "tessera/launch/meeting.h"
 #include "tessera/launch/ssh.h"
@@ -27,31 +27,6 @@ namespace tessera::launch {
 namespace {
 
 constexpr double kStartS = 20.0, kAnswerS = 2.0;
-
-/// Starts `words` in a process group of its own, with no signal blocked. Returns 0 if it cannot be
-/// started.
-pid_t spawn_with(const std::vector<std::string>& words, int input, int output) {
-  std::vector<char*> argv;
-  for (const std::string& word : words)
-    argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-  pid_t child = 0;
-  const int error = posix_spawnp(&child, argv[0], &files, &attributes, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  posix_spawnattr_destroy(&attributes);
-  return error == 0 ? child : 0;
-}
 
 /// Two connected sockets; unlike with a pipe, writing to a process that has ended raises no signal.
 std::optional<std::pair<Fd, Fd>> make_channel() {
@@ -76,7 +51,8 @@ struct CopyServers::Process {
   Process() = default;
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
-  /// Without its ssh, a server on another host sees the end of its standard input.
+  /// Ends the process. If it is the ssh to another host, the server there sees the end of its
+  /// standard input, and ends too.
   ~Process() {
     if (pid == 0) return;
     kill(-pid, SIGKILL);
@@ -120,7 +96,8 @@ void CopyServers::start_one(const std::string& host) {
                           std::filesystem::current_path().string(),
                           environment,
                           kCopyServerCommand);
-    process->pid = spawn_with(words, input->first.get(), output->second.get());
+    process->pid = spawn_in_group(
+        words, {{input->first.get(), STDIN_FILENO}, {output->second.get(), STDOUT_FILENO}});
     process->input = std::move(input->second);
     process->output = std::move(output->first);
     write_if_possible(process->input.get(), copy_server_request(*options_.secret, head_));

@@ -19,8 +19,8 @@ struct ElasticOptions {
   int restarts = 0;         ///< starts after the first one that follow a loss
   double min_time_s = 0.0;  ///< least time from the start of the ranks until a host may join
   double probe_s = 5.0;     ///< time between two attempts to reach an absent host
-  /// Whether each host keeps copies of the training state of its ranks and of the host before it
-  /// (copy_server.h).
+  /// If true, each host keeps copies of the training state of its own ranks and of those of the
+  /// host before it (copy_server.h).
   bool peer_copies = false;
   double patience_s = 60.0;  ///< how long to wait for absent hosts if those left are too few
   /// Returns the words of the command line by which a number of ranks trains the same global batch;

@@ -81,8 +81,8 @@ struct Options {
   /// Called in the supervisor when the job was asked to stop and continues to the end of its step.
   std::function<void(const std::string&)> notice;
   bool* stop_asked = nullptr;  ///< set to true when a signal asks the job to stop; may be null
-  /// Whether the ranks have nothing to save: a signal then ends them also if a launcher started
-  /// them, and with them the job.
+  /// If true, the ranks have nothing to save, and a signal ends them and the job at once, also if a
+  /// launcher started them.
   bool stops_at_once = false;
   double grace_s =
       1.5;  ///< time between the abort of a broken world and SIGKILL of the remaining ranks

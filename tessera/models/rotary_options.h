@@ -60,8 +60,8 @@ Rotation rotation_of(const RotaryOptions& options,
                      std::int64_t channels,
                      Checks& checks,
                      const std::string& prefix = "");
-/// Without the scaling if it has factors for another number of pairs, so that a refused model can
-/// be listed.
+/// Returns the rotation, without its scaling if the scaling has factors for another number of
+/// pairs: a model that is refused for them can still be listed.
 Rotation possible(Rotation rotation, std::int64_t channels);
 
 /// The sequence length that bounds the positions of a model with these rotary positions, each

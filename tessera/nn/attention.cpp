@@ -249,7 +249,7 @@ at::Tensor prefix_attention(const at::Tensor& q,
   const at::Tensor lengths = lengths_B.is_meta() ? lengths_B : lengths_B.cpu();
   std::vector<at::Tensor> samples;
   for (std::int64_t b = 0; b < qkv[0].size(0); ++b) {
-    // Without values: as if there were no prefix, which takes as much memory.
+    // A meta tensor has no values. Memory is the same for every length of the prefix.
     const std::int64_t prefix =
         lengths.is_meta() ? 0 : lengths[first_sample + b].item<std::int64_t>();
     TESSERA_REQUIRE(prefix >= 0 && prefix <= tokens,

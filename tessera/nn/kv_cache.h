@@ -57,17 +57,18 @@ class PagedKvCache {
 inline constexpr std::int64_t kPageTokens = 16;
 
 // Tensors of a batch in Prefill and Decode, int64 [B] unless stated otherwise.
-/// If rows are sequences of different lengths: the position of each row's first token in the flow;
-/// StepContext::position is then the largest of these.
+/// The position of each row's first token in the flow. The batch has it if rows are sequences of
+/// different lengths; StepContext::position is then the largest of these.
 inline constexpr const char* kTextPosition = "text_position";
-/// If caches are paged: [B, W], the pages of each row, in the order of positions. Decode then has
-/// kTextPosition, and Prefill begins at position 0.
+/// The pages of each row in the order of positions, [B, W]. The batch has them if caches are paged;
+/// Decode then has kTextPosition, and Prefill begins at position 0.
 inline constexpr const char* kPageTable = "page_table";
 /// The CacheForm of the pages, a single number; absent: CacheForm::Same.
 inline constexpr const char* kPageForm = "page_form";
 /// Pages that are copied before anything is written: [M, 2], source and target of each.
 inline constexpr const char* kPageCopies = "page_copies";
-/// If rows of different lengths have an encoder's output: the number under which each row keeps it.
+/// The number under which each row keeps its encoder's output. The batch has it if rows of
+/// different lengths have one.
 inline constexpr const char* kTextNumber = "text_number";
 /// If rows are reordered, repeated or removed: the row of the cache that each row continues.
 inline constexpr const char* kCacheRow = "cache_row";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which pages of a paged KV cache hold which sequence. Sequences share pages that they have in
-// common; a shared page is copied before one of them writes into it. The bookkeeping is that of a
-// whole model: each block has its own memory for the same pages.
+// Assigns the pages of a paged KV cache to sequences. Sequences share the pages of a common prefix;
+// a shared page is copied before one of them writes into it. One table serves all blocks of a
+// model, each of which has its own memory for the same pages.
 #pragma once
 
 #include <cstddef>

@@ -383,7 +383,8 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
 
 namespace {
 
-// Of the ranks that share tokens, which hold the same data, the first writes.
+// Returns the number of ranks that write. Ranks that share tokens hold the same data, and the first
+// of them writes it.
 std::int64_t writers(const Plan& plan) {
   return plan.ranks / plan.config.parallel.context.size;
 }

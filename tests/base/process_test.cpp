@@ -33,6 +33,25 @@ TEST(Process, RunsUntilItHasEnded) {
   EXPECT_FALSE(is_running(-1)) << "kill(2) would speak of all processes";
 }
 
+TEST(Process, StartsAProgramInAGroupOfItsOwn) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+
+  const pid_t child = spawn_in_group({"sh", "-c", "echo $$"}, {{ends[1], STDOUT_FILENO}});
+
+  close(ends[1]);
+  ASSERT_GT(child, 0);
+  const pid_t group = getpgid(child);
+  std::array<char, 32> text{};
+  const ssize_t size = read(ends[0], text.data(), text.size() - 1);
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(group, child);
+  ASSERT_GT(size, 0);
+  EXPECT_EQ(std::string(text.data()), std::to_string(child) + "\n");
+  EXPECT_EQ(spawn_in_group({"there-is-no-such-program"}, {}), 0);
+}
+
 /// A program below a shell that both have WHICH=1 in their environment; the test process is above
 /// them.
 class WrappedProcess : public testing::Test {

@@ -91,7 +91,7 @@ collectives_between_hosts() {
   expect "rank 1 is silent" test ! -s "$box/1.out"
 }
 a_signal_ends_two_hosts() {
-  # Without a limit of time this would last for hours.
+  # These options make the command run for hours if no signal ends it.
   ranks_of_two_hosts --sizes 64 --seconds 80000 --repetitions 10000
   expect "the heading is there at once" until_true says "algorithm GB/s" "$box/0.out"
   sleep 1

@@ -34,7 +34,7 @@ TEST_F(ConvertOnnx, ARunBecomesAFileWithItsInputsAndItsWeights) {
             std::string::npos);
 }
 
-// Beyond the 2 GiB of a protocol buffer, or --shard-size.
+// A protocol buffer holds less than 2 GiB; --shard-size sets a smaller limit.
 TEST_F(ConvertOnnx, LargeWeightsLieInASecondFile) {
   const std::vector<std::string> words = {
       run_folder(), path("my.onnx"), "--shard-size", "1KB", "--json"};

@@ -62,7 +62,8 @@ TEST(InitTask, WritesCommentedLinesThatAreUnderstood) {
   }
 }
 
-// What is missing is the tokenizer, which the page says how to learn, and the pictures.
+// The configuration is complete but for the tokenizer, which a comment in it says how to train, and
+// the pictures.
 TEST(InitTask, WritesWhatAPresetIsFor) {
   for (const auto& [preset, task] : {std::pair{"bert-large-uncased", "masked_lm"},
                                      {"t5-base", "seq2seq"},

@@ -60,7 +60,7 @@ assert steps[-1]["terms"]["roll_backs"] == 2, steps[-1]
 PY
   train two 2
   expect "the same on two ranks" cmp "$box/one/rollouts.jsonl" "$box/two/rollouts.jsonl"
-  # Killed soon after it went back the first time.
+  # This run is killed soon after it went back the first time.
   timeout -s KILL 100 "$tessera" train "$box/policy.json" -n 1 --set "run.dir=$box/torn" >/dev/null 2>&1 &
   local job=$!
   until_true test -e "$box/torn/roll_backs.jsonl"

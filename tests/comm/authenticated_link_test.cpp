@@ -91,7 +91,7 @@ void expect_refused(HostLink& link, std::size_t bytes) {
   }
 }
 
-/// Around the sizes at which messages are cut.
+/// Sizes below, at and above those at which messages are cut.
 constexpr std::size_t kPart = 1 << 20;
 constexpr std::array<std::size_t, 9> kAllSizes = {
     0, 1, 700, 8192, 8193, kPart, kPart + 1, kPart + 8193, 3 * kPart - 1};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tessera doctor says of a run of the task rl.
+// Tests the sentences with which tessera doctor explains a run of the task rl.
 #include <fstream>
 #include <string>
 #include <vector>

@@ -31,13 +31,13 @@ using Prompt = std::vector<std::int32_t>;
 constexpr std::int32_t kEnd = 5;
 constexpr std::int64_t kMost = 21;  // more than a page of the cache
 
-/// Few tokens, so that completions end early and late.
+/// The vocabulary is small, so that completions end early and late.
 SamplingOptions sampling() {
   return {
       .max_new_tokens = kMost, .distribution = {.temperature = 1.3}, .end = kEnd, .vocabulary = 20};
 }
 
-/// Lengths within a page, of whole pages, and around these.
+/// Prompts whose lengths are below, at and above whole pages.
 std::vector<Prompt> prompts() {
   std::vector<Prompt> out;
   for (const std::size_t length : {3, 16, 17, 1, 15, 32, 3}) {

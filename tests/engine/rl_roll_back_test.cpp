@@ -42,8 +42,8 @@ std::string roll_back_refusal(const TinyRun& run) {
 
 TEST(RlRollBack, NeedsCheckpointsThatAreOldEnough) {
   EXPECT_EQ(roll_back_refusal(equal_rewards("")), "");
-  // Nine rollouts after the first one of the alarm, and five before it: 14 steps, 4 checkpoints of
-  // 4 steps, and the newest one.
+  // The alarm holds for nine rollouts after its first one, and the run goes back five more: 14
+  // steps. With a checkpoint every 4 steps, 5 of them reach back that far.
   EXPECT_THAT(roll_back_refusal(equal_rewards("").set("checkpoint.keep", "4")),
               HasSubstr("set checkpoint.keep to 5"));
   EXPECT_EQ(roll_back_refusal(equal_rewards("").set("checkpoint.keep", "5")), "");
@@ -108,7 +108,8 @@ class RlWayBack : public ::testing::Test {
 
 TEST_F(RlWayBack, LeadsToTheNewestCheckpointThatIsOldEnough) {
   EXPECT_EQ(go_back(9, 1).filename(), checkpoint::step_name(8));
-  // Later ones are aside, with the whole ledger; here it ends before the checkpoint.
+  // Later checkpoints and the whole ledger were moved aside; the ledger of the run ends before the
+  // checkpoint.
   EXPECT_EQ(checkpoint::list(folder_.checkpoints()).size(), 2U);
   const std::filesystem::path aside = parent_.path() / "run.old-1";
   EXPECT_TRUE(std::filesystem::exists(aside / "checkpoints" / checkpoint::step_name(12)));

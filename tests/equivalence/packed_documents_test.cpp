@@ -122,8 +122,8 @@ struct Packing {
   }
 };
 
-// With kernels whose rows do not depend on each other; the usual ones add in an order that depends
-// on their number.
+// The test uses kernels whose rows do not depend on each other. The usual kernels add in an order
+// that depends on the number of rows.
 TEST(PackedDocuments, HaveTheLogitsAndTheLossOfPaddedOnesToTheBit) {
   at::set_num_threads(1);
   for (const FamilyRow& row : family_rows()) {

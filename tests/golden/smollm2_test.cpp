@@ -30,8 +30,8 @@ using Ids = std::vector<std::int64_t>;
 // "The capital of France is Paris, a city known for its art."
 const Ids kText = {504, 3575, 282, 4649, 314, 7042, 28, 253, 2240, 1343, 327, 624, 984, 30};
 constexpr double kExpectedLoss = 2.6269095642103824;
-// What transformers generates after the first five tokens: " Paris.\n\nThe answer is: 2018-01-22
-// 12:1". Each has a logit that is at least 0.06 above the next one.
+// The tokens that transformers generates after the first five: " Paris.\n\nThe answer is:
+// 2018-01-22 12:1". Each has a logit that is at least 0.06 above the next one.
 constexpr std::ptrdiff_t kPrompt = 5;
 const Ids kGreedy = {7042, 30, 198, 198, 504, 2988, 314, 42,  216, 34, 32, 33,
                      40,   29, 32,  33,  29,  34,   34,  216, 33,  34, 42, 33};

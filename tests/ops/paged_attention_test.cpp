@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kPage = 4, kPages = 30, kHeads = 4, kShared = 2, kChannels = 24;
 const at::ScalarType kDtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
-/// Within a page, at its end, and over several pages.
+/// Lengths that end within a page, at its end, and after several pages.
 const std::vector<std::int64_t> kLengths = {1, 4, 5, 17, 30};
 
 /// A page table in which consecutive pages are apart, and -1 behind the last one.
@@ -44,12 +44,12 @@ struct Texts {
       values.push_back(random({1, kShared, kLengths[b], kChannels}, 20 + b, computed));
     }
     pages = kv_pages(kPages, kPage, keys[0], stored);
-    // What nobody has written must not be read.
+    // Memory that was never written must not be read.
     for (const at::Tensor& x : {pages.keys_PGNK, pages.values_PGNK}) {
       if (stored != at::kChar) x.fill_(NAN);
     }
     for (std::size_t b = 0; b < kLengths.size(); ++b) {
-      // As a prompt and single tokens behind it.
+      // Half of a sequence is written at once, as a prompt is, and the rest token by token.
       const std::int64_t first = (kLengths[b] + 1) / 2;
       write(b, 0, first);
       for (std::int64_t t = first; t < kLengths[b]; ++t)

@@ -196,8 +196,8 @@ inline std::size_t run_hosts(const std::vector<int>& per_host,
   return hosts.bytes_sent();
 }
 
-/// For TinyRun::use_world(): puts the first half of the ranks on one host, and the others on a
-/// second one. One training at a time.
+/// Puts the first half of the ranks on one host and the others on a second one, for
+/// TinyRun::use_world(). One training at a time.
 class OnTwoHosts {
  public:
   std::unique_ptr<comm::World> operator()(comm::World& given) const {
@@ -212,7 +212,7 @@ class OnTwoHosts {
       }
     }
     std::unique_ptr<comm::World> world = hosts->world_of(given.rank(), given.mesh(), hosts);
-    // Only then is it sure that no rank has left these hosts before all have come.
+    // After the barrier no rank can leave these hosts before all have come.
     given.transport().barrier(given.everyone(), TESSERA_HERE("hosts"))->wait();
     return world;
   }

@@ -32,7 +32,8 @@ using tessera::comm::LinkModuleText;
 constexpr int kTag = 7;
 /// MPI counts bytes as int.
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
-/// An operation of more bytes has begun on the other side, too, or will at once.
+/// If more bytes than these are received, the thread polls without a pause: the other side has
+/// begun to send them, or will at once.
 constexpr std::size_t kSmallBytes = 16384;
 constexpr std::chrono::microseconds kShortNap{20}, kLongNap{200};
 constexpr int kNapsBeforeLong = 500;
@@ -58,9 +59,10 @@ struct Operation {
   int error = MPI_SUCCESS;
 };
 
-/// Only its own thread calls MPI: it begins the operations that other threads ask for and completes
-/// them. It looks again and again while something large is on its way, and with naps while it waits
-/// for messages, because MPI has no descriptor to wait for.
+/// Exchanges messages over MPI. One thread of the link makes all calls of MPI: it begins and
+/// completes the operations that other threads request. MPI has no descriptor to wait for, so that
+/// the thread polls: without a pause while a large transfer is in progress, and with short sleeps
+/// otherwise.
 class MpiLink {
  public:
   MpiLink(int rank, int world_size) {
@@ -75,7 +77,7 @@ class MpiLink {
   MpiLink(const MpiLink&) = delete;
   MpiLink& operator=(const MpiLink&) = delete;
 
-  /// Why it cannot be used; empty: it can.
+  /// Returns the reason why the link cannot be used; empty if it can.
   [[nodiscard]] const std::string& problem() const { return problem_; }
 
   bool exchange(bool sends, int peer, void* data, std::size_t bytes, LinkModuleText why) {
@@ -147,7 +149,7 @@ class MpiLink {
     return "";
   }
 
-  /// Begins, completes and waits until close().
+  /// Runs the thread that calls MPI: it begins and completes operations until close().
   void serve() {
     int naps = 0;
     for (;;) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kCodeBytes = 16;
 constexpr std::size_t kNumberBytes = 12;  // of the initial vector that counts messages
-/// Up to so many last bytes of a message are sent together with its code.
+/// The last bytes of a message are sent together with its code if there are at most this many.
 constexpr std::size_t kJoinedBytes = 8192;
 /// Larger messages are sent in parts, so that a part is in the cache when the engine reads it, and
 /// the network works while the next one is hashed.

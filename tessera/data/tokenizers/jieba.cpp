@@ -353,7 +353,7 @@ void Jieba::cut_by_states(const std::vector<char32_t>& text,
       const auto [a, b] = kBefore[state];
       const double by_a = values[t - 1][a] + transitions_[a][state] + emitted[state],
                    by_b = values[t - 1][b] + transitions_[b][state] + emitted[state];
-      // Of equal ones the state with the later letter, which is `b`.
+      // If both values are equal, jieba chooses the state with the later letter, which is `b`.
       const bool first = by_a > by_b;
       values[t][state] = first ? by_a : by_b;
       from[t][state] = static_cast<std::uint8_t>(first ? a : b);

@@ -74,7 +74,7 @@ BranchPlans branch_plans(const fs::path& run,
   for (const char* section : {"model", "adapter", "tokenizer"})
     require_same(plans.run, plans.next, section);
   require_same(plans.run, plans.next, "optimizer", "type");
-  // What the checkpoint says of its run.
+  // The checkpoint that is written records the options of the branch as those of its run.
   plans.run.resolved = plans.next.resolved;
   return plans;
 }

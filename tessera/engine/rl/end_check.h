@@ -26,11 +26,12 @@ struct EndCheck {
   std::int64_t answers = 0;  ///< of the records, each with the end token behind it
   double probability = 0.0;  ///< mean probability of the end token behind an answer
   std::string end;           ///< the end token, as text with its number
-  /// A sentence if the probability is implausibly small for a model that learned to end answers.
+  /// Returns a sentence if the probability is too small for a model that has learned to end
+  /// answers.
   [[nodiscard]] std::optional<std::string> complaint() const;
 };
 json::Value to_json(const EndCheck& check);
-/// What to do about the warning.
+/// Returns the text that tells the user what to do about the warning.
 std::string untrained_end_fix();
 
 /// Puts the end token behind the answers of the first records that have one ("answer",

@@ -13,7 +13,7 @@
 
 namespace tessera::engine::rl {
 
-/// Why and how far a run goes back.
+/// The alarm that sends a run back, and the checkpoint to which it goes.
 struct WayBack {
   std::string alarm;  ///< its name
   std::string what, fix;

@@ -29,7 +29,7 @@ struct DistillWeights {
 /// applies or does not (flags), or predicted numbers.
 enum class Predictions : std::uint8_t { Classes, Flags, Numbers };
 
-/// What the teacher of an objective teaches.
+/// The predictions of an objective that a teacher can teach.
 struct DistillForm {
   Predictions predictions = Predictions::Classes;
   /// The logits of one of several label heads, which are classes.
@@ -45,20 +45,21 @@ struct DistillForm {
 std::optional<DistillForm> distill_form(const ObjectiveChoice& objective);
 
 /// The block of an objective that can be distilled, with the same parameters and names. In training
-/// its loss is (1 - alpha) x its own terms + alpha x the term "distillation", which is
-/// - of classes, T^2 KL(softmax(teacher / T) || softmax(student / T)), the mean over everything
-/// that
-///   has a label (other than -100); several label heads have a term each, "topic_distillation";
-/// - of flags, T^2 times the sum over both outcomes of the same divergence of sigmoid(logit / T),
-/// the
-///   mean over all flags;
-/// - of numbers, the squared difference of the two models, the mean over all numbers; T is not
-/// used. Their counts are further denominators. Without training it is the objective itself. Only
-/// on ranks that have whole layers and whole samples. Cost: the head's forward and backward once
-/// more, and two fp32 tensors of the size of the logits for the samples that the objective takes at
-/// a time. If the models have different numbers of classes, those beyond the smaller number are
-/// dropped; heads, flags and numbers must be as many. Throws Error{Shape} in forward() if the
-/// teacher's logits have other dimensions.
+/// its loss is (1 - alpha) x its own terms + alpha x the term "distillation". The term is
+/// - for classes, T^2 KL(softmax(teacher / T) || softmax(student / T)), the mean over everything
+///   that has a label (other than -100); several label heads have a term each,
+///   "topic_distillation";
+/// - for flags, T^2 times the sum over both outcomes of the same divergence of sigmoid(logit / T),
+///   the mean over all flags;
+/// - for numbers, the squared difference of the two models, the mean over all numbers; T is not
+///   used.
+///
+/// The counts of these terms are further denominators. Outside of training the block is the
+/// objective itself. Ranks must have whole layers and whole samples. Cost: the head's forward and
+/// backward once more, and two fp32 tensors of the size of the logits for the samples that the
+/// objective takes at a time. If the models have different numbers of classes, those beyond the
+/// smaller number are dropped; the numbers of heads, flags and predicted numbers must be equal.
+/// Throws Error{Shape} in forward() if the teacher's logits have other dimensions.
 nn::BlockSpec distilled(nn::BlockSpec objective,
                         TeacherLogits teacher,
                         DistillWeights weights,

@@ -26,7 +26,8 @@ class HeadTransform {
   void declare(nn::Params& params, const TrunkOutput& trunk);
   /// x [..., C] -> [..., C].
   [[nodiscard]] at::Tensor operator()(at::Tensor x, nn::StepContext& context) const;
-  /// The same for x between layers, as which the result is placed too.
+  /// Does the same with x as ranks hold it between layers, and returns the result in that
+  /// placement.
   [[nodiscard]] at::Tensor in_flow(at::Tensor x, nn::StepContext& context) const;
   [[nodiscard]] const HeadSpec& spec() const { return spec_; }
   /// The obstacle of in_flow(); see Block::grid_obstacle().
@@ -56,8 +57,8 @@ class Head {
   Param* bias_ = nullptr;
 };
 
-/// The position of each sample's last token that is not padding, [B]. If ranks share the tokens,
-/// among those of all ranks.
+/// Returns the position of each sample's last token that is not padding, [B]. If ranks share the
+/// tokens of a sample, positions count the tokens of all of them.
 at::Tensor last_tokens(const nn::Batch& batch, const nn::StepContext& context);
 
 /// Selects the hidden state of each sample that a head reads, x [B, T, C] -> [B, C] of all samples

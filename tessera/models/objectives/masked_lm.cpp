@@ -111,7 +111,7 @@ class MaskedLm final : public nn::Objective {
       return;
     }
     at::Tensor labels = batch.tensor("labels");
-    // Ranks that split the tokens or samples have others before the head than in it.
+    // Ranks that split tokens or samples hold different ones before the head and in it.
     if (!context.want_logits && !context.cuts_tokens() && !context.on_grid())
       keep_labelled(x, labels);
     const double smoothing = context.training() ? options_.label_smoothing : 0.0;

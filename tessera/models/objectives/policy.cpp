@@ -94,7 +94,7 @@ class Policy final : public nn::Objective {
     const at::Tensor& log_p_BT = tokens.values_BT;
     if (!learns) return {.outputs = {{"log_probabilities", log_p_BT}}};
 
-    // Memory of the caller, who wants to know them.
+    // The caller provides the tensor "found" if it wants the log-probabilities.
     if (batch.has("found")) batch.tensor("found").copy_(log_p_BT.detach());
     const at::Tensor mask_BT = labels_BT.ge(0);
     const losses::PolicySample sample{

@@ -97,7 +97,7 @@ enum class Parity : std::uint8_t { Off, Measure, Exact };
 constexpr auto kParities = std::to_array<config::Named<Parity>>(
     {{Parity::Off, "off"}, {Parity::Measure, "measure"}, {Parity::Exact, "exact"}});
 
-/// How the keys and values of completions that are being generated are stored.
+/// The form in which keys and values are stored during generation.
 enum class RlCache : std::uint8_t { Same, BF16, Int8 };
 constexpr auto kRlCaches = std::to_array<config::Named<RlCache>>(
     {{RlCache::Same, "same"}, {RlCache::BF16, "bf16"}, {RlCache::Int8, "int8"}});
