@@ -74,8 +74,7 @@ AttentionOut blocks_attention(const at::Tensor& q,
 
 /// Generation has one query at a time, in every dtype; the saved values are the same.
 bool is_one_query(const AttentionArgs& args, const at::Tensor& q, const at::Tensor& k) {
-  if (args.mask_BS.defined() || args.dropout.active() || isa() == Isa::Portable || q.size(2) != 1)
-    return false;
+  if (args.mask_BS.defined() || args.dropout.active() || q.size(2) != 1) return false;
   const Run seen = key_band(args).of(0, 1, k.size(2));
   return seen.begin < seen.end;
 }
