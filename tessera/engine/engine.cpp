@@ -148,6 +148,17 @@ void Engine::follow_freezing(std::int64_t steps, std::int64_t samples) {
                         frozen_sets_.size()));
 }
 
+void Engine::count_tokens(const data::GlobalBatch& batch, StepReport& report) {
+  const StepTokens counted = experience_ != nullptr
+                                 ? experience_->tokens()
+                                 : StepTokens{.learned = batch.size * plan_.sequence_length};
+  report.batch_tokens = counted.learned;
+  report.generated_tokens = counted.generated;
+  report.generate_s = counted.generate_s;
+  tokens_ += counted.learned;
+  report.tokens = tokens_;
+}
+
 StepReport Engine::train_step() {
   follow_freezing(step(), samples_);
   StepReport report;
@@ -179,10 +190,7 @@ StepReport Engine::train_step() {
 
   samples_ = batch.consumed_after;
   report.samples = samples_;
-  const std::int64_t further = experience_ != nullptr ? experience_->num_further() : 0;
-  report.batch_tokens = (batch.size + further) * plan_.sequence_length;
-  tokens_ += report.batch_tokens;
-  report.tokens = tokens_;
+  count_tokens(batch, report);
   report.epoch_ended = batches_.at(samples_).epoch != batch.epoch;
   report.data_s = made_s + result.data_s;
   report.forward_s = result.forward_s;

@@ -38,11 +38,16 @@ struct StepReport {
   double loss = 0.0;      ///< before the update, over the global batch
   Metrics metrics;        ///< the terms of the loss, also before the update
   double lr = 0.0;
-  double grad_norm = 0.0;         ///< before clipping
-  std::int64_t tokens = 0;        ///< number of tokens so far
-  std::int64_t samples = 0;       ///< number of samples so far
-  std::int64_t batch_tokens = 0;  ///< tokens of this step
-  bool skipped = false;           ///< no update: the gradient was not finite
+  double grad_norm = 0.0;    ///< before clipping
+  std::int64_t tokens = 0;   ///< number of tokens so far
+  std::int64_t samples = 0;  ///< number of samples so far
+  /// Tokens that this step learns: whole sequences of a dataset, or what Experience::tokens()
+  /// counts.
+  std::int64_t batch_tokens = 0;
+  /// Tokens that were generated for this step, and the time that this took, a part of data_s.
+  std::int64_t generated_tokens = 0;
+  double generate_s = 0.0;
+  bool skipped = false;  ///< no update: the gradient was not finite
   /// The non-finite gradient, its rank, and the change of the loss scale.
   std::string skip_reason;
   std::int64_t skipped_total = 0;
@@ -172,6 +177,8 @@ class Engine {
                                        std::int64_t begin,
                                        std::int64_t end) const;
   [[nodiscard]] int micros_of(const data::GlobalBatch& batch) const;
+  /// Fills the fields of the report that count tokens.
+  void count_tokens(const data::GlobalBatch& batch, StepReport& report);
   /// Returns the number of micro-batches of `samples` samples on all ranks together.
   [[nodiscard]] std::int64_t micro_batches(std::int64_t samples) const {
     return (samples + plan_.micro_batch - 1) / plan_.micro_batch;

@@ -19,8 +19,16 @@ namespace tessera::engine {
 /// again.
 enum class Keeping : std::uint8_t { Append, Replay };
 
+/// Tokens of a step, without padding.
+struct StepTokens {
+  std::int64_t learned = 0;    ///< of all samples that the update learns
+  std::int64_t generated = 0;  ///< tokens that make() generated for the step
+  double generate_s = 0.0;     ///< the time that this took on this rank
+};
+
 /// Provides the data between an Engine and its dataset, which defines the samples. All methods
-/// except samples(), further() and describe() are collective. Used only on the rank's own thread.
+/// except samples(), further(), tokens() and describe() are collective. Used only on the rank's own
+/// thread.
 class Experience {
  public:
   virtual ~Experience() = default;
@@ -38,6 +46,9 @@ class Experience {
   [[nodiscard]] virtual nn::Batch further(std::int64_t first, std::int64_t end) const {
     return samples(first, end);
   }
+  /// Returns the tokens of the step whose data make() provided last; their numbers are the same on
+  /// every rank.
+  [[nodiscard]] virtual StepTokens tokens() const = 0;
   /// Called after the update: updates other models, and adds metrics to report.
   virtual void learn(Metrics& metrics) = 0;
   /// Evaluates the current weights on at most `samples` samples of other data of the task.

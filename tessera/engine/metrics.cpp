@@ -31,6 +31,10 @@ double milliseconds(double seconds) {
   return seconds * 1e3;
 }
 
+double generation_rate(const StepReport& report) {
+  return static_cast<double>(report.generated_tokens) / std::max(report.generate_s, 1e-9);
+}
+
 }  // namespace
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t last_step) : path_(path) {
@@ -69,6 +73,8 @@ json::Value step_values(const StepReport& report, bool breakdown, double time) {
   out["time"] = json::Value::number(time);
   out["tokens_per_s"] =
       json::Value::number(static_cast<double>(report.batch_tokens) / report.seconds);
+  if (report.generated_tokens > 0)
+    out["generated_tokens_per_s"] = json::Value::number(generation_rate(report));
   out["step_ms"] = json::Value::number(milliseconds(report.seconds));
   out["comm_ms"] = json::Value::number(milliseconds(report.comm_s));
   out["data_ms"] = json::Value::number(milliseconds(report.data_s));
@@ -102,16 +108,20 @@ void MetricsFile::write(std::int64_t step, const EvalReport& report, EvalSplit s
   append(eval_values(step, report, split).dump() + '\n');
 }
 
-double last_speed(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return 0.0;
+StepSpeed last_speed(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return {};
   constexpr std::size_t kTail = 65536;  // an incomplete line at its beginning is left out
   const std::string all = files::read(path);
-  double out = 0.0;
-  for_each_metric(all.substr(all.size() - std::min(all.size(), kTail)),
-                  [&](const std::string&, const json::Value& value) {
-                    const json::Value* const speed = value.find("tokens_per_s");
-                    if (speed != nullptr && speed->is_number()) out = speed->as_double();
-                  });
+  StepSpeed out;
+  for_each_metric(
+      all.substr(all.size() - std::min(all.size(), kTail)),
+      [&](const std::string&, const json::Value& value) {
+        const json::Value *const speed = value.find("tokens_per_s"), *const time =
+                                                                         value.find("step_ms");
+        if (speed == nullptr || time == nullptr) return;
+        if (speed->is_number() && time->is_number())
+          out = {speed->as_double(), time->as_double() / 1e3};
+      });
   return out;
 }
 
@@ -145,6 +155,8 @@ std::string step_line(const StepReport& report, std::int64_t max_steps, double e
       text::bytes(static_cast<std::uint64_t>(report.mem_peak_bytes)),
       100.0 * report.data_s / seconds,
       100.0 * report.comm_s / seconds);
+  if (report.generated_tokens > 0)
+    line += fmt::format(" | {} generated tok/s", text::count(generation_rate(report)));
   if (report.skipped_total > 0) line += fmt::format(" | skipped {}", report.skipped_total);
   if (report.skipped) line += ": " + report.skip_reason;
   if (eta_s > 0) line += " | ETA " + text::duration(eta_s);

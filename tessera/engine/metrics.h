@@ -40,8 +40,12 @@ class MetricsFile {
   std::filesystem::path path_;
 };
 
-/// Returns tokens_per_s of the last training step in metrics.jsonl; 0 if there is none.
-double last_speed(const std::filesystem::path& path);
+/// The speed of a training step.
+struct StepSpeed {
+  double tokens_per_s = 0, seconds = 0;
+};
+/// Returns that of the last training step in metrics.jsonl; zeros if there is none.
+StepSpeed last_speed(const std::filesystem::path& path);
 
 /// Lines that cannot be parsed, such as an incomplete last one, are left out.
 report::LossHistory read_losses(const std::filesystem::path& path);

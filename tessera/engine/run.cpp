@@ -52,6 +52,7 @@
 #include "tessera/planner/stages.h"
 #include "tessera/report/first_table.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/rl/rl.h"
 
 namespace tessera::engine {
 namespace {
@@ -251,7 +252,8 @@ void check_resume_point(const ResumePoint& resume, const planner::Plan& plan, bo
   if (all_of_it || opened.bytes() <= kVerifiedFirst) opened.verify();
 }
 
-report::TableFacts table_facts(const data::Datasets& data,
+report::TableFacts table_facts(const planner::Plan& plan,
+                               const data::Datasets& data,
                                const RunFolder& folder,
                                const ResumePoint& resume,
                                bool dry_run,
@@ -269,7 +271,10 @@ report::TableFacts table_facts(const data::Datasets& data,
   facts.resume_step = resume.position.step;
   if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();
   facts.changes = resume.changes;
-  facts.tokens_per_s = last_speed(folder.path() / "metrics.jsonl");
+  const StepSpeed last = last_speed(folder.path() / "metrics.jsonl");
+  facts.tokens_are_known = tasks::as_rl(plan.task.get()) == nullptr;
+  if (facts.tokens_are_known) facts.tokens_per_s = last.tokens_per_s;
+  facts.step_s = last.seconds;
   facts.more_notes = dry_run ? "with -v" : fmt::format("in {}", folder.log_file(0).string());
   return facts;
 }
@@ -445,9 +450,9 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   } else if (is_leader) {
     const bool several = local_ranks < plan.ranks;
     report::TableFacts facts =
-        table_facts(*data, folder, resume, command.dry_run, available, several);
+        table_facts(plan, *data, folder, resume, command.dry_run, available, several);
     facts.memory = memory;
-    if (facts.tokens_per_s <= 0 && !several && !mine.quiet) {
+    if (facts.tokens_are_known && facts.tokens_per_s <= 0 && !several && !mine.quiet) {
       facts.tokens_per_s = expected_speed(plan);
       facts.speed_is_estimated = true;
     }

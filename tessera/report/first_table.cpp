@@ -183,6 +183,17 @@ std::string warning_of_passes(const planner::Plan& plan, const TableFacts& facts
 namespace {
 
 std::string length_line(const planner::Plan& plan, const TableFacts& facts) {
+  if (!facts.tokens_are_known) {
+    std::string out = fmt::format("{}, {:.2f} passes over the data",
+                                  plural(plan.max_steps, "step"),
+                                  passes_over_data(plan, facts));
+    if (facts.step_s > 0) {
+      out += fmt::format("; about {} at {} a step, as measured here",
+                         text::duration(static_cast<double>(plan.max_steps) * facts.step_s),
+                         text::duration(facts.step_s));
+    }
+    return out;
+  }
   const auto samples = static_cast<double>(samples_of_steps(plan, facts.train_samples));
   const double tokens = samples * static_cast<double>(plan.sequence_length);
   std::string out = fmt::format("{}, {} tokens, {:.2f} passes over the data",

@@ -80,6 +80,24 @@ TEST(MetricsFile, HasTheTermsOfALossThatHasSeveral) {
   EXPECT_EQ(json::parse_strict(files::read(path), "m").find("terms"), nullptr);
 }
 
+TEST(MetricsFile, HasTheSpeedOfGenerationApart) {
+  const files::TempDir dir;
+  const auto path = dir.path() / "metrics.jsonl";
+  StepReport report = report_of(1, 2.5);
+  EXPECT_EQ(step_line(report, 9, 0).find("generated"), std::string::npos);
+  report.generated_tokens = 60;
+  report.generate_s = 0.25;
+
+  MetricsFile(path, 0).write(report, false);
+
+  const json::Value line = json::parse_strict(files::read(path), "m");
+  EXPECT_EQ(line.find("generated_tokens_per_s")->as_double(), 240.0);
+  EXPECT_EQ(line.find("tokens_per_s")->as_double(), 200.0);
+  EXPECT_NE(step_line(report, 9, 0).find("| 240 generated tok/s"), std::string::npos);
+  EXPECT_EQ(last_speed(path).tokens_per_s, 200.0);
+  EXPECT_EQ(last_speed(path).seconds, 0.5);
+}
+
 TEST(MetricsFile, CutsTheStepsPastTheCheckpointAndATornLine) {
   const files::TempDir dir;
   const auto path = dir.path() / "metrics.jsonl";

@@ -40,6 +40,7 @@ struct RlRun {
   std::int64_t steps = 0;
   std::filesystem::path run_dir = {}, root = {}, resume = {};
   std::vector<std::int64_t> save_at = {};
+  std::function<void(const engine::StepReport&)> see = {};  ///< called on the leader
 };
 inline Trace train(const TinyRun& run, const Layout& layout, const RlRun& how) {
   engine::prepare_process(1);
@@ -64,6 +65,7 @@ inline Trace train(const TinyRun& run, const Layout& layout, const RlRun& how) {
       mine.losses.push_back(report.loss);
       mine.grad_norms.push_back(report.grad_norm);
       mine.metrics.push_back(bits_of(report.metrics));
+      if (how.see && world.is_leader()) how.see(report);
       if (std::ranges::find(how.save_at, report.step) != how.save_at.end()) engine.save(root);
     }
     const std::filesystem::path saved = engine.save(own.path() / "end");

@@ -275,6 +275,19 @@ TEST(FirstTables, SayWhatIsTrainedAndWhetherItFits) {
   }
 }
 
+TEST(FirstTables, EstimateTheTimeFromAStepWhereTokensAreNotKnown) {
+  Plan plan = plan_of("nano", R"("train_batch_size": 12)", 2);
+  plan.max_steps = 100;
+  report::TableFacts facts;
+  facts.train_samples = 1200;
+  facts.tokens_are_known = false;
+  facts.step_s = 3;
+
+  EXPECT_THAT(report::first_table(plan, facts),
+              Contains(HasSubstr(
+                  "100 steps, 1.00 passes over the data; about 5m00s at 3s a step, as measured")));
+}
+
 TEST(FirstTables, CountTheShortBatchAtTheEndOfAnEpochAsItIs) {
   const auto length_line = [](const std::string& members, std::int64_t steps) {
     const std::string text =

@@ -92,8 +92,12 @@ std::vector<std::vector<std::int64_t>> RolloutWriter::units(
   return out;
 }
 
+std::int64_t RolloutWriter::tokens_of(std::int64_t update) const {
+  const auto first = rows_.lengths.begin() + first_row(update);
+  return std::accumulate(first, first + plan_.global_batch, std::int64_t{0});
+}
+
 void RolloutWriter::write(const Place& place) {
-  const double start = now_s();
   completions_.assign(static_cast<std::size_t>(size_), {});
   rewards_BF_ = at::Tensor();
   policy_.wait();
@@ -112,16 +116,14 @@ void RolloutWriter::write(const Place& place) {
     if (options_.dynamic_rounds > 0 && !groups.empty()) reward(groups);
   }
   rows_ = rows_for(all_numbers());
-  std::size_t tokens = 0;
-  for (const Completion& one : completions_)
-    tokens += one.ids.size();
-  const double seconds = now_s() - start;
-  log::info(fmt::format("after {} updates: {} completions of {} tokens in {:.2f} s, {} tokens/s",
-                        version_,
-                        size_,
-                        tokens,
-                        seconds,
-                        text::count(static_cast<double>(tokens) / seconds)));
+  log::info(fmt::format(
+      "after {} updates: {} completions; {} tokens were generated in {:.2f} s, {} "
+      "tokens/s",
+      version_,
+      size_,
+      drawn_.generated,
+      drawn_.generate_s,
+      text::count(static_cast<double>(drawn_.generated) / std::max(drawn_.generate_s, 1e-9))));
 }
 
 Rows RolloutWriter::rows_for(const std::vector<std::int64_t>& numbers) {
@@ -205,6 +207,7 @@ void RolloutWriter::generate(const Place& place,
                .front() > 0;
   };
   const bool together = plan_.zero_stage == 3 && group.size() > 1;
+  const double start = now_s();
   for (std::size_t first = 0; first < all.size(); first += static_cast<std::size_t>(group.size())) {
     const std::size_t mine = first + static_cast<std::size_t>(group.index);
     const std::vector<std::int64_t> numbers =
@@ -237,8 +240,11 @@ void RolloutWriter::generate(const Place& place,
          ++u)
       together_made.insert(together_made.end(), all[u].begin(), all[u].end());
     exchange(together_made, numbers, made);
+    for (const std::int64_t number : together_made)
+      drawn_.generated += std::ssize(at(number).ids);
     keep(together_made);
   }
+  drawn_.generate_s += now_s() - start;
 }
 
 std::string RolloutWriter::lacking(const char* what) const {

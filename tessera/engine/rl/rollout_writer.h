@@ -12,6 +12,7 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/data/sample_order.h"
+#include "tessera/engine/experience.h"
 #include "tessera/engine/rl/completions.h"
 #include "tessera/engine/rl/ledger.h"
 #include "tessera/engine/rl/reward_values.h"
@@ -50,6 +51,12 @@ class RolloutWriter {
   [[nodiscard]] std::int64_t prompt_of(const Place& place, std::int64_t number) const;
   /// Returns the prompt of a group that replaces another for the `round`th time.
   [[nodiscard]] std::int64_t other_prompt(std::int64_t group, std::int64_t round) const;
+  /// Returns the first row of the completions that the update learns, plan_.global_batch of them.
+  [[nodiscard]] std::int64_t first_row(std::int64_t update) const {
+    return update % options_.mini_batches * plan_.global_batch;
+  }
+  /// Returns the number of tokens of the completions of an update with their prompts.
+  [[nodiscard]] std::int64_t tokens_of(std::int64_t update) const;
   [[nodiscard]] std::uint64_t seed_of(std::int64_t number, std::int64_t round) const;
   [[nodiscard]] const std::vector<std::int32_t>& prompt_ids(const Completion& of) const;
   /// True on the ranks that read the ledger: of the data-parallel ranks that hold the same part of
@@ -118,6 +125,7 @@ class RolloutWriter {
   std::vector<Completion> completions_;
   Rows rows_;
   at::Tensor rewards_BF_;  ///< if they were needed to choose groups
+  StepTokens drawn_;       ///< what was generated since make() began
 };
 
 }  // namespace tessera::engine::rl

@@ -100,6 +100,7 @@ class Rollouts final : public Experience, private RolloutWriter {
 
   void make(const data::GlobalBatch& batch) override {
     const Place place = place_of(batch);
+    drawn_ = {};
     if (place.version != version_) {
       version_ = place.version;
       if (!replayed_.empty() && reads_ledger()) kept_ = read_rollout(replayed_, version_, names());
@@ -111,7 +112,7 @@ class Rollouts final : public Experience, private RolloutWriter {
   }
 
   [[nodiscard]] nn::Batch samples(std::int64_t first, std::int64_t end) const override {
-    const std::int64_t from = update_ % options_.mini_batches * plan_.global_batch + first;
+    const std::int64_t from = first_row(update_) + first;
     const std::int64_t columns = rows_.columns(from, end - first);
     const auto view = [&](const at::Tensor& of_BT) {
       return of_BT.narrow(0, from, end - first).narrow(1, 0, columns);
@@ -135,13 +136,16 @@ class Rollouts final : public Experience, private RolloutWriter {
     return texts_ ? texts_->samples(version_ + update_, first, end) : samples(first, end);
   }
 
+  [[nodiscard]] StepTokens tokens() const override {
+    StepTokens out = drawn_;
+    out.learned = tokens_of(update_) + num_further() * plan_.sequence_length;
+    return out;
+  }
+
   void learn(Metrics& metrics) override {
     check_first_update(metrics);
     if (found_BT_.defined()) compare_with_update();
-    if (critic_ != nullptr) {
-      const std::int64_t from = update_ % options_.mini_batches * plan_.global_batch;
-      critic_->learn(rows_, learned_labels_BT_, from, metrics);
-    }
+    if (critic_ != nullptr) critic_->learn(rows_, learned_labels_BT_, first_row(update_), metrics);
     metrics.insert(metrics.end(), metrics_.begin(), metrics_.end());
   }
 
