@@ -197,6 +197,12 @@ inline constexpr auto kFlags = std::to_array<Flag>({
     {"--max_restarts", Kind::Number, "run.restarts"},
     {"--rdzv_id", Kind::ToldValue, kMeet},
     {"--rdzv_backend", Kind::ToldValue, kMeet},
+    {"--rdzv_conf", Kind::ToldValue, kMeet},
+    {"--monitor_interval", Kind::ToldValue, "the end of a rank is noticed at once"},
+    {"--role", Kind::ToldValue, "all ranks of a job train"},
+    {"--use_env", Kind::Told, kLocal},
+    {"--local_addr", Kind::ToldValue, "GLOO_SOCKET_IFNAME chooses the network of this host"},
+    {"--extra_launch_args", Kind::ToldValue, "no torchrun starts the ranks"},
     {"--standalone", Kind::Told, kLocal},
 
     {"--num_nodes", Kind::One, "1"},

@@ -126,6 +126,15 @@ void set_number(std::optional<int>& place, const std::string& value, const std::
   set_once(place, std::optional(count_in(typed, value)), place.has_value(), typed);
 }
 
+/// `LEAST:MOST` of torchrun means an elastic training.
+void set_num_nodes(HostFlags& out, const std::string& value, const std::string& typed) {
+  const std::size_t colon = value.find(':');
+  if (colon == std::string::npos) return set_number(out.filter.num_nodes, value, typed);
+  set_number(out.min_elastic_nodes, value.substr(0, colon), typed);
+  set_number(out.max_elastic_nodes, value.substr(colon + 1), typed);
+  out.elastic = true;
+}
+
 /// Takes torchrun's `ADDRESS:PORT`, or an address alone, apart.
 void set_endpoint(HostFlags& out, const std::string& value, const std::string& typed) {
   const std::size_t colon = value.rfind(':');
@@ -155,8 +164,7 @@ void apply_value(HostFlags& out,
   if (name == "--hostfile" || name == "-H") return set_text(out.hostfile, value, typed);
   if (name == "--include" || name == "-i") return set_text(out.filter.include, value, typed);
   if (name == "--exclude" || name == "-e") return set_text(out.filter.exclude, value, typed);
-  if (name == "--num_nodes" || name == "--nnodes")
-    return set_number(out.filter.num_nodes, value, typed);
+  if (name == "--num_nodes" || name == "--nnodes") return set_num_nodes(out, value, typed);
   if (name == "--node_rank") return set_number(out.node_rank, value, typed);
   if (name == "--master_addr") return set_text(out.master_addr, value, typed);
   if (name == "--master_port") return set_number(out.master_port, value, typed);
@@ -173,6 +181,11 @@ void apply_value(HostFlags& out,
   }
   if (name == "--rank") return set_variable("RANK", typed, value);
   if (name == "--world_size") return set_variable("WORLD_SIZE", typed, value);
+  if (name == "--host" && value.find(',') != std::string::npos) {
+    // `colossalai run` lists hosts, and a process of Colossal-AI names the one where all meet.
+    out.listed = launch::parse_hostfile(value, typed);
+    return;
+  }
   if (name == "--host") return set_variable("MASTER_ADDR", typed, value);
   set_variable("MASTER_PORT", typed, value);
 }
@@ -185,7 +198,7 @@ bool is_value(const std::string& word) {
 bool asks_for_hosts(const HostFlags& flags) {
   return !flags.hostfile.empty() || flags.listed || !flags.filter.include.empty() ||
          !flags.filter.exclude.empty() || flags.filter.num_nodes || !flags.launcher.empty() ||
-         flags.force_multi;
+         flags.force_multi || flags.max_elastic_nodes.value_or(1) > 1;
 }
 
 /// The slots of this host are processors, unless a filter names others.
@@ -285,6 +298,7 @@ std::string host_flags_help() {
          "  --hostfile FILE         lines `node-0 slots=4`; a slot runs one rank\n"
          "  -i, --include FILTER    \"node-0@node-1:0,2\": only these hosts and slots\n"
          "  -e, --exclude FILTER    all but these\n"
+         "  --host A,B              these hosts, as colossalai run names them; -n: ranks of each\n"
          "  --num_nodes N           the first N hosts; -n: the first slots of each\n"
          "  --master_addr, --master_port, --ssh_port, --launcher_args, --force_multi\n"
          "  --node_rank I           this is host I; every host is started by hand\n"
@@ -336,11 +350,13 @@ HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_
     filter.num_per_host.reset();
     choice.pool = launch::filter_hosts(std::move(choice.pool), filter);
   } else if (path.empty()) {
+    const int most = flags.hostfile.empty() ? flags.max_elastic_nodes.value_or(1) : 1;
+    const int wanted = filter.num_nodes.value_or(std::max(1, most));
     TESSERA_REQUIRE(
-        !filter.num_nodes || *filter.num_nodes == 1,
+        wanted == 1,
         Config,
-        fmt::format("{} hosts are wanted, and no hostfile names them", *filter.num_nodes),
-        flags.meets_at_endpoint
+        fmt::format("{} hosts are wanted, and no hostfile names them", wanted),
+        flags.meets_at_endpoint && !flags.elastic
             ? "add --node_rank 0 on the host of --rdzv_endpoint, 1 on the second one, and so on"
             : "give --hostfile FILE with one host a line: node-0 slots=4; or start every host "
               "by hand with --node_rank and --master_addr");
@@ -381,7 +397,9 @@ std::vector<std::string> use_hosts_key(HostFlags& flags, const json::Value& sour
     if (launcher->rank != 0) return {};
     return {fmt::format("run.hosts has no effect: {} started the ranks", launcher->name)};
   }
-  if (!flags.hostfile.empty()) return {"run.hosts has no effect: --hostfile takes precedence"};
+  if (!flags.hostfile.empty() || flags.listed)
+    return {fmt::format("run.hosts has no effect: {} takes precedence",
+                        flags.listed ? "--host" : "--hostfile")};
   if (hosts->is_string()) {
     // DeepSpeed lets the file of a flag be missing. The key says that there are hosts, so that its
     // file must exist.

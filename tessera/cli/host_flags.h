@@ -19,7 +19,7 @@ namespace tessera::cli {
 /// What was found among the words of a command line; empty: not given.
 struct HostFlags {
   std::string hostfile;
-  std::optional<launch::HostPool> listed;  ///< the hosts of run.hosts, if it lists them
+  std::optional<launch::HostPool> listed;  ///< the hosts that run.hosts or --host lists
   launch::HostFilter filter;               ///< without num_per_host, which is -n
   std::optional<int> node_rank;
   std::string master_addr;

@@ -30,10 +30,14 @@ std::string load_text(const std::array<std::atomic<std::uint64_t>, N>& words) {
   return reinterpret_cast<const char*>(copy.data());
 }
 
-std::mutex folder_mutex;
-std::string& folder() {
-  static std::string path;
-  return path;
+/// Where the ranks of this process write their records.
+struct FlightPlace {
+  std::string folder, host;
+};
+std::mutex place_mutex;
+FlightPlace& flight_place() {
+  static FlightPlace place;
+  return place;
 }
 
 std::string escaped(std::string_view text) {
@@ -104,19 +108,20 @@ std::string short_list(const std::vector<int>& ranks) {
   return text;
 }
 
-void set_flight_folder(const std::string& path) {
-  const std::lock_guard lock(folder_mutex);
-  folder() = path;
+void set_flight_folder(const std::string& folder, const std::string& host) {
+  const std::lock_guard lock(place_mutex);
+  flight_place() = {folder, host};
 }
 
 void write_flight(int rank, const FlightRing& ring, ControlPage& control) noexcept {
   try {
-    const std::lock_guard lock(folder_mutex);
-    if (folder().empty()) return;
+    const std::lock_guard lock(place_mutex);
+    const FlightPlace& place = flight_place();
+    if (place.folder.empty()) return;
     const RankLine& line = control.line(rank);
     const std::uint32_t waits_for = line.waiting_for.load();
     std::string text = fmt::format(
-        R"({{"rank": {}, "ranks": {}, "step": {}, "state": {}, "posted": {}, "waits_for": {}, "broke_it": {}, "message": "{}"}})"
+        R"({{"rank": {}, "ranks": {}, "step": {}, "state": {}, "posted": {}, "waits_for": {}, "host": "{}", "broke_it": {}, "message": "{}"}})"
         "\n",
         rank,
         control.ranks,
@@ -124,6 +129,7 @@ void write_flight(int rank, const FlightRing& ring, ControlPage& control) noexce
         line.state.load(),
         line.last_seq.load(),
         static_cast<int>(waits_for) - 1,
+        escaped(place.host),
         control.abort_rank.load() == static_cast<std::uint32_t>(rank),
         escaped(control.abort_message()));
     for (const FlightRecord& record : read_flight(ring)) {
@@ -138,7 +144,7 @@ void write_flight(int rank, const FlightRing& ring, ControlPage& control) noexce
           record.done);
     }
     files::write_atomic(
-        std::filesystem::path(folder()) / fmt::format("flight_rank_{:05}.jsonl", rank), text);
+        std::filesystem::path(place.folder) / fmt::format("flight_rank_{:05}.jsonl", rank), text);
   } catch (const std::exception&) {
     return;  // the error that broke the world is reported
   }

@@ -52,9 +52,10 @@ std::vector<FlightRecord> read_flight(const FlightRing& ring);
 /// Returns the ranks in short form, "0-3,8", truncated to the size of an entry.
 std::string short_list(const std::vector<int>& ranks);
 
-/// Sets the folder into which the ranks of this process write their records if the world breaks;
-/// call it once. Like the log file, there is one per process. Empty: none.
-void set_flight_folder(const std::string& folder);
+/// Sets the folder into which the ranks of this process write their records if the world breaks,
+/// and the name of their host, which is empty if the job has one host; call it once. Like the log
+/// file, there is one folder per process. Empty: none.
+void set_flight_folder(const std::string& folder, const std::string& host = "");
 /// Writes `flight_rank_00003.jsonl`: a line about the rank, then one for each record. Does nothing
 /// without a folder; write errors are ignored, because a more important error is under way.
 void write_flight(int rank, const FlightRing& ring, ControlPage& control) noexcept;

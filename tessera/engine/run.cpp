@@ -193,7 +193,8 @@ int train_rank(planner::Plan plan,
                const TrainCommand& command) {
   const Patience patience(command.console, world);
   log::open_file(folder.log_file(world.rank()).string());
-  comm::set_flight_folder(folder.log_file(world.rank()).parent_path().string());
+  comm::set_flight_folder(folder.log_file(world.rank()).parent_path().string(),
+                          command.how.part ? command.how.part->name : "");
   log::info(fmt::format("rank {} of {}, {} threads", world.rank(), world.size(), plan.threads));
   place_measured_blocks(
       plan, world, *data->train, memory_of_hosts(plan, plan.ranks / world.host().count));

@@ -121,9 +121,8 @@ constexpr Names kLaunchers[] = {
      {}},
 };
 // If only rank and size of these launchers are set, every rank would train alone.
-constexpr std::array kRefusedHalves = {0, 6};  // of kLaunchers: torchrun, mpiexec
-static_assert(std::string_view(kLaunchers[kRefusedHalves[0]].rank) == "RANK" &&
-              std::string_view(kLaunchers[kRefusedHalves[1]].rank) == "PMI_RANK");
+constexpr std::array<std::string_view, 5> kRefusedHalves = {
+    "torchrun", "mpirun", "jsrun", "mpiexec", "mpirun_rsh"};
 
 const char* variable(const char* name) {
   const char* const value = name == nullptr ? nullptr : std::getenv(name);
@@ -357,8 +356,10 @@ std::optional<Launcher> detect_launcher() {
                          found->ignored.end());
     return found;
   }
-  for (const int half : kRefusedHalves)
-    refuse_half_of(kLaunchers[half]);
+  for (const Names& names : kLaunchers) {
+    if (std::ranges::find(kRefusedHalves, names.launcher) != kRefusedHalves.end())
+      refuse_half_of(names);
+  }
   return std::nullopt;
 }
 

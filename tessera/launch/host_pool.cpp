@@ -81,13 +81,13 @@ int slots_in(std::string_view digits, std::string_view name, const Place& place)
   return *slots;
 }
 
-/// Reads `name:4`, or a name alone, which has one slot. An address of IPv6 contains colons and has
+/// Reads `name:4`, or a name alone. An address of IPv6 contains colons and has
 /// slots only after a bracket: `[fe80::1]:4`.
 HostSlots short_form(const std::string& word, const Place& place) {
   const std::size_t colon = word.rfind(':');
   const bool address =
       std::count(word.begin(), word.end(), ':') > 1 && (colon == 0 || word[colon - 1] != ']');
-  if (colon == std::string::npos || address) return {word, first_slots(1)};
+  if (colon == std::string::npos || address) return {word, first_slots(1), /*counted=*/false};
   const std::string name = word.substr(0, colon);
   return {name, first_slots(slots_in(std::string_view(word).substr(colon + 1), name, place))};
 }
@@ -149,13 +149,27 @@ std::vector<int> slots_of(const HostSlots& host, std::string_view list, const st
   return slots;
 }
 
+/// Splits a filter at "@", and at the commas of a part that names no slots.
+std::vector<std::string> nodes_of(const std::string& filter) {
+  std::vector<std::string> nodes;
+  for (const std::string& part : text::split(filter, '@')) {
+    if (part.find(':') != std::string::npos) {
+      nodes.push_back(part);
+      continue;
+    }
+    for (std::string& name : text::split(part, ','))
+      nodes.push_back(std::move(name));
+  }
+  return nodes;
+}
+
 /// Returns the slots that a filter names, for each host of the pool.
 std::vector<std::set<int>> named_slots(const HostPool& pool,
                                        const std::string& filter,
                                        const std::string& flag) {
   const std::string typed = fmt::format("{} \"{}\"", flag, filter);
   std::vector<std::set<int>> named(pool.size());
-  for (const std::string& node : text::split(filter, '@')) {
+  for (const std::string& node : nodes_of(filter)) {
     const std::string_view spec = text::trim(node);
     // The name of a host may be an IPv6 address: a host that equals the whole spec takes
     // precedence.
@@ -194,6 +208,10 @@ void keep_first(HostPool& pool, const HostFilter& filter) {
   }
   if (!filter.num_per_host) return;
   for (HostSlots& host : pool) {
+    if (!host.counted && *filter.num_per_host >= 1 && *filter.num_per_host <= kMostSlots) {
+      host.slots = first_slots(*filter.num_per_host);
+      continue;
+    }
     if (*filter.num_per_host < 1 || *filter.num_per_host > static_cast<int>(host.slots.size())) {
       refuse_filter(fmt::format("--num_gpus {}: host {} has {} slots",
                                 *filter.num_per_host,
@@ -344,7 +362,8 @@ HostPool filter_hosts(HostPool pool, const HostFilter& filter) {
   const bool filtered = !filter.include.empty() || !filter.exclude.empty();
   if (!filter.include.empty() && !filter.exclude.empty())
     refuse_filter("--include and --exclude exclude each other", "keep one of them");
-  if (filtered && (filter.num_nodes || filter.num_per_host)) {
+  const bool counted = std::ranges::any_of(pool, &HostSlots::counted);
+  if (filtered && (filter.num_nodes || (filter.num_per_host && counted))) {
     refuse_filter("--include and --exclude cannot be combined with --num_nodes or --num_gpus",
                   "keep one of the two ways to choose hosts and slots");
   }

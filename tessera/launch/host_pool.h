@@ -14,6 +14,7 @@ namespace tessera::launch {
 struct HostSlots {
   std::string name;
   std::vector<int> slots;
+  bool counted = true;  ///< false: nothing says how many slots there are, and one is assumed
   bool operator==(const HostSlots&) const = default;
 };
 /// The hosts of a job. Their order determines the ranks: those of the first host come first.
@@ -24,11 +25,12 @@ inline constexpr std::size_t kMostHosts = 65536;
 inline constexpr int kMostSlots = 1024;
 
 /// Reads a hostfile. A line is `name slots=4`, as DeepSpeed and Open MPI write it (`max_slots=8`
-/// may follow), `name:4` as MPICH does, or a name alone, which has one slot; names may be separated
-/// by commas. Blank lines and everything after `#` are skipped. Throws Error{Config} with `file`
-/// and the line: for a line of another form, a host named twice, a number of slots outside of 1 to
-/// kMostSlots, a name that begins with "-" (ssh would take it as an option) or contains other
-/// characters than letters, digits, and "." "_" "-" ":" "[" "]" "%" "@", and a file without hosts.
+/// may follow), `name:4` as MPICH does, or a name alone, which has one slot and is not counted;
+/// names may be separated by commas. Blank lines and everything after `#` are skipped. Throws
+/// Error{Config} with `file` and the line: for a line of another form, a host named twice, a number
+/// of slots outside of 1 to kMostSlots, a name that begins with "-" (ssh would take it as an
+/// option) or contains other characters than letters, digits, and "." "_" "-" ":" "[" "]" "%" "@",
+/// and a file without hosts.
 HostPool parse_hostfile(std::string_view text, const std::string& file);
 /// Reads the file at `path`, at most 16 MiB. Throws as parse_hostfile(), and Error{Io} if the file
 /// cannot be read.
@@ -38,14 +40,16 @@ HostPool read_hostfile(const std::string& path);
 struct HostFilter {
   std::string include, exclude;
   std::optional<int> num_nodes;     ///< keeps the first hosts
-  std::optional<int> num_per_host;  ///< keeps the first slots of each host
+  std::optional<int> num_per_host;  ///< keeps the first slots of each host; one that is not counted
+                                    ///< gets as many
 };
 /// Applies a filter. `include` and `exclude` have the grammar `NODE[@NODE...]`, NODE =
 /// `NAME[:SLOT[,SLOT...]]`; a name alone means all of its slots; several NODEs of one host add up.
+/// Names without slots may also be separated by commas, as in Colossal-AI.
 /// The result keeps the order of the pool, and contains no host without slots. Throws Error{Config}
 /// for a malformed filter, a host or slot that the pool does not contain, both filters at once,
-/// a filter together with num_nodes or num_per_host, a number below 1 or above what the pool has,
-/// and for a filter that leaves nothing.
+/// a filter together with num_nodes, or with num_per_host if a host is counted, a number below 1 or
+/// above what the pool has, and for a filter that leaves nothing.
 HostPool filter_hosts(HostPool pool, const HostFilter& filter);
 
 /// Returns the number of slots of all hosts.

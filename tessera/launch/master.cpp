@@ -58,12 +58,15 @@ std::optional<Master> slurm() {
   return std::nullopt;
 }
 
-/// LSB_MCPU_HOSTS is `host1 4 host2 4`.
+/// LSB_MCPU_HOSTS is `host1 4 host2 4`. Where jsrun starts the ranks the first host may be the
+/// launch node, `batch1 1 host1 4 host2 4`, on which no rank runs: it alone has one slot.
 std::optional<Master> lsf() {
-  const std::string hosts = variable_of("LSB_MCPU_HOSTS");
-  const std::string first = hosts.substr(0, hosts.find(' '));
-  if (first.empty()) return std::nullopt;
-  return Master{first, kMasterPort, "LSB_MCPU_HOSTS"};
+  std::vector<std::string> words = text::split(variable_of("LSB_MCPU_HOSTS"), ' ');
+  std::erase(words, "");
+  if (words.empty()) return std::nullopt;
+  const bool by_jsrun = !variable_of("JSM_NAMESPACE_RANK").empty();
+  const bool has_launch_node = by_jsrun && words.size() >= 4 && words[1] == "1" && words[3] != "1";
+  return Master{words[has_launch_node ? 2 : 0], kMasterPort, "LSB_MCPU_HOSTS"};
 }
 
 std::optional<Master> from_environment() {

@@ -45,6 +45,7 @@ class PeerWatch {
         rank_(rank),
         grace_s_(options.grace_s),
         messages_(options.messages),
+        host_(options.part ? options.part->name : ""),
         oom_kills_before_(oom_kills()) {
     // The ranks of this host; the head of the job watches the others (head.h).
     const int first = options.part ? options.part->first_rank : 0;
@@ -117,7 +118,8 @@ class PeerWatch {
     if (state == RankState::Finished || state == RankState::Failed) return;
     line.state = static_cast<std::uint32_t>(RankState::Lost);
     const bool of_memory = oom_kills() > oom_kills_before_;
-    const Loss loss = describe_silent_loss(rank, line.step.load(), of_memory, messages_);
+    const Loss loss =
+        with_host(describe_silent_loss(rank, line.step.load(), of_memory, messages_), host_);
     control_.abort(rank, static_cast<std::uint32_t>(loss.kind), loss.text + "; " + loss.remedy);
   }
 
@@ -125,6 +127,7 @@ class PeerWatch {
   int rank_;
   double grace_s_;
   Messages messages_;
+  std::string host_;  // empty: the job has one host
   std::uint64_t oom_kills_before_;
   std::vector<Peer> peers_;
 };

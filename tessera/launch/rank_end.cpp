@@ -106,6 +106,11 @@ Loss describe_silent_loss(int rank,
           Error::Kind::Comm};
 }
 
+Loss with_host(Loss loss, const std::string& host) {
+  if (!host.empty()) loss.text += "; its host is " + host;
+  return loss;
+}
+
 bool is_orderly(int exit_code) {
   return exit_code == kExitOk || exit_code == kExitIncomplete || exit_code == kExitStopped ||
          exit_code == kExitInterrupted || exit_code == kExitTerminated;

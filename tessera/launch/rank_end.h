@@ -33,6 +33,8 @@ Loss describe_silent_loss(int rank,
                           std::int64_t step,
                           bool out_of_memory,
                           const Messages& messages);
+/// Adds to the text on which host the rank ran. An empty name, in a job of one host, adds nothing.
+Loss with_host(Loss loss, const std::string& host);
 
 /// Returns whether a rank with this exit code ended in agreement with the others, so that the world
 /// is not broken.

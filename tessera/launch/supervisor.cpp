@@ -148,8 +148,9 @@ void Supervisor::on_end(int local_rank) {
 void Supervisor::break_world(int rank, const Loss& loss) {
   if (broken_at_ >= 0.0) return;
   broken_at_ = now_s();
-  if (control_.abort(rank, static_cast<std::uint32_t>(loss.kind), loss.text)) {
-    loss_ = loss;
+  const Loss named = with_host(loss, options_.part ? options_.part->name : "");
+  if (control_.abort(rank, static_cast<std::uint32_t>(named.kind), named.text)) {
+    loss_ = named;
     failed_rank_ = rank;
   } else {
     failed_rank_ = static_cast<int>(control_.abort_rank.load());

@@ -192,8 +192,12 @@ void check_config(const TrainConfig& config,
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
   if (ranks < 1 || ranks > kMostRanks) {
-    problems.add(
-        {"-n"}, "", fmt::format("{} ranks: expected 1 to {}", ranks, kMostRanks), "use -n 2");
+    problems.add({"-n"},
+                 "",
+                 fmt::format("{} ranks: expected 1 to {}", ranks, kMostRanks),
+                 ranks < 1 ? "use -n 2"
+                           : "use fewer slots of each host, and more threads for each rank: "
+                             "--num_gpus 4 --set run.threads_per_rank=16");
   }
   if (config.checkpoint.peer_copies > 0 && config.run.most_restarts() == 0) {
     add("checkpoint.peer_copies",

@@ -71,6 +71,8 @@ FlightLog read_flight_log(const std::filesystem::path& path) {
       log.step = integer_in(line, "step", file, number);
       log.posted = integer_in(line, "posted", file, number);
       log.broke_it = truth_in(line, "broke_it", file, number);
+      // Records of earlier versions have no host.
+      if (line.find("host") != nullptr) log.host = text_in(line, "host", file, number);
       log.message = text_in(line, "message", file, number);
       if (log.rank < 0 || log.ranks < 1 || log.ranks > kMostFlightLogs || log.rank >= log.ranks)
         refuse_line(file, number);
@@ -92,8 +94,13 @@ std::string step_text(std::int64_t step) {
   return step < 0 ? "before the first step" : fmt::format("step {}", step);
 }
 
+std::string name_of(const FlightLog& log) {
+  return log.host.empty() ? fmt::format("rank {}", log.rank)
+                          : fmt::format("rank {} of host {}", log.rank, log.host);
+}
+
 std::string line_of(const FlightLog& log) {
-  std::string text = fmt::format("rank {}: {}", log.rank, step_text(log.step));
+  std::string text = fmt::format("{}: {}", name_of(log), step_text(log.step));
   if (log.operations.empty()) {
     text += ", has posted nothing";
   } else {
@@ -165,6 +172,27 @@ void explain_group(const std::string& name,
                                  some_ranks(callers)));
 }
 
+/// Returns why the ranks stopped: the rank that broke the run, then the reasons of the other ranks
+/// that differ from its message. After a partition each side has a reason of its own.
+std::vector<std::string> reasons(const std::vector<FlightLog>& logs) {
+  std::vector<std::string> lines;
+  std::set<std::string> known;
+  for (const FlightLog& log : logs) {
+    if (!log.broke_it) continue;
+    lines.push_back(fmt::format("{} broke it: {}", name_of(log), log.message));
+    known.insert(log.message);
+  }
+  for (const FlightLog& log : logs) {
+    if (log.message.empty() || !known.insert(log.message).second) continue;
+    std::vector<int> ranks;
+    for (const FlightLog& other : logs) {
+      if (other.message == log.message) ranks.push_back(other.rank);
+    }
+    lines.push_back(fmt::format("{} stopped because: {}", some_ranks(ranks), log.message));
+  }
+  return lines;
+}
+
 }  // namespace
 
 std::vector<int> ranks_of_list(const std::string& list) {
@@ -229,10 +257,8 @@ std::vector<std::string> explain_flight(const std::vector<FlightLog>& logs) {
     if (!messages) explain_group(name, group, findings);
   }
   if (findings.empty()) findings.emplace_back("every rank called the same operations");
-  for (const FlightLog& log : logs) {
-    if (log.broke_it)
-      findings.insert(findings.begin(), fmt::format("rank {} broke it: {}", log.rank, log.message));
-  }
+  const std::vector<std::string> why = reasons(logs);
+  lines.insert(lines.end(), why.begin(), why.end());
   lines.insert(lines.end(), findings.begin(), findings.end());
   return lines;
 }

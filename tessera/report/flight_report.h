@@ -20,7 +20,8 @@ struct FlightLog {
   int rank = 0, ranks = 0, waits_for = -1;
   std::int64_t step = -1, posted = 0;
   bool broke_it = false;
-  std::string message;
+  std::string host;     ///< empty: the job has one host
+  std::string message;  ///< why the rank stopped
   std::vector<FlightOperation> operations;
 };
 
@@ -31,10 +32,11 @@ inline constexpr int kMostFlightLogs = 65536;
 /// line for one that is malformed or longer than 1 MiB, and Error{Io}.
 std::vector<FlightLog> read_flight_logs(const std::filesystem::path& folder);
 
-/// Returns one line for each rank, "rank 2: step 12, its operation 340: all_reduce loss ..., waits
-/// for rank 3", then the findings: ranks without a record, operations that some ranks of a group
-/// called and others did not, and operations in which they differ. The first such operation of each
-/// group counts.
+/// Returns one line for each rank, "rank 2 of host node-b: step 12, its operation 340: all_reduce
+/// loss ..., waits for rank 3", then the findings: the rank that broke the run, why the others
+/// stopped if that is something else, such as a host that was lost, ranks without a record,
+/// operations that some ranks of a group called and others did not, and operations in which they
+/// differ. The first such operation of each group counts.
 std::vector<std::string> explain_flight(const std::vector<FlightLog>& logs);
 
 /// Returns the ranks of "0-3,8"; nothing for a text that was cut or is malformed.

@@ -9,6 +9,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/../support/ssh_stand_in.sh"
 tessera=$(realpath "${1:?usage: hosts_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
+# Trainings on one host with which several claims compare theirs.
+shared=$(mktemp -d)
+trap 'rm -rf -- "$shared"' EXIT
 
 configure() {
   cat >"$box/tiny.json" <<JSON
@@ -22,25 +25,37 @@ JSON
   printf '127.0.0.1 slots=2\n127.0.0.2 slots=2  # another address of this machine\n' >"$box/hosts"
 }
 train() { "$tessera" train "$box/tiny.json" --set "run.dir=$box/$1" "${@:2}" >"$box/$1.out" 2>"$box/$1.err"; }
-same() { "$tessera" compare "$box/$1" "$box/$2"; }
+# one_rank: trains one rank, unless an earlier claim has. same RUN: a run of this claim has its bits.
+one_rank() {
+  [[ -e $shared/trained ]] || {
+    "$tessera" train "$box/tiny.json" --set "run.dir=$shared/one" >"$box/one.out" 2>"$box/one.err" && touch "$shared/trained"
+  }
+}
+same() { "$tessera" compare "$shared/one" "$box/$1"; }
 succeeds() { "$@" || { cat "$box"/*.err; return 1; }; }
 none_left() { ! pgrep -f "$box/tiny.json" >/dev/null && ! pgrep -x -f "$tessera agent" >/dev/null; }
 
 two_hosts_equal_one() {
   configure
-  expect "one rank trains" succeeds train one
-  expect "four ranks train" succeeds train four -n 4 "$@"
-  expect "two hosts train" succeeds train two --hostfile "$box/hosts" "$@"
+  expect "one rank trains" succeeds one_rank
+  expect "two hosts train" succeeds train two --hostfile "$box/hosts" --set gradient_reduction=each "$@"
   expect "the table names the hosts" grep -qE '^127\.0\.0\.2 +2-3 .* GiB .* \+?-?0\.[0-9] s$' "$box/two.out"
   expect "the layout has four ranks" says "4 ranks" "$box/two.out"
-  expect "two hosts give the bits of four ranks of one" same four two
-  expect "and of one rank" same one two
+  expect "two hosts give the bits of one rank" same two
   expect "gradients travel as often as the file says" says '"gradient_reduction": "each"' "$box/two/config.json"
   expect "no process is left" until_true none_left
 }
-claim "gloo over 2 x 2 = shm over 4 = 1 rank, to the bit" two_hosts_equal_one --set gradient_reduction=each
-claim "so it is with ZeRO stage 3" two_hosts_equal_one --set gradient_reduction=each --set zero_optimization.stage=3
-claim "so it is with a pipeline that crosses" two_hosts_equal_one --set gradient_reduction=each --set parallel.pipeline=2
+claim "gloo over 2 x 2 gives the bits of one rank" two_hosts_equal_one
+claim "so it does with ZeRO stage 3" two_hosts_equal_one --set zero_optimization.stage=3
+claim "so it does with a pipeline that crosses" two_hosts_equal_one --set parallel.pipeline=2
+
+four_ranks_of_one_host() {
+  configure
+  expect "one rank trains" succeeds one_rank
+  expect "four ranks train" succeeds train four -n 4
+  expect "they have the bits of one rank" same four
+}
+claim "shm over 4 gives them, too" four_ranks_of_one_host
 
 agents_behind_ssh() {
   configure
@@ -52,8 +67,8 @@ agents_behind_ssh() {
   expect "ssh was asked for both" says "-p 2222 node-b cd " "$box/bin/calls"
   expect "the variables of the file are passed on" says "'FROM_FILE=1'" "$box/bin/calls"
   expect "the secret is on no command line" test "$(grep -cE '[0-9a-f]{64}' "$box/bin/calls")" = 0
-  expect "two ranks of one host train" succeeds train here -n 2
-  expect "they give the same bits" same here two
+  expect "one rank trains" succeeds one_rank
+  expect "they have its bits" same two
 }
 claim "agents are started over ssh" agents_behind_ssh
 
@@ -80,9 +95,10 @@ rank_of_the_other_host_dies() {
   expect "the exit code is that of a lost rank, not $code" test "$code" = 6
   expect "it ends within 4 s on a busy machine, not $took ms" test "$took" -lt 4000
   expect "the rank is named" says "rank 2 was lost: signal 9 (SIGKILL)" "$box/run.err"
+  expect "and its host" says "its host is 127.0.0.2" "$box/run.err"
   "$tessera" doctor "$box/run" >"$box/doctor"
-  expect "the doctor names it too" says "rank 2 broke it: rank 2 was lost" "$box/doctor"
-  expect "and has a line for each rank" test "$(grep -cE '^rank [0-3]: step [0-9]+, its operation' "$box/doctor")" = 4
+  expect "the doctor names both" says "rank 2 of host 127.0.0.2 broke it: rank 2 was lost" "$box/doctor"
+  expect "and has a line for each rank" test "$(grep -cE '^rank [0-3] of host 127.0.0.[12]: step [0-9]+, its operation' "$box/doctor")" = 4
   expect "no process is left" until_true none_left
 }
 claim "the death of a rank on another host ends the job and is told" rank_of_the_other_host_dies
@@ -96,6 +112,8 @@ agent_dies() {
   code=$?
   expect "the exit code is that of a lost host, not $code" test "$code" = 6
   expect "the host is named" says "host 127.0.0.2 was lost" "$box/run.err"
+  "$tessera" doctor "$box/run" >"$box/doctor"
+  expect "the doctor names it, too" grep -qE "^ranks? 0.* stopped because: host 127.0.0.2 was lost \(ranks 2 to 3\)" "$box/doctor"
   expect "no process is left" until_true none_left
 }
 claim "the death of an agent ends the job and names the host" agent_dies
@@ -122,7 +140,7 @@ stops_and_goes_on() {
   step=$((10#${last##*step-}))
   expect "it goes on" succeeds train run --hostfile "$box/hosts" --set "trainer.max_steps=$((step + 2))"
   expect "one rank that was never disturbed trains" succeeds train one --set "trainer.max_steps=$((step + 2))"
-  expect "the bits are the same" same one run
+  expect "the bits are the same" "$tessera" compare "$box/one" "$box/run"
 }
 claim "a signal stops all hosts after a checkpoint, from which they go on" stops_and_goes_on
 
@@ -134,8 +152,8 @@ by_hand() {
   other=$!
   expect "the first host trains" succeeds train two "${common[@]}" --node_rank 0
   expect "the second one too" wait "$other"
-  expect "four ranks train" succeeds train four -n 4
-  expect "the bits are the same" same four two
+  expect "one rank trains" succeeds one_rank
+  expect "the bits are the same" same two
 }
 claim "hosts that are started by hand meet" by_hand
 
@@ -154,10 +172,27 @@ by_variables() {
   wait
   expect "no warning of a missing secret" test "$(grep -c 'no secret' "$box/two.err")" = 0
   unset MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_WORLD_SIZE
-  expect "four ranks train" succeeds train four -n 4
-  expect "the bits are the same" same four two
+  expect "one rank trains" succeeds one_rank
+  expect "the bits are the same" same two
 }
 claim "ranks that torchrun started on two hosts meet" by_variables
+
+by_jsrun() {
+  configure
+  # Two hosts with a rank each. No rank runs on the launch node, which LSF names first.
+  export JSM_NAMESPACE_SIZE=2 JSM_NAMESPACE_LOCAL_SIZE=1 JSM_NAMESPACE_LOCAL_RANK=0
+  export LSB_MCPU_HOSTS="no-such-host.invalid 1 127.0.0.1 42 127.0.0.2 42" MASTER_PORT=$((20000 + RANDOM % 10000))
+  local each=(--set gradient_reduction=each)
+  JSM_NAMESPACE_RANK=1 PMIX_NAMESPACE=b "$tessera" train "$box/tiny.json" --set "run.dir=$box/two" "${each[@]}" \
+    >"$box/b.out" 2>"$box/b.err" &
+  other=$!
+  JSM_NAMESPACE_RANK=0 PMIX_NAMESPACE=a expect "rank 0 trains" succeeds train two "${each[@]}"
+  expect "rank 1 trains" wait "$other"
+  unset JSM_NAMESPACE_SIZE JSM_NAMESPACE_LOCAL_SIZE JSM_NAMESPACE_LOCAL_RANK LSB_MCPU_HOSTS MASTER_PORT
+  expect "one rank trains" succeeds one_rank
+  expect "the bits are the same" same two
+}
+claim "ranks that jsrun of LSF started on two hosts meet" by_jsrun
 
 flags_of_processes() {
   configure 100000 0
@@ -182,7 +217,7 @@ claim "DeepSpeed's flags for the processes of one host" flags_of_processes
 
 a_stranger_at_the_ports() {
   configure 60 0
-  expect "it trains undisturbed" succeeds train alone --hostfile "$box/hosts" --set gradient_reduction=each
+  expect "one rank trains undisturbed" succeeds train alone
   sed -i 's/"max_steps": 60/"max_steps": 100000/' "$box/tiny.json"
   start run --set gradient_reduction=each
   # Every port on which a process of the job listens gets connections that begin as gloo's do, with a number.
@@ -261,8 +296,8 @@ in_namespaces() {
   printf 'ip netns exec %s' "$b" >"$box/bin/within-10.213.7.2"
   printf '10.213.7.1 slots=2\n10.213.7.2 slots=2\n' >"$box/hosts"
   expect "it trains" succeeds ip netns exec "$a" "$tessera" train "$box/tiny.json" --set "run.dir=$box/two" -H "$box/hosts"
-  expect "four ranks train" succeeds train four -n 4
-  expect "the bits are the same" same four two
+  expect "one rank trains" succeeds one_rank
+  expect "the bits are the same" same two
 
   sed -i 's/"max_steps": 6/"max_steps": 100000/' "$box/tiny.json"
   setsid ip netns exec "$a" "$tessera" train "$box/tiny.json" --set "run.dir=$box/cut" -H "$box/hosts" >"$box/cut.out" 2>"$box/cut.err" &
@@ -274,7 +309,10 @@ in_namespaces() {
   expect "within 14 s on a busy machine" test $(($(date +%s) - begin)) -lt 14
   expect "the host is named" says "host 10.213.7.2 was lost" "$box/cut.err"
   "$tessera" doctor "$box/cut" >"$box/doctor"
-  expect "the doctor has a line for each rank" test "$(grep -cE '^rank [0-3]: step [0-9]+, its operation' "$box/doctor")" = 4
+  expect "the doctor names it, too" says "ranks 0, 1 stopped because: host 10.213.7.2 was lost (ranks 2 to 3)" "$box/doctor"
+  expect "it has a line for each rank of this side" test "$(grep -cE '^rank [01] of host 10.213.7.1: step [0-9]+, its operation' "$box/doctor")" = 2
+  # The ranks of the other side may be killed before they have written.
+  expect "and for each of the other one" test "$(grep -cE '^rank [23] (of host 10.213.7.2: step|left no record)' "$box/doctor")" = 2
   expect "no process is left" until_true none_left
 }
 if ip netns add "tess-probe-$$" 2>/dev/null; then

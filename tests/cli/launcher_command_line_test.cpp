@@ -319,6 +319,8 @@ TEST_F(LauncherCommandLine, TakesTorchrunsFlags) {
                                    "2",
                                    "--rdzv_id=1",
                                    "--rdzv_backend=c10d",
+                                   "--rdzv_conf=timeout=60",
+                                   "--monitor_interval=1",
                                    "--rdzv_endpoint=localhost:29500",
                                    "--max_restarts=3",
                                    "--dry-run",
@@ -331,6 +333,62 @@ TEST_F(LauncherCommandLine, TakesTorchrunsFlags) {
   }
   EXPECT_THAT(fix_of({"train", path("ds.json"), "--nnodes=3", "--rdzv_endpoint=node-0:29500"}),
               HasSubstr("--node_rank 0 on the host of --rdzv_endpoint"));
+}
+
+TEST_F(LauncherCommandLine, TakesARangeOfHostsAsAnElasticTraining) {
+  files::write_atomic(folder_.path() / "hosts", "node-0 slots=1\nnode-1 slots=1\n");
+
+  const Outcome o = run_program(
+      {"train", path("ds.json"), "--nnodes=1:2", "-H", path("hosts"), "--dry-run", "--json"});
+
+  EXPECT_EQ(o.code, 0) << o.err;
+  const json::Value out = json::parse_strict(o.out, "stdout");
+  const json::Value* const run = out.find("config")->find("run");
+  EXPECT_EQ(run->find("min_hosts")->as_integer(), 1);
+  EXPECT_EQ(run->find("max_hosts")->as_integer(), 2);
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--nnodes=1:2", "--rdzv_endpoint=node-0:29500"}),
+              HasSubstr("--hostfile FILE"));
+  EXPECT_EQ(run_program({"train", path("ds.json"), "--nnodes=1:x", "--dry-run"}).code, 2);
+}
+
+TEST_F(LauncherCommandLine, TakesTheHostsOfColossalAisLauncher) {
+  files::write_atomic(folder_.path() / "hosts", "node-0\nnode-1\nnode-2\n");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--host", "node-1,node-2"},
+        {"--hostfile", path("hosts"), "--include", "node-1,node-2"},
+        {"--hostfile", path("hosts"), "--exclude", "node-0"}}) {
+    std::vector<std::string> line = {"train", path("ds.json"), "--nproc_per_node", "2"};
+    line.insert(line.end(), words.begin(), words.end());
+    line.emplace_back("--dry-run");
+
+    const Outcome o = run_program(line);
+
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_THAT(o.out,
+                AllOf(HasSubstr("host        node-1: ranks 0-1\n"),
+                      HasSubstr("host        node-2: ranks 2-3\n")))
+        << words[0];
+  }
+  EXPECT_THAT(run_program({"train",
+                           path("ds.json"),
+                           "--host",
+                           "node-1,node-2",
+                           "--set",
+                           R"(run.hosts=["node-0"])",
+                           "--dry-run"})
+                  .err,
+              HasSubstr("run.hosts has no effect: --host takes precedence"));
+}
+
+TEST_F(LauncherCommandLine, RefusesMoreRanksThanThereCanBe) {
+  files::write_atomic(folder_.path() / "hosts", "node-0 slots=1024\nnode-1 slots=1\n");
+
+  const Outcome o = run_program({"train", path("ds.json"), "-H", path("hosts"), "--dry-run"});
+
+  EXPECT_EQ(o.code, 2);
+  EXPECT_THAT(
+      o.err,
+      AllOf(HasSubstr("1025 ranks: expected 1 to 1024"), HasSubstr("more threads for each rank")));
 }
 
 TEST_F(LauncherCommandLine, TakesTheHostsOfTheConfiguration) {
@@ -402,12 +460,24 @@ TEST_F(LauncherCommandLine, AcceptsAConfigurationInBase64) {
 }
 
 TEST_F(LauncherCommandLine, NotesFlagsWithoutEffect) {
-  const Outcome o = run_program(
-      {"train", path("ds.json"), "--master_port", "29500", "--no_local_rank", "--dry-run"});
+  const Outcome o = run_program({"train",
+                                 path("ds.json"),
+                                 "--master_port",
+                                 "29500",
+                                 "--no_local_rank",
+                                 "--no_python",
+                                 "--module",
+                                 "--extra_launch_args",
+                                 "a=b",
+                                 "--dry-run"});
 
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_THAT(o.err,
-              AllOf(HasSubstr("--master_port has no effect here"), HasSubstr("--no_local_rank")));
+              AllOf(HasSubstr("--master_port has no effect here"),
+                    HasSubstr("--no_local_rank"),
+                    HasSubstr("--no_python has no effect here: there is no script"),
+                    HasSubstr("--module has no effect here"),
+                    HasSubstr("--extra_launch_args has no effect here")));
 }
 
 TEST_F(LauncherCommandLine, NotesFlagsOfPythonAndSlurm) {

@@ -60,7 +60,7 @@ TEST(FlightRing, WritesRanksInShort) {
 
 TEST(FlightFiles, AreWrittenWhenTheWorldBreaks) {
   const files::TempDir folder;
-  set_flight_folder(folder.path().string());
+  set_flight_folder(folder.path().string(), "node-\"a\"");
   EXPECT_THROW(run_threads(2,
                            [](World& world) {
                              world.set_step(7);
@@ -80,7 +80,7 @@ TEST(FlightFiles, AreWrittenWhenTheWorldBreaks) {
   const std::string waiting = files::read(folder.path() / "flight_rank_00000.jsonl");
   EXPECT_THAT(waiting,
               AllOf(HasSubstr(R"("rank": 0, "ranks": 2, "step": 7)"),
-                    HasSubstr(R"("broke_it": false, "message": "nan")"),
+                    HasSubstr(R"("host": "node-\"a\"", "broke_it": false, "message": "nan")"),
                     HasSubstr("all_reduce both at"),
                     HasSubstr("all_reduce alone at")));
   EXPECT_THAT(waiting, HasSubstr("\"sequence\": 0, \"what\": \"all_reduce both at "));

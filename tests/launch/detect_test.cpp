@@ -168,6 +168,20 @@ TEST_F(DetectLauncher, KnowsOpenMpi) {
   EXPECT_EQ(found->world_size, 3);
 }
 
+TEST_F(DetectLauncher, KnowsJsrunOfLsf) {
+  const auto found = detect({{"JSM_NAMESPACE_RANK", "1"},
+                             {"JSM_NAMESPACE_SIZE", "2"},
+                             {"JSM_NAMESPACE_LOCAL_RANK", "1"},
+                             {"JSM_NAMESPACE_LOCAL_SIZE", "2"},
+                             {"LSB_JOBID", "7"}});
+
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->name, "jsrun");
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_EQ(found->world_size, 2);
+  EXPECT_FALSE(found->several_hosts());
+}
+
 TEST_F(DetectLauncher, PrefersTorchrunThenOpenMpiThenSlurm) {
   EXPECT_EQ(detect(with(with(kSrun, kMpirun), kTorchrun))->name, "torchrun");
   EXPECT_EQ(detect(with(kSrun, kMpirun))->name, "mpirun");
@@ -181,6 +195,9 @@ TEST_F(DetectLauncher, RefusesARankAndASizeWithoutTheLocalOnes) {
   const Error one = refusal(without(kTorchrun, "LOCAL_RANK"));
   const Error both = refusal({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
   const Error pmi = refusal({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
+  const Error jsrun = refusal({{"JSM_NAMESPACE_RANK", "1"},
+                               {"JSM_NAMESPACE_SIZE", "2"},
+                               {"JSM_NAMESPACE_LOCAL_RANK", "1"}});
 
   EXPECT_EQ(one.kind(), Error::Kind::Config);
   EXPECT_THAT(one.what(), HasSubstr("RANK=1 and WORLD_SIZE=2, but not LOCAL_RANK"));
@@ -189,6 +206,13 @@ TEST_F(DetectLauncher, RefusesARankAndASizeWithoutTheLocalOnes) {
   EXPECT_EQ(pmi.kind(), Error::Kind::Config);
   EXPECT_THAT(pmi.what(),
               HasSubstr("PMI_RANK=1 and PMI_SIZE=2, but not MPI_LOCALRANKID and MPI_LOCALNRANKS"));
+  EXPECT_EQ(jsrun.kind(), Error::Kind::Config);
+  EXPECT_THAT(
+      jsrun.what(),
+      HasSubstr("JSM_NAMESPACE_RANK=1 and JSM_NAMESPACE_SIZE=2, but not JSM_NAMESPACE_LOCAL_SIZE"));
+  EXPECT_EQ(refusal(without(kMpirun, "OMPI_COMM_WORLD_LOCAL_SIZE")).kind(), Error::Kind::Config);
+  EXPECT_EQ(refusal({{"MV2_COMM_WORLD_RANK", "0"}, {"MV2_COMM_WORLD_SIZE", "2"}}).kind(),
+            Error::Kind::Config);
 }
 
 TEST_F(DetectLauncher, IgnoresARankWithoutASizeAndARankAlone) {

@@ -45,11 +45,11 @@ TEST(Hostfile, ReadsTheLinesOfMpi) {
               ElementsAre(HostSlots{"a", {0, 1}}, HostSlots{"b", {0}}));
   EXPECT_THAT(parse_hostfile("a:2\nb\n[fe80::1]:2\nfe80::2", "hosts"),
               ElementsAre(HostSlots{"a", {0, 1}},
-                          HostSlots{"b", {0}},
+                          HostSlots{"b", {0}, false},
                           HostSlots{"[fe80::1]", {0, 1}},
-                          HostSlots{"fe80::2", {0}}));
+                          HostSlots{"fe80::2", {0}, false}));
   EXPECT_THAT(parse_hostfile("a,b:2", "hosts"),
-              ElementsAre(HostSlots{"a", {0}}, HostSlots{"b", {0, 1}}));
+              ElementsAre(HostSlots{"a", {0}, false}, HostSlots{"b", {0, 1}}));
 }
 
 TEST(Hostfile, NamesTheFileAndTheLineOfAMistake) {
@@ -111,6 +111,24 @@ TEST(HostFilter, KeepsTheFirstHostsAndSlots) {
   EXPECT_THAT(filter_hosts(kPool, {.num_nodes = 1, .num_per_host = 2}),
               ElementsAre(HostSlots{"worker-0", {0, 1}}));
   EXPECT_EQ(filter_hosts(kPool, {}), kPool);
+}
+
+// A hostfile of Colossal-AI has names alone, and --nproc_per_node says how many ranks each has.
+TEST(HostFilter, GivesHostsThatAreNotCountedTheirSlots) {
+  const HostPool pool = parse_hostfile("a\nb\nc:2\n", "hosts");
+  const HostPool names = parse_hostfile("a\nb\nc\n", "hosts");
+
+  EXPECT_THAT(filter_hosts(pool, {.num_nodes = 2, .num_per_host = 2}),
+              ElementsAre(HostSlots{"a", {0, 1}, false}, HostSlots{"b", {0, 1}, false}));
+  EXPECT_THAT(filter_hosts(names, {.include = "c,a", .num_per_host = 2}),
+              ElementsAre(HostSlots{"a", {0, 1}, false}, HostSlots{"c", {0, 1}, false}));
+  EXPECT_THAT(filter_hosts(names, {.exclude = "a,b"}), ElementsAre(HostSlots{"c", {0}, false}));
+  EXPECT_THAT(refusal([&] { filter_hosts(pool, {.num_per_host = 3}); }),
+              HasSubstr("host c has 2 slots"));
+  EXPECT_THAT(refusal([&] { filter_hosts(names, {.num_per_host = 0}); }),
+              HasSubstr("--num_gpus 0"));
+  EXPECT_THAT(refusal([&] { filter_hosts(pool, {.include = "a", .num_per_host = 2}); }),
+              HasSubstr("--num_nodes or --num_gpus"));
 }
 
 TEST(HostFilter, RefusesWhatThePoolDoesNotHave) {

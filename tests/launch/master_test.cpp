@@ -29,6 +29,7 @@ class FindMaster : public testing::Test {
                              "SLURM_JOB_NODELIST",
                              "SLURM_NODELIST",
                              "SM_HOSTS",
+                             "JSM_NAMESPACE_RANK",
                              "LSB_MCPU_HOSTS"})
       unsetenv(name);
     for (const auto& [name, value] : variables)
@@ -63,6 +64,17 @@ TEST_F(FindMaster, KnowsTheFirstHostOfSlurmSageMakerAzureAndLsf) {
   EXPECT_EQ(find_master()->address, "10.0.0.4");
   EXPECT_EQ(find_master()->port, kMasterPort);
   set({{"LSB_MCPU_HOSTS", "h1 4 h2 4"}});
+  EXPECT_EQ(find_master()->address, "h1");
+}
+
+TEST_F(FindMaster, SkipsTheLaunchNodeOfJsrun) {
+  set({{"JSM_NAMESPACE_RANK", "0"}, {"LSB_MCPU_HOSTS", "batch1 1  h1 42 h2 42"}});
+  EXPECT_EQ(find_master()->address, "h1");
+  for (const char* hosts : {"h1 4 h2 4", "h1 1 h2 1", "h1 1"}) {
+    set({{"JSM_NAMESPACE_RANK", "0"}, {"LSB_MCPU_HOSTS", hosts}});
+    EXPECT_EQ(find_master()->address, "h1") << hosts;
+  }
+  set({{"LSB_MCPU_HOSTS", "h1 1 h2 42"}});
   EXPECT_EQ(find_master()->address, "h1");
 }
 

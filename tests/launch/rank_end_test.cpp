@@ -55,6 +55,13 @@ TEST(RankEnd, SpeaksOfCheckpointsOnlyWhereTheJobSavesAny) {
   EXPECT_EQ(describe_silent_loss(3, 41, false, training).remedy, training.again);
 }
 
+TEST(RankEnd, NamesTheHostOfAJobOfSeveral) {
+  const Loss loss = describe_loss(3, SIGKILL, 41, false, Messages());
+
+  EXPECT_EQ(with_host(loss, "").text, loss.text);
+  EXPECT_EQ(with_host(loss, "node-b").text, loss.text + "; its host is node-b");
+}
+
 TEST(RankEnd, OfARankThatHangsIsToldAsItsOwn) {
   std::vector<char> memory(ControlPage::bytes(2) + alignof(ControlPage));
   void* place = memory.data();

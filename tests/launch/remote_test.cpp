@@ -117,6 +117,14 @@ TEST(PassedEnvironment, ContainsTheVariablesAndTheFile) {
               AllOf(Contains("MY_NAME=a b"),
                     Contains("NCCL_DEBUG=INFO"),
                     Not(Contains("HIDDEN_PASSWORD=x"))));
+  const char* const home = std::getenv("HOME");
+  const std::string before = home == nullptr ? "" : home;
+  files::write_atomic(folder.path() / ".deepspeed_env", "FROM_HOME=1\n");
+  unsetenv("DS_ENV_FILE");
+  setenv("HOME", folder.path().c_str(), 1);
+  EXPECT_THAT(passed_environment(), Contains("FROM_HOME=1"));
+  setenv("HOME", before.c_str(), 1);
+  setenv("DS_ENV_FILE", path.c_str(), 1);
   files::write_atomic(path, "GOOD=1\nexport BAD=1\n");
   std::string text;
   try {

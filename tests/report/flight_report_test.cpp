@@ -68,6 +68,38 @@ TEST(FlightReport, NamesRanksWithoutARecordAndTheOneThatBrokeIt) {
   EXPECT_THAT(lines, Contains(HasSubstr("rank 2 left no record")));
 }
 
+// A partition: no rank broke it, and each side says that the other one was lost.
+TEST(FlightReport, NamesTheHostsAndTheOneThatWasLost) {
+  std::vector<FlightLog> logs;
+  for (int rank = 0; rank < 3; ++rank) {
+    logs.push_back(log_of(rank, {call(1, 0, "barrier a at b:1")}));
+    logs.back().host = rank < 2 ? "node-a" : "node-b";
+    logs.back().message =
+        rank < 2 ? "host node-b was lost (ranks 2 to 2)" : "the host of rank 0, node-a, was lost";
+  }
+
+  const auto lines = explain_flight(logs);
+
+  EXPECT_THAT(lines, Contains("rank 2 of host node-b: step 12, its operation 1: barrier a at b:1"));
+  EXPECT_THAT(lines, Contains("ranks 0, 1 stopped because: host node-b was lost (ranks 2 to 2)"));
+  EXPECT_THAT(lines, Contains("rank 2 stopped because: the host of rank 0, node-a, was lost"));
+}
+
+TEST(FlightReport, SaysOnceWhyAllStopped) {
+  std::vector<FlightLog> logs;
+  for (int rank = 0; rank < 3; ++rank) {
+    logs.push_back(log_of(rank, {call(1, 0, "barrier a at b:1")}));
+    logs.back().host = "node-a";
+    logs.back().broke_it = rank == 1;
+    logs.back().message = "the loss is nan";
+  }
+
+  const auto lines = explain_flight(logs);
+
+  EXPECT_THAT(lines, Contains("rank 1 of host node-a broke it: the loss is nan"));
+  EXPECT_THAT(lines, Not(Contains(HasSubstr("stopped because"))));
+}
+
 TEST(FlightReport, FindsNothingWhereAllCalledTheSame) {
   std::vector<FlightLog> logs;
   for (int rank = 0; rank < 3; ++rank)
@@ -105,9 +137,14 @@ TEST(FlightReport, ReadsFilesAndNamesTheLineOfAMistake) {
   ASSERT_EQ(logs.size(), 1U);
   EXPECT_EQ(logs[0].rank, 1);
   EXPECT_EQ(logs[0].message, "a \"b\"");
+  EXPECT_EQ(logs[0].host, "");
   ASSERT_EQ(logs[0].operations.size(), 1U);
   EXPECT_EQ(logs[0].operations[0].sequence, 4);
   EXPECT_TRUE(logs[0].operations[0].done);
+  files::write_atomic(path, R"({"host": "node-b", )" + head.substr(1) + "\n");
+  EXPECT_EQ(read_flight_logs(folder.path()).front().host, "node-b");
+  files::write_atomic(path, R"({"host": 1, )" + head.substr(1) + "\n");
+  EXPECT_THROW(read_flight_logs(folder.path()), Error);
   for (const std::string& text :
        {std::string("{}\n"), head + "\n{\"number\": 1}\n", head + "\n[\n", std::string()}) {
     files::write_atomic(path, text);
