@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The BERT family.  Source: Devlin et al. 2019, "BERT: pre-training of deep bidirectional
-// transformers".
+// The BERT family, and Megatron-LM's BERT with norms before the branches of a layer.  Sources:
+// Devlin et al. 2019, "BERT: pre-training of deep bidirectional transformers"; Shoeybi et al. 2019,
+// "Megatron-LM: training multi-billion parameter language models using model parallelism".
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,8 +10,10 @@
 #include "tessera/models/encoder.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
+#include "tessera/models/megatron_names.h"
 #include "tessera/models/modelcenter_names.h"
 #include "tessera/models/module_order.h"
+#include "tessera/ops/activation.h"
 
 namespace tessera::models {
 namespace {
@@ -77,7 +80,8 @@ struct BertOptions final : EncoderOptions {
   }
 };
 
-HeadSpecs heads_of(const BertOptions& options) {
+/// `activation`: of the head for masked tokens.
+HeadSpecs heads_of(const EncoderOptions& options, const std::string& activation) {
   const double dropout = options.classifier_dropout.value_or(options.dropout);
   return {
       // Its dense layer is the pooler.
@@ -89,7 +93,7 @@ HeadSpecs heads_of(const BertOptions& options) {
       .token =
           HeadSpec{.dropout = dropout, .output = "classifier", .output_bias = "classifier.bias"},
       .masked_lm = HeadSpec{.dense = "cls.predictions.transform.dense",
-                            .activation = options.activation,
+                            .activation = activation,
                             .norm = {NormKind::LayerNorm, options.layer_norm_eps},
                             .norm_name = "cls.predictions.transform.LayerNorm",
                             .output = "cls.predictions.decoder",
@@ -143,27 +147,33 @@ bool may_be_unused(std::string_view name) {
          name.starts_with("pooler.");
 }
 
+WeightMap weight_map() {
+  return {.compose = compose,
+          .base = "bert.",
+          .ties = {{"cls.predictions.decoder.weight",
+                    "bert.embeddings.word_embeddings.weight",
+                    "cls.predictions.bias"},
+                   {"cls.predictions.decoder.bias", "cls.predictions.bias"},
+                   {.alias = "cls.predictions.bias",
+                    .of = "cls.predictions.decoder.bias",
+                    .unused = true}},
+          .is_buffer = is_buffer,
+          .anchor = "bert.embeddings.word_embeddings.weight",
+          .known_as = known_as,
+          .may_be_unused = may_be_unused};
+}
+
 TESSERA_MODEL("bert",
-              EncoderFamilyOf<BertOptions>{
-                  .name = "bert",
-                  .presets = presets(),
-                  .names = names(),
-                  .heads = heads_of,
-                  .from_hf = from_hf,
-                  .to_hf = to_hf,
-                  .weight_map = {.compose = compose,
-                                 .base = "bert.",
-                                 .ties = {{"cls.predictions.decoder.weight",
-                                           "bert.embeddings.word_embeddings.weight",
-                                           "cls.predictions.bias"},
-                                          {"cls.predictions.decoder.bias", "cls.predictions.bias"},
-                                          {.alias = "cls.predictions.bias",
-                                           .of = "cls.predictions.decoder.bias",
-                                           .unused = true}},
-                                 .is_buffer = is_buffer,
-                                 .anchor = "bert.embeddings.word_embeddings.weight",
-                                 .known_as = known_as,
-                                 .may_be_unused = may_be_unused}});
+              EncoderFamilyOf<BertOptions>{.name = "bert",
+                                           .presets = presets(),
+                                           .names = names(),
+                                           .heads =
+                                               [](const BertOptions& options) {
+                                                 return heads_of(options, options.activation);
+                                               },
+                                           .from_hf = from_hf,
+                                           .to_hf = to_hf,
+                                           .weight_map = weight_map()});
 
 TESSERA_MODULE_ORDER("bert",
                      {.base = "bert.",
@@ -212,5 +222,168 @@ TESSERA_MODELCENTER("bert",
                          },
                      .head = "lm_head.decoder.weight"});
 
+namespace megatron {
+
+const std::vector<Preset>& presets() {
+  constexpr std::int64_t kPositions = 512;
+  // Vocabularies are padded to a multiple of 128.
+  static const std::vector<Preset> all = {{.name = "megatron-bert-nano",
+                                           .num_layers = 4,
+                                           .hidden_size = 128,
+                                           .num_heads = 4,
+                                           .bytes = true},
+                                          {.name = "megatron-bert-cased-345m",
+                                           .num_layers = 24,
+                                           .hidden_size = 1024,
+                                           .num_heads = 16,
+                                           .max_positions = kPositions,
+                                           .vocab_size = 29056},
+                                          {.name = "megatron-bert-uncased-345m",
+                                           .num_layers = 24,
+                                           .hidden_size = 1024,
+                                           .num_heads = 16,
+                                           .max_positions = kPositions,
+                                           .vocab_size = 30592}};
+  return all;
+}
+
+EncoderNames names() {
+  EncoderNames out = ::tessera::models::names();
+  out.embedding_norm.clear();
+  out.attention_norm = "attention.ln";
+  out.ffn_norm = "ln";
+  out.final_norm = "encoder.ln";
+  return out;
+}
+
+/// The key of config.json for the head's activation; transformers has one activation for the head
+/// and the layers.
+constexpr const char* kHeadActivation = "head_activation";
+
+struct MegatronBertOptions final : EncoderOptions {
+  std::optional<std::string> head_activation;
+
+  [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
+    return std::make_unique<MegatronBertOptions>(*this);
+  }
+  void describe(config::Fields& fields) override {
+    describe_encoder(
+        fields,
+        {.presets = presets(),
+         .preset_default = "megatron-bert-nano if no size is given",
+         .positions_default = "512 for the published presets, else data.sequence_length, or 1024"});
+    fields.field("head_activation",
+                 head_activation,
+                 {.text = "Activation function of the head for masked tokens.",
+                  .choices = ops::activation_names(),
+                  .default_text = "activation"});
+  }
+};
+
+MegatronBertOptions from_hf(const json::Value& config) {
+  const HfConfig keys(config);
+  keys.refuse("model_type",
+              keys.word("model_type", "megatron-bert") == "megatron-bert",
+              "\"model_type\": \"megatron-bert\"");
+  MegatronBertOptions out;
+  encoder_from_hf(keys, out);
+  if (keys.given(kHeadActivation))
+    out.head_activation = keys.activation(kHeadActivation, out.activation.c_str());
+  return out;
+}
+
+json::Value to_hf(const MegatronBertOptions& options) {
+  json::Value out = encoder_to_hf(options, "MegatronBertForMaskedLM", "megatron-bert");
+  const std::string head = options.head_activation.value_or(options.activation);
+  if (head != options.activation)
+    out[kHeadActivation] = json::Value::string(activation_to_hf(head));
+  return out;
+}
+
+TESSERA_MODEL("megatron-bert",
+              EncoderFamilyOf<MegatronBertOptions>{
+                  .name = "megatron-bert",
+                  .presets = presets(),
+                  .names = names(),
+                  .heads =
+                      [](const MegatronBertOptions& options) {
+                        return heads_of(options,
+                                        options.head_activation.value_or(options.activation));
+                      },
+                  .pre_norm = true,
+                  .from_hf = from_hf,
+                  .to_hf = to_hf,
+                  .weight_map = weight_map()});
+
+TESSERA_MODULE_ORDER("megatron-bert",
+                     {.base = "bert.",
+                      .modules = {"bert.embeddings.word_embeddings",
+                                  "bert.embeddings.position_embeddings",
+                                  "bert.embeddings.token_type_embeddings",
+                                  "bert.encoder.layer.*.attention.ln",
+                                  "bert.encoder.layer.*.attention.self.query",
+                                  "bert.encoder.layer.*.attention.self.key",
+                                  "bert.encoder.layer.*.attention.self.value",
+                                  "bert.encoder.layer.*.attention.output.dense",
+                                  "bert.encoder.layer.*.ln",
+                                  "bert.encoder.layer.*.intermediate.dense",
+                                  "bert.encoder.layer.*.output.dense",
+                                  "bert.encoder.ln",
+                                  "bert.pooler.dense",
+                                  "cls.predictions",
+                                  "cls.predictions.transform.dense",
+                                  "cls.predictions.transform.LayerNorm",
+                                  "cls.seq_relationship",
+                                  "classifier"}});
+
+/// The config.json of a model with these facts (MegatronLearnedNames::config_of).
+json::Value config_of(const json::Value& facts) {
+  const auto fact = [&](const char* key) { return *facts.find(key); };
+  const bool pairs = fact("pair_head").as_bool();
+  return json::Value::object(
+      {{"architectures",
+        json::Value::array({json::Value::string(pairs ? "MegatronBertForPreTraining"
+                                                      : "MegatronBertForMaskedLM")})},
+       {"model_type", json::Value::string("megatron-bert")},
+       {"vocab_size", fact("vocab_size")},
+       {"hidden_size", fact("hidden_size")},
+       {"intermediate_size", fact("ffn_hidden_size")},
+       {"num_hidden_layers", fact("num_layers")},
+       {"num_attention_heads", fact("num_heads")},
+       {"max_position_embeddings", fact("max_positions")},
+       {"type_vocab_size", fact("type_vocab_size")},
+       {"hidden_act", fact("activation")},
+       {kHeadActivation, fact("head_activation")},
+       {"layer_norm_eps", fact("norm_eps")},
+       {"hidden_dropout_prob", fact("dropout")},
+       {"attention_probs_dropout_prob", fact("attention_dropout")},
+       {"initializer_range", fact("init_std")},
+       {"tie_word_embeddings", fact("tie_embeddings")}});
+}
+
+TESSERA_MEGATRON_LEARNED("megatron-bert",
+                         {.table = "bert.embeddings.word_embeddings.weight",
+                          .positions = {"bert.embeddings.position_embeddings.weight"},
+                          .token_types = "bert.embeddings.token_type_embeddings.weight",
+                          .encoder = {.layers = "bert.encoder.layer",
+                                      .attention_norm = "attention.ln",
+                                      .queries = "attention.self.query",
+                                      .keys = "attention.self.key",
+                                      .values = "attention.self.value",
+                                      .attention_output = "attention.output.dense",
+                                      .mlp_norm = "ln",
+                                      .mlp_input = "intermediate.dense",
+                                      .mlp_output = "output.dense",
+                                      .final_norm = "bert.encoder.ln"},
+                          .head = "cls.predictions.decoder.weight",
+                          .head_bias = "cls.predictions.bias",
+                          .untied_head_bias = "cls.predictions.decoder.bias",
+                          .head_dense = "cls.predictions.transform.dense",
+                          .head_norm = "cls.predictions.transform.LayerNorm",
+                          .pooler = "bert.pooler.dense",
+                          .pair_head = "cls.seq_relationship",
+                          .config_of = config_of});
+
+}  // namespace megatron
 }  // namespace
 }  // namespace tessera::models

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/self_attention.h"
+#include "tessera/models/transformer_layer.h"
 #include "tessera/nn/functional.h"
 #include "tessera/ops/activation.h"
 
@@ -26,7 +27,8 @@ NormSpec norm_of(const EncoderShape& shape) {
 
 TrunkOutput output_of(const EncoderShape& shape, const EncoderNames& names, HeadSpecs heads) {
   return {.hidden_size = shape.hidden_size,
-          .norm = {.kind = NormKind::None},
+          .norm = shape.pre_norm ? norm_of(shape) : NormSpec{.kind = NormKind::None},
+          .norm_name = names.final_norm,
           .vocabulary = {names.words + ".weight", shape.vocab_size, shape.tie_embeddings},
           .init_std = shape.init_std,
           .causal = false,
@@ -49,7 +51,7 @@ class Embeddings final : public nn::Block {
       types_ = params.add(
           names_.types + ".weight", {shape_.type_vocab_size, C}, {None, Embed}, init, table);
     }
-    norm_.declare(params, names_.embedding_norm, C, kGlobalName);
+    if (!shape_.pre_norm) norm_.declare(params, names_.embedding_norm, C, kGlobalName);
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
@@ -66,8 +68,8 @@ class Embeddings final : public nn::Block {
           batch.has("token_type_ids") ? batch.tensor("token_type_ids") : at::zeros_like(ids_BT);
       x_BTC = x_BTC + nn::embedding(types_BT, *types_, context);
     }
-    return {.flow = {.diff = {nn::dropout(norm_(x_BTC, context),
-                                          context.dropout("embedding", shape_.dropout))}}};
+    if (!shape_.pre_norm) x_BTC = norm_(x_BTC, context);
+    return {.flow = {.diff = {nn::dropout(x_BTC, context.dropout("embedding", shape_.dropout))}}};
   }
 
  private:
@@ -90,6 +92,41 @@ class Embeddings final : public nn::Block {
   Param* types_ = nullptr;
 };
 
+SelfAttentionSpec attention_of(const EncoderShape& shape, const EncoderNames& names) {
+  const Init init = Init::normal(shape.init_std);
+  return {.hidden_size = shape.hidden_size,
+          .num_heads = shape.num_heads,
+          .num_kv_heads = shape.num_heads,
+          .head_dim = shape.hidden_size / shape.num_heads,
+          .qkv_name = names.qkv,
+          .output_name = names.attention_output,
+          .qkv_bias = true,
+          .output_bias = true,
+          .qkv_init = init,
+          .output_init = init,
+          .dropout = shape.attention_dropout,
+          .causal = false};
+}
+
+/// A layer with norms before its branches.
+LayerSpec pre_norm_layer(const EncoderShape& shape, const EncoderNames& names) {
+  const Init init = Init::normal(shape.init_std);
+  return {.attention = attention_of(shape, names),
+          .mlp = {.hidden_size = shape.hidden_size,
+                  .ffn_hidden_size = shape.ffn_hidden_size,
+                  .input_name = names.ffn_input,
+                  .output_name = names.ffn_output,
+                  .input_init = init,
+                  .output_init = init,
+                  .activation = shape.activation},
+          .norm = norm_of(shape),
+          .attention_norm_name = names.attention_norm,
+          .mlp_norm_name = names.ffn_norm,
+          .order = ResidualOrder::PreNorm,
+          .residual_dropout = shape.dropout};
+}
+
+/// A layer with norms after its branches.
 class Layer final : public nn::Block {
  public:
   Layer(const EncoderShape& shape, const EncoderNames& names)
@@ -130,22 +167,6 @@ class Layer final : public nn::Block {
   }
 
  private:
-  static SelfAttentionSpec attention_of(const EncoderShape& shape, const EncoderNames& names) {
-    const Init init = Init::normal(shape.init_std);
-    return {.hidden_size = shape.hidden_size,
-            .num_heads = shape.num_heads,
-            .num_kv_heads = shape.num_heads,
-            .head_dim = shape.hidden_size / shape.num_heads,
-            .qkv_name = names.qkv,
-            .output_name = names.attention_output,
-            .qkv_bias = true,
-            .output_bias = true,
-            .qkv_init = init,
-            .output_init = init,
-            .dropout = shape.attention_dropout,
-            .causal = false};
-  }
-
   EncoderShape shape_;
   EncoderNames names_;
   ops::Activation activation_;
@@ -164,8 +185,12 @@ Trunk encoder_trunk(const EncoderShape& shape, const EncoderNames& names, HeadSp
   trunk.blocks.push_back(
       {"embeddings", [shape, names] { return std::make_unique<Embeddings>(shape, names); }});
   for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-    trunk.blocks.push_back({fmt::format("{}.{}", names.layers, i),
-                            [shape, names] { return std::make_unique<Layer>(shape, names); }});
+    trunk.blocks.push_back(
+        {fmt::format("{}.{}", names.layers, i), [shape, names]() -> std::unique_ptr<nn::Block> {
+           if (shape.pre_norm)
+             return std::make_unique<TransformerLayer>(pre_norm_layer(shape, names));
+           return std::make_unique<Layer>(shape, names);
+         }});
   }
   return trunk;
 }
@@ -258,6 +283,7 @@ Resolved resolve_encoder(const EncoderOptions& options,
   Checks checks(problems, origins);
   EncoderShape shape;
   shape.counted_pad = family.counted_pad;
+  shape.pre_norm = family.pre_norm;
   const std::string otherwise = family.presets.front().name;
   const Preset* preset = find_preset(options, family.presets, otherwise, checks);
   set_layers(options, preset, shape, checks);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The encoder of BERT and similar families: learned positions, a norm after the embedding and after
-// each branch of a layer, and bidirectional attention. Families define names and a shape;
+// The encoder of BERT and similar families: learned positions, bidirectional attention, and a norm
+// after the embedding and after each branch of a layer, or before each branch and after the last
+// layer. Families define names and a shape;
 // objectives define heads. Source: Devlin et al. 2019, "BERT".
 #pragma once
 
@@ -28,6 +29,7 @@ struct EncoderNames {
   std::string layers;  ///< of the blocks: "encoder.layer" for "encoder.layer.3"
   /// Modules of a layer.
   std::string qkv, attention_output, attention_norm, ffn_input, ffn_output, ffn_norm;
+  std::string final_norm = {};  ///< after the last layer, with EncoderShape::pre_norm
 };
 
 /// The complete shape of an encoder.
@@ -40,6 +42,9 @@ struct EncoderShape : Sizes {
   double dropout = 0.0, attention_dropout = 0.0;
   double layer_norm_eps = 1e-12, init_std = 0.02;
   bool tie_embeddings = true;
+  /// Norms come before the branches of a layer and after the last layer; false: after the embedding
+  /// and after each branch.
+  bool pre_norm = false;
   /// Rows of the table of positions.
   [[nodiscard]] std::int64_t position_rows() const {
     return max_positions + (counted_pad ? *counted_pad + 1 : 0);
@@ -74,6 +79,7 @@ struct EncoderFamily {
   const std::vector<Preset>& presets;
   EncoderNames names;
   std::optional<std::int64_t> counted_pad = {};  ///< see EncoderShape
+  bool pre_norm = false;                         ///< see EncoderShape
   HeadSpecs heads = {};
 };
 /// Family::resolve for an encoder. `described`: the given options, which this completes.
@@ -93,6 +99,7 @@ struct EncoderFamilyOf {
   HeadSpecs (*heads)(const Options& options) = nullptr;
   /// EncoderShape::counted_pad; nullptr: every token has a position.
   std::int64_t (*counted_pad)(const Options& options) = nullptr;
+  bool pre_norm = false;  ///< see EncoderShape
   std::function<Options(const json::Value& hf_config)> from_hf;
   std::function<json::Value(const Options& options)> to_hf;
   WeightMap weight_map;
@@ -111,8 +118,11 @@ struct EncoderFamilyOf {
                     std::optional<std::int64_t> sequence_length,
                     config::Problems& problems,
                     const config::Origins& origins) {
-              EncoderFamily whole = {
-                  .name = name, .presets = presets, .names = names, .heads = heads(options)};
+              EncoderFamily whole = {.name = name,
+                                     .presets = presets,
+                                     .names = names,
+                                     .pre_norm = pre_norm,
+                                     .heads = heads(options)};
               if (counted_pad != nullptr) whole.counted_pad = counted_pad(options);
               return resolve_encoder(
                   options, whole, tokenizer_size, sequence_length, problems, origins);

@@ -26,4 +26,21 @@ const MegatronNames& megatron_names_of(const RotaryKind& kind, const std::string
               "convert it with a program that has one");
 }
 
+Registry<MegatronLearnedNames>& megatron_learned_names() {
+  static Registry<MegatronLearnedNames> names("family of Megatron-LM's encoders");
+  return names;
+}
+
+const MegatronLearnedNames& megatron_learned_names_of(bool decoder, const std::string& what) {
+  for (const std::string& family : megatron_learned_names().names()) {
+    const MegatronLearnedNames& names = megatron_learned_names().get(family);
+    if (names.decoder.layers.empty() != decoder) return names;
+  }
+  throw Error(Error::Kind::Unsupported,
+              fmt::format("{}: is {} of Megatron-LM, and no family of such models is built",
+                          what,
+                          decoder ? "an encoder with a decoder" : "an encoder"),
+              "convert it with a program that has one");
+}
+
 }  // namespace tessera::models

@@ -81,6 +81,7 @@ inline const std::vector<FamilyRow>& family_rows() {
        .refused = off_grid},
       {.name = "gpt2_kto", .family = "gpt2", .model = dropout, .task = "kto", .refused = off_grid},
       {.name = "bert", .family = "bert", .model = dropout, .task = "masked_lm"},
+      {.name = "megatron_bert", .family = "megatron-bert", .model = dropout, .task = "masked_lm"},
       {.name = "bert_pairs", .family = "bert", .model = dropout, .task = "sentence_pairs"},
       {.name = "roberta",
        .family = "roberta",

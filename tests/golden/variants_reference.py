@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Computes the logits that variants_test.cpp expects: variants of models that the folders in reference/ do not have.
-GPT-NeoX and Gemma 3 with every scaling of their rotary positions; BERT and RoBERTa with an output matrix of their own.
+GPT-NeoX and Gemma 3 with every scaling of their rotary positions; BERT, RoBERTa and Megatron-LM's BERT with an output matrix of
+their own.
 
   python3 -m venv v && v/bin/pip install torch==2.11.0 transformers==5.24.0
   v/bin/python tests/golden/variants_reference.py > tests/golden/variants_logits.json
@@ -13,7 +14,7 @@ import json
 
 import torch
 from transformers import (BertConfig, BertForMaskedLM, Gemma3ForCausalLM, Gemma3TextConfig, GPTNeoXConfig, GPTNeoXForCausalLM,
-                          RobertaConfig, RobertaForMaskedLM)
+                          MegatronBertConfig, MegatronBertForMaskedLM, RobertaConfig, RobertaForMaskedLM)
 
 torch.set_default_dtype(torch.float64)
 
@@ -92,6 +93,7 @@ cases = [
     gemma3("gemma3 sliding linear", DEFAULT, LINEAR), gemma3("gemma3 sliding yarn", LLAMA3, YARN),
     gemma3("gemma3 sliding llama3", YARN_FACTOR, LLAMA3), gemma3("gemma3 sliding longrope", LINEAR, longrope(4)),
     untied("bert untied", BertConfig, BertForMaskedLM), untied("roberta untied", RobertaConfig, RobertaForMaskedLM, pad_token_id=0),
+    untied("megatron bert untied", MegatronBertConfig, MegatronBertForMaskedLM),
     gemma3("gemma3 sliding dynamic", DEFAULT, DYNAMIC, LENGTH), gemma3("gemma3 both dynamic", DYNAMIC, DYNAMIC, LENGTH),
 ]
 print('{"tensors": ' + json.dumps(TENSORS) + ',\n"cases": [\n' + ",\n".join(json.dumps(c) for c in cases) + "\n]}")

@@ -101,7 +101,6 @@ struct Layout {
   Members args;                      ///< additional arguments; the last one of a name counts
   /// Modifies the optimizer of a rank before it is written.
   std::function<void(Members& optimizer)> spoil;
-  std::string more;  ///< name of a tensor that no GPT has
 };
 
 /// Returns the positions, among Hugging Face's columns, of Megatron's rows of a rank's queries,
@@ -195,7 +194,6 @@ inline Named cut(
     if (layout.untied || p > 0)
       out.emplace_back(words.head,
                        table(model.at(layout.untied ? "lm_head.weight" : "wte.weight"), layout, t));
-    if (!layout.more.empty()) out.emplace_back(layout.more, model.at("ln_f.bias"));
   }
   return out;
 }

@@ -385,16 +385,6 @@ TEST_F(Megatron, WhatOtherProgramsClassesLeaveInAFileIsPassedOver) {
   expect_model(opened(layout).weights, meg::kWeightSet, layout);
 }
 
-TEST_F(Megatron, EncodersAndModelsThatAnswerAreRefusedWithWhatTheyComputeOtherwise) {
-  refuses({.more = "binary_head.bias"}, "it is a BERT of Megatron-LM");
-  for (const meg::Words& words : {meg::kCore, meg::kLegacy, meg::kOldest}) {
-    refuses({.words = words, .more = std::string(words.embedding) + "tokentype_embeddings.weight"},
-            "norms what each branch reads");
-    refuses({.words = words, .more = std::string(words.layers) + "0.inter_attention.dense.bias"},
-            "it has an encoder and a decoder");
-  }
-}
-
 TEST_F(Megatron, TheDistributedFormatIsRefusedByName) {
   fs::create_directories(path("m/iter_0000012"));
   files::write_atomic(path("m/latest_checkpointed_iteration.txt"), "12");

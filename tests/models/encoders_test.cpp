@@ -56,6 +56,9 @@ TEST(Encoders, HaveThePublishedNumbersOfParameters) {
   EXPECT_EQ(parameters("roberta", "roberta-large", one) - large, 355'359'744);
   EXPECT_EQ(parameters("xlm-roberta", "xlm-roberta-base", one) - base, 278'043'648);
   EXPECT_EQ(parameters("xlm-roberta", "xlm-roberta-large", one) - large, 559'890'432);
+  // Those of the published config.json, as transformers 5.24 builds it.
+  EXPECT_EQ(parameters("megatron-bert", "megatron-bert-cased-345m", one) - large, 333'640'704);
+  EXPECT_EQ(parameters("megatron-bert", "megatron-bert-uncased-345m", one) - large, 335'213'568);
   // The head for classes has a dense layer that the bare model lacks.
   const std::int64_t dense = 768 * 768 + 768;
   EXPECT_EQ(parameters("distilbert", "distilbert-base-uncased", one) - base - dense, 66'362'880);
@@ -135,7 +138,7 @@ TEST(Encoders, HaveTwoLabelsWhereNothingIsSaid) {
 // The objective that is written for a model's head is read back unchanged.
 TEST(Encoders, SayTheirObjectiveInConfigJson) {
   for (const std::string family :
-       {"bert", "roberta", "xlm-roberta", "distilbert", "modernbert", "vit"}) {
+       {"bert", "megatron-bert", "roberta", "xlm-roberta", "distilbert", "modernbert", "vit"}) {
     const std::vector<std::string> objectives =
         family == "vit"
             ? std::vector<std::string>{"image_classification", "embedding"}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Megatron-LM's torch checkpoints of GPTModel: one file per tensor- and pipeline-parallel rank.
-// Contents: docs/formats/others.md. This file reads GPT-2-like models; megatron_rotary.cpp reads
-// the other kind.
+// Megatron-LM's torch checkpoints: one file per tensor- and pipeline-parallel rank. Contents:
+// docs/formats/others.md. This file reads GPT-2-like models, megatron_rotary.cpp other decoders,
+// and megatron_encoders.cpp BertModel and T5Model.
 #include <string>
 #include <utility>
 
@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/formats/megatron_encoders.h"
 #include "tessera/interop/formats/megatron_reader.h"
 #include "tessera/interop/formats/megatron_rotary.h"
 #include "tessera/models/gpt_names.h"
@@ -46,32 +47,7 @@ class LearnedReader final : public megatron::Reader {
   [[nodiscard]] std::string table_name() const override { return names().table; }
   [[nodiscard]] std::string head_name() const override { return names().head; }
 
-  void read_sizes() override {
-    layers_ = size("num_layers");
-    width_ = size("hidden_size");
-    heads_ = size("num_attention_heads");
-    positions_ = size("max_position_embeddings");
-    inner_ = has_number("ffn_hidden_size") ? size("ffn_hidden_size") : 4 * width_;
-    untied_ = flag("untie_embeddings_and_output_weights");
-    refuse(flag("swiglu"), "its MLP is gated");
-    refuse(flag("squared_relu"), "its activation is a squared ReLU");
-    refuse(argument("add_bias_linear") != nullptr && !flag("add_bias_linear"), "it has no biases");
-    refuse(flag("group_query_attention"), "its attention is grouped");
-    refuse(flag("multi_latent_attention"), "its attention is latent");
-    refuse(flag("qk_layernorm"), "its queries and keys have norms");
-    refuse(has_number("num_experts"), "it has experts");
-    refuse(is_another("normalization", "LayerNorm"), "its norm is another");
-    refuse(flag("apply_layernorm_1p"), "its norms keep their weight less one");
-    refuse(flag("apply_residual_connection_post_layernorm"), "its residuals begin behind the norm");
-    refuse(is_another("position_embedding_type", "learned_absolute") ||
-               flag("use_rotary_position_embeddings"),
-           "its positions are not learned");
-    refuse(width_ % heads_ != 0, "its heads do not divide its width");
-    refuse(has_number("kv_channels") && integer_argument("kv_channels") != width_ / heads_,
-           "its heads do not make up its width");
-    refuse(heads_ % tensor_ != 0 || inner_ % tensor_ != 0,
-           "its heads do not fit its tensor-parallel ranks");
-  }
+  void read_sizes() override { read_learned_sizes(); }
 
   void add_first(StageOf at) override {
     replicated(
@@ -156,9 +132,11 @@ class LearnedReader final : public megatron::Reader {
            [](const Weight& w) { return transposed(w); });
     replicated(at, theirs + "bias", name + ".bias", {to});
   }
-  void add_layer(StageOf at, const std::string& theirs, std::int64_t layer) override {
+  void add_layer(StageOf at, const std::string& theirs, const megatron::LayerOf& layer) override {
     const auto of = [&](Candidates names) { return named(weights(at), theirs, names, "weight"); };
-    const auto name = [&](const std::string& module) { return names().in_layer(layer, module); };
+    const auto name = [&](const std::string& module) {
+      return names().in_layer(layer.number, module);
+    };
     add_norm(at, of(megatron::kAttentionNorm), name(names().attention_norm));
     add_attention_input(at, of(megatron::kQkv), name(names().attention_input));
     add_row_parallel(at, of(megatron::kProjection), name(names().attention_output), width_, width_);
@@ -173,9 +151,6 @@ class LearnedReader final : public megatron::Reader {
 
   [[nodiscard]] json::Value model_config() const override {
     const auto number = [](std::int64_t value) { return json::Value::integer(value); };
-    const char* activation = flag("openai_gelu")        ? "gelu_new"
-                             : flag("bias_gelu_fusion") ? "gelu_fast"
-                                                        : "gelu";
     const json::Value* eps = argument("layernorm_epsilon");
     if (eps == nullptr || !eps->is_number()) eps = argument("norm_epsilon");
     json::Value facts = json::Value::object(
@@ -185,7 +160,7 @@ class LearnedReader final : public megatron::Reader {
          {"ffn_hidden_size", number(inner_)},
          {"num_layers", number(layers_)},
          {"num_heads", number(heads_)},
-         {"activation", json::Value::string(activation)},
+         {"activation", json::Value::string(learned_activation())},
          {"norm_eps", eps != nullptr && eps->is_number() ? *eps : json::Value::number(1e-5)}});
     if (untied_) facts["tie_embeddings"] = json::Value::boolean(false);
     return names().config_of(facts);
@@ -200,6 +175,8 @@ Foreign open(const fs::path& path) {
                   "save it with --ckpt-format torch, or let Megatron-LM convert it: "
                   "--ckpt-convert-format torch");
   LearnedReader reader(path);
+  const megatron::ModelKind kind = reader.kind();
+  if (kind != megatron::ModelKind::Decoder) return megatron::read_encoder(path, kind);
   return megatron::is_rotary(reader) ? megatron::read_rotary(path) : reader.read();
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
@@ -56,15 +57,18 @@ std::vector<checkpoint::StreamedTensor> Reader::assembled(const std::string& kin
   kind_ = kind;
   made_.clear();
   const std::vector<StageOf> order = stages();
-  add_table(order.front(), kTokens, table_name());
+  add_rows_of_vocabulary(order.front(), kTokens, table_name());
   add_first(order.front());
-  std::int64_t layer = 0;
-  for (std::size_t s = 0; s < order.size(); ++s) {
-    for (std::int64_t i = 0; i < counts_[s]; ++i, ++layer)
-      add_layer(order[s], fmt::format("{}{}.", roots_[s], i), layer);
+  for (std::size_t stack = 0; stack < held_.size(); ++stack) {
+    const Held& held = held_[stack];
+    LayerOf layer{.stack = stack};
+    for (std::size_t s = 0; s < order.size(); ++s) {
+      for (std::int64_t i = 0; i < held.counts[s]; ++i, ++layer.number)
+        add_layer(order[s], fmt::format("{}{}.", held.roots[s], i), layer);
+    }
   }
   add_last(order.back());
-  if (untied_) add_table(order.back(), kHead, head_name());
+  if (untied_) add_rows_of_vocabulary(order.back(), kHead, head_name());
   return std::move(made_);
 }
 
@@ -99,29 +103,22 @@ Reader::Reader(fs::path path) : path_(std::move(path)) {
   }
 }
 
-namespace {
-
-/// Recognizes models that use the names of a GPT's layers but compute something else; returns their
-/// description, or nullptr.
-const char* other_model(const Named& tensors) {
-  for (const Weight& weight : tensors.all()) {
-    const auto has = [&](const char* part) { return weight.name.find(part) != std::string::npos; };
-    if (has("inter_attention.") || has("cross_attention."))
-      return "it has an encoder and a decoder, to which Megatron-LM gives learned positions, layer "
-             "norms and biases, where published ones have RMS norms and biases by distance";
-    if (has("tokentype_embeddings.") || has("binary_head.") || has("lm_head.dense."))
-      return "it is a BERT of Megatron-LM, which norms what each branch reads, where published "
-             "BERTs norm the sum behind each";
+ModelKind Reader::kind() const {
+  ModelKind out = ModelKind::Decoder;
+  for (const StageOf at : stages()) {
+    for (const Weight& weight : weights(at).all()) {
+      const auto has = [&](const char* part) {
+        return weight.name.find(part) != std::string::npos;
+      };
+      if (has("inter_attention.") || has("cross_attention.")) return ModelKind::EncoderDecoder;
+      if (has("tokentype_embeddings.") || has("binary_head.") || has("lm_head.dense."))
+        out = ModelKind::Encoder;
+    }
   }
-  return nullptr;
+  return out;
 }
 
-}  // namespace
-
 Foreign Reader::read() {
-  for (const StageOf at : stages()) {
-    if (const char* const other = other_model(weights(at))) refuse(true, other);
-  }
   read_sizes();
   read_layers();
   read_vocabulary();
@@ -134,8 +131,9 @@ Foreign Reader::read() {
   for (const auto& [place, part] : parts_) {
     if (without.empty()) without = part.without_state;
   }
-  const bool masters = without.empty() && stage(0, {0, 0}).count(kMasters) > 0;
-  out_.weights = assembled(masters ? kMasters : kWeights);
+  const bool has_masters = without.empty() && stage(0, {0, 0}).count(kMasters) > 0;
+  if (without.empty()) without = state_obstacle();
+  out_.weights = assembled(has_masters ? kMasters : kWeights);
   if (!untied_) out_.weights.front().aliases = {head_name()};
   if (without.empty()) read_state();
   out_.model_config = model_config();
@@ -220,27 +218,33 @@ std::int64_t Reader::layers_in(StageOf at, const std::string& root) const {
 
 /// Stages may have different numbers of layers: the first and last may have fewer.
 void Reader::read_layers() {
-  std::int64_t held = 0;
-  for (const StageOf at : stages()) {
-    std::string root;
-    for (const char* name : kLayers) {
-      if (layers_in(at, name) > 0) root = name;
+  for (const Stack& stack : stacks()) {
+    std::int64_t layers = 0;
+    Held held;
+    for (const StageOf at : stages()) {
+      std::string root;
+      for (const char* name : stack.roots) {
+        if (layers_in(at, name) > 0) root = name;
+      }
+      held.roots.push_back(root);
+      held.counts.push_back(root.empty() ? 0 : layers_in(at, root));
+      layers += held.counts.back();
     }
-    roots_.push_back(root);
-    counts_.push_back(root.empty() ? 0 : layers_in(at, root));
-    held += counts_.back();
+    TESSERA_REQUIRE(layers > 0,
+                    Unsupported,
+                    fmt::format("{}: has no layers under names that are known, such as {}0",
+                                first().path.string(),
+                                *stack.roots.begin()),
+                    "expected a model that Megatron-LM saved with --ckpt-format torch");
+    TESSERA_REQUIRE(layers == stack.layers,
+                    Format,
+                    fmt::format("{}: its stages hold {} layers, and its args say {}",
+                                folder_.string(),
+                                layers,
+                                stack.layers),
+                    kCopy);
+    held_.push_back(std::move(held));
   }
-  TESSERA_REQUIRE(
-      held > 0,
-      Unsupported,
-      fmt::format("{}: has no tensors of a GPT under names that are known", first().path.string()),
-      "expected Megatron-LM's GPTModel, saved with --ckpt-format torch");
-  TESSERA_REQUIRE(
-      held == layers_,
-      Format,
-      fmt::format(
-          "{}: its stages hold {} layers, and its args say {}", folder_.string(), held, layers_),
-      kCopy);
 }
 
 /// The table is padded so that it divides evenly. If the arguments contain the true size (for a
@@ -295,17 +299,62 @@ const Weight& Reader::tensor(int t, StageOf at, const std::string& name, const S
   return *found;
 }
 
-/// Adds one row per token, without the padding rows.
-void Reader::add_table(StageOf at, Candidates theirs, const std::string& name) {
+void Reader::add_rows_of_vocabulary(StageOf at,
+                                    Candidates theirs,
+                                    const std::string& name,
+                                    bool numbers) {
   const std::int64_t rows = padded_ / tensor_;
+  const auto shape = [&](std::int64_t count) {
+    return numbers ? Shape{count} : Shape{count, width_};
+  };
   std::vector<Weight> parts;
   for (int t = 0; t < tensor_; ++t) {
-    Weight part = tensor(t, at, named(weights(at), "", theirs), {rows, width_});
+    Weight part = tensor(t, at, named(weights(at), "", theirs), shape(rows));
     part.shape[0] = std::clamp<std::int64_t>(vocab_ - t * rows, 0, rows);
     if (part.shape[0] > 0) parts.push_back(std::move(part));
   }
   made_.push_back(
-      concatenate(name, {vocab_, width_}, 0, std::move(parts), {vocab_, width_}, path_.string()));
+      concatenate(name, shape(vocab_), 0, std::move(parts), shape(vocab_), path_.string()));
+}
+
+void Reader::add_zeros(const std::string& name, const Shape& shape) {
+  made_.push_back({.name = name,
+                   .dtype = DType::F32,
+                   .shape = shape,
+                   .read = [](std::int64_t begin, std::int64_t end, std::byte* out) {
+                     std::memset(out, 0, static_cast<std::size_t>(end - begin) * sizeof(float));
+                   }});
+}
+
+void Reader::read_learned_sizes() {
+  layers_ = size("num_layers");
+  width_ = size("hidden_size");
+  heads_ = size("num_attention_heads");
+  positions_ = size("max_position_embeddings");
+  inner_ = has_number("ffn_hidden_size") ? size("ffn_hidden_size") : 4 * width_;
+  untied_ = flag("untie_embeddings_and_output_weights");
+  refuse(flag("swiglu"), "its MLP is gated");
+  refuse(flag("squared_relu"), "its activation is a squared ReLU");
+  refuse(argument("add_bias_linear") != nullptr && !flag("add_bias_linear"), "it has no biases");
+  refuse(flag("group_query_attention"), "its attention is grouped");
+  refuse(flag("multi_latent_attention"), "its attention is latent");
+  refuse(flag("qk_layernorm"), "its queries and keys have norms");
+  refuse(has_number("num_experts"), "it has experts");
+  refuse(is_another("normalization", "LayerNorm"), "its norm is another");
+  refuse(flag("apply_layernorm_1p"), "its norms keep their weight less one");
+  refuse(flag("apply_residual_connection_post_layernorm"), "its residuals begin behind the norm");
+  refuse(is_another("position_embedding_type", "learned_absolute") ||
+             flag("use_rotary_position_embeddings"),
+         "its positions are not learned");
+  refuse(width_ % heads_ != 0, "its heads do not divide its width");
+  refuse(has_number("kv_channels") && integer_argument("kv_channels") != width_ / heads_,
+         "its heads do not make up its width");
+  refuse(heads_ % tensor_ != 0 || inner_ % tensor_ != 0,
+         "its heads do not fit its tensor-parallel ranks");
+}
+
+const char* Reader::learned_activation() const {
+  return flag("openai_gelu") ? "gelu_new" : flag("bias_gelu_fusion") ? "gelu_fast" : "gelu";
 }
 
 void Reader::read_state() {

@@ -46,7 +46,8 @@ inline constexpr Candidates kFinalNorm = {"decoder.final_layernorm.",
                                           "language_model.encoder.final_layernorm.",
                                           "language_model.encoder.final_norm.",
                                           "language_model.transformer.final_layernorm."};
-inline constexpr Candidates kHead = {"output_layer.weight", "language_model.output_layer.weight"};
+inline constexpr Candidates kHead = {
+    "output_layer.weight", "language_model.output_layer.weight", "lm_head.output_layer.weight"};
 
 /// Returns the candidate name that exists after the prefix `before`, or the first candidate if none
 /// does, for use in the error message.
@@ -61,6 +62,25 @@ struct StageOf {
   std::size_t chunk = 0;
 };
 
+/// A stack of layers: the names before a layer's number in the generations of Megatron, and the
+/// number of layers.
+struct Stack {
+  Candidates roots;
+  std::int64_t layers = 0;
+};
+/// A layer by its stack and its number in it.
+struct LayerOf {
+  std::size_t stack = 0;
+  std::int64_t number = 0;
+};
+
+/// What a checkpoint contains, as its tensors say.
+enum class ModelKind : std::uint8_t {
+  Decoder,        ///< GPTModel
+  Encoder,        ///< BertModel
+  EncoderDecoder  ///< T5Model
+};
+
 /// The whole checkpoint.
 class Reader {
  public:
@@ -71,6 +91,7 @@ class Reader {
   Reader& operator=(const Reader&) = delete;
 
   Foreign read();
+  [[nodiscard]] ModelKind kind() const;
   /// True if a flag of Megatron's arguments is set.
   [[nodiscard]] bool flag(const char* key) const;
   /// True if an argument is text other than `word`.
@@ -84,12 +105,16 @@ class Reader {
   [[nodiscard]] virtual std::string head_name() const = 0;
   /// Adds the tensors of the first stage besides the token table.
   virtual void add_first(StageOf /*at*/) {}
+  /// The stacks of layers, in the order of the forward pass.
+  [[nodiscard]] virtual std::vector<Stack> stacks() const { return {{kLayers, layers_}}; }
   /// Adds a layer. `theirs`: Megatron's prefix of its modules.
-  virtual void add_layer(StageOf at, const std::string& theirs, std::int64_t layer) = 0;
+  virtual void add_layer(StageOf at, const std::string& theirs, const LayerOf& layer) = 0;
   /// Adds the tensors of the last stage besides the head.
   virtual void add_last(StageOf at) = 0;
   /// Hugging Face's config.json.
   [[nodiscard]] virtual json::Value model_config() const = 0;
+  /// Why the optimizer's state does not fit the model that is read; empty if it does.
+  [[nodiscard]] virtual std::string state_obstacle() const { return ""; }
 
   [[nodiscard]] const Part& first() const { return parts_.at({0, 0}); }
   /// The tensors of a stage as the model computes with them, on the first tensor-parallel rank.
@@ -101,8 +126,19 @@ class Reader {
   [[nodiscard]] bool has_number(const char* key) const;
   /// A size. Throws Error{Format} unless it is a positive number below 2^31.
   [[nodiscard]] std::int64_t size(const char* key) const;
+  /// A real number, or `absent`.
+  [[nodiscard]] double number(const char* key, double absent) const {
+    return has_number(key) ? argument(key)->as_double() : absent;
+  }
   /// Throws Error{Unsupported} with `what` if `bad`.
   void refuse(bool bad, const std::string& what) const;
+  /// Sets the sizes of a model with learned positions, layer norms, biases and an MLP of two
+  /// projections. Throws Error{Unsupported} if an argument says that it is another one.
+  void read_learned_sizes();
+  /// Hugging Face's name of the activation of such a model.
+  [[nodiscard]] const char* learned_activation() const;
+  /// The virtual stages in the order of the forward pass.
+  [[nodiscard]] std::vector<StageOf> stages() const;
 
   /// Adds a tensor that every tensor-parallel rank has.
   void replicated(StageOf at,
@@ -126,6 +162,14 @@ class Reader {
     made_.push_back(concatenate(name, shape, dim, std::move(parts), to, path_.string()));
   }
 
+  /// Adds a row [width] per token, or a number, without the padding of the vocabulary.
+  void add_rows_of_vocabulary(StageOf at,
+                              Candidates theirs,
+                              const std::string& name,
+                              bool numbers = false);
+  /// Adds a tensor of zeros.
+  void add_zeros(const std::string& name, const Shape& shape);
+
   int tensor_ = 0;  ///< number of tensor-parallel ranks
   std::int64_t layers_ = 0, width_ = 0, heads_ = 0, positions_ = 0, inner_ = 0;
   std::int64_t vocab_ = 0;
@@ -134,7 +178,6 @@ class Reader {
  private:
   void require_part(int t, int p) const;
   [[nodiscard]] const Stage& stage(int t, StageOf at) const;
-  [[nodiscard]] std::vector<StageOf> stages() const;
   [[nodiscard]] std::int64_t layers_in(StageOf at, const std::string& root) const;
   void read_layers();
   void read_vocabulary();
@@ -143,7 +186,6 @@ class Reader {
                                      StageOf at,
                                      const std::string& name,
                                      const Shape& shape) const;
-  void add_table(StageOf at, Candidates theirs, const std::string& name);
   std::vector<checkpoint::StreamedTensor> assembled(const std::string& kind);
   void read_state();
   void describe_optimizer();
@@ -154,9 +196,13 @@ class Reader {
   std::size_t chunks_ = 1;
   std::int64_t padded_ = 0;
   bool knows_vocab_ = false;
-  std::vector<std::string> roots_;    // for each stage, in the order of stages()
-  std::vector<std::int64_t> counts_;  // numbers of layers
-  std::string kind_;                  // kind of the tensors that are being assembled
+  /// For each stack, for each stage in the order of stages().
+  struct Held {
+    std::vector<std::string> roots;
+    std::vector<std::int64_t> counts;  ///< numbers of layers
+  };
+  std::vector<Held> held_;
+  std::string kind_;  // kind of the tensors that are being assembled
   std::vector<checkpoint::StreamedTensor> made_;
   Foreign out_;
 };

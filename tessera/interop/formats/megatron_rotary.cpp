@@ -61,9 +61,6 @@ class RotaryReader final : public Reader {
            "its groups of queries do not fit its tensor-parallel ranks");
     (void)names();
   }
-  [[nodiscard]] double number(const char* key, double absent) const {
-    return has_number(key) ? argument(key)->as_double() : absent;
-  }
 
   void add_norm(StageOf at,
                 const std::string& theirs,
@@ -129,9 +126,9 @@ class RotaryReader final : public Reader {
            [](const Weight& w) { return w; });
   }
 
-  void add_layer(StageOf at, const std::string& theirs, std::int64_t number) override {
+  void add_layer(StageOf at, const std::string& theirs, const LayerOf& which) override {
     const auto of = [&](Candidates names) { return named(weights(at), theirs, names, "weight"); };
-    const std::string layer = fmt::format("{}.{}.", names().layers, number);
+    const std::string layer = fmt::format("{}.{}.", names().layers, which.number);
     add_norm(at, of(kAttentionNorm), layer + names().attention_norm, width_);
     add_attention_input(at, of(kQkv), layer);
     if (kind_.qk_norm) {
