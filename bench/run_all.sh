@@ -20,6 +20,8 @@ run() {
   "$@" || failed+=("$*")
 }
 run bench/run_startup.sh
+run bench/run_startup_hosts.sh
+run bench/run_loss_hosts.sh
 run bench/run_tokenizer.sh
 run bench/run_adamw.sh
 run bench/run_comm.sh

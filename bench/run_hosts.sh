@@ -5,6 +5,7 @@
 #
 # usage: bench/run_hosts.sh [RATE [ROUNDS]]   RATE: of the cable in each direction, as tc writes it, such as 1gbit (default: no
 #                                              limit). PEERS: a Python that has torch 2.11 and numpy (default ~/peers/bin/python)
+#        LENGTH, STEPS: tokens of a sample and steps of tessera (default 512 and 8, at least 4); smaller ones only try the script
 #
 # Needs the right to make network namespaces (root). Without a limit DDP sends fp32; with one it sends bf16 (its
 # bf16_compress_hook), and tessera sends bf16 and 8-bit gradients with ZeRO stage 1.
@@ -12,6 +13,8 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rate=${1:-}
 rounds=${2:-1}
+length=${LENGTH:-512}
+steps=${STEPS:-8}
 source bench/by_turns.sh
 ours tessera
 theirs torch numpy
@@ -35,9 +38,9 @@ printf '10.213.9.1 slots=1\n10.213.9.2 slots=1\n' >"$folder/hosts"
 cat >"$folder/gpt2.json" <<CONFIG
 {
   "model": {"preset": "gpt2-small"}, "tokenizer": {"type": "gpt2"},
-  "data": {"train": "$PWD/examples/data/shakespeare.txt", "sequence_length": 512},
+  "data": {"train": "$PWD/examples/data/shakespeare.txt", "sequence_length": $length},
   "train_batch_size": 4, "bf16": {"enabled": true}, "zero_optimization": {"stage": 1},
-  "optimizer": {"params": {"lr": 1e-4}}, "trainer": {"max_steps": 8}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": 0}
+  "optimizer": {"params": {"lr": 1e-4}}, "trainer": {"max_steps": $steps}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": 0}
 }
 CONFIG
 
@@ -55,8 +58,8 @@ MEDIAN
 # ddp_step HOOK: the same of DDP.
 ddp_step() {
   local port=$((20000 + RANDOM % 10000)) rank
-  local command=("$peers" bench/peers/pytorch_gpt2_train.py --dtype autocast --procs 2 --threads 1 -B 4 -T 512 --attn sdpa
-    --optim adamw_fused --steps 5 --hook "$1")
+  local command=("$peers" bench/peers/pytorch_gpt2_train.py --dtype autocast --procs 2 --threads 1 -B 4 -T "$length" --attn sdpa
+    --optim adamw_fused --steps $((steps - 3)) --hook "$1")
   for rank in 1 0; do
     local ns=$a card=$card_a
     ((rank == 0)) || { ns=$b card=$card_b; }
@@ -69,7 +72,7 @@ ddp_step() {
 }
 export -f host_step ddp_step
 allocator=${tuned[*]:1}
-export bench folder a b card_a card_b peers allocator
+export length steps bench folder a b card_a card_b peers allocator
 
 types=(fp32)
 hook=none

@@ -1,13 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: exhaustive
 // timeout: 43200
-// Every combination. tools/equivalence_table.sh combinations --whole shows each layout of them.
+// Every combination; before, every pair of values on two hosts. tools/equivalence_table.sh
+// combinations --whole shows each layout of them.
 #include <set>
 
 #include "equivalence/combinations_table.h"
 
 namespace tessera::test {
 namespace {
+
+// hosts_test.cpp has every value.
+TEST(WholeCombinationsOnTwoHosts, OfEveryPairOfValuesEqualOneRank) {
+  std::vector<Combination> cells = selection(2);
+  std::erase_if(cells, [](const Combination& cell) { return cell.is_refused(); });
+  ASSERT_GT(cells.size(), 30U);
+
+  train_all(cells, /*two_hosts=*/true);
+}
 
 TEST(WholeCombinations, EqualOneRankOrAreRefused) {
   const std::vector<CombinationResult> results = train_all(all_combinations());

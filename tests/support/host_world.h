@@ -31,7 +31,9 @@ inline constexpr std::size_t kHostArenaBytes = std::size_t{1} << 30;
 /// One socket for each ordered pair of ranks.
 class SocketPairs {
  public:
-  explicit SocketPairs(int ranks) : ranks_(ranks) {
+  /// `sent` counts the bytes that are sent between hosts.
+  SocketPairs(int ranks, std::shared_ptr<std::atomic<std::size_t>> sent)
+      : ranks_(ranks), sent_(std::move(sent)) {
     for (int i = 0; i < ranks * ranks; ++i) {
       int ends[2];
       if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) throw std::runtime_error("socketpair");
@@ -50,16 +52,15 @@ class SocketPairs {
   [[nodiscard]] int sending(int from, int to) const { return sending_[index(from, to)]; }
   [[nodiscard]] int receiving(int from, int to) const { return receiving_[index(from, to)]; }
   [[nodiscard]] int ranks() const { return ranks_; }
-  /// Counts bytes that are sent between hosts.
-  void count(std::size_t bytes) const { sent_ += bytes; }
-  [[nodiscard]] std::size_t sent() const { return sent_; }
+  void count(std::size_t bytes) const { *sent_ += bytes; }
+  [[nodiscard]] std::size_t sent() const { return *sent_; }
 
  private:
   [[nodiscard]] std::size_t index(int from, int to) const {
     return static_cast<std::size_t>(from * ranks_ + to);
   }
   int ranks_;
-  mutable std::atomic<std::size_t> sent_{0};
+  std::shared_ptr<std::atomic<std::size_t>> sent_;
   std::vector<int> sending_, receiving_;
 };
 
@@ -102,9 +103,11 @@ class SocketLink final : public comm::HostLink {
 /// The memory, the pages and the sockets of a world of several hosts.
 class TestHosts {
  public:
-  /// `per_host[h]`: ranks of host h.
-  explicit TestHosts(const std::vector<int>& per_host)
-      : layout_(layout_of(per_host)), pairs_(ranks()), files_(per_host.size()) {
+  /// `per_host[h]`: ranks of host h. `sent` counts the bytes that are sent between hosts.
+  explicit TestHosts(const std::vector<int>& per_host,
+                     std::shared_ptr<std::atomic<std::size_t>> sent =
+                         std::make_shared<std::atomic<std::size_t>>(0))
+      : layout_(layout_of(per_host)), pairs_(ranks(), std::move(sent)), files_(per_host.size()) {
     for (std::vector<int>& arenas : files_) {
       for (int rank = 0; rank < ranks(); ++rank) {
         arenas.push_back(memfd_create("tessera-test", MFD_CLOEXEC));
@@ -207,7 +210,8 @@ class OnTwoHosts {
       hosts = state_->hosts.lock();
       if (!hosts) {
         const int half = given.size() / 2;
-        hosts = std::make_shared<TestHosts>(std::vector<int>{half, given.size() - half});
+        hosts =
+            std::make_shared<TestHosts>(std::vector<int>{half, given.size() - half}, state_->sent);
         state_->hosts = hosts;
       }
     }
@@ -216,11 +220,14 @@ class OnTwoHosts {
     given.transport().barrier(given.everyone(), TESSERA_HERE("hosts"))->wait();
     return world;
   }
+  /// The bytes that all trainings have sent between the hosts.
+  [[nodiscard]] std::size_t bytes_sent() const { return *state_->sent; }
 
  private:
   struct State {
     std::mutex mutex;
     std::weak_ptr<TestHosts> hosts;
+    std::shared_ptr<std::atomic<std::size_t>> sent = std::make_shared<std::atomic<std::size_t>>(0);
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
