@@ -13,8 +13,6 @@ namespace tessera::cli::foreign_words {
 inline constexpr std::string_view kOneMemory =
     "a process keeps everything in the memory of its host";
 inline constexpr std::string_view kLikePolicy = "the critic is trained as the policy is";
-inline constexpr std::string_view kCriticsAdapter =
-    "remove it: an adapter is trained for the policy, and the critic as a whole";
 inline constexpr std::string_view kTemplate =
     "write the marks into a chat template, and name its file: task.params.chat_template";
 inline constexpr std::string_view kHeads =
@@ -98,9 +96,12 @@ inline constexpr auto kChatFlags = std::to_array<Flag>({
     {"--actor_lora_dim", Kind::LoraRank, "adapter"},
     {"--actor_lora_module_name", Kind::LoraModules, "adapter.exclude"},
     {"--actor_lora_learning_rate", Kind::Number, kLoraRate},
-    {"--critic_lora_dim", Kind::Refused, kCriticsAdapter},
-    {"--critic_lora_module_name", Kind::Refused, kCriticsAdapter},
-    {"--critic_lora_learning_rate", Kind::Refused, kCriticsAdapter},
+    {"--critic_lora_dim", Kind::LoraRank, "rl.models.critic.adapter"},
+    {"--critic_lora_module_name", Kind::LoraModules, "rl.models.critic.adapter.exclude"},
+    {"--critic_lora_learning_rate",
+     Kind::Refused,
+     "set --critic_learning_rate: beside an adapter the critic trains its head alone, at the same "
+     "rate"},
     {"--align_overflow", Kind::Refused, "remove it, and use bf16, which has no overflows"},
     {"--print_answers", Kind::ToldSwitch, kAnswers},
     {"--print_answers_interval", Kind::ToldValue, kAnswers},

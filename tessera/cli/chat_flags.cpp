@@ -39,7 +39,10 @@ void set_minimum_rate(json::Value& source, const ForeignFlags::Setting& setting)
 
 }  // namespace
 
-void add_lora_rank(const std::string& typed, const std::string& value, ForeignFlags& out) {
+void add_lora_rank(const std::string& typed,
+                   const std::string& section,
+                   const std::string& value,
+                   ForeignFlags& out) {
   json::Value rank;
   try {
     rank = json::parse(value, typed);
@@ -51,9 +54,9 @@ void add_lora_rank(const std::string& typed, const std::string& value, ForeignFl
                   fmt::format("{}: expected a number, found \"{}\"", typed, value),
                   "");
   if (rank.as_double() == 0) return;
-  out.settings.push_back({typed, "adapter.type", json::Value::string("lora")});
-  out.settings.push_back({typed, "adapter.r", std::move(rank)});
-  out.settings.push_back({typed, "adapter.alpha", json::Value::integer(1)});
+  out.settings.push_back({typed, section + ".type", json::Value::string("lora")});
+  out.settings.push_back({typed, section + ".r", std::move(rank)});
+  out.settings.push_back({typed, section + ".alpha", json::Value::integer(1)});
 }
 
 std::string names_without(const std::string& part) {

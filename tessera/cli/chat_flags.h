@@ -10,8 +10,12 @@
 
 namespace tessera::cli {
 
-/// --lora_dim: an adapter whose product is scaled by 1 / rank; 0 means none.
-void add_lora_rank(const std::string& typed, const std::string& value, ForeignFlags& out);
+/// --lora_dim: an adapter whose product is scaled by 1 / rank; 0 means none. `section`: where the
+/// adapter stands in the configuration.
+void add_lora_rank(const std::string& typed,
+                   const std::string& section,
+                   const std::string& value,
+                   ForeignFlags& out);
 /// --lora_module_name: a regular expression for the names that do not contain `part`.
 std::string names_without(const std::string& part);
 /// --dtype. Throws Error{Config} for another name than fp16, bf16 and fp32.

@@ -188,7 +188,7 @@ void read_flag(Reader& reader, const Flag& flag, bool more_values, ForeignFlags&
     case Kind::Config:
       return read_config_flag(typed, value, out);
     case Kind::LoraRank:
-      return add_lora_rank(typed, *value, out);
+      return add_lora_rank(typed, std::string(flag.key), *value, out);
     case Kind::Dtype:
       return add_dtype(typed, *value, out);
     case Kind::DataPaths: {

@@ -3,7 +3,9 @@
 // other, from one file.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -13,10 +15,13 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/ranks.h"
+#include "tessera/cli/rlhf_parts.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/run.h"
 #include "tessera/launch/launch.h"
@@ -30,7 +35,7 @@ struct RlhfWords {
   std::string config;
   std::optional<std::int64_t> ranks;
   std::vector<std::string> set, steps;
-  std::optional<std::string> actor, reward, deployment, texts, texts_part;
+  std::optional<std::string> actor, reward, deployment, texts, texts_part, split;
   std::optional<double> texts_coefficient;
   bool dry_run = false;
   Common common;
@@ -41,7 +46,8 @@ bool parse(RlhfWords& words, const std::vector<std::string>& line) {
       "rlhf",
       "Trains a model to answer (sft), a reward model (reward), and the first with the scores of "
       "the second (rl). CONFIG is {\"dir\": ..., \"common\": {...}, \"sft\": {...}, \"reward\": "
-      "{...}, \"rl\": {...}}: each step is a configuration of tessera train over what is common. "
+      "{...}, \"rl\": {...}, \"split\": [2, 4, 4]}: each step is a configuration of tessera train "
+      "over what is common. "
       "The same command goes on where it stopped, in the step that it stopped in.",
       {"tessera rlhf chat.json",
        "tessera rlhf chat.json -n 2 --set rl.trainer.max_steps=10",
@@ -62,6 +68,10 @@ bool parse(RlhfWords& words, const std::vector<std::string>& line) {
       "--deployment-type,--deployment_type",
       &words.deployment,
       "DeepSpeed-Chat's word for the ranks: single_gpu is -n 1; with single_node give -n");
+  arguments.option(
+      "--data-split,--data_split",
+      &words.split,
+      "Proportions of common.data.train that the steps train on, such as 2,4,4: split");
   arguments.option("--unsupervised-dataset-name,--unsupervised_dataset_name",
                    &words.texts,
                    "Pretraining texts on this disk that the third step learns too: rl.rl.ptx.data");
@@ -140,6 +150,19 @@ void apply_flags(const RlhfWords& words, json::Value& source) {
                   "use single_node, or remove -n");
 }
 
+/// Returns the numbers of the flag "2,4,4".
+json::Value split_of(const std::string& words) {
+  json::Value out = json::Value::array();
+  for (const std::string& part : text::split(words, ',')) {
+    try {
+      out.push_back(json::parse(part, "--data-split"));
+    } catch (const Error&) {
+      out.push_back(json::Value::string(part));  // read_split() refuses it
+    }
+  }
+  return out;
+}
+
 struct RlhfStep {
   const char* name;
   const char* task;
@@ -167,16 +190,19 @@ void check_rlhf(const json::Value& source, const std::string& name) {
   };
   if (!source.is_object()) refuse(source.place, "the configuration is no object", "write {...}");
   for (const auto& [key, value] : source.members()) {
-    const bool known =
-        key == "dir" || key == "common" || key == "sft" || key == "reward" || key == "rl";
+    const bool known = key == "dir" || key == "common" || key == "sft" || key == "reward" ||
+                       key == "rl" || key == "split";
     if (!known) {
       refuse(value.key_place,
              fmt::format("unknown key \"{}\"", key),
-             "the keys are dir, common, sft, reward and rl; those of a training stand in a step, "
+             "the keys are dir, common, sft, reward, rl and split; those of a training stand in a "
+             "step, "
              "or in common");
     }
-    if (key == "dir" ? !value.is_string() : !value.is_object())
-      refuse(value.place, fmt::format("\"{}\" is {}", key, value.type_name()), "");
+    const bool right = key == "dir"     ? value.is_string()
+                       : key == "split" ? value.is_array()
+                                        : value.is_object();
+    if (!right) refuse(value.place, fmt::format("\"{}\" is {}", key, value.type_name()), "");
   }
   if (source.find("dir") == nullptr)
     refuse(source.place, "\"dir\" is missing", "name the folder of the three runs: \"runs/chat\"");
@@ -184,6 +210,69 @@ void check_rlhf(const json::Value& source, const std::string& name) {
     if (source.find(step.name) == nullptr)
       refuse(
           source.place, fmt::format("the step \"{}\" is missing", step.name), "write it as {...}");
+  }
+}
+
+/// The seed of DeepSpeed-Chat's scripts, which divides the records unless common.trainer.seed does.
+constexpr std::int64_t kSplitSeed = 1234;
+
+const json::Value* find_in(const json::Value& source, std::initializer_list<const char*> path) {
+  const json::Value* at = &source;
+  for (const char* key : path)
+    at = at != nullptr && at->is_object() ? at->find(key) : nullptr;
+  return at;
+}
+
+/// Returns the proportions of "split", or nothing.
+std::vector<double> read_split(const json::Value& source) {
+  std::vector<double> out;
+  const json::Value* const split = source.find("split");
+  if (split == nullptr) return out;
+  double whole = 0;
+  bool right = split->items().size() == kRlhfSteps.size();
+  for (const json::Value& part : split->items()) {
+    right = right && part.is_number() && part.as_double() >= 0;
+    if (right) whole += out.emplace_back(part.as_double());
+  }
+  TESSERA_REQUIRE(right && whole > 0 && std::isfinite(whole),
+                  Config,
+                  fmt::format("\"split\" is {}", split->dump()),
+                  "give a number for each step that is not below 0: [2, 4, 4]");
+  TESSERA_REQUIRE(find_in(source, {"common", "data", "train"}) != nullptr,
+                  Config,
+                  "\"split\" divides the records of common.data.train, and there are none",
+                  "name them there, or remove \"split\"");
+  return out;
+}
+
+/// Lets each step that names no records of its own train on its part of the common ones.
+void divide(json::Value& source, const std::filesystem::path& folder) {
+  const std::vector<double> proportions = read_split(source);
+  if (proportions.empty()) return;
+  const json::Value& train = *find_in(source, {"common", "data", "train"});
+  std::vector<std::string> names;
+  if (train.is_string()) names.push_back(train.as_string());
+  for (const json::Value& name : train.is_array() ? train.items() : std::vector<json::Value>()) {
+    if (name.is_string()) names.push_back(name.as_string());
+  }
+  const json::Value* const seed = find_in(source, {"common", "trainer", "seed"});
+  const auto parts =
+      write_parts(names,
+                  proportions,
+                  static_cast<std::uint64_t>(
+                      seed != nullptr ? seed->as_integer().value_or(kSplitSeed) : kSplitSeed),
+                  folder);
+  for (std::size_t number = 0; number < kRlhfSteps.size(); ++number) {
+    if (find_in(source, {kRlhfSteps[number].name, "data", "train"}) != nullptr) continue;
+    TESSERA_REQUIRE(proportions[number] > 0,
+                    Config,
+                    fmt::format("\"split\" leaves no records for the step {}, which names none",
+                                kRlhfSteps[number].name),
+                    fmt::format("name them in {}.data.train", kRlhfSteps[number].name));
+    planner::set_key(source,
+                     std::string(kRlhfSteps[number].name) + ".data.train",
+                     json::Value::string(parts[number].string()),
+                     "split");
   }
 }
 
@@ -248,7 +337,11 @@ int rlhf(const std::vector<std::string>& line) {
   for (const std::string& assignment : words.set)
     planner::apply_override(source, assignment);
   apply_flags(words, source);
+  if (words.split) source["split"] = split_of(*words.split);
   check_rlhf(source, words.config);
+  const std::filesystem::path dir = source.find("dir")->as_string();
+  const files::TempDir trial;  // a dry run writes nothing into "dir"
+  divide(source, words.dry_run ? trial.path() : dir / "parts");
   Terminal terminal;
   for (std::size_t number = 0; number < kRlhfSteps.size(); ++number) {
     const RlhfStep& step = kRlhfSteps[number];

@@ -37,15 +37,23 @@ namespace tessera::engine {
 namespace {
 namespace fs = std::filesystem;
 
-void build(OpenModel& out, comm::World& world, ReadAs as, Copies copies) {
-  out.world = &world;
+parallel::WeightOptions weight_options(comm::World& world, ReadAs as, Copies copies) {
   parallel::WeightOptions weights;
   weights.working = as == ReadAs::F32 ? DType::F32 : DType::BF16;
   if (copies == Copies::One && world.group(mesh::AxisSet::dp()).size() > 1) {
     weights.residency = parallel::Residency::Sharded;
     weights.persistence_threshold = parallel::kPersistenceThreshold;
   }
-  out.model = std::make_unique<parallel::ModelInstance>(out.shape.model, weights, world);
+  return weights;
+}
+
+void build(OpenModel& out,
+           comm::World& world,
+           parallel::WeightOptions weights,
+           const parallel::ModelInstance* lender) {
+  out.world = &world;
+  out.model = std::make_unique<parallel::ModelInstance>(
+      out.shape.model, std::move(weights), world, parallel::StageLayout(), lender);
   out.gather = std::make_unique<parallel::WeightGather>(*out.model, parallel::GatherOptions());
   out.executor = std::make_unique<parallel::Executor>(
       *out.model, std::vector<parallel::Policy*>{out.gather.get()});
@@ -81,6 +89,7 @@ void fill_groups(OpenModel& out, const Fill& fill) {
   const int rank = out.world->group(mesh::AxisSet::dp()).index;
   std::vector<HeldRange> all;
   for (parallel::FlatGroup& group : out.model->groups()) {
+    if (group.borrowed) continue;
     const at::Tensor& own = group.weights.own();
     if (own.scalar_type() == at::kFloat) {
       const auto ranges = ranges_of(group, rank, own.data_ptr<float>());
@@ -131,14 +140,16 @@ Fill source_of(const OpenModel& model) {
 }
 
 void load(OpenModel& out) {
-  for (parallel::FlatGroup& group : out.model->groups())
-    group.weights.begin_write();
+  const auto each = [&](const auto& work) {
+    for (parallel::FlatGroup& group : out.model->groups()) {
+      if (!group.borrowed) work(group.weights);
+    }
+  };
+  each([](parallel::WorkingWeights& weights) { weights.begin_write(); });
   const c10::NoGradGuard no_grad;
   fill_groups(out, source_of(out));
-  for (parallel::FlatGroup& group : out.model->groups())
-    group.weights.written();
-  for (parallel::FlatGroup& group : out.model->groups())
-    group.weights.settle();
+  each([](parallel::WorkingWeights& weights) { weights.written(); });
+  each([](parallel::WorkingWeights& weights) { weights.settle(); });
 }
 
 // A converted checkpoint, one of another program, or a single file: there is no run to plan.
@@ -292,9 +303,30 @@ void load_model(OpenModel& model, int threads, ReadAs as) {
 
 void load_model(OpenModel& model, comm::World& world, ReadAs as, Copies copies) {
   TESSERA_ASSERT(as != ReadAs::Int8 || world.size() == 1);
-  build(model, world, as, copies);
+  build(model, world, weight_options(world, as, copies), nullptr);
   load(model);
   if (as == ReadAs::Int8) model.model->to_int8();
+}
+
+void load_model(OpenModel& model, comm::World& world, const parallel::ModelInstance& lender) {
+  parallel::WeightOptions weights = lender.weight_options();
+  weights.frozen = [](const std::string&) { return true; };
+  weights.apart = {};
+  weights.packed = {};
+  build(model, world, std::move(weights), &lender);
+  for (int block = 0; block + 1 < model.model->num_blocks(); ++block) {
+    for (const int group : model.model->groups_of(block)) {
+      TESSERA_REQUIRE(
+          model.model->groups()[static_cast<std::size_t>(group)].borrowed,
+          Unsupported,
+          fmt::format("the weights of {} in block {} are not those of the model that it shares its "
+                      "trunk with: a part of them is trained or stored otherwise there",
+                      model.source.string(),
+                      model.model->name(block)),
+          "let each of the two models have its own");
+    }
+  }
+  load(model);
 }
 
 }  // namespace tessera::engine

@@ -73,5 +73,10 @@ void load_model(OpenModel& model,
                 comm::World& world,
                 ReadAs as = ReadAs::F32,
                 Copies copies = Copies::One);
+/// The same for a model that has the frozen parameters of `lender`, a model in training that began
+/// as it: all parameters but those of the objective are the lender's memory, in its layout, and are
+/// not read again. The lender's weights must be complete. Throws Error{Unsupported} if its layout
+/// has them apart.
+void load_model(OpenModel& model, comm::World& world, const parallel::ModelInstance& lender);
 
 }  // namespace tessera::engine

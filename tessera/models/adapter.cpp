@@ -415,7 +415,8 @@ Adapter find_adapter(const AdapterOptions& options, const Resolved& model, const
   require_saved_modules(places, options.modules_to_save);
   std::vector<std::string> saved = options.modules_to_save;
   const std::string& objective = model.objective.name;
-  if (objective == "sequence_classification" || objective == "token_classification")
+  if (objective == "sequence_classification" || objective == "token_classification" ||
+      objective == "reward" || objective == "value")
     saved.insert(saved.end(), kClassifiers.begin(), kClassifiers.end());
   for (const Place& place : places) {
     train_whole(

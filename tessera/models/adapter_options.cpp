@@ -174,7 +174,7 @@ void AdapterOptions::describe(config::Fields& f) {
       "modules_to_save",
       modules_to_save,
       {.text = "Modules that are trained as a whole and saved with the adapter, such as lm_head.",
-       .default_text = "the head of a classifier"});
+       .default_text = "the head of a classifier or a reward model"});
   f.choice(
       "bias",
       bias,

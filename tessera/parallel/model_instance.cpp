@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/parallel/model_instance.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,7 +18,8 @@ namespace tessera::parallel {
 ModelInstance::ModelInstance(const nn::Model& model,
                              WeightOptions options,
                              comm::World& world,
-                             StageLayout layout)
+                             StageLayout layout,
+                             const ModelInstance* lender)
     : options_(std::move(options)),
       device_(device_of(world)),
       layout_(std::move(layout)),
@@ -35,7 +37,7 @@ ModelInstance::ModelInstance(const nn::Model& model,
       "spread the model over data-parallel ranks: zero_optimization.stage 3");
   if (context.size() > 1) context_ = nn::ContextParallel{&world, &context, options_.context};
   build(model);
-  group(world);
+  group(world, lender);
   attach();
   forget_other_stages();
 }
@@ -75,7 +77,7 @@ void ModelInstance::build(const nn::Model& model) {
                   "derive the last block from nn::Objective");
 }
 
-void ModelInstance::group(comm::World& world) {
+void ModelInstance::group(comm::World& world, const ModelInstance* lender) {
   std::vector<BlockParams> blocks;
   for (const Entry& entry : blocks_) {
     BlockParams block{entry.name, {}};
@@ -93,15 +95,32 @@ void ModelInstance::group(comm::World& world) {
   }
   std::vector<int> kept;
   for (const FlatGroupPlan& group : plan.groups)
-    kept.push_back(keep(group, world));
+    kept.push_back(keep(group, world, lent_by(lender, group)));
   for (const auto& [g, segment] : plan.order) {
     const int here = kept[static_cast<std::size_t>(g)];
     if (here >= 0) order_.emplace_back(here, segment);
   }
 }
 
-/// Adds the group if this stage uses it; returns its index, or -1.
-int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world) {
+/// Returns the lender's buffer of the same frozen parameters; nullptr if there is none.
+const FlatGroup* ModelInstance::lent_by(const ModelInstance* lender,
+                                        const FlatGroupPlan& plan) const {
+  if (lender == nullptr || plan.trainable || plan.residency == Residency::Packed) return nullptr;
+  const auto same = [](const Segment& segment, const std::shared_ptr<const ParamInfo>& info) {
+    return segment.info->name == info->name && segment.info->shape == info->shape;
+  };
+  for (const FlatGroup& group : lender->groups_) {
+    if (!group.trainable && group.weights.packed() == nullptr &&
+        group.weights.dtype() == options_.working &&
+        std::ranges::equal(group.layout.segments(), plan.params, same))
+      return &group;
+  }
+  return nullptr;
+}
+
+/// Adds the group if this stage uses it; returns its index, or -1. `lent`: the buffer of another
+/// model that it reads; nullptr: it has its own.
+int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world, const FlatGroup* lent) {
   std::vector<int> stages;
   std::vector<BlockUse> here;
   const auto index = static_cast<int>(groups_.size());
@@ -118,20 +137,24 @@ int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world) {
   if (here.empty()) return -1;
   const comm::Group& ranks = world.group(mesh::AxisSet::dp());
   FlatLayout layout = plan.layout(ranks.size());
-  WorkingWeights weights(world,
-                         ranks,
-                         layout,
-                         options_.working,
-                         plan.residency,
-                         options_.packing,
-                         plan.trainable ? options_.trained_gather : options_.frozen_gather);
+  WorkingWeights weights =
+      lent != nullptr
+          ? WorkingWeights::borrowed_from(lent->weights)
+          : WorkingWeights(world,
+                           ranks,
+                           layout,
+                           options_.working,
+                           plan.residency,
+                           options_.packing,
+                           plan.trainable ? options_.trained_gather : options_.frozen_gather);
   const bool counted = stages.front() == stage_;
   groups_.push_back({std::move(layout),
                      plan.trainable,
                      std::move(here),
                      std::move(weights),
                      std::move(stages),
-                     counted});
+                     counted,
+                     lent != nullptr});
   return index;
 }
 

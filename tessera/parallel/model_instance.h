@@ -42,7 +42,8 @@ struct FlatGroup {
   std::vector<BlockUse> uses;  ///< uses on this stage, ascending by block
   WorkingWeights weights;
   std::vector<int> use_stages = {0};  ///< stages of all uses in the model, ascending by block
-  bool counted = true;  ///< the first use is on this stage, which counts and saves the group
+  bool counted = true;    ///< the first use is on this stage, which counts and saves the group
+  bool borrowed = false;  ///< the weights are another model's, which alone writes them
 
   /// True if blocks of several stages use the group.
   [[nodiscard]] bool across_stages() const { return uses.size() < use_stages.size(); }
@@ -61,13 +62,16 @@ struct ParamPlace {
 /// block indices are those of the whole model. Used only on the rank's own thread.
 class ModelInstance {
  public:
-  /// The world must outlive this. Throws Error{Bug} if uses of a tied parameter disagree,
-  /// Error{Shape}, on the last part's stage, if the model has no objective, and Error{Memory} from
-  /// the transport.
+  /// The world must outlive this. `lender`: a model of the same world. Flat buffers of frozen
+  /// parameters that it has with the same names and shapes are its memory, and not allocated again;
+  /// its weights must be complete, and remain as they are. Throws Error{Bug} if uses of a tied
+  /// parameter disagree, Error{Shape}, on the last part's stage, if the model has no objective, and
+  /// Error{Memory} from the transport.
   ModelInstance(const nn::Model& model,
                 WeightOptions options,
                 comm::World& world,
-                StageLayout layout = {});
+                StageLayout layout = {},
+                const ModelInstance* lender = nullptr);
 
   [[nodiscard]] int num_blocks() const { return static_cast<int>(blocks_.size()); }
   [[nodiscard]] const StageLayout& layout() const { return layout_; }
@@ -107,6 +111,7 @@ class ModelInstance {
   /// All parameters of the model in that order, tied ones once.
   [[nodiscard]] const std::vector<ParamPlace>& places() const { return places_; }
   [[nodiscard]] DType working() const { return options_.working; }
+  [[nodiscard]] const WeightOptions& weight_options() const { return options_; }
   /// How ranks share layers; nullptr: every rank has whole layers.
   [[nodiscard]] const nn::TensorParallel* tensor_parallel() const {
     return tensor_ ? &*tensor_ : nullptr;
@@ -127,8 +132,10 @@ class ModelInstance {
     std::vector<int> groups;
   };
   void build(const nn::Model& model);
-  int keep(const FlatGroupPlan& plan, comm::World& world);
-  void group(comm::World& world);
+  [[nodiscard]] const FlatGroup* lent_by(const ModelInstance* lender,
+                                         const FlatGroupPlan& plan) const;
+  int keep(const FlatGroupPlan& plan, comm::World& world, const FlatGroup* lent);
+  void group(comm::World& world, const ModelInstance* lender);
   void attach();
   void forget_other_stages();
 

@@ -92,6 +92,27 @@ WorkingWeights::WorkingWeights(comm::World& world,
   gathered_ = true;
 }
 
+WorkingWeights::WorkingWeights(const WorkingWeights& lender, Borrowed /*how*/)
+    : name_(lender.name_),
+      world_(lender.world_),
+      group_(lender.group_),
+      replicas_(lender.replicas_),
+      dtype_(lender.dtype_),
+      residency_(lender.residency_),
+      region_(lender.region_),
+      own_(lender.own_),
+      kept_(lender.kept_),
+      form_(lender.form_),
+      kept_codes_(lender.kept_codes_),
+      gathered_(!lender.sharded()) {
+  TESSERA_ASSERT(residency_ != Residency::Packed);
+  whole_ = sharded() ? hollow(lender.whole_.numel(), dtype_, *world_) : lender.whole_;
+}
+
+WorkingWeights WorkingWeights::borrowed_from(const WorkingWeights& lender) {
+  return {lender, Borrowed()};
+}
+
 WorkingWeights::~WorkingWeights() = default;
 WorkingWeights::WorkingWeights(WorkingWeights&&) noexcept = default;
 

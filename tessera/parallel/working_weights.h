@@ -50,6 +50,10 @@ class WorkingWeights {
                  GatherForm form = GatherForm::Values);
   ~WorkingWeights();
   WorkingWeights(WorkingWeights&&) noexcept;
+  /// Returns weights that read the memory of `lender`, which may end before them: whole() is the
+  /// same tensor, or, if Sharded, has memory of its own while gathered. The lender's must be
+  /// complete, and from then on nobody writes them. Not for Packed. Memory: none besides.
+  static WorkingWeights borrowed_from(const WorkingWeights& lender);
   WorkingWeights& operator=(WorkingWeights&&) = delete;
 
   [[nodiscard]] Residency residency() const { return residency_; }
@@ -89,6 +93,8 @@ class WorkingWeights {
   [[nodiscard]] bool gathered() const { return gathered_; }
 
  private:
+  struct Borrowed {};
+  WorkingWeights(const WorkingWeights& lender, Borrowed /*how*/);
   void gather_values();
   void gather_codes();
   void decode();

@@ -104,6 +104,8 @@ TEST(ForeignFlags, OfTheHybridEngineAndTheCriticSetTheirKeys) {
   EXPECT_EQ(
       set_by({"--enable_hybrid_engine", "--inference_tp_size", "1", "--unpin_actor_parameters"}),
       R"({"hybrid_engine":{"enabled":true,"inference_tp_size":1,"pin_parameters":false}})");
+  EXPECT_EQ(set_by({"--critic_lora_dim", "4"}),
+            R"({"rl":{"models":{"critic":{"adapter":{"type":"lora","r":4,"alpha":1}}}}})");
   EXPECT_EQ(set_by({"--critic_zero_stage", "3"}),
             R"({"rl":{"models":{"critic":{"zero_stage":3}}}})");
 }

@@ -78,6 +78,27 @@ inline Trace train(const TinyRun& run, const Layout& layout, const RlRun& how) {
   return trace;
 }
 
+/// Saves a reward model of the tiny size in a folder; `adapter`: the section of that name.
+inline void save_reward_model(const std::filesystem::path& root,
+                              const std::string& seed = "5",
+                              const std::string& adapter = "{}") {
+  TinyRun run;
+  const std::filesystem::path file = run.folder() / "pairs.jsonl";
+  std::ofstream pairs(file);
+  for (int i = 0; i < 8; ++i)
+    pairs << R"({"prompt": "q", "chosen": "a", "rejected": "b"})"
+          << "\n";
+  pairs.close();
+  run.set("data.train", "[\"" + file.string() + "\"]")
+      .set("data.validation_fraction", "0.25")
+      .set("eval.every", "0")
+      .set("model.dropout", "0")
+      .set("trainer.seed", seed)
+      .set("task", "\"reward\"");
+  if (adapter != "{}") run.set("adapter", adapter);
+  (void)run.train({.stage = 0}, 1, root);
+}
+
 /// The means of a metric of every step of a training on one rank.
 inline std::map<std::string, std::vector<double>> metrics_of(const TinyRun& run,
                                                              const Layout& layout,

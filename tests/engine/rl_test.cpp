@@ -90,23 +90,6 @@ TEST(Rl, RanksThatShareLayersWriteAndTrain) {
   }
 }
 
-/// A reward model of the tiny size, in a folder.
-void save_reward_model(const std::filesystem::path& root) {
-  TinyRun run;
-  const std::filesystem::path file = run.folder() / "pairs.jsonl";
-  std::ofstream pairs(file);
-  for (int i = 0; i < 8; ++i)
-    pairs << R"({"prompt": "q", "chosen": "a", "rejected": "b"})"
-          << "\n";
-  pairs.close();
-  run.set("data.train", "[\"" + file.string() + "\"]")
-      .set("data.validation_fraction", "0.25")
-      .set("eval.every", "0")
-      .set("model.dropout", "0")
-      .set("task", "\"reward\"");
-  (void)run.train({.stage = 0}, 1, root);
-}
-
 void expect_near_losses(const std::vector<double>& a, const std::vector<double>& b) {
   // Sums of ranks that share layers are in another order than those of one rank.
   constexpr double kRounding = 1e-4;

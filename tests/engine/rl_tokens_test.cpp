@@ -22,7 +22,7 @@ using Counts = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
 TinyRun answering() {
   std::string prompts;
-  for (int i = 0; i < 12; ++i)
+  for (int i = 0; i < 16; ++i)  // two rollouts
     prompts += R"({"prompt": ")" + std::string(static_cast<std::size_t>(1 + i % 3), 'a') + "\"}\n";
   return reinforcing(prompts,
                      R"({"samples": 2, "max_new_tokens": 4, "mini_batches": 2,

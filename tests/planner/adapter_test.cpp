@@ -47,6 +47,12 @@ TEST(AdapterPlan, FreezesAllButTheAdapter) {
   EXPECT_NE(plan.resolved.find("adapter"), nullptr);
 }
 
+TEST(AdapterPlan, TrainsTheHeadOfARewardModelToo) {
+  const Plan plan = plan_with(R"("task": "reward", "adapter": {"type": "lora"})");
+  EXPECT_TRUE(plan.adapter->trains("score.weight"));
+  EXPECT_FALSE(plan.adapter->trains("ln_f.weight"));
+}
+
 TEST(AdapterPlan, IsNotWrittenWhereThereIsNone) {
   const Plan plan = plan_with(R"("trainer": {"max_steps": 1})");
   EXPECT_EQ(plan.adapter, nullptr);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -14,12 +15,15 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/rl/layouts.h"
 #include "tessera/models/objective.h"
+#include "tessera/nn/block.h"
+#include "tessera/planner/adapter.h"
 #include "tessera/planner/model_source.h"
 
 namespace tessera::engine::rl {
 namespace {
 
 const std::string kPrefix = "critic.";
+constexpr const char* kBase = "critic_base";  ///< key of Critic::base_fingerprint_ in metadata
 
 /// The critic's part of a checkpoint, under the names of a standalone model.
 class Part final : public checkpoint::Source {
@@ -48,19 +52,83 @@ models::ObjectiveChoice objective_of(const tasks::RlOptions& options) {
               {{"clip_range", json::Value::number(options.critic.clip_range)}})};
 }
 
+/// Removes the policy's adapter, which was added to the model in `plan`.
+void drop_adapter(planner::Plan& plan) {
+  plan.config.adapter = {};
+  plan.adapter = nullptr;
+  plan.base.reset();
+  plan.base_fingerprint.clear();
+  plan.weight_layout.packed = {};
+  plan.weight_layout.packing = {};
+}
+
+/// Adds the adapter that `written` describes as the section `adapter` does; null: none.
+void add_adapter(const json::Value& written, planner::Plan& plan) {
+  if (written.is_null()) return;
+  struct Section {
+    models::AdapterOptions& adapter;
+    void describe(config::Fields& fields) { fields.section("adapter", adapter, ""); }
+  } section{plan.config.adapter};
+  config::Problems found, all;
+  config::Origins origins;
+  config::read(json::Value::object({{"adapter", written}}), section, found, origins);
+  if (found.empty()) planner::plan_adapter(plan, found, origins);
+  all.adopt(found, "rl.models.critic");
+  all.raise();
+  planner::plan_adapter_weights(plan);
+}
+
+/// Freezes what a critic shares with a reward model: with an adapter its base, else everything
+/// before the objective.
+void share_trunk(planner::Plan& plan) {
+  const auto refuse = [](const std::string& what, const std::string& fix) {
+    throw Error(Error::Kind::Unsupported,
+                "rl.models.critic.trunk reward: " + what +
+                    ", so that the trunk of the reward "
+                    "model would be another one",
+                fix);
+  };
+  const parallel::WeightOptions& weights = plan.weight_layout;
+  if (weights.packed)
+    refuse("the adapter keeps it in fewer bits", "remove quantize_base from the critic's adapter");
+  if (weights.frozen_gather != parallel::GatherForm::Values) {
+    refuse("frozen weights are sent in fewer bits",
+           "remove zero_optimization.zero_quantized_nontrainable_weights");
+  }
+  std::set<std::string> head;
+  for (const auto& info : nn::declared_by(plan.model.model.blocks.back()))
+    head.insert(info->name);
+  if (plan.adapter != nullptr) {
+    for (const std::string& name : plan.adapter->trained) {
+      if (!head.contains(name)) {
+        refuse("the adapter trains " + name,
+               "remove bias and modules_to_save from the critic's adapter");
+      }
+    }
+    return;
+  }
+  plan.weight_layout.frozen = [head = std::move(head),
+                               also = weights.frozen](const std::string& name) {
+    return !head.contains(name) || (also && also(name));
+  };
+  plan.base_fingerprint = planner::fingerprint_of(plan.model, plan.weights);
+}
+
 }  // namespace
 
 planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options) {
   planner::Plan out = policy;
   apply_layout(options.models.critic, out);
-  out.adapter = nullptr;
-  out.base.reset();
-  out.base_fingerprint.clear();
+  drop_adapter(out);
   const std::optional<std::string> from =
       options.critic.from ? options.critic.from : policy.config.model->from;
   const models::ObjectiveChoice objective = objective_of(options);
   std::optional<planner::ModelSource> source;
   if (from) source = planner::open_model_source(*from);
+  if (options.critic.from) {
+    out.config.model = source->model;
+    out.config.model->from = from;
+  }
   if (options.critic.from) {
     config::Problems problems;
     out.model = models::resolve(
@@ -86,6 +154,8 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
     out.weights = planner::first_weights(
         *source, out.model, static_cast<std::uint64_t>(policy.config.trainer.seed), notes);
   }
+  add_adapter(options.models.critic.adapter, out);
+  if (options.models.critic.shares_trunk()) share_trunk(out);
   out.stages = {};
   if (out.recompute.blocks.size() != out.model.model.blocks.size()) out.recompute.blocks.clear();
   if (options.critic.lr)
@@ -94,11 +164,21 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
 }
 
 Critic::Critic(const planner::Plan& policy, const tasks::RlOptions& options, comm::World& world)
+    : Critic(critic_plan(policy, options), options.models.critic, world) {}
+
+Critic::Critic(const planner::Plan& plan, const tasks::RlCriticModel& how, comm::World& world)
     : world_(world),
-      global_batch_(policy.global_batch),
-      micro_batch_(policy.micro_batch),
-      state_(
-          std::make_unique<TrainState>(train_state_options(critic_plan(policy, options)), world)) {}
+      global_batch_(plan.global_batch),
+      micro_batch_(plan.micro_batch),
+      base_fingerprint_(plan.base_fingerprint),
+      lends_(how.shares_trunk() ? *plan.config.model->from : ""),
+      state_(std::make_unique<TrainState>(train_state_options(plan), world)) {}
+
+Lender Critic::lender() {
+  if (lends_.empty()) return {};
+  state_->wait();
+  return {lends_, &state_->model()};
+}
 
 at::Tensor Critic::values(const Rows& rows) {
   state_->wait();
@@ -147,7 +227,21 @@ std::vector<checkpoint::PieceBytes> Critic::pieces() {
   return out;
 }
 
+void Critic::describe(json::Value& state) const {
+  if (!base_fingerprint_.empty()) state[kBase] = json::Value::string(base_fingerprint_);
+}
+
 void Critic::load(const checkpoint::Checkpoint& checkpoint) {
+  const json::Value* const rl = checkpoint.meta().extra.find("rl");
+  const json::Value* const base = rl != nullptr ? rl->find(kBase) : nullptr;
+  const std::string saved = base != nullptr && base->is_string() ? base->as_string() : "";
+  TESSERA_REQUIRE(saved == base_fingerprint_,
+                  Config,
+                  fmt::format("the critic of {} is an adapter or a head of other weights than the "
+                              "critic begins with now",
+                              checkpoint.folder().string()),
+                  "restore rl.critic.from, rl.models.critic and the model that they name, or start "
+                  "over with --resume never");
   std::vector<checkpoint::Checkpoint::Tensor> tensors;
   for (checkpoint::Checkpoint::Tensor tensor : checkpoint.tensors()) {
     if (!tensor.name.starts_with(kPrefix)) continue;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -13,6 +14,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/loss_terms.h"
 #include "tessera/engine/rl/completions.h"
+#include "tessera/engine/rl/reward_values.h"
 #include "tessera/engine/train_state.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/tasks/rl/options.h"
@@ -20,9 +22,11 @@
 // Legend: B completions with their prompts, T tokens.
 namespace tessera::engine::rl {
 
-/// Returns the plan of a critic: the policy's with another model and the layout of
-/// rl.models.critic; beside a policy in fp16 it is in fp32. Throws as
-/// planner::open_model_source().
+/// Returns the plan of a critic: the policy's with another model, and the layout and the adapter of
+/// rl.models.critic; beside a policy in fp16 it is in fp32. If it shares a reward model's trunk and
+/// has no adapter, everything before the objective is frozen. Throws as
+/// planner::open_model_source(), Error{Config} for a wrong adapter, and Error{Unsupported} for a
+/// trunk that cannot be shared.
 planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options);
 
 /// Optimizer and schedule are the policy's, the learning rate is options.critic.lr. All
@@ -32,6 +36,9 @@ class Critic {
   /// Throws as critic_plan().
   Critic(const planner::Plan& policy, const tasks::RlOptions& options, comm::World& world);
   void initialize_weights() { state_->initialize_weights(); }
+  /// Returns the weights that a reward model shares; none if they are not shared. Call it when the
+  /// weights are set.
+  [[nodiscard]] Lender lender();
   /// Returns the expected reward after each token, fp64 [B, T] on every rank.
   [[nodiscard]] at::Tensor values(const Rows& rows);
   /// Sets the current values, near which learn() keeps the new ones, and the values to learn.
@@ -43,11 +50,19 @@ class Critic {
   /// release_pieces().
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces();
   void release_pieces() { state_->release_pieces(); }
+  /// Adds to the state of rl in a checkpoint's metadata which base the pieces belong to, if they
+  /// contain no frozen weights. Not collective.
+  void describe(json::Value& state) const;
+  /// Throws Error{Config} if the checkpoint was written beside another base.
   void load(const checkpoint::Checkpoint& checkpoint);
 
  private:
+  Critic(const planner::Plan& plan, const tasks::RlCriticModel& how, comm::World& world);
+
   comm::World& world_;
   std::int64_t global_batch_, micro_batch_;
+  std::string base_fingerprint_;  ///< of the frozen weights that are not saved; empty: all are
+  std::string lends_;             ///< the reward model that shares the weights; empty: none
   std::unique_ptr<TrainState> state_;
   at::Tensor values_BT_, returns_BT_;
 };

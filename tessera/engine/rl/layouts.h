@@ -23,6 +23,12 @@ std::int64_t bytes_of(const models::Resolved& model,
                       const ReadLayout& layout,
                       const planner::Plan& policy);
 
+/// Returns the bytes, per rank, of a model that is only read and has all but its objective from the
+/// trained model of `lender`.
+std::int64_t bytes_beside_trunk(const models::Resolved& model, const planner::Plan& lender);
+
+/// Returns "fp32, ZeRO stage 1, lora of rank 8" for a trained model.
+std::string text_of_trained(const planner::Plan& plan);
 /// Gives the plan of a trained model, a copy of the policy's, its own layout.
 void apply_layout(const tasks::RlModel& model, planner::Plan& plan);
 

@@ -2,6 +2,7 @@
 #include "tessera/engine/rl/plan.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include <fmt/format.h>
@@ -16,7 +17,6 @@
 #include "tessera/nn/block.h"
 #include "tessera/nn/kv_cache.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/precision.h"
 #include "tessera/planner/validate.h"
 #include "tessera/tasks/rl/rl.h"
 
@@ -189,21 +189,26 @@ void settle_plan(planner::Plan& plan) {
     const ReadLayout layout = layout_of(options.models.reference, plan);
     count(fmt::format("reference ({})", text_of(layout, plan)), bytes_of(reference, layout, plan));
   }
+  std::optional<planner::Plan> critic;
+  if (task->has_critic()) critic = critic_plan(plan, options);
   for (const tasks::RlReward& reward : task->rewards()) {
     if (!reward.model) continue;
     const models::Resolved model = find_model(reward.model->from)->shape;
     require_share(plan, model, "reward model " + reward.name);
+    if (critic && options.models.critic.shares_trunk() &&
+        reward.model->from == *critic->config.model->from) {
+      count(fmt::format("reward model {} (its head; the trunk is the critic's)", reward.name),
+            bytes_beside_trunk(model, *critic));
+      continue;
+    }
     const ReadLayout layout = layout_of(options.models.reward, plan);
     count(fmt::format("reward model {} ({})", reward.name, text_of(layout, plan)),
           bytes_of(model, layout, plan));
   }
-  if (task->has_critic()) {
-    const planner::Plan critic = critic_plan(plan, options);
-    require_share(plan, critic.model, "critic");
-    const planner::MemoryEstimate need = planner::estimate_memory(critic);
-    count(fmt::format("critic ({}{})",
-                      planner::precision_text(critic),
-                      plan.data_ranks > 1 ? fmt::format(", ZeRO stage {}", critic.zero_stage) : ""),
+  if (critic) {
+    require_share(plan, critic->model, "critic");
+    const planner::MemoryEstimate need = planner::estimate_memory(*critic);
+    count(fmt::format("critic ({})", text_of_trained(*critic)),
           need.parameters + need.gradients + need.optimizer);
   }
   plan.notes.push_back("beside the policy a rank has: " + told);

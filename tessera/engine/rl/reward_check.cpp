@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/log.h"
 
 namespace tessera::engine::rl {
 namespace {
@@ -107,6 +109,34 @@ RewardCheck check_reward(const tasks::PreferenceSamples& pairs,
   out.empty_preferred /= static_cast<double>(out.pairs);
   out.length_correlation = correlation(of_texts, lengths);
   return out;
+}
+
+void test_rewards(const planner::Plan& plan,
+                  const std::vector<tasks::RlReward>& rewards,
+                  const tasks::Prompts& prompts,
+                  RewardValues& values,
+                  comm::World& world,
+                  const std::filesystem::path& run_dir) {
+  json::Value all = json::Value::object();
+  for (std::size_t i = 0; i < rewards.size(); ++i) {
+    const std::string& name = rewards[i].name;
+    const tasks::PreferenceSamples* const pairs = prompts.pairs(name);
+    if (pairs == nullptr) continue;
+    const RewardCheck check =
+        check_reward(*pairs,
+                     plan.sequence_length,
+                     plan.tokenizer->padding(),
+                     plan.tokenizer->end_of_text(),
+                     [&](const Rows& rows) { return values.scores(i, rows); });
+    all[name] = to_json(check);
+    if (!world.is_leader()) continue;
+    log::info(
+        fmt::format("the reward model {} on held-out pairs: {}", name, to_json(check).dump()));
+    for (const std::string& complaint : check.complaints())
+      log::warn(fmt::format("the reward model {}: {}", name, complaint));
+  }
+  if (world.is_leader() && !run_dir.empty() && !all.members().empty())
+    files::write_atomic(run_dir / "reward_models.json", all.dump() + "\n");
 }
 
 }  // namespace tessera::engine::rl

@@ -3,13 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "tessera/comm/world.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/rl/completions.h"
+#include "tessera/engine/rl/reward_values.h"
+#include "tessera/planner/train_config.h"
 #include "tessera/tasks/preferences.h"
+#include "tessera/tasks/rl/prompts.h"
+#include "tessera/tasks/rl/reward.h"
 
 namespace tessera::engine::rl {
 
@@ -33,5 +39,14 @@ RewardCheck check_reward(const tasks::PreferenceSamples& pairs,
                          std::int32_t pad_id,
                          std::int32_t end,
                          const std::function<std::vector<double>(const Rows& rows)>& score);
+
+/// Tests the reward models that have held-out pairs and warns of what is wrong. `run_dir` gets the
+/// results in reward_models.json; empty: nothing is written. Collective.
+void test_rewards(const planner::Plan& plan,
+                  const std::vector<tasks::RlReward>& rewards,
+                  const tasks::Prompts& prompts,
+                  RewardValues& values,
+                  comm::World& world,
+                  const std::filesystem::path& run_dir);
 
 }  // namespace tessera::engine::rl

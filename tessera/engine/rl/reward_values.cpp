@@ -19,7 +19,8 @@ std::unique_ptr<OpenModel> open_scorer(const std::string& from,
                                        const data::Tokenizer& tokenizer,
                                        std::int64_t length,
                                        comm::World& world,
-                                       const ReadLayout& layout) {
+                                       const ReadLayout& layout,
+                                       const parallel::ModelInstance* lender) {
   std::unique_ptr<OpenModel> out = find_model(from);
   TESSERA_REQUIRE(
       out->shape.objective.name == "sequence_classification" ||
@@ -48,25 +49,32 @@ std::unique_ptr<OpenModel> open_scorer(const std::string& from,
       {.name = "sequence_classification",
        .options = json::Value::object({{"num_labels", json::Value::integer(1)},
                                        {"problem_type", json::Value::string("regression")}})});
-  load_model(*out, world, layout.as, layout.copies);
+  if (lender != nullptr) {
+    load_model(*out, world, *lender);
+  } else {
+    load_model(*out, world, layout.as, layout.copies);
+  }
   return out;
 }
 
 RewardValues::RewardValues(const std::vector<tasks::RlReward>& rewards,
                            const planner::Plan& plan,
                            comm::World& world,
-                           const tasks::RlModel& layout)
+                           const tasks::RlModel& layout,
+                           const Lender& lender)
     : rewards_(rewards), world_(world), micro_batch_(plan.micro_batch) {
   for (const tasks::RlReward& reward : rewards_) {
     commands_.push_back(reward.command && world.is_leader()
                             ? std::make_unique<tasks::RewardCommand>(*reward.command)
                             : nullptr);
-    models_.push_back(reward.model ? open_scorer(reward.model->from,
-                                                 *plan.tokenizer,
-                                                 plan.sequence_length,
-                                                 world,
-                                                 layout_of(layout, plan))
-                                   : nullptr);
+    models_.push_back(reward.model
+                          ? open_scorer(reward.model->from,
+                                        *plan.tokenizer,
+                                        plan.sequence_length,
+                                        world,
+                                        layout_of(layout, plan),
+                                        reward.model->from == lender.from ? lender.model : nullptr)
+                          : nullptr);
   }
 }
 

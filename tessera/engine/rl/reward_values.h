@@ -21,14 +21,22 @@
 // Legend: B completions, F rewards.
 namespace tessera::engine::rl {
 
-/// Opens a model that gives texts one score, at their last token. Throws as find_model(), and
-/// Error{Config} for a model that gives none, has other tokens than `tokenizer`, or fewer positions
-/// than `length`. Collective.
+/// A model in training that began as the one at `from` and holds its frozen weights.
+struct Lender {
+  std::string from;
+  const parallel::ModelInstance* model = nullptr;  ///< nullptr: there is none
+};
+
+/// Opens a model that gives texts one score, at their last token. `lender`: the model whose weights
+/// it reads, as load_model() says; nullptr: it has its own, in `layout`. Throws as find_model(),
+/// and Error{Config} for a model that gives none, has other tokens than `tokenizer`, or fewer
+/// positions than `length`. Collective.
 std::unique_ptr<OpenModel> open_scorer(const std::string& from,
                                        const data::Tokenizer& tokenizer,
                                        std::int64_t length,
                                        comm::World& world,
-                                       const ReadLayout& layout = {});
+                                       const ReadLayout& layout = {},
+                                       const parallel::ModelInstance* lender = nullptr);
 /// Returns its scores of all rows, [B] on every rank; micro-batch number i of `micro_batch` rows is
 /// computed by data-parallel rank i mod n. Collective.
 std::vector<double> scores_of(OpenModel& scorer,
@@ -41,12 +49,13 @@ at::Tensor weights_of(const std::vector<tasks::RlReward>& rewards);
 
 class RewardValues {
  public:
-  /// Opens the models that score, in the layout of rl.models.reward. `rewards` must outlive this
-  /// object. Throws as open_scorer(). Collective.
+  /// Opens the models that score, in the layout of rl.models.reward; those at lender.from read the
+  /// lender's weights. `rewards` must outlive this object. Throws as open_scorer(). Collective.
   RewardValues(const std::vector<tasks::RlReward>& rewards,
                const planner::Plan& plan,
                comm::World& world,
-               const tasks::RlModel& layout = {});
+               const tasks::RlModel& layout = {},
+               const Lender& lender = {});
   /// Returns fp64 [B, F], NaN if a function gives no reward. `rows`: the same completions as
   /// tokens. Rules are computed on every rank, programs and endpoints are asked
   /// by the leader, models run on all ranks.

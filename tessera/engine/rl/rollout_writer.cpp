@@ -20,6 +20,8 @@
 namespace tessera::engine::rl {
 namespace {
 
+constexpr double kTellEvery_s = 10;  // between messages about the progress of a rollout
+
 nn::CacheForm form_of(tasks::RlCache cache) {
   if (cache == tasks::RlCache::Same) return nn::CacheForm::Same;
   return cache == tasks::RlCache::BF16 ? nn::CacheForm::BF16 : nn::CacheForm::Int8;
@@ -208,6 +210,8 @@ void RolloutWriter::generate(const Place& place,
   };
   const bool together = plan_.zero_stage == 3 && group.size() > 1;
   const double start = now_s();
+  double told = start;
+  std::size_t done = 0;
   for (std::size_t first = 0; first < all.size(); first += static_cast<std::size_t>(group.size())) {
     const std::size_t mine = first + static_cast<std::size_t>(group.index);
     const std::vector<std::int64_t> numbers =
@@ -243,6 +247,16 @@ void RolloutWriter::generate(const Place& place,
     for (const std::int64_t number : together_made)
       drawn_.generated += std::ssize(at(number).ids);
     keep(together_made);
+    done += together_made.size();
+    if (const double now = now_s(); now - told >= kTellEvery_s) {
+      told = now;
+      log::info(fmt::format(
+          "after {} updates: {} of {} completions are written, {} tokens/s",
+          version_,
+          done,
+          groups.size() * static_cast<std::size_t>(options_.samples),
+          text::count(static_cast<double>(drawn_.generated) / (drawn_.generate_s + now - start))));
+    }
   }
   drawn_.generate_s += now_s() - start;
 }

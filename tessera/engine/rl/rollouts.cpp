@@ -80,11 +80,15 @@ class Rollouts final : public Experience, private RolloutWriter {
       replayed_ = file;  // and nothing else is asked
       return;
     }
-    rewards_.emplace(task_.rewards(), plan_, world_, options_.models.reward);
+    rewards_.emplace(task_.rewards(),
+                     plan_,
+                     world_,
+                     options_.models.reward,
+                     critic_ != nullptr ? critic_->lender() : Lender());
     if (task_.has_reference() && !is_base_of_policy(plan_, options_))
       reference_ = open_reference(plan_, options_, world_);
     if (step == 0) {
-      test_rewards(run_dir);
+      test_rewards(plan_, task_.rewards(), prompts_, *rewards_, world_, run_dir);
       test_end(run_dir);
     }
     if (run_dir.empty()) return;
@@ -160,11 +164,12 @@ class Rollouts final : public Experience, private RolloutWriter {
     json::Value alarms = json::Value::object();
     for (const auto& [name, rollouts] : alarms_)
       alarms[name] = json::Value::integer(rollouts);
-    meta.extra["rl"] =
+    json::Value& state = meta.extra["rl"] =
         json::Value::object({{"kl_coefficient", json::Value::number(kl_coefficient_)},
                              {"judged", json::Value::integer(judged_)},
                              {"roll_backs", json::Value::integer(roll_backs_)},
                              {"alarms", std::move(alarms)}});
+    if (critic_ != nullptr) critic_->describe(state);
   }
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces() override {
     return critic_ != nullptr ? critic_->pieces() : std::vector<checkpoint::PieceBytes>();
@@ -195,30 +200,6 @@ class Rollouts final : public Experience, private RolloutWriter {
   }
 
  private:
-  /// Tests reward models on their held-out pairs; `run_dir` gets the results in reward_models.json.
-  void test_rewards(const std::filesystem::path& run_dir) {
-    json::Value all = json::Value::object();
-    for (std::size_t i = 0; i < task_.rewards().size(); ++i) {
-      const std::string& name = task_.rewards()[i].name;
-      const tasks::PreferenceSamples* const pairs = prompts_.pairs(name);
-      if (pairs == nullptr) continue;
-      const RewardCheck check =
-          check_reward(*pairs,
-                       plan_.sequence_length,
-                       plan_.tokenizer->padding(),
-                       plan_.tokenizer->end_of_text(),
-                       [&](const Rows& rows) { return rewards_->scores(i, rows); });
-      all[name] = to_json(check);
-      if (!world_.is_leader()) continue;
-      log::info(
-          fmt::format("the reward model {} on held-out pairs: {}", name, to_json(check).dump()));
-      for (const std::string& complaint : check.complaints())
-        log::warn(fmt::format("the reward model {}: {}", name, complaint));
-    }
-    if (world_.is_leader() && !run_dir.empty() && !all.members().empty())
-      files::write_atomic(run_dir / "reward_models.json", all.dump() + "\n");
-  }
-
   /// Warns if the policy does not end the answers of the records; `run_dir` gets the result in
   /// end_token.json.
   void test_end(const std::filesystem::path& run_dir) {

@@ -151,6 +151,23 @@ void RlModel::describe(config::Fields& fields) {
                 .default_text = "the policy's, fp32 instead of fp16"});
 }
 
+void RlCriticModel::describe(config::Fields& fields) {
+  RlModel::describe(fields);
+  fields.field(
+      "adapter",
+      adapter,
+      {.text = "Low-rank adapter of the critic, with the keys of the section adapter: only "
+               "the adapter and the head are trained.",
+       .default_text = "none: the whole critic is trained",
+       .type = "object"});
+  fields.field("trunk",
+               trunk,
+               {.text = "reward: the critic begins as the reward model, and its frozen weights are "
+                        "those of the reward model, in the same memory. Without an adapter the "
+                        "final norm and the head are trained.",
+                .choices = {"own", "reward"}});
+}
+
 void RlModels::describe(config::Fields& fields) {
   fields.section("reference", reference, "The reference.");
   fields.section("reward", reward, "All reward models.");

@@ -82,8 +82,17 @@ struct RlModel {
   std::optional<std::string> dtype;  ///< "fp32" or "bf16"
   void describe(config::Fields& fields);
 };
+struct RlCriticModel : RlModel {
+  json::Value adapter;  ///< as the section `adapter`; null: the whole critic is trained
+  /// "own", or "reward": the weights that are not trained are those of the reward model, in the
+  /// same memory.
+  std::string trunk = "own";
+  [[nodiscard]] bool shares_trunk() const { return trunk == "reward"; }
+  void describe(config::Fields& fields);
+};
 struct RlModels {
-  RlModel reference, reward, critic;
+  RlModel reference, reward;
+  RlCriticModel critic;
   void describe(config::Fields& fields);
 };
 

@@ -2,7 +2,11 @@
 #include "tessera/tasks/rl/rl.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <set>
+#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -181,7 +185,7 @@ void check_rl(const RlOptions& options,
           "remove it, or choose the algorithm ppo");
   }
   const auto absent = [&](const char* model, bool there) {
-    for (const char* key : {"zero_stage", "dtype"}) {
+    for (const char* key : {"zero_stage", "dtype", "adapter", "trunk"}) {
       const std::string path = fmt::format("models.{}.{}", model, key);
       if (!there && origins.given(path))
         wrong(path.c_str(), fmt::format("there is no {} model", model), "remove it");
@@ -201,6 +205,11 @@ void check_rl(const RlOptions& options,
   };
   whole_or_sharded("models.reference.zero_stage", options.models.reference);
   whole_or_sharded("models.reward.zero_stage", options.models.reward);
+  if (!options.models.critic.adapter.is_null() && !options.models.critic.adapter.is_object()) {
+    wrong("models.critic.adapter",
+          fmt::format("it is {}", options.models.critic.adapter.dump()),
+          "write it as the section adapter: {\"type\": \"lora\", \"r\": 8}");
+  }
   for (const char* key : {"ptx.coefficient", "ptx.samples"}) {
     if (!options.ptx.data.empty() || !origins.given(key)) continue;
     wrong(key, "there are no pretraining texts", "name them in ptx.data, or remove it");
@@ -209,6 +218,55 @@ void check_rl(const RlOptions& options,
     wrong("reference",
           "a reference is named, and the divergence from it costs nothing",
           "set kl.coefficient to 0.05, say, or remove it");
+  }
+}
+
+/// Keys of rl.models that are refused by name, with what to do instead.
+constexpr auto kPlannedOfModels = std::to_array<std::pair<std::string_view, std::string_view>>({
+    {"ranks", "remove it: the models of a run share its ranks"},
+    {"tensor", "remove it: the models of a run share the groups of ranks of parallel.tensor"},
+    {"adapter",
+     "remove it: name the folder or the run of the adapter, whose weights are merged as they are "
+     "read"},
+    {"offload",
+     "remove it: weights and states are in the memory of the host, where zero_stage shards them"},
+});
+
+/// Settles the model that a critic which shares a trunk begins as.
+void settle_trunk(RlOptions& options,
+                  const std::vector<RlReward>& rewards,
+                  config::Problems& problems,
+                  const config::Origins& origins) {
+  if (!options.models.critic.shares_trunk()) return;
+  const auto wrong = [&](const char* key, std::string what, std::string fix) {
+    problems.add(origins.place(key), key, std::move(what), std::move(fix));
+  };
+  std::set<std::string> from;
+  for (const RlReward& reward : rewards) {
+    if (reward.model) from.insert(reward.model->from);
+  }
+  if (from.empty()) {
+    wrong("models.critic.trunk",
+          "no reward model has a trunk that the critic could share",
+          "add a reward of the type model, or remove it");
+    return;
+  }
+  if (!options.critic.from && from.size() == 1) options.critic.from = *from.begin();
+  if (!options.critic.from) {
+    wrong("models.critic.trunk",
+          fmt::format("there are {} reward models", from.size()),
+          "name the one whose trunk is shared in critic.from");
+  } else if (!from.contains(*options.critic.from)) {
+    wrong("critic.from",
+          fmt::format("the critic shares the trunk of a reward model, and {} is none of rl.rewards",
+                      *options.critic.from),
+          "name the \"from\" of a reward, or set models.critic.trunk to \"own\"");
+  }
+  for (const char* key : {"models.reward.zero_stage", "models.reward.dtype"}) {
+    if (from.size() > 1 || !origins.given(key)) continue;
+    wrong(key,
+          "the reward model shares the critic's trunk, and so its layout",
+          "set it in models.critic instead");
   }
 }
 
@@ -223,14 +281,13 @@ json::Value without_planned(json::Value params, config::Problems& problems) {
   if (json::Value* const models = params.find("models"); models != nullptr && models->is_object()) {
     for (auto& [name, model] : models->members()) {
       if (!model.is_object()) continue;
-      for (const char* key : {"ranks", "tensor", "adapter", "offload"}) {
+      for (const auto& [key, fix] : kPlannedOfModels) {
         const json::Value* const found = model.find(key);
-        if (found == nullptr) continue;
+        if (found == nullptr || (name == "critic" && key == "adapter")) continue;
         problems.add(found->place,
                      fmt::format("models.{}.{}", name, key),
                      fmt::format("not built yet: rl.models.{}.{}", name, key),
-                     "remove it: the models of a run share its ranks, parallel.tensor and memory; "
-                     "zero_stage and dtype can differ");
+                     std::string(fix));
         std::erase_if(model.members(), [&](const auto& member) { return member.first == key; });
       }
     }
@@ -244,6 +301,7 @@ std::unique_ptr<Task> make_rl(const json::Value& params,
   RlOptions options = read_rl_options(without_planned(params, problems), problems, origins);
   std::vector<RlReward> rewards;
   if (!options.rewards.is_null()) rewards = read_rewards(options.rewards, problems);
+  settle_trunk(options, rewards, problems, origins);
   auto out = std::make_unique<Rl>(std::move(options), std::move(rewards));
   const bool reward_model = std::ranges::any_of(
       out->rewards(), [](const RlReward& reward) { return reward.model.has_value(); });
