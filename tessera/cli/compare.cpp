@@ -30,7 +30,7 @@ using Difference = std::optional<std::string>;
 
 bool is_timed(const std::string& key) {
   return key == "time" || key.ends_with("_ms") || key.ends_with("_per_s") ||
-         key.starts_with("mem_") || key.starts_with("comm_");
+         key.ends_with("_waited") || key.starts_with("mem_") || key.starts_with("comm_");
 }
 
 std::vector<json::Value> read_metrics(const fs::path& path) {
@@ -44,7 +44,8 @@ std::string shown(const json::Value* value) {
   return value == nullptr ? "absent" : value->dump();
 }
 
-Difference compare_lines(const json::Value& a, const json::Value& b) {
+/// Compares the members of two objects, and of the objects in them; `of` is the path of these.
+Difference compare_lines(const json::Value& a, const json::Value& b, const std::string& of = "") {
   std::vector<std::string> keys;
   for (const auto& [key, value] : a.members())
     keys.push_back(key);
@@ -52,10 +53,14 @@ Difference compare_lines(const json::Value& a, const json::Value& b) {
     if (a.find(key) == nullptr) keys.push_back(key);
   }
   for (const std::string& key : keys) {
+    if (is_timed(key)) continue;
     const json::Value *in_a = a.find(key), *in_b = b.find(key);
-    const bool equal = in_a != nullptr && in_b != nullptr && *in_a == *in_b;
-    if (!equal && !is_timed(key))
-      return fmt::format("{} is {} in A and {} in B", key, shown(in_a), shown(in_b));
+    if (in_a != nullptr && in_b != nullptr && in_a->is_object() && in_b->is_object()) {
+      if (auto differs = compare_lines(*in_a, *in_b, of + key + ".")) return differs;
+      continue;
+    }
+    if (in_a == nullptr || in_b == nullptr || !(*in_a == *in_b))
+      return fmt::format("{}{} is {} in A and {} in B", of, key, shown(in_a), shown(in_b));
   }
   return std::nullopt;
 }

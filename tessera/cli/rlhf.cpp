@@ -22,6 +22,7 @@
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/rlhf_parts.h"
+#include "tessera/cli/rollout_ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/run.h"
 #include "tessera/launch/launch.h"
@@ -348,9 +349,10 @@ int rlhf(const std::vector<std::string>& line) {
     if (!is_asked_for(words, number + 1)) continue;
     if (!words.common.quiet)
       terminal.line(fmt::format("step {} of {}: {}", number + 1, kRlhfSteps.size(), step.name));
-    planner::Plan plan = planner::make_plan(config_of_step(source, number),
-                                            ranks_of(words.ranks),
-                                            fmt::format("{} ({})", words.config, step.name));
+    json::Value config = config_of_step(source, number);
+    const int ranks = ranks_that_learn(config, ranks_of(words.ranks), /*one_host=*/true);
+    planner::Plan plan =
+        planner::make_plan(config, ranks, fmt::format("{} ({})", words.config, step.name));
     plan.quiet = words.common.quiet;
     const int code = engine::run_training(std::move(plan),
                                           {.resume = {},

@@ -21,6 +21,7 @@
 #include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/host_flags.h"
 #include "tessera/cli/ranks.h"
+#include "tessera/cli/rollout_ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/run.h"
@@ -196,6 +197,9 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   }
   apply_elastic_flags(hosts, source);
   set_defaults_of_hosts(source, ranks, local_ranks_of(part.get(), choice, ranks));
+  const auto launcher = launch::detect_launcher();
+  const bool one_host = !part && !choice.several && !(launcher && launcher->several_hosts());
+  ranks = ranks_that_learn(source, ranks, one_host);
   const std::string name = path.empty() ? name_from_flags(words.model) : name_of_config(path);
   // An elastic training leaves slots unused that cannot share the batch.
   planner::Plan plan = choice.several && is_elastic(source)
@@ -235,7 +239,6 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   std::optional<launch::PidFile> pid_file;
   if (hosts.save_pid) pid_file.emplace();
   const int code = engine::run_training(plan, command);
-  const auto launcher = launch::detect_launcher();
   const bool is_leader = launcher ? launcher->rank == 0 : !part || part->host == 0;
   if (words.common.json && is_leader)
     print_json(plan, code, words.dry_run);

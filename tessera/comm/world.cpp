@@ -29,7 +29,7 @@ World::World(int rank,
       control_(std::move(control)),
       host_transport_(std::move(host)),
       tensors_(std::move(tensors)) {
-  RankLine& line = control_->line(rank_);
+  RankLine& line = this->line();
   line.pid.store(static_cast<std::uint32_t>(getpid()));
   line.state.store(static_cast<std::uint32_t>(RankState::Running));
 }
@@ -46,26 +46,46 @@ World::World(int rank, mesh::Mesh mesh, std::unique_ptr<Transport> transport, Co
             std::move(transport),
             std::shared_ptr<ControlPage>(control, [](ControlPage*) {})) {}
 
+World::World(const World& whole, int first, const mesh::Mesh& mesh, int number)
+    : rank_(whole.rank_ - first),
+      first_(first),
+      part_(number),
+      mesh_(mesh),
+      host_(whole.host_),
+      control_(whole.control_),
+      host_transport_(whole.host_transport_),
+      tensors_(whole.tensors_) {}
+
 World::~World() = default;
 
+std::unique_ptr<World> World::part(int first, const mesh::Mesh& mesh, int number) {
+  TESSERA_ASSERT(part_ == 0 && number > 0 && first >= 0 && first <= rank_ &&
+                 rank_ < first + mesh.size() && first + mesh.size() <= size());
+  return std::unique_ptr<World>(new World(*this, first, mesh, number));
+}
+
 // The axes identify the group: the id is the same on every rank, regardless of the order in which
-// groups are first used, and different for every group that a rank is in.
+// groups are first used, and different for every group that a rank is in, because the parts of a
+// world that it is in have other numbers.
 const Group& World::group(mesh::AxisSet axes) {
   const auto [found, added] = groups_.try_emplace(axes.bits());
   if (added) {
+    constexpr int kIdsOfPart = 1 << mesh::kNumAxes;
     found->second.ranks = mesh_.group(rank_, axes);
+    for (int& rank : found->second.ranks)
+      rank += first_;
     found->second.index = mesh_.index(rank_, axes);
-    found->second.id = axes.bits();
+    found->second.id = part_ * kIdsOfPart + axes.bits();
   }
   return found->second;
 }
 
 void World::set_step(std::int64_t step) {
-  control_->line(rank_).step.store(step, std::memory_order_relaxed);
+  line().step.store(step, std::memory_order_relaxed);
 }
 
 void World::show_life() noexcept {
-  control_->line(rank_).life.fetch_add(1, std::memory_order_relaxed);
+  line().life.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::vector<double> World::all_reduce(const Group& group,

@@ -32,6 +32,12 @@ class World {
         std::unique_ptr<Transport> tensors,
         std::shared_ptr<ControlPage> control);
   ~World();
+  /// Returns a world of the ranks from `first` on, as many as `mesh` has, of which this rank is
+  /// one. They count from 0 in it and use the transports of this world, on which they can form
+  /// other parts and whole groups at the same time. `number`: 1 or more, the same on all ranks of
+  /// the part, and another one for each part that a rank is in. Not of a part itself. Not
+  /// collective.
+  std::unique_ptr<World> part(int first, const mesh::Mesh& mesh, int number);
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
@@ -73,12 +79,18 @@ class World {
                                  CallSite site);
 
  private:
+  World(const World& whole, int first, const mesh::Mesh& mesh, int number);
+  /// The entry of this rank on the control page.
+  [[nodiscard]] RankLine& line() { return control_->line(first_ + rank_); }
+
   int rank_;
+  int first_ = 0;  ///< rank in the job of rank 0 of this world
+  int part_ = 0;   ///< number of this part; 0: the whole job
   mesh::Mesh mesh_;
   Host host_;
   std::shared_ptr<ControlPage> control_;  ///< outlives the transports
-  std::unique_ptr<Transport> host_transport_;
-  std::unique_ptr<Transport> tensors_;  ///< nullptr: the model is on the host
+  std::shared_ptr<Transport> host_transport_;
+  std::shared_ptr<Transport> tensors_;  ///< nullptr: the model is on the host
   std::map<std::uint8_t, Group> groups_;
 };
 

@@ -18,7 +18,10 @@
 
 namespace tessera::engine {
 
-Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const data::Datasets> data)
+Engine::Engine(planner::Plan plan,
+               comm::World& world,
+               std::shared_ptr<const data::Datasets> data,
+               rl::Generators* generators)
     : plan_(std::move(plan)),
       world_(world),
       data_(std::move(data)),
@@ -31,7 +34,7 @@ Engine::Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const dat
                plan_.config.data.drop_last,
                planner::batch_sizes(plan_)),
       state_(train_state_options(plan_), world),
-      experience_(rl::make_experience(plan_, world_, state_, *data_->train)),
+      experience_(rl::make_experience(plan_, world_, state_, *data_->train, generators)),
       frozen_sets_(plan_.freezing.frozen_sets({})) {
   start_clock();
 }

@@ -29,6 +29,10 @@
 #include "tessera/planner/train_config.h"
 #include "tessera/report/monitors/histogram.h"
 
+namespace tessera::engine::rl {
+class Generators;
+}
+
 namespace tessera::engine {
 
 /// The result of one step. All fields but the times are the same on every rank.
@@ -73,7 +77,11 @@ struct StepReport {
 /// collective.
 class Engine {
  public:
-  Engine(planner::Plan plan, comm::World& world, std::shared_ptr<const data::Datasets> data);
+  /// `generators`: ranks that only write rollouts (rl.overlap), which must outlive the engine.
+  Engine(planner::Plan plan,
+         comm::World& world,
+         std::shared_ptr<const data::Datasets> data,
+         rl::Generators* generators = nullptr);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

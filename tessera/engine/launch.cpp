@@ -175,7 +175,9 @@ int run_ranks(const planner::Plan& plan,
               const std::function<int(comm::World&)>& fn,
               const launch::Messages& words,
               const HowToStart& how) {
-  const mesh::Mesh mesh = plan.mesh();
+  const mesh::Mesh mesh = how.further_ranks == 0
+                              ? plan.mesh()
+                              : mesh::Mesh::data_parallel(plan.ranks + how.further_ranks);
   launch::Options options = options_of(mesh, plan.threads, report);
   options.asked = asked_of(plan);
   options.messages = words;

@@ -27,15 +27,18 @@ struct HowToStart {
   bool* stop_asked = nullptr;                    ///< as launch::Options::stop_asked
   launch::RunFolderCheck folder;                 ///< the hosts compare it when they meet
   std::uint64_t asked = 0;  ///< hash of the facts, besides the plan, on which ranks must agree
+  /// Ranks in addition to those of the plan, behind them; the mesh of the job is then that of
+  /// data-parallel ranks.
+  int further_ranks = 0;
 };
 
-/// Runs `fn` on every rank of the plan and returns the job's exit code. Without launcher variables
-/// this process becomes the supervisor of plan.ranks children; under torchrun, srun or mpirun it is
-/// one of the ranks, with others on other hosts if the launcher says so. All ranks must then have
-/// the same plan, except for threads; otherwise Error{Config} is thrown. An Error that leaves `fn`
-/// stops the other ranks with its message, and its code is the rank's exit code. The caller must
-/// not have run an ATen operation before; throws Error{Config} if one has started worker threads
-/// (kernel_threads.h).
+/// Runs `fn` on every rank of the plan, and on how.further_ranks more, and returns the job's exit
+/// code. Without launcher variables this process becomes the supervisor of plan.ranks children;
+/// under torchrun, srun or mpirun it is one of the ranks, with others on other hosts if the
+/// launcher says so. All ranks must then have the same plan, except for threads; otherwise
+/// Error{Config} is thrown. An Error that leaves `fn` stops the other ranks with its message, and
+/// its code is the rank's exit code. The caller must not have run an ATen operation before; throws
+/// Error{Config} if one has started worker threads (kernel_threads.h).
 int run_ranks(const planner::Plan& plan,
               const Report& report,
               const std::function<int(comm::World&)>& fn,

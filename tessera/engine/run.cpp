@@ -34,6 +34,7 @@
 #include "tessera/engine/profile.h"
 #include "tessera/engine/reference.h"
 #include "tessera/engine/resume.h"
+#include "tessera/engine/rl/generators.h"
 #include "tessera/engine/rl/plan.h"
 #include "tessera/engine/rl/roll_back.h"
 #include "tessera/engine/run_folder.h"
@@ -144,8 +145,9 @@ int train_from(const planner::Plan& plan,
                const RunFolder& folder,
                const ResumePoint& resume,
                const TrainCommand& command,
+               rl::Generators* generators,
                std::optional<rl::RollBack>& back) {
-  Engine engine(plan, world, data);
+  Engine engine(plan, world, data, generators);
   const auto from = checkpoint_of_all(engine, resume, folder, command);
   // A resumed run has other weights than the reference, which was stored.
   const std::filesystem::path kept = folder.path() / "reference.bin";
@@ -184,18 +186,14 @@ int train_from(const planner::Plan& plan,
   return code;
 }
 
-/// Trains on one rank of the world.
+/// Trains on one rank of `world`; `generators`: ranks of the job that only write rollouts.
 int train_rank(planner::Plan plan,
                comm::World& world,
                const std::shared_ptr<const data::Datasets>& data,
                const RunFolder& folder,
                const ResumePoint& resume,
-               const TrainCommand& command) {
-  const Patience patience(command.console, world);
-  log::open_file(folder.log_file(world.rank()).string());
-  comm::set_flight_folder(folder.log_file(world.rank()).parent_path().string(),
-                          command.how.part ? command.how.part->name : "");
-  log::info(fmt::format("rank {} of {}, {} threads", world.rank(), world.size(), plan.threads));
+               const TrainCommand& command,
+               rl::Generators* generators) {
   place_measured_blocks(
       plan, world, *data->train, memory_of_hosts(plan, plan.ranks / world.host().count));
   for (const std::string& line : planner::build_lines(plan, world.rank()))
@@ -203,11 +201,31 @@ int train_rank(planner::Plan plan,
   if (world.rank() == 0) tell_notes(plan);
   for (ResumePoint from = resume;;) {
     std::optional<rl::RollBack> back;
-    const int code = train_from(plan, world, data, folder, from, command, back);
+    const int code = train_from(plan, world, data, folder, from, command, generators, back);
     if (!back) return code;
     from.checkpoint = rl::go_back(world, folder, *back);
     from.copies.reset();
   }
+}
+
+/// Does the work of one rank of the job: it trains, or it writes rollouts for those that do.
+int run_rank(const planner::Plan& plan,
+             comm::World& job,
+             const std::shared_ptr<const data::Datasets>& data,
+             const RunFolder& folder,
+             const ResumePoint& resume,
+             const TrainCommand& command) {
+  const Patience patience(command.console, job);
+  log::open_file(folder.log_file(job.rank()).string());
+  comm::set_flight_folder(folder.log_file(job.rank()).parent_path().string(),
+                          command.how.part ? command.how.part->name : "");
+  log::info(fmt::format("rank {} of {}, {} threads", job.rank(), job.size(), plan.threads));
+  if (rl::num_generators(plan) == 0)
+    return train_rank(plan, job, data, folder, resume, command, nullptr);
+  const auto train = [&](comm::World& world, rl::Generators& generators) {
+    return train_rank(plan, world, data, folder, resume, command, &generators);
+  };
+  return rl::run_divided(plan, job, *data->train, train);
 }
 
 /// Writes a status; if the disk is full or read-only, warns and keeps the job's exit code.
@@ -408,7 +426,8 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   const std::optional<launch::Launcher> launcher = launch::detect_launcher();
   const launch::HostPart* const part = command.how.part.get();
   const bool is_leader = launcher ? launcher->rank == 0 : part == nullptr || part->host == 0;
-  const int launched = launcher ? launcher->local_world_size : plan.ranks;
+  const int generators = rl::num_generators(plan);
+  const int launched = launcher ? launcher->local_world_size : plan.ranks + generators;
   const int local_ranks = part != nullptr ? part->local_ranks : launched;
   TrainCommand mine = command;
   if (!is_leader) mine.console = nullptr;
@@ -434,7 +453,9 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   // A set of copies, half of what the plan counts, is there already.
   const std::int64_t held = copies ? planner::copy_bytes(plan) / 2 * plan.ranks : 0;
   const std::uint64_t available =
-      memory_of_hosts(plan, local_ranks) + static_cast<std::uint64_t>(held);
+      (generators > 0 ? rl::memory_beside_generators(plan, launch::available_memory())
+                      : memory_of_hosts(plan, local_ranks)) +
+      static_cast<std::uint64_t>(held);
   const planner::MemoryEstimate memory = planner::check_memory(plan, available);
   planner::save_as_memory_allows(plan, memory, available);
   planner::advise_stage(plan, available);
@@ -485,10 +506,11 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   int code = kExitOk;
   try {
     const auto train = [&](comm::World& world) {
-      return train_rank(plan, world, data, folder, resume, mine);
+      return run_rank(plan, world, data, folder, resume, mine);
     };
     HowToStart how = command.how;
     how.asked = asked_besides(*data, resume);
+    how.further_ranks = generators;
     how.folder = {plan.run_dir, saves_into_one_folder(plan)};
     code = run_ranks(plan, report, train, training_words(), how);
   } catch (const Error& error) {  // before ranks were started

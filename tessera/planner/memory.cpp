@@ -29,9 +29,6 @@
 namespace tessera::planner {
 namespace {
 
-constexpr std::int64_t kProcess = std::int64_t{48}
-                                  << 20;  // libraries' own data, file buffers, stacks
-
 // A flat buffer of a stage, as parallel/ lays it out, and what the update keeps for it on the first
 // data-parallel rank, which has the least padding.
 struct Buffer {
@@ -345,7 +342,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
         {activations.training + largest_sum, sums + activations.training / blocks, sums + resting});
     out.shared = std::max<std::int64_t>(0, sums + out.activations - most);
   }
-  out.other = kProcess + plan.beside;
+  out.other = kProcessBytes + plan.beside;
   out.copies = copy_bytes(plan);
   return out;
 }

@@ -13,6 +13,9 @@ namespace tessera::planner {
 /// Share of the free memory that a plan may use; the rest is a reserve for fluctuations.
 inline constexpr double kUsableMemory = 0.95;
 
+/// Base memory of a process: libraries' own data, file buffers, stacks.
+inline constexpr std::int64_t kProcessBytes = std::int64_t{48} << 20;
+
 /// Bytes of one rank, on the stage that needs most. Parameters, gradients and optimizer are those
 /// of the flat buffers of a run; activations are measured by running the model's blocks on meta
 /// tensors, plus a few percent; other is the base memory of a process and Plan::beside. Copies are

@@ -81,6 +81,37 @@ TEST(World, GathersValuesInGroupOrder) {
   });
 }
 
+// Ranks 0 and 1, ranks 2 and 3, and ranks 1 to 3 exchange at the same time, each in its own order.
+TEST(World, PartsUseOneTransport) {
+  run_threads(4, [](World& world) {
+    const int rank = world.rank();
+    const auto pair = world.part(rank / 2 * 2, mesh::Mesh::data_parallel(2), 1 + rank / 2);
+    const auto last = rank == 0 ? nullptr : world.part(1, mesh::Mesh::data_parallel(3), 3);
+
+    EXPECT_EQ(pair->rank(), rank % 2);
+    EXPECT_EQ(pair->size(), 2);
+    EXPECT_EQ(pair->is_leader(), rank % 2 == 0);
+    for (int round = 0; round < 3; ++round) {
+      const double me = 10 * round + rank;
+      const auto in_pair = pair->all_gather(pair->everyone(), {me}, TESSERA_HERE("a pair"));
+      const double first = 10 * round + rank / 2 * 2;
+      EXPECT_EQ(in_pair, (std::vector<double>{first, first + 1}));
+      if (last != nullptr) {
+        EXPECT_EQ(last->rank(), rank - 1);
+        const auto in_last = last->all_gather(last->everyone(), {me}, TESSERA_HERE("the last"));
+        EXPECT_EQ(in_last,
+                  (std::vector<double>{10.0 * round + 1, 10.0 * round + 2, 10.0 * round + 3}));
+      }
+    }
+    pair->set_step(20 + rank);
+    const auto sum =
+        world.all_reduce(world.everyone(), {1.0}, Op::Sum, TESSERA_HERE("the whole job"));
+    EXPECT_EQ(sum, std::vector<double>{4});
+    EXPECT_EQ(world.control().line(3 - rank).step.load(), 23 - rank);
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end"))->wait();
+  });
+}
+
 TEST(World, TellsItsStepOnTheControlPage) {
   run_threads(2, [](World& world) {
     world.set_step(12 + world.rank());

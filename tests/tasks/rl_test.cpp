@@ -105,7 +105,13 @@ TEST(RlOptionsOf, AreRefusedWhereTheyContradictEachOther) {
   EXPECT_THAT(refusal(R"("critic": {"lr": 1e-5})"), HasSubstr("has no critic"));
   EXPECT_THAT(refusal(R"("reference": "runs/a")"), HasSubstr("costs nothing"));
   EXPECT_THAT(refusal(R"("parity": "off", "iterations": 2)"), HasSubstr("pass"));
-  EXPECT_THAT(refusal(R"("overlap": 1)"), HasSubstr("not built yet: rl.overlap"));
+  EXPECT_THAT(refusal(R"("overlap": 1, "dynamic_rounds": 2)"),
+              HasSubstr("not built yet: rl.overlap with rl.dynamic_rounds"));
+  EXPECT_EQ(rollout_ranks_of(json::parse(R"({"task": "rl", "rl": {"overlap": 1}})", "a")), 1);
+  EXPECT_EQ(rollout_ranks_of(json::parse(
+                R"({"task": {"type": "rl", "params": {"overlap": 1, "rollout_ranks": 3}}})", "a")),
+            3);
+  EXPECT_EQ(rollout_ranks_of(json::parse(R"({"task": "rl", "rl": {"rollout_ranks": 3}})", "a")), 0);
   EXPECT_THAT(refusal(R"("models": {"critic": {"ranks": [1]}})"),
               HasSubstr("not built yet: rl.models.critic.ranks"));
   EXPECT_EQ(options_of(*task_of("rl", params(R"("parity": "exact")"))).parity, Parity::Exact);

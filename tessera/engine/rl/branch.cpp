@@ -11,6 +11,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/metric_lines.h"
+#include "tessera/engine/rl/generators.h"
 #include "tessera/engine/rl/ledger.h"
 #include "tessera/engine/rl/replay.h"
 #include "tessera/planner/overrides.h"
@@ -71,6 +72,11 @@ BranchPlans branch_plans(const fs::path& run,
                   Config,
                   fmt::format("the branch is of the task {}", plans.next.config.task.type),
                   "remove the --set of task");
+  TESSERA_REQUIRE(num_generators(plans.next) == 0,
+                  Unsupported,
+                  "not built yet: a branch with rl.overlap, whose first rollout would be another "
+                  "policy's",
+                  "--set rl.overlap=0");
   for (const char* section : {"model", "adapter", "tokenizer"})
     require_same(plans.run, plans.next, section);
   require_same(plans.run, plans.next, "optimizer", "type");

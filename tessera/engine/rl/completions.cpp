@@ -13,6 +13,50 @@
 #include "tessera/nn/step_context.h"
 
 namespace tessera::engine::rl {
+namespace {
+
+// Length, end, entropy, prompt, round, halves of the seed, lag; then ids and log-probabilities.
+constexpr std::size_t kFacts = 8;
+
+}  // namespace
+
+std::size_t numbers_of_completion(std::int64_t longest) {
+  return kFacts + 2 * static_cast<std::size_t>(longest);
+}
+
+void to_numbers(const Completion& completion, std::int64_t longest, double* to) {
+  TESSERA_ASSERT(std::ssize(completion.ids) <= longest &&
+                 completion.ids.size() == completion.log_probabilities.size());
+  to[0] = static_cast<double>(completion.ids.size());
+  to[1] = completion.ended ? 1.0 : 0.0;
+  to[2] = completion.entropy;
+  to[3] = static_cast<double>(completion.prompt);
+  to[4] = static_cast<double>(completion.round);
+  to[5] = static_cast<double>(completion.seed >> 32U);
+  to[6] = static_cast<double>(completion.seed & 0xffffffffU);
+  to[7] = static_cast<double>(completion.lag);
+  std::ranges::copy(completion.ids, to + kFacts);
+  std::ranges::copy(completion.log_probabilities, to + kFacts + longest);
+}
+
+Completion completion_of_numbers(const double* from, std::int64_t longest) {
+  const auto size = static_cast<std::size_t>(from[0]);
+  Completion out;
+  out.ended = from[1] > 0;
+  out.entropy = from[2];
+  out.prompt = static_cast<std::int64_t>(from[3]);
+  out.round = static_cast<std::int64_t>(from[4]);
+  out.seed = static_cast<std::uint64_t>(from[5]) << 32U | static_cast<std::uint64_t>(from[6]);
+  out.lag = static_cast<std::int64_t>(from[7]);
+  out.ids.resize(size);
+  std::transform(from + kFacts, from + kFacts + size, out.ids.begin(), [](double id) {
+    return static_cast<std::int32_t>(id);
+  });
+  const double* const values = from + kFacts + longest;
+  out.log_probabilities.assign(values, values + size);
+  return out;
+}
+
 std::vector<std::vector<std::int64_t>> units_of(std::int64_t prompts,
                                                 std::int64_t samples,
                                                 std::int64_t prompts_at_once) {

@@ -11,10 +11,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/comm/world.h"
-#include "tessera/engine/train_state.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/cache_form.h"
 #include "tessera/nn/token_log_probabilities.h"
+#include "tessera/parallel/executor.h"
 
 // Legend: B completions, T tokens of a prompt with its completion.
 namespace tessera::engine::rl {
@@ -27,8 +27,17 @@ struct Completion {
   double entropy = 0.0;                   ///< sum over its tokens of the distributions' entropies
   std::uint64_t seed = 0;                 ///< of its random numbers
   std::int64_t round = 0;                 ///< how often its group was replaced before
+  /// Number of updates between the policy that wrote it and the one that begins to learn from it.
+  std::int64_t lag = 0;
   bool ended = false;
 };
+
+/// Returns how many numbers describe a completion of at most `longest` tokens.
+std::size_t numbers_of_completion(std::int64_t longest);
+/// Writes the completion as so many numbers, which can be sent; those behind its tokens are left as
+/// they are.
+void to_numbers(const Completion& completion, std::int64_t longest, double* to);
+Completion completion_of_numbers(const double* from, std::int64_t longest);
 
 struct SamplingOptions {
   std::int64_t max_new_tokens = 0;
@@ -60,7 +69,8 @@ struct Draw {
 /// once for consecutive completions, those of one length that begin at the same time together; then
 /// one of a single position per token of those that have not ended. Completions of a prompt share
 /// the pages of its keys and values.
-std::vector<Completion> draw_together(TrainState& state,
+std::vector<Completion> draw_together(parallel::Executor& executor,
+                                      comm::World& world,
                                       std::span<const Draw> draws,
                                       const SamplingOptions& options,
                                       const std::function<bool(bool mine)>& others);

@@ -21,11 +21,13 @@ namespace {
 
 class Drawing {
  public:
-  Drawing(TrainState& state,
+  Drawing(parallel::Executor& executor,
+          comm::World& world,
           std::span<const Draw> draws,
           const SamplingOptions& options,
           const std::function<bool(bool mine)>& others)
-      : state_(state),
+      : executor_(executor),
+        world_(world),
         draws_(draws),
         options_(options),
         others_(others),
@@ -49,7 +51,7 @@ class Drawing {
       go_on();
     }
     while (others_ && others_(false))
-      state_.executor().infer_nothing();
+      executor_.infer_nothing();
     return std::move(out_);
   }
 
@@ -87,8 +89,8 @@ class Drawing {
   /// The objective's logits of the next token of each row, fp32 [rows, vocabulary] on the host.
   at::Tensor next_logits(const nn::Batch& batch) {
     if (others_) (void)others_(true);
-    state_.world().show_life();
-    const nn::Outcome outcome = state_.executor().infer(batch, context_);
+    world_.show_life();
+    const nn::Outcome outcome = executor_.infer(batch, context_);
     const auto made = outcome.outputs.find("logits");
     TESSERA_REQUIRE(made != outcome.outputs.end(),
                     Shape,
@@ -185,7 +187,8 @@ class Drawing {
     return out_[number].ended || std::ssize(out_[number].ids) >= options_.max_new_tokens;
   }
 
-  TrainState& state_;
+  parallel::Executor& executor_;
+  comm::World& world_;
   std::span<const Draw> draws_;
   const SamplingOptions& options_;
   const std::function<bool(bool mine)>& others_;
@@ -201,11 +204,12 @@ class Drawing {
 
 }  // namespace
 
-std::vector<Completion> draw_together(TrainState& state,
+std::vector<Completion> draw_together(parallel::Executor& executor,
+                                      comm::World& world,
                                       std::span<const Draw> draws,
                                       const SamplingOptions& options,
                                       const std::function<bool(bool mine)>& others) {
-  return Drawing(state, draws, options, others).run();
+  return Drawing(executor, world, draws, options, others).run();
 }
 
 }  // namespace tessera::engine::rl

@@ -116,6 +116,7 @@ Completion completion_of(const Line& line) {
   const std::string& seed = line.at("seed").as_string();
   std::from_chars(seed.data(), seed.data() + seed.size(), out.seed, 16);
   if (line.find("round") != nullptr) out.round = line.integer("round");
+  if (line.find("policy") != nullptr) out.lag = line.integer("version") - line.integer("policy");
   return out;
 }
 
@@ -208,6 +209,7 @@ json::Value to_json(std::int64_t version,
        {"ended", json::Value::boolean(completion.ended)},
        {"text", json::Value::string(text::replace_invalid_utf8(text))}});
   if (completion.round > 0) out["round"] = json::Value::integer(completion.round);
+  if (completion.lag > 0) out["policy"] = json::Value::integer(version - completion.lag);
   return out;
 }
 

@@ -36,7 +36,7 @@ Worth unpacked(const std::vector<double>& from, std::size_t rewards, std::size_t
 
 /// A rollout in the ledger, by the number of the completion.
 struct KeptRollout {
-  std::int64_t version = -1;  ///< number of updates of the policy that wrote it
+  std::int64_t version = -1;  ///< number of updates of the policy that begins to learn from it
   std::map<std::int64_t, Completion> completions;
   std::map<std::int64_t, Worth> worths;
   /// The newest coefficient of the divergence in the ledger, also of an earlier rollout.

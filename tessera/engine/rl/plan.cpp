@@ -12,6 +12,7 @@
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/rl/alarms.h"
 #include "tessera/engine/rl/critic.h"
+#include "tessera/engine/rl/generators.h"
 #include "tessera/engine/rl/layouts.h"
 #include "tessera/engine/rl/reference_model.h"
 #include "tessera/nn/block.h"
@@ -73,6 +74,12 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
   if (!config.data.sources.is_null())
     refuse("data.sources", "give one list of files in data.train");
   const tasks::RlOptions& options = task.options();
+  if (options.overlap > 0) {
+    if (plan.data_ranks != plan.ranks)
+      refuse("rl.overlap and ranks that share layers", "remove parallel.tensor, or rl.overlap");
+    if (plan.weight_layout.packed)
+      refuse("rl.overlap and adapter.quantize_base", "remove one of them");
+  }
   const bool same = options.cache == tasks::RlCache::Same ||
                     (options.cache == tasks::RlCache::BF16 && plan.working == DType::BF16);
   TESSERA_REQUIRE(same || options.parity != tasks::Parity::Exact,
@@ -161,7 +168,24 @@ std::int64_t cache_bytes(const planner::Plan& plan, const tasks::RlOptions& opti
       cache_width(plan, options, channels));
 }
 
+/// Returns the bytes of the rows of completions with some numbers for each token, on every rank.
+std::int64_t rollout_bytes(const planner::Plan& plan, const tasks::RlOptions& options) {
+  constexpr std::int64_t kNumbers = 8;
+  return options.rollout_size(plan.global_batch) * plan.sequence_length * kNumbers *
+         static_cast<std::int64_t>(sizeof(double));
+}
+
 }  // namespace
+
+bool drops(const planner::Plan& plan) {
+  if (plan.config.adapter.enabled() && plan.config.adapter.dropout > 0) return true;
+  return std::ranges::any_of(plan.model.description.members(), [](const auto& member) {
+    const auto& [key, value] = member;
+    const bool random =
+        key.find("drop") != std::string::npos || key.find("jitter") != std::string::npos;
+    return random && value.is_number() && value.as_double() > 0;
+  });
+}
 
 void settle_plan(planner::Plan& plan) {
   const tasks::Rl* const task = tasks::as_rl(plan.task.get());
@@ -176,11 +200,7 @@ void settle_plan(planner::Plan& plan) {
     told += fmt::format(
         "{}{} {}", told.empty() ? "" : ", ", what, text::bytes(static_cast<std::uint64_t>(bytes)));
   };
-  // Rows of completions with some numbers for each token, on every rank.
-  constexpr std::int64_t kNumbers = 8;
-  count("rollout",
-        options.rollout_size(plan.global_batch) * plan.sequence_length * kNumbers *
-            static_cast<std::int64_t>(sizeof(double)));
+  count("rollout", rollout_bytes(plan, options));
   count("cache of keys and values", cache_bytes(plan, options));
   if (task->has_reference() && !is_base_of_policy(plan, options)) {
     const models::Resolved reference = options.reference ? find_model(*options.reference)->shape
@@ -212,6 +232,40 @@ void settle_plan(planner::Plan& plan) {
           need.parameters + need.gradients + need.optimizer);
   }
   plan.notes.push_back("beside the policy a rank has: " + told);
+  if (options.overlap == 0) return;
+  plan.notes.push_back(fmt::format(
+      "rl.overlap: {} {} and {} only {} rollouts; each of the latter has {}: the policy's "
+      "weights ({}), the rollout and the cache",
+      plan.ranks,
+      plan.ranks == 1 ? "rank learns" : "ranks learn",
+      options.generators(),
+      options.generators() == 1 ? "writes" : "write",
+      text::bytes(static_cast<std::uint64_t>(generator_bytes(plan))),
+      planner::precision_text(plan)));
+}
+
+std::int64_t generator_bytes(const planner::Plan& plan) {
+  const tasks::RlOptions& options = tasks::as_rl(plan.task.get())->options();
+  std::int64_t elements = 0;
+  for (const auto& param : nn::parameters_of(plan.model.model))
+    elements += param->numel();
+  return planner::kProcessBytes + elements * width_of(plan) + rollout_bytes(plan, options) +
+         cache_bytes(plan, options);
+}
+
+std::uint64_t memory_beside_generators(const planner::Plan& plan, std::uint64_t available) {
+  const auto count = static_cast<std::uint64_t>(num_generators(plan)),
+             each = static_cast<std::uint64_t>(generator_bytes(plan)), all = count * each;
+  TESSERA_REQUIRE(
+      static_cast<double>(all) < planner::kUsableMemory * static_cast<double>(available),
+      Memory,
+      fmt::format("the ranks that only write rollouts (rl.overlap) need {} x {}, and {} are free",
+                  count,
+                  text::bytes(each),
+                  text::bytes(available)),
+      "lower rl.rollout_ranks, rl.completions_at_once or data.sequence_length, or set rl.overlap "
+      "to 0");
+  return available - all;
 }
 
 }  // namespace tessera::engine::rl

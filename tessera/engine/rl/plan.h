@@ -2,6 +2,8 @@
 // Additions of the task rl to a plan: unsupported settings, and the memory of all models.
 #pragma once
 
+#include <cstdint>
+
 #include "tessera/planner/train_config.h"
 
 namespace tessera::engine::rl {
@@ -11,5 +13,12 @@ namespace tessera::engine::rl {
 /// needs of reference, reward models, critic, rollout and cache, and adds a note about it. Does
 /// nothing for other plans.
 void settle_plan(planner::Plan& plan);
+/// Returns the memory of a rank that only writes rollouts (rl.overlap).
+std::int64_t generator_bytes(const planner::Plan& plan);
+/// Returns what of `available` bytes these ranks leave for the others. Throws Error{Memory} if they
+/// do not fit.
+std::uint64_t memory_beside_generators(const planner::Plan& plan, std::uint64_t available);
+/// Returns whether training drops or perturbs something at random.
+bool drops(const planner::Plan& plan);
 
 }  // namespace tessera::engine::rl

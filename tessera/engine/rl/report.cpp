@@ -99,4 +99,15 @@ void add_parity(Metrics& to,
   to.push_back({"parity_mean", number(apart_BT.sum()) / std::max(tokens, 1.0), tokens});
 }
 
+void add_ratios(Metrics& to,
+                const at::Tensor& learned_BT,
+                const at::Tensor& written_BT,
+                const at::Tensor& mask_BT) {
+  const auto tokens = number(mask_BT.sum().to(at::kDouble));
+  const at::Tensor ratios_BT =
+      at::where(mask_BT, (learned_BT - written_BT).exp(), at::zeros({}, learned_BT.options()));
+  to.push_back({"ratio", number(ratios_BT.sum()) / std::max(tokens, 1.0), tokens});
+  to.push_back({"ratio_max", number(ratios_BT.max()), tokens});
+}
+
 }  // namespace tessera::engine::rl

@@ -34,5 +34,11 @@ void add_parity(Metrics& to,
                 const at::Tensor& generated_BT,
                 const at::Tensor& trained_BT,
                 const at::Tensor& mask_BT);
+/// Adds "ratio" and "ratio_max" of the tokens of the mask: the mean and the largest probability
+/// under the policy that learns, divided by that under the policy that wrote.
+void add_ratios(Metrics& to,
+                const at::Tensor& learned_BT,
+                const at::Tensor& written_BT,
+                const at::Tensor& mask_BT);
 
 }  // namespace tessera::engine::rl

@@ -32,13 +32,13 @@ nn::CacheForm form_of(tasks::RlCache cache) {
 RolloutWriter::RolloutWriter(const planner::Plan& plan,
                              const tasks::Rl& task,
                              comm::World& world,
-                             TrainState& policy,
+                             parallel::Executor& policy,
                              const tasks::Prompts& prompts)
     : plan_(plan),
       task_(task),
       options_(task.options()),
       world_(world),
-      policy_(policy),
+      executor_(policy),
       prompts_(prompts),
       order_(prompts.count(), plan.config.data.shuffle, seed()),
       size_(options_.rollout_size(plan.global_batch)) {}
@@ -47,9 +47,9 @@ std::uint64_t RolloutWriter::seed() const {
   return static_cast<std::uint64_t>(plan_.config.trainer.seed);
 }
 
-Place RolloutWriter::place_of(const data::GlobalBatch& batch) const {
+Place RolloutWriter::place_of(const data::GlobalBatch& batch, std::int64_t steps) const {
   const std::int64_t number = batch.first / plan_.global_batch;
-  return {.version = policy_.steps() - number % updates(),
+  return {.version = steps - number % updates(),
           .update = number % updates(),
           .epoch = batch.epoch,
           .rollout = number / updates()};
@@ -102,12 +102,10 @@ std::int64_t RolloutWriter::tokens_of(std::int64_t update) const {
 void RolloutWriter::write(const Place& place) {
   completions_.assign(static_cast<std::size_t>(size_), {});
   rewards_BF_ = at::Tensor();
-  policy_.wait();
   if (was_judged()) {
-    take_completions();
+    take_completions(kept_);
   } else {
-    std::vector<std::int64_t> groups(static_cast<std::size_t>(size_ / options_.samples));
-    std::iota(groups.begin(), groups.end(), std::int64_t{0});
+    std::vector<std::int64_t> groups = all_groups();
     generate(place, groups, 0);
     for (std::int64_t round = 1; round <= options_.dynamic_rounds; ++round) {
       reward(groups);
@@ -118,6 +116,10 @@ void RolloutWriter::write(const Place& place) {
     if (options_.dynamic_rounds > 0 && !groups.empty()) reward(groups);
   }
   rows_ = rows_for(all_numbers());
+  tell_speed();
+}
+
+void RolloutWriter::tell_speed() const {
   log::info(fmt::format(
       "after {} updates: {} completions; {} tokens were generated in {:.2f} s, {} "
       "tokens/s",
@@ -136,26 +138,32 @@ Rows RolloutWriter::rows_for(const std::vector<std::int64_t>& numbers) {
 }
 
 bool RolloutWriter::was_judged() {
+  return has_all(kept_, version_, /*judged=*/true);
+}
+
+bool RolloutWriter::has_all(const std::optional<KeptRollout>& kept,
+                            std::int64_t version,
+                            bool judged) {
   std::vector<double> known = {0.0};
-  if (kept_ && kept_->version == version_) {
+  if (kept && kept->version == version) {
     std::int64_t count = 0;
-    while (kept_->worths.contains(count) && kept_->completions.contains(count) &&
-           is_valid(kept_->completions.at(count)))
+    while ((!judged || kept->worths.contains(count)) && kept->completions.contains(count) &&
+           is_valid(kept->completions.at(count)))
       ++count;
     if (count == size_) known = {1.0};
   }
-  share_values(world_, known, "whether a rollout was judged");
+  share_values(world_, known, "what the ledger has of a whole rollout");
   return known.front() > 0;
 }
 
-void RolloutWriter::take_completions() {
+void RolloutWriter::take_completions(const std::optional<KeptRollout>& kept) {
   const std::vector<std::int64_t> all = all_numbers();
   std::vector<std::int64_t> mine;
   std::vector<Completion> from;
-  if (kept_) {
+  if (kept) {
     mine = all;
     for (const std::int64_t number : all)
-      from.push_back(kept_->completions.at(number));
+      from.push_back(kept->completions.at(number));
   }
   exchange(all, mine, from);
 }
@@ -220,7 +228,8 @@ void RolloutWriter::generate(const Place& place,
     for (const std::int64_t number : numbers)
       draws.push_back({prompt_ids(at(number)), at(number).seed});
     std::vector<Completion> made =
-        draw_together(policy_,
+        draw_together(executor_,
+                      world_,
                       draws,
                       {.max_new_tokens = options_.max_new_tokens,
                        .distribution = {.temperature = options_.temperature,
@@ -330,39 +339,16 @@ std::vector<std::vector<std::int64_t>> RolloutWriter::missing(
 void RolloutWriter::exchange(const std::vector<std::int64_t>& numbers,
                              const std::vector<std::int64_t>& mine,
                              const std::vector<Completion>& made) {
-  constexpr std::size_t kFacts = 7;  // length, end, entropy, prompt, round, halves of the seed
-  const auto longest = static_cast<std::size_t>(options_.max_new_tokens);
-  const std::size_t each = kFacts + 2 * longest;
+  const std::size_t each = numbers_of_completion(options_.max_new_tokens);
   std::vector<double> values(numbers.size() * each, 0.0);
   for (std::size_t i = 0; i < mine.size(); ++i) {
     const auto place = std::ranges::find(numbers, mine[i]) - numbers.begin();
-    double* const to = values.data() + static_cast<std::size_t>(place) * each;
-    to[0] = static_cast<double>(made[i].ids.size());
-    to[1] = made[i].ended ? 1.0 : 0.0;
-    to[2] = made[i].entropy;
-    to[3] = static_cast<double>(made[i].prompt);
-    to[4] = static_cast<double>(made[i].round);
-    to[5] = static_cast<double>(made[i].seed >> 32U);
-    to[6] = static_cast<double>(made[i].seed & 0xffffffffU);
-    std::ranges::copy(made[i].ids, to + kFacts);
-    std::ranges::copy(made[i].log_probabilities, to + kFacts + longest);
+    to_numbers(
+        made[i], options_.max_new_tokens, values.data() + static_cast<std::size_t>(place) * each);
   }
   share_values(world_, values, "completions");
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const double* const from = values.data() + i * each;
-    Completion& to = at(numbers[i]);
-    const auto size = static_cast<std::size_t>(from[0]);
-    to.ended = from[1] > 0;
-    to.entropy = from[2];
-    to.prompt = static_cast<std::int64_t>(from[3]);
-    to.round = static_cast<std::int64_t>(from[4]);
-    to.seed = static_cast<std::uint64_t>(from[5]) << 32U | static_cast<std::uint64_t>(from[6]);
-    to.ids.assign(size, 0);
-    std::transform(from + kFacts, from + kFacts + size, to.ids.begin(), [](double id) {
-      return static_cast<std::int32_t>(id);
-    });
-    to.log_probabilities.assign(from + kFacts + longest, from + kFacts + longest + size);
-  }
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    at(numbers[i]) = completion_of_numbers(values.data() + i * each, options_.max_new_tokens);
 }
 
 bool RolloutWriter::is_kept(std::int64_t number) const {
@@ -392,6 +378,12 @@ std::string RolloutWriter::text_of(const Completion& one) const {
   std::vector<std::int32_t> ids = one.ids;
   if (one.ended) ids.pop_back();
   return text::replace_invalid_utf8(plan_.tokenizer->decode(ids));
+}
+
+std::vector<std::int64_t> RolloutWriter::all_groups() const {
+  std::vector<std::int64_t> out(static_cast<std::size_t>(size_ / options_.samples));
+  std::iota(out.begin(), out.end(), std::int64_t{0});
+  return out;
 }
 
 std::vector<std::int64_t> RolloutWriter::all_numbers() const {

@@ -16,7 +16,7 @@
 #include "tessera/engine/rl/completions.h"
 #include "tessera/engine/rl/ledger.h"
 #include "tessera/engine/rl/reward_values.h"
-#include "tessera/engine/train_state.h"
+#include "tessera/parallel/executor.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/rl.h"
@@ -38,14 +38,15 @@ class RolloutWriter {
   RolloutWriter(const planner::Plan& plan,
                 const tasks::Rl& task,
                 comm::World& world,
-                TrainState& policy,
+                parallel::Executor& policy,
                 const tasks::Prompts& prompts);
 
   [[nodiscard]] std::uint64_t seed() const;
   /// Returns the seed of sampling, another one after each time that the run went back.
   [[nodiscard]] std::uint64_t sampling_seed() const;
   [[nodiscard]] std::int64_t updates() const { return options_.updates(); }
-  [[nodiscard]] Place place_of(const data::GlobalBatch& batch) const;
+  /// Returns the place of the update that a policy of `steps` updates makes on `batch`.
+  [[nodiscard]] Place place_of(const data::GlobalBatch& batch, std::int64_t steps) const;
   /// Returns the prompt of completion number `number` of a rollout. Rollouts at the end of the data
   /// continue with its beginning.
   [[nodiscard]] std::int64_t prompt_of(const Place& place, std::int64_t number) const;
@@ -66,14 +67,24 @@ class RolloutWriter {
   /// same on any number of ranks.
   [[nodiscard]] std::vector<std::vector<std::int64_t>> units(
       const std::vector<std::int64_t>& groups) const;
+  /// Returns the numbers of all groups of a rollout.
+  [[nodiscard]] std::vector<std::int64_t> all_groups() const;
   /// Writes the completions of a rollout, or takes those of a rollout that was judged before from
-  /// the ledger.
+  /// the ledger. The policy's weights must be complete.
   void write(const Place& place);
+  /// Logs how fast the rollout was written.
+  void tell_speed() const;
   [[nodiscard]] Rows rows_for(const std::vector<std::int64_t>& numbers);
   /// True if the ledger has every completion of the rollout with its rewards and advantages. The
   /// result is the same on every rank.
   [[nodiscard]] bool was_judged();
-  void take_completions();
+  /// Returns whether `kept` has every valid completion of rollout `version`, if `judged` with its
+  /// worth; the same on every rank.
+  [[nodiscard]] bool has_all(const std::optional<KeptRollout>& kept,
+                             std::int64_t version,
+                             bool judged);
+  /// Gives every rank the completions of `kept`, which has all of them.
+  void take_completions(const std::optional<KeptRollout>& kept);
   /// Computes the rewards of the completions of these groups, which need them before the others.
   void reward(const std::vector<std::int64_t>& groups);
   /// Returns the groups whose completions all have the same reward.
@@ -111,7 +122,7 @@ class RolloutWriter {
   const tasks::Rl& task_;
   const tasks::RlOptions& options_;
   comm::World& world_;
-  TrainState& policy_;
+  parallel::Executor& executor_;  ///< of the policy
   const tasks::Prompts& prompts_;
   data::SampleOrder order_;
   std::int64_t size_;            ///< B

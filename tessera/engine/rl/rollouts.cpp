@@ -17,19 +17,20 @@
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/engine/rl/ahead_writer.h"
 #include "tessera/engine/rl/alarms.h"
 #include "tessera/engine/rl/completions.h"
 #include "tessera/engine/rl/critic.h"
 #include "tessera/engine/rl/end_check.h"
 #include "tessera/engine/rl/estimators.h"
 #include "tessera/engine/rl/ledger.h"
+#include "tessera/engine/rl/plan.h"
 #include "tessera/engine/rl/pretraining_texts.h"
 #include "tessera/engine/rl/reference_model.h"
 #include "tessera/engine/rl/report.h"
 #include "tessera/engine/rl/reward_check.h"
 #include "tessera/engine/rl/reward_values.h"
 #include "tessera/engine/rl/roll_back.h"
-#include "tessera/engine/rl/rollout_writer.h"
 #include "tessera/engine/rl/validation.h"
 #include "tessera/engine/shared_values.h"
 #include "tessera/nn/low_rank.h"
@@ -41,25 +42,15 @@
 namespace tessera::engine::rl {
 namespace {
 
-/// Returns whether training drops or perturbs something at random.
-bool drops(const planner::Plan& plan) {
-  if (plan.config.adapter.enabled() && plan.config.adapter.dropout > 0) return true;
-  return std::ranges::any_of(plan.model.description.members(), [](const auto& member) {
-    const auto& [key, value] = member;
-    const bool random =
-        key.find("drop") != std::string::npos || key.find("jitter") != std::string::npos;
-    return random && value.is_number() && value.as_double() > 0;
-  });
-}
-
-class Rollouts final : public Experience, private RolloutWriter {
+class Rollouts final : public Experience, private AheadWriter {
  public:
   Rollouts(const planner::Plan& plan,
            const tasks::Rl& task,
            comm::World& world,
            TrainState& policy,
-           const tasks::Prompts& prompts)
-      : RolloutWriter(plan, task, world, policy, prompts),
+           const tasks::Prompts& prompts,
+           Generators* generators)
+      : AheadWriter(plan, task, world, policy, prompts, generators),
         kl_coefficient_(task.options().kl.coefficient),
         drops_(drops(plan)) {
     if (options_.parity == tasks::Parity::Exact) alone_.emplace();
@@ -80,6 +71,7 @@ class Rollouts final : public Experience, private RolloutWriter {
       replayed_ = file;  // and nothing else is asked
       return;
     }
+    require_generators();
     rewards_.emplace(task_.rewards(),
                      plan_,
                      world_,
@@ -92,23 +84,23 @@ class Rollouts final : public Experience, private RolloutWriter {
       test_end(run_dir);
     }
     if (run_dir.empty()) return;
-    if (reads_ledger()) kept_ = read_rollout(file, step, names());
+    if (reads_ledger()) read_kept(file, step);
     if (!restored_) take_coefficient();  // a checkpoint of an earlier version has none
     count_roll_backs(run_dir, step);
     if (world_.is_leader()) forget_roll_backs_after(run_dir, step);
     world_.transport()
         .barrier(world_.everyone(), TESSERA_HERE("before the ledger is opened"))
         ->wait();
-    if (world_.is_leader()) ledger_.emplace(file, step);
+    if (world_.is_leader()) ledger_.emplace(file, last_kept(step));
   }
 
   void make(const data::GlobalBatch& batch) override {
-    const Place place = place_of(batch);
+    const Place place = place_of(batch, policy_.steps());
     drawn_ = {};
     if (place.version != version_) {
       version_ = place.version;
       if (!replayed_.empty() && reads_ledger()) kept_ = read_rollout(replayed_, version_, names());
-      write(place);
+      obtain(place, batch);
       judge(place);
       kept_.reset();
     }
@@ -148,7 +140,8 @@ class Rollouts final : public Experience, private RolloutWriter {
 
   void learn(Metrics& metrics) override {
     check_first_update(metrics);
-    if (found_BT_.defined()) compare_with_update();
+    if (found_BT_.defined()) compare_with_update(metrics);
+    add_overlap(metrics, update_);
     if (critic_ != nullptr) critic_->learn(rows_, learned_labels_BT_, first_row(update_), metrics);
     metrics.insert(metrics.end(), metrics_.begin(), metrics_.end());
   }
@@ -172,6 +165,7 @@ class Rollouts final : public Experience, private RolloutWriter {
     if (critic_ != nullptr) critic_->describe(state);
   }
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces() override {
+    collect();
     return critic_ != nullptr ? critic_->pieces() : std::vector<checkpoint::PieceBytes>();
   }
   void release_pieces() override {
@@ -226,8 +220,8 @@ class Rollouts final : public Experience, private RolloutWriter {
       return at(b).log_probabilities[static_cast<std::size_t>(token)];
     });
     std::vector<Worth> worths = kept_worths();
-    bool measured =
-        !worths.empty() && options_.parity != tasks::Parity::Exact && !measures_in_update();
+    bool measured = !worths.empty() && options_.parity != tasks::Parity::Exact &&
+                    !measures_in_update() && lag() == 0;
     // The policy that wrote the rollout no longer exists after updates; its values must be in the
     // ledger.
     TESSERA_REQUIRE(!worths.empty() || (place.update == 0 && replayed_.empty()),
@@ -259,13 +253,12 @@ class Rollouts final : public Experience, private RolloutWriter {
       returns_BT_ = made.returns_BT;
     }
     // Without a forward pass the policy is compared with itself.
-    const bool compares = options_.parity == tasks::Parity::Exact || needs_old() ||
+    const bool compares = options_.parity == tasks::Parity::Exact || needs_old() || lag() > 0 ||
                           (options_.parity == tasks::Parity::Measure && !measures_in_update());
     old_BT_ = compares ? scored.old_BT : at::Tensor();
-    if (measures_in_update()) {
-      generated_BT_ = generated_BT;
-      found_BT_ = at::zeros_like(generated_BT);
-    }
+    generated_BT_ = generated_BT;
+    const bool told = measures_in_update() || tells_ratios();
+    found_BT_ = told ? at::zeros_like(generated_BT) : at::Tensor();
     reference_BT_ = scored.reference_BT;
     learned_labels_BT_ = rows_.labels_BT.clone();
     for (std::int64_t b = 0; b < size_; ++b) {
@@ -295,7 +288,7 @@ class Rollouts final : public Experience, private RolloutWriter {
     if (options_.on_alarm == tasks::OnAlarm::RollBack)
       metrics_.push_back({"roll_backs", static_cast<double>(roll_backs_), 1.0});
     check_parity();
-    verified_ = true;
+    verified_ = verified_ || lag() == 0;
     tell(alarms);
   }
 
@@ -413,6 +406,7 @@ class Rollouts final : public Experience, private RolloutWriter {
   }
   /// Returns whether the log-probabilities of a rollout are computed by a pass of their own.
   [[nodiscard]] bool makes_pass() const {
+    if (lag() > 0) return false;  // the policy that wrote it is gone
     if (options_.parity == tasks::Parity::Exact) return !verified_;
     return needs_old() || (options_.parity == tasks::Parity::Measure && !measures_in_update());
   }
@@ -421,15 +415,25 @@ class Rollouts final : public Experience, private RolloutWriter {
   /// come back.
   [[nodiscard]] bool measures_in_update() const {
     return options_.parity == tasks::Parity::Measure && !needs_old() && !drops_ &&
-           world_.transport().device() == Device();
+           world_.transport().device() == Device() && lag() == 0;
   }
-  /// Adds what the update found to the rollout's metrics, and stops beyond the limit.
-  void compare_with_update() {
+  /// Compares what the update found with sampling: adds the ratios of its rows to `metrics`, or,
+  /// for one policy, the difference to those of the rollout, and stops beyond the limit.
+  void compare_with_update(Metrics& metrics) {
     std::vector<double> found(static_cast<std::size_t>(found_BT_.numel()));
     std::copy_n(found_BT_.const_data_ptr<double>(), found.size(), found.begin());
     share_values(world_, found, "log-probabilities of an update");
     const at::Tensor all_BT = at::tensor(found, at::kDouble).view(found_BT_.sizes());
-    add_parity(metrics_, generated_BT_, all_BT, learned_labels_BT_.ge(0));
+    const at::Tensor mask_BT = learned_labels_BT_.ge(0);
+    if (tells_ratios()) {
+      const auto rows = [&](const at::Tensor& of_BT) {
+        return of_BT.narrow(0, first_row(update_), plan_.global_batch);
+      };
+      add_ratios(metrics, rows(all_BT), rows(old_BT_), rows(mask_BT));
+      found_BT_.zero_();
+      return;
+    }
+    add_parity(metrics_, generated_BT_, all_BT, mask_BT);
     check_parity();
   }
   [[nodiscard]] bool learned(const Completion& one) const {
@@ -528,7 +532,7 @@ class Rollouts final : public Experience, private RolloutWriter {
 
   /// The training's own forward of the first update must repeat what sampling computed.
   void check_first_update(const Metrics& metrics) const {
-    if (options_.parity != tasks::Parity::Exact || update_ != 0) return;
+    if (options_.parity != tasks::Parity::Exact || update_ != 0 || lag() > 0) return;
     const Metric* const moved = find_metric(metrics, "moved");
     if (moved == nullptr || moved->mean == 0.0) return;
     throw Error(Error::Kind::Numeric,
@@ -551,8 +555,8 @@ class Rollouts final : public Experience, private RolloutWriter {
   // The current rollout.
   std::int64_t update_ = 0;
   at::Tensor learned_labels_BT_, old_BT_, reference_BT_, advantages_BT_, returns_BT_;
-  /// If the update measures: log-probabilities of sampling, and those that this rank's
-  /// micro-batches have written, 0 elsewhere.
+  /// Log-probabilities of sampling, and, if updates compare, those that this rank's micro-batches
+  /// have written, 0 elsewhere.
   at::Tensor generated_BT_, found_BT_;
   Metrics metrics_;
   std::map<std::string, int> alarms_;  ///< and for how many rollouts in a row
@@ -563,7 +567,8 @@ class Rollouts final : public Experience, private RolloutWriter {
 std::unique_ptr<Experience> make_experience(const planner::Plan& plan,
                                             comm::World& world,
                                             TrainState& policy,
-                                            const data::Dataset& data) {
+                                            const data::Dataset& data,
+                                            Generators* generators) {
   const tasks::Rl* const task = tasks::as_rl(plan.task.get());
   if (task == nullptr) return nullptr;
   const auto* const prompts = dynamic_cast<const tasks::Prompts*>(&data);
@@ -571,7 +576,7 @@ std::unique_ptr<Experience> make_experience(const planner::Plan& plan,
                   Config,
                   "the task rl was given other data than prompts",
                   "let the task open data.train");
-  return std::make_unique<Rollouts>(plan, *task, world, policy, *prompts);
+  return std::make_unique<Rollouts>(plan, *task, world, policy, *prompts, generators);
 }
 
 }  // namespace tessera::engine::rl

@@ -13,11 +13,15 @@
 
 namespace tessera::engine::rl {
 
+class Generators;
+
 /// Returns the experience of a plan of the task rl; nullptr for other tasks. The arguments must
-/// outlive it; `data` is the training data, which the task has opened. Collective.
+/// outlive it; `data` is the training data, which the task has opened; `generators`: the ranks that
+/// only write rollouts, nullptr if there are none. Collective.
 std::unique_ptr<Experience> make_experience(const planner::Plan& plan,
                                             comm::World& world,
                                             TrainState& policy,
-                                            const data::Dataset& data);
+                                            const data::Dataset& data,
+                                            Generators* generators = nullptr);
 
 }  // namespace tessera::engine::rl

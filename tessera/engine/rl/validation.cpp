@@ -2,7 +2,6 @@
 #include "tessera/engine/rl/validation.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,7 +43,8 @@ class Answers final : private RolloutWriter {
           TrainState& policy,
           const tasks::Prompts& held_out,
           std::int64_t count)
-      : RolloutWriter(plan, task, world, policy, held_out) {
+      : RolloutWriter(plan, task, world, policy.executor(), held_out) {
+    policy.wait();
     constexpr std::int64_t kNoVersion = -2;  // its random numbers differ from those of training
     version_ = kNoVersion;
     size_ = count * options_.samples;
@@ -52,10 +52,7 @@ class Answers final : private RolloutWriter {
 
   EvalReport report(RewardValues& rewards) {
     completions_.assign(static_cast<std::size_t>(size_), {});
-    policy_.wait();
-    std::vector<std::int64_t> groups(static_cast<std::size_t>(size_ / options_.samples));
-    std::iota(groups.begin(), groups.end(), std::int64_t{0});
-    generate({.version = version_}, groups, 0);
+    generate({.version = version_}, all_groups(), 0);
     const std::vector<std::int64_t> all = all_numbers();
     const std::vector<std::string> texts = texts_of(all);
     rows_ = rows_for(all);

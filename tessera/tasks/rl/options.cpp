@@ -260,6 +260,20 @@ void RlOptions::describe(config::Fields& fields) {
                          "same as they are computed, bf16, or int8 with a scale for each token and "
                          "head. Other forms take less memory, and the log-probabilities of "
                          "sampling are further from those of training."});
+  fields.field("overlap",
+               overlap,
+               {.text = "1: ranks of their own write the next rollout while the others learn from "
+                        "this one, with the policy that these began this one with; 0: all ranks do "
+                        "one after the other.",
+                .min = 0,
+                .max = 1});
+  fields.field("rollout_ranks",
+               rollout_ranks,
+               {.text = "With overlap: the number of ranks, the last ones of the job, that only "
+                        "write rollouts.",
+                .min = 1,
+                .max = 1000,
+                .default_text = "1"});
   fields.field("rewards",
                rewards,
                {.text = "What is rewarded: [{\"type\": \"exact_match\", \"weight\": 1}, ...]; "

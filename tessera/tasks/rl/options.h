@@ -142,6 +142,8 @@ struct RlOptions {
   std::int64_t prompts_at_once = 8;
   std::int64_t completions_at_once = 64;
   RlCache cache = RlCache::Same;
+  std::int64_t overlap = 0;  ///< 1: other ranks write the next rollout while this one is learned
+  std::optional<std::int64_t> rollout_ranks;
   json::Value rewards;
   RlAdvantage advantage;
   RlLoss loss;
@@ -162,6 +164,10 @@ struct RlOptions {
   [[nodiscard]] std::int64_t rollout_size(std::int64_t batch) const { return batch * mini_batches; }
   /// Returns the number of updates per rollout.
   [[nodiscard]] std::int64_t updates() const { return iterations * mini_batches; }
+  /// Returns the number of ranks that only generate.
+  [[nodiscard]] int generators() const {
+    return overlap == 0 ? 0 : static_cast<int>(rollout_ranks.value_or(1));
+  }
   /// Returns the number of pretraining samples of an update that takes `batch` completions.
   [[nodiscard]] std::int64_t ptx_samples(std::int64_t batch) const {
     return ptx.data.empty() ? 0 : ptx.samples.value_or(batch);

@@ -118,11 +118,49 @@ ReadRecords Rl::reader(const DataRequest& request) const {
   };
 }
 
+std::int64_t rollout_ranks_of(const json::Value& source) {
+  json::Value spelled = source;
+  spell_out_task(spelled);
+  const json::Value* const task = spelled.is_object() ? spelled.find("task") : nullptr;
+  const json::Value* const type =
+      task != nullptr && task->is_object() ? task->find("type") : nullptr;
+  const json::Value* const params = type != nullptr ? task->find("params") : nullptr;
+  if (params == nullptr || !params->is_object() || !type->is_string() || type->as_string() != "rl")
+    return 0;
+  const auto number = [&](const char* key) -> std::int64_t {
+    const json::Value* const found = params->find(key);
+    return found != nullptr ? found->as_integer().value_or(-1) : -1;
+  };
+  if (number("overlap") != 1) return 0;
+  return std::max<std::int64_t>(1, number("rollout_ranks"));
+}
+
 const Rl* as_rl(const Task* task) {
   return dynamic_cast<const Rl*>(task);
 }
 
 namespace {
+
+template <class Wrong>
+void check_overlap(const RlOptions& options, const Wrong& wrong, const config::Origins& origins) {
+  if (options.overlap == 0) {
+    if (origins.given("rollout_ranks"))
+      wrong("rollout_ranks", "all ranks write rollouts", "set overlap to 1, or remove it");
+    return;
+  }
+  if (options.dynamic_rounds > 0) {
+    wrong(
+        "overlap",
+        "not built yet: rl.overlap with rl.dynamic_rounds, because rewards choose the groups, and "
+        "the ranks that learn compute them",
+        "set dynamic_rounds to 0, or remove overlap");
+  }
+  if (options.on_alarm == OnAlarm::RollBack) {
+    wrong("overlap",
+          "not built yet: rl.overlap with rl.on_alarm roll_back",
+          "set on_alarm to \"stop\", or remove overlap");
+  }
+}
 
 void check_rl(const RlOptions& options,
               bool critic,
@@ -210,6 +248,7 @@ void check_rl(const RlOptions& options,
           fmt::format("it is {}", options.models.critic.adapter.dump()),
           "write it as the section adapter: {\"type\": \"lora\", \"r\": 8}");
   }
+  check_overlap(options, wrong, origins);
   for (const char* key : {"ptx.coefficient", "ptx.samples"}) {
     if (!options.ptx.data.empty() || !origins.given(key)) continue;
     wrong(key, "there are no pretraining texts", "name them in ptx.data, or remove it");
@@ -272,12 +311,6 @@ void settle_trunk(RlOptions& options,
 
 /// The parameters without those that are planned; these are refused by name.
 json::Value without_planned(json::Value params, config::Problems& problems) {
-  const auto refuse = [&](const char* key, const std::string& what, const char* fix) {
-    problems.add(params.find(key)->place, key, "not built yet: rl." + what, fix);
-    std::erase_if(params.members(), [&](const auto& member) { return member.first == key; });
-  };
-  if (params.find("overlap") != nullptr)
-    refuse("overlap", "overlap", "remove it: rollouts and updates alternate");
   if (json::Value* const models = params.find("models"); models != nullptr && models->is_object()) {
     for (auto& [name, model] : models->members()) {
       if (!model.is_object()) continue;

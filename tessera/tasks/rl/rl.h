@@ -38,5 +38,8 @@ class Rl final : public RecordTask {
 
 /// Returns the task as Rl; nullptr if it is another one.
 const Rl* as_rl(const Task* task);
+/// Returns how many of the ranks of a job only write rollouts (rl.overlap), by a configuration as
+/// it is written; 0 if it is not of the task rl, or its values are not valid.
+std::int64_t rollout_ranks_of(const json::Value& source);
 
 }  // namespace tessera::tasks
