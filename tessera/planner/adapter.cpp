@@ -169,7 +169,7 @@ models::WeightSource unpacked(models::WeightSource base,
       last->name.clear();
       last->values = at::empty({layout.numel()}, at::kFloat);
       base(info, 0, info.numel(), last->values.data_ptr<float>());
-      packed.pack(0, last->values.narrow(0, 0, info.numel()));
+      packed.pack(0, last->values.narrow(0, 0, info.numel()), {});
       packed.unpack(last->values);
       last->name = info.name;
     }
