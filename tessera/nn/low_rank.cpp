@@ -17,6 +17,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/layer_form.h"
+#include "tessera/nn/tensor_parallel/grid_low_rank.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 
 namespace tessera::nn {
@@ -26,6 +27,10 @@ using enum LogicalAxis;
 
 /// Number of WithoutAdapters on this thread.
 thread_local int adapters_off = 0;
+
+/// Ranks of a grid hold the features of A and B as they hold the vector of these features
+/// (grid_low_rank.h).
+constexpr Role kRole = Role::Vector;
 
 /// The parameters of a part.
 struct LowRankParams {
@@ -39,12 +44,9 @@ std::int64_t numel_of_shape(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-void require_no_grid(const Param& weight, const StepContext& context) {
-  TESSERA_REQUIRE(
-      !context.on_grid(),
-      Unsupported,
-      fmt::format("{} has an adapter, which ranks of a grid do not share", weight.info().name),
-      "set parallel.tensor.mode to 1d");
+/// True if ranks of a grid share the weight.
+bool is_on_grid(const Param& weight, const StepContext& context) {
+  return context.on_grid() && weight.info().cut();
 }
 
 [[noreturn]] void refuse_form(const Param& weight, const char* use) {
@@ -57,9 +59,14 @@ void require_no_grid(const Param& weight, const StepContext& context) {
 at::Tensor drop_input(const at::Tensor& x,
                       const Param& weight,
                       const LowRankPart& part,
+                      const Param& a,
                       const StepContext& context) {
   ops::DropoutKey key = context.dropout("adapter." + part.module, part.dropout);
   if (!key.active()) return x;
+  if (is_on_grid(weight, context)) {
+    grid::cut_input_dropout(key, a, context);
+    return nn::dropout(x, key);
+  }
   if (one_d::cut_of(weight.info()) == one_d::Cut::Inputs) {
     const std::int64_t ranks = context.tensor->group->size();
     TESSERA_REQUIRE(!context.cuts_tokens() && !context.shares_tokens() &&
@@ -85,7 +92,6 @@ class LowRankLinear final : public LayerForm {
                     const Param* bias,
                     StepContext& context) const override {
     if (adapters_off > 0) return plain_linear(x, weight, bias, context);
-    require_no_grid(weight, context);
     if (scales()) return scaled(x, weight, bias, context);
     return plain_linear(x, weight, bias, context) + change(x, weight, context);
   }
@@ -97,7 +103,7 @@ class LowRankLinear final : public LayerForm {
                                   const Param& weight,
                                   StepContext& context) const {
     return over_parts(weight, 0.0, [&](const LowRankParams& part) {
-      return product(drop_input(x, weight, part.part, context), part, context);
+      return product(drop_input(x, weight, part.part, *part.a, context), weight, part, context);
     });
   }
 
@@ -109,7 +115,12 @@ class LowRankLinear final : public LayerForm {
 
  private:
   /// scale * B (A x) for this rank's outputs.
-  static at::Tensor product(const at::Tensor& x, const LowRankParams& part, StepContext& context) {
+  static at::Tensor product(const at::Tensor& x,
+                            const Param& weight,
+                            const LowRankParams& part,
+                            StepContext& context) {
+    if (is_on_grid(weight, context))
+      return grid::low_rank(x, *part.a, *part.b, part.part.scale, context);
     const at::Tensor low = plain_linear(x, *part.a, nullptr, context) * part.part.scale;
     return plain_linear(low, *part.b, nullptr, context);
   }
@@ -119,8 +130,7 @@ class LowRankLinear final : public LayerForm {
   template <class Of>
   at::Tensor over_parts(const Param& weight, double elsewhere, const Of& of) const {
     if (dim_ < 0) return of(parts_.front());
-    Shape lead = weight.info().local_shape();
-    lead.pop_back();
+    const Shape lead = own_outputs(weight);
     std::vector<at::Tensor> pieces;
     std::vector<std::int64_t> outer;
     const auto sizes_of = [&](std::int64_t size) {
@@ -149,6 +159,15 @@ class LowRankLinear final : public LayerForm {
     return at::cat(pieces, static_cast<std::int64_t>(outer.size()) + dim_).reshape(sizes);
   }
 
+  /// This rank's outputs of the weight [O...]. On a grid, W itself may be split further.
+  [[nodiscard]] Shape own_outputs(const Param& weight) const {
+    Shape out = parts_.front().b->info().local_shape();
+    out.pop_back();
+    const auto d = static_cast<std::size_t>(dim_);
+    out[d] = weight.info().shape[d];
+    return out;
+  }
+
   /// The norms of the rows of W + scale B A for this rank's outputs of the part, fp32 and without a
   /// gradient.
   at::Tensor norms(const Param& weight, const LowRankParams& part, StepContext& context) const {
@@ -157,6 +176,10 @@ class LowRankLinear final : public LayerForm {
     if (dim_ >= 0) {
       const auto d = static_cast<std::size_t>(dim_);
       held = held.narrow(dim_, part.part.begin[d], part.part.sizes[d]);
+    }
+    if (is_on_grid(weight, context)) {
+      return grid::row_norms(held, weight.info(), *part.a, *part.b, part.part.scale, context)
+          .flatten();
     }
     held = held.reshape({-1, held.size(-1)});
     const at::Tensor a = part.a->tensor().to(at::kFloat) * part.part.scale,
@@ -182,43 +205,47 @@ class LowRankLinear final : public LayerForm {
                     const Param& weight,
                     const Param* bias,
                     StepContext& context) const {
-    const at::Tensor factors = over_parts(weight, 1.0, [&](const LowRankParams& part) {
-                                 return part.magnitude->tensor().reshape({-1}).to(at::kFloat) /
-                                        norms(weight, part, context);
-                               }).to(x.scalar_type());
+    const at::Tensor factors =
+        over_parts(weight, 1.0, [&](const LowRankParams& part) {
+          const at::Tensor magnitude = is_on_grid(weight, context)
+                                           ? grid::vector_of(*part.magnitude, context)
+                                           : part.magnitude->tensor();
+          return magnitude.reshape({-1}).to(at::kFloat) / norms(weight, part, context);
+        }).to(x.scalar_type());
     at::Tensor y = plain_linear(x, weight, nullptr, context);
     const bool drops = context.training() && parts_.front().part.dropout > 0;
     if (!drops) {
-      y = (y + over_parts(weight,
-                          0.0,
-                          [&](const LowRankParams& part) { return product(x, part, context); })) *
+      y = (y + over_parts(
+                   weight,
+                   0.0,
+                   [&](const LowRankParams& part) { return product(x, weight, part, context); })) *
           factors;
     } else {
       y = y + over_parts(weight, 0.0, [&](const LowRankParams& part) {
-            const at::Tensor dropped = drop_input(x, weight, part.part, context);
+            const at::Tensor dropped = drop_input(x, weight, part.part, *part.a, context);
             const at::Tensor own = plain_linear(dropped, weight, nullptr, context);
             return rows_of(own * (factors - 1), weight, part) +
-                   product(dropped, part, context) * rows_of(factors, weight, part);
+                   product(dropped, weight, part, context) * rows_of(factors, weight, part);
           });
     }
-    return bias == nullptr ? y : one_d::add_bias(y, *bias, context);
+    if (bias == nullptr) return y;
+    return is_on_grid(weight, context) ? grid::add_bias(y, *bias, context)
+                                       : one_d::add_bias(y, *bias, context);
   }
 
   /// [..., O] -> [..., outputs of the part].
   at::Tensor rows_of(const at::Tensor& x, const Param& weight, const LowRankParams& part) const {
     if (dim_ < 0) return x;
-    Shape lead = weight.info().local_shape();
-    lead.pop_back();
+    const Shape lead = own_outputs(weight);
     std::vector<std::int64_t> sizes = x.sizes().vec();
     sizes.pop_back();
     const auto outer = static_cast<std::int64_t>(sizes.size());
-    std::vector<std::int64_t> out = sizes;
-    out.push_back(-1);
     sizes.insert(sizes.end(), lead.begin(), lead.end());
     const auto d = static_cast<std::size_t>(dim_);
+    // A rank may have no sample, so that the number of outputs is not deduced.
     return x.reshape(sizes)
         .narrow(outer + dim_, part.part.begin[d], part.part.sizes[d])
-        .reshape(out);
+        .flatten(outer);
   }
 
   std::vector<LowRankParams> parts_;  ///< ascending by their first output
@@ -240,7 +267,11 @@ class LowRankTable final : public LayerForm {
                        const Param& table,
                        StepContext& context) const override {
     if (adapters_off > 0) return plain_embedding(ids_BT, table, context);
-    require_no_grid(table, context);
+    TESSERA_REQUIRE(!context.on_grid(),
+                    Unsupported,
+                    fmt::format("{} is a table with an adapter, which ranks of a grid do not share",
+                                table.info().name),
+                    "leave it out of adapter.targets, or set parallel.tensor.mode to 1d");
     const at::Tensor low = plain_embedding(ids_BT, *params_.a, context) * params_.part.scale;
     return plain_embedding(ids_BT, table, context) +
            plain_linear(low, *params_.b, nullptr, context);
@@ -417,7 +448,7 @@ std::shared_ptr<LowRankLinear> declare_parts(Params& params,
   std::vector<LogicalAxis> lead(info.axes.begin(), info.axes.end() - 1);
   std::vector<LowRankParams> made;
   for (LowRankPart& part : parts) {
-    const Params::Tags tags = {.without_prefix = true, .unit = info.unit, .role = Role::Matrix};
+    const Params::Tags tags = {.without_prefix = true, .unit = info.unit, .role = kRole};
     LowRankParams one;
     one.a = params.add(part.module + ".lora_A.weight",
                        {part.rank, inputs},

@@ -6,7 +6,7 @@
 //
 // Where tensor-parallel ranks hold shares of the outputs of W, they hold the same shares of B and
 // all of A; where they hold shares of its inputs, they hold the same shares of A and all of B. The
-// additional communication therefore has only R channels.
+// additional communication therefore has only R channels. On a grid of ranks: grid_low_rank.h.
 #pragma once
 
 #include <cstdint>

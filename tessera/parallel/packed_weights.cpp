@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/parallel/packed_weights.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
@@ -20,27 +22,79 @@ std::int64_t blocks_in(std::int64_t count, std::int64_t block) {
   return (count + block - 1) / block;
 }
 
+/// The number of scales that have a scale in common, of the whole parameter.
+std::int64_t groups_of_scales(const Segment& segment) {
+  const std::int64_t numel = segment.info->cut() ? segment.info->numel() : segment.numel;
+  return blocks_in(blocks_in(numel, ops::kNf4Block), kScaleBlock);
+}
+
 std::int64_t columns_of(const Segment& segment) {
   return segment.info->local_shape().back();
 }
 
-/// Checks that each rank's blocks are blocks of the whole parameter.
+/// The rows of the whole matrix [.., columns] that this rank's rows are, in order: int64 [rows].
+at::Tensor rows_in_whole(const ParamInfo& info) {
+  const mesh::Box box = info.held();
+  at::Tensor rows = at::zeros({1}, at::kLong);
+  for (std::size_t d = 0; d + 1 < info.shape.size(); ++d) {
+    const at::Tensor own = at::arange(box.begin[d], box.end[d], at::kLong);
+    rows = (rows.unsqueeze(1) * info.shape[d] + own).flatten();
+  }
+  return rows;
+}
+
+/// The blocks of the whole parameter that this rank's blocks are, in order: int64 [blocks].
+at::Tensor blocks_in_whole(const ParamInfo& info) {
+  const mesh::Box box = info.held();
+  const at::Tensor columns =
+      at::arange(box.begin.back() / ops::kNf4Block, box.end.back() / ops::kNf4Block, at::kLong);
+  const std::int64_t blocks_of_row = info.shape.back() / ops::kNf4Block;
+  return (rows_in_whole(info).unsqueeze(1) * blocks_of_row + columns).flatten();
+}
+
+/// Calls `take` with pieces of the whole parameter, which consist of whole units of `unit` elements
+/// (the last one may be shorter).
+void for_each_piece(const ParamInfo& info,
+                    std::int64_t unit,
+                    const ReadWhole& whole,
+                    const std::function<void(std::int64_t begin, const at::Tensor& values)>& take) {
+  constexpr std::int64_t kElements = 1 << 20;
+  TESSERA_ASSERT(whole != nullptr);
+  const std::int64_t step = std::max<std::int64_t>(1, kElements / unit) * unit;
+  for (std::int64_t begin = 0; begin < info.numel(); begin += step) {
+    const at::Tensor values = at::empty({std::min(step, info.numel() - begin)}, at::kFloat);
+    whole(begin, begin + values.numel(), values.data_ptr<float>());
+    take(begin, values);
+  }
+}
+
+/// The scales of all blocks of the whole parameter, as to_nf4() computes them.
+at::Tensor scales_of_whole(const ParamInfo& info, const ReadWhole& whole) {
+  const at::Tensor scales = at::empty({blocks_in(info.numel(), ops::kNf4Block)}, at::kFloat);
+  for_each_piece(info, ops::kNf4Block, whole, [&](std::int64_t begin, const at::Tensor& values) {
+    const std::int64_t blocks = blocks_in(values.numel(), ops::kNf4Block);
+    ops::to_nf4(values,
+                at::empty({blocks * (ops::kNf4Block / 2)}, at::kByte),
+                scales.narrow(0, begin / ops::kNf4Block, blocks));
+  });
+  return scales;
+}
+
+/// Checks that each rank's blocks of Nf4 are blocks of the whole parameter.
 void require_same_blocks(const Segment& segment, const PackingOptions& options) {
   const ParamInfo& info = *segment.info;
-  if (!info.cut()) return;
-  const auto refuse = [&](const char* what, const char* fix) {
-    throw Error(Error::Kind::Unsupported,
-                fmt::format("adapter.quantize_base: {} is shared by ranks, {}", info.name, what),
-                fix);
-  };
-  if (options.packing == Packing::Int8)
-    refuse("and a row in int8 has one scale", "set adapter.quantize_base to nf4");
-  if (options.double_scales)
-    refuse("and the scales of nf4 have one mean", "set adapter.double_quantization to false");
-  if (columns_of(segment) % ops::kNf4Block != 0) {
-    refuse("and a rank's part of its rows is no multiple of the 64 weights of a block",
-           "set parallel.tensor.size to a smaller divisor of the layer's sizes");
-  }
+  if (!info.cut() || options.packing != Packing::Nf4) return;
+  const bool same = columns_of(segment) % ops::kNf4Block == 0 &&
+                    info.shape.back() % ops::kNf4Block == 0 &&
+                    info.held().begin.back() % ops::kNf4Block == 0;
+  TESSERA_REQUIRE(same,
+                  Unsupported,
+                  fmt::format("adapter.quantize_base: {} is shared by ranks, and a rank's part of "
+                              "its rows is no multiple of the {} weights of a block",
+                              info.name,
+                              ops::kNf4Block),
+                  "set parallel.tensor.size to a smaller divisor of the layer's sizes, or "
+                  "adapter.quantize_base to int8");
 }
 
 }  // namespace
@@ -55,7 +109,7 @@ std::int64_t packed_bytes(const FlatLayout& layout, const PackingOptions& option
     }
     const std::int64_t blocks = blocks_in(segment.numel, ops::kNf4Block);
     bytes += blocks * (ops::kNf4Block / 2) +
-             (options.double_scales ? blocks + 4 * blocks_in(blocks, kScaleBlock) : 4 * blocks);
+             (options.double_scales ? blocks + 4 * groups_of_scales(segment) : 4 * blocks);
   }
   return bytes;
 }
@@ -78,7 +132,7 @@ PackedWeights::PackedWeights(const FlatLayout& layout, PackingOptions options) :
       part.codes = bytes(blocks * (ops::kNf4Block / 2));
       if (options_.double_scales) {
         part.scale_codes = bytes(blocks);
-        part.scale_scales = floats(blocks_in(blocks, kScaleBlock));
+        part.scale_scales = floats(groups_of_scales(segment));
       } else {
         part.scales = floats(blocks);
       }
@@ -87,31 +141,55 @@ PackedWeights::PackedWeights(const FlatLayout& layout, PackingOptions options) :
   }
 }
 
-void PackedWeights::pack(std::size_t index, const at::Tensor& values) {
+void PackedWeights::pack_int8(Part& part, const at::Tensor& values, const ReadWhole& whole) const {
+  const ParamInfo& info = *part.segment.info;
+  at::Tensor rows = values.view(part.codes.sizes());
+  const std::int64_t columns = rows.size(1), all_columns = info.shape.back();
+  if (columns != all_columns) {
+    // The scale belongs to the whole row: its largest magnitude becomes one more column.
+    const at::Tensor largest = at::empty({info.numel() / all_columns}, at::kFloat);
+    for_each_piece(info, all_columns, whole, [&](std::int64_t begin, const at::Tensor& piece) {
+      const at::Tensor of_rows = piece.view({-1, all_columns}).abs().amax(1);
+      largest.narrow(0, begin / all_columns, of_rows.numel()).copy_(of_rows);
+    });
+    rows = at::cat({rows, largest.index_select(0, rows_in_whole(info)).unsqueeze(1)}, 1);
+  }
+  const ops::Int8Rows packed = ops::to_int8(rows);
+  part.codes.copy_(packed.rows_OI.narrow(1, 0, columns));
+  part.scales.copy_(packed.scales_O);
+}
+
+void PackedWeights::pack(std::size_t index, const at::Tensor& values, const ReadWhole& whole) {
   Part& part = parts_.at(index);
   TESSERA_ASSERT(values.numel() == part.segment.numel);
-  if (options_.packing == Packing::Int8) {
-    const ops::Int8Rows rows = ops::to_int8(values.view(part.codes.sizes()));
-    part.codes.copy_(rows.rows_OI);
-    part.scales.copy_(rows.scales_O);
-    return;
-  }
+  if (options_.packing == Packing::Int8) return pack_int8(part, values, whole);
+  const ParamInfo& info = *part.segment.info;
   const std::int64_t blocks = blocks_in(part.segment.numel, ops::kNf4Block);
-  const at::Tensor scales = options_.double_scales ? at::empty({blocks}, at::kFloat) : part.scales;
-  ops::to_nf4(values, part.codes, scales);
+  const at::Tensor own = options_.double_scales ? at::empty({blocks}, at::kFloat) : part.scales;
+  ops::to_nf4(values, part.codes, own);
   if (!options_.double_scales) return;
+  const at::Tensor scales = info.cut() ? scales_of_whole(info, whole) : own;
+  const at::Tensor codes = info.cut() ? at::empty({scales.numel()}, at::kByte) : part.scale_codes;
   part.scale_mean = static_cast<float>(scales.mean(at::kDouble).item<double>());
-  ops::to_codes8(scales - part.scale_mean,
-                 kScaleBlock,
-                 DynamicMap::both(),
-                 part.scale_codes,
-                 part.scale_scales);
+  ops::to_codes8(
+      scales - part.scale_mean, kScaleBlock, DynamicMap::both(), codes, part.scale_scales);
+  if (info.cut()) part.scale_codes.copy_(codes.index_select(0, blocks_in_whole(info)));
 }
 
 at::Tensor PackedWeights::scales_of(const Part& part) const {
   if (part.scales.defined()) return part.scales;
+  const ParamInfo& info = *part.segment.info;
   const at::Tensor out = at::empty({part.scale_codes.numel()}, at::kFloat);
-  ops::from_codes8(part.scale_codes, part.scale_scales, kScaleBlock, DynamicMap::both(), out);
+  if (info.cut()) {
+    const at::Tensor groups = blocks_in_whole(info).floor_divide_(kScaleBlock);
+    ops::from_codes8(part.scale_codes,
+                     part.scale_scales.index_select(0, groups),
+                     /*block=*/1,
+                     DynamicMap::both(),
+                     out);
+  } else {
+    ops::from_codes8(part.scale_codes, part.scale_scales, kScaleBlock, DynamicMap::both(), out);
+  }
   return out.add_(part.scale_mean);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +25,11 @@ struct PackingOptions {
   bool double_scales = false;
 };
 
+/// Reads the elements [begin, end) of a whole parameter, which other ranks may hold, as fp32.
+using ReadWhole = std::function<void(std::int64_t begin, std::int64_t end, float* out)>;
+
 /// Returns the bytes of a packed buffer. Throws Error{Unsupported} for parameters that ranks share
-/// in such a way that the blocks of one rank are not blocks of the whole parameter.
+/// in such a way that the blocks of Nf4 of one rank are not blocks of the whole parameter.
 std::int64_t packed_bytes(const FlatLayout& layout, const PackingOptions& options);
 
 /// Memory: packed_bytes(). Used only on the rank's own thread.
@@ -34,9 +38,11 @@ class PackedWeights {
   /// The layout must outlive this object. Throws as packed_bytes().
   PackedWeights(const FlatLayout& layout, PackingOptions options);
 
-  /// Packs the values of segment `index`: contiguous fp32, as many as the segment has. Throws
-  /// Error{Numeric} for a value that is not finite.
-  void pack(std::size_t index, const at::Tensor& values);
+  /// Packs the values of segment `index`: contiguous fp32, as many as the segment has. If ranks
+  /// share the parameter, the result is this rank's part of the packed whole parameter: scales that
+  /// depend on the parts of other ranks are computed from `whole`, which is then read once, in
+  /// pieces. Throws Error{Numeric} for a value that is not finite.
+  void pack(std::size_t index, const at::Tensor& values, const ReadWhole& whole);
   /// Writes all segments into `whole`, [layout.numel()] in fp32, bf16 or fp16, bypassing autograd;
   /// gaps between segments are not written.
   void unpack(const at::Tensor& whole) const;
@@ -47,10 +53,12 @@ class PackedWeights {
     at::Tensor codes;  ///< uint8 [blocks * 32], or int8 [rows, columns]
     /// Fp32, one for each block or row; undefined if scales are stored in eight bits.
     at::Tensor scales;
-    // If scales are stored in eight bits:
+    // If scales are stored in eight bits. If ranks share the parameter, `scale_scales` are those of
+    // the whole parameter.
     at::Tensor scale_codes, scale_scales;
     float scale_mean = 0.0F;
   };
+  void pack_int8(Part& part, const at::Tensor& values, const ReadWhole& whole) const;
   [[nodiscard]] at::Tensor scales_of(const Part& part) const;
 
   PackingOptions options_;

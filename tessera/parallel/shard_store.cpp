@@ -170,7 +170,10 @@ void ShardStore::fill(const FillRange& source) {
       fill_held(source, info, shard.first, end, wide.data_ptr<float>());
       const at::Tensor& masters = slots_[g].master_storage;
       if (packed != nullptr) {
-        packed->pack(static_cast<std::size_t>(shard.segment_index), wide);
+        packed->pack(
+            static_cast<std::size_t>(shard.segment_index),
+            wide,
+            [&](std::int64_t from, std::int64_t to, float* out) { source(info, from, to, out); });
       } else {
         (masters.defined() ? masters.narrow(0, shard.at, shard.numel) : working_of(shard))
             .copy_(wide);

@@ -114,13 +114,6 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
                  "remove the section");
     return;
   }
-  if (plan.weight_layout.tensor != nn::TensorMode::OneD) {
-    problems.add(origins.place("parallel.tensor"),
-                 "parallel.tensor.mode",
-                 "not built yet: adapters on a grid of ranks",
-                 "set it to 1d");
-    return;
-  }
   if (!options.double_quantization && options.quantize_base != models::QuantizedBase::Nf4) {
     problems.add(origins.place("adapter.double_quantization"),
                  "adapter.double_quantization",
@@ -131,6 +124,15 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
   const models::WeightMap& map = models::families().get(plan.config.model.family()).weight_map;
   auto adapter =
       std::make_shared<const models::Adapter>(models::find_adapter(options, plan.model, map));
+  for (const models::AdapterModule& module : adapter->modules) {
+    if (!module.table || plan.weight_layout.tensor == nn::TensorMode::OneD) continue;
+    problems.add(origins.place("adapter.targets"),
+                 "adapter.targets",
+                 fmt::format("not built: the adapter of a table ({}) on a grid of ranks",
+                             module.part.module),
+                 "leave it out, or set parallel.tensor.mode to 1d");
+    return;
+  }
   plan.base = plan.model;
   plan.model.model = models::adapted(plan.model.model, *adapter);
   std::int64_t trained = 0;
@@ -169,7 +171,7 @@ models::WeightSource unpacked(models::WeightSource base,
       last->name.clear();
       last->values = at::empty({layout.numel()}, at::kFloat);
       base(info, 0, info.numel(), last->values.data_ptr<float>());
-      packed.pack(0, last->values.narrow(0, 0, info.numel()));
+      packed.pack(0, last->values.narrow(0, 0, info.numel()), {});
       packed.unpack(last->values);
       last->name = info.name;
     }

@@ -146,11 +146,6 @@ void plan_distillation(Plan& plan, config::Problems& problems, const config::Ori
            "has no effect on predicted numbers, whose squared difference is learned",
            "remove it");
   }
-  if (plan.data_ranks * plan.config.parallel.pipeline.size != plan.ranks) {
-    refuse(kTeacher,
-           "not built: a teacher where ranks share layers or tokens",
-           "set parallel.tensor.size and parallel.context.size to 1");
-  }
   const ModelSource source = open_model_source(*options.teacher);
   if (source_tokenizer(source)->fingerprint() != plan.tokenizer->fingerprint()) {
     refuse(kTeacher,

@@ -83,6 +83,29 @@ EOF
   expect "a note of the new head" says "that for sequence_classification begins anew (score.weight)" "$box/out"
   expect "a best checkpoint" test -s "$box/new/checkpoints/best"
 }
+# Words that are tagged by their letter.
+tags_words() {
+  local i
+  for ((i = 0; i < 64; ++i)); do
+    printf '{"tokens": ["%s", "%s", "c"], "tags": ["A", "B", "O"]}\n' "$(printf 'a%.0s' $(seq $((1 + i % 3))))" "$(printf 'b%.0s' $(seq $((1 + i % 4))))"
+  done >"$box/words.jsonl"
+  cat >"$box/tag.json" <<EOF
+{
+  "model": {"family": "bert", "num_layers": 1, "hidden_size": 16, "num_heads": 2}, "task": "tag",
+  "data": {"train": "$box/words.jsonl", "sequence_length": 16, "validation_fraction": 0.25},
+  "train_batch_size": 16, "train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 1e-2}},
+  "trainer": {"max_steps": 30}, "eval": {"every": 30}, "run": {"threads_per_rank": 1}, "checkpoint": {"every": 0}
+}
+EOF
+  train tag 1
+  train tag 2
+  expect "equal runs" "$tessera" compare "$box/tag-1" "$box/tag-2"
+  "$tessera" eval "$box/tag-2" --threads 1 >"$box/eval" 2>&1 || { cat "$box/eval" && exit 1; }
+  expect "every held-out word with its tag" says "accuracy 1.0" "$box/eval"
+  echo '{"tokens": ["aaa", "bb", "c"]}' >"$box/new.jsonl"
+  "$tessera" predict "$box/tag-2" "$box/new.jsonl" --out "$box/said.jsonl" --quiet || exit 1
+  expect "a tag for each word" says '"tags":["A","B","O"]' "$box/said.jsonl"
+}
 # Texts whose number is half of how often they have an "a".
 learns_numbers() {
   local i n steps
@@ -184,4 +207,5 @@ claim "two labels of a text are learned by two heads" learns_two_labels
 claim "bert learns numbers, with the same bits on two ranks and after a resume" learns_numbers
 claim "thresholds are chosen, kept, exported and used" keeps_thresholds
 claim "a run of text becomes a classifier" begins_with_a_language_model
+claim "a tagger of words learns, with the same bits on two ranks" tags_words
 claims_done

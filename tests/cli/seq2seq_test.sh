@@ -87,6 +87,20 @@ first_loss_is_below() {
   awk -v loss="$loss" -v bound="$2" 'BEGIN { exit !(loss != "" && loss < bound) }' ||
     { echo "the first loss of $1 is \"$loss\"" && head -3 "$box/$1/metrics.jsonl" && return 1; }
 }
+# A stream of text, of which the encoder lacks spans.
+learns_spans() {
+  config t5
+  for _ in {1..400}; do printf 'abcdefgh'; done >"$box/text.txt"
+  local spans=(--set "data.train=$box/text.txt" --set task.type=span_corruption --set 'task.params={"sentinel_id": 200}' --set trainer.max_steps=20
+    --set eval.every=10 --set checkpoint.every=10)
+  train one -n 1 "${spans[@]}"
+  train two -n 2 "${spans[@]}"
+  expect "equal runs" "$tessera" compare "$box/one" "$box/two"
+  train half -n 2 "${spans[@]}" --set trainer.max_steps=10
+  train half -n 1 "${spans[@]}" --resume auto
+  expect "the same after a resume on other ranks" "$tessera" compare "$box/one" "$box/half"
+  "$tessera" data "$box/run.json" "${spans[@]}" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+}
 refuses_what_does_not_fit() {
   config t5
   "$tessera" train "$box/run.json" --set task.type=pretrain --set task.params=null --set "run.dir=$box/run" \
@@ -99,6 +113,7 @@ refuses_what_does_not_fit() {
 claim "t5 learns answers, with the same bits on two ranks" learns_on_any_ranks t5
 claim "mt5 learns answers, with the same bits on two ranks" learns_on_any_ranks mt5
 claim "t5 trains through ZeRO, a pipeline, tensor and context parallelism" trains_in_every_layout
+claim "t5 learns the spans that its encoder lacks, with the same bits on two ranks" learns_spans
 claim "mt5 goes on as a Hugging Face folder" goes_on_as_a_folder
 claim "tasks, families and layouts that do not fit are refused" refuses_what_does_not_fit
 claims_done

@@ -86,6 +86,36 @@ TEST(Adapters, TrainWhereRanksShareLayersAndTokens) {
   }
 }
 
+const Layout kTwo = {.ranks = 4, .tensor = 4, .mode = "2d"},
+             kHalf = {.ranks = 8, .micro_batch = 4, .tensor = 8, .mode = "2.5d", .depth = 2},
+             kThree = {.ranks = 8, .micro_batch = 4, .tensor = 8, .mode = "3d"};
+
+TEST(Adapters, TrainOnGridsOfRanksAsOnOne) {
+  for (const char* type : {"lora", "dora"}) {
+    SCOPED_TRACE(type);
+    expect_same(run_of(type), {kTwo, kHalf, kThree});
+    expect_same(run_of(type, R"(, "bias": "lora_only")"), {kTwo});
+  }
+  // Parts of a fused projection, samples that do not divide, and ranks that share tokens too.
+  Layout uneven = kThree, shared = kTwo;
+  uneven.micro_batch = 7;
+  shared.ranks = 8;
+  shared.context = 2;
+  TinyRun run;
+  run.set("adapter", R"({"type": "dora", "r": 2, "targets": ["q_proj", "v_proj", "up_proj"]})")
+      .set("model",
+           R"({"family": "llama", "num_layers": 2, "hidden_size": 32, "num_heads": 4,
+               "max_positions": 32, "ffn_hidden_size": 48})");
+  expect_same(run, {uneven, shared});
+}
+
+TEST(Adapters, OnGridsTrainThroughShardsAndStages) {
+  const TinyRun run = run_of("lora");
+  expect_same(run,
+              {{.ranks = 8, .stage = 3, .tensor = 4, .mode = "2d"},
+               {.ranks = 8, .accumulation = 2, .pipeline = "2", .tensor = 4, .mode = "2d"}});
+}
+
 TEST(Adapters, RecomputeChangesNothing) {
   for (const char* kind : {"full", "selective"}) {
     TinyRun run = run_of("dora");

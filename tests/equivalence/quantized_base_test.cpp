@@ -148,20 +148,30 @@ TEST(QuantizedBase, RecomputeChangesNothing) {
   }
 }
 
-TEST(QuantizedBase, IsSharedByRanksWhoseRowsHaveWholeBlocks) {
-  const auto wide = [](const char* more) {
+TEST(QuantizedBase, IsSharedByRanksAsItIsOnOne) {
+  const auto wide = [](const char* base, const char* more) {
     TinyRun run;
     run.set("model.hidden_size", "128")
         .set("model.num_heads", "4")
         .set("adapter",
-             std::string(R"({"type": "lora", "r": 2, "quantize_base": "nf4")") + more + "}");
+             std::string(R"({"type": "lora", "r": 2, "quantize_base": ")") + base + "\"" + more +
+                 "}");
     return run;
   };
-  expect_same(wide(kPlain),
+  expect_same(wide("nf4", kPlain),
               {{.ranks = 2, .tensor = 2},
                {.ranks = 2, .tensor = 2, .sequence = true},
                {.ranks = 2, .context = 2}});
-  EXPECT_THROW((void)wide("").train({.ranks = 2, .tensor = 2}, 1), Error);
+  // Scales that depend on what other ranks hold: of rows, and of the scales of a whole matrix.
+  for (const char* base : {"nf4", "int8"}) {
+    SCOPED_TRACE(base);
+    expect_same(wide(base, ""), {{.ranks = 2, .tensor = 2}, {.ranks = 4, .stage = 3, .tensor = 2}});
+  }
+}
+
+TEST(QuantizedBase, IsRefusedWhereABlockOfNf4WouldBeOfTwoRanks) {
+  const TinyRun run = run_of("nf4");
+  EXPECT_THROW((void)run.train({.ranks = 2, .tensor = 2}, 1), Error);
 }
 
 TEST(QuantizedBase, GoesOnToTheBit) {

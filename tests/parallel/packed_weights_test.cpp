@@ -2,6 +2,8 @@
 // Packed weights are unpacked to the values of their codes, whichever rank has which part.
 #include "tessera/parallel/packed_weights.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -59,7 +61,7 @@ at::Tensor unpacked(const PackingOptions& options, at::ScalarType dtype) {
   const FlatLayout flat = layout();
   PackedWeights packed(flat, options);
   for (std::size_t i = 0; i < 2; ++i)
-    packed.pack(i, values(flat.segments()[i].numel, i));
+    packed.pack(i, values(flat.segments()[i].numel, i), {});
   at::Tensor whole = at::zeros({flat.numel()}, dtype);
   packed.unpack(whole);
   return whole;
@@ -107,20 +109,61 @@ TEST(PackedWeights, TakeWhatIsPlanned) {
   EXPECT_EQ(packed_bytes(layout(), kInt8), 40 * 128 + 7 * 30 + 4 * (40 + 7));
 }
 
-TEST(PackedWeights, AreRefusedWhereTheBlocksOfARankAreNotThoseOfAll) {
-  const auto cut = [](Shape global, mesh::Box box) {
-    ParamInfo info = *param("w", std::move(global));
-    info.spec.splits.push_back({});
-    info.box = std::move(box);
-    return FlatLayout("block", {std::make_shared<const ParamInfo>(std::move(info))}, 1);
+/// A buffer of one matrix of which this rank holds a box.
+FlatLayout cut(Shape global, mesh::Box box) {
+  ParamInfo info = *param("w", std::move(global));
+  info.spec.splits.push_back({});
+  info.box = std::move(box);
+  return {"block", {std::make_shared<const ParamInfo>(std::move(info))}, 1};
+}
+
+// Three heads of queries, keys and values, of which ranks hold rows, columns or both.
+TEST(PackedWeights, OfARankAreItsPartOfThePackedWhole) {
+  const Shape shape = {3, 60, 256};
+  const std::int64_t numel = 3 * 60 * 256;
+  const at::Tensor x = values(numel, 3);
+  const ReadWhole read = [&](std::int64_t begin, std::int64_t end, float* out) {
+    std::copy_n(x.const_data_ptr<float>() + begin, end - begin, out);
   };
+  for (const PackingOptions& options : {kNf4, kDouble, kInt8}) {
+    const FlatLayout all("block", {param("w", shape)}, 1);
+    PackedWeights packed(all, options);
+    packed.pack(0, x, {});
+    at::Tensor whole = at::zeros({all.numel()}, at::kFloat);
+    packed.unpack(whole);
+    for (const mesh::Box& box : {mesh::Box{{0, 0, 0}, {3, 20, 256}},
+                                 mesh::Box{{0, 20, 0}, {3, 60, 256}},
+                                 mesh::Box{{0, 0, 64}, {3, 60, 128}},
+                                 mesh::Box{{0, 30, 192}, {3, 60, 256}}}) {
+      const auto part_of = [&](const at::Tensor& of) {
+        return of.narrow(0, 0, numel)
+            .view(shape)
+            .narrow(1, box.begin[1], box.end[1] - box.begin[1])
+            .narrow(2, box.begin[2], box.end[2] - box.begin[2])
+            .contiguous();
+      };
+      const FlatLayout own = cut(shape, box);
+      PackedWeights part(own, options);
+      at::Tensor out = at::zeros({own.numel()}, at::kFloat);
+
+      part.pack(0, part_of(x).flatten(), read);
+      part.unpack(out);
+
+      EXPECT_TRUE(at::equal(out.narrow(0, 0, box.numel()), part_of(whole).flatten()))
+          << static_cast<int>(options.packing) << " from " << box.begin[1] << " " << box.begin[2];
+    }
+  }
+}
+
+TEST(PackedWeights, AreRefusedWhereTheBlocksOfARankAreNotThoseOfAll) {
   const FlatLayout rows = cut({40, 128}, {{0, 0}, {20, 128}}),
                    uneven = cut({40, 96}, {{0, 0}, {40, 48}});
 
   EXPECT_EQ(packed_bytes(rows, kNf4), 40 * (32 + 4));
-  EXPECT_THROW((void)packed_bytes(rows, kDouble), Error);
-  EXPECT_THROW((void)packed_bytes(rows, kInt8), Error);
+  EXPECT_EQ(packed_bytes(rows, kDouble), 40 * (32 + 1) + 4) << "one scale of all 80 scales";
+  EXPECT_EQ(packed_bytes(rows, kInt8), 20 * (128 + 4));
   EXPECT_THROW((void)packed_bytes(uneven, kNf4), Error);
+  EXPECT_EQ(packed_bytes(uneven, kInt8), 40 * (48 + 4));
 }
 
 }  // namespace

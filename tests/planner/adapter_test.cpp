@@ -93,7 +93,8 @@ TEST(AdapterPlan, RefusesWhatItCannotDo) {
   refused(R"("adapter": {"type": "dora", "targets": ["wte"]})", "is a table");
   refused(R"("adapter": {"type": "lora", "modules_to_save": ["head"]})", "no module head");
   refused(R"("adapter": {"type": "lora", "modules_to_save": ["wte"]})", "several places");
-  refused(R"("adapter": {"type": "lora"}, "parallel": {"tensor": {"mode": "2d", "size": 4}})",
+  refused(R"("adapter": {"type": "lora", "targets": ["wte"]},
+             "parallel": {"tensor": {"mode": "2d", "size": 4}})",
           "on a grid of ranks",
           4);
 }

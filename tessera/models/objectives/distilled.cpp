@@ -14,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/objectives/labels.h"
+#include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/ops/cross_entropy.h"
 
 // Legend: B batch, N rows with a label, V classes or tokens of the vocabulary.
@@ -63,8 +64,9 @@ class Distilled final : public nn::Objective {
     const at::Tensor student =
         inner_->forward(std::move(in), unlabelled, context).outputs.at("logits");
     // Memory is measured with tensors that have no values.
-    const at::Tensor teacher =
-        student.is_meta() ? student.detach() : teacher_(unlabelled).to(student.device());
+    const at::Tensor teacher = student.is_meta()
+                                   ? student.detach()
+                                   : taught(unlabelled, batch, context).to(student.device());
     check_dimensions(student, teacher);
     add_terms(out,
               student,
@@ -73,6 +75,10 @@ class Distilled final : public nn::Objective {
               static_cast<int>(inner_->denominators(batch).size()));
     return out;
   }
+
+  [[nodiscard]] bool works_by_token() const override { return inner_->works_by_token(); }
+  [[nodiscard]] std::string grid_obstacle() const override { return inner_->grid_obstacle(); }
+  [[nodiscard]] bool reads_whole_samples() const override { return inner_->reads_whole_samples(); }
 
   [[nodiscard]] std::vector<double> denominators(const nn::Batch& batch) const override {
     std::vector<double> out = inner_->denominators(batch);
@@ -91,6 +97,22 @@ class Distilled final : public nn::Objective {
   }
 
  private:
+  /// The teacher's logits for what this rank has logits for. If ranks share the tokens of a sample,
+  /// the teacher reads all of them on every rank.
+  [[nodiscard]] at::Tensor taught(const nn::Batch& unlabelled,
+                                  const nn::Batch& batch,
+                                  const nn::StepContext& context) const {
+    if (!context.shares_tokens()) return teacher_(unlabelled);
+    const nn::ContextParallel& shared = *context.context_parallel;
+    nn::Batch whole = unlabelled;
+    for (const char* const name : {"input_ids", "token_type_ids", "decoder_input_ids"}) {
+      if (whole.has(name)) whole.set(name, nn::all_tokens(whole.tensor(name), shared));
+    }
+    const at::Tensor logits = teacher_(whole);
+    const bool of_tokens = batch.has("labels") && !inner_->reads_whole_samples();
+    return of_tokens ? nn::own_tokens(logits, shared) : logits;
+  }
+
   /// Adds one term, or one for each label head; `denominator` is the number of earlier ones.
   void add_terms(nn::Outcome& out,
                  const at::Tensor& student,

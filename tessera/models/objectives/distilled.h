@@ -55,11 +55,13 @@ std::optional<DistillForm> distill_form(const ObjectiveChoice& objective);
 ///   used.
 ///
 /// The counts of these terms are further denominators. Outside of training the block is the
-/// objective itself. Ranks must have whole layers and whole samples. Cost: the head's forward and
-/// backward once more, and two fp32 tensors of the size of the logits for the samples that the
-/// objective takes at a time. If the models have different numbers of classes, those beyond the
-/// smaller number are dropped; the numbers of heads, flags and predicted numbers must be equal.
-/// Throws Error{Shape} in forward() if the teacher's logits have other dimensions.
+/// objective itself. Ranks that share layers compute the term from the logits of all classes; ranks
+/// that share the tokens of a sample ask the teacher for all of it and use their own tokens. Cost:
+/// the head's forward and backward once more, and two fp32 tensors of the size of the logits of all
+/// classes for the samples that the objective takes at a time. If the models have different numbers
+/// of classes, those beyond the smaller number are dropped; the numbers of heads, flags and
+/// predicted numbers must be equal. Throws Error{Shape} in forward() if the teacher's logits have
+/// other dimensions.
 nn::BlockSpec distilled(nn::BlockSpec objective,
                         TeacherLogits teacher,
                         DistillWeights weights,

@@ -20,7 +20,7 @@ enum class Part : std::uint8_t {
   Inputs,    ///< input features of it
   Rows,      ///< rows of a look-up table, which may also be the head's matrix
   Channels,  ///< channels of a table
-  Vector     ///< the only dim with an axis name: norms, biases
+  Vector     ///< the only dim with an axis name: norms, biases, matrices of adapters
 };
 
 constexpr std::optional<LogicalAxis> kAnyAxis = {};
