@@ -18,6 +18,7 @@
 #include "tessera/models/composed.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
+#include "tessera/models/megatron_names.h"
 #include "tessera/ops/activation.h"
 
 namespace tessera::models {
@@ -113,6 +114,11 @@ void set_parts(const ComposeOptions& options, ComposedShape& shape, Checks& chec
                  "model.pooler",
                  "the model has no head for whole samples",
                  "add \"cls\" to model.target, or remove pooler");
+  checks.require(!options.lm_bias || heads("lm"),
+                 "model.lm_bias",
+                 "the model has no head for the next token",
+                 "add \"lm\" to model.target, or remove lm_bias");
+  shape.lm_bias = options.lm_bias && heads("lm");
   shape.masked_lm = heads("mlm");
   shape.pair_head = heads("sp");
   shape.sample_head = heads("cls") ? "cls" : heads("sp") ? "sp" : "";
@@ -291,10 +297,8 @@ std::vector<std::string> known_words(const HfConfig& keys,
 
 ComposeOptions from_hf(const json::Value& config) {
   const HfConfig keys(config);
-  static constexpr std::array kSwitches = {"factorized_embedding_parameterization",
-                                           "parameter_sharing",
-                                           "has_residual_attention",
-                                           "has_lmtarget_bias"};
+  static constexpr std::array kSwitches = {
+      "factorized_embedding_parameterization", "parameter_sharing", "has_residual_attention"};
   for (const char* key : kSwitches)
     keys.refuse(key, !keys.flag(key, false), fmt::format("{} false", key).c_str());
   for (const char* key : {"local_kv_heads_num", "lora_params"})
@@ -375,6 +379,7 @@ ComposeOptions from_hf(const json::Value& config) {
   out.position_max_distance = keys.count("relative_attention_max_distance", 128, 1e8);
   out.rope_theta = keys.number("rope_theta", 10000.0, 1, 1e12);
   out.tie_embeddings = keys.flag("tie_weights", false);
+  out.lm_bias = keys.flag("has_lmtarget_bias", false) && has(out.target, "lm");
   out.scale_output = keys.flag("scale_output", false);
   out.start_token = static_cast<std::int64_t>(keys.number("start_token", 0, 0, 1e8));
   out.pad_token = static_cast<std::int64_t>(keys.number("pad_token", 0, 0, 1e8));
@@ -440,6 +445,7 @@ json::Value to_hf(const ComposeOptions& options) {
     out["channels_num"] = integer(options.num_channels);
   }
   if (!options.pooler) out["remove_pooler"] = flag(true);
+  if (options.lm_bias) out["has_lmtarget_bias"] = flag(true);
   if (options.decoder == "none") return out;
   out["decoder"] = text(options.decoder);
   out["decoder_layers_num"] = integer(options.num_decoder_layers);
@@ -470,7 +476,8 @@ Composition compose(const ParamInfo& info) {
   };
   if (info.name == "embedding.patch.cls_emb")
     return Composition::of(info.name, {1, shape[0], shape[1]}).viewed(shape);
-  if (info.name == "lm_head.weight") return Composition::of("target.lm.output_layer.weight", shape);
+  if (info.name.starts_with("lm_head."))
+    return Composition::of("target.lm.output_layer" + info.name.substr(info.name.find('.')), shape);
   const auto contains = [&](std::string_view part) {
     return info.name.find(part) != std::string::npos;
   };
@@ -511,6 +518,64 @@ TESSERA_MODEL(
             .known_as = known_as,
             // Files contain all heads of the training that produced them.
             .may_be_unused = [](std::string_view name) { return name.starts_with("target."); }}});
+
+/// Megatron-LM's T5: learned positions, layer norms before the branches, and biases.
+json::Value of_megatron(const json::Value& facts) {
+  const auto count = [&](const char* key) { return facts.find(key)->as_integer(); };
+  const auto real = [&](const char* key) { return facts.find(key)->as_double(); };
+  ComposeOptions out;
+  out.vocab_size = count("vocab_size");
+  out.hidden_size = count("hidden_size");
+  out.ffn_hidden_size = count("ffn_hidden_size");
+  out.num_layers = count("num_layers");
+  out.num_decoder_layers = count("num_decoder_layers");
+  out.num_heads = count("num_heads");
+  out.head_dim = *out.hidden_size / *out.num_heads;
+  out.max_positions = count("max_positions");
+  out.embedding_norm = false;
+  out.decoder = "transformer";
+  out.mask = "fully_visible";
+  out.norm_eps = real("norm_eps");
+  out.activation = HfConfig(facts).activation("activation", "gelu");
+  out.dropout = real("dropout");
+  out.init_std = real("init_std");
+  out.tie_embeddings = facts.find("tie_embeddings")->as_bool();
+  out.lm_bias = facts.find("head_bias")->as_bool();
+  return to_hf(out);
+}
+
+TESSERA_MEGATRON_LEARNED("compose",
+                         {.table = "embedding.word.embedding.weight",
+                          .positions = {"embedding.pos.embedding.weight",
+                                        "tgt_embedding.pos.embedding.weight"},
+                          .encoder = {.layers = "encoder.transformer",
+                                      .attention_norm = "layer_norm_1",
+                                      .queries = "self_attn.linear_layers.0",
+                                      .keys = "self_attn.linear_layers.1",
+                                      .values = "self_attn.linear_layers.2",
+                                      .attention_output = "self_attn.final_linear",
+                                      .mlp_norm = "layer_norm_2",
+                                      .mlp_input = "feed_forward.linear_1",
+                                      .mlp_output = "feed_forward.linear_2",
+                                      .final_norm = "encoder.layer_norm"},
+                          .decoder = {.layers = "decoder.transformer_decoder",
+                                      .attention_norm = "layer_norm_1",
+                                      .queries = "self_attn.linear_layers.0",
+                                      .keys = "self_attn.linear_layers.1",
+                                      .values = "self_attn.linear_layers.2",
+                                      .attention_output = "self_attn.final_linear",
+                                      .cross_norm = "layer_norm_2",
+                                      .cross_queries = "context_attn.linear_layers.0",
+                                      .cross_keys = "context_attn.linear_layers.1",
+                                      .cross_values = "context_attn.linear_layers.2",
+                                      .cross_output = "context_attn.final_linear",
+                                      .mlp_norm = "layer_norm_3",
+                                      .mlp_input = "feed_forward.linear_1",
+                                      .mlp_output = "feed_forward.linear_2",
+                                      .final_norm = "decoder.layer_norm"},
+                          .head = "target.lm.output_layer.weight",
+                          .head_bias = "target.lm.output_layer.bias",
+                          .config_of = of_megatron});
 
 }  // namespace
 }  // namespace tessera::models

@@ -57,6 +57,8 @@ void ComposeOptions::describe_parts(config::Fields& fields) {
       {.text = "Heads of the model: the next token, masked tokens, whether one text follows the "
                "other, the class of a sample. The task selects the one that is trained.",
        .choices = {"lm", "mlm", "sp", "cls"}});
+  fields.field(
+      "lm_bias", lm_bias, {.text = "Whether the logits of the head lm have a learned bias."});
 }
 void ComposeOptions::describe_layers(config::Fields& fields) {
   fields.field(

@@ -21,7 +21,7 @@ struct ComposeOptions final : FamilyOptions {
   std::optional<bool> embedding_norm;
   std::int64_t position_offset = 0;
   std::optional<std::int64_t> image_size, patch_size, num_channels;  ///< with patches alone
-  bool pooler = true;
+  bool pooler = true, lm_bias = false;
   std::string mask = "causal", norm_position = "pre", norm = "layer_norm";
   double norm_eps = 1e-6;
   std::string feed_forward = "dense", position = "embedding";

@@ -61,15 +61,17 @@ HeadSpecs heads_of(const ComposedShape& shape) {
 TrunkOutput output_of(const ComposedShape& shape) {
   const double scale =
       shape.scale_output ? 1.0 / std::sqrt(static_cast<double>(shape.hidden_size)) : 1.0;
-  TrunkOutput out = {
-      .hidden_size = shape.hidden_size,
-      .norm = last_norm_of(shape),
-      .norm_name = shape.writes() ? "decoder.layer_norm" : "encoder.layer_norm",
-      .vocabulary = {"embedding.word.embedding.weight", shape.vocab_size, shape.tie_embeddings},
-      .init_std = shape.init_std,
-      .causal = shape.causal || shape.writes(),
-      .images = shape.embedding.patches,
-      .heads = heads_of(shape)};
+  TrunkOutput out = {.hidden_size = shape.hidden_size,
+                     .norm = last_norm_of(shape),
+                     .norm_name = shape.writes() ? "decoder.layer_norm" : "encoder.layer_norm",
+                     .vocabulary = {"embedding.word.embedding.weight",
+                                    shape.vocab_size,
+                                    shape.tie_embeddings,
+                                    shape.lm_bias},
+                     .init_std = shape.init_std,
+                     .causal = shape.causal || shape.writes(),
+                     .images = shape.embedding.patches,
+                     .heads = heads_of(shape)};
   if (shape.writes()) {
     out.target =
         TargetText{.start_token = shape.start_token, .pad_token = shape.pad_token, .scale = scale};

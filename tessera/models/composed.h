@@ -58,6 +58,7 @@ struct ComposedShape : Sizes {
   /// Heads with names of their own: masked tokens, pairs of texts ("sp"), whole samples ("sp" or
   /// "cls").
   bool masked_lm = false, pair_head = false;
+  bool lm_bias = false;  ///< the logits of the next token have a bias
   std::string sample_head;
   bool pooler = true;  ///< the head of whole samples begins with a linear layer and tanh
   std::int64_t image_size = 224, patch_size = 16, num_channels = 3;  ///< with patches

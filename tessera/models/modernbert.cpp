@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ModernBERT family: an encoder with rotary positions, norms before the branches and gated
-// MLPs, in which every third layer attends globally and the others locally. Source: Warner et al.
-// 2024, "Smarter, better, faster, longer".
+// The ModernBERT family: an encoder in which every third layer attends globally and the others
+// locally (modern_encoder.h). Source: Warner et al. 2024, "Smarter, better, faster, longer".
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -19,22 +18,23 @@
 #include "tessera/models/decoder_options.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
-#include "tessera/models/mlp.h"
+#include "tessera/models/modern_encoder.h"
 #include "tessera/models/module_order.h"
-#include "tessera/models/self_attention.h"
-#include "tessera/nn/functional.h"
+#include "tessera/models/rotary_options.h"
 #include "tessera/ops/activation.h"
-#include "tessera/ops/rotary.h"
 
-// Legend: B batch, T tokens, C embed, H heads, K channels of a head, F ffn.
 namespace tessera::models {
 namespace {
 
 constexpr const char *kLocal = kSlidingAttention, *kGlobal = kFullAttention;
 constexpr std::int64_t kGlobalEvery = 3;
+constexpr const char* kCutoff = "initializer_cutoff_factor";
+constexpr double kLeastCutoff = 0.5, kLargestCutoff = 8.0;
 
 struct ModernBertOptions final : FamilyOptions {
-  double rope_theta = 160000.0, local_rope_theta = 10000.0;
+  ModernBertOptions() { rotary.rope_theta = 160000.0; }
+
+  RotaryOptions rotary, local_rotary;  ///< of global and of local layers
   std::int64_t local_attention = 128;
   std::vector<std::string> layer_types;
   bool attention_bias = false, mlp_bias = false, norm_bias = false, classifier_bias = false,
@@ -42,7 +42,7 @@ struct ModernBertOptions final : FamilyOptions {
   std::string activation = "gelu", classifier_activation = "gelu", classifier_pooling = "cls";
   double embedding_dropout = 0.0, attention_dropout = 0.0, mlp_dropout = 0.0,
          classifier_dropout = 0.0;
-  double layer_norm_eps = 1e-5;
+  double layer_norm_eps = 1e-5, init_cutoff = 2.0;
 
   [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
     return std::make_unique<ModernBertOptions>(*this);
@@ -81,142 +81,6 @@ constexpr std::array<DropoutKey, 4> kDropouts = {{
      "inside the MLP; must be 0 if ranks share its features"},
     {"classifier_dropout", &ModernBertOptions::classifier_dropout, "in classification heads"},
 }};
-
-/// The complete shape of a model.
-struct ModernShape : Sizes {
-  ModernBertOptions options;  ///< for everything but sizes
-  std::vector<bool> local;    ///< for each layer: attends locally
-};
-
-NormSpec norm_of(const ModernBertOptions& options) {
-  return {.kind = NormKind::LayerNorm, .eps = options.layer_norm_eps, .bias = options.norm_bias};
-}
-
-TrunkOutput output_of(const ModernShape& shape, HeadSpecs heads) {
-  return {.hidden_size = shape.hidden_size,
-          .norm = norm_of(shape.options),
-          .norm_name = "final_norm",
-          .vocabulary = {"embeddings.tok_embeddings.weight",
-                         shape.vocab_size,
-                         shape.options.tie_embeddings},
-          .init_std = shape.options.init_std,
-          .causal = false,
-          .heads = std::move(heads)};
-}
-
-class ModernEmbeddings final : public nn::Block {
- public:
-  explicit ModernEmbeddings(const ModernShape& shape)
-      : shape_(shape), norm_(norm_of(shape.options)) {}
-
-  void declare(nn::Params& params) override {
-    words_ = declare_table(params, output_of(shape_, {}));
-    norm_.declare(params, "norm", shape_.hidden_size);
-  }
-
-  [[nodiscard]] bool works_by_token() const override { return true; }
-  [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
-  nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
-    const at::Tensor x_BTC =
-        norm_(nn::embedding(batch.tensor("input_ids"), *words_, context), context);
-    const ops::DropoutKey key = context.dropout("embedding", shape_.options.embedding_dropout);
-    return {.flow = {.diff = {key.active() ? nn::dropout(x_BTC, key) : x_BTC}}};
-  }
-
- private:
-  ModernShape shape_;
-  Norm norm_;
-  Param* words_ = nullptr;
-};
-
-/// x + attention(norm(x)), then x + mlp(norm(x)). The first layer reads the normalized embedding
-/// and has no norm before attention.
-class ModernLayer final : public nn::Block {
- public:
-  ModernLayer(const ModernShape& shape, std::int64_t layer)
-      : shape_(shape),
-        attention_(attention_of(shape, layer)),
-        mlp_(mlp_of(shape)),
-        attention_norm_(layer == 0 ? NormSpec{.kind = NormKind::None} : norm_of(shape.options)),
-        mlp_norm_(norm_of(shape.options)) {}
-
-  void declare(nn::Params& params) override {
-    attention_norm_.declare(params, "attn_norm", shape_.hidden_size);
-    attention_.declare(params);
-    mlp_norm_.declare(params, "mlp_norm", shape_.hidden_size);
-    mlp_.declare(params);
-  }
-
-  [[nodiscard]] bool works_by_token() const override { return true; }
-
-  nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
-    const nn::Normed begin = attention_norm_.residual(in.diff.at(0), context);
-    const at::Tensor y_BTC = attention_(begin.normed_BTC, batch, *this, context);
-    const nn::Normed middle =
-        mlp_norm_.residual(begin.x_BTC,
-                           context,
-                           y_BTC,
-                           context.dropout("attention_output", shape_.options.attention_dropout));
-    return {
-        .flow = {.diff = {nn::add_dropout(middle.x_BTC, mlp_(middle.normed_BTC, context), {})}}};
-  }
-
- private:
-  /// Projections to the residual stream are initialized smaller the more of them there are.
-  static Init output_init(const ModernShape& shape) {
-    return Init::normal(shape.options.init_std /
-                        std::sqrt(2.0 * static_cast<double>(shape.num_layers)));
-  }
-
-  static SelfAttentionSpec attention_of(const ModernShape& shape, std::int64_t layer) {
-    const std::int64_t channels = shape.hidden_size / shape.num_heads;
-    const bool local = shape.local.at(static_cast<std::size_t>(layer));
-    return {.hidden_size = shape.hidden_size,
-            .num_heads = shape.num_heads,
-            .num_kv_heads = shape.num_heads,
-            .head_dim = channels,
-            .qkv_name = "attn.Wqkv",
-            .output_name = "attn.Wo",
-            .qkv_bias = shape.options.attention_bias,
-            .output_bias = shape.options.attention_bias,
-            .qkv_init = Init::normal(shape.options.init_std),
-            .output_init = output_init(shape),
-            .dropout = shape.options.attention_dropout,
-            .causal = false,
-            .rotary_frequencies = ops::rotary_frequencies(
-                channels, local ? shape.options.local_rope_theta : shape.options.rope_theta),
-            .max_positions = shape.max_positions,
-            .window = local ? shape.options.local_attention / 2 : 0};
-  }
-
-  static MlpSpec mlp_of(const ModernShape& shape) {
-    return {.hidden_size = shape.hidden_size,
-            .ffn_hidden_size = shape.ffn_hidden_size,
-            .input_name = "mlp.Wi",
-            .output_name = "mlp.Wo",
-            .bias = shape.options.mlp_bias,
-            .input_init = Init::normal(shape.options.init_std),
-            .output_init = output_init(shape),
-            .activation = shape.options.activation,
-            .gated = true,
-            .dropout = shape.options.mlp_dropout};
-  }
-  ModernShape shape_;
-  SelfAttention attention_;
-  Mlp mlp_;
-  Norm attention_norm_, mlp_norm_;
-};
-
-Trunk modern_trunk(const ModernShape& shape, HeadSpecs heads) {
-  Trunk trunk{.output = output_of(shape, std::move(heads))};
-  trunk.blocks.push_back(
-      {"embeddings", [shape] { return std::make_unique<ModernEmbeddings>(shape); }});
-  for (std::int64_t i = 0; i < shape.num_layers; ++i) {
-    trunk.blocks.push_back({fmt::format("layers.{}", i),
-                            [shape, i] { return std::make_unique<ModernLayer>(shape, i); }});
-  }
-  return trunk;
-}
 
 const std::vector<Preset>& presets() {
   constexpr std::int64_t kPositions = 8192, kVocabulary = 50368;
@@ -273,19 +137,18 @@ void ModernBertOptions::describe(config::Fields& fields) {
                 .max = 1,
                 .above_min = true});
   describe_init(fields, "Standard deviation of initial weights.");
+  fields.field("init_cutoff",
+               init_cutoff,
+               {.text = "Largest initial weight, in standard deviations.",
+                .min = kLeastCutoff,
+                .max = kLargestCutoff});
   describe_label_smoothing(fields);
   describe_from(fields);
 }
 
 void ModernBertOptions::describe_attention(config::Fields& fields) {
-  fields.field("rope_theta",
-               rope_theta,
-               {.text = "Base of the rotary frequencies in layers with global attention.",
-                .min = 1,
-                .max = 1e12});
-  fields.field("local_rope_theta",
-               local_rope_theta,
-               {.text = "Base of the rotary frequencies in local layers.", .min = 1, .max = 1e12});
+  rotary.describe_rotary(fields);
+  local_rotary.describe_rotary(fields, "local_");
   fields.field("local_attention",
                local_attention,
                {.text = "Width of the attention in local layers: a token attends to tokens up to "
@@ -300,21 +163,28 @@ void ModernBertOptions::describe_attention(config::Fields& fields) {
        .choices = {kLocal, kGlobal}});
 }
 
-HeadSpecs heads_of(const ModernBertOptions& options) {
+/// Source of the initial weights, which are truncated normal: transformers'
+/// ModernBertPreTrainedModel._init_weights. The output layer of a head for classes does not depend
+/// on init_std.
+HeadSpecs heads_of(const ModernBertOptions& options, const ModernShape& shape) {
+  const auto out = static_cast<float>(shape.output_std());
   HeadSpec classifier = {.dense = "head.dense",
                          .dense_bias = options.classifier_bias,
+                         .output_std = 1.0F / std::sqrt(static_cast<float>(shape.hidden_size)),
                          .activation = options.classifier_activation,
-                         .norm = norm_of(options),
+                         .norm = shape.norm(),
                          .norm_name = "head.norm",
                          .dropout = options.classifier_dropout,
                          .output = "classifier",
                          .output_bias = "classifier.bias"};
   HeadSpec decoder = classifier;
+  decoder.output_std = out;
   decoder.dropout = 0.0;
   decoder.output = "decoder";
   decoder.output_bias = options.decoder_bias ? "decoder.bias" : "";
   return {.sample = classifier,
           .pooling = options.classifier_pooling == "mean" ? Pooling::Mean : Pooling::FirstToken,
+          .dense_std = out,
           .token = classifier,
           .masked_lm = decoder};
 }
@@ -351,15 +221,35 @@ ModernShape shape_of(const ModernBertOptions& options,
       "model.num_heads",
       fmt::format("a head has {} channels, and rotary positions turn pairs of them", channels),
       "choose an even number of channels for each head");
-  set_positions(options, preset, sequence_length, shape, checks);
+  set_positions(options,
+                preset,
+                positions_bound(&options.rotary, &options.local_rotary, sequence_length),
+                shape,
+                checks);
   set_vocabulary(options, tokenizer_size, shape, checks, preset);
   const auto given = static_cast<std::int64_t>(options.layer_types.size());
   checks.require(given == 0 || given == shape.num_layers,
                  "model.layer_types",
                  fmt::format("layer_types has {} entries for {} layers", given, shape.num_layers),
                  "give one entry for each layer, or none");
-  shape.options = options;
   shape.local = local_layers(options, shape.num_layers);
+  shape.local_attention = options.local_attention;
+  shape.rotation = rotation_of(options.rotary, channels, checks);
+  RotaryOptions local = options.local_rotary;
+  local.rope_length = options.rotary.rope_length;
+  shape.local_rotation = rotation_of(local, channels, checks, "local_");
+  set_longest_text(options.rotary, &options.local_rotary, sequence_length, shape, checks);
+  shape.attention_bias = options.attention_bias;
+  shape.mlp_bias = options.mlp_bias;
+  shape.norm_bias = options.norm_bias;
+  shape.activation = options.activation;
+  shape.embedding_dropout = options.embedding_dropout;
+  shape.attention_dropout = options.attention_dropout;
+  shape.mlp_dropout = options.mlp_dropout;
+  shape.layer_norm_eps = options.layer_norm_eps;
+  shape.init_std = options.init_std;
+  shape.init_cutoff = options.init_cutoff;
+  shape.tie_embeddings = options.tie_embeddings;
   return shape;
 }
 
@@ -371,6 +261,8 @@ ModernShape possible_of(ModernShape shape) {
     shape.hidden_size = shape.num_heads * std::max<std::int64_t>(2, channels / 2 * 2);
     shape.num_kv_heads = shape.num_heads;
   }
+  shape.rotation = possible(std::move(shape.rotation), shape.head_channels());
+  shape.local_rotation = possible(std::move(shape.local_rotation), shape.head_channels());
   return shape;
 }
 
@@ -396,11 +288,12 @@ Resolved resolve_modernbert(const ModernBertOptions& options,
                             const config::Origins& origins) {
   Checks checks(problems, origins);
   const ModernShape shape = shape_of(options, tokenizer_size, sequence_length, checks);
+  const ModernShape usable = possible_of(shape);
   Resolved out = {.description = description_of(options, shape),
-                  .trunk = modern_trunk(possible_of(shape), heads_of(options)),
+                  .trunk = modern_trunk(usable, heads_of(options, usable)),
                   .vocab_size = shape.vocab_size,
                   .tokenizer_size = shape.tokenizer_size,
-                  .max_positions = shape.max_positions,
+                  .max_positions = options.rotary.rope_length.value_or(shape.max_positions),
                   .num_layers = shape.num_layers,
                   .hidden_size = shape.hidden_size,
                   .num_heads = shape.num_heads,
@@ -412,22 +305,30 @@ Resolved resolve_modernbert(const ModernBertOptions& options,
 }
 
 /// rope_parameters of transformers 5 has one object per kind of layer; before, there were two keys.
+/// rope_scaling, which files may have besides, is one for both.
 void read_both_rotaries(const HfConfig& keys, ModernBertOptions& out) {
   constexpr double kLargest = 1e12;
-  out.rope_theta = keys.number("global_rope_theta", 160000.0, 1, kLargest);
-  out.local_rope_theta = keys.given("local_rope_theta") && keys.empty("local_rope_theta")
-                             ? out.rope_theta
-                             : keys.number("local_rope_theta", 10000.0, 1, kLargest);
-  if (keys.empty("rope_parameters")) return;
-  const HfConfig both(*keys.find("rope_parameters"));
-  const auto theta_of = [&](const char* kind, double absent) {
-    if (both.empty(kind)) return absent;
-    const HfConfig one(*both.find(kind));
-    one.refuse("rope_type", one.word("rope_type", "default") == "default", "default");
-    return one.number("rope_theta", absent, 1, kLargest);
+  out.rotary.rope_theta = keys.number("global_rope_theta", 160000.0, 1, kLargest);
+  out.local_rotary.rope_theta = keys.given("local_rope_theta") && keys.empty("local_rope_theta")
+                                    ? out.rotary.rope_theta
+                                    : keys.number("local_rope_theta", 10000.0, 1, kLargest);
+  const auto read = [&](const json::Value& value, RotaryOptions& rotary) {
+    const HfConfig rope(value);
+    // transformers looks for both in the object around this one.
+    rope.refuse("truncate", rope.flag("truncate", true), "true");
+    rope.refuse("partial_rotary_factor", rope.number("partial_rotary_factor", 1, 0, 1) == 1, "1");
+    read_rotary(rope, rope, *out.max_positions, rotary);
+    if (rotary.depend_on_length() && !keys.empty("rope_length"))
+      out.rotary.rope_length = keys.count("rope_length", 1, 1e8);
   };
-  out.rope_theta = theta_of(kGlobal, out.rope_theta);
-  out.local_rope_theta = theta_of(kLocal, out.local_rope_theta);
+  if (!keys.empty("rope_parameters")) {
+    const HfConfig both(*keys.find("rope_parameters"));
+    if (!both.empty(kGlobal)) read(*both.find(kGlobal), out.rotary);
+    if (!both.empty(kLocal)) read(*both.find(kLocal), out.local_rotary);
+  }
+  if (keys.empty("rope_scaling")) return;
+  read(*keys.find("rope_scaling"), out.rotary);
+  read(*keys.find("rope_scaling"), out.local_rotary);
 }
 
 void read_layers(const HfConfig& keys, ModernBertOptions& out) {
@@ -467,6 +368,9 @@ ModernBertOptions from_hf(const json::Value& config) {
               "cls or mean");
   out.layer_norm_eps = keys.number("norm_eps", 1e-5, 1e-30, 1);
   out.init_std = keys.number("initializer_range", 0.02, 0, 100);
+  out.init_cutoff = keys.given(kCutoff) && keys.empty(kCutoff)
+                        ? 3.0
+                        : keys.number(kCutoff, 2.0, kLeastCutoff, kLargestCutoff);
   out.tie_embeddings = keys.flag("tie_word_embeddings", true);
   return out;
 }
@@ -481,15 +385,6 @@ std::optional<std::int64_t> period_of(const std::vector<bool>& local) {
     if (fits) return every;
   }
   return std::nullopt;
-}
-
-json::Value rotary_to_hf(const ModernBertOptions& options) {
-  const auto of = [](double theta) {
-    return json::Value::object(
-        {{"rope_type", json::Value::string("default")}, {"rope_theta", real_to_hf(theta)}});
-  };
-  return json::Value::object(
-      {{kGlobal, of(options.rope_theta)}, {kLocal, of(options.local_rope_theta)}});
 }
 
 json::Value to_hf(const ModernBertOptions& options) {
@@ -518,15 +413,23 @@ json::Value to_hf(const ModernBertOptions& options) {
                            {"num_attention_heads", integer(options.num_heads.value())},
                            {"hidden_activation", word(activation)},
                            {"local_attention", integer(options.local_attention)},
-                           {"global_rope_theta", number(options.rope_theta)},
-                           {"local_rope_theta", number(options.local_rope_theta)},
-                           {"rope_parameters", rotary_to_hf(options)},
+                           {"global_rope_theta", number(options.rotary.rope_theta)},
+                           {"local_rope_theta", number(options.local_rotary.rope_theta)},
+                           {"rope_parameters",
+                            json::Value::object({{kGlobal, rotary_to_hf(options.rotary)},
+                                                 {kLocal, rotary_to_hf(options.local_rotary)}})},
                            {"layer_types", std::move(types)},
                            {"norm_eps", number(options.layer_norm_eps)},
                            {"classifier_activation", word(of_heads)},
                            {"classifier_pooling", word(options.classifier_pooling)},
                            {"initializer_range", number(options.init_std)},
+                           {kCutoff, number(options.init_cutoff)},
                            {"tie_word_embeddings", flag(options.tie_embeddings)}});
+  if (options.rotary.rope_length) out["rope_length"] = integer(*options.rotary.rope_length);
+  for (const RotaryOptions* rotary : {&options.rotary, &options.local_rotary}) {
+    if (rotary->rope_scaling == "dynamic")
+      out["max_position_embeddings"] = integer(rotary->rope_original_positions);
+  }
   out["pad_token_id"] = json::Value();  // else the published model's, which a vocabulary may lack
   for (const BiasKey& bias : kBiases)
     out[bias.key] = flag(options.*bias.member);

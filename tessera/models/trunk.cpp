@@ -11,7 +11,7 @@ using enum LogicalAxis;
 
 Param* declare_table(nn::Params& params, const TrunkOutput& trunk) {
   const Shape sizes = {trunk.vocabulary.vocab_size, trunk.hidden_size};
-  const Init init = Init::normal(trunk.init_std);
+  const Init init = trunk.init();
   const std::string& name = trunk.vocabulary.name;
   if (trunk.vocabulary.tied) return params.tied(name, sizes, {Vocab, Embed}, init);
   return params.add(name, sizes, {Vocab, Embed}, init, kGlobalName);
@@ -22,8 +22,14 @@ Param* declare_vocabulary_head(nn::Params& params, const TrunkOutput& trunk) {
   return params.add("lm_head.weight",
                     {trunk.vocabulary.vocab_size, trunk.hidden_size},
                     {Vocab, Embed},
-                    Init::normal(trunk.init_std),
+                    trunk.init(),
                     kGlobalName);
+}
+
+Param* declare_vocabulary_bias(nn::Params& params, const TrunkOutput& trunk) {
+  const VocabularyTable& table = trunk.vocabulary;
+  if (!table.head_bias) return nullptr;
+  return params.add("lm_head.bias", {table.vocab_size}, {Vocab}, Init::zeros(), kGlobalName);
 }
 
 at::Tensor decoder_input(const nn::Batch& batch,

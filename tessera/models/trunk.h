@@ -24,6 +24,7 @@ struct VocabularyTable {
   std::string name;  ///< global name of the parameter: "wte.weight"
   std::int64_t vocab_size = 0;
   bool tied = false;
+  bool head_bias = false;  ///< a head that continues text has a bias, "lm_head.bias"
 };
 
 /// The hidden state of a sample that a head reads.
@@ -39,6 +40,7 @@ enum class Pooling : std::uint8_t {
 struct HeadSpec {
   std::string dense;  ///< module of the dense layer; empty: the head consists of the output layer
   bool dense_bias = true;
+  float output_std = 0.0F;  ///< of the output layer's initial weights; 0: the trunk's
   /// Activation of the dense layer: "tanh", or one of ops::activation_names().
   std::string activation = "tanh";
   NormSpec norm = {.kind = NormKind::None};  ///< after the activation
@@ -53,6 +55,7 @@ struct HeadSpec {
 struct HeadSpecs {
   HeadSpec sample;                       ///< for objectives that classify whole samples
   Pooling pooling = Pooling::LastToken;  ///< the input of the head for whole samples
+  float dense_std = 0.0F;                ///< of the dense layers' initial weights; 0: the trunk's
   std::optional<HeadSpec> token;         ///< for objectives that classify each token
   /// Its output layer is the token table if the two are tied.
   std::optional<HeadSpec> masked_lm;
@@ -87,8 +90,14 @@ struct TrunkOutput {
   double logit_softcap = 0.0;  ///< logits become cap * tanh(logits / cap); 0: none
   bool causal = true;          ///< a token's hidden state depends on no later token
   bool images = false;         ///< samples are images: a batch has "pixel_values" and no tokens
+  float init_cutoff = 0.0F;    ///< see Init::truncated(); 0: initial weights are not truncated
   HeadSpecs heads = {};
   std::optional<TargetText> target = {};  ///< only for an encoder with a decoder
+  /// Initial weights of standard deviation `std`; 0: init_std.
+  [[nodiscard]] Init init(double std = 0.0) const {
+    const double chosen = std > 0 ? std : init_std;
+    return init_cutoff > 0 ? Init::truncated(chosen, init_cutoff) : Init::normal(chosen);
+  }
 };
 
 struct Trunk {
@@ -102,5 +111,7 @@ Param* declare_table(nn::Params& params, const TrunkOutput& trunk);
 /// Declares the weight [vocab_size, hidden_size] of a language-model head: the table if it is tied,
 /// else "lm_head.weight".
 Param* declare_vocabulary_head(nn::Params& params, const TrunkOutput& trunk);
+/// Declares the bias [vocab_size] of this head; nullptr if it has none.
+Param* declare_vocabulary_bias(nn::Params& params, const TrunkOutput& trunk);
 
 }  // namespace tessera::models

@@ -2,6 +2,7 @@
 #include "tessera/tensor/init.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <span>
@@ -188,6 +189,26 @@ void normal_range(Philox random, double std, std::int64_t begin, std::int64_t en
   }
 }
 
+// The normal number of an element in its n-th draw.
+float redrawn(Philox random, double std, std::int64_t index, std::uint64_t n) {
+  const auto words = random(static_cast<std::uint64_t>(index / 2), n);
+  const double radius = std * __builtin_sqrt(minus_two_log(uniform(words[0], words[1])));
+  double cosine, sine;
+  turn(uniform(words[2], words[3]), cosine, sine);
+  return static_cast<float>(radius * (index % 2 == 0 ? cosine : sine));
+}
+
+// Replaces values further than `bound` from 0. Source: rejection sampling, von Neumann 1951.
+void truncate_range(
+    Philox random, double std, double bound, std::int64_t begin, std::int64_t end, float* out) {
+  const auto limit = static_cast<float>(bound);
+  for (std::int64_t i = begin; i < end; ++i) {
+    float& value = out[i - begin];
+    for (std::uint64_t n = 1; std::abs(value) > limit; ++n)
+      value = redrawn(random, std, i, n);
+  }
+}
+
 // The same of values in [-bound, bound): one counter for each element.
 void uniform_range(Philox random, double bound, std::int64_t begin, std::int64_t end, float* out) {
   std::uint32_t words[4][kPairs];
@@ -222,6 +243,7 @@ void initialize_range(const ParamInfo& info,
       out.fill_(1.0);
       return;
     case Init::Kind::Normal:
+    case Init::Kind::Truncated:
     case Init::Kind::Uniform:
       break;
   }
@@ -238,6 +260,9 @@ void initialize_range(const ParamInfo& info,
                        middle = std::clamp(others, first, last);
     normal_range(random, info.init.first_std, first, middle, values + from);
     normal_range(random, info.init.std, middle, last, values + from + (middle - first));
+    if (info.init.kind == Init::Kind::Truncated)
+      truncate_range(
+          random, info.init.std, info.init.cutoff * info.init.std, first, last, values + from);
   });
 }
 

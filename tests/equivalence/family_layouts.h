@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every family in every way that a model is spread: data parallelism, ZeRO, tensor parallelism (1d,
-// its sequence parallelism, and a grid), context parallelism, pipelines, recomputation and bf16.
-// Each cell equals one rank, to the bit or up to rounding, or the plan refuses it.
+// its sequence parallelism, and a grid), context parallelism, pipelines, recomputation, bf16 and
+// fp16 with fp32 master weights, and rows of several documents that do not see each other. Each
+// cell equals one rank, to the bit or up to rounding, or the plan refuses it.
 #pragma once
 
 #include <algorithm>
@@ -35,6 +36,8 @@ struct FamilyRow {
   std::string model = "{}";  ///< keys of the section `model` in addition to those of every row
   std::string task = "pretrain";
   std::set<std::string> refused = {};  ///< a subset of "grid", "sequence", "context", "ulysses"
+  /// The blocks are those of other rows, and so the row is only in the exhaustive test.
+  bool repeats = false;
 };
 
 /// Keys of the section `model` with which the special features of a family matter in 2 layers and
@@ -79,7 +82,12 @@ inline const std::vector<FamilyRow>& family_rows() {
        .model = dropout,
        .task = "orpo",
        .refused = off_grid},
-      {.name = "gpt2_kto", .family = "gpt2", .model = dropout, .task = "kto", .refused = off_grid},
+      {.name = "gpt2_kto",
+       .family = "gpt2",
+       .model = dropout,
+       .task = "kto",
+       .refused = off_grid,
+       .repeats = true},
       {.name = "bert", .family = "bert", .model = dropout, .task = "masked_lm"},
       {.name = "megatron_bert", .family = "megatron-bert", .model = dropout, .task = "masked_lm"},
       {.name = "bert_pairs", .family = "bert", .model = dropout, .task = "sentence_pairs"},
@@ -92,7 +100,8 @@ inline const std::vector<FamilyRow>& family_rows() {
        .family = "xlm-roberta",
        .model = dropout,
        .task = "masked_lm",
-       .refused = off_grid},
+       .refused = off_grid,
+       .repeats = true},
       {.name = "distilbert", .family = "distilbert", .model = dropout, .task = "masked_lm"},
       {.name = "modernbert",
        .family = "modernbert",
@@ -115,7 +124,8 @@ inline const std::vector<FamilyRow>& family_rows() {
        .model = R"({"head_dim": 8, "dropout": 0.1, "position_buckets": 8,
                     "position_max_distance": 12})",
        .task = "seq2seq",
-       .refused = off_grid},
+       .refused = off_grid,
+       .repeats = true},
       {.name = "cpm1",
        .family = "cpm1",
        .model = R"({"dropout": 0.1, "attention_dropout": 0.1, "position_buckets": 8,
@@ -141,12 +151,13 @@ inline const std::vector<FamilyRow>& family_rows() {
        .family = "roberta",
        .model = dropout,
        .task = "tag",
-       .refused = off_grid},
+       .refused = off_grid,
+       .repeats = true},
       {.name = "compose", .family = "compose", .model = dropout},
       {.name = "compose_rotary",
        .family = "compose",
        .model = R"({"dropout": 0.1, "embedding": ["word"], "position": "rotary", "norm": "rms",
-                    "feed_forward": "gated", "bias": false})"},
+                    "feed_forward": "gated", "bias": false, "lm_bias": true})"},
       {.name = "compose_masked",
        .family = "compose",
        .model = R"({"dropout": 0.1, "embedding": ["word", "pos", "seg"], "mask": "fully_visible",
@@ -174,7 +185,8 @@ inline const std::vector<FamilyRow>& family_rows() {
       {.name = "compose_answers_by_position",
        .family = "compose",
        .model = R"({"dropout": 0.1, "embedding": ["word", "pos", "seg"], "mask": "fully_visible",
-                    "norm_position": "post", "decoder": "transformer", "position_offset": 2})",
+                    "norm_position": "post", "decoder": "transformer", "position_offset": 2,
+                    "lm_bias": true})",
        .task = "seq2seq",
        .refused = off_grid},
       {.name = "compose_images",
@@ -342,13 +354,14 @@ inline TinyRun run_of(const FamilyRow& row) {
 
 /// A row in a layout.
 struct FamilyCell {
-  /// Row, tensor, context, pipeline, data ranks, ZeRO, recompute, precision.
+  /// Row, tensor, context, pipeline, data ranks, ZeRO, recompute, numbers or packed rows.
   static constexpr std::size_t kDimensions = 8;
   static constexpr std::array kTensor = {"none", "1d", "1d of 4", "sequence", "2d"};
   static constexpr std::array kContext = {"none", "ring", "ulysses"};
   static constexpr std::array kPipelines = {
       "", R"({"size": 2})", R"({"size": 2, "schedule": "interleaved", "chunks": 2})"};
   static constexpr std::array kRecompute = {"none", "full", "selective"};
+  static constexpr std::array kKinds = {"fp32", "bf16", "fp16", "packed"};
   static constexpr int kMostRanks = 8;
   /// Micro-batches of a global batch, however many ranks share them.
   static constexpr std::int64_t kMicros = 4;
@@ -363,7 +376,8 @@ struct FamilyCell {
   [[nodiscard]] int data() const { return 1 << index[4]; }
   [[nodiscard]] int zero() const { return static_cast<int>(index[5]); }
   [[nodiscard]] std::string recompute() const { return kRecompute[index[6]]; }
-  [[nodiscard]] bool narrow() const { return index[7] == 1; }
+  [[nodiscard]] std::string kind() const { return kKinds[index[7]]; }
+  [[nodiscard]] bool narrow() const { return kind() == "bf16" || kind() == "fp16"; }
   [[nodiscard]] int tensor_ranks() const {
     return tensor() == "none" ? 1 : tensor() == "2d" || tensor() == "1d of 4" ? 4 : 2;
   }
@@ -373,6 +387,8 @@ struct FamilyCell {
   }
   [[nodiscard]] bool makes_sense() const {
     return ranks() > 1 && ranks() <= kMostRanks &&
+           // Rows that are texts of their own are not packed.
+           !(kind() == "packed" && row().task != "pretrain") &&
            // A grid cuts samples and channels, not tokens.
            !(tensor() == "2d" && context() != "none") &&
            // Every rank needs at least one head of its own.
@@ -417,11 +433,13 @@ struct FamilyCell {
         data(),
         zero(),
         recompute(),
-        narrow() ? "bf16" : "fp32");
+        kind());
   }
   [[nodiscard]] TinyRun reference_run() const {
     TinyRun run = run_of(row());
-    if (narrow()) run.set("bf16.enabled", "true");
+    if (kind() == "packed") run.use_separate_documents();
+    if (kind() == "bf16") run.set("bf16.enabled", "true");
+    if (kind() == "fp16") run.set("fp16", R"({"enabled": true, "loss_scale": 256})");
     return run;
   }
   [[nodiscard]] TinyRun run() const {
@@ -440,7 +458,7 @@ inline std::vector<FamilyCell> all_family_cells() {
                                                                   3,
                                                                   4,
                                                                   FamilyCell::kRecompute.size(),
-                                                                  2};
+                                                                  FamilyCell::kKinds.size()};
   std::vector<FamilyCell> out;
   FamilyCell next;
   while (true) {
@@ -456,8 +474,9 @@ inline std::vector<FamilyCell> all_family_cells() {
 /// these values: pairs that can be trained in a cell that trains.
 inline std::vector<FamilyCell> family_selection() {
   std::array<std::vector<FamilyCell>, 2> kinds;
-  for (const FamilyCell& cell : all_family_cells())
-    kinds[cell.refused().empty() ? 0U : 1U].push_back(cell);
+  for (const FamilyCell& cell : all_family_cells()) {
+    if (!cell.row().repeats) kinds[cell.refused().empty() ? 0U : 1U].push_back(cell);
+  }
   std::vector<FamilyCell> out = covering(kinds[0]);
   std::set<std::pair<std::size_t, std::vector<std::string>>> refused;
   for (const FamilyCell& cell : kinds[1]) {
@@ -490,8 +509,9 @@ class FamilyCells {
   static constexpr std::int64_t kSteps = 4;
   struct Reference {
     Trace trace;
+    // Only for cells that are compared up to rounding.
     Gradient gradient;
-    Gradient wide;  ///< for cells in bf16: the gradient in fp32
+    Gradient wide;  ///< for cells in 16 bits: the gradient in fp32
   };
 
   static Gradient gradient_of(TinyRun run, const Layout& layout) {
@@ -499,15 +519,18 @@ class FamilyCells {
     return run.first_gradient(layout);
   }
   const Reference& reference_of(const FamilyCell& cell) {
-    const std::pair key(cell.index[0], cell.narrow());
-    const auto found = references_.find(key);
-    if (found != references_.end()) return found->second;
-    references_.clear();
+    const std::pair key(cell.index[0], cell.kind());
+    if (!references_.empty() && references_.begin()->first.first != cell.index[0])
+      references_.clear();
+    Reference& out = references_[key];
     const TinyRun run = cell.reference_run();
     const Layout one{.ranks = 1, .accumulation = FamilyCell::kMicros, .stage = 0};
-    Reference out{run.train(one, kSteps), gradient_of(run, one), {}};
-    if (cell.narrow()) out.wide = gradient_of(run_of(cell.row()), one);
-    return references_[key] = std::move(out);
+    if (out.trace.losses.empty()) out.trace = run.train(one, kSteps);
+    if (!cell.same_bits() && out.gradient.empty()) {
+      out.gradient = gradient_of(run, one);
+      if (cell.narrow()) out.wide = gradient_of(run_of(cell.row()), one);
+    }
+    return out;
   }
   std::string compare_bits(const FamilyCell& cell) {
     const Trace& one = reference_of(cell).trace;
@@ -551,7 +574,7 @@ class FamilyCells {
     return "";
   }
 
-  std::map<std::pair<std::size_t, bool>, Reference> references_;
+  std::map<std::pair<std::size_t, std::string>, Reference> references_;  // of one row
 };
 
 inline void expect_family_cells(const std::vector<FamilyCell>& cells) {

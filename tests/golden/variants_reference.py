@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Computes the logits that variants_test.cpp expects: variants of models that the folders in reference/ do not have.
-GPT-NeoX and Gemma 3 with every scaling of their rotary positions; BERT, RoBERTa and Megatron-LM's BERT with an output matrix of
+GPT-NeoX, Gemma 3 and ModernBERT with scalings of their rotary positions; BERT, RoBERTa and Megatron-LM's BERT with an output matrix of
 their own.
 
   python3 -m venv v && v/bin/pip install torch==2.11.0 transformers==5.24.0
@@ -14,7 +14,8 @@ import json
 
 import torch
 from transformers import (BertConfig, BertForMaskedLM, Gemma3ForCausalLM, Gemma3TextConfig, GPTNeoXConfig, GPTNeoXForCausalLM,
-                          MegatronBertConfig, MegatronBertForMaskedLM, RobertaConfig, RobertaForMaskedLM)
+                          MegatronBertConfig, MegatronBertForMaskedLM, ModernBertConfig, ModernBertForMaskedLM, RobertaConfig,
+                          RobertaForMaskedLM)
 
 torch.set_default_dtype(torch.float64)
 
@@ -29,7 +30,7 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
 DEFAULT = {"rope_type": "default"}
 KEPT = ("model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
         "max_position_embeddings rope_parameters layer_types sliding_window query_pre_attn_scalar tie_word_embeddings "
-        "pad_token_id type_vocab_size layer_norm_eps architectures").split()
+        "pad_token_id type_vocab_size layer_norm_eps architectures local_attention").split()
 TENSORS = {}
 
 
@@ -79,6 +80,13 @@ def gemma3(name, full, sliding, length=POSITIONS):
     return answer(name, Gemma3ForCausalLM(config), config, length)
 
 
+def modern(name, full, sliding, length=POSITIONS):
+    rope = {"full_attention": {"rope_theta": 5000.0, **full}, "sliding_attention": {"rope_theta": 100.0, **sliding}}
+    config = ModernBertConfig(**SIZES, local_attention=9, layer_types=["sliding_attention", "full_attention"], rope_parameters=rope,
+                              tie_word_embeddings=False, pad_token_id=0, eos_token_id=1, bos_token_id=2, cls_token_id=2, sep_token_id=1)
+    return answer(name, ModernBertForMaskedLM(config), config, length)
+
+
 def untied(name, config_class, model_class, **more):
     config = config_class(**SIZES, tie_word_embeddings=False, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **more)
     return answer(name, model_class(config), config, POSITIONS - 3)
@@ -94,6 +102,8 @@ cases = [
     gemma3("gemma3 sliding llama3", YARN_FACTOR, LLAMA3), gemma3("gemma3 sliding longrope", LINEAR, longrope(4)),
     untied("bert untied", BertConfig, BertForMaskedLM), untied("roberta untied", RobertaConfig, RobertaForMaskedLM, pad_token_id=0),
     untied("megatron bert untied", MegatronBertConfig, MegatronBertForMaskedLM),
+    modern("modernbert full yarn", YARN_FACTOR, DEFAULT), modern("modernbert sliding llama3", LINEAR, LLAMA3),
+    modern("modernbert longrope", longrope(4), DEFAULT), modern("modernbert dynamic", DYNAMIC, DYNAMIC, LENGTH),
     gemma3("gemma3 sliding dynamic", DEFAULT, DYNAMIC, LENGTH), gemma3("gemma3 both dynamic", DYNAMIC, DYNAMIC, LENGTH),
 ]
 print('{"tensors": ' + json.dumps(TENSORS) + ',\n"cases": [\n' + ",\n".join(json.dumps(c) for c in cases) + "\n]}")

@@ -350,6 +350,21 @@ TEST_F(MegatronEncoders, ABertGivesTheLogitsOfTransformersHoweverItWasSaved) {
   }
 }
 
+TEST_F(MegatronEncoders, AT5GivesTheLogitsOfTorchHoweverItWasSaved) {
+  for (const Saved& saved : ways_to_save()) {
+    SCOPED_TRACE(fmt::format("{} x {} ranks, version {}, {}",
+                             saved.tensor,
+                             saved.pipeline,
+                             saved.version,
+                             saved.core ? "megatron.core" : "before"));
+    const Foreign read = opened("t5", saved);
+
+    EXPECT_EQ(integer_at(read.model_config, "layers_num", 0), 2);
+    EXPECT_EQ(integer_at(read.model_config, "decoder_layers_num", 0), 3);
+    expect_logits("t5", read);
+  }
+}
+
 TEST_F(MegatronEncoders, ABertWithoutPairsHasNoTokenTypes) {
   const Foreign read = opened("bert", {.tensor = 2, .pairs = false});
 
@@ -386,9 +401,16 @@ TEST_F(MegatronEncoders, TheMomentsOfABertComeAlong) {
   }
 }
 
+TEST_F(MegatronEncoders, OfAT5TheWeightsAloneAreReadAndTheReasonIsGiven) {
+  const Foreign read = opened("t5", {.moments = true});
+
+  EXPECT_TRUE(read.state.empty());
+  EXPECT_THAT(read.what, HasSubstr("share a table of positions"));
+}
+
 TEST_F(MegatronEncoders, WhatNoFamilyComputesIsRefusedByName) {
   const std::string yes = "\x88";
-  for (const char* model : {"bert"}) {
+  for (const char* model : {"bert", "t5"}) {
     refuses(model, {.args = {{"swiglu", yes}}}, "its MLP is gated");
     refuses(model,
             {.args = {{"position_embedding_type", op::text("relative")}}},
@@ -397,8 +419,9 @@ TEST_F(MegatronEncoders, WhatNoFamilyComputesIsRefusedByName) {
             {.args = {{"apply_residual_connection_post_layernorm", yes}}},
             "its residuals begin behind the norm");
   }
-  refuses(
-      "t5", {}, "an encoder with a decoder of Megatron-LM, and no family of such models is built");
+  refuses("t5",
+          {.args = {{"decoder_num_layers", op::integer(4)}}},
+          "its stages hold 3 layers, and its args say 4");
   refuses(
       "bert", {.args = {{"hidden_size", op::integer(32)}}}, "its heads do not make up its width");
 }

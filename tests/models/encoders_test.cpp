@@ -296,7 +296,14 @@ TEST(Encoders, WithLocalLayersKnowBothWaysToSayWhichOnesTheyAre) {
                 .find("rope_theta")
                 ->as_double(),
             5000.0);
-  EXPECT_THROW(written(R"(, "rope_parameters": {"full_attention": {"rope_type": "yarn"}})"), Error);
+  const json::Value scaled = written(R"(, "rope_parameters": {"sliding_attention": {
+      "rope_type": "linear", "factor": 4.0, "rope_theta": 300.0}})");
+  EXPECT_EQ(scaled.find("local_rope_scaling")->as_string(), "linear");
+  EXPECT_EQ(scaled.find("local_rope_factor")->as_double(), 4.0);
+  EXPECT_EQ(scaled.find("rope_scaling")->as_string(), "default");
+  for (const char* rope : {R"("rope_type": "spiral")", R"("rope_type": "yarn", "truncate": false)"})
+    EXPECT_THROW(written(R"(, "rope_parameters": {"full_attention": {)" + std::string(rope) + "}}"),
+                 Error);
   EXPECT_THROW(written(R"(, "classifier_pooling": "max")"), Error);
 }
 

@@ -54,6 +54,26 @@ TEST(Init, FillsAnIntervalEvenly) {
   }
 }
 
+TEST(Init, IsTruncatedWithoutMovingTheOtherValues) {
+  ParamInfo info = normal_parameter({64, 1000});
+  const at::Tensor plain = range(info, 7, 0, info.numel());
+  info.init = Init::truncated(0.02, 2.0);
+  const at::Tensor whole = range(info, 7, 0, info.numel());
+
+  const at::Tensor inside = plain.abs().le(0.04F);
+  EXPECT_LE(whole.abs().max().item<float>(), 0.04F);
+  EXPECT_TRUE(at::equal(whole.masked_select(inside), plain.masked_select(inside)));
+  // The deviation, and the fourth moment of a normal distribution truncated at two deviations.
+  const at::Tensor wide = whole.to(at::kDouble) / 0.02;
+  EXPECT_NEAR(wide.mean().item<double>(), 0.0, 0.02);
+  EXPECT_NEAR(wide.square().mean().item<double>(), 0.7737, 0.01);
+  EXPECT_NEAR(wide.pow(4).mean().item<double>(), 1.4162, 0.03);
+  for (const std::int64_t cut : {1, 511, 512, 4001}) {
+    const at::Tensor parts = at::cat({range(info, 7, 0, cut), range(info, 7, cut, info.numel())});
+    EXPECT_TRUE(at::equal(whole, parts)) << "cut at " << cut;
+  }
+}
+
 TEST(Init, IsTheSameForAnyNumberOfThreads) {
   const ParamInfo info = normal_parameter({300, 300});
   const int before = at::get_num_threads();

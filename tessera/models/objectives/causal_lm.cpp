@@ -44,7 +44,7 @@ class NextToken final : public nn::Objective {
     const double smoothing = context.training() ? options_.label_smoothing : 0.0;
     const nn::VocabLoss loss = nn::vocab_loss(x_BTC,
                                               head_.weight(),
-                                              /*bias_V=*/nullptr,
+                                              head_.bias(),
                                               batch.tensor("labels"),
                                               smoothing,
                                               context,

@@ -34,8 +34,11 @@ void HeadTransform::declare(nn::Params& params, const TrunkOutput& trunk) {
   if (spec_.dense.empty()) return;
   const std::int64_t C = trunk.hidden_size;
   // No logical axes: the weight is so small that every tensor-parallel rank holds all of it.
-  weight_ = params.add(
-      spec_.dense + ".weight", {C, C}, {None, None}, Init::normal(trunk.init_std), kGlobalName);
+  weight_ = params.add(spec_.dense + ".weight",
+                       {C, C},
+                       {None, None},
+                       trunk.init(trunk.heads.dense_std),
+                       kGlobalName);
   if (spec_.dense_bias)
     bias_ = params.add(spec_.dense + ".bias", {C}, {None}, Init::zeros(), kGlobalName);
   norm_.declare(params, spec_.norm_name, C, kGlobalName);
@@ -70,7 +73,7 @@ void Head::declare(nn::Params& params, const TrunkOutput& trunk) {
   weight_ = params.add(spec.output + ".weight",
                        {outputs_, trunk.hidden_size},
                        {None, None},
-                       Init::normal(trunk.init_std),
+                       trunk.init(spec.output_std),
                        kGlobalName);
   if (!spec.output_bias.empty())
     bias_ = params.add(spec.output_bias, {outputs_}, {None}, Init::zeros(), kGlobalName);

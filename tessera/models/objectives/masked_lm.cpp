@@ -66,7 +66,7 @@ class MaskedLm final : public nn::Objective {
                          : params.add(spec.output + ".weight",
                                       {table.vocab_size, trunk_.hidden_size},
                                       {Vocab, Embed},
-                                      Init::normal(trunk_.init_std),
+                                      trunk_.init(spec.output_std),
                                       kGlobalName);
     if (!spec.output_bias.empty()) {
       bias_ = params.add(spec.output_bias, {table.vocab_size}, {Vocab}, Init::zeros(), kGlobalName);

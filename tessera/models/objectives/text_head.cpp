@@ -17,6 +17,7 @@ namespace tessera::models {
 void TextHead::declare(nn::Params& params) {
   norm_.declare(params, trunk_.norm_name, trunk_.hidden_size, kGlobalName);
   weight_ = declare_vocabulary_head(params, trunk_);
+  bias_ = declare_vocabulary_bias(params, trunk_);
 }
 
 bool TextHead::generating(const nn::StepContext& context) {
@@ -37,7 +38,7 @@ at::Tensor TextHead::states(const at::Tensor& x_BTC, nn::StepContext& context) c
 }
 
 at::Tensor TextHead::logits(const at::Tensor& states_BTC, nn::StepContext& context) const {
-  return nn::vocab_logits(states_BTC, *weight_, /*bias_V=*/nullptr, context, trunk_.logit_softcap);
+  return nn::vocab_logits(states_BTC, *weight_, bias_, context, trunk_.logit_softcap);
 }
 
 nn::TokenLogProbabilities TextHead::log_probabilities(const at::Tensor& states_BTC,
@@ -49,7 +50,7 @@ nn::TokenLogProbabilities TextHead::log_probabilities(const at::Tensor& states_B
   nn::TokenLogProbabilities out = nn::token_log_probabilities(
       states_BTC,
       *weight_,
-      /*bias_V=*/nullptr,
+      bias_,
       shares ? nn::own_tokens(labels_BT, *context.context_parallel) : labels_BT,
       context,
       how);

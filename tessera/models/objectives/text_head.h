@@ -39,11 +39,14 @@ class TextHead {
   [[nodiscard]] std::int64_t samples_at_once(std::int64_t tokens) const;
   [[nodiscard]] const TrunkOutput& trunk() const { return trunk_; }
   [[nodiscard]] const Param& weight() const { return *weight_; }
+  /// nullptr if the logits have no bias.
+  [[nodiscard]] const Param* bias() const { return bias_; }
 
  private:
   TrunkOutput trunk_;
   Norm norm_;
   Param* weight_ = nullptr;
+  Param* bias_ = nullptr;
 };
 
 /// The result of Block::grid_obstacle() for heads that use log_probabilities().
