@@ -231,7 +231,9 @@ Mixture::Place Mixture::at(std::int64_t index) const {
   const auto within = static_cast<std::size_t>(index % length);
   const std::size_t source = pattern_[within];
   const std::int64_t k = index / length * counts_[source] + earlier_[within];
-  return {.source = static_cast<std::int64_t>(source), .index = k % sizes_[source]};
+  return {.source = static_cast<std::int64_t>(source),
+          .index = k % sizes_[source],
+          .pass = k / sizes_[source]};
 }
 
 std::int64_t Mixture::count(std::int64_t source) const {

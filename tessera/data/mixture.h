@@ -42,6 +42,7 @@ class Mixture {
  public:
   struct Place {
     std::int64_t source = 0, index = 0;
+    std::int64_t pass = 0;  ///< how often this epoch has read the whole source before
     bool operator==(const Place&) const = default;
   };
   /// `sizes`: above 0; `weights`: one per size, above 0. Weights with more than four decimals, or

@@ -2,6 +2,9 @@
 #include "tessera/engine/engine.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,8 +18,24 @@
 #include "tessera/engine/histograms.h"
 #include "tessera/engine/reference.h"
 #include "tessera/engine/rl/rollouts.h"
+#include "tessera/engine/shared_values.h"
+#include "tessera/engine/written_texts.h"
+#include "tessera/tasks/text_scores.h"
 
 namespace tessera::engine {
+namespace {
+
+/// True if the first term of the loss is the cross-entropy of tokens of the vocabulary, whose
+/// exponential is the perplexity. A user's own model may have other terms.
+bool predicts_tokens(const planner::Plan& plan) {
+  constexpr std::array<std::string_view, 3> kNextTokens = {"causal_lm", "prefix_lm", "seq2seq"};
+  const std::string& objective = plan.model.objective.name;
+  return plan.model.description.find("family") != nullptr &&
+         (objective.starts_with("masked_lm") ||
+          std::ranges::find(kNextTokens, objective) != kNextTokens.end());
+}
+
+}  // namespace
 
 Engine::Engine(planner::Plan plan,
                comm::World& world,
@@ -247,46 +266,85 @@ EvalReport Engine::evaluate(const EvalRounds& rounds) {
                   Config,
                   "there is no validation data to evaluate on",
                   "set data.validation or data.validation_fraction");
-  const planner::EvalOptions& options = plan_.config.eval;
-  const data::Dataset& dataset = *data_->validation;
-  return with_eval_weights([&] {
-    if (experience_ != nullptr) return experience_->evaluate(dataset, evaluated_samples());
-    return engine::evaluate(executor(),
-                            world_,
-                            dataset,
-                            evaluated_samples(),
-                            options.micro_batch,
-                            rounds,
-                            plan_.task.get());
-  });
+  return evaluate_on(*data_->validation, evaluated_samples(), rounds);
 }
 
 EvalReport Engine::evaluate_test() {
   TESSERA_REQUIRE(data_->test != nullptr, Config, "there is no test data", "set data.test");
-  const data::Dataset& dataset = *data_->test;
+  return evaluate_on(*data_->test, data_->test->size(), {});
+}
+
+EvalReport Engine::evaluate_on(const data::Dataset& dataset,
+                               std::int64_t samples,
+                               const EvalRounds& rounds) {
   return with_eval_weights([&] {
-    if (experience_ != nullptr) return experience_->evaluate(dataset, dataset.size());
-    return engine::evaluate(executor(),
-                            world_,
-                            dataset,
-                            dataset.size(),
-                            plan_.config.eval.micro_batch,
-                            {},
-                            plan_.task.get());
+    if (experience_ != nullptr) return experience_->evaluate(dataset, samples);
+    EvalReport report = engine::evaluate(executor(),
+                                         world_,
+                                         dataset,
+                                         samples,
+                                         plan_.config.eval.micro_batch,
+                                         rounds,
+                                         plan_.task.get());
+    if (predicts_tokens(plan_)) {
+      report.metrics.push_back({"perplexity",
+                                std::exp(report.metrics.front().mean),
+                                report.metrics.front().denominator});
+    }
+    add_answer_scores(report, dataset);
+    return report;
   });
+}
+
+void Engine::add_answer_scores(EvalReport& report, const data::Dataset& dataset) {
+  const planner::EvalOptions& options = plan_.config.eval;
+  if (options.generate == 0) return;
+  // The scores, and the number of texts.
+  std::vector<double> values(tasks::kTextScores.size() + 1, 0.0);
+  if (generates()) {
+    Generator generator(executor(), *plan_.tokenizer, plan_.model);
+    GenerateOptions how;
+    how.max_new_tokens = options.max_new_tokens;
+    how.sampler.temperature = 0.0;
+    const auto texts = write_texts(generator,
+                                   dataset,
+                                   *plan_.tokenizer,
+                                   options.generate,
+                                   plan_.model.trunk.output.target.has_value(),
+                                   how,
+                                   [&](std::int64_t) { world_.show_life(); });
+    if (world_.is_leader()) {
+      const auto scores = tasks::text_scores(texts);
+      for (std::size_t i = 0; i < scores.size(); ++i)
+        values[i] = scores[i].value;
+      values.back() = static_cast<double>(texts.size());
+    }
+  }
+  share_with_all(world_, values, "scores of answers");
+  TESSERA_REQUIRE(values.back() > 0,
+                  Data,
+                  fmt::format("eval.generate: the first {} samples of {} have no prompt to answer",
+                              options.generate,
+                              dataset.name()),
+                  "raise eval.generate, or evaluate on other data");
+  for (std::size_t i = 0; i < tasks::kTextScores.size(); ++i)
+    report.metrics.push_back({std::string(tasks::kTextScores[i]), values[i], values.back()});
 }
 
 std::string Engine::sample() {
   return with_eval_weights([&] { return sample_text(); });
 }
 
-std::string Engine::sample_text() {
-  std::string text;
+bool Engine::generates() {
   // If weights are sharded, layers are split, or stages pass flows on, all ranks that take part
   // generate the same text; so do ranks that share tokens in training, because here each has all
   // tokens.
-  const bool with_speaker = world_.group(mesh::AxisSet::dp()).index == 0;
-  if (with_speaker || plan_.zero_stage == 3) {
+  return world_.group(mesh::AxisSet::dp()).index == 0 || plan_.zero_stage == 3;
+}
+
+std::string Engine::sample_text() {
+  std::string text;
+  if (generates()) {
     const planner::EvalOptions& options = plan_.config.eval;
     Generator generator(executor(), *plan_.tokenizer, plan_.model);
     GenerateOptions how;

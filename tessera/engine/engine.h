@@ -204,6 +204,13 @@ class Engine {
   template <class Work>
   auto with_eval_weights(Work work);
   std::string sample_text();
+  /// True if this rank takes part when a text is generated.
+  bool generates();
+  EvalReport evaluate_on(const data::Dataset& dataset,
+                         std::int64_t samples,
+                         const EvalRounds& rounds);
+  /// Lets the model answer eval.generate samples and adds the scores of the answers.
+  void add_answer_scores(EvalReport& report, const data::Dataset& dataset);
 
   planner::Plan plan_;
   comm::World& world_;

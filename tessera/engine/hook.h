@@ -49,7 +49,8 @@ class Hook {
   virtual void after_test_iter(Trainer& /*trainer*/) {}
   virtual void after_test_epoch(Trainer& /*trainer*/) {}
   virtual void after_test(Trainer& /*trainer*/, const EvalReport& /*report*/) {}
-  /// Called after the test set was evaluated, at the end of the training.
+  /// Called after the test set was evaluated: at the end of the training, and at the times that
+  /// eval.test_every sets.
   virtual void after_test_set(Trainer& /*trainer*/, const EvalReport& /*report*/) {}
   /// Called after the model has continued eval.prompt; the text is empty on ranks other than the
   /// leader.

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
 #include "tessera/config/choices.h"
+#include "tessera/tasks/text_scores.h"
 
 namespace tessera::planner {
 namespace {
@@ -71,6 +73,14 @@ void EvalOptions::describe(config::Fields& f) {
            .unit = "steps",
            .min = 0,
            .type = "integer or \"epoch\""});
+  f.field("test_every",
+          test_every,
+          {.text = "Also evaluate data.test every N steps, or with \"epoch\" at the end of every "
+                   "epoch, with the weights of that step; 0 evaluates it only once, after the "
+                   "training.",
+           .unit = "steps",
+           .min = 0,
+           .type = "integer or \"epoch\""});
   f.field("batches",
           batches,
           {.text = "Number of validation batches per evaluation.",
@@ -109,6 +119,14 @@ void EvalOptions::describe(config::Fields& f) {
           {.text = "Patience counts an evaluation as a gain only if it is better than the best "
                    "one so far by more than this.",
            .min = 0});
+  f.field("generate",
+          generate,
+          {.text = "Let the model answer this number of validation samples (and of samples of "
+                   "data.test) greedily at each evaluation, with at most eval.max_new_tokens "
+                   "tokens each, and report exact_match, rouge1, rouge2, rougeL and bleu, which "
+                   "eval.best may name. For the tasks seq2seq and sft.",
+           .unit = "samples",
+           .min = 0});
   f.choice("weights",
            weights,
            kWeights,
@@ -120,7 +138,10 @@ void EvalOptions::describe(config::Fields& f) {
            .default_text = "none"});
   f.field("max_new_tokens",
           max_new_tokens,
-          {.text = "Length of the continuation.", .unit = "tokens", .min = 1, .max = 1e6});
+          {.text = "Length of the continuation, and of an answer at most (eval.generate).",
+           .unit = "tokens",
+           .min = 1,
+           .max = 1e6});
   f.field("top_k",
           top_k,
           {.text = "Sample among the k most likely tokens; 0 uses all tokens, 1 is greedy.",
@@ -136,6 +157,7 @@ void check_eval(const EvalOptions& options,
                 config::Problems& problems,
                 const config::Origins& origins) {
   check_cadence(options.every, "eval.every", problems);
+  check_cadence(options.test_every, "eval.test_every", problems);
   if (!options.best.is_null() && !options.best.is_string() && !options.best.is_object()) {
     problems.add(options.best.place,
                  kBest,
@@ -162,6 +184,40 @@ void check_eval(const EvalOptions& options,
                  key,
                  "has no effect without evaluations: eval.every is 0",
                  fmt::format("set eval.every, or remove {}", key));
+  }
+}
+
+void check_answers(const EvalOptions& options,
+                   std::string_view task,
+                   const data::DataOptions& data,
+                   config::Problems& problems,
+                   const config::Origins& origins) {
+  constexpr const char* kGenerate = "eval.generate";
+  const bool has_answers = task == "seq2seq" || task == "sft";
+  const auto refuse = [&](const char* key, std::string what, std::string fix) {
+    problems.add(origins.place(key), key, std::move(what), std::move(fix));
+  };
+  if (options.generate == 0) {
+    const std::string metric = options.rule().metric;
+    if (std::ranges::find(tasks::kTextScores, metric) != tasks::kTextScores.end() && has_answers) {
+      refuse(kBest,
+             fmt::format("{} is a score of answers, and the model writes none", metric),
+             "set eval.generate to the number of samples to answer, such as 100");
+    }
+    return;
+  }
+  if (!has_answers) {
+    refuse(kGenerate,
+           "samples of this task have no answer that a model could write",
+           "remove it; it is for the tasks seq2seq and sft");
+  } else if (task == "sft" && data.pack) {
+    refuse(kGenerate,
+           "samples may hold several texts, because data.pack is true",
+           "set data.pack to false, or remove eval.generate");
+  } else if (!options.when().any() && data.test.empty()) {
+    refuse(kGenerate,
+           "has no effect without evaluations: eval.every is 0, and data.test is not given",
+           "set eval.every, or remove eval.generate");
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
+#include "tessera/data/token_dataset.h"
 #include "tessera/planner/cadence.h"
 
 namespace tessera::planner {
@@ -30,18 +31,22 @@ bool higher_is_better(std::string_view metric);
 enum class EvalWeights : std::uint8_t { Trained, Ema };
 
 struct EvalOptions {
-  json::Value every = json::Value::integer(0);  ///< steps or "epoch": when()
+  json::Value every = json::Value::integer(0);       ///< steps or "epoch": when()
+  json::Value test_every = json::Value::integer(0);  ///< the same of data.test: test_when()
   std::optional<std::int64_t> batches;
   std::int64_t micro_batch = 8;
   json::Value best;  ///< a metric, or {"metric", "mode"}: rule()
   std::optional<std::int64_t> patience, patience_steps;
   double min_gain = 0.0;
+  /// Number of validation samples that the model answers at each evaluation, and of test samples.
+  std::int64_t generate = 0;
   EvalWeights weights = EvalWeights::Trained;
   std::string prompt;
   std::int64_t max_new_tokens = 50, top_k = 1;
   double temperature = 1.0;
 
   [[nodiscard]] Cadence when() const { return cadence_of(every); }
+  [[nodiscard]] Cadence test_when() const { return cadence_of(test_every); }
   /// Requires values that check_eval() has accepted.
   [[nodiscard]] BestRule rule() const;
   /// True if a training may end before its last step.
@@ -58,5 +63,12 @@ void settle_sampling(EvalOptions& options, std::int64_t vocab, const config::Ori
 void check_eval(const EvalOptions& options,
                 config::Problems& problems,
                 const config::Origins& origins);
+/// Reports eval.generate with data whose samples have no answer of their own, and eval.best that
+/// names a score of answers which are not written. `task`: the name of that of the training.
+void check_answers(const EvalOptions& options,
+                   std::string_view task,
+                   const data::DataOptions& data,
+                   config::Problems& problems,
+                   const config::Origins& origins);
 
 }  // namespace tessera::planner

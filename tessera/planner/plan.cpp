@@ -431,6 +431,9 @@ class Planner {
     plan_.task = tasks::make_task(plan_.config.task, problems_);
     if (plan_.task)
       tasks::check_data(*plan_.task, plan_.config.task, plan_.config.data, problems_, origins_);
+    if (plan_.task && !problems_.concern("eval.best"))
+      check_answers(
+          plan_.config.eval, plan_.config.task.type, plan_.config.data, problems_, origins_);
   }
 
   // Describes the program's own model, as far as possible.

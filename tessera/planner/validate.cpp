@@ -255,6 +255,11 @@ void check_config(const TrainConfig& config,
         "given",
         "add \"validation_fraction\": 0.1 to data, or set eval.every to 0");
   }
+  if (config.eval.test_when().any() && config.data.test.empty() && !problems.concern("data.test")) {
+    add("eval.test_every",
+        "there is nothing to test on: data.test is not given",
+        "set data.test, or remove eval.test_every");
+  }
   if (config.checkpoint.keeps_best() && !config.eval.when().any()) {
     add("checkpoint.best",
         "there is no best one without evaluations: eval.every is 0",

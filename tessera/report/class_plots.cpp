@@ -2,6 +2,7 @@
 #include "tessera/report/class_plots.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 
 #include <fmt/format.h>
@@ -106,11 +107,70 @@ std::string confusion_plot(const std::vector<std::string>& names,
   return svg(left + side + 24, kTop + side + 24, out);
 }
 
-std::string roc_plot(const std::vector<tasks::RocPoint>& curve, double area) {
+std::string flags_plot(const std::vector<std::string>& names,
+                       const std::vector<std::vector<std::int64_t>>& confusion) {
+  TESSERA_ASSERT(confusion.size() == names.size());
+  constexpr std::array<const char*, 4> kColumns = {
+      "rightly absent", "wrongly found", "missed", "rightly found"};
+  constexpr double kTop = 64, kLetter = 7, kWidth = 104, kHeight = 24;
+  std::size_t longest = 0;
+  for (const std::string& name : names)
+    longest = std::max(longest, std::min<std::size_t>(name.size(), 24));
+  const double left = 24 + kLetter * static_cast<double>(longest);
+  std::string out = label(left, 20, "start", "samples without and with each label");
+  for (std::size_t column = 0; column < kColumns.size(); ++column)
+    out += label(
+        left + kWidth * (static_cast<double>(column) + 0.5), kTop - 8, "middle", kColumns[column]);
+  for (std::size_t row = 0; row < names.size(); ++row) {
+    const double y = kTop + kHeight * static_cast<double>(row);
+    out += label(left - 8, y + kHeight / 2 + 4, "end", names[row].substr(0, 24));
+    for (std::size_t column = 0; column < kColumns.size(); ++column) {
+      const std::int64_t count = confusion[row].at(column),
+                         all = count + confusion[row].at(column ^ 1U);
+      const double share = all == 0 ? 0 : static_cast<double>(count) / static_cast<double>(all);
+      const double x = left + kWidth * static_cast<double>(column);
+      out += fmt::format(
+          "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"#1f5fa8\" "
+          "fill-opacity=\"{:.3f}\" stroke=\"#ccc\"><title>{} {}: {}</title></rect>\n"
+          "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"{}\">{}</text>\n",
+          x,
+          y,
+          kWidth,
+          kHeight,
+          share,
+          escaped(names[row]),
+          kColumns[column],
+          count,
+          x + kWidth / 2,
+          y + kHeight / 2 + 4,
+          share > 0.5 ? "white" : "#333",
+          count);
+    }
+  }
+  return svg(left + kWidth * static_cast<double>(kColumns.size()) + 24,
+             kTop + kHeight * static_cast<double>(names.size()) + 24,
+             out);
+}
+
+std::string roc_plot(std::vector<RocCurve> curves) {
   constexpr double kSide = 400, kLeft = 56, kTop = 36;
+  constexpr std::array<const char*, kMostCurves> kColors = {"#1f5fa8",
+                                                            "#d1495b",
+                                                            "#2e8b57",
+                                                            "#e0a030",
+                                                            "#7b4fa3",
+                                                            "#4aa3c0",
+                                                            "#8c564b",
+                                                            "#c05299",
+                                                            "#6b7a3a",
+                                                            "#555555"};
+  std::ranges::stable_sort(curves, {}, &RocCurve::area);
+  if (curves.size() > kMostCurves) curves.resize(kMostCurves);
   const auto x = [](double rate) { return kLeft + kSide * rate; };
   const auto y = [](double rate) { return kTop + kSide * (1 - rate); };
-  std::string out = label(kLeft, 20, "start", fmt::format("ROC, area {:.4f}", area));
+  const bool one = curves.size() == 1;
+  std::string out =
+      label(kLeft, 20, "start", one ? fmt::format("ROC, area {:.4f}", curves.front().area) : "ROC");
   for (int i = 0; i <= 4; ++i) {
     const double rate = 0.25 * i;
     out += fmt::format(
@@ -123,19 +183,34 @@ std::string roc_plot(const std::vector<tasks::RocPoint>& curve, double area) {
   }
   out += fmt::format(
       "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#bbb\" "
-      "stroke-dasharray=\"4\"/>\n<polyline fill=\"none\" stroke=\"#1f5fa8\" stroke-width=\"2\" "
-      "points=\"",
+      "stroke-dasharray=\"4\"/>\n",
       x(0),
       y(0),
       x(1),
       y(1));
   constexpr std::size_t kMostPoints = 1500;
-  const std::size_t every = std::max<std::size_t>(1, curve.size() / kMostPoints);
-  for (std::size_t i = 0; i < curve.size(); ++i) {
-    if (i % every == 0 || i + 1 == curve.size())
-      out += fmt::format("{:.1f},{:.1f} ", x(curve[i].false_positives), y(curve[i].true_positives));
+  for (std::size_t c = 0; c < curves.size(); ++c) {
+    const std::vector<tasks::RocPoint>& points = curves[c].points;
+    out += fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\" points=\"",
+                       kColors[c]);
+    const std::size_t every = std::max<std::size_t>(1, points.size() / kMostPoints);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      if (i % every == 0 || i + 1 == points.size())
+        out += fmt::format(
+            "{:.1f},{:.1f} ", x(points[i].false_positives), y(points[i].true_positives));
+    }
+    out += "\"/>\n";
+    if (one) continue;
+    const double line = y(0) - 16 * static_cast<double>(curves.size() - c);
+    out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"10\" height=\"10\" fill=\"{}\"/>\n",
+                       x(0.55),
+                       line - 9,
+                       kColors[c]);
+    out += label(x(0.55) + 16,
+                 line,
+                 "start",
+                 fmt::format("{}, area {:.4f}", curves[c].name.substr(0, 16), curves[c].area));
   }
-  out += "\"/>\n";
   out += label(kLeft + kSide / 2, kTop + kSide + 40, "middle", "false positive rate");
   out += fmt::format(
       "<text x=\"14\" y=\"{0:.0f}\" transform=\"rotate(-90 14 {0:.0f})\" "

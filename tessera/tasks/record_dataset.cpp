@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
+#include "tessera/base/philox.h"
 #include "tessera/base/text.h"
 #include "tessera/data/mixture.h"
 #include "tessera/tasks/mixed_records.h"
@@ -169,20 +170,50 @@ std::string Fingerprint::text() const {
 
 namespace {
 
-/// data.train with data.streaming.
-std::unique_ptr<RecordDataset> stream_training(const DataRequest& request,
-                                               const ReadRecords& read) {
+/// The number of samples that data.validation_fraction holds out.
+std::int64_t held_out_of(std::int64_t size, const data::DataOptions& options) {
+  const auto kept = static_cast<std::int64_t>(
+      std::floor(static_cast<double>(size) * (1.0 - options.validation_fraction)));
+  return size - kept;
+}
+
+/// A source of data.train with data.streaming, or the ends of its files, which are held out.
+std::unique_ptr<RecordDataset> stream_source(const DataRequest& request,
+                                             const ReadRecords& read,
+                                             const std::vector<std::string>& names,
+                                             std::uint64_t seed,
+                                             bool held_out) {
   const data::DataOptions& options = request.options;
-  const auto open = [read](const std::string& file) {
+  const auto open = [read, options, held_out](const std::string& file) {
     std::unique_ptr<RecordDataset> samples = read({file}, data::Split::Train);
+    if (options.validation_fraction > 0) {
+      auto end = samples->split_off(held_out_of(samples->size(), options));
+      if (held_out) samples = std::move(end);
+    }
     samples->arrange();
     return samples;
   };
-  auto out = std::make_unique<StreamedRecords>(
-      data::record_files(options.train, data::Split::Train),
-      open,
-      StreamOrder{.shuffle = options.shuffle, .seed = request.seed, .window = options.streaming});
-  warn_of(*out, "data.train");
+  // Evaluation reads in order, a file after the other.
+  const StreamOrder order =
+      held_out ? StreamOrder{.shuffle = false, .window = 1}
+               : StreamOrder{.shuffle = options.shuffle, .seed = seed, .window = options.streaming};
+  return std::make_unique<StreamedRecords>(
+      data::record_files(names, data::Split::Train), open, order);
+}
+
+/// Streams data.train as one dataset, or each of data.sources as one.
+std::vector<std::unique_ptr<RecordDataset>> stream_training(const DataRequest& request,
+                                                            const ReadRecords& read,
+                                                            bool held_out = false) {
+  std::vector<std::unique_ptr<RecordDataset>> out;
+  const std::vector<data::DataSource> sources = data::sources_of(request.options.sources);
+  for (std::size_t s = 0; s < sources.size(); ++s)
+    out.push_back(
+        stream_source(request, read, sources[s].paths, mix64(request.seed, s + 1), held_out));
+  if (out.empty())
+    out.push_back(stream_source(request, read, request.options.train, request.seed, held_out));
+  for (std::size_t s = 0; !held_out && s < out.size(); ++s)
+    warn_of(*out[s], sources.empty() ? "data.train" : sources[s].name());
   return out;
 }
 
@@ -191,17 +222,28 @@ std::vector<std::unique_ptr<RecordDataset>> read_training(const DataRequest& req
                                                           const ReadRecords& read,
                                                           const char* noun) {
   const data::DataOptions& options = request.options;
+  if (options.streaming > 0) return stream_training(request, read);
   std::vector<std::unique_ptr<RecordDataset>> out;
-  if (options.streaming > 0) {
-    out.push_back(stream_training(request, read));
-    return out;
-  }
   for (const data::DataSource& source : data::sources_of(options.sources)) {
     out.push_back(read_and_warn(source.paths, source.name(), data::Split::Train, read));
     require_samples(*out.back(), 1, source.name(), noun);
   }
   if (out.empty())
     out.push_back(read_and_warn(options.train, "data.train", data::Split::Train, read));
+  return out;
+}
+
+/// The ends of the parts, which are held out.
+std::vector<std::unique_ptr<RecordDataset>> take_tails(
+    const std::vector<std::unique_ptr<RecordDataset>>& parts,
+    const DataRequest& request,
+    const ReadRecords& read) {
+  if (request.options.streaming > 0) return stream_training(request, read, /*held_out=*/true);
+  std::vector<std::unique_ptr<RecordDataset>> out;
+  for (const auto& part : parts) {
+    out.push_back(part->split_off(held_out_of(part->size(), request.options)));
+    out.back()->arrange();
+  }
   return out;
 }
 
@@ -241,11 +283,7 @@ data::Datasets open_records(const DataRequest& request, const ReadRecords& read,
       fmt::format("{} {}", options.shuffle, text::number(options.validation_fraction));
   if (options.validation_fraction > 0.0) {
     std::vector<std::int64_t> sizes;
-    for (const auto& part : parts) {
-      const auto kept = static_cast<std::int64_t>(
-          std::floor(static_cast<double>(part->size()) * (1.0 - options.validation_fraction)));
-      std::unique_ptr<RecordDataset> tail = part->split_off(part->size() - kept);
-      tail->arrange();
+    for (std::unique_ptr<RecordDataset>& tail : take_tails(parts, request, read)) {
       out.validation_tokens += tail->tokens();
       if (tail->size() == 0 && parts.size() > 1) continue;
       sizes.push_back(tail->size());

@@ -40,6 +40,16 @@ class RecordDataset : public data::Dataset {
   /// Number of samples of each class, in the order of the class ids; empty if there are no classes.
   using ClassCounts = std::vector<std::pair<std::string, std::int64_t>>;
   [[nodiscard]] virtual ClassCounts class_counts() const { return {}; }
+  /// True if each epoch has an order of its own, so that the reader must not shuffle; such a
+  /// dataset has read_in_epoch().
+  [[nodiscard]] virtual bool has_own_epochs() const { return false; }
+  /// The sample at a position of an epoch of this dataset, which may be read more or less than once
+  /// in an epoch of the training.
+  virtual void read_in_epoch(std::int64_t /*epoch*/,
+                             std::int64_t position,
+                             data::SampleWriter& out) const {
+    read(position, out);
+  }
   /// Called once, after the last split_off(); it may combine texts to samples.
   virtual void arrange() {}
   /// The number of texts that were truncated to a sample's length.

@@ -106,7 +106,13 @@ std::shared_ptr<const RecordDataset> StreamedRecords::opened(std::int64_t file) 
 }
 
 void StreamedRecords::read(std::int64_t index, data::SampleWriter& out) const {
-  const Place place = place_of(out.number() / size_, index);
+  read_in_epoch(out.number() / size_, index, out);
+}
+
+void StreamedRecords::read_in_epoch(std::int64_t epoch,
+                                    std::int64_t position,
+                                    data::SampleWriter& out) const {
+  const Place place = place_of(epoch, position);
   opened(place.file)->read(place.sample, out);
 }
 
@@ -120,9 +126,9 @@ std::string StreamedRecords::fingerprint() const {
 }
 
 std::unique_ptr<RecordDataset> StreamedRecords::split_off(std::int64_t /*count*/) {
-  throw Error(Error::Kind::Unsupported,
-              "a part of streamed records cannot be held out",
-              "name the files of other data in data.validation");
+  throw Error(Error::Kind::Bug,
+              "a part of streamed records is held out after their files were counted",
+              "hold it out where files are opened");
 }
 
 }  // namespace tessera::tasks

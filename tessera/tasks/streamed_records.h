@@ -43,11 +43,15 @@ class StreamedRecords final : public RecordDataset {
   [[nodiscard]] std::vector<data::TensorSpec> tensors() const override { return tensors_; }
   /// Throws Error{Data} if the file has changed since the constructor read it.
   void read(std::int64_t index, data::SampleWriter& out) const override;
+  [[nodiscard]] bool has_own_epochs() const override { return true; }
+  void read_in_epoch(std::int64_t epoch,
+                     std::int64_t position,
+                     data::SampleWriter& out) const override;
   [[nodiscard]] std::optional<std::int64_t> sequence_length() const override { return length_; }
   [[nodiscard]] std::int64_t tokens() const override { return tokens_; }
   [[nodiscard]] ClassCounts class_counts() const override { return class_counts_; }
   [[nodiscard]] std::string fingerprint() const override;
-  /// Throws Error{Unsupported}: the samples at the end are not known apart from their files.
+  /// Throws Error{Bug}: what is held out is cut off each file when it is opened.
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
 
  private:

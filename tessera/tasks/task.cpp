@@ -155,14 +155,6 @@ void check_data(const Task& task,
       refuse("data.streaming",
              "data.streaming is not built for " + of_task,
              "remove it; the task sft with data.format text learns all tokens of plain texts");
-    if (!data.sources.is_null())
-      refuse("data.streaming",
-             "data.streaming is not built for several sources with weights",
-             "name all files in data.train, or remove it");
-    if (data.validation_fraction > 0)
-      refuse("data.validation_fraction",
-             "the end of streamed data cannot be held out",
-             "name the files of other data in data.validation");
   }
   try {
     (void)data::sources_of(data.sources);

@@ -217,11 +217,12 @@ std::vector<NamedValue> text_scores(const std::vector<WrittenText>& texts) {
     sum.rouge_l += one.rouge_l;
   }
   const auto count = static_cast<double>(texts.size());
-  return {{"exact_match", equal / count},
-          {"rouge1", sum.rouge1 / count},
-          {"rouge2", sum.rouge2 / count},
-          {"rougeL", sum.rouge_l / count},
-          {"bleu", bleu(texts)}};
+  const std::array<double, kTextScores.size()> values = {
+      equal / count, sum.rouge1 / count, sum.rouge2 / count, sum.rouge_l / count, bleu(texts)};
+  std::vector<NamedValue> out;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    out.push_back({std::string(kTextScores[i]), values[i]});
+  return out;
 }
 
 }  // namespace tessera::tasks

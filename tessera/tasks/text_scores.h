@@ -2,6 +2,7 @@
 // How near texts that a model wrote come to those that were expected.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -34,8 +35,11 @@ inline constexpr std::size_t kMostRougeWords = 20000;
 /// call for clarity in reporting BLEU scores"; details as in sacrebleu 2.6.
 double bleu(const std::vector<WrittenText>& texts);
 
+/// Names of the scores of texts.
+inline constexpr std::array<std::string_view, 5> kTextScores = {
+    "exact_match", "rouge1", "rouge2", "rougeL", "bleu"};
 /// exact_match (the share of texts that are equal but for blanks around them), rouge1, rouge2,
-/// rougeL (means), and bleu, in this order; of no texts nothing.
+/// rougeL (means), and bleu, in the order of kTextScores; of no texts nothing.
 std::vector<NamedValue> text_scores(const std::vector<WrittenText>& texts);
 
 }  // namespace tessera::tasks

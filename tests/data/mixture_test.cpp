@@ -43,7 +43,7 @@ TEST(Mixture, EndsWithTheFirstSourceOrTheLast) {
   EXPECT_THAT(sources_in(last), ElementsAre(0, 1, 0, 1, 0));
   const Mixture again = Mixture::interleaved({5, 2}, {1.0, 1.0}, MixUntil::Last);
   EXPECT_EQ(again.size(), 9);
-  EXPECT_EQ(again.at(5), (Mixture::Place{1, 0})) << "the second one begins anew";
+  EXPECT_EQ(again.at(5), (Mixture::Place{1, 0, 1})) << "the second one begins anew";
   EXPECT_EQ(again.count(0), 5);
   EXPECT_EQ(again.count(1), 4);
 }

@@ -90,14 +90,20 @@ std::vector<std::int64_t> steps_with(const fs::path& folder, const std::string& 
   return out;
 }
 
-double value_in(const fs::path& folder, const std::string& key) {
-  double out = 0.0;
+std::vector<double> values_in(const fs::path& folder, const std::string& key) {
+  std::vector<double> out;
   for (const std::string& line : text::split(files::read(folder / "metrics.jsonl"), '\n')) {
     if (line.empty()) continue;
     const json::Value value = json::parse_strict(line, "metrics.jsonl");
-    if (value.find(key) != nullptr) out = value.find(key)->as_double();
+    if (value.find(key) != nullptr) out.push_back(value.find(key)->as_double());
   }
   return out;
+}
+
+/// The last one; 0 if there is none.
+double value_in(const fs::path& folder, const std::string& key) {
+  const std::vector<double> values = values_in(folder, key);
+  return values.empty() ? 0.0 : values.back();
 }
 
 std::vector<std::string> digest_of(const fs::path& folder, std::int64_t step) {
@@ -216,6 +222,37 @@ TEST(TestSets, AreEvaluatedWithTheBestWeights) {
     EXPECT_EQ(value_in(folder.path(), "test_loss"), best);
     EXPECT_NE(best, last);
   }
+}
+
+TEST(TestSets, AreAlsoEvaluatedAfterEachEpochAndChangeNothing) {
+  // As in Epochs: an epoch has five steps.
+  const files::TempDir tested, once;
+  TinyRun run;
+  run.set("eval.every", "\"epoch\"").set("checkpoint.keep", "9");
+  run.set("checkpoint.every", "\"epoch\"").set("trainer.max_steps", "10");
+  files::write_atomic(run.folder() / "test.txt",
+                      files::read(run.folder() / "text.txt").substr(0, 700));
+  run.set("data.test", json::Value::string((run.folder() / "test.txt").string()).dump());
+  const Layout layout = {.ranks = 2, .micro_batch = 25};
+  train(run, once.path(), layout);
+
+  run.set("eval.test_every", "\"epoch\"");
+  const Result result = train(run, tested.path(), layout);
+
+  EXPECT_EQ(result.trained, 10);
+  EXPECT_THAT(steps_with(once.path(), "test_loss"), ElementsAre(10));
+  EXPECT_THAT(steps_with(tested.path(), "test_loss"), ElementsAre(5, 10));
+  EXPECT_THAT(steps_with(tested.path(), "eval_loss"), ElementsAre(5, 10));
+  EXPECT_EQ(digest_of(tested.path(), 10), digest_of(once.path(), 10));
+  // The first line has the weights of the first epoch.
+  double first = 0.0;
+  on_engines(
+      run,
+      {},
+      [&](Engine& engine) { first = engine.evaluate_test().loss; },
+      tested.path() / "checkpoints" / checkpoint::step_name(5));
+  EXPECT_EQ(values_in(tested.path(), "test_loss").front(), first);
+  EXPECT_EQ(values_in(tested.path(), "test_loss").back(), value_in(once.path(), "test_loss"));
 }
 
 TEST(TestSets, AreEvaluatedWithTheLastWeightsWhereNoneAreTheBest) {

@@ -49,6 +49,17 @@ TEST(Samples, AreDrawnUnlessTheConfigurationSaysHow) {
   EXPECT_EQ(greedy.temperature, 1.0);
 }
 
+TEST(Answers, AreScoredWhereSamplesHaveOne) {
+  const auto refused = [](const std::string& task, const std::string& eval) {
+    return refusal(R"("task": ")" + task + R"(", "eval": )" + eval);
+  };
+  EXPECT_THAT(refused("pretrain", R"({"every": 5, "generate": 10})"),
+              AllOf(HasSubstr("eval.generate"), HasSubstr("no answer")));
+  EXPECT_THAT(refused("sft", R"({"every": 5, "generate": 10})"), HasSubstr("data.pack"));
+  EXPECT_THAT(refused("sft", R"({"every": 5, "best": "rouge1"})"),
+              AllOf(HasSubstr("eval.best"), HasSubstr("set eval.generate")));
+}
+
 TEST(Cadences, AreStepsOrEpochs) {
   const Cadence steps = plan_of(R"("eval": {"every": 3})").config.eval.when();
   EXPECT_FALSE(steps.due(4, true));
@@ -64,6 +75,9 @@ TEST(Cadences, AreStepsOrEpochs) {
 TEST(Cadences, OfOtherKindsAreRefused) {
   EXPECT_THAT(refusal(R"("eval": {"every": "day"})"),
               AllOf(HasSubstr("eval.every"), HasSubstr("\"day\"")));
+  EXPECT_THAT(refusal(R"("eval": {"test_every": "epoch"})"),
+              AllOf(HasSubstr("eval.test_every"), HasSubstr("data.test is not given")));
+  EXPECT_THAT(refusal(R"("eval": {"test_every": "day"})"), HasSubstr("eval.test_every"));
   EXPECT_THAT(refusal(R"("eval": {"every": 1.5})"), HasSubstr("expected an integer or \"epoch\""));
   EXPECT_THAT(refusal(R"("checkpoint": {"every": -1})"),
               AllOf(HasSubstr("checkpoint.every"), HasSubstr("at least 0 steps")));

@@ -179,8 +179,67 @@ TEST_F(StreamedRecords, RefusesWhatNeedsAllSamples) {
     return error_of([&] { problems.raise(); });
   };
   EXPECT_THAT(problem_of("pretrain", data).what(), HasSubstr("data.streaming"));
-  data.validation_fraction = 0.5;
-  EXPECT_THAT(problem_of("classify", data).what(), HasSubstr("data.validation_fraction"));
+}
+
+TEST_F(StreamedRecords, HoldOutTheEndOfEachFile) {
+  data::DataOptions data = streamed(2);
+  const std::vector<Ids> everything = sorted(all(open(*task_, data, 4), 0));
+  data.validation_fraction = 1.0 / 3;
+  const data::Datasets opened = open(*task_, data, 4);
+
+  // Two of three records of each file are kept.
+  ASSERT_EQ(opened.train->size(), 2 * (1 + 2 + 3 + 4 + 5 + 6));
+  ASSERT_EQ(opened.validation->size(), 1 + 2 + 3 + 4 + 5 + 6);
+  std::vector<Ids> samples = all(opened, 0);
+  for (std::int64_t i = 0; i < opened.validation->size(); ++i)
+    samples.push_back(test::values(*opened.validation, i, "input_ids"));
+  EXPECT_EQ(sorted(samples), everything) << "each record is in one of the two";
+  EXPECT_EQ(test::values(*opened.validation, 0, "input_ids"), (Ids{'B', 'c', 0, 0}));
+  EXPECT_EQ(test::values(*opened.validation, 1, "input_ids"), (Ids{'C', 'e', 0, 0}));
+  EXPECT_EQ(opened.validation_tokens + opened.train_tokens, 2 * std::ssize(everything));
+}
+
+// An epoch ends with the last record of the larger source, and reads the smaller one several times.
+TEST_F(StreamedRecords, AreMixedByWeights) {
+  data::DataOptions data = streamed(2);
+  const auto path = [&](int f) { return data.train[static_cast<std::size_t>(f)]; };
+  // Three and six records beside eighteen.
+  data.sources =
+      json::parse(R"([{"path": [")" + path(1) + R"(", ")" + path(2) +
+                      R"("], "weight": 2}, {"path": ")" + path(6) + R"(", "weight": 1}])",
+                  "sources");
+  data.mix_until = "last";
+  const data::Datasets opened = open(*task_, data, 4);
+  ASSERT_EQ(opened.train->size(), 35 + 18);
+
+  // Two epochs read 70 of the nine records of the first source, and each of the second one twice.
+  std::map<Ids, int> times;
+  for (const std::int64_t epoch : {0, 1}) {
+    const std::vector<Ids> samples = all(opened, epoch);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      ++times[samples[i]];
+      if (i % 3 == 2) {
+        const auto from_second = std::count_if(samples.begin() + static_cast<std::ptrdiff_t>(i - 2),
+                                               samples.begin() + static_cast<std::ptrdiff_t>(i + 1),
+                                               [](const Ids& ids) { return ids[0] == 'G'; });
+        EXPECT_EQ(from_second, 1) << i;
+      }
+    }
+  }
+  EXPECT_EQ(times.size(), 27U);
+  for (const auto& [ids, count] : times)
+    EXPECT_EQ(count, ids[0] == 'G' ? 2 : std::clamp(count, 7, 8));
+  EXPECT_NE(all(opened, 0), all(opened, 1)) << "each epoch has an order of its own";
+  // Until the smaller source ends, the second one is read in parts, a different one in each epoch.
+  data.mix_until = "first";
+  const data::Datasets first = open(*task_, data, 4);
+  std::set<Ids> seen;
+  for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
+    for (const Ids& ids : all(first, epoch)) {
+      if (ids[0] == 'G') seen.insert(ids);
+    }
+  }
+  EXPECT_EQ(seen.size(), 18U) << "four epochs of at least four and a half records";
 }
 
 }  // namespace

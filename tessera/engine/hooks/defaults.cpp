@@ -25,7 +25,8 @@ void attach_defaults(Trainer& trainer, const launch::HostPart* part) {
   // The test set may be evaluated with other weights, which must not change under a copy.
   if (part != nullptr && part->copies.own >= 0)
     trainer.attach(std::make_unique<PeerCopyHook>(*part, config.checkpoint.peer_every));
-  if (trainer.engine().data().test != nullptr) trainer.attach(std::make_unique<TestHook>());
+  if (trainer.engine().data().test != nullptr)
+    trainer.attach(std::make_unique<TestHook>(config.eval.test_when()));
   if (!trainer.run_dir().empty()) trainer.attach(std::make_unique<RanksHook>());
   attach_profilers(trainer);
   attach_monitors(trainer);

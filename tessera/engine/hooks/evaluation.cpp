@@ -1,41 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Held-out loss, sample text and loss plot; ends a training without gains.
 #include <cstdint>
-#include <filesystem>
 #include <string>
-#include <vector>
 
-#include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/engine/class_pictures.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/metric_lines.h"
 #include "tessera/report/appended_file.h"
-#include "tessera/report/class_plots.h"
 #include "tessera/report/plot.h"
-#include "tessera/tasks/metrics.h"
 
 namespace tessera::engine {
 
 namespace {
-
-/// Writes confusion.svg, and roc.svg if there are two classes.
-void write_class_plots(const std::filesystem::path& folder,
-                       const tasks::Predictions& predictions,
-                       const planner::Plan& plan) {
-  if (predictions.width < 2 || predictions.label_width != 1 || predictions.rows() == 0) return;
-  const json::Value* const known = plan.model.objective.options.find("labels");
-  std::vector<std::string> names;
-  for (std::int64_t c = 0; c < predictions.width; ++c) {
-    const auto at = static_cast<std::size_t>(c);
-    const bool named = known != nullptr && known->is_array() && at < known->items().size();
-    names.push_back(named ? known->items()[at].as_string() : std::to_string(c));
-  }
-  const tasks::ClassificationReport classes = tasks::classification_report(predictions);
-  files::write_atomic(folder / "confusion.svg", report::confusion_plot(names, classes.confusion));
-  if (predictions.width == 2 && classes.auc)
-    files::write_atomic(folder / "roc.svg",
-                        report::roc_plot(tasks::roc_curve(predictions, 1), *classes.auc));
-}
 
 /// Appends a line to samples.jsonl for a text that the model generated.
 void keep_sample(Trainer& trainer, const std::string& text) {
@@ -88,7 +65,8 @@ void EvaluationHook::run(Trainer& trainer) {
       report::write_loss_plot(trainer.run_dir() / "loss.svg",
                               read_losses(trainer.run_dir() / "metrics.jsonl"));
       if (trainer.last_eval())
-        write_class_plots(trainer.run_dir(), trainer.last_eval()->predictions, engine.plan());
+        write_class_pictures(
+            trainer.run_dir(), trainer.last_eval()->predictions, engine.plan().model.objective);
     });
   }
   engine.resume_clock();

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/engine/hook.h"
@@ -29,6 +30,7 @@ class MetricByStepHook final : public Hook {
   void before_train_iter(Trainer& trainer) override;
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
   void after_test(Trainer& trainer, const EvalReport& report) override;
+  void after_test_set(Trainer& trainer, const EvalReport& report) override;
   void after_train(Trainer& trainer) override;
 
  private:
@@ -121,14 +123,22 @@ class PatienceHook final : public Hook {
   void after_test(Trainer& trainer, const EvalReport& report) override;
 };
 
-/// Evaluates data.test after the training, with the best weights if a checkpoint has them, and
-/// reports the result. Attach it after the CheckpointHook. The engine keeps the weights, step and
-/// optimizer state that were evaluated. A training that was stopped is not evaluated.
+/// Evaluates data.test at the times that `when` sets, and after the training with the best weights
+/// if a checkpoint has them, and reports the results; MetricByStepHook writes them. Attach it after
+/// the CheckpointHook. At the end the engine keeps the weights, step and optimizer state that were
+/// evaluated. A training that was stopped is not evaluated at its end.
 class TestHook final : public Hook {
  public:
-  TestHook() : Hook(kReport) {}
+  explicit TestHook(planner::Cadence when = {}) : Hook(kReport), when_(when) {}
   [[nodiscard]] std::string_view name() const override { return "test set"; }
+  void after_train_iter(Trainer& trainer, const StepReport& report) override;
   void after_train(Trainer& trainer) override;
+
+ private:
+  /// `weights`: which ones they are, for the console.
+  void run(Trainer& trainer, const std::string& weights);
+  planner::Cadence when_;
+  std::optional<std::pair<std::int64_t, EvalReport>> last_;  ///< and the step of its weights
 };
 
 /// Saves checkpoints at intervals of steps or minutes, at the best evaluation, at a stop and at the

@@ -108,6 +108,10 @@ void MetricByStepHook::after_test(Trainer& trainer, const EvalReport& report) {
   }
 }
 
+void MetricByStepHook::after_test_set(Trainer& trainer, const EvalReport& report) {
+  write(trainer, [&] { file_->write(trainer.engine().step(), report, EvalSplit::Test); });
+}
+
 void MetricByEpochHook::before_train_epoch(Trainer& /*trainer*/) {
   loss_ = 0.0;
   steps_ = 0;

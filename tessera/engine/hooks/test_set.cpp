@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluates the test set with the best weights of the training.
+// Evaluates the test set: during the training if the configuration asks for it, and at its end with
+// the best weights.
 #include <string>
 
 #include <fmt/format.h>
@@ -27,19 +28,12 @@ std::string take_best(Trainer& trainer) {
 
 }  // namespace
 
-void TestHook::after_train(Trainer& trainer) {
-  // A stop must be quick.
-  if (trainer.stop_signal() != 0 || !trainer.last()) return;
+void TestHook::run(Trainer& trainer, const std::string& weights) {
   Engine& engine = trainer.engine();
-  engine.pause_clock();
-  const std::string weights = take_best(trainer);
-  const EvalReport report = engine.evaluate_test();
-  if (engine.world().is_leader() && !trainer.run_dir().empty()) {
-    trainer.try_to_write([&] {
-      MetricsFile(trainer.run_dir() / "metrics.jsonl", trainer.last()->step)
-          .write(engine.step(), report, EvalSplit::Test);
-    });
-  }
+  // The best weights may be those that were evaluated last.
+  const bool known = last_ && last_->first == engine.step();
+  if (!known) last_.emplace(engine.step(), engine.evaluate_test());
+  const EvalReport& report = last_->second;
   if (Console* console = trainer.console()) {
     console->line(fmt::format("test with {} | loss {:.4f}{} | {} tokens",
                               weights,
@@ -47,8 +41,22 @@ void TestHook::after_train(Trainer& trainer) {
                               metrics_text(report.metrics),
                               text::with_commas(report.tokens)));
   }
-  trainer.tell_test_set(report);
-  engine.resume_clock();
+  if (!known) trainer.tell_test_set(report);
+}
+
+void TestHook::after_train_iter(Trainer& trainer, const StepReport& report) {
+  if (!when_.due(report.step, report.epoch_ended)) return;
+  trainer.engine().pause_clock();
+  run(trainer, fmt::format("the weights of step {}", report.step));
+  trainer.engine().resume_clock();
+}
+
+void TestHook::after_train(Trainer& trainer) {
+  // A stop must be quick.
+  if (trainer.stop_signal() != 0 || !trainer.last()) return;
+  trainer.engine().pause_clock();
+  run(trainer, take_best(trainer));
+  trainer.engine().resume_clock();
 }
 
 }  // namespace tessera::engine
