@@ -150,7 +150,11 @@ GenerationConfig generation_config_of(const OpenModel& model) {
   out.repetition_penalty = keys.number("repetition_penalty", 1e-6, 1e6);
   out.no_repeat_ngram = keys.count("no_repeat_ngram_size");
   out.min_new_tokens = keys.count("min_new_tokens");
-  if (!keys.flag("do_sample")) return out;
+  if (!keys.flag("do_sample")) {
+    // A folder that says so answers with the most probable tokens; one that says nothing draws.
+    if (keys.find("do_sample") != nullptr) out.temperature = 0.0;
+    return out;
+  }
   out.temperature = keys.number("temperature", 0, 1e6);
   out.top_k = keys.count("top_k");
   out.top_p = keys.number("top_p", 1e-9, 1);

@@ -154,12 +154,23 @@ bool LearnedTokens::any() const {
   return std::ranges::any_of(learned, [](std::uint8_t one) { return one != 0; });
 }
 
+namespace {
+
+/// The field of what follows a prompt; of a preference it is the answer that was chosen.
+const char* completion_field(const data::Record& record) {
+  const bool chosen =
+      record.value.find("completion") == nullptr && record.value.find("chosen") != nullptr;
+  return chosen ? "chosen" : "completion";
+}
+
+}  // namespace
+
 Form form_of(const data::Record& record, const std::string& text_field) {
   const auto has = [&](std::string_view name) { return record.value.find(name) != nullptr; };
   if (has("messages")) return Form::Messages;
   if (has("conversations")) return Form::ShareGpt;
   if (has("instruction") && has("output")) return Form::Alpaca;
-  if (has("prompt") && has("completion")) return Form::PromptCompletion;
+  if (has("prompt") && has(completion_field(record))) return Form::PromptCompletion;
   if (has(text_field)) return Form::Text;
   std::vector<std::string> names;
   for (const auto& [name, value] : record.value.members())
@@ -391,13 +402,13 @@ LearnedTokens ConversationTokenizer::read(const data::Record& record,
       break;
   }
   const json::Value& prompt = field_of(record, "prompt", nullptr);
+  const char* const field = completion_field(record);
   if (!prompt.is_array()) {
-    return completion(
-        text_of(record, "prompt", nullptr), text_of(record, "completion", nullptr), loss_on);
+    return completion(text_of(record, "prompt", nullptr), text_of(record, field, nullptr), loss_on);
   }
-  const json::Value& answer = field_of(record, "completion", nullptr);
+  const json::Value& answer = field_of(record, field, nullptr);
   check_messages(record, prompt, "prompt");
-  check_messages(record, answer, "completion");
+  check_messages(record, answer, field);
   json::Value messages = prompt;
   for (const json::Value& item : answer.items())
     messages.push_back(item);

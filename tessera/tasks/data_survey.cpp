@@ -130,6 +130,14 @@ SampleView DataSurveyor::view(std::int64_t index) const {
         out.labels.push_back(values.back());
         ++read;
       }
+    } else if (find_tensor(specs, "completion") != nullptr) {
+      // Of the two texts of a preference, the completions are learned.
+      const auto learned = numbers_in(sample, "completion");
+      for (std::int64_t t = 0; t + 1 < length; ++t) {
+        if (learned[static_cast<std::size_t>(t)] != 0)
+          out.labels[static_cast<std::size_t>(t) + 1] = values[static_cast<std::size_t>(t)];
+      }
+      told.insert(told.end(), {"completion", "second_text"});
     } else if (std::ssize(values) == length) {
       out.labels = std::move(values);
     }
@@ -395,7 +403,9 @@ TaskOptions task_for(const data::Record& record, const std::string& chat_templat
       const bool number =
           label.is_number() &&
           (!label.as_integer() || label.dump().find_first_of(".-") != std::string::npos);
-      out.type = number ? "regression" : "classify";
+      // A number with a point may be written without one, as 5.000 of STS-B is.
+      const bool score = label.is_number() && fields.label == "score";
+      out.type = number || score ? "regression" : "classify";
       return out;
     } catch (const Error&) {
       if (none) throw *none;

@@ -151,8 +151,10 @@ void expect_initial_weights(const std::string& family, const ObjectiveChoice& ob
 }
 
 TEST(Initialization, OfEveryFamilyIsThatOfItsSource) {
-  for (const std::string& family : families().names())
+  for (const std::string& family : families().names()) {
+    if (family == "imaginary") continue;  // a family of the tests
     expect_initial_weights(family);
+  }
 }
 
 TEST(Initialization, OfHeadsForClassesIsThatOfItsSource) {

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/tasks/data_survey.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
@@ -50,6 +51,25 @@ TEST_F(Preferences, AreRowsOfTwoTextsThatDoNotSeeEachOther) {
   EXPECT_EQ(data.train_tokens, 9);
   ASSERT_TRUE(data.train->made_by_model().has_value());
   EXPECT_EQ(data.train->made_by_model()->name, "reference");
+}
+
+TEST_F(Preferences, AreShownWithTheirCompletionsAsLearned) {
+  const auto task = task_of("prefer");
+  const data::DataOptions data = options(kPair);
+  const data::TokenizeOptions how;
+  const DataRequest request = {.options = data,
+                               .tokenizer = test::byte(),
+                               .vocab_size = 256,
+                               .sequence_length = 11,
+                               .how = how};
+  const data::Datasets opened = task->open(request);
+  DataSurveyor surveyor(*task, request, opened, {});
+
+  const SampleView view = surveyor.view(0);
+  EXPECT_EQ(view.ids, (Ids{'1', '+', '2', 0, '1', '+', '3', '3', 0}));
+  EXPECT_EQ(view.labels, (Ids{-100, -100, '2', 0, -100, -100, '3', '3', 0}));
+  EXPECT_TRUE(view.others.empty()) << view.others.front();
+  EXPECT_EQ(surveyor.survey().learned, 5);
 }
 
 TEST_F(Preferences, TakeWhatBothTextsBeginWithForThePrompt) {

@@ -29,6 +29,8 @@ TEST(TaskFor, IsToldByTheFieldsOfARecord) {
            {R"({"messages": []})", "sft"},
            {R"({"text": "a", "label": 1})", "classify"},
            {R"({"text": "a", "label": 0.5})", "regression"},
+           {R"({"sentence1": "a", "sentence2": "b", "score": 5.000})", "regression"},
+           {R"({"prompt": "a", "response": "b", "chosen": "b"})", "sft"},
        })
     EXPECT_EQ(task_of_record(record).type, task) << record;
   EXPECT_THROW((void)task_of_record(R"({"nothing": "known"})"), Error);
