@@ -12,7 +12,8 @@ that are written to the named pipe PIPE:
     rate MBIT     each direction carries MBIT million bits a second; 0: without limit
     cut           no frame is forwarded
     join          frames are forwarded again
-    reset BYTES   the connection of the next TCP segment of at least BYTES bytes is reset: a forged segment follows it
+    reset BYTES   the connection of the next TCP segment of at least BYTES bytes is reset: a forged segment follows it;
+                  0 takes the command back
     count         prints how many frames came, were lost, and which connections were reset
 
 A frame here may be what the kernel hands over before it is cut into segments and has its checksum (PACKET_VNET_HDR), so that
@@ -104,7 +105,7 @@ class Proxy:
         elif name in ("cut", "join"):
             self.joined = name == "join"
         elif name == "reset":
-            self.least = max(1, int(value))
+            self.least = int(value) or None
         elif name == "count":
             print(f"frames {self.frames}, lost {self.lost}, connections reset {self.reset_connections}", flush=True)
         else:
