@@ -11,7 +11,7 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 rounds=${1:-3}
 bench=${EXCHANGE:-build/release/bin/exchange_bench}
 folder=$(mktemp -d)
-source bench/two_namespaces.sh
+source tests/support/namespaces.sh
 cleanup() {
   remove_namespaces
   rm -rf -- "$folder"

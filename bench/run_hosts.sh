@@ -20,7 +20,7 @@ ours tessera
 theirs torch numpy
 bench=$(realpath "$bench")
 folder=$(mktemp -d)
-source bench/two_namespaces.sh
+source tests/support/namespaces.sh
 cleanup() {
   remove_namespaces
   rm -rf -- "$folder" "$results"

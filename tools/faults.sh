@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A campaign of faults: N trainings, each with one fault at a random moment. Each must end with the bits of an undisturbed
-# training, or with an error that names the culprit; nothing may be left behind.   usage: tools/faults.sh PROGRAM N [SEED]
+# training, or with an error that names the culprit; nothing may be left behind.   usage: tools/faults.sh PROGRAM N [SEED [KIND...]]
 # Faults that need a privilege which is missing here (network namespaces, tmpfs) are left out, and the table says so.
 # shellcheck disable=SC2317  # the faults are called by their names
 set -uo pipefail
-program=$(realpath "${1:?usage: tools/faults.sh PROGRAM N [SEED]}")
-runs=${2:?usage: tools/faults.sh PROGRAM N [SEED]}
+program=$(realpath "${1:?usage: tools/faults.sh PROGRAM N [SEED [KIND...]]}")
+runs=${2:?usage: tools/faults.sh PROGRAM N [SEED [KIND...]]}
 seed=${3:-$(($(date +%s) % 30000))}
+only=("${@:4}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 source tests/support/claims.sh
 source tests/support/ssh_stand_in.sh
+source tests/support/namespaces.sh
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 box=$(mktemp -d)
-near=faults-a-$$ far=faults-b-$$
 steps=60
 
 clean_up() {
   umount "$box/disk" 2>/dev/null
-  ip netns del "$near" 2>/dev/null
-  ip netns del "$far" 2>/dev/null
+  remove_namespaces
   rm -rf -- "$box"
 }
 trap clean_up EXIT
@@ -36,7 +36,7 @@ printf 'node-a slots=1\nnode-b slots=1\nnode-c slots=1\n' >"$box/hosts"
 printf '10.213.9.1 slots=1\n10.213.9.2 slots=1\n' >"$box/two-hosts"
 mkdir -p "$TESSERA_CACHE" "$box/bin" "$box/disk"
 stand_in_for_ssh "$box/bin"
-printf 'ip netns exec %s' "$far" >"$box/bin/within-10.213.9.2"
+printf 'ip netns exec %s' "$b" >"$box/bin/within-10.213.9.2"
 
 "$program" train "$box/tiny.json" --set "run.dir=$box/reference" >"$box/out" 2>"$box/err" || { cat "$box/err"; exit 1; }
 
@@ -44,24 +44,24 @@ printf 'ip netns exec %s' "$far" >"$box/bin/within-10.213.9.2"
 kinds=(rank-killed rank-killed rank-killed rank-killed agent-killed agent-killed first-agent-killed host-killed host-killed
   host-killed job-killed job-killed rank-stopped host-stopped)
 skipped=()
-if ip netns add "$near" 2>/dev/null && ip netns add "$far" &&
-  ip link add "va$$" netns "$near" type veth peer name "vb$$" netns "$far"; then
-  ip -n "$near" addr add 10.213.9.1/24 dev "va$$"
-  ip -n "$far" addr add 10.213.9.2/24 dev "vb$$"
-  for at in "$near va$$" "$near lo" "$far vb$$" "$far lo"; do
-    # shellcheck disable=SC2086
-    set -- $at
-    ip -n "$1" link set "$2" up
-  done
-  kinds+=(partition slow-link slow-link)
+of_links=(partition slow-link slow-link link-delay link-loss link-loss link-reset link-reset)
+if namespaces_allowed && two_namespaces_and_a_proxy faults 10.213.9 "$box" "$seed"; then
+  kinds+=("${of_links[@]}")
 else
-  skipped+=(partition slow-link)
+  skipped+=("${of_links[@]}")
 fi
 if mount -t tmpfs -o size=3M faults "$box/disk" 2>/dev/null; then
   umount "$box/disk"
   kinds+=(disk-full disk-full)
 else
   skipped+=(disk-full)
+fi
+
+if ((${#only[@]})); then
+  for kind in "${only[@]}"; do
+    [[ " ${kinds[*]} " == *" $kind "* ]] || { echo "faults: no fault $kind here; there are: ${kinds[*]}" >&2; exit 2; }
+  done
+  kinds=("${only[@]}")
 fi
 
 run=$box/run
@@ -89,7 +89,7 @@ choose_copies() {
   three_hosts+=(--set checkpoint.peer_copies=1 --set "checkpoint.peer_every=$((RANDOM % 5 + 1))")
   ((RANDOM % 2)) || three_hosts+=(--set checkpoint.every=0)
 }
-two_spaces=(ip netns exec "$near" "$program" train "$box/tiny.json" -H "$box/two-hosts" --elastic_training)
+two_spaces=(ip netns exec "$a" "$program" train "$box/tiny.json" -H "$box/two-hosts" --elastic_training)
 
 # Each fault sets `culprit`, what an error has to say.
 rank-killed() {
@@ -153,15 +153,36 @@ host-stopped() {
 partition() {
   start "${two_spaces[@]}"
   wait_for_a_moment
-  ip -n "$near" link set "va$$" down
+  link cut
   touch "$box/bin/down-10.213.9.2"
   culprit='host 10.213.9.2'
 }
 slow-link() {
   start "${two_spaces[@]}"
   wait_for_a_moment
-  tc -n "$near" qdisc add dev "va$$" root tbf rate "$((RANDOM % 40 + 8))mbit" burst 32kb latency 50ms
+  tc -n "$a" qdisc add dev "$card_a" root tbf rate "$((RANDOM % 40 + 8))mbit" burst 32kb latency 50ms
   culprit='no error is expected'
+}
+link-delay() {
+  start "${two_spaces[@]}"
+  wait_for_a_moment
+  link delay "$((RANDOM % 10 + 1))"
+  culprit='no error is expected'
+}
+# Lost frames are sent again after 200 ms at the earliest. From the middle on, so that a run takes seconds.
+link-loss() {
+  start "${two_spaces[@]}"
+  while alive && ! reached $((steps / 2)); do sleep 0.01; done
+  moment="after step $((steps / 2))"
+  link loss "0.0$((RANDOM % 3 + 1))"
+  culprit='no error is expected'
+}
+# Of a segment with data of any length, or of a long one, which is part of a gradient.
+link-reset() {
+  start "${two_spaces[@]}"
+  wait_for_a_moment
+  link reset "$((RANDOM % 2 * 1000 + 1))"
+  culprit='rank [01] of host [01] cannot be reached|host 10.213.9.[12]'
 }
 disk-full() {
   mount -t tmpfs -o "size=$((RANDOM % 3 + 2))M" faults "$box/disk"
@@ -173,8 +194,9 @@ disk-full() {
 }
 undo() {
   rm -f "$box"/bin/down-*
-  if [[ $1 == partition ]]; then ip -n "$near" link set "va$$" up; fi
-  if [[ $1 == slow-link ]]; then tc -n "$near" qdisc del dev "va$$" root 2>/dev/null; fi
+  if [[ $1 == partition ]]; then link join; fi
+  if [[ $1 == slow-link ]]; then tc -n "$a" qdisc del dev "$card_a" root 2>/dev/null; fi
+  if [[ $1 == link-* ]]; then printf '%s\n' "delay 0" "loss 0" "reset 0" 1<>"$link_pipe"; fi
   if [[ $1 == disk-full ]]; then umount "$box/disk"; fi
   rm -rf "${box:?}/run"
   run=$box/run

@@ -6,6 +6,7 @@
 # stand-in for ssh, and, where it may make them, network namespaces.   usage: hosts_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/../support/ssh_stand_in.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../support/namespaces.sh"
 tessera=$(realpath "${1:?usage: hosts_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
@@ -283,15 +284,8 @@ claim "mistakes are told" mistakes_are_told
 
 in_namespaces() {
   configure
-  local a=tess-a-$$ b=tess-b-$$
-  # shellcheck disable=SC2064
-  trap "ip netns del $a; ip netns del $b" EXIT
-  ip netns add "$a" && ip netns add "$b" &&
-    ip link add "va$$" netns "$a" type veth peer name "vb$$" netns "$b" || return 1
-  ip -n "$a" addr add 10.213.7.1/24 dev "va$$" && ip -n "$b" addr add 10.213.7.2/24 dev "vb$$"
-  for ns in "$a" "$b"; do ip -n "$ns" link set lo up; done
-  ip -n "$a" link set "va$$" up
-  ip -n "$b" link set "vb$$" up
+  trap remove_namespaces EXIT
+  two_namespaces hosts_test 10.213.7
   stand_in_for_ssh "$box/bin"
   printf 'ip netns exec %s' "$b" >"$box/bin/within-10.213.7.2"
   printf '10.213.7.1 slots=2\n10.213.7.2 slots=2\n' >"$box/hosts"
@@ -303,7 +297,7 @@ in_namespaces() {
   setsid ip netns exec "$a" "$tessera" train "$box/tiny.json" --set "run.dir=$box/cut" -H "$box/hosts" >"$box/cut.out" 2>"$box/cut.err" &
   job=$!
   expect "it begins" until_true test -s "$box/cut/metrics.jsonl"
-  ip -n "$a" link set "va$$" down
+  ip -n "$a" link set "$card_a" down
   begin=$(date +%s)
   expect "the job ends" until_true ended
   expect "within 14 s on a busy machine" test $(($(date +%s) - begin)) -lt 14
@@ -315,8 +309,7 @@ in_namespaces() {
   expect "and for each of the other one" test "$(grep -cE '^rank [23] (of host 10.213.7.2: step|left no record)' "$box/doctor")" = 2
   expect "no process is left" until_true none_left
 }
-if ip netns add "tess-probe-$$" 2>/dev/null; then
-  ip netns del "tess-probe-$$"
+if namespaces_allowed; then
   claim "two network namespaces train, and a cut between them is told" in_namespaces
 else
   echo "skipped  network namespaces may not be made here"

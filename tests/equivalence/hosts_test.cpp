@@ -2,12 +2,14 @@
 // labels: slow
 // timeout: 900
 // The combinations of combinations_test.cpp with their ranks on two hosts: what they promise does
-// not depend on where the ranks are. combinations_whole_test.cpp has every pair of values. And the
-// bytes that a step sends between the hosts.
+// not depend on where the ranks are. combinations_whole_test.cpp has every pair of values. The same
+// of compressed travel and of reinforcement learning. And the bytes that a step sends between the
+// hosts.
 #include <cstddef>
 #include <string>
 #include <vector>
 
+#include "engine/rl_support.h"
 #include "equivalence/combinations.h"
 #include "equivalence/zero_cost.h"
 #include <gtest/gtest.h>
@@ -69,6 +71,94 @@ TEST(BytesBetweenHosts, OfAStepAreThoseOfTheForm) {
     const double expected = form.bytes * cost_of(run, layout).padded;
 
     EXPECT_NEAR(bytes_of_a_step(run, layout), expected, kOthers * expected);
+  }
+}
+
+/// What a training on two hosts gave, and the bytes that it sent between them.
+struct Crossing {
+  Trace trace;
+  double bytes = 0;
+};
+Crossing cross(TinyRun run, const Layout& layout, std::int64_t steps) {
+  const OnTwoHosts hosts;
+  Crossing out;
+  out.trace = run.use_world(hosts).train(layout, steps);
+  out.bytes = static_cast<double>(hosts.bytes_sent());
+  return out;
+}
+
+TEST(CompressedBetweenHosts, QuantizedWeightsAndGradientsHaveTheBitsOfOneHost) {
+  constexpr std::int64_t kSteps = 4;
+  TinyRun exact;
+  exact.set("zero_optimization.stage3_param_persistence_threshold", "0")
+      .set("model.hidden_size", "64")
+      .set("gradient_reduction", "\"once\"");
+  TinyRun rounded = exact;
+  rounded.set("zero_optimization.zero_quantized_weights", "true")
+      .set("zero_optimization.zero_quantized_gradients", "true");
+  TinyRun grouped = rounded;  // hpZ: each host gathers from its own ranks
+  grouped.set("zero_optimization.zero_hpz_partition_size", "2");
+  for (const int ranks : {2, 4}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks");
+    const Layout layout{.ranks = ranks, .accumulation = 4 / ranks, .stage = 3};
+    const Crossing whole = cross(exact, layout, kSteps), narrow = cross(rounded, layout, kSteps);
+
+    expect_same_bits(rounded.train(layout, kSteps), narrow.trace);
+    // Codes of 8 bits instead of 32, but norms, heads and the initial weights are as they were.
+    EXPECT_LT(narrow.bytes, 0.5 * whole.bytes);
+    // A weight and a gradient change by at most 1/254 of the largest of their block.
+    ASSERT_EQ(narrow.trace.losses.size(), whole.trace.losses.size());
+    for (std::size_t i = 0; i < whole.trace.losses.size(); ++i)
+      EXPECT_NEAR(narrow.trace.losses[i], whole.trace.losses[i], 0.01 * whole.trace.losses[i]);
+    if (ranks == 4) {
+      const Crossing inside = cross(grouped, layout, kSteps);
+      expect_same_bits(grouped.train(layout, kSteps), inside.trace);
+      EXPECT_LT(inside.bytes, narrow.bytes);
+    }
+  }
+}
+
+TEST(CompressedBetweenHosts, SignsHaveTheBitsOfOneHost) {
+  constexpr std::int64_t kSteps = 6, kWarmUp = 3;
+  for (const std::string optimizer : {"OneBitAdam", "OneBitLamb", "ZeroOneAdam"}) {
+    TinyRun run;
+    run.set("model.hidden_size", "64")
+        .set("optimizer",
+             R"({"type": ")" + optimizer + R"(", "params": {"lr": 1e-3, "eps": 1e-4, )" +
+                 (optimizer == "ZeroOneAdam" ? R"("var_freeze_step": 3, "var_update_scaler": 1,
+                           "local_step_scaler": 2, "local_step_clipper": 4)"
+                                             : R"("freeze_step": 3)") +
+                 "}}");
+    for (const int ranks : {2, 4}) {
+      SCOPED_TRACE(optimizer + " on " + std::to_string(ranks) + " ranks");
+      const Layout layout{.ranks = ranks, .accumulation = 1, .stage = 0};
+      const Crossing whole = cross(run, layout, kSteps);
+
+      expect_same_bits(run.train(layout, kSteps), whole.trace);
+      // Nothing but signs and scales crosses behind the warm-up, where gradients of fp32 do.
+      EXPECT_LT(whole.bytes, 1.5 * cross(run, layout, kWarmUp).bytes);
+    }
+  }
+}
+
+TEST(RlOnTwoHosts, HasTheBitsOfOneRank) {
+  constexpr std::int64_t kSteps = 3;
+  std::string prompts;
+  for (int i = 0; i < 12; ++i)
+    prompts += R"({"prompt": ")" + std::string(static_cast<std::size_t>(1 + i % 3), 'a') + "\"}\n";
+  TinyRun run = reinforcing(prompts,
+                            R"({"algorithm": "grpo", "samples": 2, "max_new_tokens": 3,
+                                "rewards": [{"type": "regex", "pattern": "[@-~]"}]})");
+  run.set("data.validation_fraction", "0.25");
+  const Trace one = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps);
+  ASSERT_EQ(one.losses.size(), static_cast<std::size_t>(kSteps));
+
+  for (const Layout& layout : {Layout{.ranks = 2, .accumulation = 2, .stage = 1},
+                               Layout{.ranks = 4, .accumulation = 1, .stage = 3}}) {
+    SCOPED_TRACE(text_of(layout));
+    const Crossing crossing = cross(run, layout, kSteps);
+    expect_same_bits(one, crossing.trace);
+    EXPECT_GT(crossing.bytes, 0);
   }
 }
 

@@ -61,10 +61,88 @@ TEST(ClusterCommand, OfOpenMpiKeepsTheOrderOfTheHosts) {
       has_run(command.words, {"--mca", "btl", "tcp,self", "env", "A=1", "/opt/tessera", "agent"}));
 }
 
-TEST(ClusterCommand, OfHydraAndSlurm) {
-  const ClusterCommand hydra = cluster_command(ClusterLauncher::Hydra, two_hosts());
-  EXPECT_TRUE(has_run(hydra.words, {"-n", "2", "-ppn", "1", "-hosts", "node-1,node-0"}));
+/// A folder with programs that can be found, and nothing else in PATH.
+class OnlyPrograms {
+ public:
+  explicit OnlyPrograms(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      const std::string file = (folder_.path() / name).string();
+      files::write_atomic(file, std::string("#!/bin/sh\n"));
+      chmod(file.c_str(), 0700);
+    }
+    setenv("PATH", folder_.path().c_str(), 1);
+  }
+  ~OnlyPrograms() { setenv("PATH", before_.c_str(), 1); }
+  OnlyPrograms(const OnlyPrograms&) = delete;
+  OnlyPrograms& operator=(const OnlyPrograms&) = delete;
 
+ private:
+  files::TempDir folder_;
+  std::string before_ = std::getenv("PATH");
+};
+
+struct HydraRow {
+  std::string launcher;
+  std::vector<std::string> installed;
+  std::string started;
+};
+class OfHydra : public testing::TestWithParam<HydraRow> {};
+
+TEST_P(OfHydra, IsTheWholeCommand) {
+  const HydraRow& row = GetParam();
+  const OnlyPrograms programs(row.installed);
+  const std::optional<ClusterLauncher> launcher = cluster_launcher_of(row.launcher);
+  ASSERT_TRUE(launcher);
+  ClusterStart start = two_hosts();
+  start.ssh_port = 2222;
+  start.extra = {"-genv", "I_MPI_DEBUG", "5"};
+
+  const ClusterCommand command = cluster_command(*launcher, start);
+
+  EXPECT_THAT(command.words,
+              ElementsAre(row.started,
+                          "-n",
+                          "2",
+                          "-ppn",
+                          "1",
+                          "-hosts",
+                          "node-1,node-0",
+                          "-prepend-rank",
+                          "-wdir",
+                          "/home/a b",
+                          "-genv",
+                          "I_MPI_DEBUG",
+                          "5",
+                          "env",
+                          "A=1",
+                          "/opt/tessera",
+                          "agent"));
+  EXPECT_THAT(command.variables, ElementsAre(Pair("HYDRA_LAUNCHER_EXTRA_ARGS", "-p 2222")));
+}
+
+// Intel MPI and MVAPICH have the options and the labels of MPICH's mpiexec. Debian calls MPICH's
+// mpiexec.mpich, because mpiexec may be Open MPI's.
+INSTANTIATE_TEST_SUITE_P(
+    ClusterCommand,
+    OfHydra,
+    testing::Values(HydraRow{"mpich", {"mpiexec", "mpiexec.mpich"}, "mpiexec.mpich"},
+                    HydraRow{"mpich", {"mpiexec"}, "mpiexec"},
+                    HydraRow{"impi", {"mpiexec", "mpiexec.hydra"}, "mpiexec.hydra"},
+                    HydraRow{"impi", {}, "mpiexec"},
+                    HydraRow{"mvapich", {"mpiexec", "mpiexec.hydra"}, "mpiexec.hydra"},
+                    HydraRow{"mvapich", {"mpiexec"}, "mpiexec"}),
+    [](const auto& info) {
+      return info.param.launcher + "_" + std::to_string(info.param.installed.size());
+    });
+
+TEST(ClusterLauncherNames, AreThoseOfLaunchersThatStartOneTaskOnEachHost) {
+  EXPECT_EQ(cluster_launcher_of("openmpi"), ClusterLauncher::OpenMpi);
+  EXPECT_EQ(cluster_launcher_of("slurm"), ClusterLauncher::Slurm);
+  for (const char* other : {"ssh", "pdsh", "none", "jsrun"})
+    EXPECT_EQ(cluster_launcher_of(other), std::nullopt) << other;
+}
+
+TEST(ClusterCommand, OfSlurm) {
   setenv("SLURM_JOB_ID", "7", 1);
   const ClusterCommand step = cluster_command(ClusterLauncher::Slurm, two_hosts());
   unsetenv("SLURM_JOB_ID");

@@ -170,6 +170,7 @@ Trace TinyRun::train(const Layout& layout,
       engine.make_reference();
     }
     if (!resume.empty()) engine.load(checkpoint::Checkpoint(resume));
+    engine.begin_experience();
     Trace mine;
     while (engine.step() < steps) {
       const engine::StepReport report = engine.train_step();
