@@ -454,6 +454,68 @@ TEST(RlAlarms, SayInWordsWhatIsWrong) {
               HasSubstr("equal in 92 % of groups: nothing is learned"));
 }
 
+/// Ten first rollouts of completions of this length, of which a share has no end.
+engine::rl::FirstRollouts first_rollouts(double length, double truncated) {
+  engine::rl::FirstRollouts out;
+  for (int i = 0; i < engine::rl::kRolloutsOfAlarm; ++i)
+    out.add({{"length", length + (i % 2 == 0 ? 1 : -1)}, {"truncated", truncated}});
+  return out;
+}
+
+TEST(RlAlarms, CompareLengthsWithThoseOfTheFirstRollouts) {
+  const std::vector<std::string> texts = {"a", "b", "c", "d"};
+  const auto told = [&](double length, const engine::rl::FirstRollouts& first) {
+    const auto alarms = engine::rl::alarms_of({{"length", length}}, texts, first);
+    return alarms.empty() ? std::string() : alarms.front().name + ": " + alarms.front().what;
+  };
+  engine::rl::FirstRollouts first = first_rollouts(20, 0.4);
+  EXPECT_EQ(told(79, first), "");
+  EXPECT_EQ(told(5.1, first), "");
+  EXPECT_EQ(told(80, first),
+            "length: completions have 80 tokens on average, and had 20 in the first 10 rollouts; "
+            R"(completions: "a", "b", "c")");
+  EXPECT_THAT(told(5, first), HasSubstr("have 5 tokens on average, and had 20"));
+  // Learning to end answers is no shortening.
+  EXPECT_EQ(told(5, first_rollouts(20, 0.5)), "");
+  EXPECT_NE(told(80, first_rollouts(20, 0.5)), "");
+  // Later rollouts do not change what is compared with, and a few do not suffice.
+  first.add({{"length", 1000}, {"truncated", 1}});
+  EXPECT_EQ(first.length(), 20);
+  engine::rl::FirstRollouts few;
+  few.add({{"length", 20}, {"truncated", 0}});
+  EXPECT_EQ(told(80, few), "");
+  // What a checkpoint has of it is the same, in the middle too.
+  EXPECT_EQ(engine::rl::FirstRollouts(first.state()).length(), 20);
+  EXPECT_EQ(engine::rl::FirstRollouts(few.state()).state().dump(), few.state().dump());
+  EXPECT_THROW(engine::rl::FirstRollouts(json::parse(R"({"rollouts": 3})", "state")), Error);
+}
+
+// A run that went on after a stop compares with the rollouts before it.
+TEST(RlAlarms, TheFirstRolloutsAreInCheckpoints) {
+  const TinyRun run = reinforcing(some_prompts(), kCases[0]);
+  const files::TempDir folder;
+  const Layout one{.ranks = 1, .accumulation = 4};
+  (void)train(
+      run,
+      one,
+      {.steps = 3, .run_dir = folder.path(), .root = folder.path() / "c", .save_at = {1, 3}});
+  const auto saved = checkpoint::list(folder.path() / "c");
+  ASSERT_EQ(saved.size(), 2U);
+  (void)train(run,
+              one,
+              {.steps = 3,
+               .run_dir = folder.path(),
+               .root = folder.path() / "d",
+               .resume = *std::ranges::min_element(saved),
+               .save_at = {3}});
+  const auto state = [](const std::filesystem::path& checkpoint) {
+    return checkpoint::Checkpoint(checkpoint).meta().extra.find("rl")->dump();
+  };
+  const std::string whole = state(*checkpoint::newest(folder.path() / "c"));
+  EXPECT_THAT(whole, HasSubstr(R"("first_rollouts":{"rollouts":3)"));
+  EXPECT_EQ(state(*checkpoint::newest(folder.path() / "d")), whole);
+}
+
 // A bandit: one prompt, one token, and a reward of 1 for some of the tokens. Under a penalty of
 // `coefficient` times the divergence, the best policy is proportional to p_ref e^(r / coefficient).
 struct Bandit {
