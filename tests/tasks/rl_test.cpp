@@ -95,6 +95,68 @@ TEST(RlOptionsOf, AnAlgorithmAreItsOwnAndCanBeChanged) {
   EXPECT_FALSE(chat.advantage.whiten);
 }
 
+// The published defaults: TRL 1.16's GRPOConfig, verl's ppo_trainer.yaml with the GRPO advantage,
+// Yu et al. 2025 (DAPO), Zheng et al. 2025 (GSPO).
+TEST(RlOptionsOf, APresetAreThoseThatWerePublished) {
+  const auto expect_common = [](const RlOptions& made) {
+    EXPECT_EQ(made.advantage.estimator, "group");
+    EXPECT_EQ(made.advantage.scale, "group");
+    EXPECT_FALSE(made.advantage.whiten);
+    EXPECT_FALSE(made.advantage.clip_reward.has_value());
+    EXPECT_EQ(made.loss.epsilon_low, made.algorithm == "gspo" ? 3e-4 : 0.2);
+    EXPECT_EQ(made.temperature, 1.0);
+    EXPECT_EQ(made.iterations, 1);
+    EXPECT_EQ(made.entropy_coefficient, 0.0);
+    EXPECT_EQ(made.truncated, Truncated::Keep);
+  };
+  const auto preset = [](const char* name) {
+    return options_of(*task_of("rl", params(std::string(R"("preset": ")") + name + "\"")));
+  };
+  const RlOptions trl = preset("trl:grpo");
+  expect_common(trl);
+  EXPECT_EQ(trl.samples, 8);
+  EXPECT_EQ(trl.advantage.epsilon, 1e-4);
+  EXPECT_EQ(trl.loss.type, "dapo");
+  EXPECT_EQ(trl.loss.ratio, "token");
+  EXPECT_EQ(trl.loss.epsilon_high, 0.2);
+  EXPECT_FALSE(trl.loss.delta.has_value());
+  EXPECT_EQ(trl.kl.coefficient, 0.0);
+  EXPECT_EQ(trl.dynamic_rounds, 0);
+
+  const RlOptions verl = preset("verl:grpo");
+  expect_common(verl);
+  EXPECT_EQ(verl.advantage.epsilon, 1e-6);
+  EXPECT_EQ(verl.loss.type, "dapo");
+  EXPECT_EQ(verl.loss.ratio, "token");
+  EXPECT_EQ(verl.loss.epsilon_high, 0.2);
+  EXPECT_EQ(verl.loss.delta, 3.0);
+  EXPECT_EQ(verl.kl.coefficient, 0.001);
+  EXPECT_EQ(verl.kl.estimator, "k3");
+  EXPECT_EQ(verl.kl.place, KlPlace::Loss);
+  EXPECT_EQ(verl.dynamic_rounds, 0);
+
+  const RlOptions dapo = preset("dapo");
+  expect_common(dapo);
+  EXPECT_EQ(dapo.samples, 16);
+  EXPECT_EQ(dapo.loss.type, "dapo");
+  EXPECT_EQ(dapo.loss.ratio, "token");
+  EXPECT_EQ(dapo.loss.epsilon_high, 0.28);
+  EXPECT_EQ(dapo.kl.coefficient, 0.0);
+  EXPECT_EQ(dapo.dynamic_rounds, 10);
+
+  const RlOptions gspo = options_of(*task_of("rl", params(R"("algorithm": "gspo")")));
+  expect_common(gspo);
+  EXPECT_EQ(gspo.loss.type, "grpo");
+  EXPECT_EQ(gspo.loss.ratio, "mean");
+  EXPECT_EQ(gspo.loss.epsilon_high, 4e-4);
+
+  // What the configuration says is stronger than the preset.
+  const RlOptions changed =
+      options_of(*task_of("rl", params(R"("preset": "dapo", "loss": {"epsilon_high": 0.4})")));
+  EXPECT_EQ(changed.loss.epsilon_high, 0.4);
+  EXPECT_EQ(changed.loss.type, "dapo");
+}
+
 TEST(RlOptionsOf, AreRefusedWhereTheyContradictEachOther) {
   const auto refusal = [](const std::string& more) {
     return std::string(error_of([&] { (void)task_of("rl", params(more)); }).what());
