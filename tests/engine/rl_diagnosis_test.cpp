@@ -24,16 +24,18 @@ class RlDiagnosis : public ::testing::Test {
   void write(const char* name, const std::string& text) const {
     std::ofstream(folder_.path() / name) << text;
   }
-  /// Twenty recorded steps, the last ten of which have this share of groups without variance.
-  void write_steps(double equal) const {
+  /// Twenty recorded steps, the last ten of which have this share of groups without variance and
+  /// this length; the first ten have completions of ten tokens.
+  void write_steps(double equal, double length = 10) const {
     std::string metrics;
     for (int step = 1; step <= 20; ++step) {
       metrics += fmt::format(
           "{{\"step\": {}, \"loss\": 0, \"terms\": {{\"reward\": {}, \"equal_groups\": {}, "
-          "\"entropy\": 1}}}}\n",
+          "\"length\": {}, \"truncated\": 0, \"entropy\": 1}}}}\n",
           step,
           step <= 10 ? 0.25 : 0.75,
-          step <= 10 ? 0.0 : equal);
+          step <= 10 ? 0.0 : equal,
+          step <= 10 ? 10.0 : length);
     }
     write("metrics.jsonl", metrics);
     write("rollouts.jsonl",
@@ -61,6 +63,11 @@ TEST_F(RlDiagnosis, SaysTheAlarmsInWordsWithCompletions) {
   EXPECT_THAT(lines, Contains(HasSubstr("raise rl.samples")));
   EXPECT_THAT(lines.front(), HasSubstr("0.25 on average over the first 10"));
   EXPECT_THAT(lines.front(), HasSubstr("0.75 over the last"));
+}
+
+TEST_F(RlDiagnosis, ComparesLengthsWithTheFirstSteps) {
+  write_steps(0.2, 45);
+  EXPECT_THAT(told(), Contains(HasSubstr("have 45 tokens on average, and had 10 in the first 10")));
 }
 
 TEST_F(RlDiagnosis, SaysThatNothingIsWrong) {

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "equivalence/activations.h"
@@ -20,7 +19,13 @@
 namespace tessera::test {
 namespace {
 
-TinyRun preferring(const std::string& task, const std::string& params) {
+struct Preference {
+  const char *task, *params;
+  const char* adapter = nullptr;
+};
+
+TinyRun preferring(const Preference& preference) {
+  const std::string task = preference.task, params = preference.params;
   TinyRun run;
   const std::filesystem::path file = run.folder() / "preferences.jsonl";
   std::ofstream out(file);
@@ -37,20 +42,29 @@ TinyRun preferring(const std::string& task, const std::string& params) {
   out.close();
   run.set("data.train", "[\"" + file.string() + "\"]")
       .set("task", R"({"type": ")" + task + R"(", "params": )" + params + "}");
+  if (preference.adapter != nullptr) run.set("adapter", preference.adapter);
   return run;
 }
 
-const std::pair<const char*, const char*> kTasks[] = {
+// The reference of an adapter is its base.
+const Preference kTasks[] = {
     {"reward", R"({"centering": 0.01})"},
     {"prefer", R"({"loss": {"type": ["sigmoid", "sft"], "weights": [1, 0.1]}})"},
     {"prefer", R"({"loss": {"type": "aot"}})"},
     {"prefer", R"({"method": "orpo"})"},
-    {"prefer", R"({"method": "kto"})"}};
+    {"prefer", R"({"method": "kto"})"},
+    {"prefer",
+     R"({"loss": {"type": "sigmoid", "beta": 0.5}})",
+     R"({"type": "lora", "r": 2, "alpha": 16})"}};
+
+std::string text_of(const Preference& one) {
+  return std::string(one.task) + one.params + (one.adapter != nullptr ? one.adapter : "");
+}
 
 TEST(Preferences, TrainOnAnyRanksToTheBit) {
-  for (const auto& [task, params] : kTasks) {
-    SCOPED_TRACE(std::string(task) + params);
-    const TinyRun run = preferring(task, params);
+  for (const Preference& one_of : kTasks) {
+    SCOPED_TRACE(text_of(one_of));
+    const TinyRun run = preferring(one_of);
     const Trace one = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, 3);
 
     expect_same_bits(one, run.train({.ranks = 2, .accumulation = 2, .stage = 1}, 3));
@@ -61,16 +75,16 @@ TEST(Preferences, TrainOnAnyRanksToTheBit) {
 }
 
 TEST(Preferences, TrainOnRanksThatShareLayers) {
-  for (const auto& [task, params] : kTasks) {
-    SCOPED_TRACE(std::string(task) + params);
-    expect_same(preferring(task, params), {{.ranks = 2, .tensor = 2}});
+  for (const Preference& one_of : kTasks) {
+    SCOPED_TRACE(text_of(one_of));
+    expect_same(preferring(one_of), {{.ranks = 2, .tensor = 2}});
   }
 }
 
 TEST(Preferences, GoOnWithTheReferenceThatTheyBeganWith) {
-  for (const auto& [task, params] : kTasks) {
-    SCOPED_TRACE(std::string(task) + params);
-    const TinyRun run = preferring(task, params);
+  for (const Preference& one_of : kTasks) {
+    SCOPED_TRACE(text_of(one_of));
+    const TinyRun run = preferring(one_of);
     const Layout layout{.ranks = 2, .accumulation = 2};
     const Trace whole = run.train(layout, 4);
     const files::TempDir saved;
@@ -85,21 +99,26 @@ TEST(Preferences, GoOnWithTheReferenceThatTheyBeganWith) {
 }
 
 TEST(Preferences, NeedTheMemoryThatWasPlanned) {
-  for (const auto& [task, params] : kTasks) {
-    TinyRun run = preferring(task, params);
+  for (const Preference& one_of : kTasks) {
+    TinyRun run = preferring(one_of);
     run.set("model.max_positions", "128").set("data.sequence_length", "128");
-    expect_planned(run, {.micro_batch = 4, .stage = 0}, std::string(task) + params);
+    expect_planned(run, {.micro_batch = 4, .stage = 0}, text_of(one_of));
   }
 }
 
 // Else the others would show nothing.
 TEST(Preferences, BeginWithTheLossOfAGuessAndLearn) {
-  TinyRun run = preferring("prefer", R"({"loss": {"beta": 0.5}})");
-  run.set("model.dropout", "0");  // the reference has none
-  const Trace trace = run.train({.ranks = 2, .accumulation = 2}, 12);
+  for (const char* const adapter : {"", R"({"type": "lora", "r": 2, "alpha": 16})"}) {
+    SCOPED_TRACE(adapter);
+    const bool adapts = *adapter != '\0';
+    TinyRun run = preferring({"prefer", R"({"loss": {"beta": 0.5}})", adapts ? adapter : nullptr});
+    run.set("model.dropout", "0");  // the reference has none
+    if (adapts) run.set("optimizer.params.lr", "1e-2");
+    const Trace trace = run.train({.ranks = 2, .accumulation = 2}, 12);
 
-  EXPECT_NEAR(trace.losses.front(), std::log(2.0), 1e-12);
-  EXPECT_LT(trace.losses.back(), 0.9 * trace.losses.front());
+    EXPECT_NEAR(trace.losses.front(), std::log(2.0), 1e-12);
+    EXPECT_LT(trace.losses.back(), 0.9 * trace.losses.front());
+  }
 }
 
 }  // namespace

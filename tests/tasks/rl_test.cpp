@@ -95,6 +95,68 @@ TEST(RlOptionsOf, AnAlgorithmAreItsOwnAndCanBeChanged) {
   EXPECT_FALSE(chat.advantage.whiten);
 }
 
+// The published defaults: TRL 1.16's GRPOConfig, verl's ppo_trainer.yaml with the GRPO advantage,
+// Yu et al. 2025 (DAPO), Zheng et al. 2025 (GSPO).
+TEST(RlOptionsOf, APresetAreThoseThatWerePublished) {
+  const auto expect_common = [](const RlOptions& made) {
+    EXPECT_EQ(made.advantage.estimator, "group");
+    EXPECT_EQ(made.advantage.scale, "group");
+    EXPECT_FALSE(made.advantage.whiten);
+    EXPECT_FALSE(made.advantage.clip_reward.has_value());
+    EXPECT_EQ(made.loss.epsilon_low, made.algorithm == "gspo" ? 3e-4 : 0.2);
+    EXPECT_EQ(made.temperature, 1.0);
+    EXPECT_EQ(made.iterations, 1);
+    EXPECT_EQ(made.entropy_coefficient, 0.0);
+    EXPECT_EQ(made.truncated, Truncated::Keep);
+  };
+  const auto preset = [](const char* name) {
+    return options_of(*task_of("rl", params(std::string(R"("preset": ")") + name + "\"")));
+  };
+  const RlOptions trl = preset("trl:grpo");
+  expect_common(trl);
+  EXPECT_EQ(trl.samples, 8);
+  EXPECT_EQ(trl.advantage.epsilon, 1e-4);
+  EXPECT_EQ(trl.loss.type, "dapo");
+  EXPECT_EQ(trl.loss.ratio, "token");
+  EXPECT_EQ(trl.loss.epsilon_high, 0.2);
+  EXPECT_FALSE(trl.loss.delta.has_value());
+  EXPECT_EQ(trl.kl.coefficient, 0.0);
+  EXPECT_EQ(trl.dynamic_rounds, 0);
+
+  const RlOptions verl = preset("verl:grpo");
+  expect_common(verl);
+  EXPECT_EQ(verl.advantage.epsilon, 1e-6);
+  EXPECT_EQ(verl.loss.type, "dapo");
+  EXPECT_EQ(verl.loss.ratio, "token");
+  EXPECT_EQ(verl.loss.epsilon_high, 0.2);
+  EXPECT_EQ(verl.loss.delta, 3.0);
+  EXPECT_EQ(verl.kl.coefficient, 0.001);
+  EXPECT_EQ(verl.kl.estimator, "k3");
+  EXPECT_EQ(verl.kl.place, KlPlace::Loss);
+  EXPECT_EQ(verl.dynamic_rounds, 0);
+
+  const RlOptions dapo = preset("dapo");
+  expect_common(dapo);
+  EXPECT_EQ(dapo.samples, 16);
+  EXPECT_EQ(dapo.loss.type, "dapo");
+  EXPECT_EQ(dapo.loss.ratio, "token");
+  EXPECT_EQ(dapo.loss.epsilon_high, 0.28);
+  EXPECT_EQ(dapo.kl.coefficient, 0.0);
+  EXPECT_EQ(dapo.dynamic_rounds, 10);
+
+  const RlOptions gspo = options_of(*task_of("rl", params(R"("algorithm": "gspo")")));
+  expect_common(gspo);
+  EXPECT_EQ(gspo.loss.type, "grpo");
+  EXPECT_EQ(gspo.loss.ratio, "mean");
+  EXPECT_EQ(gspo.loss.epsilon_high, 4e-4);
+
+  // What the configuration says is stronger than the preset.
+  const RlOptions changed =
+      options_of(*task_of("rl", params(R"("preset": "dapo", "loss": {"epsilon_high": 0.4})")));
+  EXPECT_EQ(changed.loss.epsilon_high, 0.4);
+  EXPECT_EQ(changed.loss.type, "dapo");
+}
+
 TEST(RlOptionsOf, AreRefusedWhereTheyContradictEachOther) {
   const auto refusal = [](const std::string& more) {
     return std::string(error_of([&] { (void)task_of("rl", params(more)); }).what());
@@ -180,6 +242,120 @@ TEST(RlRewards, ByRules) {
   EXPECT_EQ(reward(format, "<a>x</a> <b>"), 1.0);
   EXPECT_EQ(reward(format, "<b><a>x</a>"), 0.0);
   EXPECT_EQ(reward(format, "<a>x</a><a><b>"), 0.0);
+}
+
+struct Equality {
+  const char *completion, *answer;
+  double reward = 1.0;
+  const char* more = "";
+};
+
+// Answers of completions are written in many ways, and are compared as exact rational numbers.
+TEST(RlRewards, OfMathsCompareExactNumbers) {
+  for (const Equality& row :
+       std::initializer_list<Equality>{{"so #### 1 or\n#### $1,234.", "it is 1\n#### 1234"},
+                                       {"#### 1,234,567.50", "1234567.5"},
+                                       {"#### 12,34", "1234", 0.0},
+                                       {"####\n42", "42"},
+                                       {"#### **-7**", "-7"},
+                                       {"#### \xE2\x88\x92$7", "-7"},
+                                       {"#### 7", "-7", 0.0},
+                                       {"#### +7 apples.", "7"},
+                                       {"#### 7 m/s", "7"},
+                                       {"#### 7 m^2", "7"},
+                                       {"#### 7 or 8", "7", 0.0},
+                                       {"#### 7+1", "7", 0.0},
+                                       {"#### 7\xCF\x80", "7", 0.0},
+                                       {"#### 7 x", "7", 0.0},
+                                       {"#### x = 7", "7"},
+                                       {"#### -0", "0"},
+                                       {"#### seven", "7", 0.0},
+                                       {"####", "7", 0.0},
+                                       {R"(It is \boxed{\frac{3}{6}}.)", "1/2"},
+                                       {R"(It is $\boxed{-\dfrac12}$.)", "-0.5"},
+                                       {R"(\boxed{\frac{-1}{2}})", R"(\boxed{-\frac{1}{2}})"},
+                                       {R"(\boxed{2\frac{1}{2}})", "2.5"},
+                                       {R"(\boxed{1 1/2})", "1.5"},
+                                       {R"(\boxed{\$1{,}234\text{ dollars}})", "1234"},
+                                       {R"(\boxed{90^\circ})", "90"},
+                                       {R"(\boxed{2\sqrt{3}})", "2", 0.0},
+                                       {R"(\boxed{\frac{1}{0}})", "0", 0.0},
+                                       {R"(\boxed{1} and then \boxed{2})", "2"},
+                                       {R"(\boxed{2} and then \boxed{1})", "2", 0.0},
+                                       {R"(\boxed{2)", "2", 0.0},
+                                       {R"(#### 1 then \boxed{2})", "2"},
+                                       {"the last number is 3, then 0.250.", "1/4"},
+                                       {"it falls by 3 to -5.", "-5"},
+                                       {"10-5", "5"},
+                                       {"in 2/3 of the cases", "0.6666666666666667", 0.0},
+                                       {"on 12/05/2024", "2024", 0.0},
+                                       {"version 1.2.3", "3", 0.0},
+                                       {"see x2", "2", 0.0},
+                                       {"see 5", "5", 0.0, R"(, "marked": true)"},
+                                       {R"(see \boxed{5})", "5", 1.0, R"(, "marked": true)"},
+                                       {"#### 50%", "0.5"},
+                                       {R"(\boxed{50\%})", "50 percent"},
+                                       {"#### 50%", "50", 0.0},
+                                       {"#### 50%", "50", 1.0, R"(, "ignore_percent": true)"},
+                                       {"#### 1.5e3", "1500"},
+                                       {"#### 1.5e-3", "0.0015"},
+                                       {R"(\boxed{1.5 \times 10^{3}})", "1500"},
+                                       {R"(\boxed{1.5\cdot10^{-1}})", "3/20"},
+                                       {"#### 2.5 million", "2500000"},
+                                       {"#### 2.5 millionaires", "2.5"},
+                                       // No rounding, and no number where 128 bits end.
+                                       {"#### 0.1000000000000000000000001", "0.1", 0.0},
+                                       {"#### 9007199254740993", "9007199254740992", 0.0},
+                                       {"#### 340282366920938463463374607431768211455",
+                                        "340282366920938463463374607431768211455"},
+                                       {"#### 340282366920938463463374607431768211456", "0", 0.0},
+                                       {"#### 1e999999999999999999999", "1", 0.0},
+                                       {"#### 1e38", "1e38"},
+                                       {"#### 1e39", "1", 0.0}}) {
+    SCOPED_TRACE(std::string(row.completion) + " for " + row.answer);
+    json::Value record = json::Value::object();
+    record["answer"] = json::Value::string(row.answer);
+    EXPECT_EQ(
+        reward(std::string(R"({"type": "maths")") + row.more + "}", row.completion, record.dump()),
+        row.reward);
+  }
+  EXPECT_EQ(reward(R"({"type": "maths"})", "so 0.50", R"({"answer": 0.5})"), 1.0);
+}
+
+// Completions are bounded in what is read of them, and are linear in time.
+TEST(RlRewards, OfMathsAreSafeFromHostileTexts) {
+  const auto of = [](const std::string& text) {
+    return reward(R"({"type": "maths"})", text, R"({"answer": 1})");
+  };
+  constexpr std::size_t kMany = 1'000'000;
+  for (const char* const part : {"1",
+                                 "1/",
+                                 "1,",
+                                 "1.",
+                                 "$",
+                                 "-",
+                                 "\\frac",
+                                 "\\frac{",
+                                 "{",
+                                 "1e",
+                                 "1 ",
+                                 "####",
+                                 "\\boxed{",
+                                 "\xFF"}) {
+    std::string text;
+    while (text.size() < kMany)
+      text += part;
+    SCOPED_TRACE(part);
+    (void)of(text);
+    EXPECT_EQ(of("#### " + text), 0.0);
+    EXPECT_EQ(of("\\boxed{" + text + "}"), 0.0);
+    EXPECT_EQ(of(text + "\n#### 1"), 1.0);
+  }
+  EXPECT_EQ(of(std::string("#### 1\0", 7)), 1.0);
+  for (const char* const record : {R"({"answer": "about 5"})", R"({"answer": "1e40"})"}) {
+    EXPECT_THAT(error_of([&] { (void)reward(R"({"type": "maths"})", "1", record); }).what(),
+                HasSubstr("prompts.jsonl:7: \"answer\" is no single number"));
+  }
 }
 
 TEST(RlRewards, NameTheRecordThatLacksTheAnswer) {

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "tessera/config/json.h"
+#include "tessera/base/error.h"
 
 namespace tessera::engine::rl {
 namespace {
@@ -15,6 +15,7 @@ constexpr double kNearlyAll = 0.9, kMost = 0.5;
 constexpr double kRepeating = 0.7;
 constexpr double kCertain = 0.01;  ///< entropy per token, in nats
 constexpr double kFar = 5.0;       ///< divergence per token, in nats
+constexpr double kTimesLength = 4.0;
 
 /// Up to three completions as JSON strings, shortened.
 std::string some_of(std::span<const std::string> texts) {
@@ -32,7 +33,38 @@ std::string some_of(std::span<const std::string> texts) {
 
 }  // namespace
 
-std::vector<Alarm> alarms_of(const Metrics& metrics, std::span<const std::string> texts) {
+FirstRollouts::FirstRollouts(const json::Value& state) {
+  const json::Value *rollouts = state.find("rollouts"), *length = state.find("length"),
+                    *truncated = state.find("truncated");
+  TESSERA_REQUIRE(
+      rollouts != nullptr && length != nullptr && length->is_number() && truncated != nullptr &&
+          truncated->is_number(),
+      Format,
+      fmt::format("\"first_rollouts\" in the checkpoint's metadata is {}", state.dump()),
+      "resume from another checkpoint, or start over with --resume never");
+  rollouts_ = rollouts->as_integer().value_or(0);
+  length_ = length->as_double();
+  truncated_ = truncated->as_double();
+}
+
+void FirstRollouts::add(const Metrics& metrics) {
+  const Metric *length = find_metric(metrics, "length"),
+               *truncated = find_metric(metrics, "truncated");
+  if (complete() || length == nullptr || truncated == nullptr) return;
+  ++rollouts_;
+  length_ += length->mean;
+  truncated_ += truncated->mean;
+}
+
+json::Value FirstRollouts::state() const {
+  return json::Value::object({{"rollouts", json::Value::integer(rollouts_)},
+                              {"length", json::Value::number(length_)},
+                              {"truncated", json::Value::number(truncated_)}});
+}
+
+std::vector<Alarm> alarms_of(const Metrics& metrics,
+                             std::span<const std::string> texts,
+                             const FirstRollouts& first) {
   std::vector<Alarm> out;
   const auto value_of = [&](const char* name, double absent) {
     const Metric* const found = find_metric(metrics, name);
@@ -81,6 +113,23 @@ std::vector<Alarm> alarms_of(const Metrics& metrics, std::span<const std::string
           fmt::format("the divergence from the reference is {:.2f} a token",
                       value_of("kl_reference", 0.0)),
           "raise rl.kl.coefficient, or lower optimizer.lr");
+  }
+  if (const Metric* const length = find_metric(metrics, "length");
+      length != nullptr && first.complete()) {
+    const bool longer = length->mean >= kTimesLength * first.length();
+    const bool shorter = kTimesLength * length->mean <= first.length() && first.truncated() < kMost;
+    if (longer || shorter) {
+      raise("length",
+            fmt::format("completions have {:.4g} tokens on average, and had {:.4g} in the first "
+                        "{} rollouts",
+                        length->mean,
+                        first.length(),
+                        kRolloutsOfAlarm),
+            longer ? "see whether longer answers earn more for their length alone; add the reward "
+                     "overlong or length, or set rl.loss.type to dr_grpo or dapo"
+                   : "see whether short answers earn as much as whole ones; add the reward length "
+                     "or format, or raise rl.kl.coefficient");
+    }
   }
   return out;
 }

@@ -62,6 +62,18 @@ Metrics last_means(const std::vector<Recorded>& steps, std::size_t count) {
   return out;
 }
 
+FirstRollouts first_of(const std::vector<Recorded>& steps) {
+  FirstRollouts out;
+  for (const Recorded& one : steps) {
+    Metrics metrics;
+    for (const auto& [name, value] : one.terms)
+      metrics.push_back({name, value});
+    out.add(metrics);
+    if (out.complete()) break;
+  }
+  return out;
+}
+
 double mean_reward(std::span<const Recorded> steps) {
   double sum = 0.0;
   for (const Recorded& one : steps)
@@ -159,7 +171,7 @@ std::vector<std::string> diagnosis_of(const fs::path& run) {
   add_returns(out, run);
   add_tests(out, run);
   const std::vector<Alarm> alarms =
-      alarms_of(last_means(steps, kRolloutsOfAlarm), last_texts(ledger));
+      alarms_of(last_means(steps, kRolloutsOfAlarm), last_texts(ledger), first_of(steps));
   for (const Alarm& alarm : alarms)
     out.push_back(fmt::format("{} (alarm {}); {}", alarm.what, alarm.name, alarm.fix));
   if (alarms.empty() && !steps.empty())

@@ -161,7 +161,8 @@ class Rollouts final : public Experience, private AheadWriter {
         json::Value::object({{"kl_coefficient", json::Value::number(kl_coefficient_)},
                              {"judged", json::Value::integer(judged_)},
                              {"roll_backs", json::Value::integer(roll_backs_)},
-                             {"alarms", std::move(alarms)}});
+                             {"alarms", std::move(alarms)},
+                             {"first_rollouts", first_.state()}});
     if (critic_ != nullptr) critic_->describe(state);
   }
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces() override {
@@ -191,6 +192,8 @@ class Rollouts final : public Experience, private AheadWriter {
       roll_backs_ = times->as_integer().value_or(0);
     for (const auto& [name, rollouts] : alarms->members())
       alarms_[name] = static_cast<int>(rollouts.as_integer().value_or(0));
+    if (const json::Value* const first = state->find("first_rollouts"); first != nullptr)
+      first_ = FirstRollouts(*first);
   }
 
  private:
@@ -355,7 +358,8 @@ class Rollouts final : public Experience, private AheadWriter {
     judged_ = version_;
     std::vector<Alarm> out;
     std::map<std::string, int> now;
-    for (const Alarm& alarm : alarms_of(metrics_, texts_of(all_numbers()))) {
+    first_.add(metrics_);
+    for (const Alarm& alarm : alarms_of(metrics_, texts_of(all_numbers()), first_)) {
       int& rollouts = now[alarm.name] = alarms_[alarm.name] + 1;
       if (rollouts != kRolloutsOfAlarm) continue;
       out.push_back(alarm);
@@ -560,6 +564,7 @@ class Rollouts final : public Experience, private AheadWriter {
   at::Tensor generated_BT_, found_BT_;
   Metrics metrics_;
   std::map<std::string, int> alarms_;  ///< and for how many rollouts in a row
+  FirstRollouts first_;
 };
 
 }  // namespace
