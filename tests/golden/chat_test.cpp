@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversations as transformers renders them with a model's chat template.
+#include <iostream>
+
 #include "golden/golden.h"
 #include <gtest/gtest.h>
 
@@ -68,6 +70,7 @@ TEST(GoldenChat, TemplatesRenderAsPublished) {
       ++compared;
     }
   }
+  std::cout << "ran " << compared << " conversations\n";
   EXPECT_GT(compared, 0) << "no case of a chat template in " << golden::folder();
 }
 
