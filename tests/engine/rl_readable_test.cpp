@@ -41,7 +41,7 @@ TEST_F(RlReadable, ShowsPromptCompletionAndRewards) {
       20,
       {.prompt = 7,
        .prompt_text = "2 + 2\n= ?",
-       .text = "four\n== after 99 updates\x1b[2J",
+       .text = "four\n== after 99 updates\x1b[2J \xC2\x9B\x37m \xC2\xA0",
        .tokens = 12,
        .ended = false,
        .reward = 0.75,
@@ -50,7 +50,7 @@ TEST_F(RlReadable, ShowsPromptCompletionAndRewards) {
             "== after 20 updates\n\n"
             "prompt 7: reward 0.75 (number 1, format none), 12 tokens, no end\n"
             "  > 2 + 2\n  > = ?\n"
-            "  | four\n  | == after 99 updates?[2J\n\n");
+            "  | four\n  | == after 99 updates?[2J ?7m \xC2\xA0\n\n");
 }
 
 TEST_F(RlReadable, IsOfTheFirstRolloutAndOfStepsThatAreTold) {

@@ -27,8 +27,13 @@ std::string marked(std::string_view text, std::string_view mark) {
   std::string out;
   for (const std::string& line : text::split(shown, '\n')) {
     out += fmt::format("  {} ", mark);
-    for (const char c : line)  // a terminal obeys control characters
-      out += static_cast<unsigned char>(c) < 0x20U && c != '\t' ? '?' : c;
+    for (std::size_t i = 0; i < line.size(); ++i) {  // a terminal obeys control characters
+      const auto c = static_cast<unsigned char>(line[i]),
+                 next = static_cast<unsigned char>(i + 1 < line.size() ? line[i + 1] : ' ');
+      const bool c1 = c == 0xC2U && next >= 0x80U && next < 0xA0U;
+      out += (c < 0x20U && c != '\t') || c == 0x7FU || c1 ? '?' : line[i];
+      i += c1 ? 1 : 0;
+    }
     out += '\n';
   }
   if (shown.size() < text.size())
