@@ -26,6 +26,7 @@
 #include "tessera/engine/rl/ledger.h"
 #include "tessera/engine/rl/plan.h"
 #include "tessera/engine/rl/pretraining_texts.h"
+#include "tessera/engine/rl/readable.h"
 #include "tessera/engine/rl/reference_model.h"
 #include "tessera/engine/rl/report.h"
 #include "tessera/engine/rl/reward_check.h"
@@ -91,7 +92,9 @@ class Rollouts final : public Experience, private AheadWriter {
     world_.transport()
         .barrier(world_.everyone(), TESSERA_HERE("before the ledger is opened"))
         ->wait();
-    if (world_.is_leader()) ledger_.emplace(file, last_kept(step));
+    if (!world_.is_leader()) return;
+    ledger_.emplace(file, last_kept(step));
+    readable_.emplace(run_dir / "rollouts.txt", plan_.config.steps_per_print, step);
   }
 
   void make(const data::GlobalBatch& batch) override {
@@ -290,6 +293,12 @@ class Rollouts final : public Experience, private AheadWriter {
     if (changes_coefficient()) metrics_.push_back({"kl_coefficient", kl_coefficient_, 1.0});
     if (options_.on_alarm == tasks::OnAlarm::RollBack)
       metrics_.push_back({"roll_backs", static_cast<double>(roll_backs_), 1.0});
+    if (readable_ && readable_->wants(version_, updates())) {
+      readable_->add(
+          version_,
+          samples_of(completions_, texts_of(all_numbers()), scored, prompts_, options_.samples),
+          names());
+    }
     check_parity();
     verified_ = verified_ || lag() == 0;
     tell(alarms);
@@ -565,6 +574,7 @@ class Rollouts final : public Experience, private AheadWriter {
   Metrics metrics_;
   std::map<std::string, int> alarms_;  ///< and for how many rollouts in a row
   FirstRollouts first_;
+  std::optional<ReadableRollouts> readable_;  ///< on the leader
 };
 
 }  // namespace
