@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow multiprocess
+// timeout: 300
 // Hosts that share no disk and save together: whatever happens to one, all resume consistently.
 #include <algorithm>
 #include <string>

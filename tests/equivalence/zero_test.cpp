@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
+// timeout: 300
 // ZeRO stages, reductions and recomputation against stage 0, which replicates everything.
 #include <cmath>
 #include <string>

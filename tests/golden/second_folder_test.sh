@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
-# timeout: 300
+# timeout: 600
 # The golden tests read the folder that TESSERA_GOLDEN names, every time they run.   usage: second_folder_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 program=${1:?usage: second_folder_test.sh PROGRAM}

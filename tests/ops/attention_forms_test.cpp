@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
+// timeout: 300
 // Attention with windows, soft caps, ALiBi and biases, compared with the formula in float64, whose
 // gradients libtorch computes.
 #include <limits>
