@@ -177,7 +177,7 @@ link-loss() {
   link loss "0.0$((RANDOM % 3 + 1))"
   culprit='no error is expected'
 }
-# Of a segment with data of any length, or of a long one, which is part of a gradient.
+# Resets a connection at a segment of any length, or at a long one, which is a part of a gradient.
 link-reset() {
   start "${two_spaces[@]}"
   wait_for_a_moment

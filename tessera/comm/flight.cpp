@@ -30,7 +30,7 @@ std::string load_text(const std::array<std::atomic<std::uint64_t>, N>& words) {
   return reinterpret_cast<const char*>(copy.data());
 }
 
-/// Where the ranks of this process write their records.
+/// The folder into which the ranks of this process write their records, and the name of their host.
 struct FlightPlace {
   std::string folder, host;
 };

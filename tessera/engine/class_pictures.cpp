@@ -68,7 +68,8 @@ void write_curves(const std::filesystem::path& file, std::vector<report::RocCurv
   if (!curves.empty()) files::write_atomic(file, report::roc_plot(std::move(curves)));
 }
 
-/// Of rows with one class each. `ending`: of the names of the files.
+/// Writes the pictures of predictions of one class per sample. `ending` follows the word confusion
+/// or roc in the names of the files.
 void write_classes(const std::filesystem::path& folder,
                    const std::string& ending,
                    const tasks::Predictions& predictions,
@@ -86,7 +87,7 @@ void write_classes(const std::filesystem::path& folder,
   write_curves(folder / ("roc" + ending + ".svg"), std::move(curves));
 }
 
-/// Of rows with a flag for each label.
+/// Writes the pictures of predictions of several labels, each of which applies to a sample or not.
 void write_flags(const std::filesystem::path& folder,
                  const tasks::Predictions& predictions,
                  const Names& names,

@@ -53,8 +53,8 @@ class PackedWeights {
     at::Tensor codes;  ///< uint8 [blocks * 32], or int8 [rows, columns]
     /// Fp32, one for each block or row; undefined if scales are stored in eight bits.
     at::Tensor scales;
-    // If scales are stored in eight bits. If ranks share the parameter, `scale_scales` are those of
-    // the whole parameter.
+    // These fields are used if scales are stored in eight bits. `scale_scales` are those of the
+    // whole parameter, also if ranks share it.
     at::Tensor scale_codes, scale_scales;
     float scale_mean = 0.0F;
   };

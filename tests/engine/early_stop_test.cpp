@@ -225,7 +225,7 @@ TEST(TestSets, AreEvaluatedWithTheBestWeights) {
 }
 
 TEST(TestSets, AreAlsoEvaluatedAfterEachEpochAndChangeNothing) {
-  // As in Epochs: an epoch has five steps.
+  // An epoch has five steps, as in the test Epochs.
   const files::TempDir tested, once;
   TinyRun run;
   run.set("eval.every", "\"epoch\"").set("checkpoint.keep", "9");

@@ -161,7 +161,7 @@ TEST_F(RlModels, ARewardModelMayBeAnAdapterItself) {
                    train(with_critic(shared, from), kOne, {.steps = kSteps}));
 }
 
-// Without an adapter the final norm and the head learn.
+// A critic without an adapter learns the final norm and the head.
 TEST_F(RlModels, AFrozenTrunkHasAHeadOfItsOwn) {
   const TinyRun run = with_critic(R"("trunk": "reward")");
   const files::TempDir folder;

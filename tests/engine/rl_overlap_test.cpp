@@ -26,22 +26,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string some_prompts() {
-  std::string out;
-  for (int i = 0; i < 12; ++i)
-    out += R"({"prompt": ")" +
-           std::string(static_cast<std::size_t>(1 + i % 3), static_cast<char>('a' + i)) +
-           R"(", "answer": "x"})" + "\n";
-  return out;
-}
-
 std::string options(const std::string& more, int writers = 1) {
   return R"({"rewards": [{"type": "regex", "pattern": "[@-~]"}, {"type": "length", "max": 3, "weight": 0.5}],
              "max_new_tokens": 4, "prompts_at_once": 2, "overlap": 1, "rollout_ranks": )" +
          std::to_string(writers) + ", " + more + "}";
 }
 
-/// What a training told: the bits of its metrics, without the times.
+/// The metrics of a training by step, without the times, which differ from run to run.
 using Told = std::vector<std::map<std::string, double>>;
 
 struct Overlapped {

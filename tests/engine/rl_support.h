@@ -21,6 +21,16 @@
 
 namespace tessera::test {
 
+/// Records of twelve prompts of one to three letters.
+inline std::string some_prompts() {
+  std::string out;
+  for (int i = 0; i < 12; ++i)
+    out += R"({"prompt": ")" +
+           std::string(static_cast<std::size_t>(1 + i % 3), static_cast<char>('a' + i)) +
+           R"(", "answer": "x"})" + "\n";
+  return out;
+}
+
 /// A tiny policy that answers `prompts` lines of records; `rl`: parameters of the task.
 inline TinyRun reinforcing(const std::string& prompts, const std::string& rl) {
   TinyRun run;

@@ -25,16 +25,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Prompts of several lengths.
-std::string some_prompts() {
-  std::string out;
-  for (int i = 0; i < 12; ++i)
-    out += R"({"prompt": ")" +
-           std::string(static_cast<std::size_t>(1 + i % 3), static_cast<char>('a' + i)) +
-           R"(", "answer": "x"})" + "\n";
-  return out;
-}
-
 const char* const kLetters =
     R"("rewards": [{"type": "regex", "pattern": "[@-~]"}, {"type": "length", "max": 3, "weight": 0.5}])";
 
@@ -484,7 +474,7 @@ TEST(RlAlarms, CompareLengthsWithThoseOfTheFirstRollouts) {
   engine::rl::FirstRollouts few;
   few.add({{"length", 20}, {"truncated", 0}});
   EXPECT_EQ(told(80, few), "");
-  // What a checkpoint has of it is the same, in the middle too.
+  // A checkpoint restores the state, also before all first rollouts are counted.
   EXPECT_EQ(engine::rl::FirstRollouts(first.state()).length(), 20);
   EXPECT_EQ(engine::rl::FirstRollouts(few.state()).state().dump(), few.state().dump());
   EXPECT_THROW(engine::rl::FirstRollouts(json::parse(R"({"rollouts": 3})", "state")), Error);

@@ -39,7 +39,7 @@ Counts counted(const TinyRun& run, const Layout& layout, const std::filesystem::
   return out;
 }
 
-/// What the ledger says of these steps.
+/// Returns the numbers of tokens that the ledger has of these steps.
 Counts in_ledger(const std::filesystem::path& file) {
   Counts out(kSteps);
   std::ifstream in(file);

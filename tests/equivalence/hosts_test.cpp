@@ -20,7 +20,7 @@ namespace {
 TEST(CombinationsOnTwoHosts, OfEveryValueEqualOneRank) {
   std::vector<Combination> cells = selection(1);
   std::erase_if(cells, [](const Combination& cell) { return cell.is_refused(); });
-  // As many as the largest dimension has values.
+  // There are at least as many combinations as the largest dimension has values.
   ASSERT_GE(cells.size(), Combination::kTensor.size());
 
   train_all(cells, /*two_hosts=*/true);
@@ -74,7 +74,7 @@ TEST(BytesBetweenHosts, OfAStepAreThoseOfTheForm) {
   }
 }
 
-/// What a training on two hosts gave, and the bytes that it sent between them.
+/// The losses of a training on two hosts, and the bytes that it sent between them.
 struct Crossing {
   Trace trace;
   double bytes = 0;

@@ -43,7 +43,7 @@ constexpr std::int64_t kWidth = 16, kHeads = 4, kDim = 4, kInner = 24, kPosition
 constexpr std::int64_t kPaddedVocab = 16;
 constexpr double kLogits = 5e-5;
 
-/// How a model is saved.
+/// The layout and the version of a saved model.
 struct Saved {
   std::int64_t tensor = 1, pipeline = 1;
   int version = 3;

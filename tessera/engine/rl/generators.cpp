@@ -27,11 +27,11 @@ constexpr int kLearner = 0, kWriter = 1;
 /// Numbers of the parts of a job.
 constexpr int kLearners = 1, kGenerators = 2, kLink = 3;
 
-/// What the ranks that write do next, in the order in which it is sent.
+/// Positions of the fields of an Order, which tells the ranks that write what to do next.
 enum : std::size_t {
-  kEnd,      ///< 1: nothing any more
-  kCode,     ///< then: the code to return
-  kWeights,  ///< which weights follow
+  kEnd,      ///< 1: the ranks return; 0: they write a rollout
+  kCode,     ///< the code that they return at the end
+  kWeights,  ///< the weights that follow: kNone, kTrained or kAll
   kVersion,
   kEpoch,
   kRollout,

@@ -43,8 +43,9 @@ class ReadableRollouts {
   /// Continues a file, without the rollouts of policies with more than `last_version` updates.
   /// `every`: steps between rollouts; 0: there are none. Throws Error{Io}.
   ReadableRollouts(std::filesystem::path path, std::int64_t every, std::int64_t last_version);
-  /// Whether the rollout of the policy with `version` updates, from which `updates` learn, is to be
-  /// added: the first one, and those with a step that `every` divides.
+  /// Returns true if the rollout of the policy after `version` updates, which serves the next
+  /// `updates` updates, belongs in the file: the first one, and each that serves a step that
+  /// `every` divides.
   [[nodiscard]] bool wants(std::int64_t version, std::int64_t updates) const;
   /// Replaces what the file has of this and later policies. `names`: those of the rewards. Throws
   /// Error{Io}.

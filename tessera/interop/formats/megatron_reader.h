@@ -74,7 +74,7 @@ struct LayerOf {
   std::int64_t number = 0;
 };
 
-/// What a checkpoint contains, as its tensors say.
+/// The kind of model in a checkpoint, which the names of its tensors determine.
 enum class ModelKind : std::uint8_t {
   Decoder,        ///< GPTModel
   Encoder,        ///< BertModel
@@ -196,7 +196,8 @@ class Reader {
   std::size_t chunks_ = 1;
   std::int64_t padded_ = 0;
   bool knows_vocab_ = false;
-  /// For each stack, for each stage in the order of stages().
+  /// The tensors of one stack of layers. Each list has one element per stage, in the order of
+  /// stages().
   struct Held {
     std::vector<std::string> roots;
     std::vector<std::int64_t> counts;  ///< numbers of layers

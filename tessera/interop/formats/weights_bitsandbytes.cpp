@@ -73,7 +73,7 @@ struct FourBits {
   std::vector<std::int64_t> shape;
   std::int64_t numel = 0, block = 0;
   std::vector<float> values;  ///< 16
-  // If scales are stored in eight bits:
+  // The following fields are used if scales are stored in eight bits.
   bool nested = false;
   std::vector<float> scale_values, scale_scales;
   std::int64_t scale_block = 0;

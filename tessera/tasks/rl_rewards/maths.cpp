@@ -242,7 +242,7 @@ class Reader {
     }
     return out;
   }
-  /// Decimals, with an exponent or a power of ten.
+  /// Reads decimals and the exponent or the power of ten that may follow them.
   Number scaled() {
     const Number out = digits();
     Reader power(text_, at_);
@@ -333,8 +333,8 @@ class Reader {
   std::size_t at_;
 };
 
-/// Whether `rest`, behind a number, consists of units and punctuation, so that the number is the
-/// whole answer.
+/// Returns true if `rest`, which follows a number, consists of units and punctuation, so that the
+/// number is the whole answer.
 bool only_units(std::string_view rest) {
   const std::string_view first = text::trim(rest);
   for (const char* const factor : {"pi", "sqrt", "e", "i", "x", "y", "z"}) {
@@ -400,7 +400,7 @@ Number last_number(std::string_view whole, bool ignore_percent) {
   return out;
 }
 
-/// What stands behind the last mark; none if there is no mark. An empty answer is a mark's too.
+/// Returns the text behind the last mark, which may be empty; none if there is no mark.
 std::optional<std::string_view> behind_mark(std::string_view text) {
   constexpr std::string_view kHashes = "####", kBox = "\\boxed{";
   const std::size_t hashes = text.rfind(kHashes), box = text.rfind(kBox);
