@@ -61,7 +61,7 @@ constexpr Variable kVariables[] = {
 
 std::string overview() {
   std::string out =
-      "tessera trains language models on one machine's cores.\n\nusage: tessera COMMAND "
+      "tessera trains large models on any number of processes and hosts.\n\nusage: tessera COMMAND "
       "[ARGUMENTS]\n\n";
   for (const std::string& name : commands().names()) {
     const Command& command = commands().get(name);

@@ -16,6 +16,7 @@
 #include "tessera/cli/init_task.h"
 #include "tessera/config/json.h"
 #include "tessera/models/family.h"
+#include "tessera/models/presets.h"
 
 namespace tessera::cli {
 namespace {
@@ -108,19 +109,12 @@ std::string shipped_text() {
 
 /// The family that has the preset. Throws Error{Config} with the nearest name if none has.
 std::string family_of(const std::string& preset) {
-  std::vector<std::string> presets;
-  std::string family;
-  for (const std::string& name : models::families().names()) {
-    for (const models::Preset& one : models::families().get(name).presets) {
-      presets.push_back(one.name);
-      if (one.name == preset) family = name;
-    }
-  }
-  TESSERA_REQUIRE(!family.empty(),
+  const std::optional<std::string> family = models::family_of_preset(preset);
+  TESSERA_REQUIRE(family.has_value(),
                   Config,
                   fmt::format("unknown preset \"{}\"", preset),
-                  text::suggestion(preset, presets));
-  return family;
+                  text::suggestion(preset, models::all_presets()));
+  return *family;
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/models/family.h"
+#include "tessera/models/presets.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_source.h"
 #include "tessera/planner/train_config.h"
@@ -121,23 +122,6 @@ const models::Preset* find_preset(const std::string& family, const std::string& 
   return nullptr;
 }
 
-// The family that has the preset; empty if none has.
-std::string family_of_preset(const std::string& preset) {
-  for (const std::string& name : models::families().names()) {
-    if (find_preset(name, preset) != nullptr) return name;
-  }
-  return "";
-}
-
-std::vector<std::string> all_presets() {
-  std::vector<std::string> out;
-  for (const std::string& name : models::families().names()) {
-    for (const models::Preset& preset : models::families().get(name).presets)
-      out.push_back(preset.name);
-  }
-  return out;
-}
-
 /// A task that a family can learn whose models do not continue texts; null for the others.
 json::Value task_of_family(const std::string& family) {
   const std::string& objective = models::families().get(family).objective;
@@ -224,12 +208,12 @@ json::Value source_of_config(const std::string& file) {
 Source source_of(const std::string& model) {
   std::error_code ignored;
   if (std::filesystem::is_directory(model, ignored)) return source_of_folder(model);
-  const std::string family = family_of_preset(model);
-  if (!family.empty()) return {source_of_preset(model, family), std::nullopt};
+  const std::optional<std::string> family = models::family_of_preset(model);
+  if (family) return {source_of_preset(model, *family), std::nullopt};
   TESSERA_REQUIRE(names_config(model),
                   Config,
                   fmt::format("--model {}: no such preset, folder or file exists", model),
-                  text::suggestion(model, all_presets()));
+                  text::suggestion(model, models::all_presets()));
   return {source_of_config(model), std::nullopt};
 }
 
@@ -253,6 +237,7 @@ bool says_type(const json::Value& source) {
 planner::Plan plan_of(const PlanWords& words, int stage) {
   auto [source, folder] = source_of(words.model);
   source["data"]["train"] = json::Value::string("any.txt");
+  models::spell_out_family(source);
   const json::Value* const model = source.find("model");
   const json::Value* const family =
       model != nullptr && model->is_object() ? model->find("family") : nullptr;

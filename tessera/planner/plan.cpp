@@ -15,6 +15,7 @@
 #include "tessera/config/document.h"
 #include "tessera/data/mixture.h"
 #include "tessera/launch/launch.h"
+#include "tessera/models/presets.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/adapter.h"
 #include "tessera/planner/auto_values.h"
@@ -233,6 +234,7 @@ class Planner {
 
   void read(const json::Value& source) {
     json::Value spelled = spell_out_parallel(source);
+    models::spell_out_family(spelled);
     tasks::spell_out_task(spelled);
     data::spell_out_sources(spelled);
     const std::int64_t unit = ranks_per_model(spelled);

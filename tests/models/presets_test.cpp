@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Presets: the numbers of parameters and the values of the published models, and when a preset's
 // vocabulary counts. Encoders are counted in encoders_test.cpp, GPT-2 in gpt2_test.cpp.
+#include "tessera/models/presets.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -165,6 +168,33 @@ TEST(Presets, HaveTheValuesOfThePublishedModel) {
   EXPECT_EQ(number_of(resolved(section("qwen2", "qwen2-0.5b"), 256), "rms_norm_eps"), 1e-6);
   EXPECT_EQ(number_of(resolved(section("mistral", "mistral-7b"), 256), "sliding_window"), 4096);
   EXPECT_EQ(number_of(resolved(section("gemma2", "gemma2-27b"), 256), "query_scalar"), 144);
+}
+
+TEST(Presets, BelongToOneFamilyEach) {
+  for (const std::string& family : families().names()) {
+    for (const Preset& preset : families().get(family).presets)
+      EXPECT_EQ(family_of_preset(preset.name), family) << preset.name;
+  }
+  std::vector<std::string> presets = all_presets();
+  std::ranges::sort(presets);
+  EXPECT_EQ(std::ranges::adjacent_find(presets), presets.end());
+  EXPECT_EQ(family_of_preset("no-such-preset"), std::nullopt);
+}
+
+TEST(Presets, ChooseTheFamilyOfAConfiguration) {
+  const auto spelled = [](const char* config) {
+    json::Value out = json::parse(config, "config.json");
+    spell_out_family(out);
+    const json::Value* const family = out.find("model")->find("family");
+    return family == nullptr ? std::string() : family->as_string();
+  };
+
+  EXPECT_EQ(spelled(R"({"model": {"preset": "llama2-7b"}})"), "llama");
+  EXPECT_EQ(spelled(R"({"model": {"preset": "bert-base-uncased", "family": null}})"), "bert");
+  EXPECT_EQ(spelled(R"({"model": {"preset": "lama2-7b"}})"), "llama");
+  EXPECT_EQ(spelled(R"({"model": {"preset": "llama2-7b", "family": "gpt2"}})"), "gpt2");
+  EXPECT_EQ(spelled(R"({"model": {"preset": "llama2-7b", "from": "folder"}})"), "");
+  EXPECT_EQ(spelled(R"({"model": {"preset": "nothing like any of them"}})"), "");
 }
 
 TEST(Presets, GiveWayToKeysThatAreGiven) {
