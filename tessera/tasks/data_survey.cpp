@@ -14,6 +14,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/data/mixture.h"
+#include "tessera/data/streamed_tokens.h"
 #include "tessera/tasks/conversation.h"
 #include "tessera/tasks/duplicates.h"
 #include "tessera/tasks/labelled_texts.h"
@@ -261,7 +262,12 @@ void DataSurveyor::count_documents(DataSurvey& out) const {
   Duplicates seen;
   std::vector<std::int64_t> ids;
   for (const std::vector<std::string>& names : sources) {
-    const auto file = data::tokens_of({names.begin(), names.end()}, request_.tokenizer, how);
+    const std::vector<std::filesystem::path> paths(names.begin(), names.end());
+    const std::shared_ptr<const data::TokenFile> file =
+        request_.options.streaming > 0
+            ? std::make_shared<const data::StreamedTokens>(
+                  paths, request_.tokenizer, how, data::StreamedTokensOptions{})
+            : data::tokens_of(paths, request_.tokenizer, how);
     for (std::int64_t i = 0; i < file->sequences(); ++i) {
       if (request_.how.poll && i % kPollEvery == 0) request_.how.poll();
       const std::int64_t length = file->sequence_length(i);
@@ -285,7 +291,7 @@ DataSurvey DataSurveyor::survey() const {
   out.bad = data_.train_stats.bad_records;
   for (std::int64_t id = 0; id < num_classes_; ++id)
     out.classes.emplace_back(class_name(id), 0);
-  const auto* const records = dynamic_cast<const RecordDataset*>(data_.train.get());
+  const auto* const records = dynamic_cast<const RecordDataset*>(&data_.train->in_fixed_order());
   if (!task_.reads_records() && records == nullptr) {
     count_documents(out);
     return out;
