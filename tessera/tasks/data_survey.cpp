@@ -19,6 +19,7 @@
 #include "tessera/tasks/duplicates.h"
 #include "tessera/tasks/labelled_texts.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/superglue.h"
 
 namespace tessera::tasks {
 namespace {
@@ -403,9 +404,12 @@ TaskOptions task_for(const data::Record& record, const std::string& chat_templat
   }
   if (!form || *form == Form::Text) {
     try {
-      const TextFields fields = find_fields(record, {}, "text");
-      TESSERA_REQUIRE(has(fields.text), Data, "no text", "");
-      const json::Value& label = *record.value.find(fields.label);
+      const std::vector<data::Record> meant = superglue_records(record);
+      TESSERA_REQUIRE(!meant.empty(), Data, "no text", "");
+      const json::Value& value = meant.front().value;
+      const TextFields fields = find_fields(meant.front(), {}, "text");
+      TESSERA_REQUIRE(value.find(fields.text) != nullptr, Data, "no text", "");
+      const json::Value& label = *value.find(fields.label);
       const bool number =
           label.is_number() &&
           (!label.as_integer() || label.dump().find_first_of(".-") != std::string::npos);
