@@ -77,9 +77,16 @@ shows_samples() {
   "$tessera" data "$box/run.json" >"$box/out" 2>"$box/err" || { cat "$box/err" && exit 1; }
   expect "the counts of all files" says "63" "$box/out"
 }
+holds_out_texts() {
+  records
+  configuration pretrain '"family": "gpt2"' >"$box/run.json"
+  train held 1 --set data.validation_fraction=0.3 --set trainer.epochs=1 --set checkpoint.every=0
+  expect "a loss" "$tessera" eval "$box/held" --threads 1
+}
 claim "labelled texts in files" same_on_any_ranks classify '"family": "bert"' 5
 claim "packed texts in files" same_on_any_ranks sft '"family": "llama"' 2
 claim "windows of texts in files" same_on_any_ranks pretrain '"family": "gpt2"' 3
+claim "the end of texts is held out" holds_out_texts
 claim "pairs of answers in files, with a reference" same_on_any_ranks prefer '"family": "gpt2"' 3 preferences
 claim "another window is another order" other_order_is_no_resume
 claim "tessera data counts all files" shows_samples
