@@ -91,8 +91,15 @@ struct HeldOut {
 
 /// The validation data that the run split off its training data.
 std::shared_ptr<const data::Dataset> tail_of_run(const planner::Plan& plan) {
-  const auto datasets = engine::open_data(plan, {});
-  return {datasets, datasets->validation.get()};
+  // Streamed data uses the tokenizer and the task when it is read.
+  struct Owner {
+    data::TokenizerPtr tokenizer;
+    std::shared_ptr<const tasks::Task> task;
+    std::shared_ptr<const data::Datasets> datasets;
+  };
+  const auto owner =
+      std::make_shared<const Owner>(Owner{plan.tokenizer, plan.task, engine::open_data(plan, {})});
+  return {owner, owner->datasets->validation.get()};
 }
 
 /// The task of a model that does not belong to a run.

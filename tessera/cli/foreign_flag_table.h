@@ -24,6 +24,7 @@ enum class Kind : std::uint8_t {
   Ema,          // a switch that sets its key to DeepSpeed-Chat's decay
   Questions,    // a switch that sets its key to the turns of the user
   DataPaths,    // one or several files
+  Object,       // an object of JSON
   ReportTo,     // names of monitors
   BoardFolder,  // folder of TensorBoard's files; key: "on" if the flag also enables them
   WandbProject,

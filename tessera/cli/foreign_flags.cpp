@@ -112,6 +112,18 @@ json::Value number(const std::string& flag, const std::string& text) {
       Error::Kind::Config, fmt::format("{}: expected a number, found \"{}\"", flag, text), "");
 }
 
+json::Value object(const std::string& flag, const std::string& text) {
+  try {
+    json::Value out = json::parse(text, flag);
+    if (out.is_object()) return out;
+  } catch (const Error&) {
+    // reported below, as an error of the command line
+  }
+  throw Error(Error::Kind::Config,
+              fmt::format("{}: expected an object of JSON, found \"{}\"", flag, text),
+              "write it between single quotes: '{\"prompt\": \"question\"}'");
+}
+
 // A backend of torch.distributed.
 void read_backend(const std::string& typed, const std::string& value, ForeignFlags& out) {
   const std::string name = text::lower(value);
@@ -199,6 +211,9 @@ void read_flag(Reader& reader, const Flag& flag, bool more_values, ForeignFlags&
       }
       return add_data_paths(typed, paths, out);
     }
+    case Kind::Object:
+      out.settings.push_back({typed, std::string(flag.key), object(typed, *value)});
+      return;
     case Kind::ReportTo:
       return add_report_to(typed, *value, out);
     case Kind::BoardFolder:

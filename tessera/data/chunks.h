@@ -79,4 +79,12 @@ class ChunkEncoder {
   std::vector<std::int32_t> ids_;
 };
 
+/// Tokenizes the files into `sink`, with an end of text between two documents. Works in parallel;
+/// the result does not depend on the number of threads. Throws Error{Data} with file:line:byte for
+/// text that cannot be read.
+TokenizeStats tokenize_into(TokenSink& sink,
+                            const std::vector<Source>& files,
+                            const Tokenizer& tokenizer,
+                            const TokenizeOptions& options);
+
 }  // namespace tessera::data

@@ -52,6 +52,15 @@ class Dataset {
   /// A tensor that read() does not write: the model computes it for every sample before the
   /// training, as the output of this name of its objective. F64.
   [[nodiscard]] virtual std::optional<TensorSpec> made_by_model() const { return std::nullopt; }
+  /// The samples in an order that is the same in every epoch. Only datasets that shuffle themselves
+  /// return another dataset than this one.
+  [[nodiscard]] virtual const Dataset& in_fixed_order() const { return *this; }
+  /// The index in in_fixed_order() of the sample that read() writes for `index` if
+  /// SampleWriter::number() is `number`.
+  [[nodiscard]] virtual std::int64_t fixed_index(std::int64_t index,
+                                                 std::int64_t /*number*/) const {
+    return index;
+  }
 };
 
 /// Throws Error{Shape} if two tensors of the dataset have the same name, or a size is below 1.

@@ -57,6 +57,12 @@ class Mixture {
   [[nodiscard]] Place at(std::int64_t index) const;
   /// Number of a source's samples in an epoch.
   [[nodiscard]] std::int64_t count(std::int64_t source) const;
+  /// Number of samples of the source of `place` that were read before it in this and all earlier
+  /// epochs.
+  [[nodiscard]] std::int64_t read_before(std::int64_t epoch, const Place& place) const {
+    return epoch * count(place.source) +
+           place.pass * sizes_[static_cast<std::size_t>(place.source)] + place.index;
+  }
 
  private:
   std::vector<std::int64_t> sizes_;

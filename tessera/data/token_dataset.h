@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,22 +77,40 @@ std::unique_ptr<TokenDataset> make_windows(std::shared_ptr<const TokenFile> toke
 std::unique_ptr<TokenDataset> make_packed_documents(std::unique_ptr<TokenDataset> windows,
                                                     std::int32_t end_of_text);
 /// One document per sample, truncated or padded to `length` with end of text; labels of padding are
-/// -100. Several end-of-text tokens at the end of a document count as one, its last label. Throws
-/// Error{Data} for a document that consists only of them.
+/// -100. Several end-of-text tokens at the end of a document count as one, its last label. No
+/// document may consist only of them; see require_texts().
 std::unique_ptr<TokenDataset> make_documents(std::shared_ptr<const TokenFile> tokens,
                                              std::int64_t first,
                                              std::int64_t last,
                                              std::int64_t length,
                                              std::int32_t pad_id);
+/// Throws Error{Data} with `name` if one of the sequences [first, last) consists only of
+/// end-of-text tokens.
+void require_texts(const TokenFile& tokens,
+                   const std::string& name,
+                   std::int64_t first,
+                   std::int64_t last,
+                   std::int32_t end_of_text);
+
+/// How sequences of tokens become the samples of a task.
+struct TokenSamples {
+  /// Makes samples from tokens, with the same number of samples; `training`: they are trained on
+  /// and not evaluated. Empty: the tokens are the samples.
+  std::function<std::unique_ptr<Dataset>(std::unique_ptr<TokenDataset> tokens, bool training)>
+      make = {};
+  std::uint64_t seed = 0;  ///< of the order, with data.streaming
+};
 
 /// Opens (and first tokenizes if needed) the data that the options name and splits off the
-/// validation tail. Throws Error{Data} if there are fewer than `min_samples` samples.
+/// validation tail. With data.streaming, `tokenizer` must outlive the datasets, and the reader must
+/// not shuffle. Throws Error{Data} if there are fewer than `min_samples` samples.
 Datasets open_datasets(const DataOptions& options,
                        const Tokenizer& tokenizer,
                        std::int64_t vocab_size,
                        std::int64_t sequence_length,
                        std::int64_t min_samples,
-                       const TokenizeOptions& how);
+                       const TokenizeOptions& how,
+                       const TokenSamples& samples = {});
 
 /// Opens `names` in the way of data.validation; messages refer to them as `key`. Throws Error{Data}
 /// if they give no sample; with `shorter`, returns one shorter sample if all tokens together are
@@ -103,6 +122,7 @@ OpenedDataset open_dataset(const DataOptions& options,
                            std::int64_t vocab_size,
                            std::int64_t sequence_length,
                            const TokenizeOptions& how,
-                           bool shorter = false);
+                           bool shorter = false,
+                           const TokenSamples& samples = {});
 
 }  // namespace tessera::data

@@ -39,16 +39,26 @@ class OutputFile {
   std::vector<std::byte> buffer_;
 };
 
+/// The receiver of tokenized documents, which arrive in order.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  /// Takes tokens of the current document, in the file format.
+  virtual void write(std::span<const std::byte> tokens) = 0;
+  virtual void begin_document() = 0;
+  virtual void add_to_document(std::int64_t tokens) = 0;
+  [[nodiscard]] virtual std::int64_t documents() const = 0;
+};
+
 /// Writes the pair. Documents are counted in order; throws Error{Data} for a document of more than
 /// 2^31 - 1 tokens.
-class TokenWriter {
+class TokenWriter final : public TokenSink {
  public:
   TokenWriter(const std::filesystem::path& prefix, TokenWidth width);
-  /// Writes tokens of the current document, in the file format.
-  void write(std::span<const std::byte> tokens);
-  void begin_document() { lengths_.push_back(0); }
-  void add_to_document(std::int64_t tokens);
-  [[nodiscard]] std::int64_t documents() const {
+  void write(std::span<const std::byte> tokens) override;
+  void begin_document() override { lengths_.push_back(0); }
+  void add_to_document(std::int64_t tokens) override;
+  [[nodiscard]] std::int64_t documents() const override {
     return static_cast<std::int64_t>(lengths_.size());
   }
   /// Writes the index, syncs both and renames them into place, the index last.

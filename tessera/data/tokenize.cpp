@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Converts text to a .bin/.idx pair: threads encode chunks in any order, and the chunks are written
-// in order.
+// Converts text to tokens, for example of a .bin/.idx pair: threads encode chunks in any order, and
+// the chunks are written in order.
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 /// Joins the results of the chunks.
 class Joiner {
  public:
-  Joiner(TokenWriter& writer, const Tokenizer& tokenizer, TokenWidth width) : writer_(writer) {
+  Joiner(TokenSink& sink, const Tokenizer& tokenizer, TokenWidth width) : sink_(sink) {
     const std::int32_t end = tokenizer.end_of_text();
     append_tokens({&end, 1}, width, end_of_text_);
   }
@@ -36,27 +36,27 @@ class Joiner {
     if (chunk.lengths.empty()) return;
     if (!chunk.continues) begin_document();
     for (std::size_t i = 0; i < chunk.lengths.size(); ++i) {
-      if (i > 0) writer_.begin_document();
-      writer_.add_to_document(chunk.lengths[i]);
+      if (i > 0) sink_.begin_document();
+      sink_.add_to_document(chunk.lengths[i]);
       stats.tokens += chunk.lengths[i];
     }
-    writer_.write(chunk.tokens);
-    stats.documents = writer_.documents();
+    sink_.write(chunk.tokens);
+    stats.documents = sink_.documents();
   }
 
   TokenizeStats stats;
 
  private:
   void begin_document() {
-    if (writer_.documents() > 0) {
-      writer_.add_to_document(1);
-      writer_.write(end_of_text_);
+    if (sink_.documents() > 0) {
+      sink_.add_to_document(1);
+      sink_.write(end_of_text_);
       ++stats.tokens;
     }
-    writer_.begin_document();
+    sink_.begin_document();
   }
 
-  TokenWriter& writer_;
+  TokenSink& sink_;
   std::vector<std::byte> end_of_text_;
 };
 
@@ -176,19 +176,17 @@ std::string list_of(const std::vector<fs::path>& paths) {
 
 }  // namespace
 
-TokenizeStats tokenize(const std::vector<fs::path>& sources,
-                       const Tokenizer& tokenizer,
-                       const fs::path& prefix,
-                       const TokenizeOptions& options) {
+TokenizeStats tokenize_into(TokenSink& sink,
+                            const std::vector<Source>& files,
+                            const Tokenizer& tokenizer,
+                            const TokenizeOptions& options) {
   TESSERA_REQUIRE(options.invalid_utf8 == "refuse" || options.invalid_utf8 == "replace",
                   Config,
                   fmt::format("invalid_utf8 is \"{}\"", options.invalid_utf8),
                   "expected \"refuse\" or \"replace\"");
-  const std::vector<Source> files = expand_sources(sources);
   const std::int64_t total = bytes_of(files);
   const TokenWidth width = token_width(tokenizer.size());
-  TokenWriter writer(prefix, width);
-  Joiner joiner(writer, tokenizer, width);
+  Joiner joiner(sink, tokenizer, width);
   Chunker chunker(files, tokenizer, options.text_field);
   ChunkEncoder encoder(tokenizer, options, width);
   const auto add = [&](const Encoded& encoded) {
@@ -205,14 +203,24 @@ TokenizeStats tokenize(const std::vector<fs::path>& sources,
     for (Encoded encoded; workers.next(encoded);)
       add(encoded);
   }
-  TESSERA_REQUIRE(joiner.stats.documents > 0,
+  return joiner.stats;
+}
+
+TokenizeStats tokenize(const std::vector<fs::path>& sources,
+                       const Tokenizer& tokenizer,
+                       const fs::path& prefix,
+                       const TokenizeOptions& options) {
+  const std::vector<Source> files = expand_sources(sources);
+  TokenWriter writer(prefix, token_width(tokenizer.size()));
+  const TokenizeStats stats = tokenize_into(writer, files, tokenizer, options);
+  TESSERA_REQUIRE(stats.documents > 0,
                   Data,
                   fmt::format("no text in {}: {}",
                               list_of(sources),
-                              total == 0 ? "empty" : "only blank lines and empty texts"),
+                              bytes_of(files) == 0 ? "empty" : "only blank lines and empty texts"),
                   "name files with text in them");
   writer.finish();
-  return joiner.stats;
+  return stats;
 }
 
 }  // namespace tessera::data

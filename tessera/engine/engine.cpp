@@ -45,7 +45,7 @@ Engine::Engine(planner::Plan plan,
       world_(world),
       data_(std::move(data)),
       order_(data_->train->size(),
-             // Streamed records shuffle themselves.
+             // Streamed data has an order of its own.
              plan_.config.data.shuffle && plan_.config.data.streaming == 0,
              static_cast<std::uint64_t>(plan_.config.trainer.seed)),
       batches_(data_->train->size(),

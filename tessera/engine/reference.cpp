@@ -23,8 +23,8 @@
 namespace tessera::engine {
 namespace {
 
-/// A dataset whose samples have one more tensor; the first `values.size() / numel` samples have
-/// values.
+/// A dataset whose samples have one more tensor; the first `values.size() / numel` samples of its
+/// fixed order have values.
 class Referenced final : public data::Dataset {
  public:
   Referenced(std::shared_ptr<const data::Datasets> owner,
@@ -44,6 +44,7 @@ class Referenced final : public data::Dataset {
   }
   void read(std::int64_t index, data::SampleWriter& out) const override {
     base_.read(index, out);
+    index = base_.fixed_index(index, out.number());
     const std::int64_t numel = spec_.numel();
     TESSERA_REQUIRE((index + 1) * numel <= std::ssize(values_),
                     Bug,
@@ -166,7 +167,7 @@ std::optional<Kept> read_kept(const data::Datasets& data, const std::filesystem:
   if (header.mark != kMark || header.data != data_of(data) ||
       header.hash != hash_of(std::string_view(bytes).substr(kHashed)) || header.train > room ||
       header.validation != room - header.train ||
-      header.train != static_cast<std::uint64_t>(data.train->size()) * numel) {
+      header.train != static_cast<std::uint64_t>(data.train->in_fixed_order().size()) * numel) {
     return std::nullopt;
   }
   Kept out{Values(header.train), Values(header.validation)};
@@ -188,7 +189,8 @@ std::shared_ptr<const data::Datasets> with_reference(std::shared_ptr<const data:
                                                      parallel::Executor& executor,
                                                      comm::World& world,
                                                      const ReferenceSamples& samples) {
-  Values train = made_of(*data->train, executor, world, data->train->size(), samples.train_batch);
+  const data::Dataset& all = data->train->in_fixed_order();
+  Values train = made_of(all, executor, world, all.size(), samples.train_batch);
   Values validation;
   if (data->validation != nullptr) {
     validation = made_of(*data->validation,

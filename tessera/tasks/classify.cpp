@@ -75,7 +75,7 @@ class Classify final : public RecordTask {
   explicit Classify(ClassifyOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] std::string objective() const override { return "sequence_classification"; }
-  [[nodiscard]] bool streams_records() const override { return true; }
+  [[nodiscard]] bool streams() const override { return true; }
   [[nodiscard]] json::Value objective_options(const data::DataOptions& data) const override {
     if (!options_.heads.empty()) {
       json::Value out = options_of_heads(heads_of(data), options_.loss);

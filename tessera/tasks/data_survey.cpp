@@ -14,10 +14,12 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/data/mixture.h"
+#include "tessera/data/streamed_tokens.h"
 #include "tessera/tasks/conversation.h"
 #include "tessera/tasks/duplicates.h"
 #include "tessera/tasks/labelled_texts.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/superglue.h"
 
 namespace tessera::tasks {
 namespace {
@@ -261,7 +263,12 @@ void DataSurveyor::count_documents(DataSurvey& out) const {
   Duplicates seen;
   std::vector<std::int64_t> ids;
   for (const std::vector<std::string>& names : sources) {
-    const auto file = data::tokens_of({names.begin(), names.end()}, request_.tokenizer, how);
+    const std::vector<std::filesystem::path> paths(names.begin(), names.end());
+    const std::shared_ptr<const data::TokenFile> file =
+        request_.options.streaming > 0
+            ? std::make_shared<const data::StreamedTokens>(
+                  paths, request_.tokenizer, how, data::StreamedTokensOptions{})
+            : data::tokens_of(paths, request_.tokenizer, how);
     for (std::int64_t i = 0; i < file->sequences(); ++i) {
       if (request_.how.poll && i % kPollEvery == 0) request_.how.poll();
       const std::int64_t length = file->sequence_length(i);
@@ -285,7 +292,7 @@ DataSurvey DataSurveyor::survey() const {
   out.bad = data_.train_stats.bad_records;
   for (std::int64_t id = 0; id < num_classes_; ++id)
     out.classes.emplace_back(class_name(id), 0);
-  const auto* const records = dynamic_cast<const RecordDataset*>(data_.train.get());
+  const auto* const records = dynamic_cast<const RecordDataset*>(&data_.train->in_fixed_order());
   if (!task_.reads_records() && records == nullptr) {
     count_documents(out);
     return out;
@@ -397,9 +404,12 @@ TaskOptions task_for(const data::Record& record, const std::string& chat_templat
   }
   if (!form || *form == Form::Text) {
     try {
-      const TextFields fields = find_fields(record, {}, "text");
-      TESSERA_REQUIRE(has(fields.text), Data, "no text", "");
-      const json::Value& label = *record.value.find(fields.label);
+      const std::vector<data::Record> meant = superglue_records(record);
+      TESSERA_REQUIRE(!meant.empty(), Data, "no text", "");
+      const json::Value& value = meant.front().value;
+      const TextFields fields = find_fields(meant.front(), {}, "text");
+      TESSERA_REQUIRE(value.find(fields.text) != nullptr, Data, "no text", "");
+      const json::Value& label = *value.find(fields.label);
       const bool number =
           label.is_number() &&
           (!label.as_integer() || label.dump().find_first_of(".-") != std::string::npos);

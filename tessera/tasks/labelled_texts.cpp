@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
+#include "tessera/tasks/superglue.h"
 
 namespace tessera::tasks {
 namespace {
@@ -60,6 +61,12 @@ std::vector<Label> labels_in(const data::Record& record, const std::string& fiel
   for (const json::Value& item : value.items())
     out.push_back(label_of(record, item, field));
   return out;
+}
+
+/// The records that a record means: fields that are named are read as they are.
+std::vector<data::Record> meant_by(const data::Record& record, const TextFields& fields) {
+  if (!fields.text.empty() || !fields.pair.empty()) return {record};
+  return superglue_records(record);
 }
 
 }  // namespace
@@ -118,10 +125,12 @@ Labels labels_found_in(const std::vector<std::string>& files,
                        const std::string& text,
                        LabelKind kind) {
   LabelCollector found;
-  for_each_record(files, how, [&](const data::Record& record) {
-    const TextFields here = find_fields(record, fields, text);
-    for (const Label& label : labels_in(record, here.label, kind))
-      found.add(record, label);
+  for_each_record(files, how, [&](const data::Record& written) {
+    for (const data::Record& record : meant_by(written, fields)) {
+      const TextFields here = find_fields(record, fields, text);
+      for (const Label& label : labels_in(record, here.label, kind))
+        found.add(record, label);
+    }
   });
   return found.labels();
 }
@@ -225,23 +234,35 @@ void LabelledTexts::read_files(const std::vector<std::string>& files,
                                const std::string& text,
                                const data::Tokenizer& tokenizer,
                                const std::function<void()>& poll) {
-  read_records(files, how, poll, [&](const data::Record& record) {
-    const TextFields here = find_fields(record, fields, text, options_.labelled);
-    const std::string second =
-        here.pair.empty() ? std::string() : text_of(record, here.pair, "text_pair_field");
-    const std::string first =
-        with_history(history_of(record, here.history),
-                     here.history,
-                     text_of(record, here.text, "text_field"),
-                     [&](const std::string& longer) { return fits(tokenizer, longer, second); });
-    Sample sample;
-    if (options_.labelled) read_label(record, here.label, sample);
-    tokenize(tokenizer, first, second, sample);
-    pairs_ = pairs_ || !sample.types.empty();
-    stats_.bytes += std::ssize(first) + std::ssize(second);
-    stats_.tokens += std::ssize(sample.ids);
-    samples_.push_back(std::move(sample));
+  read_records(files, how, poll, [&](const data::Record& written) {
+    std::vector<Sample> samples;  // a record that is skipped contributes none
+    for (const data::Record& record : meant_by(written, fields))
+      samples.push_back(sample_of(record, fields, text, tokenizer));
+    for (Sample& sample : samples) {
+      pairs_ = pairs_ || !sample.types.empty();
+      stats_.tokens += std::ssize(sample.ids);
+      samples_.push_back(std::move(sample));
+    }
   });
+}
+
+LabelledTexts::Sample LabelledTexts::sample_of(const data::Record& record,
+                                               const TextFields& fields,
+                                               const std::string& text,
+                                               const data::Tokenizer& tokenizer) {
+  const TextFields here = find_fields(record, fields, text, options_.labelled);
+  const std::string second =
+      here.pair.empty() ? std::string() : text_of(record, here.pair, "text_pair_field");
+  const std::string first =
+      with_history(history_of(record, here.history),
+                   here.history,
+                   text_of(record, here.text, "text_field"),
+                   [&](const std::string& longer) { return fits(tokenizer, longer, second); });
+  Sample sample;
+  if (options_.labelled) read_label(record, here.label, sample);
+  tokenize(tokenizer, first, second, sample);
+  stats_.bytes += std::ssize(first) + std::ssize(second);
+  return sample;
 }
 
 std::unique_ptr<RecordDataset> LabelledTexts::split_off(std::int64_t count) {

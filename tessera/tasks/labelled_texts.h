@@ -114,6 +114,10 @@ class LabelledTexts final : public RecordDataset {
                           const std::string& text,
                           const std::string& pair) const;
   [[nodiscard]] std::int64_t room(const data::Tokenizer& tokenizer, bool pair) const;
+  [[nodiscard]] Sample sample_of(const data::Record& record,
+                                 const TextFields& fields,
+                                 const std::string& text,
+                                 const data::Tokenizer& tokenizer);
   void tokenize(const data::Tokenizer& tokenizer,
                 const std::string& text,
                 const std::string& pair,

@@ -11,8 +11,9 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/data/sources.h"
 #include "tessera/tasks/masked_tokens.h"
-#include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/record_task.h"
 #include "tessera/tasks/sentence_pairs.h"
 #include "tessera/tasks/special_token.h"
 #include "tessera/tasks/task.h"
@@ -114,6 +115,7 @@ class MaskedLm final : public Task {
  public:
   explicit MaskedLm(MaskedLmOptions options) : options_(std::move(options)) {}
 
+  [[nodiscard]] bool streams() const override { return true; }
   [[nodiscard]] std::string objective() const override {
     return has_pairs() ? "masked_lm_pairs" : "masked_lm";
   }
@@ -133,19 +135,27 @@ class MaskedLm final : public Task {
   }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    if (has_pairs()) return open_records(request, pairs_of(request), "documents or pairs");
+    if (has_pairs()) {
+      return open_task_records(
+          request,
+          [this](const DataRequest& kept) { return pairs_of(kept); },
+          "documents or pairs",
+          [](const std::vector<std::string>& names) {
+            std::vector<std::string> out;
+            for (const data::Source& source : data::expand_sources({names.begin(), names.end()}))
+              out.push_back(source.path.string());
+            return out;
+          });
+    }
     require_whole(request.options);
-    Masking masking = masking_of(request);
     data::Datasets out = data::open_datasets(request.options,
                                              request.tokenizer,
                                              request.vocab_size,
                                              request.sequence_length,
                                              request.min_samples,
-                                             request.how);
-    if (!out.fingerprint.empty()) out.fingerprint += " masked " + masking.text();
-    out.train = masked(std::move(out.train), masking);
-    masking.dynamic = false;
-    if (out.validation) out.validation = masked(std::move(out.validation), masking);
+                                             request.how,
+                                             samples_of(request));
+    if (!out.fingerprint.empty()) out.fingerprint += " masked " + masking_of(request).text();
     return out;
   }
 
@@ -155,18 +165,15 @@ class MaskedLm final : public Task {
     if (has_pairs())
       return open_held_out_records(names, key, pairs_of(request), "documents or pairs");
     require_whole(request.options);
-    Masking masking = masking_of(request);
-    masking.dynamic = false;
-    data::OpenedDataset out = data::open_dataset(request.options,
-                                                 names,
-                                                 key,
-                                                 request.tokenizer,
-                                                 request.vocab_size,
-                                                 request.sequence_length,
-                                                 request.how,
-                                                 /*shorter=*/true);
-    out.dataset = masked(std::move(out.dataset), masking);
-    return out;
+    return data::open_dataset(request.options,
+                              names,
+                              key,
+                              request.tokenizer,
+                              request.vocab_size,
+                              request.sequence_length,
+                              request.how,
+                              /*shorter=*/true,
+                              samples_of(request));
   }
 
  private:
@@ -282,12 +289,14 @@ class MaskedLm final : public Task {
         "an id that no text has, with model.vocab_size above it");
   }
 
-  static std::unique_ptr<data::Dataset> masked(std::unique_ptr<data::Dataset> dataset,
-                                               const Masking& masking) {
-    auto* const tokens = dynamic_cast<data::TokenDataset*>(dataset.get());
-    TESSERA_ASSERT(tokens != nullptr);
-    (void)dataset.release();
-    return std::make_unique<MaskedTokens>(std::unique_ptr<data::TokenDataset>(tokens), masking);
+  [[nodiscard]] data::TokenSamples samples_of(const DataRequest& request) const {
+    const auto make = [masking = masking_of(request)](std::unique_ptr<data::TokenDataset> tokens,
+                                                      bool training) {
+      Masking own = masking;
+      own.dynamic = own.dynamic && training;
+      return std::make_unique<MaskedTokens>(std::move(tokens), std::move(own));
+    };
+    return {.make = make, .seed = request.seed};
   }
 
   MaskedLmOptions options_;

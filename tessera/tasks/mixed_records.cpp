@@ -23,15 +23,7 @@ MixedRecords::MixedRecords(std::vector<std::unique_ptr<RecordDataset>> parts, da
 
 void MixedRecords::read(std::int64_t index, data::SampleWriter& out) const {
   const data::Mixture::Place place = mixture_.at(index);
-  const RecordDataset& part = *parts_[static_cast<std::size_t>(place.source)];
-  // The samples of a source that the run has read before, as epochs of the source.
-  const std::int64_t before =
-      out.number() / size() * mixture_.count(place.source) + place.pass * part.size() + place.index;
-  if (part.has_own_epochs()) {
-    part.read_in_epoch(before / part.size(), before % part.size(), out);
-  } else {
-    part.read(place.index, out);
-  }
+  parts_[static_cast<std::size_t>(place.source)]->read(place.index, out);
 }
 
 std::int64_t MixedRecords::tokens() const {

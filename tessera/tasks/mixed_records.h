@@ -29,6 +29,9 @@ class MixedRecords final : public RecordDataset {
   [[nodiscard]] std::optional<std::int64_t> sequence_length() const override {
     return parts_.front()->sequence_length();
   }
+  [[nodiscard]] std::optional<data::TensorSpec> made_by_model() const override {
+    return parts_.front()->made_by_model();
+  }
   /// Counts each part once.
   [[nodiscard]] std::int64_t tokens() const override;
   /// Counts the samples of all sources, each sample once.

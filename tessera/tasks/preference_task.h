@@ -24,6 +24,7 @@ class PreferenceTask : public RecordTask {
   };
   explicit PreferenceTask(Settings settings) : settings_(std::move(settings)) {}
 
+  [[nodiscard]] bool streams() const override { return true; }
   [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override;
 
  private:

@@ -249,7 +249,7 @@ std::unique_ptr<RecordDataset> PreferenceSamples::split_off(std::int64_t count) 
 }
 
 void PreferenceSamples::arrange() {
-  if (options_.kind == PreferenceKind::Pairs) return;
+  if (options_.kind == PreferenceKind::Pairs || samples_.empty()) return;
   TESSERA_REQUIRE(samples_.size() > 1,
                   Data,
                   fmt::format("{} labelled completion, and each is compared with another one's",

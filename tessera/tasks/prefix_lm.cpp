@@ -20,7 +20,7 @@
 #include "tessera/base/text.h"
 #include "tessera/tasks/conversation.h"
 #include "tessera/tasks/prefix_records.h"
-#include "tessera/tasks/record_dataset.h"
+#include "tessera/tasks/record_task.h"
 #include "tessera/tasks/sft_samples.h"
 #include "tessera/tasks/task.h"
 
@@ -126,6 +126,7 @@ class PrefixLm final : public Task {
 
   [[nodiscard]] std::string objective() const override { return "prefix_lm"; }
   [[nodiscard]] bool reads_records() const override { return options_.records; }
+  [[nodiscard]] bool streams() const override { return true; }
   [[nodiscard]] std::vector<std::string> formats() const override {
     if (!options_.records) return {};
     std::vector<std::string> out;
@@ -141,16 +142,17 @@ class PrefixLm final : public Task {
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
     require_whole(request.options);
-    if (options_.records) return open_records(request, reader(request));
+    if (options_.records) {
+      return open_task_records(request, [this](const DataRequest& kept) { return reader(kept); });
+    }
     data::Datasets out = data::open_datasets(request.options,
                                              request.tokenizer,
                                              request.vocab_size,
                                              request.sequence_length,
                                              request.min_samples,
-                                             request.how);
+                                             request.how,
+                                             samples_of(request));
     if (!out.fingerprint.empty()) out.fingerprint += " prefix " + options_.text();
-    out.train = with_prefix(std::move(out.train), options_.dynamic);
-    if (out.validation) out.validation = with_prefix(std::move(out.validation), /*dynamic=*/false);
     return out;
   }
 
@@ -159,16 +161,15 @@ class PrefixLm final : public Task {
                                                   const std::string& key) const override {
     require_whole(request.options);
     if (options_.records) return open_held_out_records(names, key, reader(request));
-    data::OpenedDataset out = data::open_dataset(request.options,
-                                                 names,
-                                                 key,
-                                                 request.tokenizer,
-                                                 request.vocab_size,
-                                                 request.sequence_length,
-                                                 request.how,
-                                                 /*shorter=*/true);
-    out.dataset = with_prefix(std::move(out.dataset), /*dynamic=*/false);
-    return out;
+    return data::open_dataset(request.options,
+                              names,
+                              key,
+                              request.tokenizer,
+                              request.vocab_size,
+                              request.sequence_length,
+                              request.how,
+                              /*shorter=*/true,
+                              samples_of(request));
   }
 
  private:
@@ -207,15 +208,13 @@ class PrefixLm final : public Task {
                     "set data.pack to false, so that each document is a sample of its own");
   }
 
-  [[nodiscard]] std::unique_ptr<data::Dataset> with_prefix(std::unique_ptr<data::Dataset> dataset,
-                                                           bool dynamic) const {
-    auto* const tokens = dynamic_cast<data::TokenDataset*>(dataset.get());
-    TESSERA_ASSERT(tokens != nullptr);
-    (void)dataset.release();
-    PrefixOptions options = options_;
-    options.dynamic = dynamic;
-    return std::make_unique<PrefixTokens>(std::unique_ptr<data::TokenDataset>(tokens),
-                                          std::move(options));
+  [[nodiscard]] data::TokenSamples samples_of(const DataRequest& request) const {
+    const auto make = [this](std::unique_ptr<data::TokenDataset> tokens, bool training) {
+      PrefixOptions own = options_;
+      own.dynamic = own.dynamic && training;
+      return std::make_unique<PrefixTokens>(std::move(tokens), std::move(own));
+    };
+    return {.make = make, .seed = request.seed};
   }
 
   PrefixOptions options_;

@@ -13,13 +13,15 @@ struct NoOptions {
 class Pretrain final : public Task {
  public:
   [[nodiscard]] std::string objective() const override { return "causal_lm"; }
+  [[nodiscard]] bool streams() const override { return true; }
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
     return data::open_datasets(request.options,
                                request.tokenizer,
                                request.vocab_size,
                                request.sequence_length,
                                request.min_samples,
-                               request.how);
+                               request.how,
+                               {.seed = request.seed});
   }
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,

@@ -21,7 +21,7 @@ namespace tessera::tasks {
 namespace {
 
 /// `before`: the number of texts before they were combined to samples; 0: they were not.
-void require_samples(const RecordDataset& records,
+void require_samples(const data::Dataset& records,
                      std::int64_t wanted,
                      const std::string& what,
                      const char* noun,
@@ -149,7 +149,7 @@ void RecordDataset::count_in(const RecordDataset& other) {
 }
 
 RecordDataset::ClassCounts class_counts_of(const data::Dataset& dataset) {
-  const auto* const records = dynamic_cast<const RecordDataset*>(&dataset);
+  const auto* const records = dynamic_cast<const RecordDataset*>(&dataset.in_fixed_order());
   return records != nullptr ? records->class_counts() : RecordDataset::ClassCounts();
 }
 
@@ -180,8 +180,8 @@ std::int64_t held_out_of(std::int64_t size, const data::DataOptions& options) {
 /// A source of data.train with data.streaming, or the ends of its files, which are held out.
 std::unique_ptr<RecordDataset> stream_source(const DataRequest& request,
                                              const ReadRecords& read,
+                                             const ListFiles& list,
                                              const std::vector<std::string>& names,
-                                             std::uint64_t seed,
                                              bool held_out) {
   const data::DataOptions& options = request.options;
   const auto open = [read, options, held_out](const std::string& file) {
@@ -194,24 +194,20 @@ std::unique_ptr<RecordDataset> stream_source(const DataRequest& request,
     return samples;
   };
   // Evaluation reads in order, a file after the other.
-  const StreamOrder order =
-      held_out ? StreamOrder{.shuffle = false, .window = 1}
-               : StreamOrder{.shuffle = options.shuffle, .seed = seed, .window = options.streaming};
-  return std::make_unique<StreamedRecords>(
-      data::record_files(names, data::Split::Train), open, order);
+  return std::make_unique<StreamedRecords>(list(names), open, held_out ? 1 : options.streaming);
 }
 
 /// Streams data.train as one dataset, or each of data.sources as one.
 std::vector<std::unique_ptr<RecordDataset>> stream_training(const DataRequest& request,
                                                             const ReadRecords& read,
+                                                            const ListFiles& list,
                                                             bool held_out = false) {
   std::vector<std::unique_ptr<RecordDataset>> out;
   const std::vector<data::DataSource> sources = data::sources_of(request.options.sources);
-  for (std::size_t s = 0; s < sources.size(); ++s)
-    out.push_back(
-        stream_source(request, read, sources[s].paths, mix64(request.seed, s + 1), held_out));
+  for (const data::DataSource& source : sources)
+    out.push_back(stream_source(request, read, list, source.paths, held_out));
   if (out.empty())
-    out.push_back(stream_source(request, read, request.options.train, request.seed, held_out));
+    out.push_back(stream_source(request, read, list, request.options.train, held_out));
   for (std::size_t s = 0; !held_out && s < out.size(); ++s)
     warn_of(*out[s], sources.empty() ? "data.train" : sources[s].name());
   return out;
@@ -220,9 +216,10 @@ std::vector<std::unique_ptr<RecordDataset>> stream_training(const DataRequest& r
 /// Reads data.train as one dataset, or each of data.sources as one.
 std::vector<std::unique_ptr<RecordDataset>> read_training(const DataRequest& request,
                                                           const ReadRecords& read,
+                                                          const ListFiles& list,
                                                           const char* noun) {
   const data::DataOptions& options = request.options;
-  if (options.streaming > 0) return stream_training(request, read);
+  if (options.streaming > 0) return stream_training(request, read, list);
   std::vector<std::unique_ptr<RecordDataset>> out;
   for (const data::DataSource& source : data::sources_of(options.sources)) {
     out.push_back(read_and_warn(source.paths, source.name(), data::Split::Train, read));
@@ -237,8 +234,9 @@ std::vector<std::unique_ptr<RecordDataset>> read_training(const DataRequest& req
 std::vector<std::unique_ptr<RecordDataset>> take_tails(
     const std::vector<std::unique_ptr<RecordDataset>>& parts,
     const DataRequest& request,
-    const ReadRecords& read) {
-  if (request.options.streaming > 0) return stream_training(request, read, /*held_out=*/true);
+    const ReadRecords& read,
+    const ListFiles& list) {
+  if (request.options.streaming > 0) return stream_training(request, read, list, /*held_out=*/true);
   std::vector<std::unique_ptr<RecordDataset>> out;
   for (const auto& part : parts) {
     out.push_back(part->split_off(held_out_of(part->size(), request.options)));
@@ -247,30 +245,66 @@ std::vector<std::unique_ptr<RecordDataset>> take_tails(
   return out;
 }
 
+/// The samples of streamed parts, in the order of `mixture`.
+std::unique_ptr<data::Dataset> streamed(std::vector<std::unique_ptr<RecordDataset>> parts,
+                                        const std::vector<std::int64_t>& sizes,
+                                        data::Mixture mixture,
+                                        const DataRequest& request) {
+  std::vector<std::unique_ptr<data::StreamOrder>> orders;
+  for (std::size_t s = 0; s < parts.size(); ++s) {
+    const auto& files = dynamic_cast<const StreamedRecords&>(*parts[s]);
+    orders.push_back(std::make_unique<data::StreamOrder>(
+        files.file_sizes(),
+        data::StreamOptions{
+            .shuffle = request.options.shuffle,
+            .seed = request.options.sources.is_null() ? request.seed : mix64(request.seed, s + 1),
+            .window = request.options.streaming}));
+  }
+  std::unique_ptr<RecordDataset> all =
+      parts.size() == 1
+          ? std::move(parts.front())
+          : std::make_unique<MixedRecords>(std::move(parts), data::Mixture::joined(sizes));
+  return std::make_unique<data::StreamedSamples>(
+      std::move(all), std::move(mixture), std::move(orders));
+}
+
 /// The training data from arranged parts: the only part, or all of them mixed.
-std::unique_ptr<RecordDataset> mixed(std::vector<std::unique_ptr<RecordDataset>> parts,
-                                     const data::DataOptions& options) {
-  if (options.sources.is_null()) return std::move(parts.front());
+std::unique_ptr<data::Dataset> mixed(std::vector<std::unique_ptr<RecordDataset>> parts,
+                                     const DataRequest& request) {
+  const data::DataOptions& options = request.options;
   std::vector<std::int64_t> sizes;
   for (const auto& part : parts)
     sizes.push_back(part->size());
+  if (options.sources.is_null()) {
+    if (options.streaming == 0) return std::move(parts.front());
+    return streamed(std::move(parts), sizes, data::Mixture::joined(sizes), request);
+  }
   std::vector<double> weights;
   for (const data::DataSource& source : data::sources_of(options.sources))
     weights.push_back(source.weight);
   data::Mixture mixture = data::Mixture::interleaved(sizes, weights, data::mix_until_of(options));
+  if (options.streaming > 0) return streamed(std::move(parts), sizes, std::move(mixture), request);
   return std::make_unique<MixedRecords>(std::move(parts), std::move(mixture));
 }
 
 }  // namespace
 
-data::Datasets open_records(const DataRequest& request, const ReadRecords& read, const char* noun) {
+std::vector<std::string> training_files(const std::vector<std::string>& names) {
+  return data::record_files(names, data::Split::Train);
+}
+
+data::Datasets open_records(const DataRequest& request,
+                            const ReadRecords& read,
+                            const char* noun,
+                            const ListFiles& list) {
   const data::DataOptions& options = request.options;
   TESSERA_REQUIRE(
       options.validation.empty() || options.validation_fraction == 0.0,
       Config,
       "data.validation and data.validation_fraction are both given",
       "keep data.validation (other data) or data.validation_fraction (the tail of data.train)");
-  std::vector<std::unique_ptr<RecordDataset>> parts = read_training(request, read, noun), tails;
+  std::vector<std::unique_ptr<RecordDataset>> parts = read_training(request, read, list, noun),
+                                              tails;
   data::Datasets out;
   for (const auto& part : parts) {
     out.fingerprint += part->fingerprint() + " ";
@@ -283,7 +317,7 @@ data::Datasets open_records(const DataRequest& request, const ReadRecords& read,
       fmt::format("{} {}", options.shuffle, text::number(options.validation_fraction));
   if (options.validation_fraction > 0.0) {
     std::vector<std::int64_t> sizes;
-    for (std::unique_ptr<RecordDataset>& tail : take_tails(parts, request, read)) {
+    for (std::unique_ptr<RecordDataset>& tail : take_tails(parts, request, read, list)) {
       out.validation_tokens += tail->tokens();
       if (tail->size() == 0 && parts.size() > 1) continue;
       sizes.push_back(tail->size());
@@ -318,7 +352,7 @@ data::Datasets open_records(const DataRequest& request, const ReadRecords& read,
     if (parts.size() > 1) require_samples(*part, 1, "a source of data.sources", noun);
     out.train_tokens += part->tokens();
   }
-  std::unique_ptr<RecordDataset> train = mixed(std::move(parts), options);
+  std::unique_ptr<data::Dataset> train = mixed(std::move(parts), request);
   require_samples(*train, request.min_samples, "data.train", noun, texts);
   out.train = std::move(train);
   return out;

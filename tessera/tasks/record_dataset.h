@@ -40,16 +40,6 @@ class RecordDataset : public data::Dataset {
   /// Number of samples of each class, in the order of the class ids; empty if there are no classes.
   using ClassCounts = std::vector<std::pair<std::string, std::int64_t>>;
   [[nodiscard]] virtual ClassCounts class_counts() const { return {}; }
-  /// True if each epoch has an order of its own, so that the reader must not shuffle; such a
-  /// dataset has read_in_epoch().
-  [[nodiscard]] virtual bool has_own_epochs() const { return false; }
-  /// The sample at a position of an epoch of this dataset, which may be read more or less than once
-  /// in an epoch of the training.
-  virtual void read_in_epoch(std::int64_t /*epoch*/,
-                             std::int64_t position,
-                             data::SampleWriter& out) const {
-    read(position, out);
-  }
   /// Called once, after the last split_off(); it may combine texts to samples.
   virtual void arrange() {}
   /// The number of texts that were truncated to a sample's length.
@@ -103,11 +93,17 @@ class Fingerprint {
 using ReadRecords = std::function<std::unique_ptr<RecordDataset>(
     const std::vector<std::string>& names, data::Split split)>;
 
+/// Lists the files of data.train, each of which is read by itself with data.streaming.
+using ListFiles = std::function<std::vector<std::string>(const std::vector<std::string>& names)>;
+/// The files of records, data::record_files() for training.
+std::vector<std::string> training_files(const std::vector<std::string>& names);
+
 /// Task::open() for records: data.train and data.validation, or the tail of data.train. `noun`:
 /// what a sample is, such as "texts".
 data::Datasets open_records(const DataRequest& request,
                             const ReadRecords& read,
-                            const char* noun = "texts");
+                            const char* noun = "texts",
+                            const ListFiles& list = training_files);
 /// Task::open_held_out() for records; messages call the files `key`. A folder contributes the files
 /// of its test set if the key is data.test, otherwise those of the validation set.
 data::OpenedDataset open_held_out_records(const std::vector<std::string>& names,

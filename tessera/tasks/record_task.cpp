@@ -36,18 +36,26 @@ struct KeptRequest {
 
 }  // namespace
 
-data::Datasets RecordTask::open(const DataRequest& request) const {
-  if (request.options.streaming == 0) return open_records(request, reader(request), noun());
+data::Datasets open_task_records(const DataRequest& request,
+                                 const std::function<ReadRecords(const DataRequest&)>& reader,
+                                 const char* noun,
+                                 const ListFiles& list) {
+  if (request.options.streaming == 0) return open_records(request, reader(request), noun, list);
   const auto kept = std::make_shared<KeptRequest>(request);
   const ReadRecords read = [kept, own = reader(kept->request)](
                                const std::vector<std::string>& names, data::Split split) {
     return own(names, split);
   };
-  data::Datasets out = open_records(kept->request, read, noun());
+  data::Datasets out = open_records(kept->request, read, noun, list);
   // They belong to the caller's start.
   kept->how.poll = {};
   kept->how.progress = {};
   return out;
+}
+
+data::Datasets RecordTask::open(const DataRequest& request) const {
+  return open_task_records(
+      request, [this](const DataRequest& kept) { return reader(kept); }, noun());
 }
 
 data::OpenedDataset RecordTask::open_held_out(const DataRequest& request,

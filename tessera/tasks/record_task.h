@@ -2,6 +2,7 @@
 // The common base of tasks that read records: how they open data.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,13 @@
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
+
+/// Task::open() of a task that reads records: data.streaming keeps a copy of `request`, with which
+/// reader() is called, as long as the datasets live. See open_records() for the rest.
+data::Datasets open_task_records(const DataRequest& request,
+                                 const std::function<ReadRecords(const DataRequest&)>& reader,
+                                 const char* noun = "texts",
+                                 const ListFiles& list = training_files);
 
 /// A task that learns from records. Derived classes define how records become samples.
 class RecordTask : public Task {

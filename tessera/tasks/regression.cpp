@@ -28,7 +28,7 @@ class Regression final : public RecordTask {
   explicit Regression(RegressionOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] std::string objective() const override { return "sequence_classification"; }
-  [[nodiscard]] bool streams_records() const override { return true; }
+  [[nodiscard]] bool streams() const override { return true; }
   [[nodiscard]] json::Value objective_options(const data::DataOptions& /*data*/) const override {
     json::Value out = json::Value::object();
     out["num_labels"] = json::Value::integer(options_.numbers);

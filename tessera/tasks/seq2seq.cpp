@@ -45,7 +45,7 @@ class Seq2Seq final : public RecordTask {
   explicit Seq2Seq(Seq2SeqOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] std::string objective() const override { return "seq2seq"; }
-  [[nodiscard]] bool streams_records() const override { return true; }
+  [[nodiscard]] bool streams() const override { return true; }
 
   [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override {
     return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},

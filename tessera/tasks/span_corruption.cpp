@@ -54,37 +54,32 @@ class SpanCorruption final : public Task {
   explicit SpanCorruption(SpanCorruptionOptions options) : options_(options) {}
 
   [[nodiscard]] std::string objective() const override { return "seq2seq"; }
+  [[nodiscard]] bool streams() const override { return true; }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    SpanNoise noise = noise_of(request);
     data::Datasets out = data::open_datasets(request.options,
                                              request.tokenizer,
                                              request.vocab_size,
                                              text_length(request),
                                              request.min_samples,
-                                             request.how);
-    if (!out.fingerprint.empty()) out.fingerprint += " spans " + noise.text();
-    out.train = corrupted(std::move(out.train), request, noise);
-    noise.dynamic = false;
-    if (out.validation) out.validation = corrupted(std::move(out.validation), request, noise);
+                                             request.how,
+                                             samples_of(request));
+    if (!out.fingerprint.empty()) out.fingerprint += " spans " + noise_of(request).text();
     return out;
   }
 
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    SpanNoise noise = noise_of(request);
-    noise.dynamic = false;
-    data::OpenedDataset out = data::open_dataset(request.options,
-                                                 names,
-                                                 key,
-                                                 request.tokenizer,
-                                                 request.vocab_size,
-                                                 text_length(request),
-                                                 request.how,
-                                                 /*shorter=*/true);
-    out.dataset = corrupted(std::move(out.dataset), request, noise);
-    return out;
+    return data::open_dataset(request.options,
+                              names,
+                              key,
+                              request.tokenizer,
+                              request.vocab_size,
+                              text_length(request),
+                              request.how,
+                              /*shorter=*/true,
+                              samples_of(request));
   }
 
  private:
@@ -155,18 +150,18 @@ class SpanCorruption final : public Task {
     return out;
   }
 
-  [[nodiscard]] std::unique_ptr<data::Dataset> corrupted(std::unique_ptr<data::Dataset> dataset,
-                                                         const DataRequest& request,
-                                                         const SpanNoise& noise) const {
-    auto* const tokens = dynamic_cast<data::TokenDataset*>(dataset.get());
-    TESSERA_ASSERT(tokens != nullptr);
-    (void)dataset.release();
-    std::unique_ptr<data::TokenDataset> own(tokens);
-    const bool full = own->length() == text_length(request);
-    const std::int64_t input =
-        // Held-out data may be shorter.
-        full ? request.sequence_length : counts(own->length()).input;
-    return std::make_unique<CorruptedSpans>(std::move(own), input, noise);
+  [[nodiscard]] data::TokenSamples samples_of(const DataRequest& request) const {
+    const std::int64_t length = text_length(request), full_input = request.sequence_length;
+    const auto make = [this, length, full_input, noise = noise_of(request)](
+                          std::unique_ptr<data::TokenDataset> tokens, bool training) {
+      SpanNoise own = noise;
+      own.dynamic = own.dynamic && training;
+      // Held-out data may be shorter.
+      const std::int64_t input =
+          tokens->length() == length ? full_input : counts(tokens->length()).input;
+      return std::make_unique<CorruptedSpans>(std::move(tokens), input, std::move(own));
+    };
+    return {.make = make, .seed = request.seed};
   }
 
   SpanCorruptionOptions options_;

@@ -42,7 +42,7 @@ class Tag final : public RecordTask {
   explicit Tag(TagOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] std::string objective() const override { return "token_classification"; }
-  [[nodiscard]] bool streams_records() const override { return true; }
+  [[nodiscard]] bool streams() const override { return true; }
   [[nodiscard]] json::Value objective_options(const data::DataOptions& data) const override {
     const Labels labels = labels_of(data);
     json::Value out = options_of_labels(labels);

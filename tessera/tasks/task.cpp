@@ -151,10 +151,10 @@ void check_data(const Task& task,
              "remove it");
   }
   if (data.streaming > 0) {
-    if (!task.streams_records())
+    if (!task.streams())
       refuse("data.streaming",
              "data.streaming is not built for " + of_task,
-             "remove it; the task sft with data.format text learns all tokens of plain texts");
+             "remove it: its samples are held in memory");
   }
   try {
     (void)data::sources_of(data.sources);

@@ -65,8 +65,8 @@ class Task {
   [[nodiscard]] virtual bool writes_answers() const { return false; }
   /// True if the data consists of records, so that data.map and data.on_bad_record apply.
   [[nodiscard]] virtual bool reads_records() const { return false; }
-  /// Returns whether data.streaming applies: each file of records becomes samples by itself.
-  [[nodiscard]] virtual bool streams_records() const { return false; }
+  /// Returns whether data.streaming applies: files become samples while they are used.
+  [[nodiscard]] virtual bool streams() const { return false; }
   /// The kinds of records that data.format may name.
   [[nodiscard]] virtual std::vector<std::string> formats() const { return {}; }
   /// True if metrics() uses predictions; evaluation then collects them.

@@ -49,6 +49,19 @@ EOF
   "$tessera" convert "$box/$1-2" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   "$tessera" predict "$box/folder" "$box/new.csv" --length 16 --out "$box/folder.jsonl" --quiet || exit 1
   expect "the same of the written folder" cmp "$box/folder.jsonl" "$box/said.jsonl"
+  evaluates_tables "$box/folder"
+}
+# evaluates_tables FOLDER: a classifier of "a" and "b" on tables of GLUE, whose labels are numbers or names.
+evaluates_tables() {
+  printf 'sentence\tlabel\naaab\t0\nbbba\t1\nbbbba\t0\naaaab\t0\n' >"$box/dev.tsv"
+  "$tessera" eval "$1" --data "$box/dev.tsv" --threads 1 --json >"$box/sst" || exit 1
+  expect "three of four sentences" says '"accuracy":0.75' "$box/sst"
+  printf 'index\tquestion\tsentence\tlabel\n0\taaaa\tab\ta\n1\tbbbb\tba\tb\n' >"$box/dev.tsv"
+  "$tessera" eval "$1" --data "$box/dev.tsv" --task '{"type": "classify", "params": {"labels": ["a", "b"]}}' --threads 1 --json \
+    >"$box/qnli" || exit 1
+  expect "both pairs" says '"accuracy":1' "$box/qnli"
+  "$tessera" eval "$1" --data "$box/dev.tsv" --task regression >"$box/out" 2>"$box/err" && echo "names are no numbers" && exit 1
+  expect "the row that is no number" says "dev.tsv:2" "$box/err"
 }
 # predicts RUN: labels of new texts, on two ranks as on one, also when a file is continued.
 predicts() {

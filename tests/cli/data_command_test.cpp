@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "cli/program.h"
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
@@ -46,10 +53,74 @@ class DataCommand : public ::testing::Test {
   files::TempDir folder_;
 };
 
+/// Makes standard output a terminal while it lives, and reads what is written to it.
+class TerminalOutput {
+ public:
+  TerminalOutput() : master_(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
+    if (master_ < 0 || ::grantpt(master_) != 0 || ::unlockpt(master_) != 0) return;
+    const int terminal = ::open(::ptsname(master_), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (terminal < 0) return;
+    std::fflush(stdout);
+    before_ = ::dup(STDOUT_FILENO);
+    ::dup2(terminal, STDOUT_FILENO);
+    ::close(terminal);
+    reader_ = std::thread([this] {
+      std::array<char, 4096> some{};
+      for (ssize_t count = 0; (count = ::read(master_, some.data(), some.size())) > 0;)
+        text_.append(some.data(), static_cast<std::size_t>(count));
+    });
+  }
+  ~TerminalOutput() {
+    if (opened()) (void)end();
+    if (master_ >= 0) ::close(master_);
+  }
+  TerminalOutput(const TerminalOutput&) = delete;
+  TerminalOutput& operator=(const TerminalOutput&) = delete;
+
+  [[nodiscard]] bool opened() const { return before_ >= 0; }
+  /// Restores standard output and returns what was written.
+  std::string end() {
+    std::fflush(stdout);
+    ::dup2(before_, STDOUT_FILENO);  // closes the terminal, which ends the reader
+    ::close(before_);
+    before_ = -1;
+    reader_.join();
+    return text_;
+  }
+
+ private:
+  int master_ = -1, before_ = -1;
+  std::thread reader_;
+  std::string text_;
+};
+
 const char* const kSums =
     "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n"
     "{\"prompt\": \"3+4+5=\", \"completion\": \"12\"}\n"
     "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n";
+
+TEST_F(DataCommand, ColoursWhatIsLearnedOnATerminal) {
+  const std::string path = config("sft", write("sums.jsonl", kSums), R"(, "pack": false)");
+  const auto shown = [&]() -> std::string {
+    std::vector<std::string> words = {"tessera", "data", path, "--samples", "1"};
+    std::vector<char*> argv;
+    for (std::string& word : words)
+      argv.push_back(word.data());
+    argv.push_back(nullptr);
+    TerminalOutput terminal;
+    if (!terminal.opened()) return "";
+    EXPECT_EQ(tessera_main(static_cast<int>(words.size()), argv.data()), 0);
+    return terminal.end();
+  };
+  ::unsetenv("NO_COLOR");
+  const std::string coloured = shown();
+  if (coloured.empty()) GTEST_SKIP() << "there are no terminals here";
+  EXPECT_THAT(coloured, AllOf(HasSubstr("1+1=\033[32m2"), Not(HasSubstr("{+"))));
+
+  ::setenv("NO_COLOR", "1", 1);
+  EXPECT_THAT(shown(), AllOf(HasSubstr("1+1={+2"), Not(HasSubstr("\033[32m"))));
+  ::unsetenv("NO_COLOR");
+}
 
 TEST_F(DataCommand, ShowsWhatIsLearnedOfEachRecord) {
   const std::string path = config("sft", write("sums.jsonl", kSums), R"(, "pack": false)");

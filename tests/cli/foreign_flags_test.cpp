@@ -73,6 +73,96 @@ TEST(ForeignFlags, OfDeepSpeedChatSetTheirKeys) {
             R"({"task":{"params":{"history":"questions","chat_template":"t.jinja"}}})");
 }
 
+TEST(ForeignFlags, FieldsOfTheDataAreAnObject) {
+  EXPECT_EQ(set_by({"--data_map", R"({"prompt": "question", "label": "label_id"})"}),
+            R"({"data":{"map":{"prompt":"question","label":"label_id"}}})");
+  EXPECT_EQ(set_by({R"(--data_map={"history": "context_info"})"}),
+            R"({"data":{"map":{"history":"context_info"}}})");
+  EXPECT_THROW(set_by({"--data_map", "question"}), Error);
+  EXPECT_THROW(set_by({"--data_map", "[1]"}), Error);
+  EXPECT_THROW(set_by({"--data_map"}), Error);
+}
+
+// The flags of DeepSpeed-Chat's first step, and of classifiers that were derived from it: each sets
+// a key, is reported as having no effect, or is refused with an alternative.
+TEST(ForeignFlags, OfSupervisedFineTuningAreAllKnown) {
+  for (const char* flag : {"data_path",
+                           "data_split",
+                           "sft_only_data_path",
+                           "data_output_path",
+                           "model_name_or_path",
+                           "num_padding_at_beginning",
+                           "per_device_train_batch_size",
+                           "per_device_eval_batch_size",
+                           "max_seq_len",
+                           "learning_rate",
+                           "minimum_learning_rate",
+                           "weight_decay",
+                           "num_train_epochs",
+                           "gradient_accumulation_steps",
+                           "num_warmup_steps",
+                           "class_weight",
+                           "seed",
+                           "dropout",
+                           "zero_stage",
+                           "lora_dim",
+                           "lora_module_name",
+                           "lora_learning_rate",
+                           "eval_interval",
+                           "eval_iters",
+                           "print_steps",
+                           "save_steps",
+                           "tensorboard_path",
+                           "im_start",
+                           "im_end",
+                           "system",
+                           "user",
+                           "assistant",
+                           "train_data_path",
+                           "val_data_path",
+                           "test_data_path",
+                           "checkpoint",
+                           "model_name",
+                           "template",
+                           "label1_dim",
+                           "label2_dim",
+                           "label3_dim",
+                           "chinese_percent",
+                           "cut_flag_token",
+                           "cut_flag_token_id"}) {
+    std::vector<std::string> words = {std::string("--") + flag, "1"};
+    try {
+      const ForeignFlags taken = take_foreign_flags(words);
+      EXPECT_THAT(words, testing::IsEmpty()) << flag;
+      EXPECT_FALSE(taken.settings.empty() && taken.notes.empty()) << flag;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Unsupported) << flag;
+      EXPECT_FALSE(error.fix().empty()) << flag;
+    }
+  }
+  for (const char* flag : {"gradient_checkpointing",
+                           "offload",
+                           "only_optimize_lora",
+                           "compute_fp32_loss",
+                           "enable_tensorboard",
+                           "add_eot_token",
+                           "only_query",
+                           "inference",
+                           "restore",
+                           "debug"}) {
+    std::vector<std::string> words = {std::string("--") + flag};
+    try {
+      const ForeignFlags taken = take_foreign_flags(words);
+      EXPECT_THAT(words, testing::IsEmpty()) << flag;
+      EXPECT_FALSE(taken.settings.empty() && taken.notes.empty()) << flag;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Unsupported) << flag;
+    }
+  }
+  EXPECT_EQ(set_by({"--lr_scheduler_type", "polynomial", "--device", "cpu", "--output_dir", "o"}),
+            R"({"scheduler":{"type":"polynomial"},"run":{"dir":"o"}})");
+}
+
 // A word behind the data may be the configuration.
 TEST(ForeignFlags, DataMayBeSeveralFilesOnceTheConfigurationIsNamed) {
   std::vector<std::string> words = {"--data_path", "a.jsonl", "my.json"};

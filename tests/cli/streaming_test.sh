@@ -26,6 +26,13 @@ for f in range(6):
     (folder / f"{f}.jsonl.gz").write_bytes(gzip.compress(lines)) if f == 3 else (folder / f"{f}.jsonl").write_bytes(lines)
 PYTHON
 }
+# Four files of pairs of answers.
+preferences() {
+  mkdir "$box/shards"
+  for f in 0 1 2 3; do
+    for r in 0 1 2 3; do echo "{\"prompt\": \"$f+$r=\", \"chosen\": \"$((f + r))\", \"rejected\": \"no\"}"; done >"$box/shards/$f.jsonl"
+  done
+}
 configuration() { # configuration TASK MODEL
   cat <<EOF
 {
@@ -44,8 +51,8 @@ train() { # train NAME RANKS KEY=VALUE...
     { cat "$box/out" "$box/err" && exit 1; }
 }
 fails() { ! "$@" >"$box/failed" 2>&1; }
-same_on_any_ranks() { # same_on_any_ranks TASK MODEL STEPS
-  records
+same_on_any_ranks() { # same_on_any_ranks TASK MODEL STEPS [FILES]
+  "${4:-records}"
   configuration "$1" "$2" >"$box/run.json"
   train one 1
   train four 4
@@ -70,8 +77,17 @@ shows_samples() {
   "$tessera" data "$box/run.json" >"$box/out" 2>"$box/err" || { cat "$box/err" && exit 1; }
   expect "the counts of all files" says "63" "$box/out"
 }
+holds_out_texts() {
+  records
+  configuration pretrain '"family": "gpt2"' >"$box/run.json"
+  train held 1 --set data.validation_fraction=0.3 --set trainer.epochs=1 --set checkpoint.every=0
+  expect "a loss" "$tessera" eval "$box/held" --threads 1
+}
 claim "labelled texts in files" same_on_any_ranks classify '"family": "bert"' 5
 claim "packed texts in files" same_on_any_ranks sft '"family": "llama"' 2
+claim "windows of texts in files" same_on_any_ranks pretrain '"family": "gpt2"' 3
+claim "the end of texts is held out" holds_out_texts
+claim "pairs of answers in files, with a reference" same_on_any_ranks prefer '"family": "gpt2"' 3 preferences
 claim "another window is another order" other_order_is_no_resume
 claim "tessera data counts all files" shows_samples
 claims_done

@@ -45,17 +45,7 @@ class StreamedRecords : public ::testing::Test {
   }
   /// The ids of the sample at a position of an epoch, as training reads it.
   static Ids sample(const data::Datasets& opened, std::int64_t epoch, std::int64_t position) {
-    const data::Dataset& train = *opened.train;
-    std::vector<std::vector<std::byte>> memory;
-    std::vector<std::byte*> tensors;
-    for (const data::TensorSpec& spec : train.tensors())
-      memory.emplace_back(spec.bytes());
-    for (auto& bytes : memory)
-      tensors.push_back(bytes.data());
-    data::SampleWriter writer(train, tensors);
-    writer.read(position, 0, epoch * train.size() + position);
-    const auto ids = writer.tensor<std::int64_t>("input_ids");
-    return {ids.begin(), ids.end()};
+    return test::values_in_epoch(*opened.train, epoch, position, "input_ids");
   }
   static std::vector<Ids> all(const data::Datasets& opened, std::int64_t epoch) {
     std::vector<Ids> out;
@@ -178,7 +168,7 @@ TEST_F(StreamedRecords, RefusesWhatNeedsAllSamples) {
     check_data(*task_of(type), task, options, problems, {});
     return error_of([&] { problems.raise(); });
   };
-  EXPECT_THAT(problem_of("pretrain", data).what(), HasSubstr("data.streaming"));
+  EXPECT_THAT(problem_of("image_classify", data).what(), HasSubstr("data.streaming"));
 }
 
 TEST_F(StreamedRecords, HoldOutTheEndOfEachFile) {

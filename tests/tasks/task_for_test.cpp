@@ -31,6 +31,11 @@ TEST(TaskFor, IsToldByTheFieldsOfARecord) {
            {R"({"text": "a", "label": 0.5})", "regression"},
            {R"({"sentence1": "a", "sentence2": "b", "score": 5.000})", "regression"},
            {R"({"prompt": "a", "response": "b", "chosen": "b"})", "sft"},
+           {R"({"premise": "a", "choice1": "b", "choice2": "c", "question": "cause", "label": 0})",
+            "classify"},
+           {R"({"text": "A b", "target": {"span1_text": "A", "span1_index": 0, "span2_text": "b",
+                "span2_index": 1}, "label": true})",
+            "classify"},
        })
     EXPECT_EQ(task_of_record(record).type, task) << record;
   EXPECT_THROW((void)task_of_record(R"({"nothing": "known"})"), Error);

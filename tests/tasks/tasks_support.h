@@ -79,6 +79,23 @@ inline std::vector<std::int64_t> values(const data::Dataset& dataset,
 
 using Ids = std::vector<std::int64_t>;
 
+/// The values of an int64 tensor of the sample at a position of an epoch, as training reads it.
+inline Ids values_in_epoch(const data::Dataset& train,
+                           std::int64_t epoch,
+                           std::int64_t position,
+                           const char* name) {
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<std::byte*> tensors;
+  for (const data::TensorSpec& spec : train.tensors())
+    memory.emplace_back(spec.bytes());
+  for (auto& bytes : memory)
+    tensors.push_back(bytes.data());
+  data::SampleWriter writer(train, tensors);
+  writer.read(position, 0, epoch * train.size() + position);
+  const auto values = writer.tensor<std::int64_t>(name);
+  return {values.begin(), values.end()};
+}
+
 /// Base of tests of a task on a file of records, which is in a folder of the test.
 class RecordTest : public ::testing::Test {
  protected:
