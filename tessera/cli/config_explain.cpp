@@ -14,6 +14,7 @@
 #include "tessera/cli/config_commands.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/foreign_flags.h"
+#include "tessera/engine/formula.h"
 #include "tessera/interop/dialects/deepspeed_keys.h"
 #include "tessera/planner/draft.h"
 #include "tessera/planner/validate.h"
@@ -32,7 +33,7 @@ struct ExplainWords {
 
 bool parse(ExplainWords& words, const std::vector<std::string>& line) {
   Arguments arguments("config explain",
-                      "Prints every value of FILE and its source.",
+                      "Prints every value of FILE and its source, and the formula of its loss.",
                       {"tessera config explain ds_config.json",
                        "tessera config explain ds_config.json -n 8 --learning_rate 3e-5 --bf16",
                        "tessera config explain my.json --strict --json"});
@@ -90,7 +91,7 @@ int explain_file(const std::vector<std::string>& line) {
     log::warn(note);
 
   const report::Explanation explanation =
-      report::explain_config(source, ranks_of(words), name_of_config(file));
+      report::explain_config(source, ranks_of(words), name_of_config(file), engine::formula_of);
   const std::string out = words.common.json ? report::as_json(explanation).dump(2) + "\n"
                                             : report::as_text(explanation);
   if (words.common.quiet)

@@ -20,6 +20,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
+#include "tessera/cli/host_flags.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/rlhf_parts.h"
 #include "tessera/cli/rollout_ranks.h"
@@ -39,6 +40,7 @@ struct RlhfWords {
   std::optional<std::string> actor, reward, deployment, texts, texts_part, split;
   std::optional<double> texts_coefficient;
   bool dry_run = false;
+  std::vector<std::string> hosts;  ///< the flags of hosts with their values, as typed
   Common common;
 };
 
@@ -49,10 +51,12 @@ bool parse(RlhfWords& words, const std::vector<std::string>& line) {
       "the second (rl). CONFIG is {\"dir\": ..., \"common\": {...}, \"sft\": {...}, \"reward\": "
       "{...}, \"rl\": {...}, \"split\": [2, 4, 4]}: each step is a configuration of tessera train "
       "over what is common. "
-      "The same command goes on where it stopped, in the step that it stopped in.",
+      "The same command goes on where it stopped, in the step that it stopped in.\n\n" +
+          host_flags_help(),
       {"tessera rlhf chat.json",
        "tessera rlhf chat.json -n 2 --set rl.trainer.max_steps=10",
-       "tessera rlhf chat.json --step 2 3"});
+       "tessera rlhf chat.json --step 2 3",
+       "tessera rlhf chat.json --hostfile hosts"});
   arguments.positional("CONFIG", &words.config, "JSON file; comments are allowed");
   arguments.option(kRanksOption, &words.ranks, "Local ranks [1]");
   arguments.option("--set",
@@ -68,7 +72,8 @@ bool parse(RlhfWords& words, const std::vector<std::string>& line) {
   arguments.option(
       "--deployment-type,--deployment_type",
       &words.deployment,
-      "DeepSpeed-Chat's word for the ranks: single_gpu is -n 1; with single_node give -n");
+      "DeepSpeed-Chat's word for the ranks: single_gpu is -n 1; with single_node give -n, with "
+      "multi_node --hostfile");
   arguments.option(
       "--data-split,--data_split",
       &words.split,
@@ -86,7 +91,29 @@ bool parse(RlhfWords& words, const std::vector<std::string>& line) {
                  words.dry_run,
                  "Check the first step that is not finished and print its table without training");
   arguments.common(words.common);
+  arguments.also(host_flag_names());
   return arguments.parse(line);
+}
+
+/// Takes the flags of hosts out of `line` and returns them with their values. Throws as
+/// take_host_flags(), and Error{Unsupported} for hosts that are started by hand.
+std::vector<std::string> split_off_host_flags(std::vector<std::string>& line) {
+  std::vector<std::string> rest = line, out;
+  const HostFlags flags = take_host_flags(rest);
+  TESSERA_REQUIRE(!flags.node_rank && !flags.no_ssh,
+                  Unsupported,
+                  "not supported: tessera rlhf on hosts that are started by hand",
+                  "let one host start the others with --hostfile, or train the steps one by one "
+                  "with tessera train");
+  std::size_t next = 0;
+  for (const std::string& word : line) {
+    if (next < rest.size() && rest[next] == word)
+      ++next;
+    else
+      out.push_back(word);
+  }
+  line = std::move(rest);
+  return out;
 }
 
 /// `--step 1 2 3` is one option with several words.
@@ -140,15 +167,26 @@ void apply_flags(const RlhfWords& words, json::Value& source) {
     planner::set_key(source, key, json::Value::string(**path), flag);
   }
   if (!words.deployment) return;
-  TESSERA_REQUIRE(*words.deployment == "single_gpu" || *words.deployment == "single_node",
-                  Unsupported,
-                  fmt::format("not built yet: --deployment-type {}", *words.deployment),
-                  "single_gpu or single_node; the steps can be trained on several hosts one by one "
-                  "with tessera train");
-  TESSERA_REQUIRE(*words.deployment == "single_node" || words.ranks.value_or(1) == 1,
+  const std::string& deployment = *words.deployment;
+  const bool many = deployment == "multi_node", one = deployment == "single_gpu";
+  TESSERA_REQUIRE(
+      many || one || deployment == "single_node",
+      Config,
+      fmt::format("unknown --deployment-type {}", deployment),
+      text::suggestion(deployment,
+                       std::vector<std::string>{"single_gpu", "single_node", "multi_node"}));
+  TESSERA_REQUIRE(!one || words.ranks.value_or(1) == 1,
                   Config,
                   "--deployment-type single_gpu with several ranks",
                   "use single_node, or remove -n");
+  TESSERA_REQUIRE(many || words.hosts.empty(),
+                  Config,
+                  fmt::format("--deployment-type {} with {}", deployment, words.hosts.front()),
+                  "use multi_node, or remove the hosts");
+  TESSERA_REQUIRE(!many || !words.hosts.empty(),
+                  Config,
+                  "--deployment-type multi_node without hosts",
+                  "name them: --hostfile hosts");
 }
 
 /// Returns the numbers of the flag "2,4,4".
@@ -289,6 +327,17 @@ void set_unless_given(json::Value& source, const char* path, json::Value value) 
   planner::set_key(source, path, std::move(value), "tessera rlhf");
 }
 
+/// Lets a reward model compare scores as DeepSpeed-Chat does, unless options are given that only
+/// the comparison of last scores has.
+void set_comparison(json::Value& step) {
+  const json::Value* const task = find_in(step, {"task"});
+  if (!task->is_string() || task->as_string() != "reward") return;
+  for (const char* key : {"margin", "centering"}) {
+    if (find_in(step, {"reward", key}) != nullptr) return;
+  }
+  set_unless_given(step, "reward.compare", json::Value::string("tokens"));
+}
+
 /// Returns the configuration of a step: the common keys, its own keys, and those that follow from
 /// the earlier steps.
 json::Value config_of_step(const json::Value& source, std::size_t number) {
@@ -308,6 +357,7 @@ json::Value config_of_step(const json::Value& source, std::size_t number) {
         json::Value::object({{"from", json::Value::string((dir / kRlhfSteps[0].folder).string())}});
     out["model"] = own == nullptr ? std::move(model) : merged_over(std::move(model), *own);
   }
+  if (number == 1) set_comparison(out);
   if (number != 2) return out;
   const std::string judge = (dir / kRlhfSteps[1].folder).string();
   set_unless_given(
@@ -327,9 +377,26 @@ json::Value config_of_step(const json::Value& source, std::size_t number) {
   return out;
 }
 
+/// Trains a step on the hosts that the flags name, as tessera train does, from a file that all of
+/// the hosts read.
+int train_on_several(const json::Value& config,
+                     const std::filesystem::path& file,
+                     const RlhfWords& words) {
+  std::filesystem::create_directories(file.parent_path());
+  files::write_atomic(file, config.dump(2) + "\n");
+  std::vector<std::string> line = {file.string()};
+  line.insert(line.end(), words.hosts.begin(), words.hosts.end());
+  if (words.ranks) line.insert(line.end(), {"-n", std::to_string(*words.ranks)});
+  if (words.dry_run) line.emplace_back("--dry-run");
+  if (words.common.quiet) line.emplace_back("--quiet");
+  return commands().get("train").run(line);
+}
+
 int rlhf(const std::vector<std::string>& line) {
   RlhfWords words;
-  if (!parse(words, with_single_steps(line))) return kExitOk;
+  std::vector<std::string> own = line;
+  words.hosts = split_off_host_flags(own);
+  if (!parse(words, with_single_steps(own))) return kExitOk;
   TESSERA_REQUIRE(!launch::detect_launcher(),
                   Unsupported,
                   "not supported under a launcher, which starts a single job: tessera rlhf",
@@ -350,6 +417,13 @@ int rlhf(const std::vector<std::string>& line) {
     if (!words.common.quiet)
       terminal.line(fmt::format("step {} of {}: {}", number + 1, kRlhfSteps.size(), step.name));
     json::Value config = config_of_step(source, number);
+    if (!words.hosts.empty()) {
+      const std::filesystem::path folder = words.dry_run ? trial.path() : dir;
+      const int code =
+          train_on_several(config, folder / (std::string(step.folder) + ".json"), words);
+      if (code != kExitOk || words.dry_run) return code;
+      continue;
+    }
     const int ranks = ranks_that_learn(config, ranks_of(words.ranks), /*one_host=*/true);
     planner::Plan plan =
         planner::make_plan(config, ranks, fmt::format("{} ({})", words.config, step.name));

@@ -139,6 +139,23 @@ report::LossHistory read_losses(const std::filesystem::path& path) {
   return history;
 }
 
+TermHistory read_terms(const std::filesystem::path& path) {
+  TermHistory out;
+  if (!std::filesystem::exists(path)) return out;
+  for_each_metric(files::read(path), [&](const std::string&, const json::Value& value) {
+    const std::int64_t step = value.find("step")->as_integer().value_or(0);
+    for (const char* const key : {"terms", "eval_terms"}) {
+      const json::Value* const terms = value.find(key);
+      if (terms == nullptr || !terms->is_object()) continue;
+      for (const auto& [name, term] : terms->members()) {
+        if (term.is_number())
+          out[std::string(key) + "." + name].push_back({step, term.as_double()});
+      }
+    }
+  });
+  return out;
+}
+
 std::string step_line(const StepReport& report, std::int64_t max_steps, double eta_s) {
   const double seconds = report.seconds > 0 ? report.seconds : 1e-9;
   std::string line = fmt::format(

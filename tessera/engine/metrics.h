@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,6 +50,12 @@ StepSpeed last_speed(const std::filesystem::path& path);
 
 /// Lines that cannot be parsed, such as an incomplete last one, are left out.
 report::LossHistory read_losses(const std::filesystem::path& path);
+
+/// The values of terms over the steps, by name: "terms.NAME" of training, "eval_terms.NAME" of
+/// evaluations.
+using TermHistory = std::map<std::string, std::vector<report::CurvePoint>>;
+/// Reads all terms of metrics.jsonl; lines that cannot be parsed are left out.
+TermHistory read_terms(const std::filesystem::path& path);
 
 /// "step 120/5000 | loss 3.2104 | lr 3.0e-04 | gnorm 0.82 | 178.0k tok/s | mem 1.2 GiB | data 1%
 /// comm 9% | ETA 2h13m"

@@ -22,9 +22,9 @@ at::Tensor k3(const at::Tensor& log_probabilities, const at::Tensor& reference) 
 const Registry<KlEstimator>& kl_estimators() {
   static const Registry<KlEstimator> registry = [] {
     Registry<KlEstimator> out("estimator of the divergence");
-    out.add("k1", k1);
-    out.add("k2", k2);
-    out.add("k3", k3);
+    out.add("k1", {k1, "d"});
+    out.add("k2", {k2, "d^2 / 2"});
+    out.add("k3", {k3, "e^-d + d - 1"});
     return out;
   }();
   return registry;

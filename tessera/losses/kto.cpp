@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/losses/kto.h"
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
+
+#include "tessera/base/text.h"
 
 namespace tessera::losses {
 namespace {
@@ -18,6 +22,11 @@ at::Tensor prospect(const at::Tensor& ratios_B,
   return 1 - at::sigmoid(beta * towards(ratios_B - divergence, wanted_B));
 }
 
+std::string prospect_formula(double beta) {
+  return fmt::format("1 - s({0} (l - z)) if desirable, 1 - s({0} (z - l)) if not",
+                     text::number(beta));
+}
+
 at::Tensor apo_zero_unpaired(const at::Tensor& ratios_B,
                              const at::Tensor& wanted_B,
                              const at::Tensor& /*divergence*/,
@@ -25,13 +34,20 @@ at::Tensor apo_zero_unpaired(const at::Tensor& ratios_B,
   return 1 - at::sigmoid(beta * towards(ratios_B, wanted_B));
 }
 
+std::string apo_zero_unpaired_formula(double beta) {
+  return fmt::format("1 - s({0} l) if desirable, 1 - s(-{0} l) if not", text::number(beta));
+}
+
 }  // namespace
 
 const Registry<KtoLoss>& kto_losses() {
   static const Registry<KtoLoss> registry = [] {
     Registry<KtoLoss> out("loss of labelled completions");
-    out.add("kto", {.losses = prospect});
-    out.add("apo_zero_unpaired", {.losses = apo_zero_unpaired, .reads_divergence = false});
+    out.add("kto", {.losses = prospect, .formula = prospect_formula});
+    out.add("apo_zero_unpaired",
+            {.losses = apo_zero_unpaired,
+             .formula = apo_zero_unpaired_formula,
+             .reads_divergence = false});
     return out;
   }();
   return registry;

@@ -3,6 +3,8 @@
 // eq. 7) and the unpaired form of APO-zero.
 #pragma once
 
+#include <string>
+
 #include <ATen/core/Tensor.h>
 
 #include "tessera/base/registry.h"
@@ -21,6 +23,9 @@ struct KtoLoss {
                        const at::Tensor& wanted_B,
                        const at::Tensor& divergence,
                        double beta);
+  /// Returns the unweighted loss of a desirable and of an undesirable completion as a formula of
+  /// l = log(policy / reference), the logistic function s and the divergence z.
+  std::string (*formula)(double beta) = nullptr;
   bool reads_divergence = true;
 };
 /// "kto", "apo_zero_unpaired".

@@ -3,8 +3,11 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
 
+#include "tessera/base/text.h"
 #include "tessera/losses/log_probabilities.h"
 #include "tessera/losses/pairs.h"
 
@@ -14,14 +17,30 @@ namespace {
 at::Tensor cpo_sigmoid(const at::Tensor& margins_P, const CpoOptions& options) {
   return smoothed_logistic(options.beta * margins_P, options.label_smoothing);
 }
+std::string cpo_sigmoid_formula(const CpoOptions& options) {
+  return smoothed_logistic_formula(fmt::format("{} m", text::number(options.beta)),
+                                   options.label_smoothing);
+}
 at::Tensor cpo_hinge(const at::Tensor& margins_P, const CpoOptions& options) {
   return at::relu(1 - options.beta * margins_P);
+}
+std::string cpo_hinge_formula(const CpoOptions& options) {
+  return fmt::format("max(0, 1 - {} m)", text::number(options.beta));
 }
 at::Tensor cpo_ipo(const at::Tensor& margins_P, const CpoOptions& options) {
   return (margins_P - 1 / (2 * options.beta)).square();
 }
+std::string cpo_ipo_formula(const CpoOptions& options) {
+  return fmt::format("(m - 1 / (2 x {}))^2", text::number(options.beta));
+}
 at::Tensor simpo(const at::Tensor& margins_P, const CpoOptions& options) {
   return smoothed_logistic(options.beta * margins_P - options.gamma, options.label_smoothing);
+}
+
+std::string simpo_formula(const CpoOptions& options) {
+  return smoothed_logistic_formula(
+      fmt::format("{} m - {}", text::number(options.beta), text::number(options.gamma)),
+      options.label_smoothing);
 }
 
 /// log(1 - e^x) for x <= 0, exact at both ends (Maechler 2012).
@@ -38,10 +57,10 @@ at::Tensor log1m_exp(const at::Tensor& x) {
 const Registry<CpoLoss>& cpo_losses() {
   static const Registry<CpoLoss> registry = [] {
     Registry<CpoLoss> out("loss of pairs without a reference");
-    out.add("sigmoid", {.losses = cpo_sigmoid});
-    out.add("hinge", {.losses = cpo_hinge});
-    out.add("ipo", {.losses = cpo_ipo, .of_means = true});
-    out.add("simpo", {.losses = simpo, .of_means = true});
+    out.add("sigmoid", {.losses = cpo_sigmoid, .formula = cpo_sigmoid_formula});
+    out.add("hinge", {.losses = cpo_hinge, .formula = cpo_hinge_formula});
+    out.add("ipo", {.losses = cpo_ipo, .formula = cpo_ipo_formula, .of_means = true});
+    out.add("simpo", {.losses = simpo, .formula = simpo_formula, .of_means = true});
     return out;
   }();
   return registry;

@@ -3,6 +3,8 @@
 // (Gupta et al. 2025) and ORPO (Hong et al. 2024).
 #pragma once
 
+#include <string>
+
 #include <ATen/core/Tensor.h>
 
 #include "tessera/base/registry.h"
@@ -19,6 +21,8 @@ struct CpoOptions {
 /// A loss of this kind.
 struct CpoLoss {
   at::Tensor (*losses)(const at::Tensor& margins_P, const CpoOptions& options);
+  /// Returns the loss of the margin m of a pair with the numbers of `options`.
+  std::string (*formula)(const CpoOptions& options) = nullptr;
   bool of_means = false;  ///< log-probabilities are means over tokens instead of sums
 };
 /// "sigmoid", "hinge", "ipo", "simpo".

@@ -3,9 +3,12 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/losses/log_probabilities.h"
 
 namespace tessera::losses {
@@ -38,10 +41,10 @@ Registry<PairLoss>& pair_losses() {
 const Registry<Divergence>& divergences() {
   static const Registry<Divergence> registry = [] {
     Registry<Divergence> out("divergence");
-    out.add("reverse_kl", {reverse_kl});
-    out.add("forward_kl", {forward_kl});
-    out.add("js_divergence", {jensen_shannon});
-    out.add("alpha_divergence", {alpha_divergence});
+    out.add("reverse_kl", {reverse_kl, "l"});
+    out.add("forward_kl", {forward_kl, "1 - e^-l"});
+    out.add("js_divergence", {jensen_shannon, "log 2 + log s(l)"});
+    out.add("alpha_divergence", {alpha_divergence, "(e^((a - 1) l) - 1) / (a - 1)"});
     return out;
   }();
   return registry;
@@ -92,6 +95,13 @@ at::Tensor smoothed_logistic(const at::Tensor& x, double label_smoothing) {
   const at::Tensor right = -log_sigmoid_of(x);
   if (label_smoothing == 0.0) return right;
   return (1 - label_smoothing) * right - label_smoothing * log_sigmoid_of(-x);
+}
+
+std::string smoothed_logistic_formula(const std::string& x, double label_smoothing) {
+  const std::string right = fmt::format("-log s({})", x);
+  if (label_smoothing == 0.0) return right;
+  const std::string e = text::number(label_smoothing);
+  return fmt::format("(1 - {}) ({}) - {} log s(-({}))", e, right, e, x);
 }
 
 }  // namespace tessera::losses

@@ -4,6 +4,8 @@
 // losses/pairs/ and register it with TESSERA_PAIR_LOSS.
 #pragma once
 
+#include <string>
+
 #include <ATen/core/Tensor.h>
 
 #include "tessera/base/registry.h"
@@ -38,6 +40,8 @@ struct PairScores {
 struct PairLoss {
   /// Maps scores to the loss of each pair, [P].
   at::Tensor (*losses)(const PairScores& scores, const PairOptions& options);
+  /// Returns the loss with the numbers of `options`, in the symbols of kPairSymbols.
+  std::string (*formula)(const PairOptions& options) = nullptr;
   bool reads_reference = true;
   /// A pair's loss depends on the other pairs of the batch.
   bool reads_batch = false;
@@ -46,6 +50,10 @@ struct PairLoss {
   /// Requires a label smoothing strictly between 0 and 1/2.
   bool needs_smoothing = false;
 };
+/// The symbols of formulas of pairs.
+inline constexpr const char* kPairSymbols =
+    "lw and ll are log(policy / reference) of the chosen and the rejected completion, sw and sl "
+    "their scores, nw and nl their tokens, s the logistic function";
 /// By the names of TRL's trainers.
 Registry<PairLoss>& pair_losses();
 #define TESSERA_PAIR_LOSS(name, ...)           \
@@ -56,6 +64,7 @@ Registry<PairLoss>& pair_losses();
 /// (2023).
 struct Divergence {
   at::Tensor (*score)(const at::Tensor& ratios, double alpha);
+  const char* formula;  ///< the score of a ratio l, with the order a
 };
 /// "reverse_kl", "forward_kl", "js_divergence", "alpha_divergence".
 const Registry<Divergence>& divergences();
@@ -83,5 +92,7 @@ at::Tensor on_policy_weights(const at::Tensor& log_probabilities_PT,
 /// (1 - e) * -log sigmoid(x) + e * -log sigmoid(-x): the loss of a pair with the margin `x` whose
 /// label is wrong with probability e.
 at::Tensor smoothed_logistic(const at::Tensor& x, double label_smoothing);
+/// Returns smoothed_logistic() of the expression `x` as a formula.
+std::string smoothed_logistic_formula(const std::string& x, double label_smoothing);
 
 }  // namespace tessera::losses

@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/losses/kl.h"
 #include "tessera/losses/log_probabilities.h"
 
@@ -35,10 +38,24 @@ at::Tensor clipped(const PolicyRatios& of, const PolicyOptions& options) {
       of.ratios_BL, of.advantages, options.epsilon_low, options.epsilon_high, options.delta);
 }
 
+std::string clipped_formula(const PolicyOptions& options) {
+  const std::string bounded =
+      options.delta ? fmt::format("min(rho, {})", text::number(*options.delta)) : "rho";
+  return fmt::format("-min({} A, clip(rho, 1 - {}, 1 + {}) A)",
+                     bounded,
+                     text::number(options.epsilon_low),
+                     text::number(options.epsilon_high));
+}
+
 /// Chen et al. 2025 (MiniMax-M1): the clipped ratio is a weight without a gradient.
 at::Tensor cispo(const PolicyRatios& of, const PolicyOptions& options) {
   return -of.ratios_BL.detach().clamp_max(options.epsilon_high) * of.advantages *
          of.log_probabilities_BT;
+}
+
+std::string cispo_formula(const PolicyOptions& options) {
+  return fmt::format("-min(rho, {}) A log p, where rho has no gradient",
+                     text::number(options.epsilon_high));
 }
 
 /// Gao et al. 2025 (SAPO): a sigmoid instead of the clip, with slope 1 at a ratio of 1.
@@ -47,6 +64,12 @@ at::Tensor sapo(const PolicyRatios& of, const PolicyOptions& options) {
                                          scalar(options.sapo_temperature_positive, of.advantages),
                                          scalar(options.sapo_temperature_negative, of.advantages));
   return -at::sigmoid(steepness * (of.ratios_BL - 1)) * (4 / steepness) * of.advantages;
+}
+
+std::string sapo_formula(const PolicyOptions& options) {
+  return fmt::format("-(4 / t) sigmoid(t (rho - 1)) A with t = {} for A > 0, else {}",
+                     text::number(options.sapo_temperature_positive),
+                     text::number(options.sapo_temperature_negative));
 }
 
 /// VESPO (2026): e^lambda w^k e^(-lambda w), with the completion's ratio w and without a gradient,
@@ -66,6 +89,17 @@ at::Tensor vespo(const PolicyRatios& of, const PolicyOptions& options) {
                 scalar(std::max(options.vespo_lambda_negative, 1e-4), of.advantages));
   const at::Tensor phi = at::exp(lambda + k * log_w_B1 - lambda * log_w_B1.exp());
   return -phi * of.advantages * of.log_probabilities_BT;
+}
+
+std::string vespo_formula(const PolicyOptions& options) {
+  return fmt::format(
+      "-e^l w^k e^(-l w) A log p, where w, the ratio of the whole completion, has no gradient, "
+      "with "
+      "k = {}, l = {} for A >= 0, else k = {}, l = {}",
+      text::number(options.vespo_k_positive),
+      text::number(options.vespo_lambda_positive),
+      text::number(options.vespo_k_negative),
+      text::number(options.vespo_lambda_negative));
 }
 
 /// Whether completions with a negative advantage are close enough to the policy, [B, 1] bool.
@@ -92,18 +126,33 @@ double aggregated_count(Aggregation how, const at::Tensor& mask_BT, std::int64_t
   }
 }
 
+std::string aggregation_formula(Aggregation how, std::int64_t longest) {
+  switch (how) {
+    case Aggregation::SequenceMeans:
+      return "the mean over completions of the means over their tokens of L";
+    case Aggregation::TokenMean:
+      return "the mean over all tokens of L";
+    case Aggregation::FixedLength:
+      return fmt::format("the sum over all tokens of L / ({} x the number of completions)",
+                         longest);
+    case Aggregation::SequenceSums:
+      return "the mean over completions of the sums over their tokens of L";
+  }
+  return "";
+}
+
 const Registry<PolicyLoss>& policy_losses() {
   static const Registry<PolicyLoss> registry = [] {
     using enum Aggregation;
     Registry<PolicyLoss> out("loss of a policy");
-    out.add("grpo", {clipped, SequenceMeans, /*clips=*/true});
-    out.add("bnpo", {clipped, TokenMean, /*clips=*/true});
-    out.add("dapo", {clipped, TokenMean, /*clips=*/true});
-    out.add("dr_grpo", {clipped, FixedLength, /*clips=*/true});
-    out.add("luspo", {clipped, SequenceSums, /*clips=*/true});
-    out.add("cispo", {cispo, TokenMean});
-    out.add("vespo", {vespo, TokenMean});
-    out.add("sapo", {sapo, SequenceMeans});
+    out.add("grpo", {clipped, SequenceMeans, /*clips=*/true, clipped_formula});
+    out.add("bnpo", {clipped, TokenMean, /*clips=*/true, clipped_formula});
+    out.add("dapo", {clipped, TokenMean, /*clips=*/true, clipped_formula});
+    out.add("dr_grpo", {clipped, FixedLength, /*clips=*/true, clipped_formula});
+    out.add("luspo", {clipped, SequenceSums, /*clips=*/true, clipped_formula});
+    out.add("cispo", {cispo, TokenMean, /*clips=*/false, cispo_formula});
+    out.add("vespo", {vespo, TokenMean, /*clips=*/false, vespo_formula});
+    out.add("sapo", {sapo, SequenceMeans, /*clips=*/false, sapo_formula});
     return out;
   }();
   return registry;

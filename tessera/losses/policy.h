@@ -53,6 +53,8 @@ enum class Aggregation : std::uint8_t {
 at::Tensor aggregated_sum(Aggregation how, const at::Tensor& losses_BT, const at::Tensor& mask_BT);
 /// `longest`: the largest length of a completion, only for FixedLength.
 double aggregated_count(Aggregation how, const at::Tensor& mask_BT, std::int64_t longest);
+/// Returns the aggregation of the losses L as a phrase: "the mean over all tokens of L".
+std::string aggregation_formula(Aggregation how, std::int64_t longest);
 
 /// The inputs of a loss.
 struct PolicyRatios {
@@ -63,6 +65,9 @@ struct PolicyLoss {
   at::Tensor (*losses)(const PolicyRatios& ratios, const PolicyOptions& options);  ///< -> [B, L]
   Aggregation aggregation = Aggregation::SequenceMeans;
   bool clips = false;  ///< ratios are clipped at 1 - epsilon_low and 1 + epsilon_high
+  /// Returns the loss with the numbers of `options`, as a function of the ratio rho, the advantage
+  /// A and the policy's probability p.
+  std::string (*formula)(const PolicyOptions& options) = nullptr;
 };
 /// "grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo".
 const Registry<PolicyLoss>& policy_losses();

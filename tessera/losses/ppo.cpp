@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/losses/ppo.h"
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
 
+#include "tessera/base/text.h"
 #include "tessera/losses/advantages.h"
 #include "tessera/losses/log_probabilities.h"
 
@@ -59,6 +62,12 @@ at::Tensor ppo_critic_loss(const at::Tensor& values_BA,
   return 0.5 * masked_mean(
                    at::maximum((values_BA - returns_BA).square(), (held_BA - returns_BA).square()),
                    mask_BA);
+}
+
+std::string ppo_critic_formula(double clip_range) {
+  return fmt::format(
+      "1/2 the mean over all tokens of max((V - R)^2, (clip(V, V_old - {0}, V_old + {0}) - R)^2)",
+      text::number(clip_range));
 }
 
 }  // namespace tessera::losses

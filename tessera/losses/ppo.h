@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
@@ -47,5 +48,7 @@ at::Tensor ppo_critic_loss(const at::Tensor& values_BA,
                            const at::Tensor& returns_BA,
                            const at::Tensor& mask_BA,
                            double clip_range);
+/// Returns ppo_critic_loss() as a formula of the value V and the return R.
+std::string ppo_critic_formula(double clip_range);
 
 }  // namespace tessera::losses

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/losses/reward.h"
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
 
+#include "tessera/base/text.h"
 #include "tessera/losses/log_probabilities.h"
 
 namespace tessera::losses {
@@ -32,6 +35,12 @@ at::Tensor pairwise_reward(const at::Tensor& chosen_P,
   return centering == 0.0 ? loss_P : loss_P + centering * (chosen_P + rejected_P).square();
 }
 
+std::string pairwise_reward_formula(double centering) {
+  std::string out = "-log sigmoid(chosen - rejected - margin)";
+  if (centering != 0.0) out += fmt::format(" + {} (chosen + rejected)^2", text::number(centering));
+  return out;
+}
+
 ComparedTokens compared_tokens(const at::Tensor& chosen_ids_PT,
                                const at::Tensor& rejected_ids_PT,
                                std::int64_t padding,
@@ -58,6 +67,11 @@ at::Tensor tokenwise_reward(const at::Tensor& chosen_PT,
   const at::Tensor loss_PT = -log_sigmoid_of(chosen_PT - rejected_PT);
   const at::Tensor count_P = (tokens.end_P - tokens.begin_P).clamp_min(1).to(loss_PT.scalar_type());
   return at::where(compared_PT, loss_PT, at::zeros({}, loss_PT.options())).sum(1) / count_P;
+}
+
+std::string tokenwise_reward_formula() {
+  return "the mean of -log sigmoid(chosen[t] - rejected[t]) over the tokens t from the first "
+         "difference to the end of the longer sequence";
 }
 
 }  // namespace tessera::losses

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 
@@ -17,6 +18,8 @@ at::Tensor pairwise_reward(const at::Tensor& chosen_P,
                            const at::Tensor& rejected_P,
                            const at::Tensor& margin_P = {},
                            double centering = 0.0);
+/// Returns pairwise_reward() as a formula of the two scores.
+std::string pairwise_reward_formula(double centering);
 
 /// The range of tokens of a pair that DeepSpeed-Chat compares: [begin, end).
 struct ComparedTokens {
@@ -35,5 +38,7 @@ ComparedTokens compared_tokens(const at::Tensor& chosen_ids_PT,
 at::Tensor tokenwise_reward(const at::Tensor& chosen_PT,
                             const at::Tensor& rejected_PT,
                             const ComparedTokens& tokens);
+/// Returns tokenwise_reward() as a formula of the scores of tokens.
+std::string tokenwise_reward_formula();
 
 }  // namespace tessera::losses

@@ -15,6 +15,11 @@ Registry<KeptObjective>& kept_objectives() {
   return registry;
 }
 
+Registry<ObjectiveFormula>& objective_formulas() {
+  static Registry<ObjectiveFormula> registry("objective");
+  return registry;
+}
+
 nn::Model with_objective(Trunk trunk, std::string_view objective, const json::Value& options) {
   config::Problems problems;
   config::Origins origins;

@@ -4,8 +4,10 @@
 // TESSERA_OBJECTIVE.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/base/registry.h"
 #include "tessera/config/fields.h"
@@ -37,6 +39,25 @@ Registry<KeptObjective>& kept_objectives();
 #define TESSERA_OBJECTIVE_KEPT_AS(name, key, ...)  \
   static const bool tessera_kept_objective_##key = \
       ::tessera::models::kept_objectives().add(name, __VA_ARGS__)
+
+/// Returns the loss of an objective as lines of plain text with the numbers of `options`; none for
+/// invalid options. The first line is the loss itself, the others define its symbols.
+using ObjectiveFormula = std::vector<std::string> (*)(const json::Value& options);
+/// By the names of objectives(); an objective without a formula is absent.
+Registry<ObjectiveFormula>& objective_formulas();
+#define TESSERA_OBJECTIVE_FORMULA(name, key, formula) \
+  static const bool tessera_objective_formula_##key = \
+      ::tessera::models::objective_formulas().add(name, formula)
+
+/// Returns the options of an objective; nothing if they are invalid.
+template <class Options>
+std::optional<Options> valid_options(const json::Value& written) {
+  Options out;
+  config::Problems problems;
+  config::Origins origins;
+  config::read(written, out, problems, origins);
+  return problems.empty() ? std::optional(std::move(out)) : std::nullopt;
+}
 
 /// The trunk with an objective as its last block. Throws Error{Config} for an unknown objective,
 /// with the nearest name, and for invalid options.

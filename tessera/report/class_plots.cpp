@@ -8,53 +8,9 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/report/svg.h"
 
 namespace tessera::report {
-namespace {
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
-}
-
-std::string svg(double width, double height, const std::string& content) {
-  return fmt::format(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-             "width=\"{0:.0f}\" height=\"{1:.0f}\" font-family=\"sans-serif\" font-size=\"12\" "
-             "fill=\"#333\">\n<rect width=\"{0:.0f}\" height=\"{1:.0f}\" fill=\"white\"/>\n",
-             width,
-             height) +
-         content + "</svg>\n";
-}
-
-std::string label(double x, double y, const char* anchor, const std::string& text) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n",
-                     x,
-                     y,
-                     anchor,
-                     escaped(text));
-}
-
-}  // namespace
-
 std::string confusion_plot(const std::vector<std::string>& names,
                            const std::vector<std::int64_t>& confusion) {
   const std::size_t classes = names.size();
@@ -66,18 +22,18 @@ std::string confusion_plot(const std::vector<std::string>& names,
   for (const std::string& name : names)
     longest = std::max(longest, std::min<std::size_t>(name.size(), 24));
   const double left = 24 + kLetter * static_cast<double>(longest);
-  std::string out = label(left, 20, "start", "predicted (columns), true (rows)");
+  std::string out = svg_label(left, 20, "start", "predicted (columns), true (rows)");
   for (std::size_t row = 0; row < classes; ++row) {
     std::int64_t all = 0;
     for (std::size_t column = 0; column < classes; ++column)
       all += confusion[row * classes + column];
     const double y = kTop + cell * static_cast<double>(row);
     if (classes <= kNumbers) {
-      out += label(left - 8, y + cell / 2 + 4, "end", names[row].substr(0, 24));
-      out += label(left + cell * (static_cast<double>(row) + 0.5),
-                   kTop - 8,
-                   "middle",
-                   names[row].substr(0, 8));
+      out += svg_label(left - 8, y + cell / 2 + 4, "end", names[row].substr(0, 24));
+      out += svg_label(left + cell * (static_cast<double>(row) + 0.5),
+                       kTop - 8,
+                       "middle",
+                       names[row].substr(0, 8));
     }
     for (std::size_t column = 0; column < classes; ++column) {
       const std::int64_t count = confusion[row * classes + column];
@@ -91,8 +47,8 @@ std::string confusion_plot(const std::vector<std::string>& names,
           cell,
           cell,
           share,
-          escaped(names[column]),
-          escaped(names[row]),
+          svg_escaped(names[column]),
+          svg_escaped(names[row]),
           count);
       if (classes > kNumbers) continue;
       out += fmt::format(
@@ -104,7 +60,7 @@ std::string confusion_plot(const std::vector<std::string>& names,
     }
   }
   const double side = cell * static_cast<double>(classes);
-  return svg(left + side + 24, kTop + side + 24, out);
+  return svg_picture(left + side + 24, kTop + side + 24, out);
 }
 
 std::string flags_plot(const std::vector<std::string>& names,
@@ -117,13 +73,13 @@ std::string flags_plot(const std::vector<std::string>& names,
   for (const std::string& name : names)
     longest = std::max(longest, std::min<std::size_t>(name.size(), 24));
   const double left = 24 + kLetter * static_cast<double>(longest);
-  std::string out = label(left, 20, "start", "samples without and with each label");
+  std::string out = svg_label(left, 20, "start", "samples without and with each label");
   for (std::size_t column = 0; column < kColumns.size(); ++column)
-    out += label(
+    out += svg_label(
         left + kWidth * (static_cast<double>(column) + 0.5), kTop - 8, "middle", kColumns[column]);
   for (std::size_t row = 0; row < names.size(); ++row) {
     const double y = kTop + kHeight * static_cast<double>(row);
-    out += label(left - 8, y + kHeight / 2 + 4, "end", names[row].substr(0, 24));
+    out += svg_label(left - 8, y + kHeight / 2 + 4, "end", names[row].substr(0, 24));
     for (std::size_t column = 0; column < kColumns.size(); ++column) {
       const std::int64_t count = confusion[row].at(column),
                          all = count + confusion[row].at(column ^ 1U);
@@ -138,7 +94,7 @@ std::string flags_plot(const std::vector<std::string>& names,
           kWidth,
           kHeight,
           share,
-          escaped(names[row]),
+          svg_escaped(names[row]),
           kColumns[column],
           count,
           x + kWidth / 2,
@@ -147,9 +103,9 @@ std::string flags_plot(const std::vector<std::string>& names,
           count);
     }
   }
-  return svg(left + kWidth * static_cast<double>(kColumns.size()) + 24,
-             kTop + kHeight * static_cast<double>(names.size()) + 24,
-             out);
+  return svg_picture(left + kWidth * static_cast<double>(kColumns.size()) + 24,
+                     kTop + kHeight * static_cast<double>(names.size()) + 24,
+                     out);
 }
 
 std::string roc_plot(std::vector<RocCurve> curves) {
@@ -169,8 +125,8 @@ std::string roc_plot(std::vector<RocCurve> curves) {
   const auto x = [](double rate) { return kLeft + kSide * rate; };
   const auto y = [](double rate) { return kTop + kSide * (1 - rate); };
   const bool one = curves.size() == 1;
-  std::string out =
-      label(kLeft, 20, "start", one ? fmt::format("ROC, area {:.4f}", curves.front().area) : "ROC");
+  std::string out = svg_label(
+      kLeft, 20, "start", one ? fmt::format("ROC, area {:.4f}", curves.front().area) : "ROC");
   for (int i = 0; i <= 4; ++i) {
     const double rate = 0.25 * i;
     out += fmt::format(
@@ -178,8 +134,8 @@ std::string roc_plot(std::vector<RocCurve> curves) {
         kLeft,
         kLeft + kSide,
         y(rate));
-    out += label(kLeft - 8, y(rate) + 4, "end", fmt::format("{:.2f}", rate));
-    out += label(x(rate), kTop + kSide + 18, "middle", fmt::format("{:.2f}", rate));
+    out += svg_label(kLeft - 8, y(rate) + 4, "end", fmt::format("{:.2f}", rate));
+    out += svg_label(x(rate), kTop + kSide + 18, "middle", fmt::format("{:.2f}", rate));
   }
   out += fmt::format(
       "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#bbb\" "
@@ -206,17 +162,17 @@ std::string roc_plot(std::vector<RocCurve> curves) {
                        x(0.55),
                        line - 9,
                        kColors[c]);
-    out += label(x(0.55) + 16,
-                 line,
-                 "start",
-                 fmt::format("{}, area {:.4f}", curves[c].name.substr(0, 16), curves[c].area));
+    out += svg_label(x(0.55) + 16,
+                     line,
+                     "start",
+                     fmt::format("{}, area {:.4f}", curves[c].name.substr(0, 16), curves[c].area));
   }
-  out += label(kLeft + kSide / 2, kTop + kSide + 40, "middle", "false positive rate");
+  out += svg_label(kLeft + kSide / 2, kTop + kSide + 40, "middle", "false positive rate");
   out += fmt::format(
       "<text x=\"14\" y=\"{0:.0f}\" transform=\"rotate(-90 14 {0:.0f})\" "
       "text-anchor=\"middle\">true positive rate</text>\n",
       kTop + kSide / 2);
-  return svg(kLeft + kSide + 24, kTop + kSide + 56, out);
+  return svg_picture(kLeft + kSide + 24, kTop + kSide + 56, out);
 }
 
 }  // namespace tessera::report

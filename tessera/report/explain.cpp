@@ -96,7 +96,7 @@ class Explainer {
     out_.ranks_text = ranks_text(ranks.has_value(), fewest);
   }
 
-  Explanation explain() {
+  Explanation explain(const FormulaOf& formula) {
     for (const config::KeyDoc& key : config::document(planner::TrainConfig()))
       add(key);
     add_accepted();
@@ -104,6 +104,7 @@ class Explainer {
     add_problems();
     add_idle_blocks();
     add_notes();
+    if (formula) add_formula(formula);
     return std::move(out_);
   }
 
@@ -317,6 +318,15 @@ class Explainer {
                             reason_of(problem)});
   }
 
+  // A task has a formula whether or not a model is given.
+  void add_formula(const FormulaOf& formula) {
+    const planner::TrainConfig& config = draft_.plan.config;
+    if (!tasks::tasks().has(config.task.type)) return;
+    config::Problems problems;
+    const auto task = tasks::make_task(config.task, problems);
+    if (task != nullptr && problems.empty()) out_.formula = formula(*task, config.data);
+  }
+
   // Skips what the tables already contain.
   void add_notes() {
     const std::vector<std::string>& notes = draft_.plan.notes;
@@ -390,8 +400,9 @@ bool Explanation::trains() const {
 
 Explanation explain_config(const json::Value& source,
                            std::optional<int> ranks,
-                           const std::string& name_of_file) {
-  return Explainer(source, ranks, name_of_file).explain();
+                           const std::string& name_of_file,
+                           const FormulaOf& formula) {
+  return Explainer(source, ranks, name_of_file).explain(formula);
 }
 
 std::string as_text(const Explanation& explanation) {
@@ -401,6 +412,7 @@ std::string as_text(const Explanation& explanation) {
   if (!explanation.refused.empty()) out += "train would refuse\n" + table(explanation.refused);
   out += list("train needs to be told", explanation.needed);
   out += list("notes", explanation.notes);
+  out += list("formula", explanation.formula);
   return out;
 }
 
@@ -414,6 +426,7 @@ json::Value as_json(const Explanation& explanation) {
   out["needed"] = lines_json(explanation.needed);
   out["unknown"] = lines_json(explanation.unknown);
   out["notes"] = lines_json(explanation.notes);
+  out["formula"] = lines_json(explanation.formula);
   out["trains"] = json::Value::boolean(explanation.trains());
   return out;
 }

@@ -3,12 +3,15 @@
 // start with it.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
+#include "tessera/data/dataset.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::report {
 
@@ -29,15 +32,20 @@ struct Explanation {
   std::vector<std::string> needed;     ///< other settings that train requires
   std::vector<std::string> unknown;    ///< unknown keys, with place and nearest name
   std::vector<std::string> notes;
+  std::vector<std::string> formula;   ///< the loss, and what its symbols mean
   [[nodiscard]] bool trains() const;  ///< nothing is refused or unknown
 };
 
+using FormulaOf =
+    std::function<std::vector<std::string>(const tasks::Task& task, const data::DataOptions& data)>;
+
 /// Reads `source` for `ranks` ranks, or for the smallest number of ranks with which the batch
 /// equation holds. Errors in it are not thrown. Reads the folder of `model.from` and tokenizer
-/// files, but no data.
+/// files, but no data. `formula`: returns the loss of a task as lines of text.
 Explanation explain_config(const json::Value& source,
                            std::optional<int> ranks,
-                           const std::string& name_of_file);
+                           const std::string& name_of_file,
+                           const FormulaOf& formula = {});
 
 /// Tables for a terminal.
 std::string as_text(const Explanation& explanation);

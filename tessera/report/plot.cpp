@@ -2,6 +2,7 @@
 #include "tessera/report/plot.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -9,6 +10,7 @@
 
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/report/svg.h"
 
 namespace tessera::report {
 namespace {
@@ -16,14 +18,38 @@ namespace {
 constexpr double kWidth = 760, kHeight = 420, kLeft = 64, kRight = 20, kTop = 24, kBottom = 48;
 constexpr std::size_t kMaxPoints = 1500;  // maximum points of a polyline; more are not visible
 
-/// The plot area in data coordinates.
+/// A plot area with margins for its axes, in data coordinates.
 struct Frame {
-  double x0 = 0, x1 = 1, y0 = 0, y1 = 1;
+  double x0 = 0, x1 = 1;
+  double y0 = std::numeric_limits<double>::infinity();
+  double y1 = -std::numeric_limits<double>::infinity();
+  double left = 0, top = 0, width = kWidth, height = kHeight;  ///< in pixels, with the margins
+
   [[nodiscard]] double x(double step) const {
-    return kLeft + (step - x0) / (x1 - x0) * (kWidth - kLeft - kRight);
+    return left + kLeft + (step - x0) / (x1 - x0) * (width - kLeft - kRight);
   }
-  [[nodiscard]] double y(double loss) const {
-    return kHeight - kBottom - (loss - y0) / (y1 - y0) * (kHeight - kTop - kBottom);
+  [[nodiscard]] double y(double value) const {
+    return top + height - kBottom - (value - y0) / (y1 - y0) * (height - kTop - kBottom);
+  }
+  /// Widens the area to these points.
+  void add(const std::vector<CurvePoint>& points) {
+    for (const CurvePoint& point : points) {
+      if (!std::isfinite(point.value)) continue;
+      x1 = std::max(x1, static_cast<double>(point.step));
+      y0 = std::min(y0, point.value);
+      y1 = std::max(y1, point.value);
+    }
+  }
+  /// Adds margins above and below. Values that are never negative do not get an axis below 0.
+  void finish() {
+    if (!(y0 < y1)) {
+      y0 = std::isfinite(y0) ? y0 - 0.5 : 0;
+      y1 = y0 + 1;
+    }
+    const double margin = 0.05 * (y1 - y0), least = y0;
+    y0 -= margin;
+    if (least >= 0) y0 = std::max(0.0, y0);
+    y1 += margin;
   }
 };
 
@@ -37,12 +63,12 @@ double tick_step(double range, int count) {
   return 10 * power;
 }
 
-std::vector<LossPoint> smoothed(const std::vector<LossPoint>& points) {
+std::vector<CurvePoint> smoothed(const std::vector<CurvePoint>& points) {
   // Exponential mean over about a fiftieth of the curve.
   const double alpha = 1.0 / std::max(1.0, static_cast<double>(points.size()) / 50.0);
-  std::vector<LossPoint> out;
+  std::vector<CurvePoint> out;
   double mean = 0;
-  for (const LossPoint& point : points) {
+  for (const CurvePoint& point : points) {
     if (!std::isfinite(point.value)) continue;
     mean = out.empty() ? point.value : mean + alpha * (point.value - mean);
     out.push_back({point.step, mean});
@@ -50,28 +76,7 @@ std::vector<LossPoint> smoothed(const std::vector<LossPoint>& points) {
   return out;
 }
 
-Frame frame_of(const LossHistory& history) {
-  Frame frame{
-      0, 1, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
-  for (const auto* points : {&history.train, &history.eval}) {
-    for (const LossPoint& point : *points) {
-      if (!std::isfinite(point.value)) continue;
-      frame.x1 = std::max(frame.x1, static_cast<double>(point.step));
-      frame.y0 = std::min(frame.y0, point.value);
-      frame.y1 = std::max(frame.y1, point.value);
-    }
-  }
-  if (!(frame.y0 < frame.y1)) {
-    frame.y0 = std::isfinite(frame.y0) ? frame.y0 - 0.5 : 0;
-    frame.y1 = frame.y0 + 1;
-  }
-  const double margin = 0.05 * (frame.y1 - frame.y0);
-  frame.y0 = std::max(0.0, frame.y0 - margin);
-  frame.y1 += margin;
-  return frame;
-}
-
-std::string polyline(const std::vector<LossPoint>& points,
+std::string polyline(const std::vector<CurvePoint>& points,
                      const Frame& frame,
                      const std::string& style) {
   std::string out = "<polyline fill=\"none\" " + style + " points=\"";
@@ -87,69 +92,123 @@ std::string polyline(const std::vector<LossPoint>& points,
 
 std::string axes(const Frame& frame) {
   std::string out;
+  const double right = frame.left + frame.width - kRight;
   const double dy = tick_step(frame.y1 - frame.y0, 6);
   for (double y = std::ceil(frame.y0 / dy) * dy; y <= frame.y1; y += dy) {
     out += fmt::format(
-        "<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#e4e4e4\"/>"
-        "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.4g}</text>\n",
-        kLeft,
-        kWidth - kRight,
-        frame.y(y),
-        kLeft - 8,
-        frame.y(y) + 4,
-        y);
+        "<line x1=\"{0:.0f}\" x2=\"{1:.0f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#e4e4e4\"/>",
+        frame.left + kLeft,
+        right,
+        frame.y(y));
+    // A tick next to 0 is 0 up to rounding.
+    out += svg_label(frame.left + kLeft - 8,
+                     frame.y(y) + 4,
+                     "end",
+                     fmt::format("{:.4g}", std::abs(y) < 1e-9 * dy ? 0.0 : y));
   }
   const double dx = std::max(1.0, tick_step(frame.x1 - frame.x0, 6));
   for (double x = 0; x <= frame.x1; x += dx) {
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n",
-                       frame.x(x),
-                       kHeight - kBottom + 20,
-                       static_cast<std::int64_t>(x));
+    out += svg_label(frame.x(x),
+                     frame.top + frame.height - kBottom + 20,
+                     "middle",
+                     fmt::format("{}", static_cast<std::int64_t>(x)));
   }
-  return out + fmt::format(
-                   "<text x=\"{:.0f}\" y=\"{}\" text-anchor=\"middle\">step</text>\n"
-                   "<text x=\"16\" y=\"{:.0f}\" transform=\"rotate(-90 16 {:.0f})\" "
-                   "text-anchor=\"middle\">loss (nats a token)</text>\n",
-                   (kLeft + kWidth - kRight) / 2,
-                   kHeight - 10,
-                   kHeight / 2,
-                   kHeight / 2);
+  return out +
+         svg_label(
+             (frame.left + kLeft + right) / 2, frame.top + frame.height - 10, "middle", "step");
+}
+
+/// The name of the vertical axis.
+std::string vertical_name(const Frame& frame, const std::string& name) {
+  const double x = frame.left + 16, y = frame.top + frame.height / 2;
+  return fmt::format(
+      "<text x=\"{0:.0f}\" y=\"{1:.0f}\" transform=\"rotate(-90 {0:.0f} {1:.0f})\" "
+      "text-anchor=\"middle\">{2}</text>\n",
+      x,
+      y,
+      svg_escaped(name));
+}
+
+constexpr double kPanelWidth = 560, kPanelHeight = 300;
+constexpr std::array<const char*, kMostCurvesOfAPanel> kColors = {
+    "#1f5fa8", "#d9660c", "#2c8a3f", "#8a3fa8", "#b5202e", "#6b5b2e", "#0f8f9a", "#777777"};
+
+std::string panel_plot(const CurvePanel& panel, double left, double top, double last_step) {
+  Frame frame{.x1 = std::max(1.0, last_step),
+              .left = left,
+              .top = top,
+              .width = kPanelWidth,
+              .height = kPanelHeight};
+  std::vector<std::vector<CurvePoint>> shown;
+  for (const Curve& curve : panel.curves) {
+    if (shown.size() == kMostCurvesOfAPanel) break;
+    shown.push_back(smoothed(curve.points));
+    frame.add(shown.back());
+  }
+  frame.finish();
+  std::string out = axes(frame);
+  out += svg_label(left + kLeft, top + kTop - 8, "start", panel.title);
+  for (std::size_t i = 0; i < shown.size(); ++i) {
+    out +=
+        polyline(shown[i], frame, fmt::format("stroke=\"{}\" stroke-width=\"2\"", kColors.at(i)));
+    if (shown[i].empty()) continue;
+    out += svg_label(
+        left + kPanelWidth - kRight - 4,
+        top + kTop + 10 + 16 * static_cast<double>(i),
+        "end",
+        fmt::format("{} {:.4g}", panel.curves[i].name, panel.curves[i].points.back().value),
+        kColors.at(i));
+  }
+  return out;
 }
 
 }  // namespace
 
 std::string loss_plot(const LossHistory& history) {
-  const Frame frame = frame_of(history);
-  std::string out = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
-      "height=\"{1}\" "
-      "font-family=\"sans-serif\" font-size=\"12\" fill=\"#333\">\n<rect width=\"{0}\" "
-      "height=\"{1}\" fill=\"white\"/>\n",
-      kWidth,
-      kHeight);
-  out += axes(frame);
+  Frame frame;
+  frame.add(history.train);
+  frame.add(history.eval);
+  frame.finish();
+  std::string out = axes(frame) + vertical_name(frame, "loss (nats a token)");
   out += polyline(history.train, frame, "stroke=\"#9db9d8\" stroke-width=\"1\"");
   out += polyline(smoothed(history.train), frame, "stroke=\"#1f5fa8\" stroke-width=\"2\"");
   if (!history.eval.empty())
     out += polyline(history.eval, frame, "stroke=\"#d9660c\" stroke-width=\"2\"");
-  for (const LossPoint& point : history.eval) {
+  for (const CurvePoint& point : history.eval) {
     if (!std::isfinite(point.value)) continue;
     out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"#d9660c\"/>\n",
                        frame.x(static_cast<double>(point.step)),
                        frame.y(point.value));
   }
-  out += fmt::format(
-      "<text x=\"{0}\" y=\"{1}\" fill=\"#1f5fa8\" text-anchor=\"end\">training</text>\n",
-      kWidth - kRight - 4,
-      kTop + 10);
+  out += svg_label(kWidth - kRight - 4, kTop + 10, "end", "training", "#1f5fa8");
   if (!history.eval.empty()) {
-    out += fmt::format(
-        "<text x=\"{}\" y=\"{}\" fill=\"#d9660c\" text-anchor=\"end\">held out: {:.3f}</text>\n",
-        kWidth - kRight - 4,
-        kTop + 28,
-        history.eval.back().value);
+    out += svg_label(kWidth - kRight - 4,
+                     kTop + 28,
+                     "end",
+                     fmt::format("held out: {:.3f}", history.eval.back().value),
+                     "#d9660c");
   }
-  return out + "</svg>\n";
+  return svg_picture(kWidth, kHeight, out);
+}
+
+std::string panels_plot(const std::vector<CurvePanel>& panels) {
+  constexpr std::size_t kColumns = 2;
+  double last_step = 0;
+  for (const CurvePanel& panel : panels) {
+    for (const Curve& curve : panel.curves) {
+      for (const CurvePoint& point : curve.points)
+        last_step = std::max(last_step, static_cast<double>(point.step));
+    }
+  }
+  std::string out;
+  for (std::size_t i = 0; i < panels.size(); ++i) {
+    out += panel_plot(panels[i],
+                      kPanelWidth * static_cast<double>(i % kColumns),
+                      kPanelHeight * static_cast<double>(i / kColumns),
+                      last_step);
+  }
+  const auto rows = static_cast<double>((panels.size() + kColumns - 1) / kColumns);
+  return svg_picture(kPanelWidth * kColumns, kPanelHeight * rows, out);
 }
 
 void write_loss_plot(const std::filesystem::path& path, const LossHistory& history) {

@@ -22,7 +22,8 @@ PreferenceOptions PreferenceTask::samples(std::int64_t length, std::int32_t pad_
           .pad_id = pad_id,
           .kind = settings_.kind,
           .reference = settings_.reference,
-          .margins = settings_.margins};
+          .margins = settings_.margins,
+          .aligned = settings_.aligned};
 }
 
 std::vector<data::TensorSpec> PreferenceTask::tensors(std::int64_t sequence_length) const {

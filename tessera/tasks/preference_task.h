@@ -19,7 +19,7 @@ class PreferenceTask : public RecordTask {
  public:
   struct Settings {
     PreferenceKind kind = PreferenceKind::Pairs;
-    bool reference = false, margins = false;
+    bool reference = false, margins = false, aligned = false;
     std::string chat_template;
   };
   explicit PreferenceTask(Settings settings) : settings_(std::move(settings)) {}

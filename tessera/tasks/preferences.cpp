@@ -206,6 +206,13 @@ TokenPair pair_of(const data::Record& record, const ConversationTokenizer& token
 void PreferenceSamples::fit(Sample& sample) {
   const std::int64_t a = std::ssize(sample.first.ids), b = std::ssize(sample.second.ids),
                      room = options_.length;
+  if (options_.aligned) {
+    if (std::max(a, b) <= room / 2) return;
+    cut_to(sample.first, room / 2);
+    cut_to(sample.second, room / 2);
+    ++cut_;
+    return;
+  }
   if (a + b <= room) return;
   const std::int64_t most = std::max(room / 2, room - std::min(a, b));
   cut_to(sample.first, most);
@@ -288,6 +295,10 @@ std::vector<data::TensorSpec> PreferenceSamples::tensors() const {
       {.name = "attention_mask", .dtype = DType::I64, .shape = row, .optional = true},
       {.name = "second_text", .dtype = DType::I64}};
   if (options_.margins) out.push_back({.name = "margin", .dtype = DType::F32});
+  if (options_.aligned) {
+    out.push_back({.name = "ends", .dtype = DType::I64, .shape = {2}});
+    out.push_back({.name = "compared", .dtype = DType::I64, .shape = {2}});
+  }
   if (options_.kind == PreferenceKind::Labelled)
     out.push_back({.name = "wanted", .dtype = DType::I64});
   return out;
@@ -309,6 +320,7 @@ void PreferenceSamples::read(std::int64_t index, data::SampleWriter& out) const 
   std::ranges::fill(labels, kNoLabel);
   std::ranges::fill(completion, 0);
   std::ranges::fill(mask, 0);
+  const std::size_t longest = std::max(sample.first.ids.size(), sample.second.ids.size());
   std::size_t at = 0;
   for (const LearnedTokens* text : {&sample.first, &sample.second}) {
     const std::size_t first = at;
@@ -320,11 +332,27 @@ void PreferenceSamples::read(std::int64_t index, data::SampleWriter& out) const 
       labels[at - 1] = text->ids[t];
       completion[at - 1] = text->learned[t];
     }
+    for (; options_.aligned && at < first + longest; ++at) {
+      starts[at] = static_cast<std::int64_t>(first);
+      out.need("attention_mask");
+    }
   }
   if (at < ids.size()) out.need("attention_mask");
   for (; at < starts.size(); ++at)
     starts[at] = static_cast<std::int64_t>(at);  // padding attends only to itself
-  out.set("second_text", std::ssize(sample.first.ids));
+  out.set("second_text",
+          options_.aligned ? static_cast<std::int64_t>(longest) : std::ssize(sample.first.ids));
+  if (options_.aligned) {
+    const auto ends = out.tensor<std::int64_t>("ends"),
+               compared = out.tensor<std::int64_t>("compared");
+    ends[0] = std::ssize(sample.first.ids);
+    ends[1] = std::ssize(sample.second.ids);
+    const auto differs = std::ranges::mismatch(sample.first.ids, sample.second.ids).in1;
+    // Sequences that were cut to the same tokens are compared at their last one.
+    compared[0] = std::min(std::distance(sample.first.ids.begin(), differs),
+                           static_cast<std::ptrdiff_t>(longest) - 1);
+    compared[1] = static_cast<std::int64_t>(longest);
+  }
   if (options_.margins) out.set("margin", static_cast<float>(sample.margin));
   if (options_.kind == PreferenceKind::Labelled)
     out.set("wanted", std::int64_t{sample.wanted ? 1 : 0});
@@ -341,6 +369,7 @@ std::string PreferenceSamples::fingerprint() const {
   Fingerprint out;
   out.add(options_.length);
   out.add(static_cast<std::int64_t>(options_.kind));
+  if (options_.aligned) out.add(std::string_view("aligned"));
   for (const Sample& sample : samples_) {
     add_to(out, sample.first);
     add_to(out, sample.second);

@@ -40,6 +40,9 @@ struct PreferenceOptions {
   PreferenceKind kind = PreferenceKind::Pairs;
   bool reference = false;  ///< samples have "reference"
   bool margins = false;    ///< samples have "margin"
+  /// Both sequences take the same number of tokens of the row, so that their tokens can be compared
+  /// one by one: padding follows the shorter one, which sees its sequence.
+  bool aligned = false;
 };
 
 /// "input_ids" [T], int64: both sequences, one after the other. "document_starts" [T]: for each
@@ -47,9 +50,10 @@ struct PreferenceOptions {
 /// other. "labels" [T]: the next token of the same sequence, else -100; "completion" [T]: 1 where
 /// that token belongs to the completion. "second_text": the position at which the second sequence
 /// begins. "attention_mask" [T], 0 at padding, if a sample of the batch has padding. Pairs:
-/// optionally "margin", fp32. Labelled: "wanted", 1 or 0; the second sequence is the prompt with
-/// the next sample's completion. If the sequences together exceed T, their ends are truncated.
-/// Const methods can be called from any thread.
+/// optionally "margin", fp32; if aligned "ends" [2], the numbers of tokens of both, and "compared"
+/// [2], the first token that differs and the end of the longer one. Labelled: "wanted", 1 or 0; the
+/// second sequence is the prompt with the next sample's completion. If the sequences together
+/// exceed T, their ends are truncated. Const methods can be called from any thread.
 class PreferenceSamples final : public RecordDataset {
  public:
   explicit PreferenceSamples(PreferenceOptions options) : options_(options) {}

@@ -50,6 +50,34 @@ claim "gloo over 2 x 2 gives the bits of one rank" two_hosts_equal_one
 claim "so it does with ZeRO stage 3" two_hosts_equal_one --set zero_optimization.stage=3
 claim "so it does with a pipeline that crosses" two_hosts_equal_one --set parallel.pipeline=2
 
+three_steps_of_rlhf() {
+  configure
+  printf '127.0.0.1 slots=1\n127.0.0.2 slots=1\n' >"$box/hosts"
+  examples/rlhf/make_pairs.py examples/data/shakespeare.txt 40 >"$box/pairs.jsonl"
+  for name in two one; do
+    cat >"$box/$name.json" <<JSON
+{
+  "dir": "$box/$name",
+  "common": {"data": {"train": "$box/pairs.jsonl", "sequence_length": 192}, "train_batch_size": 4, "gradient_reduction": "each",
+             "train_micro_batch_size_per_gpu": 2, "trainer": {"max_steps": 2}, "run": {"threads_per_rank": 1}},
+  "sft": {"model": {"family": "llama", "num_layers": 1, "hidden_size": 32, "num_heads": 2}, "data": {"map": {"completion": "chosen"}}},
+  "reward": {},
+  "rl": {"rl": {"max_new_tokens": 4}}
+}
+JSON
+  done
+  expect "one rank trains" succeeds "$tessera" rlhf "$box/one.json" >"$box/one.out" 2>"$box/one.err"
+  expect "two hosts train" succeeds "$tessera" rlhf "$box/two.json" --hostfile "$box/hosts" --deployment-type multi_node \
+    >"$box/two.out" 2>"$box/two.err"
+  expect "each step has both hosts" test "$(grep -cE '^127\.0\.0\.2 +1 ' "$box/two.out")" = 3
+  for step in 1-sft 2-reward 3-rl; do
+    expect "$step has the bits of one rank" "$tessera" compare "$box/one/$step" "$box/two/$step"
+  done
+  expect "the reward model compared tokens" says '"compare": "tokens"' "$box/two/2-reward/config.json"
+  expect "no process is left" until_true none_left
+}
+claim "fine-tuning, a reward model and reinforcement run on two hosts" three_steps_of_rlhf
+
 four_ranks_of_one_host() {
   configure
   expect "one rank trains" succeeds one_rank

@@ -163,6 +163,15 @@ TEST(LossPlot, OfASingleFlatPointHasAnAxis) {
   EXPECT_EQ(report::loss_plot(history).find("nan"), std::string::npos);
 }
 
+TEST(LossPlot, ShowsLossesBelowZero) {
+  const std::string svg =
+      report::loss_plot({.train = {{1, -1.0}, {2, -3.0}}, .eval = {}, .last_step = 2});
+
+  // The plot area ends 48 pixels above the bottom of the picture.
+  EXPECT_NE(svg.find(">-2</text>"), std::string::npos) << svg;
+  EXPECT_NE(svg.find("740.0,356.2"), std::string::npos) << "the last point is a margin above it";
+}
+
 TEST(StepLine, TellsLossRateNormSpeedMemorySharesAndTimeLeft) {
   StepReport report = report_of(120, 3.21);
   report.data_s = 0.005;

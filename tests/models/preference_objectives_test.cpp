@@ -18,6 +18,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/losses/reward.h"
+#include "tessera/models/family.h"
 #include "tessera/models/hf_objective.h"
 #include "tessera/models/objective.h"
 #include "tessera/nn/functional.h"
@@ -220,6 +222,71 @@ TEST(Reward, ComparesTheScoresOfTheLastTokens) {
             .mean();
       },
       /*vocabulary_head=*/false);
+}
+
+TEST(Reward, ComparesTheScoresOfAllTokensBehindTheFirstDifference) {
+  // Scores of tokens: rows of 14 tokens, sequences of 5 and 3 tokens that differ from token 1 on.
+  const auto resolved_with = [](const char* objective, const char* options) {
+    ModelOptions of("gpt2");
+    config::Problems problems;
+    json::Value keys = json::parse_strict(
+        R"({"family": "gpt2", "num_layers": 1, "hidden_size": 16, "num_heads": 2,
+            "vocab_size": 40, "dropout": 0})",
+        "test");
+    config::Origins origins;
+    config::read(keys, of, problems, origins);
+    problems.raise();
+    Resolved out = resolve(
+        of, 40, std::nullopt, problems, origins, {objective, json::parse(options, "options.json")});
+    problems.raise();
+    return out;
+  };
+  ModelRunner reward(resolved_with("reward", R"({"tokens": true})").model),
+      value(resolved_with("value", "{}").model);
+  reward.initialize(3);
+  value.initialize(3);
+  constexpr std::int64_t kPad = 0;
+  const at::Tensor chosen = at::tensor({7, 9, 30, 2, 11}, at::kLong),
+                   rejected = at::tensor({7, 8, 5, 0, 0}, at::kLong);  // padded with kPad
+  nn::Batch row =
+      test::make_batch(at::cat({chosen, rejected, at::full({4}, kPad, at::kLong)}).unsqueeze(0),
+                       at::full({1, 14}, -100, at::kLong));
+  row.set("attention_mask",
+          at::tensor({1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0}, at::kLong).unsqueeze(0));
+  row.set("document_starts",
+          at::tensor({0, 0, 0, 0, 0, 5, 5, 5, 5, 5, 10, 11, 12, 13}, at::kLong).unsqueeze(0));
+  row.set("second_text", at::tensor({5}, at::kLong));
+  row.set("ends", at::tensor({5, 3}, at::kLong).unsqueeze(0));
+  row.set("compared", at::tensor({1, 5}, at::kLong).unsqueeze(0));
+
+  const double loss = reward.train(row);
+
+  // Each sequence by itself, padded as DeepSpeed-Chat does.
+  nn::Batch apart = test::make_batch(at::stack({chosen, rejected}));
+  apart.set("attention_mask", at::tensor({1, 1, 1, 1, 1, 1, 1, 1, 0, 0}, at::kLong).view({2, 5}));
+  nn::StepContext context(nn::Mode::Eval, 1);
+  const at::Tensor scores_2T = value.infer(apart, context).outputs.at("values");
+  const losses::ComparedTokens tokens =
+      losses::compared_tokens(chosen.unsqueeze(0), rejected.unsqueeze(0), kPad);
+  const double expected =
+      losses::tokenwise_reward(scores_2T.narrow(0, 0, 1), scores_2T.narrow(0, 1, 1), tokens)
+          .item<double>();
+  EXPECT_NEAR(loss, expected, 1e-6);
+  EXPECT_GT(std::abs(loss - std::log(2.0)), 1e-3) << "the scores differ";
+  EXPECT_GT(reward.grads.at("score.weight").norm().item<double>(), 0.0);
+
+  const nn::Outcome told = [&] {
+    nn::StepContext eval(nn::Mode::Eval, 1);
+    return reward.infer(row, eval);
+  }();
+  const auto term = [&](const std::string& name) {
+    for (const nn::Term& one : told.terms) {
+      if (one.name == name) return one.sum.item<double>();
+    }
+    return std::nan("");
+  };
+  EXPECT_NEAR(term("rewards/chosen"), scores_2T[0][4].item<double>(), 1e-6);
+  EXPECT_NEAR(term("rewards/rejected"), scores_2T[1][2].item<double>(), 1e-6);
 }
 
 TEST(Preference, MakesTheReferenceThatItReads) {

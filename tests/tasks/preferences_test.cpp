@@ -195,6 +195,34 @@ TEST_F(Preferences, OfRewardModelsMayHaveMargins) {
   EXPECT_THAT(error.what(), HasSubstr("margin"));
 }
 
+TEST_F(Preferences, WhoseTokensAreComparedTakeEquallyManyPlaces) {
+  const data::Datasets data = opened("reward", kPair, 13, R"({"compare": "tokens"})");
+
+  // "1+2" and "1+33", each with its end, 0; padding is 0 too.
+  EXPECT_EQ(values(*data.train, 0, "input_ids"),
+            (Ids{'1', '+', '2', 0, 0, '1', '+', '3', '3', 0, 0, 0, 0}));
+  EXPECT_EQ(values(*data.train, 0, "document_starts"),
+            (Ids{0, 0, 0, 0, 0, 5, 5, 5, 5, 5, 10, 11, 12}));
+  EXPECT_EQ(values(*data.train, 0, "attention_mask"), (Ids{1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0}));
+  EXPECT_EQ(values(*data.train, 0, "second_text"), Ids{5});
+  EXPECT_EQ(values(*data.train, 0, "ends"), (Ids{4, 5}));
+  EXPECT_EQ(values(*data.train, 0, "compared"), (Ids{2, 5}));
+  // Without room for both, each gets half of the row.
+  const data::Datasets cut = opened("reward", kPair, 7, R"({"compare": "tokens"})");
+  EXPECT_EQ(values(*cut.train, 0, "input_ids"), (Ids{'1', '+', '2', '1', '+', '3', 0}));
+  EXPECT_EQ(values(*cut.train, 0, "compared"), (Ids{2, 3}));
+}
+
+TEST_F(Preferences, WhoseTokensAreComparedHaveNoMargins) {
+  config::Problems problems;
+  (void)make_task(
+      {"reward", json::parse(R"({"compare": "tokens", "margin": true, "centering": 0.1})", "a")},
+      problems);
+  ASSERT_EQ(problems.list().size(), 2U);
+  EXPECT_EQ(problems.list()[0].path, "task.params.centering");
+  EXPECT_EQ(problems.list()[1].path, "task.params.margin");
+}
+
 TEST_F(Preferences, ThatCannotBeReadAreRefusedWithTheirPlace) {
   const auto names_place = HasSubstr("train.jsonl:1");
   for (

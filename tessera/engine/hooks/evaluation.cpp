@@ -7,8 +7,8 @@
 #include "tessera/engine/class_pictures.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/metric_lines.h"
+#include "tessera/engine/plots.h"
 #include "tessera/report/appended_file.h"
-#include "tessera/report/plot.h"
 
 namespace tessera::engine {
 
@@ -62,8 +62,7 @@ void EvaluationHook::run(Trainer& trainer) {
   }
   if (engine.world().is_leader() && !trainer.run_dir().empty()) {
     trainer.try_to_write([&] {
-      report::write_loss_plot(trainer.run_dir() / "loss.svg",
-                              read_losses(trainer.run_dir() / "metrics.jsonl"));
+      write_plots(engine.plan(), trainer.run_dir());
       if (trainer.last_eval())
         write_class_pictures(
             trainer.run_dir(), trainer.last_eval()->predictions, engine.plan().model.objective);

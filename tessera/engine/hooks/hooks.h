@@ -20,7 +20,7 @@
 namespace tessera::engine {
 
 /// Writes metrics.jsonl in the run folder, and a line on the console every steps_per_print steps
-/// and at the first and last step; writes loss.svg at the end of a training without evaluations.
+/// and at the first and last step; writes the plots at the end of a training without evaluations.
 class MetricByStepHook final : public Hook {
  public:
   MetricByStepHook();
@@ -95,7 +95,7 @@ class ThroughputHook final : public Hook {
   double seconds_ = 0.0;
 };
 
-/// Evaluates, generates a sample text, which it appends to samples.jsonl, and writes loss.svg, at
+/// Evaluates, generates a sample text, which it appends to samples.jsonl, and writes the plots, at
 /// the times that `when` sets and at the end.
 class EvaluationHook final : public Hook {
  public:

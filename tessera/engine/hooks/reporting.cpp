@@ -9,7 +9,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/hooks/hooks.h"
-#include "tessera/report/plot.h"
+#include "tessera/engine/plots.h"
 
 namespace tessera::engine {
 
@@ -87,13 +87,10 @@ void MetricByStepHook::tell_expected(Trainer& trainer, const StepReport& report)
                             text::with_commas(left)));
 }
 
-/// Writes the loss curve of a training without evaluations; otherwise EvaluationHook writes it.
+/// Writes the plots of a training without evaluations; otherwise EvaluationHook writes it.
 void MetricByStepHook::after_train(Trainer& trainer) {
   if (!file_ || trainer.engine().plan().config.eval.when().any()) return;
-  trainer.try_to_write([&] {
-    report::write_loss_plot(trainer.run_dir() / "loss.svg",
-                            read_losses(trainer.run_dir() / "metrics.jsonl"));
-  });
+  trainer.try_to_write([&] { write_plots(trainer.engine().plan(), trainer.run_dir()); });
 }
 
 void MetricByStepHook::after_test(Trainer& trainer, const EvalReport& report) {

@@ -5,8 +5,11 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
 
+#include "tessera/base/text.h"
 #include "tessera/losses/advantages.h"
 #include "tessera/losses/kl.h"
 #include "tessera/losses/log_probabilities.h"
@@ -31,6 +34,21 @@ at::Tensor at_tokens(const at::Tensor& values_B, const at::Tensor& mask_BT) {
 /// Returns whether the divergence is a part of the rewards.
 bool charged(const Scored& scored, const RlOptions& options) {
   return options.kl.place == tasks::KlPlace::Reward && scored.reference_BT.defined();
+}
+
+bool charged(const RlOptions& options) {
+  return options.kl.place == tasks::KlPlace::Reward && options.kl.coefficient > 0;
+}
+/// Returns the reward of a completion with its divergence as a formula.
+std::string completion_reward_formula(const RlOptions& options) {
+  if (!charged(options)) return "R";
+  return fmt::format("R - {} x the sum over tokens of KL", text::number(options.kl.coefficient));
+}
+/// Returns the reward of a token as a formula; `place`: where R is added.
+std::string token_reward_formula(const RlOptions& options, const char* place) {
+  const std::string cost =
+      charged(options) ? fmt::format("-{} KL", text::number(options.kl.coefficient)) : "0";
+  return fmt::format("r[t] = {}, and R more at {}", cost, place);
 }
 
 /// Returns the rewards of tokens: the divergence is charged at its token, and the last token gets
@@ -83,6 +101,33 @@ Advantages group(const Scored& scored, const RlOptions& options) {
   return {perhaps_whitened(at_tokens(advantages_B, scored.mask_BT), scored, options), {}};
 }
 
+std::vector<std::string> group_formula(const RlOptions& options) {
+  const tasks::RlAdvantage& how = options.advantage;
+  const std::string epsilon = text::number(how.epsilon);
+  if (losses::reward_sum(how.sum) == losses::RewardSum::NormalizeThenSum) {
+    return {fmt::format("A = (S - mean of S) / (deviation of S + {}) over the rollout", epsilon),
+            fmt::format("S = the sum over rewards of weight x (r - mean of r) / (deviation of r + "
+                        "{}) over the {} completions of a prompt",
+                        epsilon,
+                        options.samples)};
+  }
+  std::string scale;
+  switch (losses::reward_scale(how.scale)) {
+    case losses::RewardScale::Group:
+      scale = fmt::format(" / (deviation of Q of the prompt + {})", epsilon);
+      break;
+    case losses::RewardScale::Batch:
+      scale = fmt::format(" / (deviation of Q of the rollout + {})", epsilon);
+      break;
+    case losses::RewardScale::None:
+      break;
+  }
+  const std::string difference =
+      fmt::format("Q - mean of Q of the {} completions of the prompt", options.samples);
+  return {scale.empty() ? "A = " + difference : fmt::format("A = ({}){}", difference, scale),
+          "Q = " + completion_reward_formula(options)};
+}
+
 Advantages leave_one_out(const Scored& scored, const RlOptions& options) {
   std::optional<std::pair<double, double>> clip;
   if (const auto limit = options.advantage.clip_reward) clip = {-*limit, *limit};
@@ -98,6 +143,12 @@ Advantages leave_one_out(const Scored& scored, const RlOptions& options) {
   return {perhaps_whitened(at_tokens(advantages_B, scored.mask_BT), scored, options), {}};
 }
 
+std::vector<std::string> leave_one_out_formula(const RlOptions& options) {
+  return {fmt::format("A = Q - mean of Q of the other {} completions of the prompt",
+                      options.samples - 1),
+          "Q = " + completion_reward_formula(options)};
+}
+
 Advantages to_go(const Scored& scored, const RlOptions& options) {
   return {
       perhaps_whitened(losses::rewards_to_go(
@@ -105,6 +156,11 @@ Advantages to_go(const Scored& scored, const RlOptions& options) {
                        scored,
                        options),
       {}};
+}
+
+std::vector<std::string> to_go_formula(const RlOptions& options) {
+  return {fmt::format("A[t] = r[t] + {} A[t+1]", text::number(options.advantage.gamma)),
+          token_reward_formula(options, "the last token")};
 }
 
 Advantages gae(const Scored& scored, const RlOptions& options) {
@@ -115,6 +171,21 @@ Advantages gae(const Scored& scored, const RlOptions& options) {
       {.gamma = options.advantage.gamma, .lambda = options.advantage.lambda});
   return {perhaps_whitened(within(scored.mask_BT, made.advantages_BT), scored, options),
           made.returns_BT};
+}
+
+std::vector<std::string> formula_of_gae(const RlOptions& options, const char* place) {
+  const std::string gamma = text::number(options.advantage.gamma);
+  return {fmt::format("A[t] = r[t] + {0} V[t+1] - V[t] + {0} x {1} A[t+1]",
+                      gamma,
+                      text::number(options.advantage.lambda)),
+          token_reward_formula(options, place),
+          "V = the critic's value with which the rollout was judged"};
+}
+std::vector<std::string> gae_formula(const RlOptions& options) {
+  return formula_of_gae(options, "the last token");
+}
+std::vector<std::string> dschat_gae_formula(const RlOptions& options) {
+  return formula_of_gae(options, "the position after the answer");
 }
 
 /// Column t predicts the token after token t, so the last column, which has no next token, is left
@@ -159,6 +230,35 @@ Advantages dschat_gae(const Scored& scored, const RlOptions& options) {
 
 }  // namespace
 
+std::vector<std::string> advantage_formula(const tasks::Rl& task) {
+  const RlOptions& options = task.options();
+  std::vector<std::string> rewards;
+  for (const tasks::RlReward& reward : task.rewards())
+    rewards.push_back(fmt::format("{} {}", text::number(reward.weight), reward.name));
+  std::string sum = text::join(rewards, " + ");
+  if (const auto limit = options.advantage.clip_reward)
+    sum = fmt::format("clip({0}, -{1}, {1})", sum, text::number(*limit));
+  std::vector<std::string> out =
+      advantage_estimators().get(options.advantage.estimator).formula(options);
+  if (options.advantage.whiten) {
+    out.emplace_back(
+        "A is whitened: (A - mean) / sqrt(variance + 1e-8) over all tokens of the rollout");
+  }
+  out.push_back("R = " + sum);
+  if (charged(options)) {
+    out.push_back(fmt::format("KL = {} ({}), d = log p_old - log p_ref of the token",
+                              losses::kl_estimators().get(options.kl.estimator).formula,
+                              options.kl.estimator));
+  }
+  if (options.kl.target) {
+    out.push_back(fmt::format(
+        "the coefficient of KL follows a divergence of {} a completion, within {} completions",
+        text::number(*options.kl.target),
+        options.kl.horizon));
+  }
+  return out;
+}
+
 at::Tensor total_rewards(const Scored& scored, const RlOptions& options) {
   const at::Tensor sum_B = (scored.rewards_BF.nan_to_num() * scored.weights_F).sum(1);
   const auto limit = options.advantage.clip_reward;
@@ -174,11 +274,11 @@ at::Tensor divergence(const Scored& scored, const RlOptions& options) {
 const Registry<AdvantageEstimator>& advantage_estimators() {
   static const Registry<AdvantageEstimator> registry = [] {
     Registry<AdvantageEstimator> out("estimator of advantages");
-    out.add("group", group);
-    out.add("leave_one_out", leave_one_out);
-    out.add("to_go", to_go);
-    out.add("gae", gae);
-    out.add("dschat_gae", dschat_gae);
+    out.add("group", {group, group_formula});
+    out.add("leave_one_out", {leave_one_out, leave_one_out_formula});
+    out.add("to_go", {to_go, to_go_formula});
+    out.add("gae", {gae, gae_formula});
+    out.add("dschat_gae", {dschat_gae, dschat_gae_formula});
     return out;
   }();
   return registry;

@@ -4,11 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "tessera/base/registry.h"
 #include "tessera/tasks/rl/options.h"
+#include "tessera/tasks/rl/rl.h"
 
 // Legend: B completions, of which `samples` consecutive ones answer the same prompt, T columns, F
 // rewards. Nothing here has a gradient.
@@ -26,8 +29,19 @@ struct Advantages {
   at::Tensor advantages_BT;  ///< 0 outside of the mask
   at::Tensor returns_BT;     ///< targets of the critic; undefined without one
 };
-using AdvantageEstimator = Advantages (*)(const Scored& scored, const tasks::RlOptions& options);
+struct AdvantageEstimator {
+  Advantages (*estimate)(const Scored& scored, const tasks::RlOptions& options);
+  /// Returns the lines that define the advantages A with the numbers of `options`, from the rewards
+  /// R of completions and the divergences KL of tokens; without the whitening.
+  std::vector<std::string> (*formula)(const tasks::RlOptions& options);
+  Advantages operator()(const Scored& scored, const tasks::RlOptions& options) const {
+    return estimate(scored, options);
+  }
+};
 const Registry<AdvantageEstimator>& advantage_estimators();
+
+/// Returns the lines that define rewards and advantages of a configuration, as plain text.
+std::vector<std::string> advantage_formula(const tasks::Rl& task);
 
 /// Returns the weighted sum of the rewards that were given, clipped if the options say so; 0 if
 /// there are none. [B].

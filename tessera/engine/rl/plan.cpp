@@ -18,6 +18,7 @@
 #include "tessera/nn/block.h"
 #include "tessera/nn/kv_cache.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/precision.h"
 #include "tessera/planner/validate.h"
 #include "tessera/tasks/rl/rl.h"
 

@@ -85,6 +85,31 @@ at::Tensor weights_of(const std::vector<tasks::RlReward>& rewards) {
   return at::tensor(out, at::kDouble);
 }
 
+namespace {
+
+std::vector<double> by_rule(const tasks::RuleReward& rule, std::span<const tasks::Answer> answers) {
+  std::vector<double> out;
+  for (const tasks::Answer& answer : answers)
+    out.push_back(rule.of(answer));
+  return out;
+}
+
+}  // namespace
+
+std::optional<double> mean_of_rules(const std::vector<tasks::RlReward>& rewards,
+                                    std::span<const tasks::Answer> answers) {
+  double sum = 0.0;
+  bool any = false;
+  for (const tasks::RlReward& reward : rewards) {
+    if (reward.rule == nullptr) continue;
+    any = true;
+    for (const double value : by_rule(*reward.rule, answers))
+      sum += reward.weight * value;
+  }
+  if (!any || answers.empty()) return std::nullopt;
+  return sum / static_cast<double>(answers.size());
+}
+
 std::vector<double> scores_of(OpenModel& scorer,
                               comm::World& world,
                               const Rows& rows,
@@ -128,12 +153,8 @@ std::vector<double> RewardValues::one(std::size_t index,
                                       const Rows& rows) {
   const tasks::RlReward& reward = rewards_[index];
   if (models_[index] != nullptr) return scores_of(*models_[index], world_, rows, micro_batch_);
+  if (reward.rule != nullptr) return by_rule(*reward.rule, answers);
   std::vector<double> out(answers.size(), 0.0);
-  if (reward.rule != nullptr) {
-    for (std::size_t i = 0; i < out.size(); ++i)
-      out[i] = reward.rule->of(answers[i]);
-    return out;
-  }
   const auto poll = [this] { world_.show_life(); };
   if (commands_[index] != nullptr) out = commands_[index]->of(answers, poll);
   if (reward.http && world_.is_leader()) out = tasks::RewardHttp(*reward.http).of(answers, poll);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,6 +47,12 @@ std::vector<double> scores_of(OpenModel& scorer,
 
 /// The weights of rewards, fp64 [F].
 at::Tensor weights_of(const std::vector<tasks::RlReward>& rewards);
+
+/// Returns the mean over the answers of the weighted sum of the rewards that are rules; nothing if
+/// there are no answers or none of the rewards is a rule. Throws as tasks::RuleReward::of(). Not
+/// collective.
+std::optional<double> mean_of_rules(const std::vector<tasks::RlReward>& rewards,
+                                    std::span<const tasks::Answer> answers);
 
 class RewardValues {
  public:

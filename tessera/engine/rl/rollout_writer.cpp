@@ -219,7 +219,7 @@ void RolloutWriter::generate(const Place& place,
   const bool together = plan_.zero_stage == 3 && group.size() > 1;
   const double start = now_s();
   double told = start;
-  std::size_t done = 0;
+  std::vector<std::int64_t> written;
   for (std::size_t first = 0; first < all.size(); first += static_cast<std::size_t>(group.size())) {
     const std::size_t mine = first + static_cast<std::size_t>(group.index);
     const std::vector<std::int64_t> numbers =
@@ -256,18 +256,33 @@ void RolloutWriter::generate(const Place& place,
     for (const std::int64_t number : together_made)
       drawn_.generated += std::ssize(at(number).ids);
     keep(together_made);
-    done += together_made.size();
+    written.insert(written.end(), together_made.begin(), together_made.end());
     if (const double now = now_s(); now - told >= kTellEvery_s) {
       told = now;
-      log::info(fmt::format(
-          "after {} updates: {} of {} completions are written, {} tokens/s",
-          version_,
-          done,
-          groups.size() * static_cast<std::size_t>(options_.samples),
-          text::count(static_cast<double>(drawn_.generated) / (drawn_.generate_s + now - start))));
+      log::info(
+          progress(written,
+                   groups.size() * static_cast<std::size_t>(options_.samples),
+                   static_cast<double>(drawn_.generated) / (drawn_.generate_s + now - start)));
     }
   }
   drawn_.generate_s += now_s() - start;
+}
+
+std::string RolloutWriter::progress(const std::vector<std::int64_t>& written,
+                                    std::size_t all,
+                                    double tokens_per_s) const {
+  std::string out = fmt::format("after {} updates: {} of {} completions are written, {} tokens/s",
+                                version_,
+                                written.size(),
+                                all,
+                                text::count(tokens_per_s));
+  if (!world_.is_leader()) return out;
+  const std::vector<std::string> texts = texts_of(written);
+  const bool only_rules = std::ranges::all_of(
+      task_.rewards(), [](const tasks::RlReward& reward) { return reward.rule != nullptr; });
+  if (const auto reward = mean_of_rules(task_.rewards(), answers(written, texts)))
+    out += fmt::format(", mean reward{} {:.3f}", only_rules ? "" : " by rules", *reward);
+  return out;
 }
 
 std::string RolloutWriter::lacking(const char* what) const {

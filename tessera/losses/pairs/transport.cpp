@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Alignment by optimal transport (Melnyk et al. 2024): the batch distribution for desirable
 // completions is pushed above that for undesirable ones, quantile by quantile.
+#include <string>
 #include <tuple>
+
+#include <fmt/format.h>
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/text.h"
 #include "tessera/losses/pairs.h"
 
 namespace tessera::losses {
@@ -21,6 +25,13 @@ at::Tensor aot(const PairScores& of, const PairOptions& options) {
       options.label_smoothing);
 }
 
+std::string aot_formula(const PairOptions& options) {
+  return smoothed_logistic_formula(fmt::format("{} (m - m_ref)", text::number(options.beta)),
+                                   options.label_smoothing) +
+         ", where m and m_ref are the differences of both log-probabilities, each sorted over the "
+         "micro-batch";
+}
+
 /// Ratios of chosen completions against those of rejected ones, whatever their prompts.
 at::Tensor aot_unpaired(const PairScores& of, const PairOptions& options) {
   return smoothed_logistic(
@@ -28,8 +39,15 @@ at::Tensor aot_unpaired(const PairScores& of, const PairOptions& options) {
       options.label_smoothing);
 }
 
-TESSERA_PAIR_LOSS(aot, {.losses = aot, .reads_batch = true});
-TESSERA_PAIR_LOSS(aot_unpaired, {.losses = aot_unpaired, .reads_batch = true});
+std::string aot_unpaired_formula(const PairOptions& options) {
+  return smoothed_logistic_formula(fmt::format("{} (lw - ll)", text::number(options.beta)),
+                                   options.label_smoothing) +
+         ", where lw and ll are sorted over the micro-batch";
+}
+
+TESSERA_PAIR_LOSS(aot, {.losses = aot, .formula = aot_formula, .reads_batch = true});
+TESSERA_PAIR_LOSS(aot_unpaired,
+                  {.losses = aot_unpaired, .formula = aot_unpaired_formula, .reads_batch = true});
 
 }  // namespace
 }  // namespace tessera::losses

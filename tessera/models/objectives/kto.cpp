@@ -8,8 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
 
+#include "tessera/base/text.h"
 #include "tessera/models/objective.h"
 #include "tessera/models/objectives/paired_texts.h"
 #include "tessera/models/objectives/text_head.h"
@@ -97,6 +100,21 @@ class Kto final : public nn::Objective {
   losses::KtoOptions options_;
 };
 
+std::vector<std::string> kto_formula(const json::Value& written) {
+  const auto settings = valid_options<KtoSettings>(written);
+  if (!settings) return {};
+  const losses::KtoLoss& loss = losses::kto_losses().get(settings->type);
+  std::vector<std::string> out = {
+      "loss = the mean over completions of w L, L = " + loss.formula(settings->of.beta),
+      fmt::format("w = {} if desirable, {} if not",
+                  text::number(settings->of.desirable_weight),
+                  text::number(settings->of.undesirable_weight)),
+      "l = log(policy / reference) of a completion, s the logistic function"};
+  if (loss.reads_divergence)
+    out.emplace_back("z = max(0, the mean of l over mismatched completions of the micro-batch)");
+  return out;
+}
+
 nn::BlockSpec make_kto(const TrunkOutput& trunk,
                        const json::Value& options,
                        config::Problems& problems,
@@ -108,6 +126,7 @@ nn::BlockSpec make_kto(const TrunkOutput& trunk,
 }
 
 TESSERA_OBJECTIVE("kto", make_kto);
+TESSERA_OBJECTIVE_FORMULA("kto", kto, kto_formula);
 TESSERA_OBJECTIVE_KEPT_AS("kto", kto, {.name = "causal_lm"});
 
 }  // namespace

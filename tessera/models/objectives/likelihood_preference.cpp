@@ -7,8 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include <ATen/ATen.h>
 
+#include "tessera/base/text.h"
 #include "tessera/losses/likelihood_pairs.h"
 #include "tessera/models/objective.h"
 #include "tessera/models/objectives/paired_texts.h"
@@ -98,6 +101,9 @@ struct CpoSettings {
   std::string type = "sigmoid";
   losses::CpoOptions of;
   std::optional<double> likelihood_weight;
+  [[nodiscard]] double weight_of_likelihood() const {
+    return likelihood_weight.value_or(type == "simpo" ? 0 : 1);
+  }
   void describe(config::Fields& fields) {
     fields.field("type",
                  type,
@@ -125,7 +131,7 @@ class Cpo final : public LikelihoodObjective {
  public:
   Cpo(TrunkOutput trunk, const CpoSettings& settings)
       : LikelihoodObjective(std::move(trunk),
-                            settings.likelihood_weight.value_or(settings.type == "simpo" ? 0 : 1),
+                            settings.weight_of_likelihood(),
                             /*whole_text=*/false),
         loss_(losses::cpo_losses().get(settings.type)),
         options_(settings.of) {}
@@ -168,6 +174,35 @@ class Orpo final : public LikelihoodObjective {
   double beta_;
 };
 
+std::vector<std::string> cpo_formula(const json::Value& written) {
+  const auto settings = valid_options<CpoSettings>(written);
+  if (!settings) return {};
+  const losses::CpoLoss& loss = losses::cpo_losses().get(settings->type);
+  std::string sum = "loss = the mean over pairs of " + loss.formula(settings->of);
+  if (const double weight = settings->weight_of_likelihood(); weight != 0.0) {
+    sum += fmt::format(" + {} x the mean over tokens of -log p of the chosen completion",
+                       text::number(weight));
+  }
+  const std::string alpha = text::number(settings->of.alpha);
+  return {sum,
+          settings->of.alpha == 0.0
+              ? std::string("m = log p(chosen) - log p(rejected)")
+              : fmt::format("m = (p(rejected)^-{0} - p(chosen)^-{0}) / {0}", alpha),
+          loss.of_means ? "log p is the mean over the tokens of a completion"
+                        : "log p is the sum over the tokens of a completion"};
+}
+
+std::vector<std::string> orpo_formula(const json::Value& written) {
+  const auto settings = valid_options<OrpoSettings>(written);
+  if (!settings) return {};
+  return {
+      fmt::format("loss = the mean over pairs of -{} log s(log(odds(chosen) / odds(rejected))) + "
+                  "the mean over tokens of -log p of the chosen text",
+                  text::number(settings->beta)),
+      "odds = p / (1 - p), where log p is the mean over the tokens of a completion, s the "
+      "logistic function"};
+}
+
 template <class ObjectiveT, class Settings>
 nn::BlockSpec make_likelihood(const char* name,
                               const TrunkOutput& trunk,
@@ -195,6 +230,8 @@ nn::BlockSpec make_orpo(const TrunkOutput& trunk,
 
 TESSERA_OBJECTIVE("cpo", make_cpo);
 TESSERA_OBJECTIVE("orpo", make_orpo);
+TESSERA_OBJECTIVE_FORMULA("cpo", cpo, cpo_formula);
+TESSERA_OBJECTIVE_FORMULA("orpo", orpo, orpo_formula);
 TESSERA_OBJECTIVE_KEPT_AS("cpo", cpo, {.name = "causal_lm"});
 TESSERA_OBJECTIVE_KEPT_AS("orpo", orpo, {.name = "causal_lm"});
 

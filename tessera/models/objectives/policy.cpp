@@ -12,6 +12,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/text.h"
 #include "tessera/losses/kl.h"
 #include "tessera/losses/log_probabilities.h"
 #include "tessera/models/objective.h"
@@ -192,6 +193,44 @@ class Policy final : public nn::Objective {
   losses::PolicyLoss loss_;
 };
 
+std::vector<std::string> policy_formula(const json::Value& written) {
+  const auto options = valid_options<PolicyObjectiveOptions>(written);
+  if (!options) return {};
+  const losses::PolicyLoss& loss = losses::policy_losses().get(options->type);
+  losses::PolicyOptions of = options->of;
+  if (options->ratio == "sum") of.delta.reset();  // whole completions have no such bound
+  std::string each = "L = " + loss.formula(of);
+  std::vector<std::string> symbols;
+  symbols.emplace_back(options->ratio == "token" ? "rho = p / p_old of the token"
+                       : options->ratio == "mean"
+                           ? "rho = e^(the mean over the completion's tokens "
+                             "of log p - log p_old)"
+                           : "rho = p / p_old of the whole completion");
+  if (options->kl_coefficient > 0) {
+    each += fmt::format(" + {} KL", text::number(options->kl_coefficient));
+    symbols.push_back(fmt::format("KL = {} ({}), d = log p - log p_ref of the token",
+                                  losses::kl_estimators().get(options->kl_estimator).formula,
+                                  options->kl_estimator));
+  }
+  if (options->entropy_coefficient > 0) {
+    each += fmt::format(" - {} H", text::number(options->entropy_coefficient));
+    symbols.emplace_back("H = the entropy of p at the token");
+  }
+  std::string drawn = fmt::format("p = softmax(logits / {})", text::number(options->temperature));
+  if (options->support.top_k > 0) drawn += fmt::format(", top_k {}", options->support.top_k);
+  if (options->support.top_p < 1)
+    drawn += fmt::format(", top_p {}", text::number(options->support.top_p));
+  symbols.push_back(std::move(drawn));
+  std::string sum = "loss = " + losses::aggregation_formula(loss.aggregation, options->longest);
+  if (options->ptx_coefficient > 0) {
+    sum += fmt::format(" + {} x the mean over the tokens of pretraining texts of -log p",
+                       text::number(options->ptx_coefficient));
+  }
+  std::vector<std::string> out = {std::move(sum), std::move(each)};
+  out.insert(out.end(), symbols.begin(), symbols.end());
+  return out;
+}
+
 nn::BlockSpec make_policy(const TrunkOutput& trunk,
                           const json::Value& options,
                           config::Problems& problems,
@@ -216,6 +255,7 @@ nn::BlockSpec make_policy(const TrunkOutput& trunk,
 }
 
 TESSERA_OBJECTIVE("policy", make_policy);
+TESSERA_OBJECTIVE_FORMULA("policy", policy, policy_formula);
 TESSERA_OBJECTIVE_KEPT_AS("policy", policy, {.name = "causal_lm"});
 
 }  // namespace

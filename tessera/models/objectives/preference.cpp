@@ -12,6 +12,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/losses/pairs.h"
 #include "tessera/models/objective.h"
 #include "tessera/models/objectives/paired_texts.h"
@@ -200,6 +201,45 @@ void check(const PreferenceOptions& options,
   }
 }
 
+std::vector<std::string> preference_formula(const json::Value& written) {
+  const auto options = valid_options<PreferenceOptions>(written);
+  if (!options) return {};
+  config::Problems problems;
+  check(*options, problems, {});
+  if (!problems.empty()) return {};
+  std::vector<std::string> pairs, tokens;
+  for (std::size_t i = 0; i < options->type.size(); ++i) {
+    const losses::PairLoss& loss = losses::pair_losses().get(options->type[i]);
+    const std::string formula = loss.formula(options->of);
+    const double weight = options->weights.empty() ? 1.0 : options->weights[i];
+    (loss.over_tokens ? tokens : pairs)
+        .push_back(weight == 1.0 ? formula : fmt::format("{} ({})", text::number(weight), formula));
+  }
+  std::string sum = fmt::format("loss = the mean over pairs of {}{}",
+                                options->on_policy_weights ? "w x " : "",
+                                text::join(pairs, " + "));
+  if (!tokens.empty()) sum += " + the mean over tokens of " + text::join(tokens, " + ");
+  std::vector<std::string> out = {
+      sum,
+      losses::kPairSymbols,
+      fmt::format("score of a ratio l: {} (divergence {})",
+                  losses::divergences().get(options->divergence).formula,
+                  options->divergence)};
+  if (options->divergence == "alpha_divergence")
+    out.back() += ", a = " + text::number(options->divergence_alpha);
+  if (options->reference_free)
+    out.emplace_back("the reference gives every completion the same probability");
+  if (options->tail_alpha != 1.0) {
+    out.push_back(fmt::format("tokens beyond the length of the shorter completion count {}",
+                              text::number(options->tail_alpha)));
+  }
+  if (options->on_policy_weights) {
+    out.emplace_back(
+        "w = e^(the mean over tokens of log p - log(the sum of p^2)) of both completions");
+  }
+  return out;
+}
+
 nn::BlockSpec make_preference(const TrunkOutput& trunk,
                               const json::Value& options,
                               config::Problems& problems,
@@ -212,6 +252,7 @@ nn::BlockSpec make_preference(const TrunkOutput& trunk,
 }
 
 TESSERA_OBJECTIVE("preference", make_preference);
+TESSERA_OBJECTIVE_FORMULA("preference", preference, preference_formula);
 TESSERA_OBJECTIVE_KEPT_AS("preference", preference, {.name = "causal_lm"});
 
 }  // namespace

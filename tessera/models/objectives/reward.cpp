@@ -23,7 +23,12 @@ namespace {
 
 struct RewardOptions {
   double centering = 0.0;
+  bool tokens = false;
   void describe(config::Fields& fields) {
+    fields.field("tokens",
+                 tokens,
+                 {.text = "Compare the scores of all tokens behind the first difference, as "
+                          "DeepSpeed-Chat does, instead of those of the last tokens."});
     fields.field(
         "centering",
         centering,
@@ -45,12 +50,13 @@ class Reward final : public nn::Objective {
     head_.declare(params, trunk_);
   }
 
-  [[nodiscard]] bool works_by_token() const override { return true; }
+  [[nodiscard]] bool works_by_token() const override { return !options_.tokens; }
   [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, "reward");
     const at::Tensor& x_BTC = in.diff.at(0);
+    if (options_.tokens) return of_tokens(x_BTC, batch, context);
     const auto scores = [&](const at::Tensor& positions_B) {
       const at::Tensor x_B1C = norm_(nn::select_tokens(x_BTC, positions_B, context), context);
       const at::Tensor scores_B11 = head_(nn::gather_flow(x_B1C, context), context);
@@ -73,11 +79,47 @@ class Reward final : public nn::Objective {
   }
 
  private:
+  /// The batch has "ends" and "compared" (tasks/preferences.h): the second sequence has the same
+  /// number of positions as the first.
+  nn::Outcome of_tokens(const at::Tensor& x_BTC, const nn::Batch& batch, nn::StepContext& context) {
+    const at::Tensor scores_BT =
+        head_(nn::gather_flow(norm_(x_BTC, context), context), context).squeeze(-1).to(at::kDouble);
+    const at::Tensor &second_B = batch.tensor("second_text"), &ends_B2 = batch.tensor("ends"),
+                     &compared_B2 = batch.tensor("compared");
+    const std::int64_t T = scores_BT.size(1);
+    // Beyond the sequences the places do not count.
+    const at::Tensor places_BT =
+        (at::arange(T, second_B.options()).unsqueeze(0) + second_B.unsqueeze(1)).clamp_max(T - 1);
+    const at::Tensor rejected_BT = scores_BT.gather(1, places_BT);
+    nn::Outcome out;
+    out.terms.push_back({.name = "loss",
+                         .sum = losses::tokenwise_reward(scores_BT,
+                                                         rejected_BT,
+                                                         {.begin_P = compared_B2.select(1, 0),
+                                                          .end_P = compared_B2.select(1, 1),
+                                                          .chosen_end_P = ends_B2.select(1, 0),
+                                                          .rejected_end_P = ends_B2.select(1, 1)})
+                                    .sum()});
+    const auto last_score = [&](const at::Tensor& of_BT, int which) {
+      return of_BT.detach().gather(1, ends_B2.narrow(1, which, 1) - 1).squeeze(1);
+    };
+    add_reward_metrics(out, last_score(scores_BT, 0), last_score(rejected_BT, 1));
+    return out;
+  }
+
   TrunkOutput trunk_;
   RewardOptions options_;
   Norm norm_;
   Head head_;
 };
+
+std::vector<std::string> reward_formula(const json::Value& written) {
+  const auto options = valid_options<RewardOptions>(written);
+  if (!options) return {};
+  return {"loss = the mean over pairs of " +
+          (options->tokens ? losses::tokenwise_reward_formula()
+                           : losses::pairwise_reward_formula(options->centering))};
+}
 
 nn::BlockSpec make_reward(const TrunkOutput& trunk,
                           const json::Value& options,
@@ -90,6 +132,7 @@ nn::BlockSpec make_reward(const TrunkOutput& trunk,
 }
 
 TESSERA_OBJECTIVE("reward", make_reward);
+TESSERA_OBJECTIVE_FORMULA("reward", reward, reward_formula);
 TESSERA_OBJECTIVE_KEPT_AS("reward",
                           reward,
                           {.name = "sequence_classification",
