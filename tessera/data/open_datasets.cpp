@@ -56,7 +56,7 @@ class Maker {
   void require_texts(const TokenFile& file, const std::string& name) const {
     if (!options_.pack) data::require_texts(file, name, 0, file.sequences(), end_of_text_);
   }
-  /// How many of the first `samples` samples of a stream begin in each of its files.
+  /// Returns for each file of a stream how many of the first `samples` samples begin in it.
   [[nodiscard]] std::vector<std::int64_t> samples_by_file(const StreamedTokens& stream,
                                                           std::int64_t samples) const {
     const std::vector<std::int64_t>& begins =

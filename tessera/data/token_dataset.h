@@ -92,7 +92,7 @@ void require_texts(const TokenFile& tokens,
                    std::int64_t last,
                    std::int32_t end_of_text);
 
-/// How sequences of tokens become the samples of a task.
+/// The conversion of sequences of tokens to the samples of a task.
 struct TokenSamples {
   /// Makes samples from tokens, with the same number of samples; `training`: they are trained on
   /// and not evaluated. Empty: the tokens are the samples.

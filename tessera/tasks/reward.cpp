@@ -12,7 +12,7 @@
 namespace tessera::tasks {
 namespace {
 
-/// What of the two sequences of a pair is compared.
+/// The scores of the two sequences of a pair that are compared.
 enum class Compared : std::uint8_t { Last, Tokens };
 constexpr auto kCompared = std::to_array<config::Named<Compared>>(
     {{Compared::Last, "last"}, {Compared::Tokens, "tokens"}});

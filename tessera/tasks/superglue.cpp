@@ -220,7 +220,7 @@ data::Record coreference(const data::Record& record) {
   };
   std::array<Span, 2> spans = {span("span1_text", "span1_index", '*'),
                                span("span2_text", "span2_index", '#')};
-  // The later one first, so that the place of the earlier one remains.
+  // The later span is marked first, so that the place of the earlier one remains.
   if (spans[0].begin < spans[1].begin) std::swap(spans[0], spans[1]);
   std::string out = text;
   for (const Span& one : spans)

@@ -73,7 +73,7 @@ TEST_F(StreamedTokensTest, ReadTheBeginningOfAFileWithoutTheFile) {
   const StreamedTokens streamed(sources, *byte(), {}, {.window = 1, .head = 3});
   fs::remove(sources.back());
 
-  // The last token before the last file, and the three tokens that always are in memory.
+  // These are the last token before the last file, and the three tokens that always are in memory.
   const std::int64_t begin = streamed.token_begins()[4];
   EXPECT_EQ(read(streamed, begin - 1, 4), (std::vector<std::int64_t>{0, 'o', 'p', 'q'}));
   EXPECT_THROW(read(streamed, begin, 4), Error);

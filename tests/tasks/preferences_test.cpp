@@ -207,7 +207,7 @@ TEST_F(Preferences, WhoseTokensAreComparedTakeEquallyManyPlaces) {
   EXPECT_EQ(values(*data.train, 0, "second_text"), Ids{5});
   EXPECT_EQ(values(*data.train, 0, "ends"), (Ids{4, 5}));
   EXPECT_EQ(values(*data.train, 0, "compared"), (Ids{2, 5}));
-  // Without room for both, each gets half of the row.
+  // A row without room for both is shared equally.
   const data::Datasets cut = opened("reward", kPair, 7, R"({"compare": "tokens"})");
   EXPECT_EQ(values(*cut.train, 0, "input_ids"), (Ids{'1', '+', '2', '1', '+', '3', 0}));
   EXPECT_EQ(values(*cut.train, 0, "compared"), (Ids{2, 3}));
