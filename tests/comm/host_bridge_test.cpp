@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -305,6 +306,165 @@ TEST(HostBridge, SendsInputsOnceToEachHost) {
                         }),
             4 * 2 * kPartBytes)
       << "every rank sends the parts of the other host's two";
+}
+
+/// Bytes of one reduction of `count` floats on every rank, without the heads of its messages.
+std::size_t reduction_bytes(const std::vector<int>& per_host,
+                            std::size_t count,
+                            bool all,
+                            Write write) {
+  return input_bytes(per_host, 1, [&](World& world) {
+    std::vector<float> in(count), out(count / static_cast<std::size_t>(world.size()));
+    Transport& transport = world.transport();
+    (all ? transport.all_reduce(world.everyone(), span_of(in), Op::Sum, TESSERA_HERE("sum"))
+         : transport.reduce_scatter(
+               world.everyone(), span_of(in), span_of(out), Op::Sum, write, TESSERA_HERE("sum")))
+        ->wait();
+  });
+}
+
+// Pieces of a chain have heads, too: at most 1 KiB for a piece of at most 1 MiB.
+TEST(HostBridge, SendsLargeSumsFromHostToHost) {
+  constexpr std::size_t kCount = std::size_t{3} << 20, kBytes = 4 * kCount;
+  constexpr double kHeads = 0.01 * static_cast<double>(kBytes);
+  const auto expect_bytes =
+      [&](const std::vector<int>& per_host, bool all, Write write, double of) {
+        EXPECT_NEAR(static_cast<double>(reduction_bytes(per_host, kCount, all, write)),
+                    of * static_cast<double>(kBytes),
+                    kHeads)
+            << per_host.size() << " hosts of " << per_host.front() << ", all: " << all;
+      };
+
+  // One sum for each other host, and once more the parts of all hosts but the last.
+  expect_bytes({2, 2}, false, Write::Store, 1 + 0.5);
+  expect_bytes({2, 2, 2}, false, Write::Store, 2 + 2.0 / 3);
+  // Besides, what all hosts but the first add to.
+  expect_bytes({2, 2, 2}, false, Write::Accumulate, 2 + 2 * 2.0 / 3);
+  // Sums of two hosts of two would take as much.
+  expect_bytes({2, 2}, false, Write::Accumulate, 2);
+  // A single rank a host has no sum to send.
+  expect_bytes({1, 1, 1}, false, Write::Store, 2);
+  // There and back.
+  expect_bytes({2, 2}, true, Write::Store, 2);
+  expect_bytes({1, 1, 1}, true, Write::Store, 4);
+  // Two ranks send each other their inputs; so do ranks of hosts that differ in size.
+  expect_bytes({1, 1}, true, Write::Store, 2);
+  expect_bytes({2, 1}, true, Write::Store, 3);
+}
+
+TEST(HostBridge, AddsLargeSumsInRankOrderOnEveryHost) {
+  // The parts of the second size do not begin at cache lines, and have several pieces.
+  for (const auto& [per_host, part] : std::vector<std::pair<std::vector<int>, std::size_t>>{
+           {{2, 2}, 30'000}, {{3, 3}, 30'001}, {{2, 2, 2}, 300'001}}) {
+    const int ranks = std::accumulate(per_host.begin(), per_host.end(), 0);
+    const Program program = [&](World& world) {
+      return every_collective(world, world.everyone(), part);
+    };
+    expect_same_bits(on_one_host(Mesh::data_parallel(ranks), program),
+                     on_hosts(per_host, Mesh::data_parallel(ranks), program));
+  }
+}
+
+// Ranks wait for the operations of two groups in different orders, while sums go over the hosts.
+TEST(HostBridge, LetsLargeSumsOverlap) {
+  constexpr std::size_t kPart = 400'000;
+  const Program program = [](World& world) {
+    const Group& all = world.everyone();
+    const Group& data = world.group(AxisSet({Axis::DpShard}));
+    Transport& transport = world.transport();
+    std::vector<std::vector<float>> sums;
+    std::vector<WorkPtr> works;
+    std::vector<std::vector<float>> ins;
+    for (int i = 0; i < 6; ++i) {
+      ins.push_back(numbers(world.rank() + 10 * i, 4 * kPart));
+      sums.push_back(numbers(world.rank(), kPart));
+    }
+    for (std::size_t i = 0; i < 6; ++i)
+      works.push_back(transport.reduce_scatter(i % 2 == 0 ? all : data,
+                                               span_of(ins[i]),
+                                               span_of(sums[i]),
+                                               Op::Sum,
+                                               Write::Store,
+                                               TESSERA_HERE("sum")));
+    for (std::size_t i = 0; i < 6; ++i)
+      works[world.rank() % 2 == 0 ? i : 5 - i]->wait();
+    std::vector<float> out;
+    for (const std::vector<float>& sum : sums)
+      out.insert(out.end(), sum.begin(), sum.end());
+    return out;
+  };
+  expect_same_bits(on_one_host(Mesh::data_parallel(4), program),
+                   on_hosts({2, 2}, Mesh::data_parallel(4), program));
+}
+
+// Rank 2 fails after all have posted the sum, and takes no part in it.
+TEST(HostBridge, EndsWhenARankFailsWithinALargeSum) {
+  std::string text;
+  try {
+    on_hosts({2, 2}, Mesh::data_parallel(4), [](World& world) -> std::vector<float> {
+      std::vector<float> in(std::size_t{4} << 20, 1.0F), out(std::size_t{1} << 20);
+      const WorkPtr sum = world.transport().reduce_scatter(
+          world.everyone(), span_of(in), span_of(out), Op::Sum, Write::Store, TESSERA_HERE("sum"));
+      if (world.rank() == 2) throw Error(Error::Kind::Numeric, "nan in rank 2");
+      sum->wait();
+      return out;
+    });
+  } catch (const Error& error) {
+    text = error.text();
+  }
+
+  EXPECT_THAT(text, HasSubstr("nan in rank 2"));
+}
+
+// A rank that computes does no work for the others; a rank that waits for it says so.
+TEST(HostBridge, NamesTheRankThatALargeSumWaitsFor) {
+  std::string text;
+  try {
+    on_hosts({2, 2}, Mesh::data_parallel(4), [](World& world) -> std::vector<float> {
+      std::vector<float> in(std::size_t{4} << 20, 1.0F), out(std::size_t{1} << 20);
+      world.transport().set_stall_limit(0.5);
+      const WorkPtr sum = world.transport().reduce_scatter(
+          world.everyone(), span_of(in), span_of(out), Op::Sum, Write::Store, TESSERA_HERE("sum"));
+      for (const double until = now_s() + 20.0;
+           world.rank() == 2 && world.control().aborted.load() == 0 && now_s() < until;)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      sum->wait();
+      return out;
+    });
+  } catch (const Error& error) {
+    text = error.text();
+  }
+
+  EXPECT_THAT(text, HasSubstr("rank 2 hangs"));
+  EXPECT_THAT(text, HasSubstr("in sum at"));
+}
+
+TEST(HostColumn, HasOneRankOfEveryHost) {
+  const HostLayout layout{{0, 4, 8}};
+  // The second of two data-parallel groups of two tensor-parallel ranks.
+  const Group group{.ranks = {1, 3, 5, 7}, .index = 3};
+
+  const std::optional<HostColumn> column = column_of(group, layout);
+
+  ASSERT_TRUE(column.has_value());
+  EXPECT_EQ(column->ranks, (std::vector<int>{3, 7}));
+  EXPECT_EQ(column->host, 1);
+  EXPECT_EQ(column->locals, 2);
+  EXPECT_EQ(column->share, 1);
+  EXPECT_EQ(column->first_local(), 2);
+}
+
+TEST(HostColumn, IsNoneWhereHostsDiffer) {
+  const auto exists = [](std::vector<int> ranks, const HostLayout& layout) {
+    return column_of({.ranks = std::move(ranks)}, layout).has_value();
+  };
+
+  EXPECT_TRUE(exists({0, 1, 2, 3}, {{0, 2, 4}}));
+  EXPECT_FALSE(exists({0, 1, 2, 3}, {{0, 4}})) << "one host";
+  EXPECT_FALSE(exists({0, 1, 2, 3}, {{0, 3, 4}})) << "hosts of three ranks and of one";
+  EXPECT_FALSE(exists({0, 2, 5, 7}, {{0, 4, 8}})) << "other local numbers";
+  EXPECT_FALSE(exists({0, 2, 1, 3}, {{0, 2, 4}})) << "another order of the ranks";
+  EXPECT_FALSE(exists({0, 1, 4, 5}, {{0, 2, 4, 6}})) << "a host without members in between";
 }
 
 TEST(HostLayout, KnowsWhoReceivesForWhichHost) {

@@ -54,14 +54,16 @@ TEST(BytesBetweenHosts, OfAStepAreThoseOfTheForm) {
     std::string dtype;
     double bytes;  ///< per parameter
   };
-  // Each of two ranks sends half of its gradients and its half of the weights. Of four ranks each
-  // sends the other host's half of its gradients, and its quarter of the weights once. Stage 3
-  // gathers weights for the forward and for the backward pass. A code of 8 bits has its part of a
-  // scale for 256 of them.
+  // Each of two ranks sends half of its gradients and its half of the weights. Of four ranks, those
+  // of the first host send the sum of its gradients, those of the second one send half of the whole
+  // sum back, and each sends its quarter of the weights once. Codes of four ranks are not added on
+  // the way: each sends the other host's half of its gradients. Stage 3 gathers weights for the
+  // forward and for the backward pass. A code of 8 bits has its part of a scale for 256 of them.
   for (const Form& form : {Form{2, 1, "fp32", 4 + 4},
                            Form{2, 1, "bf16", 2 + 4},
                            Form{2, 1, "int8", 1 + 4.0 / 256 + 4},
-                           Form{4, 1, "fp32", 8 + 4},
+                           Form{4, 1, "fp32", 4 + 2 + 4},
+                           Form{4, 1, "int8", 2 * (1 + 4.0 / 256) + 4},
                            Form{2, 3, "fp32", 4 + 2 * 4}}) {
     SCOPED_TRACE(form.dtype + ", stage " + std::to_string(form.stage) + " on " +
                  std::to_string(form.ranks) + " ranks");
@@ -85,6 +87,25 @@ Crossing cross(TinyRun run, const Layout& layout, std::int64_t steps) {
   out.trace = run.use_world(hosts).train(layout, steps);
   out.bytes = static_cast<double>(hosts.bytes_sent());
   return out;
+}
+
+// The blocks are large enough for sums that go from host to host, also those that are added to what
+// the owners have.
+TEST(SumsFromHostToHost, HaveTheBitsOfOneRank) {
+  constexpr std::int64_t kSteps = 2;
+  TinyRun run;
+  run.set("model", R"({"num_layers": 2, "hidden_size": 192, "num_heads": 4, "max_positions": 16})")
+      .set("gradient_reduction", "\"each\"");
+  const Trace one = run.train({.ranks = 1, .accumulation = 16, .micro_batch = 1}, kSteps);
+
+  for (const int stage : {0, 1, 3}) {
+    for (const int ranks : {4, 8}) {
+      const Layout layout{
+          .ranks = ranks, .accumulation = 16 / ranks, .micro_batch = 1, .stage = stage};
+      SCOPED_TRACE(text_of(layout));
+      expect_same_bits(one, cross(run, layout, kSteps).trace);
+    }
+  }
 }
 
 TEST(CompressedBetweenHosts, QuantizedWeightsAndGradientsHaveTheBitsOfOneHost) {

@@ -16,13 +16,13 @@
 #include "tessera/base/log.h"
 #include "tessera/base/quiet_thread.h"
 #include "tessera/comm/doorbell.h"
-#include "tessera/comm/transports/link_speed.h"
 #include "tessera/comm/watchdog.h"
 
 namespace tessera::comm {
 namespace {
 
 constexpr std::uint32_t kPostMagic = 0x74736c6b;
+constexpr const char* kNoOperation = "it sent something that is not a posted operation";
 /// Time for the other hosts to end, after this rank has.
 constexpr double kLeaveSeconds = 60.0;
 /// A connection may break because a process was killed; its supervisor reports that within this
@@ -32,12 +32,18 @@ constexpr double kCauseSeconds = 1.0;
 constexpr std::size_t kInlineBytes = 640;
 constexpr std::chrono::microseconds kFullSlotWait{200};
 
+/// Differs from the key of the channel's slots, so that a later slot may overtake the data.
+std::uint64_t flow_key(const Channel& channel) {
+  return (std::uint64_t{3} << 62) | channel.key();
+}
+
 }  // namespace
 
 /// The form in which a slot is sent.
 struct HostBridge::Posted {
   std::uint32_t magic = kPostMagic;
   std::uint32_t readers = 0;  ///< members on the receiving host; 0: the sender has ended
+  Flow flow = Flow::Slot;     ///< of others, only the key, the number and the part count
   std::uint64_t key = 0, sequence = 0;
   Signature signature;
   std::uint64_t input_bytes = 0;       ///< size of the whole input
@@ -50,7 +56,8 @@ struct HostBridge::Outgoing {
   Posted head;
   const std::byte* data = nullptr;  ///< data of the part if it is not sent with the head
   Slot* slot = nullptr;
-  std::vector<int> members;  ///< members whose marks the slot gets once it is sent
+  std::vector<int> members;    ///< members whose marks the slot gets once it is sent
+  RegionPtr memory = nullptr;  ///< kept until the data is sent
 };
 
 struct HostBridge::Sender {
@@ -242,6 +249,7 @@ void HostBridge::post(const Channel& channel,
       out.head.begin = part * static_cast<std::size_t>(route.members.front());
       out.head.bytes = part * static_cast<std::size_t>(route.members.back() + 1) - out.head.begin;
     }
+    if (data == nullptr) out.head.begin = out.head.bytes = 0;
     const std::size_t length = std::min(site.size(), out.head.site.size() - 1);
     std::memcpy(out.head.site.data(), site.data(), length);
     if (out.head.bytes <= kInlineBytes) {
@@ -252,12 +260,64 @@ void HostBridge::post(const Channel& channel,
     }
     out.slot = &slot;
     out.members = route.members;
-    const auto sender = std::find_if(
-        senders_.begin(), senders_.end(), [&](const auto& one) { return one->host == route.host; });
-    const std::lock_guard lock((*sender)->mutex);
-    (*sender)->queue.push_back(std::move(out));
-    (*sender)->changed.notify_one();
+    queue(route.host, std::move(out));
   }
+}
+
+void HostBridge::queue(int host, Outgoing&& out) {
+  const auto sender = std::find_if(
+      senders_.begin(), senders_.end(), [&](const auto& one) { return one->host == host; });
+  const std::lock_guard lock((*sender)->mutex);
+  (*sender)->queue.push_back(std::move(out));
+  (*sender)->changed.notify_one();
+}
+
+std::shared_ptr<const Inbox> HostBridge::expect(int sender,
+                                                Flow flow,
+                                                const Channel& channel,
+                                                std::uint64_t sequence,
+                                                RegionPtr memory,
+                                                std::size_t bytes) {
+  TESSERA_ASSERT(layout_.receiver(sender, host_) == context_.rank);
+  auto inbox = std::make_shared<Inbox>();
+  inbox->memory = std::move(memory);
+  inbox->bytes = bytes;
+  const std::lock_guard lock(inboxes_mutex_);
+  inboxes_[{sender, flow, flow_key(channel), sequence}] = inbox;
+  return inbox;
+}
+
+void HostBridge::send(int receiver,
+                      Flow flow,
+                      const Channel& channel,
+                      std::uint64_t sequence,
+                      RegionPtr memory,
+                      const std::byte* data,
+                      std::size_t begin,
+                      std::size_t bytes) {
+  TESSERA_ASSERT(layout_.receiver(context_.rank, layout_.host_of(receiver)) == receiver);
+  Outgoing out;
+  out.head.readers = 1;
+  out.head.flow = flow;
+  out.head.key = flow_key(channel);
+  out.head.sequence = sequence;
+  out.head.begin = begin;
+  out.head.bytes = bytes;
+  out.data = data;
+  out.memory = std::move(memory);
+  queue(layout_.host_of(receiver), std::move(out));
+}
+
+// A count of owners does not order what its last other owner did with the memory; a mutex does.
+void HostBridge::see_released_memory() {
+  for (const auto& sender : senders_)
+    const std::lock_guard lock(sender->mutex);
+}
+
+const HostColumn* HostBridge::column(const Group& group) {
+  const auto [found, added] = columns_.try_emplace(group.id);
+  if (added) found->second = column_of(group, layout_);
+  return found->second ? &*found->second : nullptr;
 }
 
 void HostBridge::run_sender(Sender& sender) {
@@ -302,11 +362,15 @@ void HostBridge::receive_all(int peer, RemoteArena& arena) {
   for (;;) {
     Posted head;
     link_->receive(peer, std::as_writable_bytes(std::span(&head, 1)));
-    TESSERA_REQUIRE(head.magic == kPostMagic && head.begin <= head.input_bytes &&
-                        head.bytes <= head.input_bytes - head.begin &&
+    TESSERA_REQUIRE(head.magic == kPostMagic, Comm, kNoOperation, "");
+    if (head.flow != Flow::Slot) {
+      receive_into_inbox(peer, head, speed);
+      continue;
+    }
+    TESSERA_REQUIRE(head.begin <= head.input_bytes && head.bytes <= head.input_bytes - head.begin &&
                         head.input_bytes < arena.bytes(),
                     Comm,
-                    "it sent something that is not a posted operation",
+                    kNoOperation,
                     "");
     if (head.readers == 0) return;
     Slot& slot = arena.slot(head.key, head.sequence);
@@ -317,19 +381,7 @@ void HostBridge::receive_all(int peer, RemoteArena& arena) {
     std::byte* place = slot.mailbox.data();
     if (head.bytes > kInlineBytes) {
       if (head.bytes > kMailboxBytes) place = arena.room(slot, head.sequence, head.bytes);
-      const double from = now_s();
-      link_->receive(peer, {place, head.bytes});
-      const double now = now_s();
-      if (const auto slow = speed.add(head.bytes, now - from, now)) {
-        log::warn(
-            fmt::format("slow link: what rank {} of host {} sends to rank {} of host {} arrives "
-                        "with {}",
-                        peer,
-                        layout_.host_of(peer),
-                        context_.rank,
-                        host_,
-                        *slow));
-      }
+      receive_data(peer, {place, head.bytes}, speed);
     } else if (head.bytes != 0) {
       std::memcpy(place, head.small.data(), head.bytes);
     }
@@ -344,6 +396,42 @@ void HostBridge::receive_all(int peer, RemoteArena& arena) {
     slot.published.store(head.sequence + 1);
     for (int rank = layout_.begin(host_); rank < layout_.begin(host_ + 1); ++rank)
       ring_if_waiting(context_.control, rank);
+  }
+}
+
+/// Receives data of a flow, for which this rank has memory since before it posted the operation.
+void HostBridge::receive_into_inbox(int peer, const Posted& head, LinkSpeed& speed) {
+  std::shared_ptr<Inbox> inbox;
+  {
+    const std::lock_guard lock(inboxes_mutex_);
+    const auto found = inboxes_.find({peer, head.flow, head.key, head.sequence});
+    if (found != inboxes_.end()) inbox = found->second;
+    TESSERA_REQUIRE(inbox != nullptr && head.begin == inbox->arrived.load() &&
+                        head.bytes <= inbox->bytes - head.begin,
+                    Comm,
+                    kNoOperation,
+                    "");
+    if (head.begin + head.bytes == inbox->bytes) inboxes_.erase(found);
+  }
+  auto* const place = static_cast<std::byte*>(inbox->memory->data()) + head.begin;
+  receive_data(peer, {place, head.bytes}, speed);
+  inbox->arrived.store(head.begin + head.bytes);
+  ring_if_waiting(context_.control, context_.rank);
+}
+
+void HostBridge::receive_data(int peer, std::span<std::byte> place, LinkSpeed& speed) {
+  const double from = now_s();
+  link_->receive(peer, place);
+  const double now = now_s();
+  if (const auto slow = speed.add(place.size(), now - from, now)) {
+    log::warn(
+        fmt::format("slow link: what rank {} of host {} sends to rank {} of host {} arrives with "
+                    "{}",
+                    peer,
+                    layout_.host_of(peer),
+                    context_.rank,
+                    host_,
+                    *slow));
   }
 }
 

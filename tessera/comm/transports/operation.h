@@ -27,6 +27,7 @@ class Operation {
     std::string site;
     Slot* slot = nullptr;  ///< slot of this rank; null for a receiver of messages
     bool borrows = false;  ///< peers read the caller's own memory
+    bool local = false;    ///< other hosts learn of the post, and get no input
     std::vector<RegionPtr>
         alive;  ///< regions that are kept at least until the operation is drained
   };
@@ -35,6 +36,7 @@ class Operation {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
+  [[nodiscard]] Start& start() { return start_; }
   /// Returns whether anything was moved.
   virtual bool advance() { return false; }
   /// Fills in the ranks that must post or act before the operation can be complete.
@@ -67,6 +69,7 @@ class Operation {
   }
   [[nodiscard]] Channel& channel() { return start_.channel; }
   [[nodiscard]] const Signature& signature() const { return start_.signature; }
+  [[nodiscard]] std::uint64_t sequence() const { return start_.sequence; }
   /// Fills slots() once all members have posted.
   bool all_posted();
   [[nodiscard]] const std::vector<Slot*>& slots() const { return slots_; }

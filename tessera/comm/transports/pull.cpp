@@ -153,7 +153,16 @@ WorkPtr PullTransport::reduce_scatter(
   }
   begin.signature.op = op;
   count(group, in);
+  const HostColumn* const chain = bridge_ ? bridge_->column(group) : nullptr;
+  begin.local = chain != nullptr && chain_reduce_scatter(*chain, in.dtype, in.bytes(), write);
   claim_slot(begin);
+  if (begin.local) {
+    keep(begin, out);
+    auto operation = std::make_shared<ChainReduceScatter>(
+        std::move(begin), *context_, *bridge_, *chain, out, write, rooms());
+    offer(operation->start(), in, group.size(), false);
+    return track(std::move(operation));
+  }
   offer(begin, in, group.size(), false, own);
   keep(begin, out);
   const std::size_t offset = own.bytes() * static_cast<std::size_t>(group.index);
@@ -204,6 +213,15 @@ WorkPtr PullTransport::all_reduce(const Group& group, Span data, Op op, CallSite
   begin.signature.op = op;
   count(group, data, 2);
   claim_slot(begin);
+  const HostColumn* const chain = bridge_ ? bridge_->column(group) : nullptr;
+  begin.local = chain != nullptr && chain_all_reduce(*chain, data.dtype, data.bytes());
+  if (begin.local) {
+    keep(begin, data);
+    auto operation = std::make_shared<ChainAllReduce>(
+        std::move(begin), *context_, *bridge_, *chain, data.data, rooms());
+    offer(operation->start(), data, group.size(), false);
+    return track(std::move(operation));
+  }
   // A host cannot write into the memory of another host: every rank adds all inputs.
   const bool crosses = bridge_ && bridge_->crosses(group.ranks);
   if (data.bytes() <= kMailboxBytes || crosses) {
@@ -387,7 +405,7 @@ void PullTransport::offer(
                   begin.signature,
                   begin.site,
                   slot,
-                  static_cast<const std::byte*>(data),
+                  begin.local ? nullptr : static_cast<const std::byte*>(data),
                   in.bytes());
   }
 }
@@ -398,8 +416,9 @@ void PullTransport::keep(Operation::Start& begin, const Span& span) {
     begin.alive.push_back(std::move(region));
 }
 
-RegionPtr PullTransport::stage(const Span& in, const Span& unread) {
-  const std::size_t bytes = std::bit_ceil(std::max(in.bytes(), kSmallestStage));
+/// Returns memory of at least this size, which is used again once nobody else has it.
+RegionPtr PullTransport::room(std::size_t least) {
+  const std::size_t bytes = std::bit_ceil(std::max(least, kSmallestStage));
   const auto fits = [&](const RegionPtr& region) {
     return region.use_count() == 1 && region->bytes() == bytes;
   };
@@ -410,8 +429,15 @@ RegionPtr PullTransport::stage(const Span& in, const Span& unread) {
   }
   if (found == staging_.end())
     found = staging_.insert(found, allocate(bytes, memory::Tag::Communication));
+  else if (bridge_)
+    bridge_->see_released_memory();
+  return *found;
+}
+
+RegionPtr PullTransport::stage(const Span& in, const Span& unread) {
+  RegionPtr region = room(in.bytes());
   const auto* const from = static_cast<const std::byte*>(in.data);
-  auto* const to = static_cast<std::byte*>((*found)->data());
+  auto* const to = static_cast<std::byte*>(region->data());
   const std::size_t first =
       unread.count == 0
           ? in.bytes()
@@ -419,7 +445,7 @@ RegionPtr PullTransport::stage(const Span& in, const Span& unread) {
   const std::size_t rest = std::min(first + unread.bytes(), in.bytes());
   copy_bytes(to, from, first);
   if (rest < in.bytes()) copy_bytes(to + rest, from + rest, in.bytes() - rest);
-  return *found;
+  return region;
 }
 
 /// Returns the parts of an output whose part i comes from member i, `offset` bytes into its input.

@@ -5,10 +5,10 @@
 // Posting writes {sequence, operation, dtype, count, call, location of the input} to the ring of
 // this rank and returns. Only the consumer moves data: in wait(), done() or progress() it reads the
 // inputs of its peers where they are, reduces or copies them into its own output, and acknowledges.
-// Peers can therefore finish an operation while a rank that has posted it is not running, and no
-// order of waits can deadlock. A rank that waits moves other data that is ready for it, then spins
-// for at most 300 us (not at all if there are more ranks than processors), then sleeps until a peer
-// rings its doorbell.
+// Peers can therefore finish an operation while a rank that has posted it is not running (except
+// for large sums between hosts, host_chain.h), and no order of waits can deadlock. A rank that
+// waits moves other data that is ready for it, then spins for at most 300 us (not at all if there
+// are more ranks than processors), then sleeps until a peer rings its doorbell.
 #pragma once
 
 #include <exception>
@@ -23,6 +23,7 @@
 #include "tessera/comm/transports/arena.h"
 #include "tessera/comm/transports/channel.h"
 #include "tessera/comm/transports/host_bridge.h"
+#include "tessera/comm/transports/host_chain.h"
 #include "tessera/comm/transports/operation.h"
 
 namespace tessera::comm {
@@ -80,6 +81,10 @@ class PullTransport final : public Transport {
              const Span& unread = {nullptr, 0, DType::U8, {}});
   void keep(Operation::Start& begin, const Span& span);
   RegionPtr stage(const Span& in, const Span& unread);
+  RegionPtr room(std::size_t least);
+  HostChain::Room rooms() {
+    return [this](std::size_t bytes) { return room(bytes); };
+  }
   void forget_drained();
   Parts parts_from_all(Channel& channel, const Span& out, std::size_t offset);
   WorkPtr track(std::shared_ptr<Operation> operation);
