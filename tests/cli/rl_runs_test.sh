@@ -80,6 +80,7 @@ evaluates() {
   policy 12 '"validation": {"samples": 2, "temperature": 1}'
   printf '{"prompt": "%s"}\n' x yy z xx >"$box/held_out.jsonl"
   trained run 1 --set "data.validation=$box/held_out.jsonl" --set eval.every=12
+  expect "a plot of the rewards, also of held-out prompts" says ">held out " "$box/run/rollouts.svg"
   "$tessera" eval "$box/run" --json >"$box/its" 2>"$box/err" || { cat "$box/err" && exit 1; }
   expect "what the training measured" python3 - "$box/run/metrics.jsonl" "$box/its" <<'PY'
 import json, sys

@@ -57,12 +57,23 @@ killed() {
   train two 2 "${short[@]}"
   expect "equal runs on one rank and on two" "$tessera" compare "$box/one" "$box/two"
   expect "equal ledgers" cmp "$box/one/rollouts.jsonl" "$box/two/rollouts.jsonl"
-  # Killed as soon as the ledger has some of a later rollout.
-  timeout -s KILL 200 "$tessera" train "$repository/examples/rlhf/grpo.json" -n 2 --set "run.dir=$box/torn" "${short[@]}" \
-    --set "data.train=$box/digits.jsonl" --set run.threads_per_rank=1 >/dev/null 2>&1 &
-  local job=$!
-  until [[ $(wc -l <"$box/torn/rollouts.jsonl" 2>/dev/null || echo 0) -ge 2200 ]]; do sleep 0.01; done
+  # begin LINES: trains in the background as $job, until the ledger has so many lines, which are some of a rollout.
+  begin() {
+    "$tessera" train "$repository/examples/rlhf/grpo.json" -n 2 --set "run.dir=$box/torn" "${short[@]}" \
+      --set "data.train=$box/digits.jsonl" --set run.threads_per_rank=1 >"$box/out" 2>"$box/err" &
+    job=$!
+    until [[ $(wc -l <"$box/torn/rollouts.jsonl" 2>/dev/null || echo 0) -ge $1 ]]; do sleep 0.01; done
+  }
+  local job code
+  begin 1100
+  kill -KILL "$(pgrep -P "$job" | tail -1)"
+  wait "$job"
+  code=$?
+  expect "the exit code of a lost rank, not $code" test "$code" = 6
+  expect "the name of the rank" says "rank 1 was lost: signal 9 (SIGKILL)" "$box/err"
+  begin 2200
   pkill -KILL -P "$job" || true
+  kill -KILL "$job" || true
   wait "$job" 2>/dev/null || true
   train torn 1 "${short[@]}"
   expect "equal runs after a kill" "$tessera" compare "$box/one" "$box/torn"
@@ -101,6 +112,7 @@ told = json.load(open('$box/out'))
 assert told['tokens'] == 256 and told['largest'] == 0 and told['mean'] == 0, told"
 }
 chat() {
+  local code
   digits
   "$repository/examples/rlhf/make_pairs.py" "$repository/examples/data/shakespeare.txt" 40 >"$box/pairs.jsonl"
   python3 - "$box/digits.jsonl" "$box/answers.jsonl" <<'PY'
@@ -142,6 +154,11 @@ import json
 lines = [json.loads(line) for line in open('$box/out')]
 assert len(lines) == 3 and all({'prompt', 'a', 'b', 'score_a', 'score_b'} == set(line) for line in lines), lines"
   expect "a page" says "<th>$box/chat/3-rl</th>" "$box/page.html"
+  "$tessera" eval "$box/chat/2-reward" --data "$box/pairs.jsonl" --json >"$box/its" 2>"$box/err" || { cat "$box/err" && exit 1; }
+  expect "the reward model's accuracy on pairs" python3 -c "
+import json
+terms = json.load(open('$box/its'))['terms']
+assert 0 <= terms['accuracy'] <= 1 and abs(terms['margin'] - (terms['rewards/chosen'] - terms['rewards/rejected'])) < 1e-9, terms"
   # The same policy and reward model, which is tested on pairs first.
   cat >"$box/tested.json" <<JSON
 {
@@ -155,6 +172,18 @@ JSON
 import json
 told = json.load(open('$box/tested/reward_models.json'))['model']
 assert told['pairs'] > 10 and 0 <= told['accuracy'] <= 1, told"
+  "$tessera" convert "$box/chat/2-reward" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  timeout 200 "$tessera" train "$box/tested.json" --set "run.dir=$box/by_folder" \
+    --set "rl.rewards=[{\"type\": \"model\", \"from\": \"$box/folder\"}]" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "the same scores by the reward model's Hugging Face folder" cmp "$box/tested/rollouts.jsonl" "$box/by_folder/rollouts.jsonl"
+  timeout 200 "$tessera" train "$box/tested.json" --set "run.dir=$box/dropped" --set rl.max_new_tokens=1 --set rl.truncated=mask \
+    >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "that all completions were dropped" says "are left out of the loss, so that the update learns nothing" "$box/out"
+  timeout 200 "$tessera" train "$box/tested.json" --set "run.dir=$box/diverged" --set optimizer.lr=1e30 --set trainer.max_steps=3 \
+    >"$box/out" 2>&1
+  code=$?
+  expect "the exit code of a training that diverged, not $code" test "$code" = 7
+  expect "the step that diverged" says "diverged at step 2" "$box/out"
   refuses "\"rl\" is " "$tessera" rlhf "$box/chat.json" --set rl=null
 }
 claim "a model learns by rewards to copy digits" learns

@@ -33,7 +33,9 @@
 #include "tessera/engine/rl/reward_values.h"
 #include "tessera/engine/rl/roll_back.h"
 #include "tessera/engine/rl/validation.h"
+#include "tessera/engine/rl/worths.h"
 #include "tessera/engine/shared_values.h"
+#include "tessera/losses/advantages.h"
 #include "tessera/nn/low_rank.h"
 #include "tessera/ops/batch_invariance.h"
 #include "tessera/tasks/rl/prompts.h"
@@ -120,7 +122,7 @@ class Rollouts final : public Experience, private AheadWriter {
     nn::Batch out;
     out.set("input_ids", part(rows_.input_ids_BT));
     out.set("labels", part(learned_labels_BT_));
-    out.set("advantages", part(advantages_BT_));
+    out.set("advantages", part(made_.advantages_BT));
     if (old_BT_.defined()) out.set("old", part(old_BT_));
     if (found_BT_.defined()) out.set("found", view(found_BT_));
     if (reference_BT_.defined() && options_.kl.place == tasks::KlPlace::Loss)
@@ -235,7 +237,10 @@ class Rollouts final : public Experience, private AheadWriter {
                     lacking("what the completions were worth"),
                     kStartOver);
     if (!worths.empty()) {
-      take_over(worths, scored);
+      TESSERA_REQUIRE(take_over(worths, rows_, scored, made_),
+                      Format,
+                      lacking("some of what the completions were worth"),
+                      kStartOver);
       take_coefficient();
     } else {
       if (rewards_BF_.defined()) {
@@ -253,10 +258,7 @@ class Rollouts final : public Experience, private AheadWriter {
       measured = makes_pass();
       if (task_.has_reference()) scored.reference_BT = under_reference();
       if (critic_ != nullptr) scored.values_BT = critic_->values(rows_);
-      const Advantages made =
-          advantage_estimators().get(options_.advantage.estimator)(scored, with_coefficient());
-      advantages_BT_ = made.advantages_BT;
-      returns_BT_ = made.returns_BT;
+      made_ = advantage_estimators().get(options_.advantage.estimator)(scored, with_coefficient());
     }
     // Without a forward pass the policy is compared with itself.
     const bool compares = options_.parity == tasks::Parity::Exact || needs_old() || lag() > 0 ||
@@ -270,12 +272,12 @@ class Rollouts final : public Experience, private AheadWriter {
     for (std::int64_t b = 0; b < size_; ++b) {
       if (!learned(at(b))) learned_labels_BT_[b].fill_(-100);
     }
-    if (critic_ != nullptr) critic_->expect(scored.values_BT, returns_BT_);
+    if (critic_ != nullptr) critic_->expect(scored.values_BT, made_.returns_BT);
     if (worths.empty()) adapt_coefficient(scored);
     metrics_ = report_of({.completions = completions_,
                           .scored = scored,
                           .generated_BT = generated_BT,
-                          .returns_BT = returns_BT_,
+                          .returns_BT = made_.returns_BT,
                           .reward_names = names(),
                           .measured = measured && old_BT_.defined()},
                          options_);
@@ -284,6 +286,9 @@ class Rollouts final : public Experience, private AheadWriter {
       if (const auto complaint = complaint_of_first_rollout(metrics_, *plan_.tokenizer))
         log::warn(fmt::format("{}\n  fix: {}", *complaint, untrained_end_fix()));
     }
+    if (const auto complaint = complaint_of_dropped(scored, learned_labels_BT_);
+        complaint && world_.is_leader())
+      log::warn_once(*complaint);
     const std::vector<Alarm> alarms = new_alarms();
     if (worths.empty()) {
       if (options_.on_alarm == tasks::OnAlarm::RaiseKl && !alarms.empty())
@@ -331,16 +336,16 @@ class Rollouts final : public Experience, private AheadWriter {
     out.kl.coefficient = kl_coefficient_;
     return out;
   }
-  /// Ziegler et al. 2019, "Fine-tuning language models from human preferences", section 2.2.
   void adapt_coefficient(const Scored& scored) {
     if (!options_.kl.target || !scored.reference_BT.defined()) return;
     const at::Tensor sums_B =
         at::where(scored.mask_BT, scored.old_BT - scored.reference_BT, at::zeros({}, at::kDouble))
             .sum(1);
-    const double error =
-        std::clamp(sums_B.mean().item<double>() / *options_.kl.target - 1.0, -0.2, 0.2);
-    kl_coefficient_ *=
-        1.0 + error * static_cast<double>(size_) / static_cast<double>(options_.kl.horizon);
+    kl_coefficient_ = losses::adapted_kl_coefficient(kl_coefficient_,
+                                                     sums_B.mean().item<double>(),
+                                                     *options_.kl.target,
+                                                     static_cast<double>(size_),
+                                                     static_cast<double>(options_.kl.horizon));
   }
 
   /// The share of the groups that replaced others.
@@ -469,59 +474,15 @@ class Rollouts final : public Experience, private AheadWriter {
     return out;
   }
 
-  void take_over(const std::vector<Worth>& worths, Scored& scored) {
-    const auto columns = [&](std::vector<double> Worth::*list) {
-      TESSERA_REQUIRE(std::ranges::all_of(worths,
-                                          [&](const Worth& one) {
-                                            return (one.*list).empty() ==
-                                                   (worths.front().*list).empty();
-                                          }),
-                      Format,
-                      lacking("some of what the completions were worth"),
-                      kStartOver);
-      if ((worths.front().*list).empty()) return at::Tensor();
-      return in_columns(rows_, [&](std::int64_t b, std::int64_t token) {
-        return (worths[static_cast<std::size_t>(b)].*list)[static_cast<std::size_t>(token)];
-      });
-    };
-    std::vector<double> rewards;
-    for (const Worth& worth : worths)
-      rewards.insert(rewards.end(), worth.rewards.begin(), worth.rewards.end());
-    scored.rewards_BF = at::tensor(rewards, at::kDouble).view({size_, -1});
-    scored.old_BT = columns(&Worth::old);
-    scored.reference_BT = columns(&Worth::reference);
-    scored.values_BT = columns(&Worth::values);
-    advantages_BT_ = columns(&Worth::advantages);
-    returns_BT_ = columns(&Worth::returns);
-  }
-
   void keep_worths(const Scored& scored) {
     if (!ledger_) return;
     const std::vector<std::string> names = this->names();
     std::vector<json::Value> lines;
     for (std::int64_t b = 0; b < size_; ++b) {
-      const at::Tensor mask_T = scored.mask_BT[b];
-      const auto list = [&](const at::Tensor& of_BT) {
-        if (!of_BT.defined()) return std::vector<double>();
-        const at::Tensor own = of_BT[b].masked_select(mask_T).contiguous();
-        const auto* const data = own.const_data_ptr<double>();
-        return std::vector<double>(data, data + own.numel());
-      };
-      const at::Tensor rewards_F = scored.rewards_BF[b].contiguous();
-      const auto* const rewards = rewards_F.const_data_ptr<double>();
-      lines.push_back(
-          to_json(version_,
-                  b,
-                  Worth{.rewards = {rewards, rewards + rewards_F.numel()},
-                        .old = list(scored.old_BT),
-                        .reference = list(scored.reference_BT),
-                        .values = list(scored.values_BT),
-                        .advantages = list(advantages_BT_),
-                        .returns = list(returns_BT_),
-                        .learned = learned(at(b)),
-                        .kl_coefficient =
-                            changes_coefficient() ? std::optional(kl_coefficient_) : std::nullopt},
-                  names));
+      Worth worth = worth_of(scored, made_, b);
+      worth.learned = learned(at(b));
+      if (changes_coefficient()) worth.kl_coefficient = kl_coefficient_;
+      lines.push_back(to_json(version_, b, worth, names));
     }
     ledger_->append(lines);
   }
@@ -567,7 +528,8 @@ class Rollouts final : public Experience, private AheadWriter {
   std::optional<PretrainingTexts> texts_;
   // The current rollout.
   std::int64_t update_ = 0;
-  at::Tensor learned_labels_BT_, old_BT_, reference_BT_, advantages_BT_, returns_BT_;
+  at::Tensor learned_labels_BT_, old_BT_, reference_BT_;
+  Advantages made_;
   /// Log-probabilities of sampling, and, if updates compare, those that this rank's micro-batches
   /// have written, 0 elsewhere.
   at::Tensor generated_BT_, found_BT_;
