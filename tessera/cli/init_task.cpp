@@ -69,7 +69,8 @@ constexpr std::array<TaskAdvice, 12> kTasks = {{
      "a model of images",
      "pictures",
      "a folder for each class, or {\"image\": \"a.jpg\", \"label\": \"...\"} a line",
-     "    \"preprocessor\": \"default\",  // or the folder's preprocessor_config.json\n",
+     "    // \"preprocessor\": \"default\",  // instead of the model folder's "
+     "preprocessor_config.json\n",
      0,
      "5e-5",
      "accuracy",

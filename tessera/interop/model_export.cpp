@@ -25,12 +25,14 @@
 #include "tessera/interop/formats/weights_bitsandbytes.h"
 #include "tessera/interop/model_source.h"
 #include "tessera/interop/peft.h"
+#include "tessera/interop/preprocessing_file.h"
 #include "tessera/interop/tokenizer_files.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/hf_objective.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/state_beginnings.h"
 #include "tessera/tasks/conversation.h"
+#include "tessera/tasks/labelled_images.h"
 
 namespace tessera::interop {
 namespace {
@@ -176,7 +178,7 @@ std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
 
 constexpr std::array<const char*, 3> kTokenIds = {"bos_token_id", "eos_token_id", "pad_token_id"};
 /// The files that accompany weights in a Hugging Face folder; they are copied unchanged.
-constexpr std::array<const char*, 13> kBesideWeights = {"generation_config.json",
+constexpr std::array<const char*, 14> kBesideWeights = {"generation_config.json",
                                                         "tokenizer.json",
                                                         "tokenizer_config.json",
                                                         "vocab.json",
@@ -187,6 +189,7 @@ constexpr std::array<const char*, 13> kBesideWeights = {"generation_config.json"
                                                         "sentencepiece.bpe.model",
                                                         "spm.model",
                                                         "chat_template.jinja",
+                                                        tasks::kPreprocessorFile,
                                                         "special_tokens_map.json",
                                                         "added_tokens.json"};
 
@@ -246,6 +249,7 @@ ModelExport of_checkpoint(const planner::ModelSource& source,
     std::erase_if(out.files, [&](const auto& file) { return file.first == name; });
     out.files.emplace_back(name, tasks::chat_template_text(source.chat_template));
   }
+  if (source.preprocessing) add_preprocessing(out.files, *source.preprocessing, config);
   say_again(config, source.folder);
   // If the key is missing, transformers uses the padding id of the published model, which can be
   // beyond this vocabulary.

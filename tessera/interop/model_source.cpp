@@ -27,6 +27,7 @@
 #include "tessera/optim/average.h"
 #include "tessera/planner/adapter.h"
 #include "tessera/tasks/conversation.h"
+#include "tessera/tasks/labelled_images.h"
 
 namespace tessera::interop {
 
@@ -160,6 +161,7 @@ planner::ModelSource open_checkpoint(const fs::path& folder) {
   }
   out.model->from.reset();
   out.chat_template = tasks::chat_template_of(opened.meta().config);
+  out.preprocessing = tasks::preprocessing_name_of(opened.meta().config);
   out.bf16 = is_on(opened.meta().config, "bf16");
   read_adapter(opened, folder, out);
   return out;

@@ -187,6 +187,16 @@ bool is_matrix(const ParamInfo& info) {
   return info.role == Role::Matrix && info.matrix_shape.size() == 2;
 }
 
+/// True if the tensor is the matrix of a linear layer, also where it is a part of the parameter.
+/// The kernel of a convolution has more dims.
+bool is_linear(const Place& place, const std::string& tensor, const WeightMap& map) {
+  if (!is_matrix(*place.info)) return false;
+  const Composition whole = map.compose(*place.info);
+  return std::any_of(whole.parts().begin(), whole.parts().end(), [&](const auto& part) {
+    return part.tensor == tensor && part.tensor_shape.size() == 2;
+  });
+}
+
 [[noreturn]] void refuse_target(const std::string& module, const std::string& why) {
   throw Error(Error::Kind::Unsupported,
               fmt::format("adapter.targets: {} {}", module, why),
@@ -205,7 +215,7 @@ void find_modules(const Place& place,
     const std::string module = module_of(tensor);
     const bool output = is_output_layer(place, module);
     const ParamInfo& info = *place.info;
-    if (!rules.targets(module, is_matrix(info) && !output)) continue;
+    if (!rules.targets(module, !output && is_linear(place, tensor, map))) continue;
     if (output) refuse_target(module, "is the output layer");
     const bool table = is_table(info);
     if (!table && !is_matrix(info)) refuse_target(module, "is no linear layer and no embedding");

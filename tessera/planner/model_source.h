@@ -35,6 +35,8 @@ struct ModelSource {
   std::string base_fingerprint;             ///< required fingerprint of the base; empty: any
   std::uint64_t seed = 0;                   ///< seed for what the base lacks
   std::string chat_template;                ///< chat template that its task names; empty: none
+  /// The preprocessing of images that its task names; see tasks::preprocessing_name_of().
+  std::optional<std::string> preprocessing;
   bool says_tokenizer = true;  ///< false: a checkpoint that was converted without a tokenizer
   bool bf16 = false;           ///< the weights were trained, or are stored, in bf16
 };

@@ -21,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 namespace images = data::images;
 
-constexpr const char* kPreprocessorFile = "preprocessor_config.json";
 constexpr const char* kImages = "images";
 
 struct ImageClassifyOptions {
@@ -48,7 +47,7 @@ struct ImageClassifyOptions {
         {.text = "Hugging Face's preprocessor_config.json, or a folder with one, which defines how "
                  "images are resized and normalized; \"default\": to the model's size by bilinear "
                  "interpolation, and to values from -1 to 1.",
-         .default_text = "default, unless model.from has such a file, which must then be named"});
+         .default_text = "the file in model.from, or else default"});
     loss.describe(fields);
   }
 };
@@ -109,20 +108,12 @@ class ImageClassify final : public RecordTask {
   }
   [[nodiscard]] images::Preprocessing preprocessing_of(const DataRequest& request,
                                                        std::int64_t side) const {
-    if (!options_.preprocessor.empty() && options_.preprocessor != "default") {
-      fs::path path = options_.preprocessor;
-      if (fs::is_directory(path)) path /= kPreprocessorFile;
-      return images::read_preprocessing(path);
-    }
+    std::string name = options_.preprocessor;
+    std::error_code ignored;
     const fs::path own = request.model_folder / kPreprocessorFile;
-    TESSERA_REQUIRE(
-        !options_.preprocessor.empty() || request.model_folder.empty() || !fs::exists(own),
-        Config,
-        fmt::format("{} says how the model's pictures are made, and task.params.preprocessor is "
-                    "not given",
-                    own.string()),
-        fmt::format("set task.params.preprocessor to \"{}\", or to \"default\"", own.string()));
-    return images::default_preprocessing(side);
+    if (name.empty() && !request.model_folder.empty() && fs::exists(own, ignored))
+      name = own.string();
+    return tasks::preprocessing_of(name.empty() ? "default" : name, side);
   }
   [[nodiscard]] const char* noun() const override { return kImages; }
   [[nodiscard]] ReadRecords reader(const DataRequest& request) const override {

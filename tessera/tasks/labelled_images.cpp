@@ -125,6 +125,26 @@ Labels labels_of_images(const std::vector<ImageRecord>& records) {
   return found.labels();
 }
 
+data::images::Preprocessing preprocessing_of(const std::string& name, std::int64_t side) {
+  if (name == "default") return data::images::default_preprocessing(side);
+  std::filesystem::path path = name;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) path /= kPreprocessorFile;
+  return data::images::read_preprocessing(path);
+}
+
+std::optional<std::string> preprocessing_name_of(const json::Value& config) {
+  const json::Value* const task = config.find("task");
+  const json::Value* const type =
+      task != nullptr && task->is_object() ? task->find("type") : nullptr;
+  if (type == nullptr || !type->is_string() || type->as_string() != "image_classify")
+    return std::nullopt;
+  const json::Value* const params = task->find("params");
+  const json::Value* const named =
+      params != nullptr && params->is_object() ? params->find("preprocessor") : nullptr;
+  return named != nullptr && named->is_string() ? named->as_string() : "default";
+}
+
 LabelledImages::LabelledImages(images::Preprocessing how, images::ImageSize size, Labels labels)
     : how_(std::move(how)), size_(size), labels_(std::move(labels)) {}
 

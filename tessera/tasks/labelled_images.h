@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,16 @@ std::vector<ImageRecord> list_images(const std::vector<std::string>& names,
                                      const data::RecordOptions& how,
                                      const ImageFields& fields);
 Labels labels_of_images(const std::vector<ImageRecord>& records);
+
+/// The file of Hugging Face's folders that specifies how images become numbers.
+inline constexpr const char* kPreprocessorFile = "preprocessor_config.json";
+/// The preprocessing that task.params.preprocessor names: "default", a file, or a folder with
+/// kPreprocessorFile. `side`: the side length of the model's images. Throws Error{Data} for a
+/// missing file, and as read_preprocessing() does.
+data::images::Preprocessing preprocessing_of(const std::string& name, std::int64_t side);
+/// The name of the preprocessing in the configuration of a run of the task image_classify, and
+/// "default" if it names none; nothing for runs of other tasks.
+std::optional<std::string> preprocessing_name_of(const json::Value& config);
 
 /// Samples have "pixel_values" [3, height, width], fp32, and "label" [], int64, unless images are
 /// unlabelled. An image is read and decoded each time its sample is read. Const methods can be

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/data/mixture.h"
+#include "tessera/tasks/labelled_images.h"
 
 namespace tessera::tasks {
 
@@ -71,10 +73,9 @@ void make_paths_absolute(json::Value& params) {
   }
 }
 
-}  // namespace
-
-void spell_out_task(json::Value& source) {
-  json::Value* const task = source.is_object() ? source.find("task") : nullptr;
+/// Writes "task": {"type": ..., "params": {...}}.
+void write_long_form(json::Value& source) {
+  json::Value* const task = source.find("task");
   if (task == nullptr) return;
   if (task->is_string()) {
     const json::Place place = task->place;
@@ -96,6 +97,32 @@ void spell_out_task(json::Value& source) {
   make_paths_absolute(params);
   source.members().erase(named);  // moves `task`
   (*source.find("task"))["params"] = std::move(params);
+}
+
+/// Writes the preprocessing of a model's folder into the configuration, so that a run keeps it when
+/// it is evaluated without that folder's model.
+void spell_out_preprocessor(json::Value& source) {
+  const std::optional<std::string> name = preprocessing_name_of(source);
+  const json::Value* const model = source.find("model");
+  const json::Value* const from =
+      model != nullptr && model->is_object() ? model->find("from") : nullptr;
+  if (name != "default" || from == nullptr || !from->is_string()) return;
+  const std::filesystem::path file = std::filesystem::path(from->as_string()) / kPreprocessorFile;
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return;
+  json::Value& params = (*source.find("task"))["params"];
+  const bool given =
+      params.is_object() ? params.find("preprocessor") != nullptr : !params.is_null();
+  if (given) return;
+  params["preprocessor"] = json::Value::string(std::filesystem::absolute(file, ignored).string());
+}
+
+}  // namespace
+
+void spell_out_task(json::Value& source) {
+  if (!source.is_object()) return;
+  write_long_form(source);
+  spell_out_preprocessor(source);
 }
 
 std::unique_ptr<data::Dataset> Task::open_to_predict(

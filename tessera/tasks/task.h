@@ -25,7 +25,8 @@ struct TaskOptions {
   json::Value params;
   void describe(config::Fields& fields);
 };
-/// `"task": "classify"` is short for `"task": {"type": "classify"}`; this writes the long form.
+/// `"task": "classify"` is short for `"task": {"type": "classify"}`; this writes the long form, and
+/// for images the preprocessing of model.from into task.params.
 void spell_out_task(json::Value& source);
 
 /// The inputs with which a task opens data.

@@ -74,10 +74,13 @@ keeps_the_names_of_the_classes() {
   expect "a head that goes on" refuses_nothing
   "$tessera" convert "$box/again" "$box/hf2" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   expect "the names again" grep -q '"1": "right"' "$box/hf2/config.json"
-  echo '{"size": 8, "resample": 3}' >"$box/hf/preprocessor_config.json"
-  "$tessera" train "$box/train.json" --set "run.dir=$box/third" >"$box/out" 2>&1 && echo "the preprocessing was left out" && exit 1
-  expect "the key to set" says "task.params.preprocessor" "$box/out"
-  train third -n 1 --set trainer.max_steps=1 --set "task.params.preprocessor=\"$box/hf\""
+  expect "the preprocessing" grep -q '"ViTImageProcessor"' "$box/hf/preprocessor_config.json"
+  expect "it stays the same" cmp "$box/hf/preprocessor_config.json" "$box/hf2/preprocessor_config.json"
+  # The preprocessing of the folder from which a model begins is that of the folders that are made of it.
+  echo '{"size": 8, "resample": 3, "image_mean": 0.25}' >"$box/hf/preprocessor_config.json"
+  train third -n 1 --set trainer.max_steps=1
+  "$tessera" convert "$box/third" "$box/hf3" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
+  expect "its mean" grep -q '0.25' "$box/hf3/preprocessor_config.json"
 }
 refuses_nothing() { ! grep -q "begins anew" "$box/out" "$box/err"; }
 refuses_what_does_not_fit() {

@@ -164,6 +164,27 @@ class PreprocessorConfig : public testing::Test {
   files::TempDir folder_;
 };
 
+TEST_F(PreprocessorConfig, IsWrittenAsItIsRead) {
+  const Preprocessing square = default_preprocessing(32);
+  const json::Value vit = json::parse(preprocessor_config(square), "test");
+  EXPECT_EQ(vit.find("image_processor_type")->as_string(), "ViTImageProcessor");
+  EXPECT_EQ(vit.find("size")->dump(), R"({"height":32,"width":32})");
+  EXPECT_EQ(vit.find("image_mean")->dump(), "[0.5,0.5,0.5]");
+  EXPECT_EQ(vit.find("do_center_crop"), nullptr) << "ViTImageProcessor does not crop";
+  EXPECT_EQ(text_of(read(preprocessor_config(square))), text_of(square));
+
+  Preprocessing cropped = square;
+  cropped.shortest_edge = 20;
+  cropped.resample = Resample::Bicubic;
+  cropped.crop = ImageSize{16, 12};
+  cropped.mean = {0.1, 0.2, 0.3};
+  cropped.factor = 1.0 / 127.5;
+  const std::string written = preprocessor_config(cropped);
+  EXPECT_EQ(json::parse(written, "test").find("image_processor_type")->as_string(),
+            "CLIPImageProcessor");
+  EXPECT_EQ(text_of(read(written)), text_of(cropped));
+}
+
 // The file of google/vit-base-patch16-224.
 TEST_F(PreprocessorConfig, IsReadWithItsOldAndItsNewKeys) {
   const Preprocessing old = read(R"({"do_normalize": true, "do_resize": true,

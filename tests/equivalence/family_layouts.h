@@ -368,6 +368,8 @@ struct FamilyCell {
 
   /// The index of the value in each dimension.
   std::array<std::size_t, kDimensions> index{};
+  /// An adapter of all linear layers is trained instead of the layers.
+  bool adapted = false;
 
   [[nodiscard]] const FamilyRow& row() const { return family_rows()[index[0]]; }
   [[nodiscard]] std::string tensor() const { return kTensor[index[1]]; }
@@ -425,7 +427,7 @@ struct FamilyCell {
   [[nodiscard]] std::string text() const {
     return fmt::format(
         "{}: tensor {}, context {}, pipeline {}, {} data ranks, ZeRO {}, recompute "
-        "{}, {}",
+        "{}, {}{}",
         row().name,
         tensor(),
         context(),
@@ -433,10 +435,14 @@ struct FamilyCell {
         data(),
         zero(),
         recompute(),
-        kind());
+        kind(),
+        adapted ? ", with an adapter" : "");
   }
   [[nodiscard]] TinyRun reference_run() const {
     TinyRun run = run_of(row());
+    if (adapted) {
+      run.set("adapter", R"({"type": "lora", "r": 2, "alpha": 8, "targets": "all-linear"})");
+    }
     if (kind() == "packed") run.use_separate_documents();
     if (kind() == "bf16") run.set("bf16.enabled", "true");
     if (kind() == "fp16") run.set("fp16", R"({"enabled": true, "loss_scale": 256})");

@@ -6,6 +6,24 @@
 namespace tessera::test {
 namespace {
 
+/// One cell with an adapter for each family: data parallelism with ZeRO, tensor parallelism and
+/// pipelines, one after the other.
+std::vector<FamilyCell> adapted_family_cells() {
+  std::vector<FamilyCell> out;
+  std::set<std::string> families;
+  for (std::size_t row = 0; row < family_rows().size(); ++row) {
+    if (!families.insert(family_rows()[row].family).second) continue;
+    FamilyCell cell{.index = {row}, .adapted = true};
+    const std::size_t number = out.size();
+    if (number % 3 == 0) cell.index[4] = 1 + number / 3 % 2;  // 2 or 4 data ranks
+    if (number % 3 == 0) cell.index[5] = 1 + number / 3 % 3;  // ZeRO 1 to 3
+    if (number % 3 == 1) cell.index[1] = 1;                   // tensor 1d
+    if (number % 3 == 2) cell.index[3] = 1;                   // two stages
+    out.push_back(cell);
+  }
+  return out;
+}
+
 TEST(FamilyLayouts, AreTestedForEveryFamily) {
   std::set<std::string> tested;
   for (const FamilyRow& row : family_rows())
@@ -17,6 +35,10 @@ TEST(FamilyLayouts, AreTestedForEveryFamily) {
 
 TEST(FamilyLayouts, OfASelectionEqualOneRankOrAreRefused) {
   expect_family_cells(family_selection());
+}
+
+TEST(FamilyLayouts, WithAnAdapterEqualOneRank) {
+  expect_family_cells(adapted_family_cells());
 }
 
 }  // namespace

@@ -223,15 +223,23 @@ TEST_F(ImageClassification, PreprocessesAsAFileSays) {
 }
 
 // The preprocessing that a model was trained with must not be left out silently.
-TEST_F(ImageClassification, AsksForThePreprocessingWhereTheModelHasOne) {
+TEST_F(ImageClassification, TakesThePreprocessingOfTheModelUnlessOneIsNamed) {
   write_classes();
-  write("model/preprocessor_config.json", "{}");
-  const auto from_model = [&](const std::string& params) {
-    return open({at("set")}, params, 0.0, 4, folder_.path() / "model");
+  write("model/preprocessor_config.json", R"({"size": 4, "image_mean": 0.25, "image_std": 1.0})");
+  const auto first_pixel = [&](const std::string& params) {
+    const data::Datasets opened = open({at("set")}, params, 0.0, 4, folder_.path() / "model");
+    return data::Sample(*opened.train, 0).values<float>("pixel_values").front();
   };
 
-  EXPECT_THAT(error_of([&] { from_model("{}"); }).text(), HasSubstr("task.params.preprocessor"));
-  EXPECT_EQ(from_model(R"({"preprocessor": "default"})").train->size(), 5);
+  const float plain = first_pixel(R"({"preprocessor": "default"})");
+
+  // (p - 0.5) / 0.5 becomes p - 0.25.
+  EXPECT_FLOAT_EQ(first_pixel("{}"), (plain * 0.5F + 0.5F) - 0.25F);
+  // A run keeps the name of the file, because its checkpoints are not beside it.
+  json::Value config = json::parse(
+      R"({"task": "image_classify", "model": {"from": ")" + at("model") + R"("}})", "c.json");
+  spell_out_task(config);
+  EXPECT_EQ(preprocessing_name_of(config), at("model/preprocessor_config.json"));
 }
 
 TEST_F(ImageClassification, NamesWhatItCannotRead) {

@@ -146,6 +146,36 @@ Preprocessing read_preprocessing(const std::filesystem::path& path) {
   return out;
 }
 
+std::string preprocessor_config(const Preprocessing& how) {
+  using json::Value;
+  const auto size_of = [](const ImageSize& size) {
+    return Value::object(
+        {{"height", Value::integer(size.height)}, {"width", Value::integer(size.width)}});
+  };
+  const auto colours = [](const std::array<double, 3>& numbers) {
+    Value out = Value::array({});
+    for (const double number : numbers)
+      out.push_back(Value::number(number));
+    return out;
+  };
+  const bool vit = !how.crop && !how.shortest_edge;
+  Value out = Value::object(
+      {{"image_processor_type", Value::string(vit ? "ViTImageProcessor" : "CLIPImageProcessor")},
+       {"do_resize", Value::boolean(how.resize)},
+       {"size",
+        how.shortest_edge ? Value::object({{"shortest_edge", Value::integer(*how.shortest_edge)}})
+                          : size_of(how.size)},
+       {"resample", Value::integer(static_cast<std::int64_t>(how.resample))},
+       {"do_rescale", Value::boolean(how.rescale)},
+       {"rescale_factor", Value::number(how.factor)},
+       {"do_normalize", Value::boolean(how.normalize)},
+       {"image_mean", colours(how.mean)},
+       {"image_std", colours(how.deviation)}});
+  if (!vit) out["do_center_crop"] = Value::boolean(how.crop.has_value());
+  if (how.crop) out["crop_size"] = size_of(*how.crop);
+  return out.dump(2) + "\n";
+}
+
 ImageSize preprocessed_size(const Preprocessing& how, const ImageSize& picture) {
   return how.crop ? *how.crop : resized_size(how, picture);
 }

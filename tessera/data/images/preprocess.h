@@ -35,6 +35,10 @@ Preprocessing default_preprocessing(std::int64_t size);
 /// Error{Format} for impossible values and Error{Unsupported} for keys that compute something else.
 Preprocessing read_preprocessing(const std::filesystem::path& path);
 
+/// The contents of a preprocessor_config.json that read_preprocessing() and transformers'
+/// ViTImageProcessor read; CLIPImageProcessor where images are cropped or keep their shape.
+std::string preprocessor_config(const Preprocessing& how);
+
 /// The size of an image after preprocess().
 ImageSize preprocessed_size(const Preprocessing& how, const ImageSize& picture);
 
