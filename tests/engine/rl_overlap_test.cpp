@@ -276,6 +276,21 @@ TEST(RlOverlap, IsRefusedWithWhatItDoesNotCombineWith) {
               HasSubstr("all ranks write rollouts"));
   EXPECT_THAT(refusal(R"({"rewards": [{"type": "length", "max": 3}], "overlap": 2})"),
               HasSubstr("overlap"));
+  const auto by_hybrid_engine = [&](const char* size) -> std::string {
+    try {
+      TinyRun run = reinforcing(some_prompts(), options(R"("samples": 4)"));
+      run.set("hybrid_engine",
+              R"({"enabled": true, "max_out_tokens": 512, "inference_tp_size": )" +
+                  std::string(size) + "}");
+      planner::Plan plan = run.plan({.ranks = 2, .accumulation = 4, .tensor = 2});
+      engine::rl::settle_plan(plan);
+      return "accepted";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(by_hybrid_engine("1"), "accepted");
+  EXPECT_THAT(by_hybrid_engine("2"), HasSubstr("have whole layers"));
   EXPECT_THAT(refusal(options(R"("samples": 4, "parity": "exact")"), {.ranks = 2, .tensor = 2}),
               HasSubstr("rl.overlap"));
 }
