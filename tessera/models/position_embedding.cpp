@@ -14,8 +14,20 @@ using enum LogicalAxis;
 
 namespace {
 
-/// The number of padding tokens before each token, within its document: [B, T].
-at::Tensor padding_before(const nn::Batch& batch, const nn::StepContext& context) {
+/// Takes the columns of this rank's tokens, or, with a KV cache, of the tokens that are not cached.
+at::Tensor own_columns(const at::Tensor& of_BS,
+                       const nn::Batch& batch,
+                       const nn::StepContext& context) {
+  if (context.shares_tokens()) return nn::own_tokens(of_BS, *context.context_parallel);
+  const std::int64_t tokens = batch.tensor("input_ids").size(1);
+  return of_BS.narrow(1, of_BS.size(1) - tokens, tokens);
+}
+
+/// Returns the positions without the padding before them within their document, -1 for padding:
+/// [B, T], as `rows_BT`.
+at::Tensor without_padding(const at::Tensor& rows_BT,
+                           const nn::Batch& batch,
+                           const nn::StepContext& context) {
   const at::Tensor masked_BS = batch.tensor("attention_mask").eq(0).to(at::kLong);
   at::Tensor padding_BS = at::cumsum(masked_BS, 1);
   const at::Tensor starts_BS = document_starts(batch);
@@ -24,10 +36,10 @@ at::Tensor padding_before(const nn::Batch& batch, const nn::StepContext& context
     const at::Tensor before_BS = padding_BS - masked_BS;
     padding_BS = padding_BS - at::gather(before_BS, 1, starts_BS);
   }
-  if (context.shares_tokens()) return nn::own_tokens(padding_BS, *context.context_parallel);
-  // With a KV cache the mask also covers the cached tokens.
-  const std::int64_t tokens = batch.tensor("input_ids").size(1);
-  return padding_BS.narrow(1, padding_BS.size(1) - tokens, tokens);
+  const at::Tensor masked_BT = own_columns(masked_BS, batch, context);
+  return at::where(masked_BT.ne(0),
+                   at::full({}, -1, rows_BT.options()),
+                   rows_BT - own_columns(padding_BS, batch, context));
 }
 
 }  // namespace
@@ -44,7 +56,7 @@ at::Tensor PositionEmbedding::operator()(const nn::Batch& batch, nn::StepContext
   at::Tensor rows_BT = nn::positions(
       batch.tensor("input_ids"), spec_.max_positions, context, document_starts(batch));
   if (spec_.skip_padding && batch.has("attention_mask"))
-    rows_BT = (rows_BT - padding_before(batch, context)).clamp_min(0);
+    rows_BT = without_padding(rows_BT, batch, context);
   if (spec_.offset > 0) rows_BT = rows_BT + spec_.offset;
   return nn::embedding(rows_BT, *table_, context);
 }

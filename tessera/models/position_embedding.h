@@ -19,7 +19,8 @@ struct PositionSpec {
   std::int64_t hidden_size = 0;
   std::int64_t offset = 0;  ///< row of the first position
   /// A token's position is the number of non-padding tokens before it, which differs from its index
-  /// in the sample if padding precedes it.
+  /// in the sample if padding precedes it. Padding has the row before the first position, so that
+  /// `offset` must be positive.
   bool skip_padding = false;
   Init init;
 };

@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/memory/ledger.h"
+#include "tessera/parallel/assembled.h"
 #include "tessera/parallel/param_facts.h"
 
 namespace tessera::parallel {
@@ -26,13 +27,6 @@ double cost(const optim::ParamFacts& facts) {
 }
 
 /// Returns a view of the box.
-at::Tensor box_of(const at::Tensor& whole, const mesh::Box& box) {
-  at::Tensor out = whole;
-  for (std::size_t d = 0; d < box.begin.size(); ++d)
-    out = out.narrow(static_cast<std::int64_t>(d), box.begin[d], box.end[d] - box.begin[d]);
-  return out;
-}
-
 comm::Span floats(const at::Tensor& tensor) {
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), DType::F32, {}};
 }
@@ -128,37 +122,16 @@ void WholeTensors::transform(ShardStore& store,
   }
 }
 
-/// Assembles the whole tensor from the boxes of all tensor-parallel ranks. Each of these ranks
-/// transforms it, because they own it at the same place among their data-parallel ranks.
-at::Tensor WholeTensors::assemble(const ParamInfo& info, const at::Tensor& held) const {
-  const comm::Group& group = *context_.model.tensor_parallel()->group;
-  const std::int64_t room = info.room_numel();
-  const at::Tensor mine = at::zeros({room}, at::kFloat);
-  mine.narrow(0, 0, held.numel()).copy_(held);
-  const at::Tensor all = at::empty({group.size(), room}, at::kFloat);
-  const auto work = context_.world.transport().all_gather(
-      group,
-      floats(mine),
-      floats(all),
-      TESSERA_HERE(fmt::format("boxes of the direction of {}", info.name)));
-  work->wait();
-  work->wait_reusable();
-  at::Tensor whole = at::empty(info.shape, at::kFloat);
-  for (int r = 0; r < group.size(); ++r) {
-    const mesh::Box box = mesh::local_box(
-        info.shape, info.spec, context_.world.mesh(), group.ranks[static_cast<std::size_t>(r)]);
-    const at::Tensor place = box_of(whole, box);
-    place.copy_(all[r].narrow(0, 0, box.numel()).view(place.sizes()));
-  }
-  return whole;
-}
-
 void WholeTensors::apply_rule(Whole& whole,
                               const at::Tensor& held,
                               const ParameterNorms& norms,
                               const optim::UpdateScalars& scalars) const {
   const ParamInfo& info = *segment_of(whole).info;
-  const at::Tensor matrix = info.cut() ? assemble(info, held) : held;
+  // Each tensor-parallel rank transforms the whole, because all of them own it at the same place
+  // among their data-parallel ranks.
+  const at::Tensor matrix =
+      info.cut() ? assembled(info, held, context_.world, *context_.model.tensor_parallel()->group)
+                 : held;
   const std::vector<double> of_whole = norms.of(whole.group, whole.segment);
   optim::MatrixView view;
   view.direction = matrix.data_ptr<float>();

@@ -60,7 +60,6 @@ class WholeTensors {
                        ShardStore& store,
                        const ParameterNorms& norms,
                        const optim::UpdateScalars& scalars) const;
-  [[nodiscard]] at::Tensor assemble(const ParamInfo& info, const at::Tensor& held) const;
 
   UpdateContext context_;
   std::vector<Whole> wholes_;

@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/planner/parallel_options.h"
 #include "tessera/planner/validate.h"
+#include "tessera/tasks/rl/rl.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::planner {
@@ -287,15 +288,22 @@ void check_hybrid_engine(const json::Value& source, const Plan& plan, config::Pr
   if (!source.is_object()) return;
   Written written(source, problems);
   if (!written.on("hybrid_engine.enabled")) return;
-  const auto sharers = static_cast<double>(plan.config.parallel.tensor.size);
+  // Ranks that only write rollouts have whole layers.
+  const tasks::Rl* const rl = tasks::as_rl(plan.task.get());
+  const bool apart = rl != nullptr && rl->options().overlap > 0;
+  const auto sharers = apart ? 1.0 : static_cast<double>(plan.config.parallel.tensor.size);
   const char* const sharers_path = "hybrid_engine.inference_tp_size";
   if (const double asked = written.number(sharers_path, sharers); asked != sharers) {
     written.refuse(sharers_path,
-                   fmt::format("{} ranks are to share each layer in generation, and {} do in "
-                               "training, whose layout generation uses",
-                               asked,
-                               sharers),
-                   fmt::format("set it to {}, or parallel.tensor to {}", sharers, asked));
+                   apart ? fmt::format("{} ranks are to share each layer in generation, and those "
+                                       "that only write rollouts (rl.overlap) have whole layers",
+                                       asked)
+                         : fmt::format("{} ranks are to share each layer in generation, and {} do "
+                                       "in training, whose layout generation uses",
+                                       asked,
+                                       sharers),
+                   apart ? "set it to 1"
+                         : fmt::format("set it to {}, or parallel.tensor to {}", sharers, asked));
   }
   const auto length = static_cast<double>(plan.sequence_length);
   const char* const length_path = "hybrid_engine.max_out_tokens";

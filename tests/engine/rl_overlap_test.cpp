@@ -193,6 +193,44 @@ TEST(RlOverlap, ResumesToTheBit) {
   }
 }
 
+// Ranks that write have whole layers, so that the first rollout is that of any layout; later ones
+// are those of policies that differ by roundings.
+TEST(RlOverlap, RanksThatLearnMayShareLayers) {
+  const std::string more = R"("samples": 4, "kl": {"coefficient": 0.05})";
+  const files::TempDir whole_dir, shared_dir, both_dir;
+  const TinyRun run = reinforcing(some_prompts(), options(more)),
+                two = reinforcing(some_prompts(), options(more, 2));
+  const Overlapped whole = train_divided(run,
+                                         {.ranks = 1, .accumulation = 4},
+                                         {.steps = 3, .run_dir = whole_dir.path()}),
+                   shared = train_divided(run,
+                                          {.ranks = 2, .accumulation = 4, .tensor = 2},
+                                          {.steps = 3, .run_dir = shared_dir.path()}),
+                   both = train_divided(two,
+                                        {.ranks = 4, .accumulation = 2, .stage = 3, .tensor = 2},
+                                        {.steps = 3, .run_dir = both_dir.path()});
+
+  // The first two rollouts are written by the initial policy.
+  const auto drawn = [](const std::filesystem::path& folder) {
+    std::vector<std::string> out;
+    for (const std::string& text : ledger_of(folder)) {
+      const json::Value line = json::parse(text, "ledger");
+      if (line.find("kind")->as_string() == "completion" &&
+          *line.find("version")->as_integer() <= 1)
+        out.push_back(text);
+    }
+    return out;
+  };
+  ASSERT_FALSE(drawn(whole_dir.path()).empty());
+  EXPECT_EQ(drawn(shared_dir.path()), drawn(whole_dir.path()));
+  expect_same(shared, both);
+  EXPECT_EQ(ledger_of(shared_dir.path()), ledger_of(both_dir.path()));
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_NEAR(shared.trace.losses[i], whole.trace.losses[i], 1e-4) << i;
+  EXPECT_GT(shared.told[2].at("moved"), 0.0) << "the weights that were sent are those of training";
+  EXPECT_NEAR(shared.told[2].at("ratio"), 1.0, 0.1);
+}
+
 TEST(RlOverlap, NeedsRanksThatWrite) {
   const TinyRun run = reinforcing(some_prompts(), options(R"("samples": 4)"));
   try {
@@ -238,7 +276,22 @@ TEST(RlOverlap, IsRefusedWithWhatItDoesNotCombineWith) {
               HasSubstr("all ranks write rollouts"));
   EXPECT_THAT(refusal(R"({"rewards": [{"type": "length", "max": 3}], "overlap": 2})"),
               HasSubstr("overlap"));
-  EXPECT_THAT(refusal(options(R"("samples": 4)"), {.ranks = 2, .tensor = 2}),
+  const auto by_hybrid_engine = [&](const char* size) -> std::string {
+    try {
+      TinyRun run = reinforcing(some_prompts(), options(R"("samples": 4)"));
+      run.set("hybrid_engine",
+              R"({"enabled": true, "max_out_tokens": 512, "inference_tp_size": )" +
+                  std::string(size) + "}");
+      planner::Plan plan = run.plan({.ranks = 2, .accumulation = 4, .tensor = 2});
+      engine::rl::settle_plan(plan);
+      return "accepted";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(by_hybrid_engine("1"), "accepted");
+  EXPECT_THAT(by_hybrid_engine("2"), HasSubstr("have whole layers"));
+  EXPECT_THAT(refusal(options(R"("samples": 4, "parity": "exact")"), {.ranks = 2, .tensor = 2}),
               HasSubstr("rl.overlap"));
 }
 

@@ -224,15 +224,16 @@ TEST(Reward, ComparesTheScoresOfTheLastTokens) {
       /*vocabulary_head=*/false);
 }
 
-TEST(Reward, ComparesTheScoresOfAllTokensBehindTheFirstDifference) {
+void compare_all_tokens(const std::string& family) {
+  SCOPED_TRACE(family);
   // Scores of tokens: rows of 14 tokens, sequences of 5 and 3 tokens that differ from token 1 on.
-  const auto resolved_with = [](const char* objective, const char* options) {
-    ModelOptions of("gpt2");
+  const auto resolved_with = [&](const char* objective, const char* options) {
+    ModelOptions of(family);
     config::Problems problems;
     json::Value keys = json::parse_strict(
-        R"({"family": "gpt2", "num_layers": 1, "hidden_size": 16, "num_heads": 2,
-            "vocab_size": 40, "dropout": 0})",
+        R"({"num_layers": 1, "hidden_size": 16, "num_heads": 2, "vocab_size": 40, "dropout": 0})",
         "test");
+    keys["family"] = json::Value::string(family);
     config::Origins origins;
     config::read(keys, of, problems, origins);
     problems.raise();
@@ -287,6 +288,16 @@ TEST(Reward, ComparesTheScoresOfAllTokensBehindTheFirstDifference) {
   };
   EXPECT_NEAR(term("rewards/chosen"), scores_2T[0][4].item<double>(), 1e-6);
   EXPECT_NEAR(term("rewards/rejected"), scores_2T[1][2].item<double>(), 1e-6);
+  if (family != "opt") return;
+  // Transformers' OPT gives padding the row before the first position, whose row is 2.
+  const at::Tensor rows = reward.grads.at("embed_positions.weight").norm(2, 1);
+  EXPECT_GT(rows[1].item<double>(), 0.0);
+  EXPECT_EQ(rows.narrow(0, 7, rows.size(0) - 7).max().item<double>(), 0.0);
+}
+
+TEST(Reward, ComparesTheScoresOfAllTokensBehindTheFirstDifference) {
+  compare_all_tokens("gpt2");
+  compare_all_tokens("opt");
 }
 
 TEST(Preference, MakesTheReferenceThatItReads) {

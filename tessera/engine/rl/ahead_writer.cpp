@@ -106,14 +106,17 @@ void AheadWriter::collect() {
   for (Completion& one : made.completions)
     one.lag = next_.lag;
   std::vector<double> times = {made.waited_s, made.worked_s};
-  share_values(world_, times, "how long ranks waited");
+  share_with_all(world_, times, "how long ranks waited");
   waited_s_ += now_s() - begin;
   generators_waited_ = times[0] / (times[0] + times[1]);
   turn();
   next_.drawn = {.generate_s = times[1]};
   const std::vector<std::int64_t> all = all_numbers();
   completions_.assign(static_cast<std::size_t>(size_), {});
-  exchange(all, made.completions.empty() ? std::vector<std::int64_t>() : all, made.completions);
+  exchange(all,
+           made.completions.empty() ? std::vector<std::int64_t>() : all,
+           made.completions,
+           Among::All);
   keep(all);
   for (const Completion& one : completions_)
     next_.drawn.generated += std::ssize(one.ids);

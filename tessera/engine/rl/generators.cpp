@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/ops/batch_invariance.h"
+#include "tessera/parallel/assembled.h"
 #include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/zero_stage.h"
 #include "tessera/tasks/rl/prompts.h"
@@ -50,7 +51,7 @@ void send(comm::World& link, std::span<double> values, int root, const char* wha
 }
 
 /// Sends weights of the policy's parameters in the order of the model, or receives them:
-/// `tensor_of` returns the memory of a flat group.
+/// `tensor_of` returns the memory of a whole parameter, contiguous.
 template <class TensorOf>
 void exchange_weights(comm::World* link,
                       parallel::ModelInstance& model,
@@ -60,11 +61,11 @@ void exchange_weights(comm::World* link,
     parallel::FlatGroup& of = model.groups()[static_cast<std::size_t>(group)];
     if (!all && !of.trainable) continue;
     const Segment& segment = of.layout.segments()[static_cast<std::size_t>(number)];
-    const at::Tensor flat = tensor_of(of);
+    const at::Tensor whole = tensor_of(of, segment);
     if (link == nullptr) continue;
     link->transport()
         .broadcast(link->everyone(),
-                   span_of(flat.narrow(0, segment.begin, segment.numel)),
+                   span_of(whole),
                    kLearner,
                    TESSERA_HERE("weights " + segment.info->name))
         ->wait_reusable();
@@ -120,8 +121,9 @@ class Generator final : private RolloutWriter {
     parallel::ModelInstance& model = executor_.model();
     for (parallel::FlatGroup& group : model.groups())
       group.weights.begin_write();
-    exchange_weights(
-        &link_, model, all, [](parallel::FlatGroup& group) { return group.weights.own(); });
+    exchange_weights(&link_, model, all, [](parallel::FlatGroup& group, const Segment& segment) {
+      return group.weights.own().narrow(0, segment.begin, segment.numel);
+    });
     for (parallel::FlatGroup& group : model.groups())
       group.weights.written();
     for (parallel::FlatGroup& group : model.groups())
@@ -178,11 +180,15 @@ void Generators::send_weights(TrainState& policy, bool all) {
   const auto release = [&] {
     if (gathered != nullptr) std::exchange(gathered, nullptr)->weights.release();
   };
-  exchange_weights(link_, policy.model(), all, [&](parallel::FlatGroup& group) {
+  parallel::ModelInstance& model = policy.model();
+  exchange_weights(link_, model, all, [&](parallel::FlatGroup& group, const Segment& segment) {
     if (gathered != &group) release();
     if (group.weights.comes_and_goes() && !group.weights.gathered()) gathered = &group;
     group.weights.wait();
-    return group.weights.whole();
+    const at::Tensor held = group.weights.whole().narrow(0, segment.begin, segment.numel);
+    if (!segment.info->cut()) return held;
+    return parallel::assembled(
+        *segment.info, held, policy.world(), *model.tensor_parallel()->group);
   });
   release();
 }
@@ -225,6 +231,7 @@ int write_rollouts(const planner::Plan& plan,
   planner::Plan mine = plan;
   mine.ranks = mine.data_ranks = world.size();
   mine.shard_ranks = world.size();
+  mine.config.parallel.tensor.size = 1;  // whatever the ranks that learn share
   planner::set_zero_stage(mine, 0);
   parallel::ModelInstance model(mine.model.model, mine.weight_layout, world);
   parallel::WeightGather gather(model, {});

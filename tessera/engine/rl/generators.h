@@ -42,8 +42,8 @@ class Generators {
 
   /// Lets them write the rollout at `place` with the current weights of the policy, which are sent
   /// unless they have them: all at first, later those that are trained. `roll_backs`: see
-  /// RolloutWriter. Memory: in ZeRO stage 3, one block's weights. Cost: a copy of the weights by
-  /// each rank that writes, which must be idle.
+  /// RolloutWriter. Memory: in ZeRO stage 3, one block's weights; if ranks share layers, one
+  /// parameter's. Cost: a copy of the weights by each rank that writes, which must be idle.
   void order(const Place& place, std::int64_t roll_backs, TrainState& policy);
   [[nodiscard]] bool under_way() const { return under_way_; }
 

@@ -76,8 +76,11 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
     refuse("data.sources", "give one list of files in data.train");
   const tasks::RlOptions& options = task.options();
   if (options.overlap > 0) {
-    if (plan.data_ranks != plan.ranks)
-      refuse("rl.overlap and ranks that share layers", "remove parallel.tensor, or rl.overlap");
+    // Ranks that write have whole layers, whose sums are rounded otherwise than shared ones.
+    if (plan.data_ranks != plan.ranks && options.parity == tasks::Parity::Exact) {
+      refuse("rl.overlap, rl.parity exact and ranks that share layers",
+             "set rl.parity to measure, or remove parallel.tensor or rl.overlap");
+    }
     if (plan.weight_layout.packed)
       refuse("rl.overlap and adapter.quantize_base", "remove one of them");
   }

@@ -353,7 +353,8 @@ std::vector<std::vector<std::int64_t>> RolloutWriter::missing(
 
 void RolloutWriter::exchange(const std::vector<std::int64_t>& numbers,
                              const std::vector<std::int64_t>& mine,
-                             const std::vector<Completion>& made) {
+                             const std::vector<Completion>& made,
+                             Among among) {
   const std::size_t each = numbers_of_completion(options_.max_new_tokens);
   std::vector<double> values(numbers.size() * each, 0.0);
   for (std::size_t i = 0; i < mine.size(); ++i) {
@@ -361,7 +362,7 @@ void RolloutWriter::exchange(const std::vector<std::int64_t>& numbers,
     to_numbers(
         made[i], options_.max_new_tokens, values.data() + static_cast<std::size_t>(place) * each);
   }
-  share_values(world_, values, "completions");
+  (among == Among::All ? share_with_all : share_values)(world_, values, "completions");
   for (std::size_t i = 0; i < numbers.size(); ++i)
     at(numbers[i]) = completion_of_numbers(values.data() + i * each, options_.max_new_tokens);
 }

@@ -108,10 +108,16 @@ class RolloutWriter {
   [[nodiscard]] bool is_valid(const Completion& kept) const;
   /// Returns the units whose completions are not all in the ledger; takes over those of the others.
   std::vector<std::vector<std::int64_t>> missing(std::vector<std::vector<std::int64_t>> all);
+  /// Whose ranks have different completions to exchange.
+  enum class Among : std::uint8_t {
+    DataRanks,  ///< ranks that share layers have the same ones
+    All         ///< one rank of the job has a completion
+  };
   /// Gives every rank the completions `numbers`; this rank has those in `mine`.
   void exchange(const std::vector<std::int64_t>& numbers,
                 const std::vector<std::int64_t>& mine,
-                const std::vector<Completion>& made);
+                const std::vector<Completion>& made,
+                Among among = Among::DataRanks);
   /// Returns whether the ledger had the completion as it is when the run began. Completions that
   /// were made together are made together again if it lacks one of them.
   [[nodiscard]] bool is_kept(std::int64_t number) const;
