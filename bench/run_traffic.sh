@@ -28,6 +28,13 @@ four_parts=(--pipeline 2 --set parallel.pipeline.chunks=2 --set parallel.pipelin
 for stage in 0 1 2 3; do
   spread "data 2, ZeRO $stage" 2 --batch 32 --stage "$stage" --set zero_optimization.stage3_param_persistence_threshold=0
 done
+# The hosts are simulated and have two ranks each.
+for ranks in 4 8; do
+  for stage in 1 3; do
+    spread "data $ranks, ZeRO $stage, hosts $((ranks / 2))" "$ranks" --batch $((16 * ranks)) --stage "$stage" --hosts $((ranks / 2)) \
+      --set gradient_reduction=once --set zero_optimization.stage3_param_persistence_threshold=0
+  done
+done
 tensor "tensor 1d 2" 1d 2
 tensor "tensor 1d 4" 1d 4
 tensor "tensor 1d 2, sequence" 1d 2 --set parallel.sequence=true

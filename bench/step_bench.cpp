@@ -5,7 +5,7 @@
 //   step_bench [--preset gpt2-small] [--ranks 1] [--threads 2] [--batch 4] [--length 512]
 //     [--dtype bf16] [--stage 1] [--steps 5] [--warmup 2] [--micros 1] [--vocab 50304]
 //     [--pipeline 1] [--schedule 1f1b] [--tensor 1] [--set KEY=VALUE]...
-//     [--save-every 0] [--save beside|waiting] [--save-dir FOLDER]
+//     [--save-every 0] [--save beside|waiting] [--save-dir FOLDER] [--hosts 1]
 //
 // --batch is the global batch, --micros the number of micro-batches per rank; --set overrides any
 // key of the configuration, as in the program; --save-every N saves a checkpoint every N steps, the
@@ -15,7 +15,9 @@
 // (comm::Traffic). With --save-every also stall_ms of each save (the time that steps waited for it)
 // and drain_ms (the wait for the last save at the end). With --pipeline also bubble, the waiting
 // time of the first stage as a fraction of its computing time, and bubble_simulated, the bubble of
-// the schedule with equally fast stages and (_as_measured) with the measured times.
+// the schedule with equally fast stages and (_as_measured) with the measured times. With --hosts
+// the ranks are threads of this process on as many simulated hosts with as many ranks each, and the
+// line has between_hosts, the bytes that all hosts together send to each other in a step.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -25,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/host_world.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -207,7 +210,8 @@ int run(std::map<std::string, std::string> given) {
     for (const std::string& line : lines)
       std::fprintf(stderr, "%s\n", line.c_str());
   };
-  return tessera::engine::run_ranks(plan, report, [&](tessera::comm::World& world) {
+  std::string between_hosts;
+  const auto train = [&](tessera::comm::World& world) {
     const auto engine = tessera::engine::initialize(plan, world, data);
     Saves saves = saves_of_all;
     Bubble bubble(plan);
@@ -242,7 +246,7 @@ int run(std::map<std::string, std::string> given) {
       const double median = sorted[sorted.size() / 2];
       fmt::print(
           R"({{"what": "tessera_step", "dtype": "{}", "stage": {}, "ranks": {}, "threads": {}, "B": {}, "T": {}, "tokens_per_s": {:.1f}, )"
-          R"("step_ms": [{:.1f}], "peak_mb": {:.0f}, "loss_last": {:.4f}, "wall_ms": {:.1f}, "calls": [{:.1f}], "bytes": [{:.0f}]{}{}}})"
+          R"("step_ms": [{:.1f}], "peak_mb": {:.0f}, "loss_last": {:.4f}, "wall_ms": {:.1f}, "calls": [{:.1f}], "bytes": [{:.0f}]{}{}{}}})"
           "\n",
           option(given, "dtype", "bf16"),
           plan.zero_stage,
@@ -258,13 +262,33 @@ int run(std::map<std::string, std::string> given) {
           fmt::join(calls, ", "),
           fmt::join(bytes, ", "),
           saves.text(),
-          waits);
+          waits,
+          between_hosts);
       fmt::print(stderr, "{}\n", tessera::engine::breakdown_line(last));
     }
     engine->finish();
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of the benchmark"))->wait();
     return 0;
-  });
+  };
+  const int hosts = std::stoi(option(given, "hosts", "1"));
+  if (hosts == 1) return tessera::engine::run_ranks(plan, report, train);
+  const std::vector<int> per_host(static_cast<std::size_t>(hosts), ranks / hosts);
+  const auto sent_in = [&](std::int64_t count) {
+    return static_cast<double>(
+        tessera::test::run_hosts(per_host, plan.mesh(), [&](tessera::comm::World& world) {
+          const auto engine = tessera::engine::initialize(plan, world, data);
+          for (std::int64_t s = 0; s < count; ++s)
+            static_cast<void>(engine->train_step());
+          engine->finish();
+        }));
+  };
+  between_hosts =
+      fmt::format(R"(, "hosts": {}, "between_hosts": {:.0f})",
+                  hosts,
+                  (sent_in(steps + warmup) - sent_in(warmup)) / static_cast<double>(steps));
+  tessera::test::run_hosts(
+      per_host, plan.mesh(), [&](tessera::comm::World& world) { train(world); });
+  return 0;
 }
 
 }  // namespace

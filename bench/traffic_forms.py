@@ -63,15 +63,24 @@ def of_loss(ranks, rows):
     return Traffic(1, ranks * 4 * rows * DOUBLE)
 
 
-def data(stage, ranks):
-    sizes = [padded(block, ranks) * FLOAT for block in blocks()]
-    reductions = m * Traffic(len(sizes), sum(sizes))
+def gathers(stage, sizes):
     if stage < 3:
-        gathers = Traffic(len(sizes), sum(sizes))
-    else:  # the last block stays gathered between forward and backward, the first one between micro-batches
-        gathers = Traffic(2 * m * len(sizes) - m - (m - 1), 2 * m * sum(sizes) - m * sizes[-1] - (m - 1) * sizes[0])
+        return Traffic(len(sizes), sum(sizes))
+    # The last block stays gathered between forward and backward, the first one between micro-batches.
+    return Traffic(2 * m * len(sizes) - m - (m - 1), 2 * m * sum(sizes) - m * sizes[-1] - (m - 1) * sizes[0])
+
+
+def data(stage, ranks, reductions):
+    sizes = [padded(block, ranks) * FLOAT for block in blocks()]
     norm = Traffic(1, sum(sizes) // FLOAT // CHUNK * DOUBLE)
-    return reductions + gathers + norm + any_step(ranks)
+    return reductions * Traffic(len(sizes), sum(sizes)) + gathers(stage, sizes) + norm + any_step(ranks)
+
+
+def between_hosts(stage, ranks, hosts, reductions):
+    """The bytes that all hosts send to each other: sums go from host to host, and parts of the last one to their owners
+    (docs/hosts.md); parts of weights go once to every other host. Heads of messages, the norm and counts are left out."""
+    sizes = [padded(block, ranks) * FLOAT for block in blocks()]
+    return (hosts - 1) * ((1 + 1 / hosts) * reductions * sum(sizes) + gathers(stage, sizes).size)
 
 
 def one_d(ranks, layers=L, table=True, head=True):
@@ -175,10 +184,16 @@ def pipeline(stage, stages, schedule, tensor=1, shares=False):
     return traffic + any_step(stages * tensor)
 
 
+def of_data(words):
+    """Stage, ranks and reductions of a block in a step: several hosts reduce once where the stage allows it."""
+    stage = int(words[3])
+    return stage, int(words[1]), 1 if "hosts" in words and stage < 2 else m
+
+
 def form(name, rank):
     words = name.replace(",", "").split()
     if words[0] == "data":
-        return data(int(words[3]), int(words[1]))
+        return data(*of_data(words))
     if words[0] == "context":
         return context(words[1], int(words[2]))
     if words[0] == "pipeline" and "x" in words:
@@ -191,16 +206,26 @@ def form(name, rank):
     return {"2d": lambda: tensor_2d(2, 1), "2.5d": lambda: tensor_2d(2, 2), "3d": lambda: tensor_3d(2)}[mode]()
 
 
+def crossing(name, result):
+    """The cells of what all hosts send to each other; they are empty on one host."""
+    if "hosts" not in result:
+        return "| |"
+    stage, ranks, reductions = of_data(name.replace(",", "").split())
+    sent, expected = result["between_hosts"], between_hosts(stage, ranks, result["hosts"], reductions)
+    return f"{sent / 1e6:.3f} | {expected / 1e6:.3f} | {sent / expected:.3f}"
+
+
 def main(path):
-    print("\n| a step of the rank that moves most | ranks | calls | by form | ratio | MB | by form | ratio |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("\n| a step of the rank that moves most | ranks | calls | by form | ratio | MB | by form | ratio "
+          "| MB between all hosts | by form | ratio |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for line in open(path):
         name, result = line.rstrip("\n").split("\t")
         result = json.loads(result)
         rank = max(range(result["ranks"]), key=lambda r: result["bytes"][r])
         calls, size, expected = result["calls"][rank], result["bytes"][rank], form(name, rank)
         print(f"| {name} | {result['ranks']} | {calls:.0f} | {expected.calls} | {calls / expected.calls:.3f} "
-              f"| {size / 1e6:.3f} | {expected.size / 1e6:.3f} | {size / expected.size:.3f} |")
+              f"| {size / 1e6:.3f} | {expected.size / 1e6:.3f} | {size / expected.size:.3f} | {crossing(name, result)} |")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: hosts slow multiprocess
-# Two "hosts" behind a real sshd of this machine, which listens on loopback with keys of its own: the bits are those of
-# one host, and what ssh refuses is told.   usage: ssh_test.sh PROGRAM
+# Two "hosts" behind a real sshd of this machine, on loopback and, where namespaces may be made, with networks of their own: the
+# bits are those of one host, and what ssh refuses is told.   usage: ssh_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../support/namespaces.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/../support/sshd.sh"
 tessera=$(realpath "${1:?usage: ssh_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
@@ -71,5 +72,35 @@ nothing_writes() {
   [[ $(stat -c %s "$box/killed/metrics.jsonl") == "$before" ]]
 }
 claim "two hosts behind a real sshd train with the bits of one" over_ssh
+
+# In the end the cable to node-b is cut.
+over_networks() {
+  configure
+  leave() { stop_sshd "$box"; remove_namespaces; }
+  trap leave EXIT
+  two_namespaces ssh_test 10.213.7
+  expect "an sshd runs on each host" start_sshd_in_namespaces "$box" 10.213.7 node-a node-b
+  expect "node-b is on a network of its own" test "$(ip netns exec "$a" ssh -F "$box/config" node-b ip -o -4 addr show "$card_b" | wc -l)" = 1
+  local flags=(-H "$box/hosts" --master_addr 10.213.7.1 --launcher_args "-F $box/config")
+  from_a() { ip netns exec "$a" "$tessera" train "$box/tiny.json" --set "run.dir=$box/$1" "${@:2}" >"$box/$1.out" 2>"$box/$1.err"; }
+  expect "two hosts train" succeeds from_a two "${flags[@]}"
+  expect "four ranks of one host train" succeeds train four -n 4
+  expect "the bits are the same" "$tessera" compare "$box/four" "$box/two"
+
+  sed -i 's/"max_steps": 6/"max_steps": 100000/' "$box/tiny.json"
+  from_a cut "${flags[@]}" &
+  job=$!
+  expect "it begins" until_true test -s "$box/cut/metrics.jsonl"
+  ip -n "$b" link set "$card_b" down
+  wait "$job"
+  code=$?
+  expect "the exit code of a lost host is 6, not $code" test "$code" = 6
+  expect "the host is named" says "node-b" "$box/cut.err"
+}
+if [[ $EUID == 0 ]] && namespaces_allowed; then
+  claim "so do two hosts with networks of their own, of which a lost one is named" over_networks
+else
+  echo "skipped  network namespaces may not be made here"
+fi
 
 claims_done
