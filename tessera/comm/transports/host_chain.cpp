@@ -10,7 +10,7 @@
 namespace tessera::comm {
 namespace {
 
-/// Larger pieces would let the hosts wait for each other, smaller ones cost a message each.
+/// Hosts wait longer for larger pieces; each piece costs a message.
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 constexpr std::size_t kCacheLine = 64;
 

@@ -24,7 +24,8 @@
 
 namespace tessera::comm {
 
-/// What the two operations have in common: sums that grow from host to host.
+/// Adds the inputs of this host to sums that come from the host before, and sends them on. Derived
+/// classes determine what is added to at first and who gets the sums of all hosts.
 class HostChain : public Operation {
  public:
   using Room = std::function<RegionPtr(std::size_t bytes)>;

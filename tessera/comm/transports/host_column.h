@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks of a group reduce the same elements if sums go from host to host (host_chain.h), and
-// whether that is worth it.
+// Determines which ranks of a group reduce the same elements if sums go from host to host
+// (host_chain.h), and whether that sends fewer bytes.
 #pragma once
 
 #include <cstddef>
