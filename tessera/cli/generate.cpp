@@ -146,10 +146,6 @@ void check(const GenerateWords& words) {
                   Config,
                   fmt::format("{} adapters for one prompt", words.adapters.size()),
                   "name one, or give --prompts, whose lines choose one");
-  TESSERA_REQUIRE(words.adapters.empty() || words.weights != "int8",
-                  Unsupported,
-                  "not built: --adapter with --weights int8",
-                  "use bf16, or merge the adapter: tessera adapter merge");
   (void)early_stopping_from_name(words.early_stopping);
   if (words.beams > 1) words.how.check_for_beams();
 }

@@ -17,13 +17,20 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/layer_form.h"
+#include "tessera/nn/low_rank_names.h"
 #include "tessera/nn/tensor_parallel/grid_low_rank.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/ops/int8_rows.h"
 
 namespace tessera::nn {
 namespace {
 
 using enum LogicalAxis;
+
+// The ends of the parameters' names.
+constexpr const char *kEndOfA = ".lora_A.weight", *kEndOfB = ".lora_B.weight",
+                     *kEndOfMagnitude = ".lora_magnitude_vector",
+                     *kEndOfTableA = ".lora_embedding_A", *kEndOfTableB = ".lora_embedding_B";
 
 /// Number of WithoutAdapters on this thread.
 thread_local int adapters_off = 0;
@@ -173,6 +180,10 @@ class LowRankLinear final : public LayerForm {
   at::Tensor norms(const Param& weight, const LowRankParams& part, StepContext& context) const {
     const c10::NoGradGuard no_grad;
     at::Tensor held = weight.tensor();
+    if (weight.scales().defined()) {
+      const at::Tensor rows = held.reshape({-1, held.size(-1)});
+      held = ops::from_int8({rows, weight.scales()}, at::kFloat).view(held.sizes());
+    }
     if (dim_ >= 0) {
       const auto d = static_cast<std::size_t>(dim_);
       held = held.narrow(dim_, part.part.begin[d], part.part.sizes[d]);
@@ -407,6 +418,12 @@ void require_no_form(const Param& weight) {
 
 }  // namespace
 
+bool is_low_rank(const ParamInfo& info) {
+  const auto ends = {kEndOfA, kEndOfB, kEndOfMagnitude, kEndOfTableA, kEndOfTableB};
+  return std::any_of(
+      ends.begin(), ends.end(), [&](const char* end) { return info.name.ends_with(end); });
+}
+
 int part_dim(const ParamInfo& weight, const LowRankPart& part) {
   TESSERA_ASSERT(part.begin.size() + 1 == weight.shape.size() &&
                  part.sizes.size() == part.begin.size());
@@ -450,7 +467,7 @@ std::shared_ptr<LowRankLinear> declare_parts(Params& params,
   for (LowRankPart& part : parts) {
     const Params::Tags tags = {.without_prefix = true, .unit = info.unit, .role = kRole};
     LowRankParams one;
-    one.a = params.add(part.module + ".lora_A.weight",
+    one.a = params.add(part.module + kEndOfA,
                        {part.rank, inputs},
                        {None, info.axes.back()},
                        Init::uniform(1.0 / std::sqrt(static_cast<double>(inputs))),
@@ -462,9 +479,9 @@ std::shared_ptr<LowRankLinear> declare_parts(Params& params,
     shape.push_back(part.rank);
     std::vector<LogicalAxis> axes = lead;
     axes.push_back(None);
-    one.b = params.add(part.module + ".lora_B.weight", shape, axes, Init::zeros(), of_b);
+    one.b = params.add(part.module + kEndOfB, shape, axes, Init::zeros(), of_b);
     if (part.magnitude) {
-      one.magnitude = params.add(part.module + ".lora_magnitude_vector",
+      one.magnitude = params.add(part.module + kEndOfMagnitude,
                                  part.sizes,
                                  lead,
                                  Init::ones(),
@@ -486,12 +503,12 @@ std::shared_ptr<LowRankTable> declare_table_part(Params& params,
   TESSERA_ASSERT(info.shape.size() == 2);
   LowRankParams made;
   made.part = part;
-  made.a = params.add(part.module + ".lora_embedding_A",
+  made.a = params.add(part.module + kEndOfTableA,
                       {info.shape[0], part.rank},
                       {info.axes[0], None},
                       Init::zeros(),
                       {.without_prefix = true, .role = info.role});
-  made.b = params.add(part.module + ".lora_embedding_B",
+  made.b = params.add(part.module + kEndOfTableB,
                       {info.shape[1], part.rank},
                       {info.axes[1], None},
                       Init::normal(1.0),

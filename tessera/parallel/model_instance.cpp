@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/nn/low_rank_names.h"
 #include "tessera/ops/int8_rows.h"
 #include "tessera/tensor/span.h"
 
@@ -211,7 +212,8 @@ void ModelInstance::to_int8() {
     for (std::size_t i = 0; i < group.layout.segments().size(); ++i) {
       const Param& first = *group.uses.front().params[i];
       const at::Tensor& weight = first.tensor();
-      const bool is_matrix = decays(first.info());
+      // The matrices of adapters are small, and rounding them would save little.
+      const bool is_matrix = decays(first.info()) && !nn::is_low_rank(first.info());
       ops::Int8Rows narrow;
       if (is_matrix) narrow = ops::to_int8(weight.view({-1, weight.size(-1)}));
       const at::Tensor copy =

@@ -65,12 +65,13 @@ class Adapters : public ::testing::Test {
   static void with_model(int ranks,
                          const fs::path& path,
                          const std::vector<engine::AdapterName>& adapters,
-                         const std::function<void(engine::Generator&, bool is_leader)>& fn) {
+                         const std::function<void(engine::Generator&, bool is_leader)>& fn,
+                         engine::ReadAs as = engine::ReadAs::F32) {
     comm::run_threads(ranks, [&](comm::World& world) {
       at::set_num_threads(1);
       const auto model = engine::find_model(path);
       engine::add_adapters(*model, adapters);
-      engine::load_model(*model, world);
+      engine::load_model(*model, world, as);
       engine::Generator generator(*model->executor, *model->tokenizer, model->shape);
       fn(generator, world.is_leader());
     });
@@ -150,6 +151,56 @@ TEST_F(Adapters, AreSearchedByBeams) {
     merged = generator.run_beams(kPrompts[0], options, 1).front().made.tokens;
   });
   EXPECT_EQ(beam, merged);
+}
+
+// The base is rounded to 8 bits, and the adapters are not.
+TEST_F(Adapters, StandInABaseOfEightBits) {
+  const auto first_tokens = [](engine::Generator& generator, int number) {
+    std::vector<std::int32_t> out;
+    for (const auto& prompt : kPrompts)
+      out.push_back(generator.run_ids(prompt, greedy(number), {}).tokens.front());
+    return out;
+  };
+  std::vector<std::vector<std::int32_t>> merged, alone;
+  std::vector<std::int32_t> base_alone;
+  for (std::size_t i = 0; i < std::size(kNames); ++i) {
+    with_model(1, adapter(i), {}, [&](engine::Generator& generator, bool) {
+      merged.push_back(first_tokens(generator, -1));
+    });
+    with_model(
+        1,
+        base(),
+        {{kNames[i], adapter(i)}},
+        [&](engine::Generator& generator, bool) { alone.push_back(first_tokens(generator, 0)); },
+        engine::ReadAs::Int8);
+  }
+  with_model(
+      1,
+      base(),
+      {},
+      [&](engine::Generator& generator, bool) { base_alone = first_tokens(generator, -1); },
+      engine::ReadAs::Int8);
+
+  with_model(
+      1,
+      base(),
+      all(),
+      [&](engine::Generator& generator, bool) {
+        EXPECT_EQ(first_tokens(generator, -1), base_alone);
+        for (std::size_t i = 0; i < std::size(kNames); ++i)
+          EXPECT_EQ(first_tokens(generator, static_cast<int>(i)), alone[i]) << kNames[i];
+      },
+      engine::ReadAs::Int8);
+  // Rounding changes a token where two are almost equally likely, but not most of them.
+  int same = 0, others = 0;
+  for (std::size_t i = 0; i < merged.size(); ++i) {
+    for (std::size_t p = 0; p < merged[i].size(); ++p) {
+      same += alone[i][p] == merged[i][p] ? 1 : 0;
+      others += base_alone[p] != merged[i][p] ? 1 : 0;
+    }
+  }
+  EXPECT_GE(same, 9) << "of 12";
+  EXPECT_GE(others, 6) << "tokens that an adapter changes, else this test shows nothing";
 }
 
 std::string refusal(const fs::path& base, const std::vector<engine::AdapterName>& adapters) {
