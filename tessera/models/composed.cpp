@@ -235,9 +235,7 @@ class ComposedInput final : public nn::Block {
 
   [[nodiscard]] std::string grid_obstacle() const override {
     if (shape_.embedding.patches) return "patches of images";
-    if (segments_by_prefix()) return "segments that a prefix determines";
-    if (shape_.order == ComposedOrder::Relative) return "biases of attention by distance";
-    return shape_.writes() ? "attention to another text" : "";
+    return segments_by_prefix() ? "segments that a prefix determines" : "";
   }
 
   [[nodiscard]] bool works_by_token() const override {

@@ -98,13 +98,9 @@ class Embedding final : public nn::Block {
 
   void declare(nn::Params& params) override { table_ = declare_table(params, output_of(shape_)); }
 
-  [[nodiscard]] std::string grid_obstacle() const override {
-    return "biases of attention by distance";
-  }
   [[nodiscard]] bool works_by_token() const override { return true; }
 
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
-    nn::refuse_grid(*this, context);
     const at::Tensor x_BTC = nn::embedding(batch.tensor("input_ids"), *table_, context);
     return {.flow = {.diff = {scaled(x_BTC, shape_.scale_of(shape_.hidden_size))}}};
   }

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/functional.h"
 
 // Legend: B batch, T tokens, S tokens of the encoder's sequence, C embed, H heads, K channels of a
@@ -64,6 +65,11 @@ at::Tensor CrossAttention::attend_by_text(const std::vector<std::size_t>& number
                                           const ops::AttentionArgs& args,
                                           const nn::Block& block,
                                           nn::StepContext& context) const {
+  // The numbers are those of all samples, and a rank of a grid has some of them.
+  TESSERA_REQUIRE(!context.on_grid(),
+                  Unsupported,
+                  "block " + context.block_name + " answers several texts on a grid of ranks",
+                  "set parallel.tensor.mode to 1d");
   std::vector<Memory>& texts = context.state<Memories>(block).texts;
   Memory made;
   if (context.mode() == nn::Mode::Prefill) made = made_of(memory_BSC, context);

@@ -131,11 +131,6 @@ class DecoderLayer final : public nn::Block {
 
   [[nodiscard]] bool works_by_token() const override { return true; }
 
-  [[nodiscard]] std::string grid_obstacle() const override {
-    const std::string of_heads = attention_.grid_obstacle();
-    return of_heads.empty() ? Norm(norm_of(shape_)).grid_obstacle() : of_heads;
-  }
-
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     const nn::Normed begin = before_attention_.residual(in.diff.at(0), context);
     const at::Tensor y_BTC =

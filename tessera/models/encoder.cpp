@@ -55,9 +55,6 @@ class Embeddings final : public nn::Block {
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
-  [[nodiscard]] std::string grid_obstacle() const override {
-    return !names_.types.empty() && shape_.type_vocab_size == 1 ? "a table of one token type" : "";
-  }
 
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor& ids_BT = batch.tensor("input_ids");

@@ -116,12 +116,9 @@ class Tables final : public nn::Block {
 
   void declare(nn::Params& params) override { table_ = declare_table(params, output_); }
 
-  [[nodiscard]] std::string grid_obstacle() const override { return "attention to another text"; }
-
   [[nodiscard]] bool works_by_token() const override { return true; }
 
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
-    nn::refuse_grid(*this, context);
     const at::Tensor& source_BS = batch.tensor("input_ids");
     const at::Tensor target_BT = decoder_input(batch, *output_.target, context);
     const at::Tensor x_BSC = embedded(source_BS, "source", context),

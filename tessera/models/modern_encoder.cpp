@@ -37,7 +37,6 @@ class ModernEmbeddings final : public nn::Block {
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
-  [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor x_BTC =
         norm_(nn::embedding(batch.tensor("input_ids"), *words_, context), context);

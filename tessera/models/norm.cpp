@@ -16,12 +16,6 @@ void Norm::declare(nn::Params& params,
     bias_ = params.add(name + ".bias", {channels}, {Embed}, Init::zeros(), tags);
 }
 
-std::string Norm::grid_obstacle() const {
-  if (spec_.kind == NormKind::RmsNorm && spec_.offset != 0.0)
-    return "norms whose weights have an offset";
-  return spec_.kind == NormKind::LayerNorm && !spec_.bias ? "layer norms without a bias" : "";
-}
-
 at::Tensor Norm::operator()(const at::Tensor& x_BTC, nn::StepContext& context) const {
   return residual(x_BTC, context).normed_BTC;
 }

@@ -34,8 +34,6 @@ class Norm {
                const std::string& name,
                std::int64_t channels,
                const nn::Params::Tags& tags = {});
-  /// See nn::Block::grid_obstacle().
-  [[nodiscard]] std::string grid_obstacle() const;
   [[nodiscard]] at::Tensor operator()(const at::Tensor& x_BTC, nn::StepContext& context) const;
   /// Adds dropout(branch) to the residual stream x and normalizes the sum: see
   /// nn::residual_layer_norm(). Without a branch it normalizes the stream itself.

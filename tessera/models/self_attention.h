@@ -72,10 +72,6 @@ class SelfAttention {
   /// Declares `qkv_name`.weight in the layout of nn::project_qkv(), `output_name`.weight [embed,
   /// heads * head_dim], and the biases, norms and table of the specification.
   void declare(nn::Params& params);
-  /// See nn::Block::grid_obstacle().
-  [[nodiscard]] std::string grid_obstacle() const {
-    return spec_.qk_norm == QkNorm::None ? "" : "norms of query and key heads";
-  }
   /// Maps normalized h [B, T, C] to the branch [B, T, C]. `block`: the block that contains this
   /// attention.
   [[nodiscard]] at::Tensor operator()(const at::Tensor& h_BTC,

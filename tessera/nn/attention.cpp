@@ -288,12 +288,10 @@ at::Tensor cross_attention(const at::Tensor& q,
                            const at::Tensor& v,
                            ops::AttentionArgs args,
                            StepContext& context) {
-  TESSERA_REQUIRE(
-      !context.on_grid(),
-      Unsupported,
-      "attention to another text, of block " + context.block_name + ", on a grid of ranks",
-      "set parallel.tensor.mode to 1d");
-  if (!context.shares_tokens()) return in_region(attend_here, {q, k, v}, std::move(args), context);
+  if (context.on_grid()) grid::cut_attention(args, context);
+  // As in attention(), the ranks that share the tokens of no samples have nothing to exchange.
+  if (!context.shares_tokens() || q.size(0) == 0)
+    return in_region(attend_here, {q, k, v}, std::move(args), context);
   const std::vector<at::Tensor> kv = keys_of_all_ranks(at::cat({k, v}), context).chunk(2);
   if (args.dropout.active()) {
     const std::int64_t ranks = context.context_parallel->group->size();

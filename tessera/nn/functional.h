@@ -45,7 +45,7 @@ struct Normed {
 /// memory for both (two with dropout), and backward takes one pass for the gradients of stream and
 /// norm, so a block should continue with the returned x_BTC. `branch_BTC` is undefined for the
 /// first branch of a block; throws Error{Shape} unless it has x's shape and dtype. `bias` may be
-/// null, except on a grid of ranks, where that throws Error{Unsupported}.
+/// null.
 Normed residual_layer_norm(const at::Tensor& x_BTC,
                            const at::Tensor& branch_BTC,
                            const ops::DropoutKey& key,
@@ -53,8 +53,7 @@ Normed residual_layer_norm(const at::Tensor& x_BTC,
                            const Param* bias,
                            double eps,
                            StepContext& context);
-/// As residual_layer_norm(), with the RMS norm; `offset` is added to the weight in fp32. Throws
-/// Error{Unsupported} for an offset on a grid of ranks.
+/// As residual_layer_norm(), with the RMS norm; `offset` is added to the weight in fp32.
 Normed residual_rms_norm(const at::Tensor& x_BTC,
                          const at::Tensor& branch_BTC,
                          const ops::DropoutKey& key,
@@ -95,8 +94,7 @@ at::Tensor prefix_attention(const at::Tensor& q,
                             StepContext& context);
 /// Attention to the tokens of another sequence: q [B, H, T, K], k and v [B, G, S, K]. It uses no KV
 /// cache and runs as context.region("attention"). If ranks share the tokens, keys and values of all
-/// ranks are gathered first, and their gradients are summed. Throws Error{Unsupported} on a grid of
-/// ranks.
+/// ranks are gathered first, and their gradients are summed.
 at::Tensor cross_attention(const at::Tensor& q,
                            const at::Tensor& k,
                            const at::Tensor& v,
@@ -168,8 +166,7 @@ ops::RotaryTable rotary_table(const at::Tensor& ids_BT,
 at::Tensor rotary(const at::Tensor& x_BHTK, const ops::RotaryTable& table);
 at::Tensor dropout(const at::Tensor& x, const ops::DropoutKey& key);
 /// dropout() of the output features [..., F] of a layer with `weight`, of which each
-/// tensor-parallel rank holds a share. Throws Error{Unsupported} if the shares are not equal, and
-/// on a grid of ranks.
+/// tensor-parallel rank holds a share. Throws Error{Unsupported} if the shares are not equal.
 at::Tensor dropout_features(const at::Tensor& x,
                             const Param& weight,
                             ops::DropoutKey key,

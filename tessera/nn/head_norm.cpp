@@ -3,9 +3,9 @@
 // head, N rows.
 #include <ATen/ATen.h>
 
-#include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/tensor_parallel/transfers.h"
 #include "tessera/ops/norm.h"
@@ -22,11 +22,14 @@ at::Tensor multiplier(const at::Tensor& weight, double offset) {
   return offset == 0.0 ? plain : plain.to(at::kFloat) + offset;
 }
 
-/// Sums over the tensor-parallel ranks, whose heads differ.
-void add_over_ranks(const at::Tensor& sum, StepContext& context, const char* what) {
-  if (context.tensor == nullptr || sum.is_meta()) return;
+/// Sums in place over the ranks of `group`.
+void add_over(const comm::Group& group,
+              const at::Tensor& sum,
+              StepContext& context,
+              const char* what) {
+  if (sum.is_meta() || sum.numel() == 0) return;
   finish(context.tensor->world->transport().all_reduce(
-      *context.tensor->group, span_of(sum), comm::Op::Sum, site(context, what)));
+      group, span_of(sum), comm::Op::Sum, site(context, what)));
 }
 
 void write_weight(const at::Tensor& dweight, const Param& weight, StepContext& context) {
@@ -40,14 +43,6 @@ void write_weight(const at::Tensor& dweight, const Param& weight, StepContext& c
     }
     sink.written();
   });
-}
-
-void refuse_grid(const StepContext& context) {
-  TESSERA_REQUIRE(!context.on_grid(),
-                  Unsupported,
-                  "norms of queries and keys, of block " + context.block_name +
-                      ", on a grid of tensor-parallel ranks",
-                  "set parallel.tensor.mode to 1d");
 }
 
 /// [B, H, T, K] -> rows that hold one token's channels, of one head or of all heads.
@@ -92,10 +87,12 @@ struct HeadNormNode : torch::autograd::Function<HeadNormNode> {
                                                  dweight,
                                                  /*accumulate_weight=*/false);
     if (dweight.defined()) {
-      // If ranks split the tokens between layers, the gradients of all such weights are summed over
-      // the ranks elsewhere.
-      if (!use.context->cuts_tokens())
-        add_over_ranks(dweight, *use.context, "gradients of a norm of heads");
+      // No two tensor-parallel ranks have the same heads of the same samples. If ranks split the
+      // tokens between layers, the gradients of all such weights are summed over them elsewhere.
+      if (use.context->tensor != nullptr && !use.context->cuts_tokens()) {
+        add_over(
+            *use.context->tensor->group, dweight, *use.context, "gradients of a norm of heads");
+      }
       write_weight(dweight, *use.weight, *use.context);
     }
     return {heads_of_rows(dx, use.sizes), {}, {}};
@@ -107,7 +104,8 @@ struct AllHeadsNormNode : torch::autograd::Function<AllHeadsNormNode> {
   /// The mean over the channels of all ranks: fp32 [N, 1].
   static at::Tensor mean(const at::Tensor& values_NC, const Param& weight, StepContext& context) {
     const at::Tensor sum = values_NC.sum(1, /*keepdim=*/true).contiguous();
-    add_over_ranks(sum, context, "sums of a norm of all heads");
+    if (context.tensor != nullptr)
+      add_over(grid::ranks_inside(context), sum, context, "sums of a norm of all heads");
     // Ranks that share a head each hold its channels, and each takes an equal part in backward.
     const std::int64_t all = weight.info().numel() * one_d::copies_of(weight.info(), context);
     return sum / static_cast<double>(all);
@@ -134,9 +132,13 @@ struct AllHeadsNormNode : torch::autograd::Function<AllHeadsNormNode> {
     const at::Tensor x = saved[0].to(at::kFloat), &weight = saved[1], &rstd = saved[2];
     const at::Tensor dy = rows_of_heads(grads[0], x.size(1)).to(at::kFloat), normed = x * rstd;
     if (node->needs_input_grad(1)) {
-      const at::Tensor dweight = (dy * normed).sum(0);
-      if (one_d::copies_of(use.weight->info(), *use.context) > 1)
+      at::Tensor dweight = (dy * normed).sum(0);
+      if (use.context->on_grid()) {
+        dweight = grid::sum_over_samples(
+            dweight, use.weight->info(), *use.context, "gradients of a norm of heads");
+      } else if (one_d::copies_of(use.weight->info(), *use.context) > 1) {
         one_d::add_over_copies(dweight, *use.context, "gradients of a norm of shared heads");
+      }
       write_weight(dweight, *use.weight, *use.context);
     }
     const at::Tensor along = dy * multiplier(weight, use.offset);
@@ -153,7 +155,6 @@ at::Tensor head_norm(const at::Tensor& x_BHTK,
                      double eps,
                      double offset,
                      StepContext& context) {
-  refuse_grid(context);
   return detail::apply<HeadNormNode>(x_BHTK, weight.tensor(), Use{&weight, &context, eps, offset});
 }
 
@@ -162,7 +163,6 @@ at::Tensor all_heads_norm(const at::Tensor& x_BHTK,
                           double eps,
                           double offset,
                           StepContext& context) {
-  refuse_grid(context);
   return detail::apply<AllHeadsNormNode>(
       x_BHTK, weight.tensor(), Use{&weight, &context, eps, offset});
 }

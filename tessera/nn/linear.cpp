@@ -148,12 +148,6 @@ at::Tensor vocab_logits(const at::Tensor& x_BTC,
                         double softcap) {
   const WeightForm& form = weight_form(weight_VC, context);
   if (softcap == 0.0) return form.logits(x_BTC, weight_VC, bias_V, context);
-  TESSERA_REQUIRE(form.has_soft_cap(),
-                  Unsupported,
-                  fmt::format("block {} has a soft cap of the logits, which ranks of a grid do "
-                              "not share",
-                              context.block_name),
-                  "set parallel.tensor.mode to 1d");
   const at::Tensor logits = form.logits(x_BTC, weight_VC, bias_V, context);
   ops::soft_cap_(logits, softcap, /*want_slope=*/false);
   return logits;

@@ -23,6 +23,10 @@ at::Tensor local_linear(const at::Tensor& x,
                         StepContext& context,
                         Again again = {});
 
+/// y + bias, for the result y [..., O] of a layer without a bias on this rank and `bias` [O...]. If
+/// a grid of ranks holds parts of the bias, its gradient is summed over the samples of all ranks.
+at::Tensor add_bias(const at::Tensor& y, const Param& bias, StepContext& context);
+
 /// The rows `ids` of a table that this rank holds whole.
 at::Tensor local_embedding(const at::Tensor& ids, const Param& table, StepContext& context);
 

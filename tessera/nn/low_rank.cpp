@@ -17,6 +17,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/layer_form.h"
+#include "tessera/nn/local_layers.h"
 #include "tessera/nn/low_rank_names.h"
 #include "tessera/nn/tensor_parallel/grid_low_rank.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
@@ -239,9 +240,7 @@ class LowRankLinear final : public LayerForm {
                    product(dropped, weight, part, context) * rows_of(factors, weight, part);
           });
     }
-    if (bias == nullptr) return y;
-    return is_on_grid(weight, context) ? grid::add_bias(y, *bias, context)
-                                       : one_d::add_bias(y, *bias, context);
+    return bias == nullptr ? y : detail::add_bias(y, *bias, context);
   }
 
   /// [..., O] -> [..., outputs of the part].

@@ -182,13 +182,8 @@ Normed residual_layer_norm(const at::Tensor& x_BTC,
                            double eps,
                            StepContext& context) {
   if (context.on_grid()) {
-    TESSERA_REQUIRE(bias != nullptr,
-                    Unsupported,
-                    "layer norms without a bias, of block " + context.block_name +
-                        ", on a grid of tensor-parallel ranks",
-                    "set parallel.tensor.mode to 1d");
     const at::Tensor sum = added(x_BTC, branch_BTC, key);
-    return {sum, grid::layer_norm(sum, weight, *bias, eps, context)};
+    return {sum, grid::layer_norm(sum, weight, bias, eps, context)};
   }
   return norm_of(
       x_BTC, branch_BTC, weight, bias, {/*centred=*/true, &weight, bias, &context, eps, key});
@@ -202,13 +197,8 @@ Normed residual_rms_norm(const at::Tensor& x_BTC,
                          StepContext& context,
                          double offset) {
   if (context.on_grid()) {
-    TESSERA_REQUIRE(offset == 0.0,
-                    Unsupported,
-                    "norms whose weights have an offset, of block " + context.block_name +
-                        ", on a grid of tensor-parallel ranks",
-                    "set parallel.tensor.mode to 1d");
     const at::Tensor sum = added(x_BTC, branch_BTC, key);
-    return {sum, grid::rms_norm(sum, weight, eps, context)};
+    return {sum, grid::rms_norm(sum, weight, eps, offset, context)};
   }
   return norm_of(x_BTC,
                  branch_BTC,

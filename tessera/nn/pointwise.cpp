@@ -7,6 +7,7 @@
 #include "tessera/comm/transport.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 
 namespace tessera::nn {
 
@@ -198,23 +199,28 @@ at::Tensor dropout_features(const at::Tensor& x,
                             ops::DropoutKey key,
                             const StepContext& context) {
   if (!key.active()) return x;
-  TESSERA_REQUIRE(!context.on_grid(),
-                  Unsupported,
-                  "dropout of the features of " + weight.info().name + ", on a grid of ranks",
-                  "set parallel.tensor.mode to 1d, or dropout to 0");
   // Ranks that split the tokens between layers hold all of them inside.
   key.parts = own_chunks(context);
   const ParamInfo& info = weight.info();
   const std::int64_t all = info.numel() / info.shape.back(),
-                     own = info.local_numel() / info.shape.back();
+                     own = info.local_numel() / info.local_shape().back();
+  const comm::Group* const sharers = info.cut() ? &grid::ranks_inside(context) : nullptr;
   TESSERA_REQUIRE(
-      all % own == 0 && !(info.cut() && all % context.tensor->group->size() != 0),
+      all % own == 0 && (sharers == nullptr || all % sharers->size() == 0),
       Unsupported,
       fmt::format("dropout of the features of {}, of which ranks hold unequal shares", info.name),
       "choose parallel.tensor.size that divides the features, or set dropout to 0");
-  if (info.cut()) {
-    key.columns = context.tensor->group->size();
-    key.column = context.tensor->group->index;
+  if (sharers != nullptr) {
+    key.columns = sharers->size();
+    key.column = sharers->index;
+  }
+  if (context.on_grid()) {
+    TESSERA_ASSERT(context.batch != nullptr);
+    const std::vector<std::int64_t>& ids = context.batch->sample_ids;
+    const grid::Range own_samples =
+        grid::own_samples(std::ssize(ids), grid::inner(context.tensor->mode), *context.tensor);
+    key.sample_ids = {ids.begin() + own_samples.begin,
+                      ids.begin() + own_samples.begin + own_samples.count};
   }
   return nn::dropout(x, key);
 }

@@ -9,6 +9,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 
 namespace tessera::nn {
 
@@ -43,7 +44,13 @@ struct RelativeBiasNode : torch::autograd::Function<RelativeBiasNode> {
     const at::Tensor table_NH =
         at::zeros({info.shape.front(), along_HTS.size(0)}, along_HTS.options())
             .index_add_(0, use.buckets_D, values_HD.t());
-    weight_gradient(*use.context, [table_NH, table = use.table] { table->grad().write(table_NH); });
+    weight_gradient(*use.context, [table_NH, table = use.table, context = use.context] {
+      // The ranks of a grid that have the same heads have other samples.
+      table->grad().write(
+          context->on_grid()
+              ? grid::sum_over_samples(table_NH, table->info(), *context, "gradients of biases")
+              : table_NH);
+    });
     return {{}, {}};
   }
 };

@@ -10,7 +10,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/philox.h"
+#include "tessera/comm/world.h"
+#include "tessera/mesh/shard_spec.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/ops/batch_invariance.h"
 #include "tessera/ops/cross_entropy.h"
@@ -88,7 +91,7 @@ class Distributions {
     if (how.squares) out_5N[3].copy_(logits_.to(at::kDouble).square().sum(1));
     if (how.entropies) out_5N[4].copy_((logits_ * logs()).sum(1, false, at::kDouble));
     const at::Tensor all_R5N =
-        cut_ ? one_d::all_of(out_5N, *context.tensor->group, "log-probabilities", context)
+        cut_ ? one_d::all_of(out_5N, grid::ranks_inside(context), "log-probabilities", context)
              : out_5N.unsqueeze(0);
     const Whole whole =
         whole_of({all_R5N.select(1, 0), all_R5N.select(1, 1), all_R5N.select(1, 2)});
@@ -158,14 +161,125 @@ class Distributions {
   at::Tensor factor_;                      ///< converts e^(logit - largest) to a probability
 };
 
+/// The tokens that have a label, among the tokens of a tensor of labels, and their distributions.
+class LabelledTokens {
+ public:
+  LabelledTokens() = default;
+  explicit LabelledTokens(const at::Tensor& labels) : sizes_(labels.sizes().vec()) {
+    const at::Tensor flat = labels.reshape({-1});
+    // Meta tensors have no label values, so every token counts as labelled.
+    rows_N_ = flat.is_meta() ? at::empty({flat.size(0)}, flat.options())
+                             : flat.ne(ops::kIgnoreLabel).nonzero().squeeze(1);
+    labels_N_ = flat.is_meta() ? rows_N_ : flat.index_select(0, rows_N_);
+  }
+
+  [[nodiscard]] bool none() const { return rows_N_.size(0) == 0; }
+  /// The rows of these tokens, of x [..., C] for all tokens.
+  [[nodiscard]] at::Tensor of(const at::Tensor& x) const {
+    return x.is_meta() ? rows(x) : rows(x).index_select(0, rows_N_);
+  }
+  /// The inverse of of(): 0 for all other tokens.
+  [[nodiscard]] at::Tensor among_all(const at::Tensor& rows_NC,
+                                     at::IntArrayRef sizes,
+                                     at::ScalarType dtype) const {
+    if (rows_NC.is_meta()) return rows_NC.to(dtype).view(sizes);
+    const at::Tensor all = at::zeros(sizes, rows_NC.options().dtype(dtype));
+    all.view({-1, sizes.back()}).index_copy_(0, rows_N_, rows_NC.to(dtype));
+    return all;
+  }
+
+  /// Returns the log-probabilities, and the squares and entropies that `how` requests, in the shape
+  /// of the labels. Overwrites `logits`, this rank's columns for these tokens by `weight`.
+  variable_list measure(at::Tensor logits,
+                        const Param& weight,
+                        const Distribution& how,
+                        StepContext& context) {
+    slope_NV_ = ops::soft_cap_(logits, how.softcap, context.training());
+    if (how.temperature != 1.0) logits.div_(how.temperature);
+    const Share share = share_of(weight, logits.size(1), context);
+    // A support is a fact of the whole row, and exactness needs generation's order of the sums.
+    const bool gathered = share.cut && (!how.support.whole() || ops::batch_invariant());
+    if (gathered && context.on_grid()) {
+      logits = grid::all_columns(logits, weight.info(), context).contiguous();
+    } else if (gathered) {
+      logits = one_d::gather_vocab(logits, weight, context).contiguous();
+    }
+    ops::keep_support_(logits, labels_N_, how.support);
+    of_.emplace(logits, labels_N_, share, gathered);
+    how_ = how;
+    const TokenLogProbabilities made = of_->measure(how, context);
+    variable_list out = {placed(made.values_BT)};
+    if (how.squares) out.push_back(placed(made.log_sums_of_squares_BT));
+    if (how.entropies) out.push_back(placed(made.entropies_BT));
+    return out;
+  }
+  /// The results of measure() where no token has a label.
+  [[nodiscard]] variable_list nothing(const Distribution& how,
+                                      const at::TensorOptions& like) const {
+    const std::size_t count = 1U + (how.squares ? 1U : 0U) + (how.entropies ? 1U : 0U);
+    variable_list out(count);
+    for (at::Tensor& one : out)
+      one = at::zeros(sizes_, like.dtype(at::kDouble));
+    return out;
+  }
+
+  /// The gradient of the logits of these tokens from those of the results. Call once, after
+  /// measure().
+  at::Tensor gradient(const variable_list& grads) {
+    const auto of_labels = [&](const at::Tensor& grad) {
+      if (!grad.defined()) return at::Tensor();
+      return grad.is_meta() ? grad.reshape({-1}) : grad.reshape({-1}).index_select(0, rows_N_);
+    };
+    const at::Tensor incoming_N = of_labels(grads.front());
+    at::Tensor dlogits = of_->gradient(
+        incoming_N.defined() ? incoming_N
+                             : at::zeros({rows_N_.size(0)}, rows_N_.options().dtype(at::kFloat)),
+        how_.entropies ? of_labels(grads.back()) : at::Tensor());
+    of_.reset();
+    if (how_.temperature != 1.0) dlogits.div_(how_.temperature);
+    if (slope_NV_.defined()) dlogits.mul_(std::exchange(slope_NV_, {}));
+    return dlogits;
+  }
+
+ private:
+  static Share share_of(const Param& weight, std::int64_t columns, const StepContext& context) {
+    const ParamInfo& info = weight.info();
+    if (context.on_grid()) {
+      const comm::Group& ranks = grid::ranks_inside(context);
+      return {true,
+              mesh::even_cut(info.shape.front(), info.unit, ranks.size(), ranks.index).first,
+              columns};
+    }
+    const bool cut = one_d::cut_of(info) != one_d::Cut::None;
+    return {cut, cut ? info.held().begin.front() : 0, columns};
+  }
+  /// Values of these tokens, and 0 for the others.
+  [[nodiscard]] at::Tensor placed(const at::Tensor& values_N) const {
+    if (values_N.is_meta()) return values_N.view(sizes_);
+    const at::Tensor out = at::zeros(sizes_, values_N.options());
+    out.view({-1}).index_copy_(0, rows_N_, values_N);
+    return out;
+  }
+
+  std::vector<std::int64_t> sizes_;
+  at::Tensor rows_N_, labels_N_, slope_NV_;
+  std::optional<Distributions> of_;
+  Distribution how_;
+};
+
+/// Squares have no gradient.
+void mark(AutogradContext* node, const variable_list& results, const Distribution& how) {
+  if (how.squares && node != nullptr) node->mark_non_differentiable({results[1]});
+}
+
 struct LogProbabilitiesNode : torch::autograd::Function<LogProbabilitiesNode> {
   struct Use {
     const Param* weight;
     const Param* bias;  // nullptr: none
     StepContext* context;
     Distribution how = {};
-    std::optional<Distributions> of = {};
-    at::Tensor rows_N = {}, slope_NV = {}, x_NC = {};
+    LabelledTokens tokens = {};
+    at::Tensor x_NC = {};
   };
 
   static variable_list forward(AutogradContext* node,
@@ -174,44 +288,20 @@ struct LogProbabilitiesNode : torch::autograd::Function<LogProbabilitiesNode> {
                                const std::optional<at::Tensor>& bias,
                                const at::Tensor& labels,
                                Use use) {
-    const bool want_grad = use.context->training();
-    const at::Tensor flat = labels.reshape({-1});
-    const auto fp64 = x.options().dtype(at::kDouble);
-    const auto zeros = [&](bool wanted) {
-      return wanted ? at::zeros({flat.size(0)}, fp64) : at::Tensor();
-    };
-    const at::Tensor out = zeros(true), squares = zeros(use.how.squares),
-                     entropies = zeros(use.how.entropies);
-    // Meta tensors have no label values, so every token counts as labelled.
-    use.rows_N = x.is_meta() ? at::empty({flat.size(0)}, flat.options())
-                             : flat.ne(ops::kIgnoreLabel).nonzero().squeeze(1);
-    if (use.rows_N.size(0) > 0) {
-      use.x_NC = x.is_meta() ? rows(x) : rows(x).index_select(0, use.rows_N);
-      at::Tensor logits =
-          ops::linear(use.x_NC, matrix(weight), bias ? *bias : at::Tensor(), at::kFloat);
-      use.slope_NV = ops::soft_cap_(logits, use.how.softcap, want_grad);
-      if (use.how.temperature != 1.0) logits.div_(use.how.temperature);
-      const at::Tensor labels_N = x.is_meta() ? use.rows_N : flat.index_select(0, use.rows_N);
-      const ParamInfo& info = use.weight->info();
-      const bool cut = one_d::cut_of(info) != one_d::Cut::None;
-      const Share share{cut, cut ? info.held().begin.front() : 0, logits.size(1)};
-      // A support is a fact of the whole row, and exactness needs generation's order of the sums.
-      const bool gathered = cut && (!use.how.support.whole() || ops::batch_invariant());
-      if (gathered) logits = one_d::gather_vocab(logits, *use.weight, *use.context).contiguous();
-      ops::keep_support_(logits, labels_N, use.how.support);
-      use.of.emplace(logits, labels_N, share, gathered);
-      const TokenLogProbabilities made = use.of->measure(use.how, *use.context);
-      if (!x.is_meta()) {
-        out.index_copy_(0, use.rows_N, made.values_BT);
-        if (use.how.squares) squares.index_copy_(0, use.rows_N, made.log_sums_of_squares_BT);
-        if (use.how.entropies) entropies.index_copy_(0, use.rows_N, made.entropies_BT);
-      }
+    use.tokens = LabelledTokens(labels);
+    variable_list results;
+    if (use.tokens.none()) {
+      results = use.tokens.nothing(use.how, x.options());
+    } else {
+      use.x_NC = use.tokens.of(x);
+      results = use.tokens.measure(
+          ops::linear(use.x_NC, matrix(weight), bias ? *bias : at::Tensor(), at::kFloat),
+          *use.weight,
+          use.how,
+          *use.context);
     }
     save(node, {x, weight});
-    variable_list results = {out.view(labels.sizes())};
-    if (squares.defined()) results.push_back(squares.view(labels.sizes()));
-    if (squares.defined() && node != nullptr) node->mark_non_differentiable({results.back()});
-    if (entropies.defined()) results.push_back(entropies.view(labels.sizes()));
+    mark(node, results, use.how);
     keep(node, std::move(use));
     return results;
   }
@@ -220,27 +310,12 @@ struct LogProbabilitiesNode : torch::autograd::Function<LogProbabilitiesNode> {
     const auto saved = node->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1];
     auto& use = kept<Use>(node);
-    at::Tensor dx = at::zeros_like(x);
-    if (!use.of) return {dx, {}, {}, {}, {}};
-    const auto of_labels = [&](const at::Tensor& grad) {
-      if (!grad.defined()) return at::Tensor();
-      return x.is_meta() ? grad.reshape({-1}) : grad.reshape({-1}).index_select(0, use.rows_N);
-    };
-    const at::Tensor incoming_N = of_labels(grads[0]);
-    at::Tensor dlogits = use.of->gradient(
-        incoming_N.defined() ? incoming_N : at::zeros({use.rows_N.size(0)}, use.x_NC.options()),
-        use.how.entropies ? of_labels(grads.back()) : at::Tensor());
-    use.of.reset();
-    if (use.how.temperature != 1.0) dlogits.div_(use.how.temperature);
-    if (use.slope_NV.defined()) dlogits.mul_(std::exchange(use.slope_NV, {}));
-    const at::Tensor dy = dlogits.to(x.scalar_type()), x_NC = use.x_NC;
+    if (use.tokens.none()) return {at::zeros_like(x), {}, {}, {}, {}};
+    const at::Tensor dy = use.tokens.gradient(grads).to(x.scalar_type()), x_NC = use.x_NC;
+    at::Tensor dx;
     if (node->needs_input_grad(0)) {
-      const at::Tensor dx_NC = ops::linear_input_grad(dy, matrix(weight));
-      if (x.is_meta()) {
-        dx = dx_NC.view(x.sizes());
-      } else {
-        dx.view({-1, x.size(-1)}).index_copy_(0, use.rows_N, dx_NC.to(x.scalar_type()));
-      }
+      dx = use.tokens.among_all(
+          ops::linear_input_grad(dy, matrix(weight)), x.sizes(), x.scalar_type());
     }
     if (node->needs_input_grad(1)) {
       weight_gradient(*use.context, [dy, x_NC, w = use.weight] {
@@ -260,6 +335,58 @@ struct LogProbabilitiesNode : torch::autograd::Function<LogProbabilitiesNode> {
   }
 };
 
+/// The log-probabilities of this rank's samples from its columns of their logits, on a grid of
+/// ranks.
+struct FromLogitsNode : torch::autograd::Function<FromLogitsNode> {
+  struct Use {
+    const Param* weight;
+    StepContext* context;
+    Distribution how = {};
+    LabelledTokens tokens = {};
+    std::vector<std::int64_t> sizes = {};
+  };
+
+  static variable_list forward(AutogradContext* node,
+                               const at::Tensor& logits,
+                               const at::Tensor& labels,
+                               Use use) {
+    use.tokens = LabelledTokens(labels);
+    use.sizes = logits.sizes().vec();
+    variable_list results =
+        use.tokens.none()
+            ? use.tokens.nothing(use.how, logits.options())
+            : use.tokens.measure(use.tokens.of(logits), *use.weight, use.how, *use.context);
+    mark(node, results, use.how);
+    keep(node, std::move(use));
+    return results;
+  }
+
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    auto& use = kept<Use>(node);
+    const at::TensorOptions options = grads.front().options().dtype(at::kFloat);
+    if (use.tokens.none()) return {at::zeros(use.sizes, options), {}, {}};
+    return {use.tokens.among_all(use.tokens.gradient(grads), use.sizes, at::kFloat), {}, {}};
+  }
+};
+
+/// The samples of all ranks of a grid, from the products for this rank's samples.
+variable_list on_grid(const at::Tensor& x_BTC,
+                      const Param& weight_VC,
+                      const Param* bias_V,
+                      const at::Tensor& labels_BT,
+                      StepContext& context,
+                      const Distribution& how) {
+  const grid::Range own =
+      grid::own_samples(labels_BT.size(0), grid::inner(context.tensor->mode), *context.tensor);
+  variable_list out =
+      detail::apply<FromLogitsNode>(grid::linear(x_BTC, weight_VC, bias_V, at::kFloat, context),
+                                    labels_BT.narrow(0, own.begin, own.count),
+                                    FromLogitsNode::Use{&weight_VC, &context, how});
+  for (at::Tensor& one : out)
+    one = grid::all_samples(one, context);
+  return out;
+}
+
 }  // namespace
 
 TokenLogProbabilities token_log_probabilities(const at::Tensor& x_BTC,
@@ -268,21 +395,18 @@ TokenLogProbabilities token_log_probabilities(const at::Tensor& x_BTC,
                                               const at::Tensor& labels_BT,
                                               StepContext& context,
                                               const Distribution& how) {
-  TESSERA_REQUIRE(!context.on_grid(),
-                  Unsupported,
-                  fmt::format("block {} reads the log-probabilities of single tokens, which ranks "
-                              "of a grid do not have",
-                              context.block_name),
-                  "set parallel.tensor.mode to 1d");
   if (!labels_BT.is_meta())
     ops::count_labels(labels_BT.contiguous().view({-1}), weight_VC.info().shape.front());
-  const bool cut = one_d::cut_of(weight_VC.info()) != one_d::Cut::None;
-  const variable_list out = detail::apply<LogProbabilitiesNode>(
-      cut ? one_d::enter(x_BTC, context) : x_BTC,
-      weight_VC.tensor(),
-      bias_V != nullptr ? std::optional(bias_V->tensor()) : std::nullopt,
-      labels_BT,
-      LogProbabilitiesNode::Use{&weight_VC, bias_V, &context, how});
+  const variable_list out =
+      context.on_grid()
+          ? on_grid(x_BTC, weight_VC, bias_V, labels_BT, context, how)
+          : detail::apply<LogProbabilitiesNode>(
+                one_d::cut_of(weight_VC.info()) != one_d::Cut::None ? one_d::enter(x_BTC, context)
+                                                                    : x_BTC,
+                weight_VC.tensor(),
+                bias_V != nullptr ? std::optional(bias_V->tensor()) : std::nullopt,
+                labels_BT,
+                LogProbabilitiesNode::Use{&weight_VC, bias_V, &context, how});
   return {out[0], how.squares ? out[1] : at::Tensor(), how.entropies ? out.back() : at::Tensor()};
 }
 

@@ -28,8 +28,9 @@ struct Distribution {
 };
 /// Computes logits = (x weight^T + bias) / temperature in fp32, soft-capped before the division,
 /// only for tokens whose label is not -100. The logits exist from the forward to the end of the
-/// backward. `bias_V` may be null. Throws Error{Data} for a label outside of the vocabulary and
-/// Error{Unsupported} on a grid of ranks.
+/// backward. `bias_V` may be null. On a grid of ranks the results are those of all samples, and the
+/// logits of tokens without a label are computed, too. Throws Error{Data} for a label outside of
+/// the vocabulary.
 TokenLogProbabilities token_log_probabilities(const at::Tensor& x_BTC,
                                               const Param& weight_VC,
                                               const Param* bias_V,

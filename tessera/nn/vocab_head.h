@@ -9,8 +9,7 @@ namespace tessera::nn {
 
 /// vocab_loss() of functional.h with logits = x weight^T + bias. If `softcap` is not 0, the logits
 /// become softcap * tanh(logits / softcap). `bias_V` is a parameter whose axis is Vocab, so that it
-/// is split as the weight is; nullptr: none. Throws Error{Unsupported} for a soft cap on a grid of
-/// ranks.
+/// is split as the weight is; nullptr: none.
 VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const Param& weight_VC,
                      const Param* bias_V,
@@ -18,8 +17,8 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      double label_smoothing,
                      StepContext& context,
                      double softcap = 0.0);
-/// vocab_logits() of functional.h with the bias and the soft cap of the logits; errors as above. A
-/// linear layer whose weight is not split over ranks may have a bias in every layout.
+/// vocab_logits() of functional.h with the bias and the soft cap of the logits. A linear layer
+/// whose weight is not split over ranks may have a bias in every layout.
 at::Tensor vocab_logits(const at::Tensor& x_BTC,
                         const Param& weight_VC,
                         const Param* bias_V,

@@ -2,8 +2,6 @@
 #include <optional>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
@@ -119,15 +117,8 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      double label_smoothing,
                      StepContext& context,
                      double softcap) {
-  if (context.on_grid()) {
-    TESSERA_REQUIRE(softcap == 0.0,
-                    Unsupported,
-                    fmt::format("block {} has a soft cap of the logits, which ranks of a grid do "
-                                "not share",
-                                context.block_name),
-                    "set parallel.tensor.mode to 1d");
-    return grid::vocab_loss(x_BTC, weight_VC, bias_V, labels_BT, label_smoothing, context);
-  }
+  if (context.on_grid())
+    return grid::vocab_loss(x_BTC, weight_VC, bias_V, labels_BT, label_smoothing, context, softcap);
   const bool cut = one_d::cut_of(weight_VC.info()) != one_d::Cut::None;
   const variable_list out =
       detail::apply<VocabLossNode>(cut ? one_d::enter(x_BTC, context) : x_BTC,

@@ -30,8 +30,6 @@ class WeightForm {
   [[nodiscard]] virtual at::Tensor embedding(const at::Tensor& ids_BT,
                                              const Param& table,
                                              StepContext& context) const = 0;
-  /// False if vocab_loss() has no soft cap for this form; vocab_logits() then refuses one, too.
-  [[nodiscard]] virtual bool has_soft_cap() const { return true; }
 };
 
 /// The form of a weight in the layout of `context`. It is chosen per call, because a parameter is

@@ -34,7 +34,6 @@ class NextToken final : public nn::Objective {
   void declare(nn::Params& params) override { head_.declare(params); }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
-  [[nodiscard]] std::string grid_obstacle() const override { return head_.grid_obstacle(); }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);

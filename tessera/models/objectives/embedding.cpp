@@ -51,7 +51,6 @@ class Embedding final : public nn::Objective {
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
-  [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
 
   /// Returns the output "embedding" [B, C], fp32.
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {

@@ -30,8 +30,6 @@ class HeadTransform {
   /// placement.
   [[nodiscard]] at::Tensor in_flow(at::Tensor x, nn::StepContext& context) const;
   [[nodiscard]] const HeadSpec& spec() const { return spec_; }
-  /// The obstacle of in_flow(); see Block::grid_obstacle().
-  [[nodiscard]] std::string grid_obstacle() const { return norm_.grid_obstacle(); }
 
  private:
   [[nodiscard]] at::Tensor activated(at::Tensor x, nn::StepContext& context) const;

@@ -75,10 +75,6 @@ class MaskedLm final : public nn::Objective {
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
-  [[nodiscard]] std::string grid_obstacle() const override {
-    const std::string of_norm = norm_.grid_obstacle();
-    return of_norm.empty() ? transform_.grid_obstacle() : of_norm;
-  }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, "masked_lm");

@@ -78,7 +78,7 @@ class Policy final : public nn::Objective {
   }
 
   void declare(nn::Params& params) override { head_.declare(params); }
-  [[nodiscard]] std::string grid_obstacle() const override { return kTokensOnGrid; }
+  [[nodiscard]] std::string grid_obstacle() const override { return "the rollouts of a policy"; }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);

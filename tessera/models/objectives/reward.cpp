@@ -51,7 +51,6 @@ class Reward final : public nn::Objective {
   }
 
   [[nodiscard]] bool works_by_token() const override { return !options_.tokens; }
-  [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, "reward");

@@ -62,10 +62,6 @@ nn::TokenLogProbabilities TextHead::log_probabilities(const at::Tensor& states_B
   return out;
 }
 
-std::string TextHead::grid_obstacle() const {
-  return trunk_.logit_softcap != 0.0 ? "soft-capped logits" : norm_.grid_obstacle();
-}
-
 std::int64_t TextHead::samples_at_once(std::int64_t tokens) const {
   // The padded size, not this rank's share, because all ranks must take the same steps.
   return ops::samples_of_logits(tokens, weight_->info().room_numel() / trunk_.hidden_size);

@@ -33,8 +33,6 @@ class TextHead {
                                                             const at::Tensor& labels_BT,
                                                             nn::StepContext& context,
                                                             nn::Distribution how = {}) const;
-  /// See Block::grid_obstacle().
-  [[nodiscard]] std::string grid_obstacle() const;
   /// Objective::samples_at_once() for samples of `tokens` tokens.
   [[nodiscard]] std::int64_t samples_at_once(std::int64_t tokens) const;
   [[nodiscard]] const TrunkOutput& trunk() const { return trunk_; }
@@ -48,9 +46,6 @@ class TextHead {
   Param* weight_ = nullptr;
   Param* bias_ = nullptr;
 };
-
-/// The result of Block::grid_obstacle() for heads that use log_probabilities().
-inline constexpr const char* kTokensOnGrid = "log-probabilities of single tokens";
 
 /// Throws Error{Unsupported} unless the trunk is a decoder without an encoder; `objective` is the
 /// objective's name in the message.

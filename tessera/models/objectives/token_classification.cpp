@@ -46,7 +46,6 @@ class TokenClassification final : public nn::Objective {
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
-  [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, "token_classification");

@@ -41,7 +41,6 @@ class Value final : public nn::Objective {
     norm_.declare(params, trunk_.norm_name, trunk_.hidden_size, kGlobalName);
     head_.declare(params, trunk_);
   }
-  [[nodiscard]] std::string grid_obstacle() const override { return norm_.grid_obstacle(); }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, "value");

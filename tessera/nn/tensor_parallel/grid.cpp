@@ -87,6 +87,12 @@ Spread inner(TensorMode mode) {
   return mode == TensorMode::ThreeD ? Spread{TpCol, TpRow, TpDepth} : Spread{TpDepth, TpCol, TpRow};
 }
 
+Spread spread_of(const ParamInfo& info, TensorMode mode) {
+  const bool between =
+      std::find(info.axes.begin(), info.axes.end(), LogicalAxis::Embed) != info.axes.end();
+  return between ? stream(mode) : inner(mode);
+}
+
 Range major_samples(std::int64_t batch, const Spread& spread, const TensorParallel& tensor) {
   return part_of({0, batch}, spread.major, index_along(spread.major, tensor), tensor.world->mesh());
 }
@@ -112,6 +118,12 @@ std::vector<std::int64_t> minor_counts(std::int64_t batch,
 const comm::Group& along(mesh::AxisSet axes, const StepContext& context) {
   TESSERA_ASSERT(context.tensor != nullptr);
   return context.tensor->world->group(axes);
+}
+
+const comm::Group& ranks_inside(const StepContext& context) {
+  TESSERA_ASSERT(context.tensor != nullptr);
+  return context.on_grid() ? along({inner(context.tensor->mode).channels}, context)
+                           : *context.tensor->group;
 }
 
 at::Tensor broadcast(const at::Tensor& own,
@@ -241,6 +253,13 @@ at::Tensor sum(const at::Tensor& mine, mesh::AxisSet axes, StepContext& context,
         group, span_of(total), comm::Op::Sum, site(context, what)));
   }
   return total.to(mine.scalar_type());
+}
+
+at::Tensor sum_over_samples(const at::Tensor& mine,
+                            const ParamInfo& info,
+                            StepContext& context,
+                            const char* what) {
+  return sum(mine, spread_of(info, context.tensor->mode).samples(), context, what);
 }
 
 at::Tensor whole_over_major(const at::Tensor& matrix,

@@ -31,6 +31,9 @@ struct Spread {
 Spread stream(TensorMode mode);
 /// The placement inside a pair of layers: heads, features of the MLP, the logits.
 Spread inner(TensorMode mode);
+/// The placement of a value with the features of a parameter: that between layers, or that inside a
+/// pair of layers.
+Spread spread_of(const ParamInfo& info, TensorMode mode);
 
 /// Indices [begin, begin + count).
 struct Range {
@@ -50,6 +53,9 @@ std::vector<std::int64_t> minor_counts(std::int64_t batch,
 // Sums are computed in fp32 and in rank order; fp16 is sent as fp32.
 
 const comm::Group& along(mesh::AxisSet axes, const StepContext& context);
+/// The ranks that have the other features of this rank's tokens inside a pair of layers (heads,
+/// columns of the vocabulary). In mode 1d these are all tensor-parallel ranks.
+const comm::Group& ranks_inside(const StepContext& context);
 /// Returns `own` of the rank `root`; its shape is `sizes`.
 at::Tensor broadcast(const at::Tensor& own,
                      at::IntArrayRef sizes,
@@ -76,6 +82,13 @@ at::Tensor scatter(const at::Tensor& mine,
                    const char* what);
 /// The sum of `mine` over all ranks, on every rank.
 at::Tensor sum(const at::Tensor& mine, mesh::AxisSet axes, StepContext& context, const char* what);
+
+/// The sum of `mine`, which belongs to this rank's features of a parameter, over the ranks that
+/// hold the same features for other samples.
+at::Tensor sum_over_samples(const at::Tensor& mine,
+                            const ParamInfo& info,
+                            StepContext& context,
+                            const char* what);
 
 /// The whole matrix [outputs, inputs] or table, gathered from the ranks along the major axis of
 /// samples that share it (3d). If each of them holds the same (2d, 2.5d), returns `matrix`.
@@ -123,12 +136,15 @@ at::Tensor linear(const at::Tensor& x,
                   const Param* bias,
                   std::optional<at::ScalarType> out,
                   StepContext& context);
+/// `bias` may be null.
 at::Tensor layer_norm(const at::Tensor& x_BTC,
                       const Param& weight,
-                      const Param& bias,
+                      const Param* bias,
                       double eps,
                       StepContext& context);
-at::Tensor rms_norm(const at::Tensor& x_BTC, const Param& weight, double eps, StepContext& context);
+/// `offset` is added to the weight in fp32.
+at::Tensor rms_norm(
+    const at::Tensor& x_BTC, const Param& weight, double eps, double offset, StepContext& context);
 /// `ids_BT` covers all samples; the result has this rank's samples.
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context);
 /// `labels_BT` covers all samples; the sum is over all of them. `bias_V` may be null.
@@ -137,10 +153,17 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const Param* bias_V,
                      const at::Tensor& labels_BT,
                      double label_smoothing,
-                     StepContext& context);
+                     StepContext& context,
+                     double softcap);
 /// Gathers the ranks' parts to [B, T, V] of all samples on every rank. Its gradient is this rank's
 /// part.
 at::Tensor all_logits(const at::Tensor& x, const Param& weight_VC, StepContext& context);
+/// Gathers the columns of all ranks for the rows of logits_NV, which are this rank's columns by the
+/// weight `info`. It has no gradient.
+at::Tensor all_columns(const at::Tensor& logits_NV, const ParamInfo& info, StepContext& context);
+/// Gathers the samples of x [B, T], which belong to values inside a pair of layers, on every rank.
+/// Its gradient is this rank's part.
+at::Tensor all_samples(const at::Tensor& x_BT, StepContext& context);
 /// Gathers all samples and channels of x [B, ..., C] between layers on every rank. Its gradient is
 /// this rank's part.
 at::Tensor gather_flow(const at::Tensor& x, StepContext& context);

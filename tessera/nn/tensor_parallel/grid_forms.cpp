@@ -26,7 +26,6 @@ class GridForm final : public WeightForm {
                        StepContext& context) const override {
     return grid::embedding(ids_BT, table, context);
   }
-  bool has_soft_cap() const override { return false; }
 };
 
 class WholeOnGridForm final : public WeightForm {

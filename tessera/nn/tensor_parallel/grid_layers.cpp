@@ -19,15 +19,6 @@ namespace {
 
 using namespace detail;
 
-/// The axes over which the samples of the values that a vector is added to are split; all ranks
-/// along them hold the vector.
-mesh::AxisSet users_of(const ParamInfo& vector, const StepContext& context) {
-  const bool between =
-      std::find(vector.axes.begin(), vector.axes.end(), LogicalAxis::Embed) != vector.axes.end();
-  const TensorMode mode = context.tensor->mode;
-  return (between ? stream(mode) : inner(mode)).samples();
-}
-
 struct LinearNode : torch::autograd::Function<LinearNode> {
   struct Use {
     const Param* weight;
@@ -78,13 +69,13 @@ struct LinearNode : torch::autograd::Function<LinearNode> {
 struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
   struct Use {
     const Param* weight;
-    const Param* bias;
+    const Param* bias;  // nullptr: none
     StepContext* context;
   };
   static at::Tensor forward(AutogradContext* node,
                             const at::Tensor& x,
                             const at::Tensor& weight,
-                            const at::Tensor& bias,
+                            const std::optional<at::Tensor>& bias,
                             double eps,
                             Use use) {
     const at::Tensor wide = rows(x).to(at::kFloat);
@@ -105,7 +96,8 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
     const at::Tensor center = mean.to(at::kFloat);
     save(node, {x, weight, center, rstd});
     keep(node, use);
-    const at::Tensor y = (wide - center).mul_(rstd).mul_(weight).add_(bias);
+    const at::Tensor y = (wide - center).mul_(rstd).mul_(weight);
+    if (bias) y.add_(*bias);
     return y.to(x.scalar_type()).view(x.sizes());
   }
 
@@ -115,7 +107,8 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
     const Use use = kept<Use>(node);
     const at::Tensor dy = rows(grads[0]).to(at::kFloat);
     const at::Tensor normal = (rows(x).to(at::kFloat) - mean).mul_(rstd);
-    const bool wants_weight = node->needs_input_grad(1), wants_bias = node->needs_input_grad(2);
+    const bool wants_weight = node->needs_input_grad(1),
+               wants_bias = use.bias != nullptr && node->needs_input_grad(2);
     if (wants_weight || wants_bias) {
       weight_gradient(*use.context, [dy, normal, wants_weight, wants_bias, use] {
         write(dy, normal, wants_weight, wants_bias, use);
@@ -141,7 +134,7 @@ struct LayerNormNode : torch::autograd::Function<LayerNormNode> {
                                       dy.sum(0, /*keepdim=*/false, at::kDouble)})
                                .to(at::kFloat);
     const at::Tensor all =
-        sum(own, users_of(use.weight->info(), *use.context), *use.context, "gradients of a norm");
+        sum_over_samples(own, use.weight->info(), *use.context, "gradients of a norm");
     if (wants_weight) use.weight->grad().write(all[0]);
     if (wants_bias) use.bias->grad().write(all[1]);
   }
@@ -156,7 +149,11 @@ struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
   struct Use {
     const Param* weight;
     StepContext* context;
+    double offset;  // added to the weight
   };
+  static at::Tensor multiplier(const at::Tensor& weight, const Use& use) {
+    return use.offset == 0.0 ? weight : weight.to(at::kFloat) + use.offset;
+  }
   static at::Tensor forward(
       AutogradContext* node, const at::Tensor& x, const at::Tensor& weight, double eps, Use use) {
     const at::Tensor wide = rows(x).to(at::kFloat);
@@ -167,7 +164,7 @@ struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
         (mean_of_rows(squares, wide.size(1), "squares of rows", use) + eps).rsqrt().to(at::kFloat);
     save(node, {x, weight, rstd});
     keep(node, use);
-    return (wide * rstd).mul_(weight).to(x.scalar_type()).view(x.sizes());
+    return (wide * rstd).mul_(multiplier(weight, use)).to(x.scalar_type()).view(x.sizes());
   }
 
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
@@ -179,11 +176,11 @@ struct RmsNormNode : torch::autograd::Function<RmsNormNode> {
     if (node->needs_input_grad(1)) {
       weight_gradient(*use.context, [dy, normal, use] {
         const at::Tensor own = (dy * normal).sum(0, /*keepdim=*/false, at::kDouble).to(at::kFloat);
-        use.weight->grad().write(sum(
-            own, users_of(use.weight->info(), *use.context), *use.context, "gradients of a norm"));
+        use.weight->grad().write(
+            sum_over_samples(own, use.weight->info(), *use.context, "gradients of a norm"));
       });
     }
-    const at::Tensor dnormal = dy * weight.to(at::kFloat);
+    const at::Tensor dnormal = dy * multiplier(weight, use).to(at::kFloat);
     const at::Tensor dots = (dnormal * normal).sum(1, /*keepdim=*/true, at::kDouble);
     const at::Tensor mean = mean_of_rows(dots, dy.size(1), "sums of rows", use).to(at::kFloat);
     const at::Tensor dx = (dnormal - normal * mean).mul_(rstd);
@@ -276,12 +273,43 @@ struct TableNode : torch::autograd::Function<TableNode> {
   }
 };
 
+/// A table of one row is placed as a vector is: every rank has this rank's channels of the row and
+/// adds them to its own samples.
+struct OneRowNode : torch::autograd::Function<OneRowNode> {
+  struct Use {
+    const Param* table;
+    StepContext* context;
+  };
+  static at::Tensor forward(AutogradContext* node,
+                            const at::Tensor& ids,
+                            const at::Tensor& table,
+                            Use use) {
+    StepContext& context = *use.context;
+    if (!ids.is_meta()) own_rows(ids.reshape({-1}).contiguous(), use.table->info());
+    keep(node, use);
+    auto sizes = ids.sizes().vec();
+    sizes.front() = own_samples(ids.size(0), stream(context.tensor->mode), *context.tensor).count;
+    sizes.push_back(table.size(1));
+    return table[0].expand(sizes).contiguous();
+  }
+  static variable_list backward(AutogradContext* node, const variable_list& grads) {
+    const Use use = kept<Use>(node);
+    if (node->needs_input_grad(1)) {
+      weight_gradient(*use.context, [dy = by_samples(grads[0]), use] {
+        bias_grad(dy, *use.table, 1.0F, *use.context);
+      });
+    }
+    return {{}, {}, {}};
+  }
+};
+
 /// A value that is placed over the ranks by `spread`.
 struct Placed {
   StepContext* context;
   Spread spread;
-  std::int64_t batch;                  ///< number of samples of all ranks
-  std::vector<std::int64_t> channels;  ///< number of channels of each rank along spread.channels
+  std::int64_t batch;  ///< number of samples of all ranks
+  /// The number of channels of each rank along spread.channels; empty: these ranks have the same.
+  std::vector<std::int64_t> channels;
   const char* what;
 };
 
@@ -295,7 +323,8 @@ at::Tensor all_of(const at::Tensor& x, const Placed& use) {
     const auto [begin, end] = mesh::even_cut(use.batch, 1, mesh.size(spread.major), r);
     samples.push_back(end - begin);
   }
-  at::Tensor all = gather(by_samples(x), 2, use.channels, spread.channels, context, use.what);
+  at::Tensor all = by_samples(x);
+  if (!use.channels.empty()) all = gather(all, 2, use.channels, spread.channels, context, use.what);
   all = gather(all, 0, minor_counts(use.batch, spread, tensor), spread.minor, context, use.what);
   all = gather(all, 0, samples, spread.major, context, use.what);
   auto sizes = x.sizes().vec();
@@ -306,6 +335,7 @@ at::Tensor all_of(const at::Tensor& x, const Placed& use) {
 
 at::Tensor own_of(const at::Tensor& all, const Placed& use) {
   const Range samples = own_samples(use.batch, use.spread, *use.context->tensor);
+  if (use.channels.empty()) return all.narrow(0, samples.begin, samples.count);
   const auto rank = static_cast<std::size_t>(along({use.spread.channels}, *use.context).index);
   const std::int64_t first = std::accumulate(
       use.channels.begin(), use.channels.begin() + static_cast<std::ptrdiff_t>(rank), INT64_C(0));
@@ -346,6 +376,17 @@ Placed in_flow(std::int64_t channels, StepContext& context) {
           "hidden states"};
 }
 
+/// The number of columns of the logits that each rank has.
+std::vector<std::int64_t> columns_of(const ParamInfo& head, const StepContext& context) {
+  const int parts = ranks_inside(context).size();
+  std::vector<std::int64_t> out;
+  for (int r = 0; r < parts; ++r) {
+    const auto [begin, end] = mesh::even_cut(head.shape.front(), head.unit, parts, r);
+    out.push_back(end - begin);
+  }
+  return out;
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x,
@@ -362,38 +403,55 @@ at::Tensor linear(const at::Tensor& x,
 
 at::Tensor layer_norm(const at::Tensor& x_BTC,
                       const Param& weight,
-                      const Param& bias,
+                      const Param* bias,
                       double eps,
                       StepContext& context) {
   return detail::apply<LayerNormNode>(
-      x_BTC, weight.tensor(), bias.tensor(), eps, LayerNormNode::Use{&weight, &bias, &context});
+      x_BTC,
+      weight.tensor(),
+      bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,
+      eps,
+      LayerNormNode::Use{&weight, bias, &context});
 }
 
-at::Tensor rms_norm(const at::Tensor& x_BTC,
-                    const Param& weight,
-                    double eps,
-                    StepContext& context) {
+at::Tensor rms_norm(
+    const at::Tensor& x_BTC, const Param& weight, double eps, double offset, StepContext& context) {
   return detail::apply<RmsNormNode>(
-      x_BTC, weight.tensor(), eps, RmsNormNode::Use{&weight, &context});
+      x_BTC, weight.tensor(), eps, RmsNormNode::Use{&weight, &context, offset});
 }
 
 at::Tensor embedding(const at::Tensor& ids_BT, const Param& table, StepContext& context) {
+  if (table.info().shape.front() == 1)
+    return detail::apply<OneRowNode>(ids_BT, table.tensor(), OneRowNode::Use{&table, &context});
   return detail::apply<TableNode>(
       ids_BT, table.tensor(), TableNode::Use{&table, &context, {}, ids_BT.size(0)});
 }
 
 at::Tensor all_logits(const at::Tensor& x, const Param& weight_VC, StepContext& context) {
   TESSERA_ASSERT(context.batch != nullptr);
-  const Spread spread = inner(context.tensor->mode);
-  const ParamInfo& info = weight_VC.info();
-  const int parts = context.tensor->world->mesh().size(spread.channels);
-  std::vector<std::int64_t> tokens;
-  for (int r = 0; r < parts; ++r) {
-    const auto [begin, end] = mesh::even_cut(info.shape.front(), info.unit, parts, r);
-    tokens.push_back(end - begin);
-  }
+  return detail::apply<GatherNode>(x,
+                                   Placed{&context,
+                                          inner(context.tensor->mode),
+                                          context.batch->size(),
+                                          columns_of(weight_VC.info(), context),
+                                          "logits"});
+}
+
+at::Tensor all_columns(const at::Tensor& logits_NV, const ParamInfo& info, StepContext& context) {
+  return gather(logits_NV,
+                1,
+                columns_of(info, context),
+                inner(context.tensor->mode).channels,
+                context,
+                "logits");
+}
+
+at::Tensor all_samples(const at::Tensor& x_BT, StepContext& context) {
+  TESSERA_ASSERT(context.batch != nullptr);
   return detail::apply<GatherNode>(
-      x, Placed{&context, spread, context.batch->size(), std::move(tokens), "logits"});
+      x_BT,
+      Placed{
+          &context, inner(context.tensor->mode), context.batch->size(), {}, "values of samples"});
 }
 
 at::Tensor gather_flow(const at::Tensor& x, StepContext& context) {
@@ -410,7 +468,7 @@ void bias_grad(const at::Tensor& dy_BRO, const Param& bias, float scale, StepCon
   const at::Tensor own = at::zeros({dy_BRO.size(2)}, dy_BRO.options().dtype(at::kFloat));
   if (dy_BRO.numel() > 0) ops::linear_bias_grad(rows(dy_BRO), own, /*accumulate=*/false);
   if (scale != 1.0F) own.mul_(scale);
-  const at::Tensor all = sum(own, users_of(bias.info(), context), context, "gradients of a bias");
+  const at::Tensor all = sum_over_samples(own, bias.info(), context, "gradients of a bias");
   bias.grad().write(all.view(bias.grad().out().sizes()));
 }
 

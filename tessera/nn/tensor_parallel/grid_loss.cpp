@@ -11,6 +11,7 @@
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/loss_gradient.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/ops/cross_entropy.h"
 
 namespace tessera::nn::grid {
 namespace {
@@ -22,7 +23,8 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     const Param* weight;
     const Param* bias;  // nullptr: none
     StepContext* context;
-    at::Tensor dlogits;  // freed as soon as backward has used it
+    double softcap;
+    at::Tensor dlogits = {};  // freed as soon as backward has used it
   };
   static variable_list forward(AutogradContext* node,
                                const at::Tensor& x,
@@ -35,9 +37,11 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     const at::Tensor logits =
         multiply(by_samples(x), weight, use.weight->info(), at::kFloat, context);
     if (bias) logits.add_(*bias);
+    const at::Tensor slope = ops::soft_cap_(logits, use.softcap, context.training());
     at::Tensor kept_logits;
     if (context.want_logits) kept_logits = all_logits(logits, *use.weight, context);
     const double loss = logits.is_meta() ? 0.0 : loss_of(logits, labels, label_smoothing, use);
+    if (slope.defined()) logits.mul_(slope);
     if (context.training()) {
       use.dlogits = x.scalar_type() == at::kBFloat16 ? logits.to(at::kBFloat16) : logits;
     }
@@ -118,14 +122,15 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      const Param* bias_V,
                      const at::Tensor& labels_BT,
                      double label_smoothing,
-                     StepContext& context) {
+                     StepContext& context,
+                     double softcap) {
   const variable_list out =
       detail::apply<VocabLossNode>(x_BTC,
                                    weight_VC.tensor(),
                                    bias_V ? std::optional(bias_V->tensor()) : std::nullopt,
                                    labels_BT,
                                    label_smoothing,
-                                   VocabLossNode::Use{&weight_VC, bias_V, &context, {}});
+                                   VocabLossNode::Use{&weight_VC, bias_V, &context, softcap});
   return {out[0], out.size() > 1 ? out[1] : at::Tensor()};
 }
 

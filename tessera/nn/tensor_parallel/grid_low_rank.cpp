@@ -17,14 +17,6 @@ namespace {
 
 using namespace detail;
 
-/// The placement of a value with the features of a parameter: those between layers, or those inside
-/// a pair of layers.
-Spread spread_of(const ParamInfo& info, const StepContext& context) {
-  const bool between =
-      std::find(info.axes.begin(), info.axes.end(), LogicalAxis::Embed) != info.axes.end();
-  return between ? stream(context.tensor->mode) : inner(context.tensor->mode);
-}
-
 /// This rank's samples of x [B, T, R], which are placed as `from`, placed as `to`. Ranks along the
 /// channels of `from` have the same x.
 at::Tensor moved(const at::Tensor& x, const Spread& from, const Spread& to, StepContext& context) {
@@ -61,7 +53,6 @@ void write_gradient(const at::Tensor& dy_BTO,
                     const at::Tensor& x_BTI,
                     double scale,
                     const Param& weight,
-                    const Spread& spread,
                     StepContext& context) {
   const at::Tensor own =
       at::zeros({dy_BTO.size(2), x_BTI.size(2)}, dy_BTO.options().dtype(at::kFloat));
@@ -69,7 +60,7 @@ void write_gradient(const at::Tensor& dy_BTO,
     ops::linear_weight_grad(
         rows(dy_BTO), rows(x_BTI), own, /*accumulate=*/false, static_cast<float>(scale));
   }
-  const at::Tensor all = sum(own, spread.samples(), context, "gradients of an adapter");
+  const at::Tensor all = sum_over_samples(own, weight.info(), context, "gradients of an adapter");
   weight.grad().write(all.view(weight.grad().out().sizes()));
 }
 
@@ -85,7 +76,8 @@ struct LowRankNode : torch::autograd::Function<LowRankNode> {
                             const at::Tensor& b,
                             Use use) {
     StepContext& context = *use.context;
-    const Spread in = spread_of(use.a->info(), context), out = spread_of(use.b->info(), context);
+    const Spread in = spread_of(use.a->info(), context.tensor->mode),
+                 out = spread_of(use.b->info(), context.tensor->mode);
     const at::Tensor x_BTI = by_samples(x);
     const at::Tensor whole =
         sum(product(x_BTI, a, at::kFloat), {in.channels}, context, "hidden values of an adapter");
@@ -105,7 +97,8 @@ struct LowRankNode : torch::autograd::Function<LowRankNode> {
     const at::Tensor &x = saved[0], &a = saved[1], &b = saved[2], &low = saved[3];
     const auto& [use, sizes] = kept<std::pair<Use, std::vector<std::int64_t>>>(node);
     StepContext& context = *use.context;
-    const Spread in = spread_of(use.a->info(), context), out = spread_of(use.b->info(), context);
+    const Spread in = spread_of(use.a->info(), context.tensor->mode),
+                 out = spread_of(use.b->info(), context.tensor->mode);
     const at::Tensor dy = by_samples(grads[0]).to(x.scalar_type());
     const at::Tensor whole =
         sum(product_back(dy, b), {out.channels}, context, "gradients of an adapter's values");
@@ -117,15 +110,13 @@ struct LowRankNode : torch::autograd::Function<LowRankNode> {
                              : ops::linear_input_grad(rows(dlow), a).view(sizes);
     }
     if (node->needs_input_grad(1)) {
-      weight_gradient(context, [dlow, x, in, &context, p = use.a] {
-        write_gradient(dlow, x, 1.0, *p, in, context);
-      });
+      weight_gradient(
+          context, [dlow, x, &context, p = use.a] { write_gradient(dlow, x, 1.0, *p, context); });
     }
     if (node->needs_input_grad(2)) {
       // `low` contains the scale.
-      weight_gradient(context, [dy, low, out, &context, p = use.b] {
-        write_gradient(dy, low, 1.0, *p, out, context);
-      });
+      weight_gradient(
+          context, [dy, low, &context, p = use.b] { write_gradient(dy, low, 1.0, *p, context); });
     }
     return {dx, {}, {}, {}};
   }
@@ -142,31 +133,9 @@ struct VectorNode : torch::autograd::Function<VectorNode> {
   }
   static variable_list backward(AutogradContext* node, const variable_list& grads) {
     const Use use = kept<Use>(node);
-    const Spread spread = spread_of(use.vector->info(), *use.context);
-    return {sum(grads[0].contiguous(), spread.samples(), *use.context, "gradients of an adapter"),
+    return {sum_over_samples(
+                grads[0].contiguous(), use.vector->info(), *use.context, "gradients of an adapter"),
             {}};
-  }
-};
-
-struct AddBiasNode : torch::autograd::Function<AddBiasNode> {
-  struct Use {
-    const Param* bias;
-    StepContext* context;
-  };
-  static at::Tensor forward(AutogradContext* node,
-                            const at::Tensor& y,
-                            const at::Tensor& bias,
-                            Use use) {
-    keep(node, use);
-    return y + bias.view({-1});
-  }
-  static variable_list backward(AutogradContext* node, const variable_list& grads) {
-    const Use use = kept<Use>(node);
-    if (node->needs_input_grad(1)) {
-      const at::Tensor dy = by_samples(grads[0]);
-      weight_gradient(*use.context, [dy, use] { bias_grad(dy, *use.bias, 1.0F, *use.context); });
-    }
-    return {grads[0], {}, {}};
   }
 };
 
@@ -214,13 +183,9 @@ at::Tensor vector_of(const Param& vector, StepContext& context) {
   return detail::apply<VectorNode>(vector.tensor(), VectorNode::Use{&vector, &context});
 }
 
-at::Tensor add_bias(const at::Tensor& y, const Param& bias, StepContext& context) {
-  return detail::apply<AddBiasNode>(y, bias.tensor(), AddBiasNode::Use{&bias, &context});
-}
-
 void cut_input_dropout(ops::DropoutKey& key, const Param& a, const StepContext& context) {
   const TensorParallel& tensor = *context.tensor;
-  const Spread spread = spread_of(a.info(), context);
+  const Spread spread = spread_of(a.info(), tensor.mode);
   const comm::Group& group = along({spread.channels}, context);
   TESSERA_REQUIRE(a.info().local_shape().back() * group.size() == a.info().shape.back(),
                   Unsupported,

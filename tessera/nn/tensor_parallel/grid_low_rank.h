@@ -21,8 +21,6 @@ at::Tensor low_rank(
     const at::Tensor& x, const Param& a, const Param& b, double scale, StepContext& context);
 /// The values of a vector, whose gradient is summed over the samples of all ranks.
 at::Tensor vector_of(const Param& vector, StepContext& context);
-/// y + bias.
-at::Tensor add_bias(const at::Tensor& y, const Param& bias, StepContext& context);
 
 /// Restricts a dropout mask of all samples to this rank's part of the input of A. Throws
 /// Error{Unsupported} if the ranks hold unequal shares of the features.

@@ -93,31 +93,6 @@ struct LeaveNode : torch::autograd::Function<LeaveNode> {
   }
 };
 
-struct AddBiasNode : torch::autograd::Function<AddBiasNode> {
-  struct Use {
-    const Param* bias;
-    StepContext* context;
-  };
-  static at::Tensor forward(AutogradContext* node,
-                            const at::Tensor& y,
-                            const at::Tensor& bias,
-                            Use use) {
-    keep(node, use);
-    return y + bias.view({-1});
-  }
-  static variable_list backward(AutogradContext* node, const variable_list& grads) {
-    const Use use = kept<Use>(node);
-    if (node->needs_input_grad(1)) {
-      weight_gradient(*use.context, [dy = rows(grads[0]), bias = use.bias] {
-        GradSink& sink = bias->grad();
-        ops::linear_bias_grad(dy, sink.out().view({-1}), sink.accumulate());
-        sink.written();
-      });
-    }
-    return {grads[0], {}, {}};
-  }
-};
-
 struct GatherVocabNode : torch::autograd::Function<GatherVocabNode> {
   struct Use {
     const Param* weight;
@@ -184,10 +159,6 @@ at::Tensor enter(const at::Tensor& x_BTC, StepContext& context) {
 at::Tensor leave(const at::Tensor& partial_BTC, StepContext& context) {
   TESSERA_ASSERT(context.tensor != nullptr);
   return detail::apply<LeaveNode>(partial_BTC, &context);
-}
-
-at::Tensor add_bias(const at::Tensor& y, const Param& bias, StepContext& context) {
-  return detail::apply<AddBiasNode>(y, bias.tensor(), AddBiasNode::Use{&bias, &context});
 }
 
 at::Tensor own_tokens(const at::Tensor& ids_BT, StepContext& context) {

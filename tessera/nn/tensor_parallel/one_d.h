@@ -34,8 +34,6 @@ at::Tensor enter(const at::Tensor& x_BTC, StepContext& context);
 /// rank's tokens if tokens are split. `partial_BTC` is overwritten; the caller must not need it any
 /// more.
 at::Tensor leave(const at::Tensor& partial_BTC, StepContext& context);
-/// y + bias; the result is the same on every rank.
-at::Tensor add_bias(const at::Tensor& y, const Param& bias, StepContext& context);
 /// This rank's tokens of a tensor that all ranks have (no gradient).
 at::Tensor own_tokens(const at::Tensor& ids_BT, StepContext& context);
 /// Gathers [..., V] from the ranks' shares of the last dim, which is the first dim of `weight`. Its

@@ -85,7 +85,7 @@ class SplitInputsForm final : public WeightForm {
                     StepContext& context) const override {
     const at::Tensor y =
         one_d::leave(local_linear(x, weight, nullptr, std::nullopt, context, again_of(x)), context);
-    return bias == nullptr ? y : one_d::add_bias(y, *bias, context);
+    return bias == nullptr ? y : detail::add_bias(y, *bias, context);
   }
   at::Tensor logits(const at::Tensor& /*x_BTC*/,
                     const Param& weight_VC,

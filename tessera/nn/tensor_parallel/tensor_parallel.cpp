@@ -57,9 +57,12 @@ constexpr std::array kTable = {
 };
 
 Part part_of(const ParamInfo& info, std::size_t dim) {
-  if (info.role == Role::TokenTable || info.role == Role::PositionTable)
-    return dim == 0 ? Part::Rows : Part::Channels;
-  if (info.role == Role::Vector) return Part::Vector;
+  const bool table = info.role == Role::TokenTable || info.role == Role::PositionTable;
+  // One row is added to every token; a table of values per head is not a value between layers.
+  if (info.role == Role::Vector ||
+      (table && (info.shape.front() == 1 || info.axes.back() != LogicalAxis::Embed)))
+    return Part::Vector;
+  if (table) return dim == 0 ? Part::Rows : Part::Channels;
   return dim + 1 == info.axes.size() ? Part::Inputs : Part::Outputs;
 }
 
