@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Interface of collectives between ranks. Only the consumer moves data (a pull protocol): posting
-// never blocks, and no order of waits can deadlock. A rank that has posted needs no processor for its
-// peers to finish, except for large sums between hosts: these go on while every rank waits for
+// never blocks, and no order of waits can deadlock. A rank that has posted needs no processor for
+// its peers to finish, except for large sums between hosts: these go on while every rank waits for
 // something or makes progress.
 #pragma once
 

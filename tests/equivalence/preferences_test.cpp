@@ -49,6 +49,7 @@ TinyRun preferring(const Preference& preference) {
 // The reference of an adapter is its base.
 const Preference kTasks[] = {
     {"reward", R"({"centering": 0.01})"},
+    {"reward", R"({"compare": "tokens"})"},
     {"prefer", R"({"loss": {"type": ["sigmoid", "sft"], "weights": [1, 0.1]}})"},
     {"prefer", R"({"loss": {"type": "aot"}})"},
     {"prefer", R"({"method": "orpo"})"},
@@ -77,7 +78,9 @@ TEST(Preferences, TrainOnAnyRanksToTheBit) {
 TEST(Preferences, TrainOnRanksThatShareLayers) {
   for (const Preference& one_of : kTasks) {
     SCOPED_TRACE(text_of(one_of));
-    expect_same(preferring(one_of), {{.ranks = 2, .tensor = 2}});
+    expect_same(preferring(one_of),
+                {{.ranks = 2, .tensor = 2},
+                 {.ranks = 4, .micro_batch = 4, .stage = 0, .tensor = 4, .mode = "2d"}});
   }
 }
 
