@@ -26,12 +26,18 @@ struct TriedLayout {
   const char* name;
   TensorLayout mode = TensorLayout::OneD;
   std::int64_t tensor = 1, context = 1;
+  std::optional<std::int64_t> depth = {};
   bool sequence = false;
   nn::ContextMode context_mode = nn::ContextMode::Ring;
 };
 constexpr std::array kTried = {
     TriedLayout{.name = "tensor mode 1d", .tensor = 2},
-    TriedLayout{.name = "tensor modes 2d, 2.5d and 3d", .mode = TensorLayout::TwoD, .tensor = 4},
+    // Two grids of one rank each, because a model with one head of keys and values has no larger
+    // one.
+    TriedLayout{.name = "tensor modes 2d, 2.5d and 3d",
+                .mode = TensorLayout::TwoAndAHalfD,
+                .tensor = 2,
+                .depth = 2},
     TriedLayout{.name = "`parallel.sequence`", .tensor = 2, .sequence = true},
     TriedLayout{.name = "`parallel.context`, ring", .context = 2},
     TriedLayout{.name = "`parallel.context`, ulysses",
@@ -43,6 +49,7 @@ std::string reason_in(Plan& plan, const TriedLayout& tried) {
   parallel = {};
   parallel.tensor.mode = tried.mode;
   parallel.tensor.size = tried.tensor;
+  parallel.tensor.depth = tried.depth;
   parallel.sequence = tried.sequence;
   parallel.context.size = tried.context;
   parallel.context.mode = tried.context_mode;

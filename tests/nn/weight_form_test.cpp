@@ -125,18 +125,5 @@ TEST(WeightForm, WithSplitInputsIsNoTableAndNoHead) {
   EXPECT_THAT(refusal([&] { vocab_logits(x, param, context); }), HasSubstr("w is an output head"));
 }
 
-TEST(WeightForm, OnAGridHasNoSoftCap) {
-  const Param param = split(0);
-  const TensorParallel tensor{.mode = TensorMode::TwoD};
-  StepContext context(Mode::Eval, 1);
-  context.tensor = &tensor;
-  context.block_name = "head";
-
-  EXPECT_THAT(refusal([&] {
-                vocab_logits(random({1, 2, kInputs}, 1), param, nullptr, context, 30.0);
-              }),
-              HasSubstr("block head has a soft cap"));
-}
-
 }  // namespace
 }  // namespace tessera::nn
