@@ -124,22 +124,15 @@ std::shared_ptr<const StreamedTokens::Held> StreamedTokens::tokenized(const File
 }
 
 std::shared_ptr<const StreamedTokens::Held> StreamedTokens::opened(std::size_t file) const {
-  const std::scoped_lock lock(mutex_);
-  const auto found = std::ranges::find(held_, file, [](const auto& held) { return held.first; });
-  if (found != held_.end()) {
-    held_.splice(held_.begin(), held_, found);
-    return held_.front().second;
-  }
   // Samples of the window and of the next one are read at the same time where both meet.
-  while (std::ssize(held_) >= 2 * window_)
-    held_.pop_back();
-  TESSERA_REQUIRE(hash_of(files_[file].source) == files_[file].hash,
-                  Data,
-                  fmt::format("{} has changed since the training began to read it",
-                              files_[file].source.path.string()),
-                  "start again with data that stays as it is");
-  held_.emplace_front(file, tokenized(files_[file], nullptr));
-  return held_.front().second;
+  return held_.get(file, static_cast<std::size_t>(2 * window_), [&] {
+    TESSERA_REQUIRE(hash_of(files_[file].source) == files_[file].hash,
+                    Data,
+                    fmt::format("{} has changed since the training began to read it",
+                                files_[file].source.path.string()),
+                    "start again with data that stays as it is");
+    return tokenized(files_[file], nullptr);
+  });
 }
 
 std::int64_t StreamedTokens::sequence_begin(std::int64_t index) const {

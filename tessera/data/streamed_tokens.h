@@ -7,13 +7,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "tessera/data/held_files.h"
 #include "tessera/data/sources.h"
 #include "tessera/data/token_file.h"
 #include "tessera/data/tokenizer.h"
@@ -81,9 +79,7 @@ class StreamedTokens final : public TokenFile {
   std::vector<std::int64_t> token_begins_ = {0}, sequence_begins_ = {0};
   TokenizeStats stats_;
 
-  mutable std::mutex mutex_;
-  /// The files in memory, the last used one first.
-  mutable std::list<std::pair<std::size_t, std::shared_ptr<const Held>>> held_;
+  mutable HeldFiles<Held> held_;
 };
 
 }  // namespace tessera::data

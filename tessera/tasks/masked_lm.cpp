@@ -17,6 +17,7 @@
 #include "tessera/tasks/sentence_pairs.h"
 #include "tessera/tasks/special_token.h"
 #include "tessera/tasks/task.h"
+#include "tessera/tasks/token_task.h"
 
 namespace tessera::tasks {
 namespace {
@@ -148,13 +149,7 @@ class MaskedLm final : public Task {
           });
     }
     require_whole(request.options);
-    data::Datasets out = data::open_datasets(request.options,
-                                             request.tokenizer,
-                                             request.vocab_size,
-                                             request.sequence_length,
-                                             request.min_samples,
-                                             request.how,
-                                             samples_of(request));
+    data::Datasets out = open_tokens(request, request.sequence_length, samples_of(request));
     if (!out.fingerprint.empty()) out.fingerprint += " masked " + masking_of(request).text();
     return out;
   }
@@ -165,15 +160,7 @@ class MaskedLm final : public Task {
     if (has_pairs())
       return open_held_out_records(names, key, pairs_of(request), "documents or pairs");
     require_whole(request.options);
-    return data::open_dataset(request.options,
-                              names,
-                              key,
-                              request.tokenizer,
-                              request.vocab_size,
-                              request.sequence_length,
-                              request.how,
-                              /*shorter=*/true,
-                              samples_of(request));
+    return open_held_out_tokens(request, names, key, request.sequence_length, samples_of(request));
   }
 
  private:

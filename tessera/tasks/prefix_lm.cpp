@@ -23,6 +23,7 @@
 #include "tessera/tasks/record_task.h"
 #include "tessera/tasks/sft_samples.h"
 #include "tessera/tasks/task.h"
+#include "tessera/tasks/token_task.h"
 
 namespace tessera::tasks {
 namespace {
@@ -145,13 +146,7 @@ class PrefixLm final : public Task {
     if (options_.records) {
       return open_task_records(request, [this](const DataRequest& kept) { return reader(kept); });
     }
-    data::Datasets out = data::open_datasets(request.options,
-                                             request.tokenizer,
-                                             request.vocab_size,
-                                             request.sequence_length,
-                                             request.min_samples,
-                                             request.how,
-                                             samples_of(request));
+    data::Datasets out = open_tokens(request, request.sequence_length, samples_of(request));
     if (!out.fingerprint.empty()) out.fingerprint += " prefix " + options_.text();
     return out;
   }
@@ -161,15 +156,7 @@ class PrefixLm final : public Task {
                                                   const std::string& key) const override {
     require_whole(request.options);
     if (options_.records) return open_held_out_records(names, key, reader(request));
-    return data::open_dataset(request.options,
-                              names,
-                              key,
-                              request.tokenizer,
-                              request.vocab_size,
-                              request.sequence_length,
-                              request.how,
-                              /*shorter=*/true,
-                              samples_of(request));
+    return open_held_out_tokens(request, names, key, request.sequence_length, samples_of(request));
   }
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Language modelling: windows of a token stream, or documents, whose labels are the next tokens.
 #include "tessera/tasks/task.h"
+#include "tessera/tasks/token_task.h"
 
 namespace tessera::tasks {
 namespace {
@@ -15,25 +16,12 @@ class Pretrain final : public Task {
   [[nodiscard]] std::string objective() const override { return "causal_lm"; }
   [[nodiscard]] bool streams() const override { return true; }
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    return data::open_datasets(request.options,
-                               request.tokenizer,
-                               request.vocab_size,
-                               request.sequence_length,
-                               request.min_samples,
-                               request.how,
-                               {.seed = request.seed});
+    return open_tokens(request, request.sequence_length, {.seed = request.seed});
   }
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    return data::open_dataset(request.options,
-                              names,
-                              key,
-                              request.tokenizer,
-                              request.vocab_size,
-                              request.sequence_length,
-                              request.how,
-                              /*shorter=*/true);
+    return open_held_out_tokens(request, names, key, request.sequence_length);
   }
 };
 

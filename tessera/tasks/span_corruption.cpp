@@ -14,6 +14,7 @@
 #include "tessera/tasks/corrupted_spans.h"
 #include "tessera/tasks/special_token.h"
 #include "tessera/tasks/task.h"
+#include "tessera/tasks/token_task.h"
 
 namespace tessera::tasks {
 namespace {
@@ -57,13 +58,7 @@ class SpanCorruption final : public Task {
   [[nodiscard]] bool streams() const override { return true; }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    data::Datasets out = data::open_datasets(request.options,
-                                             request.tokenizer,
-                                             request.vocab_size,
-                                             text_length(request),
-                                             request.min_samples,
-                                             request.how,
-                                             samples_of(request));
+    data::Datasets out = open_tokens(request, text_length(request), samples_of(request));
     if (!out.fingerprint.empty()) out.fingerprint += " spans " + noise_of(request).text();
     return out;
   }
@@ -71,15 +66,7 @@ class SpanCorruption final : public Task {
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    return data::open_dataset(request.options,
-                              names,
-                              key,
-                              request.tokenizer,
-                              request.vocab_size,
-                              text_length(request),
-                              request.how,
-                              /*shorter=*/true,
-                              samples_of(request));
+    return open_held_out_tokens(request, names, key, text_length(request), samples_of(request));
   }
 
  private:

@@ -50,24 +50,17 @@ std::vector<std::int64_t> StreamedRecords::file_sizes() const {
 }
 
 std::shared_ptr<const RecordDataset> StreamedRecords::opened(std::size_t file) const {
-  const std::scoped_lock lock(mutex_);
-  const auto found = std::ranges::find(held_, file, [](const auto& held) { return held.first; });
-  if (found != held_.end()) {
-    held_.splice(held_.begin(), held_, found);
-    return held_.front().second;
-  }
   // Samples of the window and of the next one are read at the same time where both meet.
-  while (std::ssize(held_) >= 2 * window_)
-    held_.pop_back();
-  const File& known = files_[file];
-  std::shared_ptr<const RecordDataset> samples = open_(known.path);
-  TESSERA_REQUIRE(samples->size() == begins_[file + 1] - begins_[file] &&
-                      samples->fingerprint() == known.fingerprint,
-                  Data,
-                  fmt::format("{} has changed since the training began to read it", known.path),
-                  "start again with data that stays as it is");
-  held_.emplace_front(file, std::move(samples));
-  return held_.front().second;
+  return held_.get(file, static_cast<std::size_t>(2 * window_), [&] {
+    const File& known = files_[file];
+    std::shared_ptr<const RecordDataset> samples = open_(known.path);
+    TESSERA_REQUIRE(samples->size() == begins_[file + 1] - begins_[file] &&
+                        samples->fingerprint() == known.fingerprint,
+                    Data,
+                    fmt::format("{} has changed since the training began to read it", known.path),
+                    "start again with data that stays as it is");
+    return samples;
+  });
 }
 
 void StreamedRecords::read(std::int64_t index, data::SampleWriter& out) const {

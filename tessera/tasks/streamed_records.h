@@ -5,14 +5,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "tessera/data/held_files.h"
 #include "tessera/data/stream_order.h"
 #include "tessera/tasks/record_dataset.h"
 
@@ -65,9 +63,7 @@ class StreamedRecords final : public RecordDataset {
   std::int64_t tokens_ = 0;
   ClassCounts class_counts_;
 
-  mutable std::mutex mutex_;
-  /// The files in memory, the last used one first.
-  mutable std::list<std::pair<std::size_t, std::shared_ptr<const RecordDataset>>> held_;
+  mutable data::HeldFiles<RecordDataset> held_;
 };
 
 }  // namespace tessera::tasks
