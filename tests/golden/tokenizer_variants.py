@@ -50,6 +50,22 @@ def variants():
     yield "without_unknown", bpe(pre_tokenizers.Punctuation("merged_with_next"))
     yield "older_unicode", bpe(words, normalizer=normalizers.NFKD(), unk_token="<unk>")
     yield "recomposed", bpe(words, normalizer=normalizers.NFKC(), unk_token="<unk>")
+    suffixed = bpe(pre_tokenizers.Sequence([pre_tokenizers.CharDelimiterSplit("o"), words]), normalizer=normalizers.Strip(True, False),
+                   unk_token="<unk>", end_of_word_suffix="</w>")
+    suffixed.decoder = decoders.BPEDecoder()
+    yield "suffixes", suffixed
+    raw = bpe(words, normalizer=normalizers.Sequence([normalizers.Strip(False, True), normalizers.ByteLevel()]))
+    raw.decoder = decoders.ByteLevel()
+    yield "bytes_from_the_start", raw
+    letters = Tokenizer(models.WordLevel({t: i for i, t in enumerate(["<pad>", "<s>", "</s>", "<unk>", "|", *"abcdefghijklmnopqrstuvwxyz'."])},
+                                         unk_token="<unk>"))
+    letters.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(" ", "|")])
+    letters.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    letters.decoder = decoders.CTC()
+    yield "frames", letters
+    edges = bpe(pre_tokenizers.Metaspace(), unk_token="<unk>")
+    edges.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Strip("e", 0, 1), decoders.Strip(" ", 1, 0)])
+    yield "cut_ends", edges
     level = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     level.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()])
     level.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.Whitespace()])
