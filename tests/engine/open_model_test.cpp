@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/train_runs.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -162,6 +163,31 @@ TEST(OpenModels, AreReadInFewerBits) {
   for (const Narrow* one : {&wide, &half, &quarter}) {
     EXPECT_EQ(one->tokens.size(), 20U);
     EXPECT_EQ(one->tokens, one->again);
+  }
+}
+
+// The text has seven tokens and goes on for twenty, so that both leave the window of four.
+TEST(OpenModels, AreReadInEightBitsWithWindowsAndSoftCaps) {
+  constexpr const char* kSizes =
+      R"("num_layers": 2, "hidden_size": 256, "num_heads": 4, "num_kv_heads": 2,
+         "ffn_hidden_size": 512, "sliding_window": 4)";
+  for (const char* const family : {R"("mistral")",
+                                   R"("gemma2", "score_softcap": 2, "logit_softcap": 3)",
+                                   R"("gemma3_text")"}) {
+    SCOPED_TRACE(family);
+    TinyRun run;
+    run.set("model", fmt::format("{{\"family\": {}, {}}}", family, kSizes));
+    const files::TempDir folder;
+    (void)run.train({.ranks = 1, .accumulation = 2}, 8, folder.path());
+
+    const Narrow wide = read_as(folder.path(), engine::ReadAs::F32);
+    const Narrow quarter = read_as(folder.path(), engine::ReadAs::Int8);
+
+    // The bound of AreReadInFewerBits.
+    EXPECT_LT(distance(quarter.logits, wide.logits), 6e-2);
+    EXPECT_GT(distance(quarter.logits, wide.logits), 0.0);
+    EXPECT_EQ(quarter.tokens.size(), 20U);
+    EXPECT_EQ(quarter.tokens, quarter.again);
   }
 }
 
