@@ -158,9 +158,9 @@ std::string preprocessor_config(const Preprocessing& how) {
       out.push_back(Value::number(number));
     return out;
   };
-  const bool vit = !how.crop && !how.shortest_edge;
+  const bool whole = !how.crop && !how.shortest_edge;
   Value out = Value::object(
-      {{"image_processor_type", Value::string(vit ? "ViTImageProcessor" : "CLIPImageProcessor")},
+      {{"image_processor_type", Value::string(whole ? "ViTImageProcessor" : "CLIPImageProcessor")},
        {"do_resize", Value::boolean(how.resize)},
        {"size",
         how.shortest_edge ? Value::object({{"shortest_edge", Value::integer(*how.shortest_edge)}})
@@ -171,7 +171,7 @@ std::string preprocessor_config(const Preprocessing& how) {
        {"do_normalize", Value::boolean(how.normalize)},
        {"image_mean", colours(how.mean)},
        {"image_std", colours(how.deviation)}});
-  if (!vit) out["do_center_crop"] = Value::boolean(how.crop.has_value());
+  if (!whole) out["do_center_crop"] = Value::boolean(how.crop.has_value());
   if (how.crop) out["crop_size"] = size_of(*how.crop);
   return out.dump(2) + "\n";
 }
