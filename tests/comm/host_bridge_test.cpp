@@ -422,7 +422,9 @@ TEST(HostBridge, NamesTheRankThatALargeSumWaitsFor) {
   try {
     on_hosts({2, 2}, Mesh::data_parallel(4), [](World& world) -> std::vector<float> {
       std::vector<float> in(std::size_t{4} << 20, 1.0F), out(std::size_t{1} << 20);
-      world.transport().set_stall_limit(0.5);
+      // All ranks have their memory before the limit counts.
+      world.transport().barrier(world.everyone(), TESSERA_HERE("memory"))->wait();
+      world.transport().set_stall_limit(2.0);
       const WorkPtr sum = world.transport().reduce_scatter(
           world.everyone(), span_of(in), span_of(out), Op::Sum, Write::Store, TESSERA_HERE("sum"));
       for (const double until = now_s() + 20.0;
