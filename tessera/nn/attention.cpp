@@ -289,7 +289,7 @@ at::Tensor cross_attention(const at::Tensor& q,
                            ops::AttentionArgs args,
                            StepContext& context) {
   if (context.on_grid()) grid::cut_attention(args, context);
-  // As in attention(), the ranks that share the tokens of no samples have nothing to exchange.
+  // Ranks of a grid without samples have nothing to exchange; attention() returns early as well.
   if (!context.shares_tokens() || q.size(0) == 0)
     return in_region(attend_here, {q, k, v}, std::move(args), context);
   const std::vector<at::Tensor> kv = keys_of_all_ranks(at::cat({k, v}), context).chunk(2);

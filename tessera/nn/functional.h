@@ -53,7 +53,8 @@ Normed residual_layer_norm(const at::Tensor& x_BTC,
                            const Param* bias,
                            double eps,
                            StepContext& context);
-/// As residual_layer_norm(), with the RMS norm; `offset` is added to the weight in fp32.
+/// Computes the same as residual_layer_norm() with the RMS norm; `offset` is added to the weight in
+/// fp32.
 Normed residual_rms_norm(const at::Tensor& x_BTC,
                          const at::Tensor& branch_BTC,
                          const ops::DropoutKey& key,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What completions are worth: as tensors, as entries of the ledger, and if nothing of them is
-// learned.
+// Rewards, values and advantages of completions are the same as tensors and as entries of the
+// ledger, and a rollout of which nothing is learned is reported.
 #include <cmath>
 #include <vector>
 

@@ -21,7 +21,7 @@
 
 namespace tessera::nn::on_grids {
 
-// For sums of some hundred fp32 products that are split differently.
+// The bound holds for sums of some hundred fp32 products that are split differently.
 inline constexpr double kTolerance = 2e-6;
 inline constexpr std::int64_t kT = 6, kC = 24;
 
@@ -64,7 +64,8 @@ inline at::Tensor own_part(const at::Tensor& x, const TensorParallel& tensor) {
       .narrow(-1, C * mesh.coordinate(tensor.world->rank(), spread.channels), C);
 }
 
-/// What a rank should have: its part of a value [B, T, C] between layers, all of any other value.
+/// Returns what a rank should hold of a whole value: its part if the value is [B, T, C] and passes
+/// between layers, all of it otherwise.
 inline at::Tensor expected_part(const at::Tensor& x, const TensorParallel& tensor) {
   return x.dim() == 3 && x.size(-1) == kC ? own_part(x, tensor) : x;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the completions of a rollout are worth: between the tensors that are learned and the ledger.
+// Rewards, values and advantages of the completions of a rollout: this converts them between the
+// tensors that the update reads and the entries of the ledger.
 #pragma once
 
 #include <cstdint>
