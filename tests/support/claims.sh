@@ -26,10 +26,10 @@ expect() {
 
 says() { grep -qF -- "$1" "$2" || { printf 'this does not say "%s":\n' "$1"; cat "$2"; return 1; }; }
 
-# until_true CONDITION...: repeats the condition until it is true, for about 20 s.
+# until_true CONDITION...: repeats the condition until it is true, for about a minute.
 until_true() {
   local i
-  for ((i = 0; i < 2000; ++i)); do
+  for ((i = 0; i < 6000; ++i)); do
     "$@" && return 0
     sleep 0.01
   done
