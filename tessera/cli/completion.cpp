@@ -30,7 +30,7 @@ const std::vector<Group>& groups() {
   static const std::vector<Group> all = {{"adapter", {"merge", "extract", "list"}},
                                          {"bench", {"step", "comm"}},
                                          {"checkpoint", {"verify", "merge", "list"}},
-                                         {"config", {"explain", "convert", "docs"}},
+                                         {"config", {"explain", "convert", "schema", "docs"}},
                                          {"tokenizer", {"train", "inspect"}},
                                          {"completion", {"bash", "zsh", "fish"}}};
   return all;

@@ -38,7 +38,8 @@ all problems are reported at once. `--set KEY=VALUE` overrides a key; `optimizer
 
 A DeepSpeed configuration is valid unchanged: [deepspeed.md](deepspeed.md) documents the treatment of each of its keys.
 `tessera config explain FILE` prints every value of a file and its source; `tessera config convert` writes it in the
-format of another system.
+format of another system. `tessera config schema` prints the JSON Schema of these keys: an editor to which it is given, in its settings or as
+`"$schema": "tessera.schema.json"` in the file, completes them, shows their meaning and marks mistakes.
 )";
 
 constexpr const char* kDeepSpeed =
@@ -213,7 +214,7 @@ int docs(const std::string& page) {
   return kExitOk;
 }
 
-const std::vector<std::string> kActions = {"explain", "convert", "docs"};
+const std::vector<std::string> kActions = {"explain", "convert", "schema", "docs"};
 
 // True if the words after `explain` contain a file or a flag.
 bool is_about_file(const std::vector<std::string>& words) {
@@ -223,10 +224,8 @@ bool is_about_file(const std::vector<std::string>& words) {
 }
 
 [[noreturn]] void refuse_action(const std::string& what) {
-  const bool later = what == "schema";
-  throw Error(later ? Error::Kind::Unsupported : Error::Kind::Config,
-              later ? "not built yet: tessera config " + what : "unknown: tessera config " + what,
-              later ? "tessera config explain" : text::suggestion(what, kActions));
+  throw Error(
+      Error::Kind::Config, "unknown: tessera config " + what, text::suggestion(what, kActions));
 }
 
 int config_command(const std::vector<std::string>& line) {
@@ -235,6 +234,7 @@ int config_command(const std::vector<std::string>& line) {
     const std::string& action = line.front();
     if (action == "convert") return convert_file(rest);
     if (action == "explain" && is_about_file(rest)) return explain_file(rest);
+    if (action == "schema") return print_schema(rest);
     const bool known = std::find(kActions.begin(), kActions.end(), action) != kActions.end();
     if (!known && !action.starts_with("-")) refuse_action(action);
   }
@@ -246,10 +246,11 @@ int config_command(const std::vector<std::string>& line) {
                        "tessera config explain trainer.seed      one key",
                        "tessera config explain ds_config.json    every value of a file",
                        "tessera config convert ds_config.json --to tessera",
+                       "tessera config schema                    JSON Schema for an editor",
                        "tessera config docs                      docs/config.md",
                        "tessera config docs deepspeed            docs/deepspeed.md",
                        "tessera config docs layouts              docs/layouts.md"});
-  arguments.positional("WHAT", &what, "explain, convert or docs");
+  arguments.positional("WHAT", &what, "explain, convert, schema or docs");
   arguments.positional("KEY", &key, "Key, section, file or page", /*required=*/false);
   Common common;  // no other output
   arguments.common(common);

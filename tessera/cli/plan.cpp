@@ -37,9 +37,13 @@ struct PlanWords {
 bool parse(PlanWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "plan",
-      "Estimates the memory of a model: DeepSpeed's table of model states, and the memory that "
-      "tessera needs.",
-      {"tessera plan --estimate zero3 --model gpt2-xl --num_gpus_per_node 8",
+      "Shows what a training needs before it starts. With a configuration: everything that `train "
+      "--dry-run` shows, with the same flags. With --estimate: DeepSpeed's table of a model's "
+      "states, and "
+      "the memory that tessera needs.",
+      {"tessera plan my.json -n 4                         layout, memory and time of a "
+       "configuration",
+       "tessera plan --estimate zero3 --model gpt2-xl --num_gpus_per_node 8",
        "tessera plan --estimate zero2 --model path/to/hugging_face_folder --num_nodes 2",
        "tessera plan --estimate zero3 --model my.json --json",
        "tessera plan --estimate zero3 --total-params 2783959040 --largest-layer-params 65798144"});
@@ -58,11 +62,10 @@ bool parse(PlanWords& words, const std::vector<std::string>& line) {
 }
 
 int stage_of(const std::string& estimate) {
-  TESSERA_REQUIRE(
-      !estimate.empty(),
-      Unsupported,
-      "not built yet: tessera plan without --estimate",
-      "--estimate zero2 or zero3; for one configuration: tessera train CONFIG --dry-run");
+  TESSERA_REQUIRE(!estimate.empty(),
+                  Config,
+                  "tessera plan: a configuration or --estimate is missing",
+                  "tessera plan CONFIG, or --estimate zero2 or zero3 with a --model");
   const std::vector<std::string> known = {"zero2", "zero3"};
   const std::string name = text::lower(estimate);
   TESSERA_REQUIRE(std::find(known.begin(), known.end(), name) != known.end(),
@@ -324,20 +327,15 @@ json::Value rows_json(int stage, const report::ModelSize& size, const report::Ma
   return out;
 }
 
-// Reports a configuration without an option, which the other commands accept.
-void refuse_lone_word(const std::vector<std::string>& line) {
-  if (line.empty() || line.front().starts_with("-")) return;
-  const std::string& word = line.front();
-  throw Error(
-      Error::Kind::Config,
-      fmt::format("tessera plan {}: --estimate is missing", word),
-      fmt::format("tessera plan --estimate zero3 --model {0}; for all that one configuration "
-                  "comes to: tessera train {0} --dry-run",
-                  word));
+// A configuration with the flags of `tessera train`: all that it comes to is printed, and nothing
+// is trained.
+int plan_configuration(std::vector<std::string> line) {
+  line.emplace_back("--dry-run");
+  return commands().get("train").run(line);
 }
 
 int plan(const std::vector<std::string>& line) {
-  refuse_lone_word(line);
+  if (!line.empty() && !line.front().starts_with("-")) return plan_configuration(line);
   PlanWords words;
   if (!parse(words, line)) return kExitOk;
   const int stage = stage_of(words.estimate);

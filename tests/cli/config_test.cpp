@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
+#include "tessera/base/text.h"
 #include "tessera/config/json.h"
 #include "tessera/planner/draft.h"
 #include "tessera/planner/overrides.h"
@@ -200,6 +201,46 @@ TEST_F(ConfigCommand, ConversionsNeedATarget) {
   EXPECT_THAT(run_program({"config", "convert", file}).err, HasSubstr("--to is missing"));
   EXPECT_THAT(run_program({"config", "convert", file, "--to", "deepsped"}).err,
               HasSubstr("\"deepspeed\""));
+}
+
+/// Returns whether a schema has the key of this path, or lets its section have any key.
+bool has_key(const json::Value& schema, const std::string& path) {
+  const json::Value* at = &schema;
+  for (const std::string& key : text::split(path, '.')) {
+    const json::Value* const keys = at->find("properties");
+    if (keys == nullptr) return true;
+    at = keys->find(key);
+    if (at == nullptr) return false;
+  }
+  return true;
+}
+
+TEST_F(ConfigCommand, TheSchemaHasEveryKeyOfThePages) {
+  const Outcome o = run_program({"config", "schema"});
+
+  ASSERT_EQ(o.code, 0) << o.err;
+  const json::Value schema = json::parse(o.out, "schema");
+  EXPECT_FALSE(has_key(schema, "trainer.max_stepz"));
+  int rows = 0;
+  for (const char* page : {"", "deepspeed"}) {
+    const Outcome docs = run_program({"config", "docs", page});
+    for (const std::string& line : text::split(docs.out, '\n')) {
+      if (!line.starts_with("| `")) continue;
+      const std::string key = line.substr(3, line.find('`', 3) - 3);
+      if (key.find_first_of(" -,*") != std::string::npos) continue;
+      EXPECT_TRUE(has_key(schema, key)) << key;
+      ++rows;
+    }
+  }
+  EXPECT_GT(rows, 500);
+}
+
+TEST_F(ConfigCommand, AFileMayNameItsSchema) {
+  const std::string file =
+      write("my.json", R"({"$schema": "tessera.schema.json", "train_batch_size": 4,
+                     "data": {"train": "a.txt"}})");
+
+  EXPECT_EQ(run_program({"config", "explain", file, "--strict"}).code, 0);
 }
 
 TEST_F(ConfigCommand, ExplainsParametersOfOptimizersAndSchedules) {

@@ -190,18 +190,26 @@ TEST(PlanCommand, SaysWhereThereAreMoreRanksThanTesseraRunsAndWhereMoreThanCanBe
   EXPECT_THAT(absurd.err, HasSubstr("1000000 hosts of 1000000 ranks: more than there are bytes"));
 }
 
-TEST(PlanCommand, OfAConfigurationAloneSaysWhatToType) {
-  const Outcome o = run_program({"plan", "m.json"});
+TEST(PlanCommand, OfAConfigurationIsItsDryRun) {
+  const files::TempDir folder;
+  const std::string file = (folder.path() / "m.json").string();
+  files::write_atomic(folder.path() / "text.txt", std::string(5000, 'a'));
+  files::write_atomic(file,
+                      R"({"model": {"preset": "nano"}, "train_batch_size": 8, "run": {"dir": ")" +
+                          (folder.path() / "run").string() + R"("}, "data": {"train": ")" +
+                          (folder.path() / "text.txt").string() + R"(", "sequence_length": 16}})");
 
-  EXPECT_EQ(o.code, 2);
-  EXPECT_THAT(o.err,
-              AllOf(HasSubstr("tessera plan m.json: --estimate is missing"),
-                    HasSubstr("--estimate zero3 --model m.json"),
-                    HasSubstr("tessera train m.json --dry-run")));
+  const Outcome plan = run_program({"plan", file, "-n", "2", "--json"});
+  const Outcome dry = run_program({"train", file, "-n", "2", "--json", "--dry-run"});
+
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_EQ(json::parse(plan.out, "plan").find("memory_per_rank")->find("parameters")->as_integer(),
+            json::parse(dry.out, "dry").find("memory_per_rank")->find("parameters")->as_integer());
+  EXPECT_FALSE(fs::exists(folder.path() / "run"));
 }
 
 TEST(PlanCommand, SaysWhatIsMissing) {
-  EXPECT_THAT(run_program({"plan"}).err, HasSubstr("not built yet"));
+  EXPECT_THAT(run_program({"plan"}).err, HasSubstr("a configuration or --estimate is missing"));
   EXPECT_THAT(run_program({"plan", "--estimate", "zero4", "--model", "nano"}).err,
               HasSubstr("expected zero2 or zero3"));
   EXPECT_THAT(run_program({"plan", "--estimate", "zero3"}).err, HasSubstr("--model is missing"));

@@ -398,6 +398,7 @@ bool is_colossalai_key(std::string_view path) {
 
 json::Value with_new_names(json::Value source, config::Problems& problems) {
   if (!source.is_object()) return source;
+  std::erase_if(source.members(), [](const auto& member) { return member.first == "$schema"; });
   widen_zero_switch(source);
   move_layer_reduction(source, problems);
   for (const DeepSpeedKey& row : deepspeed_keys()) {

@@ -52,7 +52,7 @@ bool is_colossalai_key(std::string_view path);
 
 /// Replaces old spellings by the current names: `bfloat16`, `cpu_offload`, `NUM_MICRO_BATCHES`, ...
 /// Two names of one key with different values are reported in `problems`, except that a value from
-/// the command line takes precedence. Pure.
+/// the command line takes precedence. `$schema`, which is for editors, is removed. Pure.
 json::Value with_new_names(json::Value source, config::Problems& problems);
 
 /// Splits a configuration that uses current names. `own`: paths of the keys and sections of
