@@ -129,15 +129,14 @@ class Explainer {
     const bool about_model = starts_with(key.path, "model") || starts_with(key.path, "tokenizer");
     if (about_model && !model_ && !draft_.origins.given("tokenizer")) return;
     if (starts_with(key.path, "data") && !data_) return;
-    if (key.path == "model.dropout") {
-      if (common_dropout_is_unused()) return;
-      // A resolved model has only the three probabilities that it sets.
-      if (draft_.origins.given(key.path)) {
-        models::ModelOptions written = draft_.plan.config.model;
-        const json::Value all = config::write(written);
-        const json::Value* const common = all.find("dropout");
-        if (common != nullptr) return add_key(key.path, *common, key.initial);
-      }
+    if (key.path == "model.dropout" && common_dropout_is_unused()) return;
+    // A resolved model has only the three probabilities, or the sizes, that these keys set.
+    if ((key.path == "model.dropout" || key.path == "model.preset") &&
+        draft_.origins.given(key.path)) {
+      models::ModelOptions written = draft_.plan.config.model;
+      const json::Value all = config::write(written);
+      const json::Value* const one = all.find(key.path.substr(6));
+      if (one != nullptr) return add_key(key.path, *one, key.initial);
     }
     const json::Value* value = find_path(resolved_, key.path);
     if (value != nullptr && value->is_object()) return add_members(key.path, *value);

@@ -169,6 +169,7 @@ TEST(Explained, SizesAreResolvedOnceThereIsAModel) {
   EXPECT_THAT(key_of(e, "zero_optimization.reduce_bucket_size").source,
               HasSubstr("auto: hidden_size squared, which is 128"));
   EXPECT_EQ(key_of(e, "model.num_layers").source, "derived: preset nano");
+  EXPECT_EQ(key_of(e, "model.preset").text, "nano");
 }
 
 TEST(Explained, KeysThatTrainWouldRefuseSayWhy) {
