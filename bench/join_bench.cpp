@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the hosts of a large job take to meet: simulated agents in one process, over loopback.
+// Measures how long the hosts of a large job take to meet: simulated agents in one process, over
+// loopback.
 //   join_bench [AGENTS]
 #include <cstdint>
 #include <cstdio>

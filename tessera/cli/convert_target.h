@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tessera convert --overwrite may replace.
+// Checks what tessera convert --overwrite may replace.
 #pragma once
 
 #include <filesystem>

@@ -72,7 +72,7 @@ bool parse_embed(EmbedWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-/// How texts are read and pooled: by the options, else by the folder's settings.
+/// The reading and pooling of texts: by the options, else by the folder's settings.
 struct EmbedPlan {
   std::string folder;
   std::optional<std::string> pooling;

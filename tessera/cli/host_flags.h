@@ -16,7 +16,7 @@
 
 namespace tessera::cli {
 
-/// What was found among the words of a command line; empty: not given.
+/// The flags found among the words of a command line; empty: not given.
 struct HostFlags {
   std::string hostfile;
   std::optional<launch::HostPool> listed;  ///< the hosts that run.hosts or --host lists

@@ -22,7 +22,7 @@ constexpr const char* kLibtorch = "libtorch-2.11.0";
 
 using Main = int (*)(int, char**);
 
-/// Where the library is, relative to a program that was built (build/PRESET/bin) or installed
+/// The folder of the library, relative to a program that was built (build/PRESET/bin) or installed
 /// (PREFIX/bin).
 std::vector<fs::path> library_places() {
   std::error_code unknown;

@@ -28,7 +28,7 @@
 
 namespace tessera::config {
 
-/// What documentation and validation need to know about a field besides its type.
+/// The properties of a field, besides its type, that documentation and validation need.
 struct Doc {
   std::string text;                                       ///< one sentence
   std::string unit = {};                                  ///< "steps", "tokens", "bytes"

@@ -30,7 +30,7 @@ OpenedTokens open_tokens(const std::vector<std::filesystem::path>& sources,
                          const Tokenizer& tokenizer,
                          const TokenizeOptions& options);
 
-/// How much may remain in a cache folder.
+/// Limits of what remains in a cache folder.
 struct CacheLimit {
   std::uintmax_t bytes = std::uintmax_t{20'000'000'000};
   /// Entries used within this time always remain.

@@ -136,7 +136,8 @@ class Engine {
   /// disk. `then` runs on the threads of the leading ranks after the checkpoint is published. Only
   /// one save at a time. If it cannot be begun, every rank throws the same Error{Io}.
   void save_in_background(const std::filesystem::path& root, std::function<void()> then = {});
-  /// Whether save_in_background() has begun a checkpoint and finish_save() was not called yet.
+  /// Returns whether save_in_background() has begun a checkpoint and finish_save() was not called
+  /// yet.
   [[nodiscard]] bool saving() const { return background_ != nullptr; }
   /// True if finish_save() would not wait for a disk; the same on all ranks. Call it only while
   /// saving().
@@ -234,7 +235,7 @@ class Engine {
   std::unique_ptr<checkpoint::BackgroundSave> background_;
 };
 
-/// How far a training has progressed.
+/// The progress of a training.
 struct Position {
   std::int64_t step = 0, samples = 0;
 };

@@ -15,8 +15,8 @@
 
 namespace tessera::engine {
 
-/// Whether generated data is kept for a resumed run, or the data that a run has kept is learned
-/// again.
+/// Says whether generated data is kept for a resumed run, or the data that a run has kept is
+/// learned again.
 enum class Keeping : std::uint8_t { Append, Replay };
 
 /// Tokens of a step, without padding.

@@ -20,7 +20,8 @@ launch::Messages training_words();
 /// A Report that logs its lines as errors.
 void log_failure(const std::vector<std::string>& lines, int exit_code);
 
-/// How the ranks of this host are started, and which ranks of a job of several hosts they are.
+/// Defines how the ranks of this host are started, and which ranks of a job of several hosts they
+/// are.
 struct HowToStart {
   launch::LocalStart local;
   std::shared_ptr<const launch::HostPart> part;  ///< null: all ranks run on this host

@@ -37,7 +37,7 @@ namespace tessera::engine {
 
 using optim::OnNonfinite;
 
-/// How the loss of an fp16 model is scaled.
+/// The loss scaling of an fp16 model.
 struct LossScaling {
   optim::Fp16Options options;
   int zero_stage = 1;  ///< DeepSpeed's rule depends on it
@@ -74,8 +74,8 @@ struct TrainStateOptions {
   OnNonfinite on_nonfinite = OnNonfinite::Stop;
 };
 
-/// What a caller adds to a step: numbers that are sent within the step's own collectives, and work
-/// before the update. Any member may be empty; set the same ones on all ranks.
+/// A caller's additions to a step: numbers that are sent within the step's own collectives, and
+/// work before the update. Any member may be empty; set the same ones on all ranks.
 struct StepExtras {
   /// Called after the micro-batches are loaded; `summed` receives the sums over all ranks.
   std::function<std::vector<double>()> to_sum = {};

@@ -52,7 +52,7 @@ class Trainer {
     stop_ = true;
     early_stop_ = std::move(reason);
   }
-  /// Why the training ended before its last step; empty if it did not.
+  /// The reason why the training ended before its last step; empty if it did not.
   [[nodiscard]] const std::string& early_stop() const { return early_stop_; }
   /// Records that something requested could not be done although training continues: the exit code
   /// becomes 9, and the reason is reported at the end.

@@ -7,8 +7,8 @@
 namespace tessera::engine {
 namespace {
 
-/// Whether the token is no part of a text, as one that ends a turn is: its own bytes are other
-/// ones.
+/// Returns whether the token is no part of a text, as one that ends a turn is: its own bytes are
+/// other ones.
 bool is_special(const data::Tokenizer& tokenizer, std::int32_t id) {
   std::vector<std::int32_t> plain;
   tokenizer.encode(tokenizer.bytes_of(id), plain, /*special=*/false);

@@ -25,7 +25,7 @@ struct HostPart {
   std::string master;  ///< address of the head (head.h)
   int port = 0;        ///< port on which the head listens, or the first of kMasterPorts
   Secret secret;
-  /// Whether the head runs in the process of rank 0 instead of the process that started the hosts.
+  /// True if the head runs in the process of rank 0 instead of the process that started the hosts.
   bool head_in_rank_0 = false;
   /// Number of times that the ranks of the job were started before, because some were lost.
   int generation = 0;

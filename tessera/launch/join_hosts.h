@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the hosts of a job meet if another launcher started the ranks: rank 0 is the head (head.h),
+// The meeting of a job's hosts if another launcher started the ranks: rank 0 is the head (head.h),
 // and local rank 0 of every host keeps the connection to it.
 #pragma once
 

@@ -50,7 +50,7 @@ struct Messages {
   std::string unsaved;  ///< what an immediate stop loses; empty: nothing to mention
 };
 
-/// How the processes of local ranks are started, apart from what they do.
+/// Defines how the processes of local ranks are started, apart from what they do.
 struct LocalStart {
   /// Each rank gets an equal share of `core_list`, or of all processors of this process if it is
   /// empty, and as many threads unless their number is given.
@@ -105,7 +105,7 @@ struct Options {
 /// world with its text, and its kind determines the exit code of the rank.
 int launch(const Options& options, const std::function<int(const RankInfo&)>& fn);
 
-/// What the environment says about a launcher that has already started the ranks.
+/// The environment's description of a launcher that has already started the ranks.
 struct Launcher {
   std::string name;  ///< "torchrun", "srun", "mpirun"
   int rank = 0, world_size = 1, local_rank = 0, local_world_size = 1;

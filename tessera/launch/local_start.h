@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the processes of local ranks are started: their processors, and where their output goes.
+// The start of the processes of local ranks: their processors, and where their output goes.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the hosts of a job meet: the address of the host of rank 0, from flags or the environment.
+// The place where the hosts of a job meet: the address of the host of rank 0, from flags or the
+// environment.
 #pragma once
 
 #include <optional>

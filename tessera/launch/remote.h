@@ -16,7 +16,7 @@
 
 namespace tessera::launch {
 
-/// How agents are started.
+/// The start of agents.
 struct RemoteOptions {
   HostPool pool;
   std::string program;  ///< path of the program, the same on every host

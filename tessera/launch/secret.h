@@ -19,7 +19,7 @@ using Mac = std::array<std::byte, kSecretBytes>;
 /// never logged.
 struct Secret {
   std::array<std::byte, kSecretBytes> key{};
-  /// Whether the key is a hash of names that others can guess: it then separates jobs and rejects
+  /// True if the key is a hash of names that others can guess: it then separates jobs and rejects
   /// strangers that connect by accident, but not attackers.
   bool guessable = false;
 };

@@ -38,7 +38,7 @@ at::Tensor rewards_to_go(const at::Tensor& rewards_BT, const at::Tensor& mask_BT
 
 /// The standard deviation by which rewards are divided.
 enum class RewardScale : std::uint8_t { None, Group, Batch };
-/// How the rewards of several functions are combined.
+/// The combination of the rewards of several functions.
 enum class RewardSum : std::uint8_t {
   SumThenNormalize,  ///< the weighted sum is normalized
   NormalizeThenSum   ///< each function's rewards within each group, then the sum over the batch

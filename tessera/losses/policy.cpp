@@ -102,7 +102,8 @@ std::string vespo_formula(const PolicyOptions& options) {
       text::number(options.vespo_lambda_negative));
 }
 
-/// Whether completions with a negative advantage are close enough to the policy, [B, 1] bool.
+/// Returns whether completions with a negative advantage are close enough to the policy, [B, 1]
+/// bool.
 at::Tensor near_policy(const PolicyRatios& of, double threshold) {
   const at::Tensor drift_B1 = masked_means(-of.log_ratios_BT.detach(), of.mask_BT).unsqueeze(1);
   return of.advantages.ge(0).bitwise_or(drift_B1.le(threshold));

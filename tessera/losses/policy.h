@@ -42,7 +42,7 @@ struct PolicyOptions {
   double vespo_k_negative = 3.0, vespo_lambda_negative = 2.0;
 };
 
-/// How tokens' losses are reduced to one number: a sum and its divisor, so that a batch processed
+/// The reduction of tokens' losses to one number: a sum and its divisor, so that a batch processed
 /// in parts has the same loss.
 enum class Aggregation : std::uint8_t {
   SequenceMeans,  ///< the mean over completions of the means over their tokens (GRPO)

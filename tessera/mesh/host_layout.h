@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which axes of the mesh cross between hosts, and notes about it for the user.
+// Finds the axes of the mesh that cross between hosts, and makes notes about them for the user.
 #pragma once
 
 #include <string>

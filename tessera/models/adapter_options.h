@@ -16,8 +16,8 @@
 
 namespace tessera::models {
 
-/// Which biases are trained in addition to an adapter: none, all biases of the model, or those of
-/// adapted layers.
+/// The biases that are trained in addition to an adapter: none, all biases of the model, or those
+/// of adapted layers.
 enum class AdapterBias : std::uint8_t { None, All, LoraOnly };
 inline constexpr auto kAdapterBiases = std::to_array<config::Named<AdapterBias>>(
     {{AdapterBias::None, "none"}, {AdapterBias::All, "all"}, {AdapterBias::LoraOnly, "lora_only"}});

@@ -29,7 +29,7 @@ struct ComposedEmbedding {
   bool norm = true;  ///< the sum is normalized
 };
 
-/// How the tokens of a stack get their order, in addition to the embedding.
+/// The source of the order of a stack's tokens, in addition to the embedding.
 enum class ComposedOrder : std::uint8_t {
   Embedding,  ///< not at all
   Relative,   ///< a learned attention bias by distance, shared by all layers of a stack

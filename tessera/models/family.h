@@ -32,7 +32,7 @@ struct ObjectiveChoice {
   json::Value options = json::Value::object();
 };
 
-/// What the rest of the program needs to know about a model.
+/// Everything that the rest of the program needs to know about a model.
 struct Resolved {
   json::Value
       /// The resolved `model` section, which is written to config.json and compared on resume.

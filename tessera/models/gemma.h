@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the versions of Gemma have in common. Source: Gemma team 2024, "Gemma: open models based on
-// Gemini research and technology".
+// The parts that the versions of Gemma have in common. Source: Gemma team 2024, "Gemma: open models
+// based on Gemini research and technology".
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,8 @@ struct GgufNames {
 
   std::string architecture, model_type;  ///< of config.json
   std::vector<Key> keys;
-  /// What the architecture always computes without storing it: keys and values of config.json.
+  /// The settings that the architecture implies without storing them: keys and values of
+  /// config.json.
   Values implied;
   /// Tensors of the file whose presence sets a flag of config.json: {"blk.0.attn_q.bias",
   /// "attention_bias"}.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the versions of GLM have in common: rotary positions on neighbouring channels of half of
-// each head, biases of queries, keys and values, and fused gate and up projections in the files.
-// Source: GLM team 2024, "ChatGLM: a family of large language models".
+// The parts that the versions of GLM have in common: rotary positions on neighbouring channels of
+// half of each head, biases of queries, keys and values, and fused gate and up projections in the
+// files. Source: GLM team 2024, "ChatGLM: a family of large language models".
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What decoder families with layer norms and one key head per query head have in common: options,
-// sizes, and reading of Hugging Face's config.json.
+// The parts that decoder families with layer norms and one key head per query head have in common:
+// options, sizes, and reading of Hugging Face's config.json.
 #pragma once
 
 #include <cstdint>

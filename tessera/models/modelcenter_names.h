@@ -15,7 +15,8 @@
 
 namespace tessera::models {
 
-/// What a ModelCenter file reveals about its model, except for the values of its tensors.
+/// Everything that a ModelCenter file reveals about its model, except for the values of its
+/// tensors.
 struct ModelCenterFile {
   const json::Value& config;  ///< ModelCenter's config.json
   /// Returns whether the file has a tensor of this name.

@@ -189,7 +189,7 @@ HeadSpecs heads_of(const ModernBertOptions& options, const ModernShape& shape) {
           .masked_lm = decoder};
 }
 
-/// Which layers are local: by layer_types, or by the rule.
+/// The layers that are local: by layer_types, or by the rule.
 std::vector<bool> local_layers(const ModernBertOptions& options, std::int64_t layers) {
   std::vector<bool> out;
   for (std::int64_t i = 0; i < layers; ++i) {

@@ -13,7 +13,7 @@
 
 namespace tessera::models {
 
-/// How the two branches of a layer are connected to the residual stream x.
+/// The connection of a layer's two branches to the residual stream x.
 enum class ResidualOrder : std::uint8_t {
   PreNorm,   ///< y = x + attention(norm(x)), then y + mlp(norm(y))
   PostNorm,  ///< y = norm(x + attention(x)), then norm(y + mlp(y))

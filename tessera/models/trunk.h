@@ -64,9 +64,9 @@ struct HeadSpecs {
   std::optional<HeadSpec> pair = {};
 };
 
-/// How the decoder of an encoder-decoder model begins and ends its sequence. Batches have the
-/// encoder's sequence as "input_ids" [B, S] and "attention_mask" [B, S], 0 at padding, and the
-/// decoder's as "decoder_input_ids" [B, T], or only as "labels" [B, T]; then the decoder reads
+/// The ids with which the decoder of an encoder-decoder model begins and ends its sequence. Batches
+/// have the encoder's sequence as "input_ids" [B, S] and "attention_mask" [B, S], 0 at padding, and
+/// the decoder's as "decoder_input_ids" [B, T], or only as "labels" [B, T]; then the decoder reads
 /// `start_token` and all labels but the last, with `pad_token` in place of -100.
 struct TargetText {
   std::int64_t start_token = 0, pad_token = 0;
@@ -80,7 +80,7 @@ at::Tensor decoder_input(const nn::Batch& batch,
                          const TargetText& target,
                          const nn::StepContext& context);
 
-/// What an objective must know about the trunk that it completes.
+/// The properties of a trunk that the objective completing it must know.
 struct TrunkOutput {
   std::int64_t hidden_size = 0;
   NormSpec norm;          ///< the final norm, which the objective's block declares and applies

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a model's parameters correspond to the tensors of another program's files: a parameter is
-// composed of these tensors by concatenation, slicing, transposition, permutation and reshaping.
+// The correspondence of a model's parameters to the tensors of another program's files: a parameter
+// is composed of these tensors by concatenation, slicing, transposition, permutation and reshaping.
 // Pure data: nothing here opens a file.
 #pragma once
 
@@ -96,7 +96,7 @@ struct Tie {
   bool unused = false;
 };
 
-/// How a family's parameters are stored under another program's names.
+/// The storage of a family's parameters under another program's names.
 struct WeightMap {
   /// Returns the composition of a parameter; its shape is info.shape.
   Composition (*compose)(const ParamInfo& info) = nullptr;

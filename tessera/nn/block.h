@@ -70,9 +70,9 @@ class Batch {
   std::map<std::string, at::Tensor, std::less<>> tensors_;
 };
 
-/// Where a block declares its parameters. Names get the block's prefix; the engine attaches tensors
-/// later. Throws Error{Shape} for a size below 1 or if the number of axes differs from the number
-/// of dims.
+/// The register in which a block declares its parameters. Names get the block's prefix; the engine
+/// attaches tensors later. Throws Error{Shape} for a size below 1 or if the number of axes differs
+/// from the number of dims.
 class Params {
  public:
   struct Tags {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block can query about the step it runs in.
+// The properties of a step that the blocks in it can query.
 #pragma once
 
 #include <any>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the values of a weight are held: whole, in 8 bits, or in parts by the ranks of a
-// tensor-parallel mode. Each way is a class in its own file; layers ask weight_form() for the class
-// of a weight and do not branch themselves. An adapter (layer_form.h) comes on top of it. Legend: B
-// batch, T tokens, C channels, V vocabulary.
+// The form in which the values of a weight are held: whole, in 8 bits, or in parts by the ranks of
+// a tensor-parallel mode. Each way is a class in its own file; layers ask weight_form() for the
+// class of a weight and do not branch themselves. An adapter (layer_form.h) comes on top of it.
+// Legend: B batch, T tokens, C channels, V vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -26,7 +26,7 @@ void check_destination(const at::Tensor& to, std::int64_t numel, const char* nam
 /// the host.
 void check_ids(const at::Tensor& ids, std::int64_t rows);
 
-/// How the elements of a tensor are placed in their samples, according to its DropoutKey.
+/// The places of a tensor's elements in their samples, according to its DropoutKey.
 struct DropoutRuns {
   std::int64_t each = 0;    ///< elements of one sample in the tensor
   std::int64_t length = 0;  ///< elements of one part of a sample

@@ -31,8 +31,8 @@ enum class RotaryScalingKind : std::uint8_t {
 RotaryScalingKind rotary_scaling_from_name(std::string_view name);
 std::vector<std::string> rotary_scaling_names();
 
-/// How frequencies are lowered, so that a model can process longer sequences than in its original
-/// training.
+/// The way in which frequencies are lowered, so that a model can process longer sequences than in
+/// its original training.
 struct RotaryScaling {
   RotaryScalingKind kind = RotaryScalingKind::Default;
   double factor = 1.0;

@@ -17,8 +17,9 @@
 
 namespace tessera::optim {
 
-/// What the ranks exchange in an update. Gradients: the gradients in full precision. Signs: the
-/// signs of state()[0], and a scale for each part. Nothing: each rank makes a step by itself.
+/// The values that the ranks exchange in an update. Gradients: the gradients in full precision.
+/// Signs: the signs of state()[0], and a scale for each part. Nothing: each rank makes a step by
+/// itself.
 enum class Exchange : std::uint8_t { Gradients, Signs, Nothing };
 
 /// A parameter in a compressed update. In local() and received() it is whole, with the gradient of

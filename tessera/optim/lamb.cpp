@@ -54,7 +54,8 @@ struct Betas {
   }
 };
 
-/// What both forms have in common: moments and norms first, then the step of the whole parameter.
+/// The parts that both forms have in common: moments and norms first, then the step of the whole
+/// parameter.
 class LambRule : public Rule {
  public:
   explicit LambRule(const MomentOptions& options) : moments_(options) {}

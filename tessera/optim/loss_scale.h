@@ -13,7 +13,7 @@
 
 namespace tessera::optim {
 
-/// What a step does when the loss or the gradient is not finite: it throws Error{Numeric}, or
+/// The reaction of a step when the loss or the gradient is not finite: it throws Error{Numeric}, or
 /// leaves the weights as they are so that training continues.
 enum class OnNonfinite : std::uint8_t { Stop, Skip };
 

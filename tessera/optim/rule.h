@@ -17,12 +17,12 @@
 
 namespace tessera::optim {
 
-/// What a rule must see of a parameter at once. Elementwise: AdamW. SegmentNorms: LAMB, LARS (norms
-/// of the whole parameter, from sums over its chunks). WholeTensor: Adafactor, Muon (the whole
-/// direction, gathered to one owner).
+/// The part of a parameter that a rule must see at once. Elementwise: AdamW. SegmentNorms: LAMB,
+/// LARS (norms of the whole parameter, from sums over its chunks). WholeTensor: Adafactor, Muon
+/// (the whole direction, gathered to one owner).
 enum class Scope : std::uint8_t { Elementwise, SegmentNorms, WholeTensor };
 
-/// What a rule may know about a parameter besides its values.
+/// The facts about a parameter, besides its values, that a rule may use.
 struct ParamFacts {
   std::string name;
   std::int64_t rows = 1;     ///< of the matrix shape: the product of all dimensions but the last

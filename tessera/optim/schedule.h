@@ -28,7 +28,7 @@ class Schedule {
   [[nodiscard]] virtual std::optional<double> beta2(std::int64_t /*update*/) const { return {}; }
 };
 
-/// What a schedule may need besides its own parameters.
+/// The facts that a schedule may need besides its own parameters.
 struct ScheduleContext {
   double base_lr = 0.0;        ///< base rate of the optimizer
   bool has_betas = true;       ///< Rule::has_betas() of the optimizer

@@ -8,7 +8,7 @@
 
 namespace tessera::parallel {
 
-/// What an action does. Load creates the tensors of a micro-batch. Backward computes gradients of
+/// The kind of an action. Load creates the tensors of a micro-batch. Backward computes gradients of
 /// inputs and weights together; alternatively BackwardInputs does the former, and BackwardWeights
 /// the latter at any later time. Stages send each other the flow with which a chunk begins, and the
 /// gradient of the flow with which it ended.

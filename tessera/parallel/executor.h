@@ -106,7 +106,7 @@ class Executor {
   StepTimes take_times() { return std::exchange(times_, {}); }
 
  private:
-  /// What the backward of one block needs.
+  /// Everything that the backward of one block needs.
   struct Saved {
     std::vector<at::Tensor> inputs;  ///< detached inputs that require grad
     nn::Outcome out;

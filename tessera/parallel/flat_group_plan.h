@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameters share a flat buffer, in which order and with which padding. The run
+// Plans which parameters share a flat buffer, in which order and with which padding. The run
 // (model_instance.h, shard_store.h) lays out its memory by this plan, and the planner predicts
 // memory from it.
 #pragma once
@@ -27,7 +27,7 @@ namespace tessera::parallel {
 /// Default of DeepSpeed's stage3_param_persistence_threshold.
 inline constexpr std::int64_t kPersistenceThreshold = 100'000;
 
-/// How the working weights are distributed over the data-parallel ranks.
+/// The distribution of the working weights over the data-parallel ranks.
 struct WeightOptions {
   DType working = DType::F32;
   Residency residency = Residency::Replicated;
@@ -49,8 +49,8 @@ struct WeightOptions {
   /// buffer, so that each set can begin to be trained, or be frozen, without moving the others. If
   /// empty, all have 0.
   std::function<int(const std::string&)> apart = {};
-  /// Whether the parameter of this name, which must be frozen and in one block, is stored in fewer
-  /// bits.
+  /// Says whether the parameter of this name, which must be frozen and in one block, is stored in
+  /// fewer bits.
   std::function<bool(const std::string&)> packed = {};
   PackingOptions packing = {};  ///< packing of these parameters
   /// The forms in which sharded weights are sent: those that are trained, and those that are

@@ -200,8 +200,8 @@ void GradientReduction::take(const FlatGroup& group, UseSlot& use) {
   if (direct(0)) zero_gaps(use.accumulator, group.layout);
 }
 
-/// Where the rows of the use's gradient are written once they are too many, or once a block writes
-/// more than rows.
+/// The buffer into which the rows of the use's gradient are written once they are too many, or once
+/// a block writes more than rows.
 DenseGradient GradientReduction::dense_of(const FlatGroup& group,
                                           UseSlot& slot,
                                           const BlockRun& run) {

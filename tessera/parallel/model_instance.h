@@ -112,11 +112,11 @@ class ModelInstance {
   [[nodiscard]] const std::vector<ParamPlace>& places() const { return places_; }
   [[nodiscard]] DType working() const { return options_.working; }
   [[nodiscard]] const WeightOptions& weight_options() const { return options_; }
-  /// How ranks share layers; nullptr: every rank has whole layers.
+  /// The sharing of layers among ranks; nullptr: every rank has whole layers.
   [[nodiscard]] const nn::TensorParallel* tensor_parallel() const {
     return tensor_ ? &*tensor_ : nullptr;
   }
-  /// How ranks share the tokens of every sample; nullptr: every rank has all tokens.
+  /// The sharing of every sample's tokens among ranks; nullptr: every rank has all tokens.
   [[nodiscard]] const nn::ContextParallel* context_parallel() const {
     return context_ ? &*context_ : nullptr;
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How gradients are accumulated and reduced over the data-parallel ranks, and the buffers for it.
+// Options of accumulating gradients and reducing them over the data-parallel ranks, and the buffers
+// for it.
 #pragma once
 
 #include <cstdint>

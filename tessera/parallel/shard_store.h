@@ -42,7 +42,7 @@ using ParamSettings = std::function<ParamSetting(const ParamInfo&)>;
 struct ShardState {
   std::string name;  ///< see optim::StateSpec
   KeptState kept;    ///< values of the range
-  /// Whether the store's pieces for a save, and for a load, contain the state. If not, the pieces
+  /// True if the store's pieces for a save, and for a load, contain the state. If not, the pieces
   /// of the update strategy contain it.
   bool in_saves = true, in_loads = true;
   bool begins_as_weights = false;  ///< see optim::StateSpec

@@ -74,8 +74,8 @@ class ShardedOptimizer {
   /// Without `gradients` only weights are visited. Cost: in stage 0 a gather of the gradients.
   void visit_trained(GradientReduction* gradients, const TrainedVisitor& visit);
 
-  /// What this rank owns, all in fp32: master weights under the parameter's name, states as
-  /// "optimizer.<state>.<name>". With `for_save` every element of the job appears on exactly one
+  /// The state that this rank owns, all in fp32: master weights under the parameter's name, states
+  /// as "optimizer.<state>.<name>". With `for_save` every element of the job appears on exactly one
   /// rank; without it, on every rank that needs it. Call wait_weights() before and release_pieces()
   /// after.
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces(bool for_save);

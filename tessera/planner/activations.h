@@ -20,7 +20,7 @@ struct Plan;
 struct Activations {
   std::int64_t training = 0;    ///< the peak of a step, on the stage that needs most
   std::int64_t evaluation = 0;  ///< the peak of an evaluation; 0 if there is none
-  /// Why there is no prediction, as a sentence; empty: there is one.
+  /// The reason why there is no prediction, as a sentence; empty: there is one.
   std::string unknown;
 };
 /// Predicts for a stage of the plan. `unknown` says why a model cannot be predicted: a block's

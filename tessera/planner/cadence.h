@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often a training does something besides its steps.
+// The intervals at which a training does something besides its steps.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ struct BestRule {
 /// errors and distances.
 bool higher_is_better(std::string_view metric);
 
-/// Which weights are evaluated: the trained ones, or their moving average (trainer.ema).
+/// The weights that are evaluated: the trained ones, or their moving average (trainer.ema).
 enum class EvalWeights : std::uint8_t { Trained, Ema };
 
 struct EvalOptions {

@@ -20,7 +20,7 @@ namespace tessera::planner {
 struct ParamGroup;
 struct Plan;
 
-/// How far a training has progressed: its updates so far, and the epoch of the next batch, from 0.
+/// The progress of a training: its updates so far, and the epoch of the next batch, from 0.
 struct Progress {
   std::int64_t steps = 0, epoch = 0;
 };

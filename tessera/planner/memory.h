@@ -26,7 +26,8 @@ struct MemoryEstimate {
   /// Bytes shared by gradients and activations: with one micro-batch per step, gradient sums reuse
   /// the memory of activations that the backward pass has freed.
   std::int64_t shared = 0;
-  /// Why activations are not predicted and count as 0, as a sentence; empty: they are predicted.
+  /// The reason why activations are not predicted and count as 0, as a sentence; empty: they are
+  /// predicted.
   std::string unknown;
   [[nodiscard]] std::int64_t total() const {
     return parameters + gradients + optimizer + activations + other + copies - shared;

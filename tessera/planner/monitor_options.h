@@ -20,7 +20,7 @@ enum class TagStyle : std::uint8_t { DeepSpeed, HuggingFace };
 inline constexpr auto kTagStyles = std::to_array<config::Named<TagStyle>>(
     {{TagStyle::DeepSpeed, "deepspeed"}, {TagStyle::HuggingFace, "huggingface"}});
 
-/// What the upload of an offline run does with its experiment key.
+/// The use that the upload of an offline run makes of its experiment key.
 enum class CometMode : std::uint8_t { Create, Get, GetOrCreate };
 inline constexpr auto kCometModes =
     std::to_array<config::Named<CometMode>>({{CometMode::Create, "create"},

@@ -23,7 +23,7 @@ struct PipelineOptions {
   bool scatter_gather = false;
   void describe(config::Fields& fields);
 };
-/// How the ranks that share a layer are arranged.
+/// The arrangement of the ranks that share a layer.
 enum class TensorLayout : std::uint8_t { OneD, TwoD, TwoAndAHalfD, ThreeD };
 inline constexpr auto kTensorLayouts =
     std::to_array<config::Named<TensorLayout>>({{TensorLayout::OneD, "1d"},

@@ -370,7 +370,7 @@ class Planner {
     config.checkpoint.best = config.checkpoint.best.value_or(asked && eval.when().any());
   }
 
-  // Which blocks are recomputed; never the objective.
+  // The blocks that are recomputed; never the objective.
   void fix_recompute() {
     const RecomputeOptions& options = plan_.config.activation_checkpointing;
     const RecomputeKind kind = options.kind();

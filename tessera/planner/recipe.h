@@ -24,8 +24,8 @@ void fill_width(OptimizerOptions& options, const models::Resolved& model);
 /// Checks the schedule of a plan whose batch may be unknown (0).
 void check_schedule(const Plan& plan, config::Problems& problems, const config::Origins& origins);
 
-/// What the configured optimizer requires of the communication between ranks; AdamW's needs if none
-/// is configured. Nothing is checked.
+/// The requirements that the configured optimizer has of the communication between ranks; AdamW's
+/// needs if none is configured. Nothing is checked.
 struct ExchangeNeeds {
   bool compressed = false;     ///< an optim::CompressedRule
   bool local_weights = false;  ///< it is also one of local weights

@@ -9,9 +9,9 @@
 
 namespace tessera::planner {
 
-/// How closely a layout matches one rank with the same micro-batches and one thread each. Numbers
-/// are relative: for a tensor's gradient in the Frobenius norm, and for the loss of a step. Source:
-/// docs/parallelism.md.
+/// The closeness with which a layout matches one rank with the same micro-batches and one thread
+/// each. Numbers are relative: for a tensor's gradient in the Frobenius norm, and for the loss of a
+/// step. Source: docs/parallelism.md.
 struct Promise {
   bool bits = true;       ///< every bit, also of the weights after any step
   double gradient = 0.0;  ///< of the first gradient

@@ -58,7 +58,7 @@ struct CheckpointOptions {
   json::Value every;                    ///< steps or "epoch"; 0: never
   std::optional<double> every_minutes;  ///< 0: never
   std::int64_t keep = 3;
-  /// Whether the best evaluation is saved and kept; absent: if `eval` defines it, or stops early.
+  /// True if the best evaluation is saved and kept; absent: if `eval` defines it, or stops early.
   /// Resolved in a plan.
   std::optional<bool> best;
   bool final = true;
@@ -113,7 +113,7 @@ struct OptimizerOptions {
   UnfreezingOptions gradual_unfreezing;
   void describe(config::Fields& fields);
 };
-/// Which learning-rate curve a training follows when it resumes with other settings.
+/// The learning-rate curve that a training follows when it resumes with other settings.
 enum class OnResume : std::uint8_t { Keep, Restart };
 inline constexpr auto kOnResume = std::to_array<config::Named<OnResume>>(
     {{OnResume::Keep, "keep"}, {OnResume::Restart, "restart"}});
@@ -159,7 +159,7 @@ struct RecomputeOptions {
   std::optional<bool> enabled;
   std::optional<RecomputeKind> granularity;
   std::int64_t every_n = 1;
-  /// What is recomputed: `granularity`, or what `enabled` implies.
+  /// The parts that are recomputed: `granularity`, or what `enabled` implies.
   [[nodiscard]] RecomputeKind kind() const {
     return granularity.value_or(enabled.value_or(false) ? RecomputeKind::Full
                                                         : RecomputeKind::None);

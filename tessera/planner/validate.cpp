@@ -39,7 +39,7 @@ std::string nearest_batches(std::int64_t train, std::int64_t unit) {
                      below > 0 ? std::to_string(below) + " or " + above : above);
 }
 
-// What to type so that the equation holds.
+// Returns what to type so that the equation holds.
 std::string batch_fix(const TrainConfig& config, const BatchSizes& sizes, std::int64_t ranks) {
   const auto &train = config.train_batch_size, &micro = config.train_micro_batch_size_per_gpu,
              &accumulation = config.gradient_accumulation_steps;

@@ -200,7 +200,7 @@ class Explainer {
     return how.empty() ? "default" : "derived: " + how;
   }
 
-  // How a value that was not written follows from others.
+  // Returns how a value that was not written follows from others.
   [[nodiscard]] std::string derivation(const std::string& path) const {
     const planner::Plan& plan = draft_.plan;
     const bool batch = path == "train_batch_size" || path == "train_micro_batch_size_per_gpu" ||

@@ -117,7 +117,7 @@ std::string classes_line(const TableFacts& facts) {
   return text::join(parts, ", ");
 }
 
-/// What ends a training early.
+/// Returns what ends a training early.
 std::string patience_text(const planner::EvalOptions& eval) {
   std::vector<std::string> limits;
   if (eval.patience) limits.push_back(plural(*eval.patience, "evaluation"));

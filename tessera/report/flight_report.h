@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the flight recorders of a broken run say: who waited for whom, and who did not call what.
+// Reads the flight recorders of a broken run: who waited for whom, and who did not call what.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 
 namespace tessera::tasks {
 
-/// How often samples of each class are read in an epoch.
+/// The frequency with which samples of each class are read in an epoch.
 enum class ClassSampling : std::uint8_t {
   None,  ///< as often as they occur
   Down,  ///< each class as often as the rarest one; samples of others are dropped

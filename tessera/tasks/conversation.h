@@ -35,7 +35,7 @@ constexpr auto kForms =
                                         {Form::Alpaca, "alpaca"},
                                         {Form::PromptCompletion, "prompt_completion"}});
 
-/// Which tokens are learned.
+/// The tokens that are learned.
 enum class LossOn : std::uint8_t {
   Auto,           ///< answers if a record has any, else all tokens
   All,            ///< all tokens

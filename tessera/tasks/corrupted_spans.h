@@ -13,7 +13,7 @@
 
 namespace tessera::tasks {
 
-/// Which spans are removed.
+/// The spans that are removed.
 struct SpanNoise {
   double density = 0.15;     ///< share of removed tokens, above 0 and below 1
   double mean_length = 3.0;  ///< mean length of a span, at least 1

@@ -15,7 +15,7 @@
 
 namespace tessera::tasks {
 
-/// Which turns are put before a text: the last ones, as many as fit, or only the user's among
+/// The turns that are put before a text: the last ones, as many as fit, or only the user's among
 /// these, or none.
 enum class HistoryTurns : std::uint8_t { Window, Questions, None };
 constexpr auto kHistoryTurns =

@@ -36,7 +36,7 @@ struct TextFields {
   void describe(config::Fields& fields, const char* label_text);
 };
 
-/// How samples are made from records.
+/// The way in which samples are made from records.
 struct LabelledTextsOptions {
   std::int64_t length = 0;  ///< T, in tokens
   std::int32_t pad_id = 0;

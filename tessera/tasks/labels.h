@@ -61,7 +61,7 @@ class LabelCollector {
   std::int64_t largest_ = -1;
 };
 
-/// How the loss weights the classes.
+/// The weights of the classes in the loss.
 enum class ClassBalance : std::uint8_t {
   None,     ///< all labels equally
   Inverse,  ///< by 1 / n_c, so that all classes have the same total weight

@@ -14,7 +14,7 @@
 
 namespace tessera::tasks {
 
-/// Which tokens are masked, and how they are replaced.
+/// The choice of the tokens that are masked, and of their replacements.
 struct Masking {
   double probability = 0.15;  ///< probability that a token is chosen
   /// Shares of the chosen tokens that become the mask token or a random token; the others remain

@@ -34,7 +34,7 @@ class RecordTask : public Task {
  protected:
   /// Returns the function that makes samples from records; it is called while `request` lives.
   [[nodiscard]] virtual ReadRecords reader(const DataRequest& request) const = 0;
-  /// What a sample is called in messages.
+  /// The name of a sample in messages.
   [[nodiscard]] virtual const char* noun() const { return "texts"; }
 };
 

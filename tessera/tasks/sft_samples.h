@@ -18,7 +18,7 @@
 
 namespace tessera::tasks {
 
-/// Which end of a sequence that is too long is kept.
+/// The end of a sequence that is kept if it is too long.
 enum class Truncation : std::uint8_t { KeepStart, KeepEnd };
 constexpr auto kTruncations = std::to_array<config::Named<Truncation>>(
     {{Truncation::KeepStart, "keep_start"}, {Truncation::KeepEnd, "keep_end"}});

@@ -61,8 +61,8 @@ class Task {
     return {{.name = "input_ids", .dtype = DType::I64, .shape = {sequence_length}},
             {.name = "labels", .dtype = DType::I64, .shape = {sequence_length}}};
   }
-  /// Whether the model generates the data that it learns from during training, so that the data has
-  /// no labels.
+  /// Returns whether the model generates the data that it learns from during training, so that the
+  /// data has no labels.
   [[nodiscard]] virtual bool writes_answers() const { return false; }
   /// True if the data consists of records, so that data.map and data.on_bad_record apply.
   [[nodiscard]] virtual bool reads_records() const { return false; }

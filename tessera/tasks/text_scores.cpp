@@ -37,7 +37,7 @@ WordList rouge_words(std::string_view text) {
   return out;
 }
 
-/// How often each run of `order` words occurs.
+/// Counts how often each run of `order` words occurs.
 using Counts = std::map<WordList, std::int64_t>;
 Counts counts_of(const WordList& words, std::size_t order) {
   Counts out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How near texts that a model wrote come to those that were expected.
+// Scores how near texts that a model wrote come to those that were expected.
 #pragma once
 
 #include <array>

@@ -410,7 +410,7 @@ class SentencePieceDecoder final : public Decoder {
 
   void apply(std::vector<std::string>& tokens) const override {
     std::string text, bytes;
-    // Whether text has begun, and whether its first space was removed.
+    // True once text has begun, and once its first space was removed.
     bool begun = false, taken = false;
     const auto flush = [&] {
       if (!bytes.empty()) begun = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sentencepiece does with a model: its normalizer, its two algorithms and its decoder. Source:
-// Kudo and Richardson 2018, "SentencePiece".
+// Computes what sentencepiece does with a model: its normalizer, its two algorithms and its
+// decoder. Source: Kudo and Richardson 2018, "SentencePiece".
 #pragma once
 
 #include <cstdint>

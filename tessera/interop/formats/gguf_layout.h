@@ -9,7 +9,7 @@
 
 namespace tessera::interop {
 
-/// Which rows are paired by rotary positions.
+/// The pairing of rows by rotary positions.
 enum class RotaryRows : std::uint8_t {
   Halves,      ///< Hugging Face: rows i and i + K/2 of a head of K channels
   Neighbours,  ///< GGUF: rows 2i and 2i + 1

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How byte-level BPE tokenizers split text before merging, by the names in GGUF files. Source: the
-// patterns of the models' published tokenizer.json, and llama.cpp's names for them.
+// The rules by which byte-level BPE tokenizers split text before merging, by the names in GGUF
+// files. Source: the patterns of the models' published tokenizer.json, and llama.cpp's names for
+// them.
 #pragma once
 
 #include <array>

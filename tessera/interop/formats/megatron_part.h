@@ -37,7 +37,7 @@ struct Part {
   std::filesystem::path path;
   json::Value values;
   std::vector<Stage> stages;  ///< one if there are no virtual stages
-  /// Why the optimizer's state could not be read; empty if it was.
+  /// The reason why the optimizer's state could not be read; empty if it was.
   std::string without_state;
   std::vector<std::string> moments;  ///< names that every stage has
   /// Number of updates; absent if the optimizer does not store it.

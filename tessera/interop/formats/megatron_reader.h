@@ -113,7 +113,7 @@ class Reader {
   virtual void add_last(StageOf at) = 0;
   /// Hugging Face's config.json.
   [[nodiscard]] virtual json::Value model_config() const = 0;
-  /// Why the optimizer's state does not fit the model that is read; empty if it does.
+  /// The reason why the optimizer's state does not fit the model that is read; empty if it does.
   [[nodiscard]] virtual std::string state_obstacle() const { return ""; }
 
   [[nodiscard]] const Part& first() const { return parts_.at({0, 0}); }

@@ -26,7 +26,7 @@ struct LikelihoodSums {
   PairSums means;  ///< means over the tokens of each completion
 };
 
-/// What both objectives share: the head, and the two terms of the loss.
+/// The parts that both objectives share: the head, and the two terms of the loss.
 class LikelihoodObjective : public nn::Objective {
  public:
   /// `whole_text`: the cross-entropy covers the chosen sequence instead of only its completion.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks share the tokens of every sample: which chunks of a sample, and which tensors of a
-// batch, a rank holds.
+// The sharing of every sample's tokens among ranks: which chunks of a sample, and which tensors of
+// a batch, a rank holds.
 #pragma once
 
 #include <cstdint>

@@ -19,12 +19,12 @@
 
 namespace tessera::nn::one_d {
 
-/// Which features of a weight [O..., I] are split.
+/// The features of a weight [O..., I] that are split.
 enum class Cut : std::uint8_t { None, Outputs, Inputs };
 Cut cut_of(const ParamInfo& weight);
 
-/// How many ranks hold the same part of a split weight, because they share a head of keys and
-/// values. They differ along the rows of the mesh.
+/// The number of ranks that hold the same part of a split weight, because they share a head of keys
+/// and values. They differ along the rows of the mesh.
 int copies_of(const ParamInfo& weight, const StepContext& context);
 /// Sums in place over the ranks that hold the same part of a weight.
 void add_over_copies(const at::Tensor& sum, StepContext& context, const char* what);

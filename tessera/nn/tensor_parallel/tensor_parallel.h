@@ -31,7 +31,7 @@ struct TensorParallel {
   TensorMode mode = TensorMode::OneD;
   /// True if samples and channels are split between layers too.
   bool sequence = false;
-  /// How a parameter is split, by the mode's table of logical axes and of what each dim is.
+  /// The split of a parameter, by the mode's table of logical axes and of what each dim is.
   [[nodiscard]] bool on_grid() const { return mode != TensorMode::OneD; }
 };
 

@@ -78,7 +78,7 @@ at::Tensor positions_of(const std::vector<Run>& runs, const at::TensorOptions& o
   return at::cat(out);
 }
 
-/// Which probabilities dropout keeps: bool [B, H, T, S].
+/// The probabilities that dropout keeps: bool [B, H, T, S].
 at::Tensor kept_probabilities(const AttentionArgs& args,
                               const at::Tensor& q_BHTK,
                               const at::Tensor& k_BGSK) {

@@ -16,8 +16,8 @@ enum class Isa { Portable, Avx2, Avx512, Avx512Bf16, Amx };
 /// bf16 attention in the last two and for matrix products, which libraries compute.
 Isa isa();
 std::string_view name(Isa isa);
-/// Whether this CPU can run the variant. Amx also needs permission for this process, which the
-/// function requests from the operating system.
+/// Returns whether this CPU can run the variant. Amx also needs permission for this process, which
+/// the function requests from the operating system.
 bool runs_here(Isa isa);
 
 /// True if matrix products of bf16 operands run in hardware (AVX512-BF16 or AMX). Always false if

@@ -19,7 +19,7 @@ at::Tensor rows_of(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
 }
 
-/// How this CPU computes a product of these operands.
+/// The kernel with which this CPU computes a product of these operands.
 enum class Way {
   Aten,     ///< in the operands' dtype
   OneDnn,   ///< bf16 or fp32 operands, bf16 or fp32 result; for bf16 some shapes with MKL

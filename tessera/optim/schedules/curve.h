@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the families of schedules share: a schedule that is a single function, and checks of
-// lengths.
+// The parts that the families of schedules share: a schedule that is a single function, and checks
+// of lengths.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which blocks of a model are on which stage of a pipeline.
+// Assigns the blocks of a model to the stages of a pipeline.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ struct RlLoss {
   void describe(config::Fields& fields);
 };
 
-/// Where the divergence from the reference is charged.
+/// The place where the divergence from the reference is charged.
 enum class KlPlace : std::uint8_t { Loss, Reward };
 constexpr auto kKlPlaces =
     std::to_array<config::Named<KlPlace>>({{KlPlace::Loss, "loss"}, {KlPlace::Reward, "reward"}});
@@ -96,12 +96,12 @@ struct RlModels {
   void describe(config::Fields& fields);
 };
 
-/// How completions are treated that reach the maximum number of tokens without an end.
+/// The treatment of completions that reach the maximum number of tokens without an end.
 enum class Truncated : std::uint8_t { Keep, Mask };
 constexpr auto kTruncated =
     std::to_array<config::Named<Truncated>>({{Truncated::Keep, "keep"}, {Truncated::Mask, "mask"}});
 
-/// What is done about the difference between the log-probabilities in generation and in training.
+/// The reaction to the difference between the log-probabilities in generation and in training.
 enum class Parity : std::uint8_t { Off, Measure, Exact };
 constexpr auto kParities = std::to_array<config::Named<Parity>>(
     {{Parity::Off, "off"}, {Parity::Measure, "measure"}, {Parity::Exact, "exact"}});
