@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera score: computes the likelihood of each line of a file.
+// tessera score: computes the likelihood of each line of a file, or of the answers in it.
 #include "tessera/engine/score.h"
 
 #include <cmath>
 #include <fstream>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -18,29 +19,39 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/text_lines.h"
 #include "tessera/config/json.h"
+#include "tessera/engine/generate.h"
 #include "tessera/engine/open_model.h"
+#include "tessera/tasks/text_pairs.h"
 
 namespace tessera::cli {
 namespace {
 
 struct ScoreWords {
-  std::string path, file, field = "text", weights = "fp32", out;
+  std::string path, file, field, source_field, weights = "fp32", out;
   bool tokens = false;
   RankWords ranks;
   Common common;
 };
 
 bool parse(ScoreWords& words, const std::vector<std::string>& line) {
-  Arguments arguments("score",
-                      "Writes the log-probability and the perplexity of each line of a file, as "
-                      "JSON lines. A line's first token is given, not scored.",
-                      {"tessera score runs/my lines.txt",
-                       "tessera score ./gpt2 texts.jsonl --field body --out scores.jsonl",
-                       "tessera score ./gpt2 lines.txt --tokens"});
+  Arguments arguments(
+      "score",
+      "Writes the log-probability and the perplexity of each line of a file, as "
+      "JSON lines. A line's first token is given, not scored. With an encoder and a "
+      "decoder: of each line's target, which answers its source.",
+      {"tessera score runs/my lines.txt",
+       "tessera score ./gpt2 texts.jsonl --field body --out scores.jsonl",
+       "tessera score ./gpt2 lines.txt --tokens",
+       "tessera score ./t5-small pairs.jsonl"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.positional("FILE", &words.file, "Text file, one text per line, or .jsonl");
-  arguments.option(
-      "--field", &words.field, "Member of a .jsonl line that contains the text [text]");
+  arguments.option("--field",
+                   &words.field,
+                   "Member of a .jsonl line that contains the scored text [text; with an encoder "
+                   "and a decoder target, completion or text]");
+  arguments.option("--source-field",
+                   &words.source_field,
+                   "Member that contains the text that an encoder reads [source or prompt]");
   arguments.option("--out", &words.out, "File for the scores [standard output]");
   arguments.flag("--tokens", words.tokens, "Also write the log-probability of each token");
   arguments.option("--weights", &words.weights, "fp32 or bf16 (with bf16 activations) [fp32]");
@@ -65,9 +76,48 @@ json::Value told(const std::vector<double>& log_probabilities, bool each) {
   return out;
 }
 
+bool answers(const engine::OpenModel& model) {
+  return model.shape.trunk.output.target.has_value();
+}
+
+/// Reads the file. A text that answers no other has an empty source.
+std::vector<LinePair> read_lines(const ScoreWords& words, bool answers) {
+  const auto or_default = [](const std::string& given, std::vector<std::string> otherwise) {
+    return given.empty() ? std::move(otherwise) : std::vector<std::string>{given};
+  };
+  if (answers) {
+    return read_line_pairs(words.file,
+                           or_default(words.source_field, {"source", "prompt"}),
+                           or_default(words.field, {"target", "completion", "text"}));
+  }
+  TESSERA_REQUIRE(
+      words.source_field.empty(),
+      Config,
+      "--source-field names the text that an encoder reads, and the model has no encoder "
+      "beside its decoder",
+      "remove it");
+  std::vector<LinePair> out;
+  for (std::string& text : read_text_lines(words.file, words.field.empty() ? "text" : words.field))
+    out.push_back({.target = std::move(text)});
+  return out;
+}
+
+std::vector<double> log_probabilities_of(engine::OpenModel& model, const LinePair& line) {
+  const data::Tokenizer& tokenizer = *model.tokenizer;
+  if (!answers(model)) {
+    return engine::log_probabilities(
+        *model.executor, model.shape, tokenizer.encode_prompt(line.target));
+  }
+  return engine::answer_log_probabilities(
+      *model.executor,
+      model.shape,
+      engine::Generator(*model.executor, tokenizer, model.shape).encode(line.source),
+      tasks::ids_with_end(line.target, tokenizer));
+}
+
 void score_on(engine::OpenModel& model,
               const ScoreWords& words,
-              const std::vector<std::string>& texts,
+              const std::vector<LinePair>& lines,
               bool is_leader) {
   Terminal terminal;
   std::ofstream file;
@@ -85,26 +135,26 @@ void score_on(engine::OpenModel& model,
     TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "is the disk full?");
   };
   std::vector<double> all;
-  for (const std::string& text : texts) {
-    const std::vector<std::int32_t> ids = model.tokenizer->encode_prompt(text);
-    const auto made = engine::log_probabilities(*model.executor, model.shape, ids);
+  for (const LinePair& line : lines) {
+    const std::vector<double> made = log_probabilities_of(model, line);
     all.insert(all.end(), made.begin(), made.end());
     write(told(made, words.tokens));
   }
   json::Value sum = told(all, false);
-  sum["lines"] = json::Value::integer(static_cast<std::int64_t>(texts.size()));
+  sum["lines"] = json::Value::integer(static_cast<std::int64_t>(lines.size()));
   write(sum);
 }
 
 int score(const std::vector<std::string>& line) {
   ScoreWords words;
   if (!parse(words, line)) return kExitOk;
-  const std::vector<std::string> texts = read_text_lines(words.file, words.field);
+  std::unique_ptr<engine::OpenModel> found = engine::find_model(words.path);
+  const std::vector<LinePair> lines = read_lines(words, answers(*found));
   return with_model(
-      engine::find_model(words.path),
+      std::move(found),
       words.ranks,
       engine::read_as_from_name(words.weights),
-      [&](engine::OpenModel& model, bool is_leader) { score_on(model, words, texts, is_leader); });
+      [&](engine::OpenModel& model, bool is_leader) { score_on(model, words, lines, is_leader); });
 }
 
 TESSERA_COMMAND("score", "compute the likelihood of each line of a file", score);

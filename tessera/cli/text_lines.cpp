@@ -13,21 +13,41 @@
 
 namespace tessera::cli {
 
-std::vector<std::string> read_text_lines(const std::string& file, const std::string& field) {
-  std::vector<std::string> out;
+namespace {
+
+std::vector<std::string> lines_of(const std::string& file) {
   std::vector<std::string> lines = text::split(files::read(file), '\n');
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
-  const bool json_lines = file.ends_with(".jsonl");
+  return lines;
+}
+
+bool has_json_lines(const std::string& file) {
+  return file.ends_with(".jsonl");
+}
+
+/// The first of `fields` that a line of a .jsonl has. `flag`: the option that names the field.
+std::string member_of(const json::Value& line,
+                      const std::vector<std::string>& fields,
+                      const std::string& place,
+                      const char* flag) {
+  for (const std::string& field : fields) {
+    const json::Value* found = line.is_object() ? line.find(field) : nullptr;
+    if (found != nullptr && found->is_string()) return found->as_string();
+  }
+  throw Error(Error::Kind::Data,
+              fmt::format("{} has no text \"{}\"", place, text::join(fields, "\" or \"")),
+              fmt::format("name the member that holds the text with {}", flag));
+}
+
+}  // namespace
+
+std::vector<std::string> read_text_lines(const std::string& file, const std::string& field) {
+  std::vector<std::string> out;
+  std::vector<std::string> lines = lines_of(file);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const std::string place = fmt::format("{}:{}", file, i + 1);
-    if (json_lines) {
-      const json::Value value = json::parse_strict(lines[i], place);
-      const json::Value* found = value.is_object() ? value.find(field) : nullptr;
-      TESSERA_REQUIRE(found != nullptr && found->is_string(),
-                      Data,
-                      place + " has no text \"" + field + "\"",
-                      "name the member that holds the text with --field");
-      out.push_back(found->as_string());
+    if (has_json_lines(file)) {
+      out.push_back(member_of(json::parse_strict(lines[i], place), {field}, place, "--field"));
     } else {
       TESSERA_REQUIRE(!text::find_invalid_utf8(lines[i]),
                       Data,
@@ -35,6 +55,26 @@ std::vector<std::string> read_text_lines(const std::string& file, const std::str
                       "save the file in UTF-8");
       out.push_back(std::move(lines[i]));
     }
+  }
+  return out;
+}
+
+std::vector<LinePair> read_line_pairs(const std::string& file,
+                                      const std::vector<std::string>& sources,
+                                      const std::vector<std::string>& targets) {
+  TESSERA_REQUIRE(has_json_lines(file),
+                  Config,
+                  file +
+                      " has one text in each line, and an encoder with a decoder needs two: one "
+                      "that it reads and one that answers it",
+                  "write a .jsonl with {\"source\": \"...\", \"target\": \"...\"} in each line");
+  std::vector<LinePair> out;
+  const std::vector<std::string> lines = lines_of(file);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const std::string place = fmt::format("{}:{}", file, i + 1);
+    const json::Value value = json::parse_strict(lines[i], place);
+    out.push_back({member_of(value, sources, place, "--source-field"),
+                   member_of(value, targets, place, "--field")});
   }
   return out;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The likelihood of a text under a model.
+// The likelihood of a text under a model: of a text alone, or of one that answers another.
 #pragma once
 
 #include <cstdint>
@@ -17,5 +17,14 @@ namespace tessera::engine {
 std::vector<double> log_probabilities(parallel::Executor& executor,
                                       const models::Resolved& model,
                                       const std::vector<std::int32_t>& ids);
+
+/// The same for an encoder-decoder model: the logarithms of the probabilities of all ids of
+/// `target`, each given `source`, which the encoder reads, and the preceding ids. Both include
+/// their end of text. Cost: one forward of both, and fp32 logits of the whole target. Throws
+/// Error{Unsupported} for a model without an encoder beside its decoder.
+std::vector<double> answer_log_probabilities(parallel::Executor& executor,
+                                             const models::Resolved& model,
+                                             const std::vector<std::int32_t>& source,
+                                             const std::vector<std::int32_t>& target);
 
 }  // namespace tessera::engine

@@ -14,6 +14,14 @@ constexpr std::int64_t kIgnored = -100;
 
 }  // namespace
 
+std::vector<std::int32_t> ids_with_end(std::string_view text, const data::Tokenizer& tokenizer) {
+  std::vector<std::int32_t> ids;
+  tokenizer.encode(text, ids);
+  const std::int32_t end = tokenizer.end_of_text();
+  if (ids.empty() || ids.back() != end) ids.push_back(end);
+  return ids;
+}
+
 TextPairs::TextPairs(std::int64_t source_length, std::int64_t target_length, std::int32_t end)
     : source_length_(source_length), target_length_(target_length), end_(end) {
   TESSERA_ASSERT(source_length > 0 && target_length > 0);
@@ -22,9 +30,7 @@ TextPairs::TextPairs(std::int64_t source_length, std::int64_t target_length, std
 TextPairs::Ids TextPairs::ids_of(const std::string& text,
                                  std::int64_t length,
                                  const data::Tokenizer& tokenizer) {
-  Ids ids;
-  tokenizer.encode(text, ids);
-  if (ids.empty() || ids.back() != end_) ids.push_back(end_);
+  Ids ids = ids_with_end(text, tokenizer);
   if (static_cast<std::int64_t>(ids.size()) > length) {
     ids.resize(static_cast<std::size_t>(length));
     ids.back() = end_;

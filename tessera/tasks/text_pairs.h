@@ -7,12 +7,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/data/tokenizer.h"
 #include "tessera/tasks/record_dataset.h"
 
 namespace tessera::tasks {
+
+/// The ids of a text that ends with the tokenizer's end of text.
+std::vector<std::int32_t> ids_with_end(std::string_view text, const data::Tokenizer& tokenizer);
 
 /// The fields of a record that form a pair.
 struct PairFields {

@@ -58,6 +58,23 @@ learns_on_any_ranks() {
   expect "the answer of a beam search to many a" says "a wins" "$box/answer"
   answer "$box/two" aaab -n 2
   expect "the answer of two ranks" says "a wins" "$box/answer"
+  expect "the loss of the pairs as their likelihood" scores_are_the_loss "$box/two"
+}
+# scores_are_the_loss MODEL: of all pairs, on one rank and on two that share layers.
+scores_are_the_loss() {
+  "$tessera" eval "$1" --data "$box/pairs.jsonl" --json >"$box/loss" 2>"$box/err" || { cat "$box/err" && return 1; }
+  local ranks
+  for ranks in "-n 1" "-n 2 --tensor 2"; do
+    # shellcheck disable=SC2086
+    "$tessera" score "$1" "$box/pairs.jsonl" --quiet $ranks >"$box/scores" 2>"$box/err" || { cat "$box/err" && return 1; }
+    python3 - "$box/loss" "$box/scores" <<'PY' || return 1
+import json, sys
+loss = json.load(open(sys.argv[1]))["loss"]
+*lines, last = map(json.loads, open(sys.argv[2]))
+assert len(lines) == last["lines"] == 64
+assert abs(loss + last["log_probability"] / last["tokens"]) < 1e-4, (loss, last)
+PY
+  done
 }
 trains_in_every_layout() {
   config t5
@@ -103,6 +120,10 @@ learns_spans() {
 }
 refuses_what_does_not_fit() {
   config t5
+  train run -n 1 --set trainer.max_steps=1
+  echo "a text" >"$box/lines.txt"
+  "$tessera" score "$box/run" "$box/lines.txt" >"$box/out" 2>&1 && echo "one text was scored" && exit 1
+  expect "which two texts are needed" says '"target"' "$box/out"
   "$tessera" train "$box/run.json" --set task.type=pretrain --set task.params=null --set "run.dir=$box/run" \
     >"$box/out" 2>&1 && echo "it was trained to continue a text" && exit 1
   expect "which task fits" says "seq2seq" "$box/out"

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,6 +21,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/engine/score.h"
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
@@ -268,6 +270,38 @@ TEST(GoldenModels, GiveTheLogitsAndTheLoss) {
     EXPECT_NEAR(
         out.terms.at(0).sum.item<double>() / tokens, one.expected["loss"].item<double>(), kLoss);
   });
+}
+
+/// A row of ids, without those at which `keep` is 0.
+std::vector<std::int32_t> kept_ids(const at::Tensor& row, const at::Tensor& keep) {
+  const at::Tensor ids = row.masked_select(keep.ne(0)).to(at::kInt).contiguous();
+  return {ids.data_ptr<std::int32_t>(), ids.data_ptr<std::int32_t>() + ids.numel()};
+}
+
+TEST(GoldenModels, GiveTheLossAsTheLikelihoodOfAnswers) {
+  int compared = 0;
+  for_each_case([&](Case& one) {
+    if (!answers(one)) return;
+    const at::Tensor sources = one.expected["input.input_ids"],
+                     targets = one.expected["input.labels"];
+    const at::Tensor mask = one.expected.has("input.attention_mask")
+                                ? one.expected["input.attention_mask"]
+                                : at::ones_like(sources);
+    parallel::Executor executor(one.runner.instance(), {});
+    double sum = 0, tokens = 0;
+    for (std::int64_t row = 0; row < sources.size(0); ++row) {
+      const auto made =
+          engine::answer_log_probabilities(executor,
+                                           one.resolved,
+                                           kept_ids(sources[row], mask[row]),
+                                           kept_ids(targets[row], targets[row].ge(0)));
+      sum += std::accumulate(made.begin(), made.end(), 0.0);
+      tokens += static_cast<double>(made.size());
+    }
+    EXPECT_NEAR(-sum / tokens, one.expected["loss"].item<double>(), kLoss);
+    ++compared;
+  });
+  EXPECT_GT(compared, 0);
 }
 
 TEST(GoldenModels, GiveTheLogitsOfShortTextsForAShortLength) {
