@@ -138,7 +138,6 @@ void GenerationWords::check_for_beams() const {
                   "beam search looks for the most likely text and draws nothing",
                   "drop --temperature, --top-k, --top-p, --min-p, --typical-p and the cut-offs, or "
                   "drop --beams");
-  TESSERA_REQUIRE(stop.empty(), Config, "--stop with --beams", "use --stop-id, or drop --beams");
 }
 
 engine::GenerateOptions GenerationWords::options(const data::Tokenizer& tokenizer,

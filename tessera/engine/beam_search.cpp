@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/generate.h"
+#include "tessera/engine/stop_strings.h"
 #include "tessera/nn/kv_cache.h"
 
 namespace tessera::engine {
@@ -21,8 +22,10 @@ constexpr double kNone = -1e9;  // the score of an unused beam
 struct Candidate {
   std::vector<std::int32_t> ids;
   double score = kNone;
-  bool done = false;      ///< the sequence ends here, by a token or by its length
+  bool done = false;      ///< the sequence ends here: by a token, a stop string or its length
+  bool stopped = false;   ///< a stop string occurs in its text
   std::int64_t beam = 0;  ///< the running beam that it continues
+  GeneratedBytes bytes;   ///< only if there are stop strings
 };
 
 bool better(const Candidate& a, const Candidate& b) {
@@ -112,10 +115,6 @@ std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t
                   Config,
                   fmt::format("{} texts of {} beams", count, options.beams),
                   "ask for at most as many texts as there are beams");
-  TESSERA_REQUIRE(options.stop_strings.empty(),
-                  Unsupported,
-                  "beam search with stop strings",
-                  "use stop ids, or sampling");
   std::vector<std::int32_t> read = given;
   if (read.empty()) read.push_back(tokenizer_.end_of_text());
   check_prompt(read);
@@ -177,8 +176,13 @@ std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t
       Candidate one{.ids = texts[static_cast<std::size_t>(beam)], .score = scores[i].first};
       one.beam = beam;
       one.ids.push_back(next);
-      one.done = made + 1 == options.max_new_tokens ||
-                 std::find(stops.begin(), stops.end(), next) != stops.end();
+      const bool ended = std::find(stops.begin(), stops.end(), next) != stops.end();
+      if (!ended && !options.stop_strings.empty()) {
+        one.bytes = search.running()[static_cast<std::size_t>(beam)].bytes;
+        one.stopped =
+            one.bytes.append(tokenizer_.bytes_of(next), hides(next, options), options.stop_strings);
+      }
+      one.done = ended || one.stopped || made + 1 == options.max_new_tokens;
       best.push_back(std::move(one));
     }
     search.step(best);
@@ -190,11 +194,17 @@ std::vector<Generator::Beam> Generator::run_beams(const std::vector<std::int32_t
     Beam beam;
     beam.score = one.score;
     beam.made.tokens.assign(one.ids.begin() + prompt, one.ids.end());
-    beam.made.ended = std::find(stops.begin(), stops.end(), one.ids.back()) != stops.end();
-    if (beam.made.ended) beam.made.tokens.pop_back();
+    const bool by_id = std::find(stops.begin(), stops.end(), one.ids.back()) != stops.end();
+    beam.made.ended = by_id || one.stopped;
+    if (by_id) beam.made.tokens.pop_back();
     std::vector<std::int32_t> shown = beam.made.tokens;
     std::erase_if(shown, [&](std::int32_t id) { return hides(id, options); });
     beam.made.text = tokenizer_.decode(shown);
+    if (one.stopped) {
+      // The text of the decoder does not contain a stop string that lies in hidden tokens.
+      const std::size_t end = find_stop(beam.made.text, options.stop_strings);
+      beam.made.text = end == std::string::npos ? one.bytes.shown() : beam.made.text.substr(0, end);
+    }
     beam.made.decode_s = now_s() - start;
     out.push_back(std::move(beam));
   }

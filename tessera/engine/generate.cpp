@@ -20,6 +20,7 @@
 #include "tessera/base/philox.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/batches.h"
+#include "tessera/engine/stop_strings.h"
 #include "tessera/nn/kv_cache.h"
 #include "tessera/nn/low_rank.h"
 #include "tessera/nn/page_tables.h"
@@ -86,23 +87,6 @@ std::int32_t choose(const at::Tensor& logits_V,
     if (rest < 0.0) break;
   }
   return chosen;
-}
-
-/// Appends the bytes of a token. Returns true if a stop string occurs in the text, which is
-/// truncated there.
-bool append_and_stop(std::string& text,
-                     std::string_view bytes,
-                     const std::vector<std::string>& stops) {
-  const std::size_t before = text.size();
-  text += bytes;
-  std::size_t first = std::string::npos;
-  for (const std::string& stop : stops) {
-    const std::size_t from = before - std::min(before, stop.size() - 1);
-    first = std::min(first, text.find(stop, from));
-  }
-  if (first == std::string::npos) return false;
-  text.resize(first);
-  return true;
 }
 
 /// The pages of sequences, whose numbers also identify their encoder's output.
@@ -262,21 +246,8 @@ struct Generator::Text {
   std::int64_t cached = 0;  ///< positions in the KV cache
   std::size_t number = 0;   ///< number among the requested sequences
   std::size_t pages = 0;    ///< number in the page tables, if something is cached
-  std::string bytes;        ///< those of all tokens, in which stop strings are found
-  std::vector<std::pair<std::size_t, std::size_t>> hidden;  ///< those of special tokens in `bytes`
+  GeneratedBytes bytes;     ///< those of all tokens, in which stop strings are found
   Generated out;
-
-  /// The bytes of the text that are shown.
-  [[nodiscard]] std::string shown() const {
-    std::string text;
-    std::size_t at = 0;
-    for (const auto& [begin, end] : hidden) {
-      if (begin >= bytes.size()) break;
-      text.append(bytes, at, begin - at);
-      at = std::min(end, bytes.size());
-    }
-    return text.append(bytes, at);
-  }
 
   [[nodiscard]] bool done(const GenerateOptions& options) const {
     return out.ended || steps >= options.max_new_tokens;
@@ -329,13 +300,10 @@ void Generator::take(Text& text, const at::Tensor& logits_V, const GenerateOptio
   if (out.ended) return;
   out.tokens.push_back(next);
   const std::string_view bytes = tokenizer_.bytes_of(next);
-  if (hides(next, options)) {
-    text.hidden.emplace_back(text.bytes.size(), text.bytes.size() + bytes.size());
-  } else {
-    out.text += bytes;
-  }
-  out.ended = append_and_stop(text.bytes, bytes, options.stop_strings);
-  if (out.ended) out.text = text.shown();
+  const bool hidden = hides(next, options);
+  if (!hidden) out.text += bytes;
+  out.ended = text.bytes.append(bytes, hidden, options.stop_strings);
+  if (out.ended) out.text = text.bytes.shown();
 }
 
 /// `on_token` receives the tokens of the first sequence.

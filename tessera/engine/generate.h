@@ -98,7 +98,9 @@ class Generator {
                    const std::function<void(std::size_t number, Generated made)>& on_text);
   /// Beam search: returns the `count` best sequences of options.beams, best first, with their
   /// scores: the sum of log-probabilities divided by length^length_penalty. The rules act on
-  /// log-probabilities, as in transformers. Prompt and answer must fit into a decoder's positions.
+  /// log-probabilities, as in transformers. A sequence is finished by the token that completes a
+  /// stop string, which counts in its score and length; its text ends before the string. Prompt and
+  /// answer must fit into a decoder's positions.
   /// Cost: one forward of the prompt for each beam (also of an encoder), then for each token one
   /// forward of a single position of all beams, and a copy of the KV caches of beams that are
   /// reordered. Throws Error{Config} for contradictory options.

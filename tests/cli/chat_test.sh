@@ -140,6 +140,17 @@ whole, cut = (json.load(open(name)) for name in sys.argv[1:3])
 assert cut["text"] == whole["text"].split(sys.argv[3])[0], (whole["text"], cut["text"], sys.argv[3])
 assert cut["ended"] and len(cut["tokens"]) < len(whole["tokens"])
 PY
+  # With two beams, each text is free of the string or ends before it.
+  how=(--max-new-tokens 26 --ignore-eos --threads 1 --no-repeat-ngram 1 --prompt "text" --json --beams 2 --return 2)
+  "$tessera" generate "$base/run" "${how[@]}" >"$box/all" || return 1
+  stop=$(python3 -c "import json; print(next(c for c in json.load(open('$box/all'))['beams'][0]['text'][1:] if c.isascii() and c.isprintable() and c != ' '))")
+  "$tessera" generate "$base/run" "${how[@]}" --stop "$stop" >"$box/stopped" || return 1
+  python3 - "$box/stopped" "$stop" <<'PY'
+import json, sys
+beams = json.load(open(sys.argv[1]))["beams"]
+assert len(beams) == 2 and any(beam["ended"] for beam in beams), beams
+assert not any(sys.argv[2] in beam["text"] for beam in beams), (beams, sys.argv[2])
+PY
 }
 
 scores_agree_with_each_other() {

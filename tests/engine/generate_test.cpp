@@ -254,5 +254,40 @@ TEST_F(Samples, HideSpecialTokensUnlessTheyAreAskedFor) {
   });
 }
 
+// One beam is greedy: its text with a stop string is the text without one, cut before the string.
+TEST_F(Samples, BeamsEndBeforeStopStrings) {
+  options_.max_new_tokens = 10;
+  options_.ignore_eos = true;
+  options_.rules.no_repeat_ngram = 1;
+  comm::run_threads(1, [&](comm::World& world) {
+    at::set_num_threads(1);
+    const auto model = engine::find_model(folder_.path());
+    engine::load_model(*model, world);
+    engine::Generator plain(*model->executor, *model->tokenizer, model->shape);
+    const auto free = plain.run_beams(kPrompt, options_, 1).front();
+    const std::vector<std::int32_t>& ids = free.made.tokens;
+    ASSERT_EQ(ids.size(), 10U);
+    const Marked tokenizer(*model->tokenizer, ids.at(6));
+    engine::Generator generator(*model->executor, tokenizer, model->shape);
+    const std::string whole = tokenizer.decode(ids);
+
+    // The string begins before the special token, which is not shown, and ends in it.
+    options_.stop_strings = {"never", whole.substr(whole.find("<end>") - 1, 4)};
+    const auto stopped = generator.run_beams(kPrompt, options_, 1).front();
+    const std::size_t first = whole.find(options_.stop_strings[1]);
+    ASSERT_NE(first, std::string::npos);
+    EXPECT_EQ(stopped.made.text, whole.substr(0, first));
+    EXPECT_TRUE(stopped.made.ended);
+    const std::size_t length = stopped.made.tokens.size();
+    ASSERT_LT(length, ids.size());
+    EXPECT_EQ(stopped.made.tokens, std::vector<std::int32_t>(ids.begin(), ids.begin() + length));
+
+    // Its score is that of a search that ends there by its length.
+    options_.stop_strings.clear();
+    options_.max_new_tokens = static_cast<std::int64_t>(length);
+    EXPECT_EQ(stopped.score, plain.run_beams(kPrompt, options_, 1).front().score);
+  });
+}
+
 }  // namespace
 }  // namespace tessera::test
