@@ -77,7 +77,8 @@ std::vector<double> scores_of_answers(const std::string& from,
     longest = std::max(longest, prompts[i].size() + answers[i].size());
   }
   const auto length = static_cast<std::int64_t>(longest);
-  const auto scorer = engine::rl::open_scorer(from, *model.tokenizer, length, *model.world);
+  const auto scorer = engine::rl::find_scorer(from, *model.tokenizer, length);
+  engine::load_model(*scorer, *model.world);
   constexpr std::int64_t kAtOnce = 4;
   return engine::rl::scores_of(*scorer,
                                *model.world,

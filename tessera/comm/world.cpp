@@ -48,7 +48,7 @@ World::World(int rank, mesh::Mesh mesh, std::unique_ptr<Transport> transport, Co
 
 World::World(const World& whole, int first, const mesh::Mesh& mesh, int number)
     : rank_(whole.rank_ - first),
-      first_(first),
+      first_(whole.first_ + first),
       part_(number),
       mesh_(mesh),
       host_(whole.host_),
@@ -59,7 +59,7 @@ World::World(const World& whole, int first, const mesh::Mesh& mesh, int number)
 World::~World() = default;
 
 std::unique_ptr<World> World::part(int first, const mesh::Mesh& mesh, int number) {
-  TESSERA_ASSERT(part_ == 0 && number > 0 && first >= 0 && first <= rank_ &&
+  TESSERA_ASSERT(number > 0 && number != part_ && first >= 0 && first <= rank_ &&
                  rank_ < first + mesh.size() && first + mesh.size() <= size());
   return std::unique_ptr<World>(new World(*this, first, mesh, number));
 }

@@ -35,8 +35,8 @@ class World {
   /// Returns a world of the ranks from `first` on, as many as `mesh` has, of which this rank is
   /// one. They count from 0 in it and use the transports of this world, on which they can form
   /// other parts and whole groups at the same time. `number`: 1 or more, the same on all ranks of
-  /// the part, and another one for each part that a rank is in. Not of a part itself. Not
-  /// collective.
+  /// the part, and another one for each part of the job that a rank is in, whether it was made of
+  /// the whole job or of a part. Not collective.
   std::unique_ptr<World> part(int first, const mesh::Mesh& mesh, int number);
   World(const World&) = delete;
   World& operator=(const World&) = delete;

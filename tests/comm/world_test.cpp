@@ -112,6 +112,36 @@ TEST(World, PartsUseOneTransport) {
   });
 }
 
+// Ranks 1 to 3 have another mesh besides, and ranks 2 and 3 are a part of theirs.
+TEST(World, PartsHavePartsAndOtherMeshes) {
+  run_threads(5, [](World& world) {
+    const int rank = world.rank();
+    if (rank > 0) {
+      const auto part = world.part(1, mesh::Mesh::data_parallel(4), 1);
+      const auto pairs = part->part(0, mesh::Mesh({1, 1, 2, 1, 1, 1, 2}), 2);
+      const auto last = rank < 3 ? nullptr : part->part(2, mesh::Mesh::data_parallel(2), 3);
+      const std::vector<double> me = {static_cast<double>(rank)};
+      const auto of = [&](World& in, mesh::AxisSet axes) {
+        return in.all_gather(in.group(axes), me, TESSERA_HERE("a group of a part"));
+      };
+
+      EXPECT_EQ(of(*part, mesh::AxisSet::dp()), (std::vector<double>{1, 2, 3, 4}));
+      const double first = rank < 3 ? 1 : 3;
+      EXPECT_EQ(of(*pairs, mesh::AxisSet::tp()), (std::vector<double>{first, first + 1}));
+      const double like = rank % 2 == 1 ? 1 : 2;
+      EXPECT_EQ(of(*pairs, mesh::AxisSet::dp()), (std::vector<double>{like, like + 2}));
+      if (last != nullptr) {
+        EXPECT_EQ(last->rank(), rank - 3);
+        EXPECT_EQ(of(*last, mesh::AxisSet::all()), (std::vector<double>{3, 4}));
+        last->set_step(10 + rank);
+      }
+    }
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end"))->wait();
+    EXPECT_EQ(world.control().line(4).step.load(), 14);
+    world.transport().barrier(world.everyone(), TESSERA_HERE("end"))->wait();
+  });
+}
+
 TEST(World, TellsItsStepOnTheControlPage) {
   run_threads(2, [](World& world) {
     world.set_step(12 + world.rank());

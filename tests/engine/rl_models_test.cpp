@@ -236,8 +236,13 @@ TEST_F(RlModels, AScorerReadsTheCriticsWeights) {
     const engine::rl::Lender lender = critic.lender();
     ASSERT_NE(lender.model, nullptr);
     const auto open = [&](const parallel::ModelInstance* from) {
-      return engine::rl::open_scorer(
-          lender.from, *plan.tokenizer, plan.sequence_length, world, {}, from);
+      auto scorer = engine::rl::find_scorer(lender.from, *plan.tokenizer, plan.sequence_length);
+      if (from != nullptr) {
+        engine::load_model(*scorer, world, *from);
+      } else {
+        engine::load_model(*scorer, world);
+      }
+      return scorer;
     };
     const auto sharing = open(lender.model), own = open(nullptr);
 

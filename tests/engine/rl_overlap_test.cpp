@@ -115,6 +115,21 @@ TEST(RlOverlap, IsTheSameOnAnyRanks) {
   }
 }
 
+// The ranks that learn are a part of the job, and the reference is on a part of them.
+TEST(RlOverlap, AReferenceMayHaveRanksOfItsOwn) {
+  const std::string more = R"("samples": 4, "kl": {"coefficient": 0.05})";
+  const Layout two{.ranks = 2, .accumulation = 2, .stage = 1};
+  const Overlapped all =
+      train_divided(reinforcing(some_prompts(), options(more)), two, {.steps = 3});
+
+  for (const char* ranks : {"[0]", "[1]"}) {
+    const TinyRun run = reinforcing(
+        some_prompts(),
+        options(more + R"(, "models": {"reference": {"ranks": )" + std::string(ranks) + "}}"));
+    expect_same(all, train_divided(run, two, {.steps = 3}));
+  }
+}
+
 TEST(RlOverlap, ARolloutIsWrittenByThePolicyBeforeTheLastRollout) {
   const files::TempDir folder;
   const TinyRun run = reinforcing(some_prompts(), options(R"("samples": 4, "mini_batches": 2)"));

@@ -381,8 +381,10 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
   const auto models = [&](const char* more) {
     return refusal(reinforcing(some_prompts(), options(more)));
   };
+  EXPECT_THAT(models(R"("samples": 2, "models": {"reference": {"offload": true}})"),
+              HasSubstr("not built yet: rl.models.reference.offload"));
   EXPECT_THAT(models(R"("samples": 2, "models": {"reference": {"tensor": 2}})"),
-              HasSubstr("not built yet: rl.models.reference.tensor"));
+              HasSubstr("there is no reference model"));
   EXPECT_THAT(models(R"("samples": 2, "models": {"critic": {"zero_stage": 1}})"),
               HasSubstr("there is no critic model"));
   EXPECT_THAT(models(R"("samples": 2, "kl": {"coefficient": 0.1},

@@ -3,26 +3,93 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/precision.h"
+#include "tessera/planner/validate.h"
 #include "tessera/planner/zero_stage.h"
 
 namespace tessera::engine::rl {
 
-ReadLayout layout_of(const tasks::RlModel& model, const planner::Plan& policy) {
+namespace {
+
+struct AskedRanks {
+  std::int64_t first = 0, count = 0, tensor = 1;
+};
+
+AskedRanks asked_ranks(const tasks::RlReadModel& model, const planner::Plan& policy) {
+  const auto [first, count] =
+      model.rank_range().value_or(std::pair<std::int64_t, std::int64_t>(0, policy.ranks));
+  return {first, count, model.tensor.value_or(policy.config.parallel.tensor.size)};
+}
+
+std::optional<ReadRanks> ranks_of(const tasks::RlReadModel& model, const planner::Plan& policy) {
+  if (!model.has_own_groups()) return std::nullopt;
+  const auto [first, count, tensor] = asked_ranks(model, policy);
+  TESSERA_REQUIRE(first + count <= policy.ranks,
+                  Config,
+                  fmt::format("rl.models: ranks {} has a rank {}, and {} rank{} learn{}",
+                              model.ranks.dump(),
+                              first + count - 1,
+                              policy.ranks,
+                              policy.ranks == 1 ? "" : "s",
+                              policy.ranks == 1 ? "s" : ""),
+                  "start more ranks (-n), or list ranks that there are");
+  TESSERA_REQUIRE(
+      count % tensor == 0,
+      Config,
+      fmt::format("rl.models: {} ranks cannot be divided into groups of {} that share layers",
+                  count,
+                  tensor),
+      "choose a tensor that divides the number of ranks of the model");
+  const auto of = [](std::int64_t number) { return static_cast<int>(number); };
+  return ReadRanks{.first = of(first), .count = of(count), .tensor = of(tensor)};
+}
+
+/// The policy's ranks, or those of the layout.
+ReadRanks ranks_of(const ReadLayout& layout, const planner::Plan& policy) {
+  return layout.ranks.value_or(
+      ReadRanks{.count = policy.ranks, .tensor = policy.ranks / policy.data_ranks});
+}
+
+}  // namespace
+
+bool has_ranks(const tasks::RlReadModel& model, const planner::Plan& policy) {
+  const auto [first, count, tensor] = asked_ranks(model, policy);
+  return first + count <= policy.ranks && count % tensor == 0;
+}
+
+ReadLayout layout_of(const tasks::RlReadModel& model, const planner::Plan& policy) {
   const bool bf16 = model.dtype ? *model.dtype == "bf16" : policy.working == DType::BF16;
   return {.as = bf16 ? ReadAs::BF16 : ReadAs::F32,
-          .copies = model.zero_stage == 0 ? Copies::Each : Copies::One};
+          .copies = model.zero_stage == 0 ? Copies::Each : Copies::One,
+          .ranks = ranks_of(model, policy)};
+}
+
+mesh::Mesh mesh_of(const ReadRanks& ranks, const models::Resolved& model) {
+  planner::TensorOptions tensor;
+  tensor.size = ranks.tensor;
+  tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
+  const planner::TensorOptions::Grid grid = tensor.grid();
+  const auto of = [](std::int64_t size) { return static_cast<int>(size); };
+  return mesh::Mesh(
+      {1, 1, ranks.count / ranks.tensor, 1, of(grid.depth), of(grid.row), of(grid.col)});
 }
 
 std::string text_of(const ReadLayout& layout, const planner::Plan& policy) {
-  if (policy.data_ranks == 1) return std::string(name(layout.as));
-  return fmt::format("{}, {}",
-                     name(layout.as),
-                     layout.copies == Copies::One ? "sharded" : "whole on each data-parallel rank");
+  const ReadRanks ranks = ranks_of(layout, policy);
+  std::string out(name(layout.as));
+  if (ranks.count > ranks.tensor)
+    out += layout.copies == Copies::One ? ", sharded" : ", whole on each data-parallel rank";
+  if (!layout.ranks) return out;
+  if (ranks.tensor > 1) out += fmt::format(", {} ranks share its layers", ranks.tensor);
+  if (ranks.count == policy.ranks) return out;
+  if (ranks.count == 1) return out + fmt::format(", on rank {} alone", ranks.first);
+  return out + fmt::format(", on ranks {} to {} alone", ranks.first, ranks.first + ranks.count - 1);
 }
 
 namespace {
@@ -46,11 +113,12 @@ std::int64_t bytes_of(const models::Resolved& model,
                       const ReadLayout& layout,
                       const planner::Plan& policy) {
   const Elements elements = elements_of(nn::parameters_of(model.model));
-  const std::int64_t width = layout.as == ReadAs::BF16 ? 2 : 4,
-                     sharers = policy.ranks / policy.data_ranks;
-  if (layout.copies == Copies::Each || policy.data_ranks == 1)
-    return elements.all / sharers * width;
-  return (elements.all / policy.ranks + 2 * elements.largest / sharers) * width;
+  const ReadRanks ranks = ranks_of(layout, policy);
+  const std::int64_t width = layout.as == ReadAs::BF16 ? 2 : 4, sharers = ranks.tensor;
+  const bool whole = layout.copies == Copies::Each || ranks.count == ranks.tensor;
+  const std::int64_t on_each =
+      whole ? elements.all / sharers : elements.all / ranks.count + 2 * elements.largest / sharers;
+  return on_each * width * ranks.count / policy.ranks;
 }
 
 std::int64_t bytes_beside_trunk(const models::Resolved& model, const planner::Plan& lender) {

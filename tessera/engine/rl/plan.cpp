@@ -37,27 +37,38 @@ void refuse_layouts(const planner::Plan& plan, const Refuse& refuse) {
     refuse("parallel.tensor.mode " + layout.tensor.name(), "set parallel.tensor.mode to 1d");
 }
 
-/// Requires that the ranks that share the policy's layers can share those of another model.
+/// Requires that the ranks that share a model's layers can: those of the policy's layers, or, in a
+/// layout with ranks of its own, others.
 void require_share(const planner::Plan& plan,
+                   const ReadLayout& layout,
                    const models::Resolved& model,
                    const std::string& what) {
   const planner::TensorOptions& of_policy = plan.config.parallel.tensor;
-  if (of_policy.size == 1) return;
   planner::Plan other;
   other.model = model;
   planner::TensorOptions& tensor = other.config.parallel.tensor;
-  tensor.size = of_policy.size;
+  tensor.size = layout.ranks ? layout.ranks->tensor : of_policy.size;
+  if (tensor.size == 1) return;
   tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
   config::Problems problems;
   planner::check_tensor_parallel(other, /*own_model=*/true, problems, {});
-  TESSERA_REQUIRE(problems.empty() && tensor.share_head == of_policy.share_head,
+  TESSERA_REQUIRE(problems.empty() || !layout.ranks,
+                  Config,
+                  fmt::format("the layers of the {} do not divide among {} ranks (rl.models, "
+                              "tensor): {}",
+                              what,
+                              tensor.size,
+                              problems.list().front().what),
+                  "choose a tensor that divides its heads and its vocabulary");
+  TESSERA_REQUIRE(layout.ranks || (problems.empty() && tensor.share_head == of_policy.share_head),
                   Unsupported,
                   fmt::format("the {} cannot be computed by the {} ranks that share the policy's "
                               "layers (parallel.tensor): its layers divide otherwise",
                               what,
                               of_policy.size),
                   "choose a parallel.tensor that divides the heads and the vocabulary of every "
-                  "model, or remove it");
+                  "model, give a reference or reward model a size of its own (rl.models, tensor), "
+                  "or remove it");
 }
 
 void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) {
@@ -197,6 +208,11 @@ void settle_plan(planner::Plan& plan) {
   refuse_what_is_not_built(plan, *task);
   const tasks::RlOptions& options = task->options();
   require_checkpoints(plan, options);
+  TESSERA_REQUIRE(!options.models.reference.has_own_groups() || !is_base_of_policy(plan, options),
+                  Config,
+                  "rl.models.reference has a tensor or ranks, and the reference is the policy "
+                  "without its adapter, on the policy's ranks",
+                  "remove them, or name another reference in rl.reference");
   std::string told;
   plan.beside = 0;
   const auto count = [&](const std::string& what, std::int64_t bytes) {
@@ -209,8 +225,8 @@ void settle_plan(planner::Plan& plan) {
   if (task->has_reference() && !is_base_of_policy(plan, options)) {
     const models::Resolved reference = options.reference ? find_model(*options.reference)->shape
                                                          : (plan.base ? *plan.base : plan.model);
-    require_share(plan, reference, "reference");
     const ReadLayout layout = layout_of(options.models.reference, plan);
+    require_share(plan, layout, reference, "reference");
     count(fmt::format("reference ({})", text_of(layout, plan)), bytes_of(reference, layout, plan));
   }
   std::optional<planner::Plan> critic;
@@ -218,19 +234,20 @@ void settle_plan(planner::Plan& plan) {
   for (const tasks::RlReward& reward : task->rewards()) {
     if (!reward.model) continue;
     const models::Resolved model = find_model(reward.model->from)->shape;
-    require_share(plan, model, "reward model " + reward.name);
     if (critic && options.models.critic.shares_trunk() &&
         reward.model->from == *critic->config.model->from) {
+      require_share(plan, {}, model, "reward model " + reward.name);
       count(fmt::format("reward model {} (its head; the trunk is the critic's)", reward.name),
             bytes_beside_trunk(model, *critic));
       continue;
     }
     const ReadLayout layout = layout_of(options.models.reward, plan);
+    require_share(plan, layout, model, "reward model " + reward.name);
     count(fmt::format("reward model {} ({})", reward.name, text_of(layout, plan)),
           bytes_of(model, layout, plan));
   }
   if (critic) {
-    require_share(plan, critic->model, "critic");
+    require_share(plan, {}, critic->model, "critic");
     const planner::MemoryEstimate need = planner::estimate_memory(*critic);
     count(fmt::format("critic ({})", text_of_trained(*critic)),
           need.parameters + need.gradients + need.optimizer);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/rl/reference_model.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
@@ -15,7 +17,7 @@ bool is_base_of_policy(const planner::Plan& plan, const tasks::RlOptions& option
   return !options.reference && plan.adapter != nullptr && plan.adapter->trained.empty();
 }
 
-std::unique_ptr<OpenModel> open_reference(const planner::Plan& plan,
+std::unique_ptr<ReadModel> open_reference(const planner::Plan& plan,
                                           const tasks::RlOptions& options,
                                           comm::World& world) {
   const ReadLayout layout = layout_of(options.models.reference, plan);
@@ -42,8 +44,7 @@ std::unique_ptr<OpenModel> open_reference(const planner::Plan& plan,
       };
     }
   }
-  load_model(*out, world, layout.as, layout.copies);
-  return out;
+  return std::make_unique<ReadModel>(std::move(out), world, layout, kReferenceWorld);
 }
 
 }  // namespace tessera::engine::rl

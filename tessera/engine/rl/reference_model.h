@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "tessera/comm/world.h"
-#include "tessera/engine/open_model.h"
+#include "tessera/engine/rl/read_model.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/tasks/rl/options.h"
 
@@ -16,9 +16,9 @@ namespace tessera::engine::rl {
 bool is_base_of_policy(const planner::Plan& plan, const tasks::RlOptions& options);
 /// Opens the model that options.reference names, or the policy's initial model, without an adapter,
 /// which changes nothing initially. Its objective is the policy's. Memory: the weights in the
-/// policy's working type, sharded over the ranks. Throws Error{Config} for a model with other
-/// tokens than the policy. Collective.
-std::unique_ptr<OpenModel> open_reference(const planner::Plan& plan,
+/// policy's working type, sharded over the ranks, unless rl.models.reference says otherwise. Throws
+/// Error{Config} for a model with other tokens than the policy. Collective.
+std::unique_ptr<ReadModel> open_reference(const planner::Plan& plan,
                                           const tasks::RlOptions& options,
                                           comm::World& world);
 

@@ -15,12 +15,9 @@
 
 namespace tessera::engine::rl {
 
-std::unique_ptr<OpenModel> open_scorer(const std::string& from,
+std::unique_ptr<OpenModel> find_scorer(const std::string& from,
                                        const data::Tokenizer& tokenizer,
-                                       std::int64_t length,
-                                       comm::World& world,
-                                       const ReadLayout& layout,
-                                       const parallel::ModelInstance* lender) {
+                                       std::int64_t length) {
   std::unique_ptr<OpenModel> out = find_model(from);
   TESSERA_REQUIRE(
       out->shape.objective.name == "sequence_classification" ||
@@ -49,32 +46,28 @@ std::unique_ptr<OpenModel> open_scorer(const std::string& from,
       {.name = "sequence_classification",
        .options = json::Value::object({{"num_labels", json::Value::integer(1)},
                                        {"problem_type", json::Value::string("regression")}})});
-  if (lender != nullptr) {
-    load_model(*out, world, *lender);
-  } else {
-    load_model(*out, world, layout.as, layout.copies);
-  }
   return out;
 }
 
 RewardValues::RewardValues(const std::vector<tasks::RlReward>& rewards,
                            const planner::Plan& plan,
                            comm::World& world,
-                           const tasks::RlModel& layout,
+                           const tasks::RlReadModel& layout,
                            const Lender& lender)
     : rewards_(rewards), world_(world), micro_batch_(plan.micro_batch) {
   for (const tasks::RlReward& reward : rewards_) {
     commands_.push_back(reward.command && world.is_leader()
                             ? std::make_unique<tasks::RewardCommand>(*reward.command)
                             : nullptr);
-    models_.push_back(reward.model
-                          ? open_scorer(reward.model->from,
-                                        *plan.tokenizer,
-                                        plan.sequence_length,
-                                        world,
-                                        layout_of(layout, plan),
-                                        reward.model->from == lender.from ? lender.model : nullptr)
-                          : nullptr);
+    const int number = kFirstRewardWorld + static_cast<int>(models_.size());
+    std::unique_ptr<ReadModel>& model = models_.emplace_back();
+    if (!reward.model) continue;
+    auto found = find_scorer(reward.model->from, *plan.tokenizer, plan.sequence_length);
+    if (lender.model != nullptr && reward.model->from == lender.from) {
+      model = std::make_unique<ReadModel>(std::move(found), world, *lender.model);
+    } else {
+      model = std::make_unique<ReadModel>(std::move(found), world, layout_of(layout, plan), number);
+    }
   }
 }
 
@@ -148,11 +141,20 @@ std::vector<double> scores_of(OpenModel& scorer,
   return out;
 }
 
-std::vector<double> RewardValues::one(std::size_t index,
-                                      std::span<const tasks::Answer> answers,
-                                      const Rows& rows) {
+std::vector<double> RewardValues::own_scores(std::size_t index, const Rows& rows) {
+  return models_.at(index)->compute(rows.size(), [&](OpenModel& model, comm::World& world) {
+    return scores_of(model, world, rows, micro_batch_);
+  });
+}
+
+std::vector<double> RewardValues::scores(std::size_t index, const Rows& rows) {
+  std::vector<double> out = own_scores(index, rows);
+  models_[index]->share(out, "scores of completions");
+  return out;
+}
+
+std::vector<double> RewardValues::one(std::size_t index, std::span<const tasks::Answer> answers) {
   const tasks::RlReward& reward = rewards_[index];
-  if (models_[index] != nullptr) return scores_of(*models_[index], world_, rows, micro_batch_);
   if (reward.rule != nullptr) return by_rule(*reward.rule, answers);
   std::vector<double> out(answers.size(), 0.0);
   const auto poll = [this] { world_.show_life(); };
@@ -163,9 +165,19 @@ std::vector<double> RewardValues::one(std::size_t index,
 }
 
 at::Tensor RewardValues::of(std::span<const tasks::Answer> answers, const Rows& rows) {
+  // Ranks without a model wait for its scores when their own models have given theirs.
+  std::vector<std::vector<double>> scores(rewards_.size());
+  for (std::size_t f = 0; f < rewards_.size(); ++f) {
+    if (models_[f] != nullptr) scores[f] = own_scores(f, rows);
+  }
   std::vector<at::Tensor> columns;
   for (std::size_t f = 0; f < rewards_.size(); ++f) {
-    const std::vector<double> values = one(f, answers, rows);
+    std::vector<double>& values = scores[f];
+    if (models_[f] != nullptr) {
+      models_[f]->share(values, "scores of completions");
+    } else {
+      values = one(f, answers);
+    }
     for (std::size_t i = 0; i < values.size(); ++i) {
       TESSERA_REQUIRE(!std::isinf(values[i]),
                       Data,

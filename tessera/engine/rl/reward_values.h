@@ -14,6 +14,7 @@
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/rl/completions.h"
 #include "tessera/engine/rl/layouts.h"
+#include "tessera/engine/rl/read_model.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/tasks/rl/reward.h"
 #include "tessera/tasks/rl/reward_command.h"
@@ -28,16 +29,12 @@ struct Lender {
   const parallel::ModelInstance* model = nullptr;  ///< nullptr: there is none
 };
 
-/// Opens a model that gives texts one score, at their last token. `lender`: the model whose weights
-/// it reads, as load_model() says; nullptr: it has its own, in `layout`. Throws as find_model(),
-/// and Error{Config} for a model that gives none, has other tokens than `tokenizer`, or fewer
-/// positions than `length`. Collective.
-std::unique_ptr<OpenModel> open_scorer(const std::string& from,
+/// Finds a model that gives texts one score, at their last token; its weights are not loaded yet.
+/// Throws as find_model(), and Error{Config} for a model that gives none, has other tokens than
+/// `tokenizer`, or fewer positions than `length`.
+std::unique_ptr<OpenModel> find_scorer(const std::string& from,
                                        const data::Tokenizer& tokenizer,
-                                       std::int64_t length,
-                                       comm::World& world,
-                                       const ReadLayout& layout = {},
-                                       const parallel::ModelInstance* lender = nullptr);
+                                       std::int64_t length);
 /// Returns its scores of all rows, [B] on every rank; micro-batch number i of `micro_batch` rows is
 /// computed by data-parallel rank i mod n. Collective.
 std::vector<double> scores_of(OpenModel& scorer,
@@ -57,11 +54,11 @@ std::optional<double> mean_of_rules(const std::vector<tasks::RlReward>& rewards,
 class RewardValues {
  public:
   /// Opens the models that score, in the layout of rl.models.reward; those at lender.from read the
-  /// lender's weights. `rewards` must outlive this object. Throws as open_scorer(). Collective.
+  /// lender's weights. `rewards` must outlive this object. Throws as find_scorer(). Collective.
   RewardValues(const std::vector<tasks::RlReward>& rewards,
                const planner::Plan& plan,
                comm::World& world,
-               const tasks::RlModel& layout = {},
+               const tasks::RlReadModel& layout = {},
                const Lender& lender = {});
   /// Returns fp64 [B, F], NaN if a function gives no reward. `rows`: the same completions as
   /// tokens. Rules are computed on every rank, programs and endpoints are asked
@@ -70,22 +67,21 @@ class RewardValues {
   [[nodiscard]] at::Tensor of(std::span<const tasks::Answer> answers, const Rows& rows);
   /// Returns the scores of rows by the model of reward number `index`, which must be of the type
   /// model. Collective.
-  [[nodiscard]] std::vector<double> scores(std::size_t index, const Rows& rows) {
-    return scores_of(*models_.at(index), world_, rows, micro_batch_);
-  }
+  [[nodiscard]] std::vector<double> scores(std::size_t index, const Rows& rows);
 
  private:
-  /// Returns those of one function, [B].
-  [[nodiscard]] std::vector<double> one(std::size_t index,
-                                        std::span<const tasks::Answer> answers,
-                                        const Rows& rows);
+  /// Returns the scores of rows on the ranks of a model, and zeros on the others. Collective over
+  /// the ranks of the model.
+  [[nodiscard]] std::vector<double> own_scores(std::size_t index, const Rows& rows);
+  /// Returns those of a function that is no model, [B].
+  [[nodiscard]] std::vector<double> one(std::size_t index, std::span<const tasks::Answer> answers);
 
   const std::vector<tasks::RlReward>& rewards_;
   comm::World& world_;
   std::int64_t micro_batch_;
   /// One per reward; nullptr if it is not a command.
   std::vector<std::unique_ptr<tasks::RewardCommand>> commands_;
-  std::vector<std::unique_ptr<OpenModel>> models_;
+  std::vector<std::unique_ptr<ReadModel>> models_;  ///< nullptr if it is no model
 };
 
 }  // namespace tessera::engine::rl

@@ -243,6 +243,9 @@ class Rollouts final : public Experience, private AheadWriter {
                       kStartOver);
       take_coefficient();
     } else {
+      // On ranks of its own the reference is computed while other ranks score.
+      std::vector<double> under_reference;
+      if (reference_ != nullptr) under_reference = own_under_reference();
       if (rewards_BF_.defined()) {
         scored.rewards_BF = rewards_BF_;
       } else {
@@ -256,7 +259,13 @@ class Rollouts final : public Experience, private AheadWriter {
                     policy_.executor(), world_, rows_, plan_.micro_batch, "log_probabilities")
               : generated_BT;
       measured = makes_pass();
-      if (task_.has_reference()) scored.reference_BT = under_reference();
+      if (reference_ != nullptr) {
+        reference_->share(under_reference, "log-probabilities of the reference");
+        scored.reference_BT =
+            at::tensor(under_reference, at::kDouble).view(rows_.labels_BT.sizes());
+      } else if (task_.has_reference()) {
+        scored.reference_BT = under_base();
+      }
       if (critic_ != nullptr) scored.values_BT = critic_->values(rows_);
       made_ = advantage_estimators().get(options_.advantage.estimator)(scored, with_coefficient());
     }
@@ -357,12 +366,19 @@ class Rollouts final : public Experience, private AheadWriter {
     metrics_.push_back({"replaced_groups", replaced / static_cast<double>(size_), groups});
   }
 
-  [[nodiscard]] at::Tensor under_reference() {
-    const char* const name = "log_probabilities";
-    if (reference_ != nullptr)
-      return output_of_rows(*reference_->executor, world_, rows_, plan_.micro_batch, name);
+  /// Returns the log-probabilities of the reference on its ranks, and zeros on the others.
+  [[nodiscard]] std::vector<double> own_under_reference() {
+    return reference_->compute(rows_.labels_BT.numel(), [&](OpenModel& model, comm::World& world) {
+      const at::Tensor made_BT =
+          output_of_rows(*model.executor, world, rows_, plan_.micro_batch, "log_probabilities");
+      const auto* const values = made_BT.const_data_ptr<double>();
+      return std::vector<double>(values, values + made_BT.numel());
+    });
+  }
+  [[nodiscard]] at::Tensor under_base() {
     const nn::WithoutAdapters base;
-    return output_of_rows(policy_.executor(), world_, rows_, plan_.micro_batch, name);
+    return output_of_rows(
+        policy_.executor(), world_, rows_, plan_.micro_batch, "log_probabilities");
   }
 
   /// Returns the alarms that have persisted for some rollouts in a row; each one again after as
@@ -523,7 +539,7 @@ class Rollouts final : public Experience, private AheadWriter {
   std::int64_t judged_ = -1;                   ///< version of the last rollout in alarms_
   std::optional<ops::BatchInvariance> alone_;  ///< if rl.parity is exact
   bool verified_ = false;                      ///< whether a rollout was compared
-  std::unique_ptr<OpenModel> reference_;
+  std::unique_ptr<ReadModel> reference_;
   std::unique_ptr<Critic> critic_;
   std::optional<PretrainingTexts> texts_;
   // The current rollout.

@@ -99,7 +99,13 @@ EvalReport validate_checkpoint(const planner::Plan& plan,
   TrainState policy(train_state_options(plan), world);
   policy.load(checkpoint::Checkpoint(checkpoint));
   if (plan.config.eval.weights != planner::EvalWeights::Trained) policy.exchange_average();
-  RewardValues rewards(task->rewards(), plan, world, task->options().models.reward);
+  tasks::RlReadModel layout = task->options().models.reward;
+  // A command may have other ranks than the training, which can lack those of reward models.
+  if (layout.has_own_groups() && !has_ranks(layout, plan)) {
+    layout.tensor.reset();
+    layout.ranks = {};
+  }
+  RewardValues rewards(task->rewards(), plan, world, layout);
   const EvalReport out = validate(plan, *task, world, policy, held_out, count, rewards);
   policy.wait();
   return out;

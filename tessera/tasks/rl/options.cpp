@@ -151,6 +151,35 @@ void RlModel::describe(config::Fields& fields) {
                 .default_text = "the policy's, fp32 instead of fp16"});
 }
 
+void RlReadModel::describe(config::Fields& fields) {
+  RlModel::describe(fields);
+  fields.field(
+      "tensor",
+      tensor,
+      {.text = "Number of ranks that share every layer (mode 1d); the weights are sharded or "
+               "copied over the others.",
+       .min = 1,
+       .default_text = "parallel.tensor.size"});
+  fields.field("ranks",
+               ranks,
+               {.text = "Consecutive ranks that alone have this model, such as [2, 3]. Models on "
+                        "different ranks are computed at the same time.",
+                .default_text = "all ranks that learn",
+                .type = "list of integers"});
+}
+
+std::optional<std::pair<std::int64_t, std::int64_t>> RlReadModel::rank_range() const {
+  if (!ranks.is_array() || ranks.items().empty()) return std::nullopt;
+  std::optional<std::int64_t> first, next;
+  for (const json::Value& item : ranks.items()) {
+    const std::optional<std::int64_t> rank = item.as_integer();
+    if (!rank || *rank < 0 || (next && *rank != *next)) return std::nullopt;
+    if (!first) first = rank;
+    next = *rank + 1;
+  }
+  return std::pair(*first, *next - *first);
+}
+
 void RlCriticModel::describe(config::Fields& fields) {
   RlModel::describe(fields);
   fields.field(

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/registry.h"
@@ -82,6 +83,16 @@ struct RlModel {
   std::optional<std::string> dtype;  ///< "fp32" or "bf16"
   void describe(config::Fields& fields);
 };
+/// A model that is only read: it may have another tensor-parallel size than the policy, and ranks
+/// of its own.
+struct RlReadModel : RlModel {
+  std::optional<std::int64_t> tensor;
+  json::Value ranks;  ///< a list of consecutive ranks; null: all that learn
+  /// Returns the first rank and the number of ranks; nothing if `ranks` is null or no such list.
+  [[nodiscard]] std::optional<std::pair<std::int64_t, std::int64_t>> rank_range() const;
+  [[nodiscard]] bool has_own_groups() const { return tensor || !ranks.is_null(); }
+  void describe(config::Fields& fields);
+};
 struct RlCriticModel : RlModel {
   json::Value adapter;  ///< as the section `adapter`; null: the whole critic is trained
   /// "own", or "reward": the weights that are not trained are those of the reward model, in the
@@ -91,7 +102,7 @@ struct RlCriticModel : RlModel {
   void describe(config::Fields& fields);
 };
 struct RlModels {
-  RlModel reference, reward;
+  RlReadModel reference, reward;
   RlCriticModel critic;
   void describe(config::Fields& fields);
 };

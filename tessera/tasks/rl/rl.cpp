@@ -223,7 +223,7 @@ void check_rl(const RlOptions& options,
           "remove it, or choose the algorithm ppo");
   }
   const auto absent = [&](const char* model, bool there) {
-    for (const char* key : {"zero_stage", "dtype", "adapter", "trunk"}) {
+    for (const char* key : {"zero_stage", "dtype", "adapter", "trunk", "tensor", "ranks"}) {
       const std::string path = fmt::format("models.{}.{}", model, key);
       if (!there && origins.given(path))
         wrong(path.c_str(), fmt::format("there is no {} model", model), "remove it");
@@ -243,6 +243,14 @@ void check_rl(const RlOptions& options,
   };
   whole_or_sharded("models.reference.zero_stage", options.models.reference);
   whole_or_sharded("models.reward.zero_stage", options.models.reward);
+  const auto listed = [&](const char* path, const RlReadModel& model) {
+    if (model.ranks.is_null() || model.rank_range()) return;
+    wrong(path,
+          fmt::format("it is {}, and a model has consecutive ranks", model.ranks.dump()),
+          "list them in order: [2, 3]");
+  };
+  listed("models.reference.ranks", options.models.reference);
+  listed("models.reward.ranks", options.models.reward);
   if (!options.models.critic.adapter.is_null() && !options.models.critic.adapter.is_object()) {
     wrong("models.critic.adapter",
           fmt::format("it is {}", options.models.critic.adapter.dump()),
@@ -262,8 +270,8 @@ void check_rl(const RlOptions& options,
 
 /// Keys of rl.models that are refused by name, with what to do instead.
 constexpr auto kPlannedOfModels = std::to_array<std::pair<std::string_view, std::string_view>>({
-    {"ranks", "remove it: the models of a run share its ranks"},
-    {"tensor", "remove it: the models of a run share the groups of ranks of parallel.tensor"},
+    {"ranks", "remove it: a critic is trained on all ranks that learn"},
+    {"tensor", "remove it: a critic is trained on the groups of ranks of parallel.tensor"},
     {"adapter",
      "remove it: name the folder or the run of the adapter, whose weights are merged as they are "
      "read"},
@@ -301,7 +309,10 @@ void settle_trunk(RlOptions& options,
                       *options.critic.from),
           "name the \"from\" of a reward, or set models.critic.trunk to \"own\"");
   }
-  for (const char* key : {"models.reward.zero_stage", "models.reward.dtype"}) {
+  for (const char* key : {"models.reward.zero_stage",
+                          "models.reward.dtype",
+                          "models.reward.tensor",
+                          "models.reward.ranks"}) {
     if (from.size() > 1 || !origins.given(key)) continue;
     wrong(key,
           "the reward model shares the critic's trunk, and so its layout",
@@ -316,7 +327,9 @@ json::Value without_planned(json::Value params, config::Problems& problems) {
       if (!model.is_object()) continue;
       for (const auto& [key, fix] : kPlannedOfModels) {
         const json::Value* const found = model.find(key);
-        if (found == nullptr || (name == "critic" && key == "adapter")) continue;
+        // The critic alone may have an adapter, and the others alone have ranks of their own.
+        const bool built = key != "offload" && (name == "critic") == (key == "adapter");
+        if (found == nullptr || built) continue;
         problems.add(found->place,
                      fmt::format("models.{}.{}", name, key),
                      fmt::format("not built yet: rl.models.{}.{}", name, key),
