@@ -194,8 +194,12 @@ class TextEmbedding {
     if (batch.has("token_type_ids")) return batch.tensor("token_type_ids") + 1;
     const at::Tensor first_BT = at::ones_like(ids_BT);
     if (!shape_.prefix || !batch.has("prefix_lengths")) return first_BT;
-    const at::Tensor numbers_T = at::arange(ids_BT.size(1), ids_BT.options());
-    return first_BT + numbers_T.ge(batch.tensor("prefix_lengths").unsqueeze(1));
+    at::Tensor numbers_BT = at::arange(ids_BT.size(1), ids_BT.options()).unsqueeze(0);
+    if (const at::Tensor starts_BT = document_starts(batch); starts_BT.defined())
+      numbers_BT = numbers_BT - starts_BT;
+    // One length for each sample, or that of its document for each token.
+    const at::Tensor& lengths = batch.tensor("prefix_lengths");
+    return first_BT + numbers_BT.ge(lengths.dim() == 1 ? lengths.unsqueeze(1) : lengths);
   }
   [[nodiscard]] at::Tensor finished(at::Tensor x_BTC,
                                     const at::Tensor& types_BT,

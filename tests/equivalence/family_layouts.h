@@ -38,6 +38,10 @@ struct FamilyRow {
   std::set<std::string> refused = {};  ///< a subset of "grid", "sequence", "context", "ulysses"
   /// The blocks are those of other rows, and so the row is only in the exhaustive test.
   bool repeats = false;
+  /// True if a sample can have several documents that do not see each other.
+  [[nodiscard]] bool packs() const {
+    return task == "pretrain" || task == "masked_lm" || task == "prefix_lm";
+  }
 };
 
 /// Keys of the section `model` with which the special features of a family matter in 2 layers and
@@ -362,7 +366,7 @@ struct FamilyCell {
   [[nodiscard]] bool makes_sense() const {
     return ranks() > 1 && ranks() <= kMostRanks &&
            // Rows that are texts of their own are not packed.
-           !(kind() == "packed" && row().task != "pretrain") &&
+           !(kind() == "packed" && !row().packs()) &&
            // A grid cuts samples and channels, not tokens.
            !(tensor() == "2d" && context() != "none") &&
            // Every rank needs at least one head of its own.
