@@ -238,7 +238,6 @@ class ComposedInput final : public nn::Block {
   }
 
   [[nodiscard]] std::string grid_obstacle() const override {
-    if (shape_.embedding.patches) return "patches of images";
     return segments_by_prefix() ? "segments that a prefix determines" : "";
   }
 
@@ -250,8 +249,10 @@ class ComposedInput final : public nn::Block {
     if (!grid_obstacle().empty()) nn::refuse_grid(*this, context);
     if (shape_.embedding.patches) {
       const at::Tensor x_BTC = patches_(batch, context);
-      return {
-          .flow = {.diff = {input_.of(x_BTC, x_BTC.detach().select(2, 0), "embedding", context)}}};
+      // A rank of a grid has some of the images.
+      const at::Tensor ids_BT =
+          at::empty({batch.tensor("pixel_values").size(0), x_BTC.size(1)}, x_BTC.options());
+      return {.flow = {.diff = {input_.of(x_BTC, ids_BT, "embedding", context)}}};
     }
     const at::Tensor words_BSC = nn::embedding(batch.tensor("input_ids"), *words_, context);
     if (!shape_.writes())

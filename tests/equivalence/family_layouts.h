@@ -96,7 +96,7 @@ inline const std::vector<FamilyRow>& family_rows() {
        .family = "vit",
        .model = R"({"image_size": 8, "patch_size": 4, "dropout": 0.1})",
        .task = "image_classify",
-       .refused = {"grid", "sequence", "context"}},
+       .refused = {"sequence", "context"}},
       {.name = "t5",
        .family = "t5",
        .model = R"({"head_dim": 8, "dropout": 0.1, "position_buckets": 8,
@@ -123,8 +123,7 @@ inline const std::vector<FamilyRow>& family_rows() {
        .family = "modernbert",
        .model = R"({"attention_dropout": 0.1, "classifier_pooling": "mean",
                     "classifier_dropout": 0.1, "mlp_dropout": 0.1})",
-       .task = "classify",
-       .refused = {"grid"}},
+       .task = "classify"},
       {.name = "bert_heads", .family = "bert", .model = dropout, .task = "heads"},
       {.name = "bert_tag", .family = "bert", .model = dropout, .task = "tag"},
       {.name = "roberta_tag",
@@ -170,7 +169,7 @@ inline const std::vector<FamilyRow>& family_rows() {
        .model = R"({"image_size": 8, "patch_size": 4, "dropout": 0.1,
                     "embedding": ["patch", "pos"], "mask": "fully_visible", "target": ["cls"]})",
        .task = "image_classify",
-       .refused = {"grid", "sequence", "context"}},
+       .refused = {"sequence", "context"}},
   };
   return rows;
 }
