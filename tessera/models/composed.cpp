@@ -194,8 +194,12 @@ class TextEmbedding {
     if (batch.has("token_type_ids")) return batch.tensor("token_type_ids") + 1;
     const at::Tensor first_BT = at::ones_like(ids_BT);
     if (!shape_.prefix || !batch.has("prefix_lengths")) return first_BT;
-    const at::Tensor numbers_T = at::arange(ids_BT.size(1), ids_BT.options());
-    return first_BT + numbers_T.ge(batch.tensor("prefix_lengths").unsqueeze(1));
+    at::Tensor numbers_BT = at::arange(ids_BT.size(1), ids_BT.options()).unsqueeze(0);
+    if (const at::Tensor starts_BT = document_starts(batch); starts_BT.defined())
+      numbers_BT = numbers_BT - starts_BT;
+    // One length for each sample, or that of its document for each token.
+    const at::Tensor& lengths = batch.tensor("prefix_lengths");
+    return first_BT + numbers_BT.ge(lengths.dim() == 1 ? lengths.unsqueeze(1) : lengths);
   }
   [[nodiscard]] at::Tensor finished(at::Tensor x_BTC,
                                     const at::Tensor& types_BT,
@@ -234,7 +238,6 @@ class ComposedInput final : public nn::Block {
   }
 
   [[nodiscard]] std::string grid_obstacle() const override {
-    if (shape_.embedding.patches) return "patches of images";
     return segments_by_prefix() ? "segments that a prefix determines" : "";
   }
 
@@ -246,8 +249,10 @@ class ComposedInput final : public nn::Block {
     if (!grid_obstacle().empty()) nn::refuse_grid(*this, context);
     if (shape_.embedding.patches) {
       const at::Tensor x_BTC = patches_(batch, context);
-      return {
-          .flow = {.diff = {input_.of(x_BTC, x_BTC.detach().select(2, 0), "embedding", context)}}};
+      // A rank of a grid has some of the images.
+      const at::Tensor ids_BT =
+          at::empty({batch.tensor("pixel_values").size(0), x_BTC.size(1)}, x_BTC.options());
+      return {.flow = {.diff = {input_.of(x_BTC, ids_BT, "embedding", context)}}};
     }
     const at::Tensor words_BSC = nn::embedding(batch.tensor("input_ids"), *words_, context);
     if (!shape_.writes())

@@ -59,7 +59,7 @@ class Embeddings final : public nn::Block {
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     const at::Tensor& ids_BT = batch.tensor("input_ids");
     at::Tensor x_BTC = nn::embedding(ids_BT, *words_, context) +
-                       nn::embedding(positions_of(ids_BT, context), *positions_, context);
+                       nn::embedding(positions_of(ids_BT, batch, context), *positions_, context);
     if (types_ != nullptr) {
       const at::Tensor types_BT =
           batch.has("token_type_ids") ? batch.tensor("token_type_ids") : at::zeros_like(ids_BT);
@@ -71,13 +71,17 @@ class Embeddings final : public nn::Block {
 
  private:
   [[nodiscard]] at::Tensor positions_of(const at::Tensor& ids_BT,
+                                        const nn::Batch& batch,
                                         const nn::StepContext& context) const {
-    const at::Tensor places_BT = nn::positions(ids_BT, shape_.max_positions, context);
+    const at::Tensor starts_BS = document_starts(batch),
+                     places_BT = nn::positions(ids_BT, shape_.max_positions, context, starts_BS);
     if (!shape_.counted_pad) return places_BT;
     const bool shared = context.shares_tokens();
     const at::Tensor all_BS = shared ? nn::all_tokens(ids_BT, *context.context_parallel) : ids_BT;
     const at::Tensor counts_BS = all_BS.ne(*shape_.counted_pad).to(at::kLong);
-    const at::Tensor rows_BS = counts_BS.cumsum(1) * counts_BS + *shape_.counted_pad;
+    at::Tensor sums_BS = counts_BS.cumsum(1);
+    if (starts_BS.defined()) sums_BS = sums_BS - at::gather(sums_BS - counts_BS, 1, starts_BS);
+    const at::Tensor rows_BS = sums_BS * counts_BS + *shape_.counted_pad;
     return shared ? nn::own_tokens(rows_BS, *context.context_parallel) : rows_BS;
   }
 

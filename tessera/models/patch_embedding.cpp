@@ -40,7 +40,8 @@ at::Tensor PatchEmbedding::operator()(const nn::Batch& batch, nn::StepContext& c
                                       bias_ == nullptr ? at::Tensor() : bias_->tensor());
   const auto ids = x_BNC.options().dtype(at::kLong);
   const at::Tensor class_B1C = nn::embedding(at::zeros({pixels.size(0), 1}, ids), *class_, context);
-  return at::cat({class_B1C, x_BNC}, 1);
+  // The projection is small: every rank of a grid computes all of it, and takes its part.
+  return at::cat({class_B1C, nn::take_flow(x_BNC, context)}, 1);
 }
 
 void PatchEmbedding::check(const at::Tensor& pixels) const {

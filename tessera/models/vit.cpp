@@ -63,14 +63,13 @@ class Patches final : public nn::Block {
                             {.role = Role::PositionTable});
   }
 
-  [[nodiscard]] std::string grid_obstacle() const override { return "patches of images"; }
-
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
-    nn::refuse_grid(*this, context);
     const at::Tensor x_BTC = tokens_(batch, context);
-    const std::int64_t B = x_BTC.size(0), T = x_BTC.size(1);
+    // A rank of a grid has some of the images, and embedding() expects the ids of all.
+    const std::int64_t images = batch.tensor("pixel_values").size(0), T = x_BTC.size(1);
     const at::Tensor rows_T = at::arange(T, x_BTC.options().dtype(at::kLong));
-    const at::Tensor positions_BTC = nn::embedding(rows_T.expand({B, T}), *positions_, context);
+    const at::Tensor positions_BTC =
+        nn::embedding(rows_T.expand({images, T}), *positions_, context);
     return {.flow = {.diff = {nn::dropout(x_BTC + positions_BTC,
                                           context.dropout("embedding", shape_.dropout))}}};
   }

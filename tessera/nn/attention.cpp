@@ -15,6 +15,7 @@
 #include "tessera/nn/functional.h"
 #include "tessera/nn/kv_cache.h"
 #include "tessera/nn/tensor_parallel/grid.h"
+#include "tessera/ops/packed_attention.h"
 
 namespace tessera::nn {
 
@@ -140,46 +141,93 @@ at::Tensor attend_in_pages(const at::Tensor& q,
                               args);
 }
 
+/// The tokens of a document, and where its prefix ends.
+struct PrefixedDocument {
+  ops::Run tokens;
+  std::int64_t prefix_end = 0;
+};
+
 /// One sample's queries and keys, and where the queries are among all tokens.
 struct PrefixedSample {
   at::Tensor q_HTK, k_GSK, v_GSK;
   std::vector<ops::Run> queries;  ///< runs of the sample's tokens, in the order of q
-  std::int64_t prefix = 0;
+  std::vector<PrefixedDocument> documents;
 };
 
-/// Each run of queries is at most two calls: those of the prefix see the prefix, the others all
-/// tokens before them, so that no pair of tokens is computed in vain.
+/// Each run of queries is at most two calls for each document: those of the prefix see the prefix,
+/// the others all tokens of the document before them, so that no pair of tokens is computed in
+/// vain.
 at::Tensor attend_prefixed(const PrefixedSample& sample,
                            const ops::AttentionArgs& args,
                            StepContext& context) {
   std::vector<at::Tensor> parts;
   std::int64_t done = 0;  // queries
-  const auto attend = [&](ops::Run queries, std::int64_t keys, bool causal) {
-    const std::int64_t count = queries.end - queries.begin;
+  const auto attend = [&](ops::Run queries, ops::Run keys, bool causal) {
+    const std::int64_t count = queries.end - queries.begin, seen = keys.end - keys.begin;
     if (count <= 0) return;
     ops::AttentionArgs own = args;
+    own.starts_BT = at::Tensor();
     own.causal = causal;
-    own.query_offset = causal ? queries.begin : 0;
-    if (args.mask_BS.defined()) own.mask_BS = args.mask_BS.narrow(1, 0, keys);
+    own.query_offset = causal ? queries.begin - keys.begin : 0;
+    if (args.mask_BS.defined()) own.mask_BS = args.mask_BS.narrow(1, keys.begin, seen);
     if (args.bias_HTS.defined())
-      own.bias_HTS = args.bias_HTS.narrow(1, done, count).narrow(2, 0, keys);
+      own.bias_HTS = args.bias_HTS.narrow(1, done, count).narrow(2, keys.begin, seen);
     if (args.dropout.active()) {
-      own.place = ops::AttentionPlace{
-          .tokens = sample.k_GSK.size(2), .queries = {queries}, .keys = {{0, keys}}};
+      own.place =
+          ops::AttentionPlace{.tokens = sample.k_GSK.size(2), .queries = {queries}, .keys = {keys}};
     }
     parts.push_back(in_region(attend_here,
                               {sample.q_HTK.narrow(2, done, count),
-                               sample.k_GSK.narrow(2, 0, keys),
-                               sample.v_GSK.narrow(2, 0, keys)},
+                               sample.k_GSK.narrow(2, keys.begin, seen),
+                               sample.v_GSK.narrow(2, keys.begin, seen)},
                               std::move(own),
                               context));
     done += count;
   };
   for (const ops::Run& run : sample.queries) {
-    attend({run.begin, std::min(run.end, sample.prefix)}, sample.prefix, /*causal=*/false);
-    attend({std::max(run.begin, sample.prefix), run.end}, run.end, /*causal=*/true);
+    for (const auto& [tokens, prefix_end] : sample.documents) {
+      const std::int64_t begin = std::max(run.begin, tokens.begin),
+                         end = std::min(run.end, tokens.end);
+      attend({begin, std::min(end, prefix_end)}, {tokens.begin, prefix_end}, /*causal=*/false);
+      attend({std::max(begin, prefix_end), end}, {tokens.begin, end}, /*causal=*/true);
+    }
   }
   return parts.size() == 1 ? parts.front() : at::cat(parts, 2);
+}
+
+/// The documents of each of `count` samples from `first` on. Without separate documents a sample is
+/// one; `starts_BS` has only these samples.
+struct SampleRange {
+  std::int64_t first = 0, count = 0;
+};
+std::vector<std::vector<PrefixedDocument>> prefixed_documents(const at::Tensor& lengths,
+                                                              const at::Tensor& starts_BS,
+                                                              const SampleRange& samples,
+                                                              std::int64_t tokens) {
+  // A meta tensor has no values. Memory is the same for every length of the prefix.
+  const bool known = !lengths.is_meta();
+  std::vector<std::vector<ops::Run>> runs(static_cast<std::size_t>(samples.count), {{0, tokens}});
+  if (starts_BS.defined() && known) runs = ops::documents_of(starts_BS);
+  const at::Tensor values =
+      known ? lengths.cpu().view({lengths.size(0), -1}).contiguous() : at::Tensor();
+  std::vector<std::vector<PrefixedDocument>> out;
+  for (std::int64_t b = 0; b < samples.count; ++b) {
+    out.emplace_back();
+    for (const ops::Run& run : runs[static_cast<std::size_t>(b)]) {
+      std::int64_t prefix = 0;
+      if (known) {
+        const at::Tensor of_sample = values[samples.first + b];
+        prefix = of_sample[of_sample.numel() > 1 ? run.begin : 0].item<std::int64_t>();
+      }
+      const std::int64_t length = run.end - run.begin;
+      TESSERA_REQUIRE(prefix >= 0 && prefix <= length,
+                      Shape,
+                      fmt::format("a prefix of {} tokens in a sample of {}", prefix, length),
+                      "give at most the tokens of a sample in \"prefix_lengths\"");
+      out.back().push_back({run, run.begin + prefix});
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -214,13 +262,13 @@ at::Tensor prefix_attention(const at::Tensor& q,
                             const at::Tensor& k,
                             const at::Tensor& v,
                             ops::AttentionArgs args,
-                            const at::Tensor& lengths_B,
+                            const at::Tensor& lengths,
                             const Block& block,
                             StepContext& context) {
-  TESSERA_REQUIRE(args.window == 0 && args.alibi.empty() && !args.starts_BT.defined(),
+  TESSERA_REQUIRE(args.window == 0 && args.alibi.empty(),
                   Unsupported,
                   fmt::format("a prefix that sees itself in both directions, in block {}, whose "
-                              "attention has a window, ALiBi or separate documents",
+                              "attention has a window or ALiBi",
                               context.block_name),
                   "choose the family of a decoder without them, or the task pretrain");
   if (context.mode() == Mode::Prefill) {
@@ -246,24 +294,21 @@ at::Tensor prefix_attention(const at::Tensor& q,
   const std::int64_t each = qkv[0].size(2) / std::ssize(chunks);
   for (const std::int64_t chunk : chunks)
     queries.push_back({chunk * each, (chunk + 1) * each});
-  const at::Tensor lengths = lengths_B.is_meta() ? lengths_B : lengths_B.cpu();
+  const std::vector<std::vector<PrefixedDocument>> documents =
+      prefixed_documents(lengths, args.starts_BT, {first_sample, qkv[0].size(0)}, tokens);
   std::vector<at::Tensor> samples;
   for (std::int64_t b = 0; b < qkv[0].size(0); ++b) {
-    // A meta tensor has no values. Memory is the same for every length of the prefix.
-    const std::int64_t prefix =
-        lengths.is_meta() ? 0 : lengths[first_sample + b].item<std::int64_t>();
-    TESSERA_REQUIRE(prefix >= 0 && prefix <= tokens,
-                    Shape,
-                    fmt::format("a prefix of {} tokens in a sample of {}", prefix, tokens),
-                    "give at most the tokens of a sample in \"prefix_lengths\"");
     ops::AttentionArgs own = args;
     if (args.mask_BS.defined()) own.mask_BS = args.mask_BS.narrow(0, b, 1);
     if (args.dropout.active())
       own.dropout.sample_ids = {args.dropout.sample_ids.at(static_cast<std::size_t>(b))};
-    samples.push_back(attend_prefixed(
-        {qkv[0].narrow(0, b, 1), qkv[1].narrow(0, b, 1), qkv[2].narrow(0, b, 1), queries, prefix},
-        own,
-        context));
+    samples.push_back(attend_prefixed({qkv[0].narrow(0, b, 1),
+                                       qkv[1].narrow(0, b, 1),
+                                       qkv[2].narrow(0, b, 1),
+                                       queries,
+                                       documents[static_cast<std::size_t>(b)]},
+                                      own,
+                                      context));
   }
   // A rank of a grid may have no samples; its backward takes the same steps.
   if (samples.empty()) return in_region(attend_here, std::move(qkv), std::move(args), context);

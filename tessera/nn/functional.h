@@ -82,15 +82,16 @@ at::Tensor attention(const at::Tensor& q,
                      ops::AttentionArgs args,
                      const Block& block,
                      StepContext& context);
-/// Causal attention in which the first tokens of each sample, as many as `lengths_B` of all samples
-/// says, see each other in both directions. In Prefill the prompt is a prefix as a whole. In a ring
-/// the keys of all ranks are gathered first, and their gradients are summed. Throws
-/// Error{Unsupported} with windows, ALiBi or separate documents.
+/// Causal attention in which the first tokens of each sample, as many as `lengths` [B] of all
+/// samples says, see each other in both directions. With separate documents each begins with such a
+/// prefix, of the length in `lengths` [B, S] for its tokens. In Prefill the prompt is a prefix as a
+/// whole. In a ring the keys of all ranks are gathered first, and their gradients are summed.
+/// Throws Error{Unsupported} with windows and ALiBi.
 at::Tensor prefix_attention(const at::Tensor& q,
                             const at::Tensor& k,
                             const at::Tensor& v,
                             ops::AttentionArgs args,
-                            const at::Tensor& lengths_B,
+                            const at::Tensor& lengths,
                             const Block& block,
                             StepContext& context);
 /// Attention to the tokens of another sequence: q [B, H, T, K], k and v [B, G, S, K]. It uses no KV

@@ -148,7 +148,6 @@ class MaskedLm final : public Task {
             return out;
           });
     }
-    require_whole(request.options);
     data::Datasets out = open_tokens(request, request.sequence_length, samples_of(request));
     if (!out.fingerprint.empty()) out.fingerprint += " masked " + masking_of(request).text();
     return out;
@@ -159,7 +158,6 @@ class MaskedLm final : public Task {
                                                   const std::string& key) const override {
     if (has_pairs())
       return open_held_out_records(names, key, pairs_of(request), "documents or pairs");
-    require_whole(request.options);
     return open_held_out_tokens(request, names, key, request.sequence_length, samples_of(request));
   }
 
@@ -229,14 +227,6 @@ class MaskedLm final : public Task {
                     "set task.params.cls_token_id and task.params.sep_token_id to ids that no text "
                     "has, with model.vocab_size above them");
     return frame;
-  }
-
-  static void require_whole(const data::DataOptions& options) {
-    TESSERA_REQUIRE(!options.separate_documents,
-                    Unsupported,
-                    "data.separate_documents keeps documents apart for models whose tokens see the "
-                    "ones before them, and those of masked_lm see all",
-                    "set data.pack to false, so that each document is a sample of its own");
   }
 
   [[nodiscard]] Masking masking_of(const DataRequest& request) const {

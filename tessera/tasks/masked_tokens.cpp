@@ -113,9 +113,13 @@ MaskedTokens::MaskedTokens(std::unique_ptr<data::TokenDataset> tokens, Masking m
 
 std::vector<data::TensorSpec> MaskedTokens::tensors() const {
   const std::int64_t length = tokens_->length();
-  return {{.name = "input_ids", .dtype = DType::I64, .shape = {length}},
-          {.name = "labels", .dtype = DType::I64, .shape = {length}},
-          {.name = "attention_mask", .dtype = DType::I64, .shape = {length}, .optional = true}};
+  std::vector<data::TensorSpec> out = {
+      {.name = "input_ids", .dtype = DType::I64, .shape = {length}},
+      {.name = "labels", .dtype = DType::I64, .shape = {length}},
+      {.name = "attention_mask", .dtype = DType::I64, .shape = {length}, .optional = true}};
+  if (tokens_->separates_documents())
+    out.push_back({.name = "document_starts", .dtype = DType::I64, .shape = {length}});
+  return out;
 }
 
 void MaskedTokens::read(std::int64_t index, data::SampleWriter& out) const {
@@ -123,6 +127,9 @@ void MaskedTokens::read(std::int64_t index, data::SampleWriter& out) const {
   const std::span<std::int64_t> labels = out.tensor<std::int64_t>("labels");
   const std::span<std::int64_t> mask = out.tensor<std::int64_t>("attention_mask");
   if (tokens_->get(index, ids.data(), labels.data(), mask.data())) out.need("attention_mask");
+  // A replaced token may become an end of text by chance.
+  if (tokens_->separates_documents())
+    tokens_->document_starts(ids.data(), out.tensor<std::int64_t>("document_starts").data());
   mask_tokens(masking_,
               static_cast<std::uint64_t>(masking_.dynamic ? out.number() : index),
               ids,

@@ -70,8 +70,9 @@ struct PrefixOptions {
 };
 
 /// The samples of another dataset with "prefix_lengths" [], int64, and labels only after the
-/// prefix. All lengths within the shares are equally likely, as a function of (seed, number of the
-/// sample in the run), or, if not dynamic, of (seed, index).
+/// prefix. If documents are separate, each has a prefix, and "prefix_lengths" [T] are those of the
+/// tokens' documents. All lengths within the shares are equally likely, as a function of (seed,
+/// number of the sample in the run), or, if not dynamic, of (seed, index).
 class PrefixTokens final : public data::Dataset {
  public:
   PrefixTokens(std::unique_ptr<data::TokenDataset> tokens, PrefixOptions options)
@@ -80,11 +81,17 @@ class PrefixTokens final : public data::Dataset {
   [[nodiscard]] std::string name() const override { return "tokens after a prefix"; }
   [[nodiscard]] std::int64_t size() const override { return tokens_->size(); }
   [[nodiscard]] std::vector<data::TensorSpec> tensors() const override {
-    const std::int64_t length = tokens_->length();
-    return {{.name = "input_ids", .dtype = DType::I64, .shape = {length}},
-            {.name = "labels", .dtype = DType::I64, .shape = {length}},
-            {.name = "prefix_lengths", .dtype = DType::I64},
-            {.name = "attention_mask", .dtype = DType::I64, .shape = {length}, .optional = true}};
+    const std::vector<std::int64_t> shape = {tokens_->length()};
+    const bool apart = tokens_->separates_documents();
+    std::vector<data::TensorSpec> out = {
+        {.name = "input_ids", .dtype = DType::I64, .shape = shape},
+        {.name = "labels", .dtype = DType::I64, .shape = shape},
+        {.name = "prefix_lengths",
+         .dtype = DType::I64,
+         .shape = apart ? shape : std::vector<std::int64_t>()},
+        {.name = "attention_mask", .dtype = DType::I64, .shape = shape, .optional = true}};
+    if (apart) out.push_back({.name = "document_starts", .dtype = DType::I64, .shape = shape});
+    return out;
   }
   [[nodiscard]] std::optional<std::int64_t> sequence_length() const override {
     return tokens_->length();
@@ -94,17 +101,43 @@ class PrefixTokens final : public data::Dataset {
     const std::span<std::int64_t> labels = out.tensor<std::int64_t>("labels");
     const std::span<std::int64_t> mask = out.tensor<std::int64_t>("attention_mask");
     if (tokens_->get(index, ids.data(), labels.data(), mask.data())) out.need("attention_mask");
-    const std::int64_t prefix =
-        prefix_of(std::ranges::count_if(mask, [](std::int64_t one) { return one != 0; }),
-                  options_.dynamic ? out.number() : index);
-    // Label t is the token after t: the first one that is learned follows the prefix.
-    std::fill(labels.begin(), labels.begin() + (prefix - 1), kNoLabel);
+    const std::int64_t number = options_.dynamic ? out.number() : index;
+    if (tokens_->separates_documents()) {
+      const std::span<std::int64_t> starts = out.tensor<std::int64_t>("document_starts");
+      tokens_->document_starts(ids.data(), starts.data());
+      choose_prefixes(starts, number, labels, out.tensor<std::int64_t>("prefix_lengths"));
+      return;
+    }
+    const std::int64_t prefix = prefix_of(
+        std::ranges::count_if(mask, [](std::int64_t one) { return one != 0; }), number, 0);
+    ignore_prefix(labels, prefix);
     out.set("prefix_lengths", prefix);
   }
 
  private:
+  /// Label t is the token after t: the first one that is learned follows the prefix.
+  static void ignore_prefix(std::span<std::int64_t> labels, std::int64_t prefix) {
+    std::fill(labels.begin(), labels.begin() + (prefix - 1), kNoLabel);
+  }
+  /// One prefix for each document of a sample.
+  void choose_prefixes(std::span<const std::int64_t> starts,
+                       std::int64_t sample,
+                       std::span<std::int64_t> labels,
+                       std::span<std::int64_t> lengths) const {
+    std::uint64_t document = 0;
+    for (std::size_t begin = 0, end = 0; begin < starts.size(); begin = end, ++document) {
+      while (end < starts.size() && starts[end] == starts[begin])
+        ++end;
+      const std::int64_t prefix =
+          prefix_of(static_cast<std::int64_t>(end - begin), sample, document);
+      ignore_prefix(labels.subspan(begin, end - begin), prefix);
+      std::ranges::fill(lengths.subspan(begin, end - begin), prefix);
+    }
+  }
   /// From 1 to `tokens` - 1, or 1 of a single token.
-  [[nodiscard]] std::int64_t prefix_of(std::int64_t tokens, std::int64_t sample) const {
+  [[nodiscard]] std::int64_t prefix_of(std::int64_t tokens,
+                                       std::int64_t sample,
+                                       std::uint64_t document) const {
     const auto whole = static_cast<double>(tokens);
     const std::int64_t most = std::max<std::int64_t>(tokens - 1, 1);
     const std::int64_t low = std::clamp<std::int64_t>(
@@ -112,7 +145,7 @@ class PrefixTokens final : public data::Dataset {
     const std::int64_t high = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(std::floor(whole * options_.max_prefix)), low, most);
     const Philox random{mix64(static_cast<std::uint64_t>(options_.seed), kPrefixSite)};
-    const Philox::Block words = random(static_cast<std::uint64_t>(sample));
+    const Philox::Block words = random(static_cast<std::uint64_t>(sample), document);
     const std::uint64_t bits = (static_cast<std::uint64_t>(words[0]) << 32) | words[1];
     return low + static_cast<std::int64_t>(bits % static_cast<std::uint64_t>(high - low + 1));
   }
@@ -142,7 +175,6 @@ class PrefixLm final : public Task {
   }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    require_whole(request.options);
     if (options_.records) {
       return open_task_records(request, [this](const DataRequest& kept) { return reader(kept); });
     }
@@ -154,7 +186,6 @@ class PrefixLm final : public Task {
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    require_whole(request.options);
     if (options_.records) return open_held_out_records(names, key, reader(request));
     return open_held_out_tokens(request, names, key, request.sequence_length, samples_of(request));
   }
@@ -185,14 +216,6 @@ class PrefixLm final : public Task {
       }
       return std::make_unique<PrefixRecords>(std::move(samples));
     };
-  }
-
-  static void require_whole(const data::DataOptions& options) {
-    TESSERA_REQUIRE(!options.separate_documents,
-                    Unsupported,
-                    "data.separate_documents keeps documents apart, and a sample of prefix_lm has "
-                    "one prefix",
-                    "set data.pack to false, so that each document is a sample of its own");
   }
 
   [[nodiscard]] data::TokenSamples samples_of(const DataRequest& request) const {

@@ -87,11 +87,12 @@ class SpanCorruption final : public Task {
   }
 
   [[nodiscard]] SpanNoise noise_of(const DataRequest& request) const {
-    TESSERA_REQUIRE(!request.options.separate_documents,
-                    Unsupported,
-                    "data.separate_documents keeps documents apart for models whose tokens see the "
-                    "ones before them, and those of an encoder see all",
-                    "set data.pack to false, so that each document is a sample of its own");
+    TESSERA_REQUIRE(
+        !request.options.separate_documents,
+        Unsupported,
+        "data.separate_documents keeps documents apart within a sample, and a sample of "
+        "span_corruption is one text, whose spans one answer has in order",
+        "set data.pack to false, so that each document is a sample of its own");
     return {.density = options_.noise_density,
             .mean_length = options_.mean_span_length,
             .sentinels = sentinels(request, counts(text_length(request)).spans),

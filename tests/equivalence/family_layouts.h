@@ -38,6 +38,10 @@ struct FamilyRow {
   std::set<std::string> refused = {};  ///< a subset of "grid", "sequence", "context", "ulysses"
   /// The blocks are those of other rows, and so the row is only in the exhaustive test.
   bool repeats = false;
+  /// True if a sample can have several documents that do not see each other.
+  [[nodiscard]] bool packs() const {
+    return task == "pretrain" || task == "masked_lm" || task == "prefix_lm";
+  }
 };
 
 /// Keys of the section `model` with which the special features of a family matter in 2 layers and
@@ -92,7 +96,7 @@ inline const std::vector<FamilyRow>& family_rows() {
        .family = "vit",
        .model = R"({"image_size": 8, "patch_size": 4, "dropout": 0.1})",
        .task = "image_classify",
-       .refused = {"grid", "sequence", "context"}},
+       .refused = {"sequence", "context"}},
       {.name = "t5",
        .family = "t5",
        .model = R"({"head_dim": 8, "dropout": 0.1, "position_buckets": 8,
@@ -119,8 +123,7 @@ inline const std::vector<FamilyRow>& family_rows() {
        .family = "modernbert",
        .model = R"({"attention_dropout": 0.1, "classifier_pooling": "mean",
                     "classifier_dropout": 0.1, "mlp_dropout": 0.1})",
-       .task = "classify",
-       .refused = {"grid"}},
+       .task = "classify"},
       {.name = "bert_heads", .family = "bert", .model = dropout, .task = "heads"},
       {.name = "bert_tag", .family = "bert", .model = dropout, .task = "tag"},
       {.name = "roberta_tag",
@@ -166,7 +169,7 @@ inline const std::vector<FamilyRow>& family_rows() {
        .model = R"({"image_size": 8, "patch_size": 4, "dropout": 0.1,
                     "embedding": ["patch", "pos"], "mask": "fully_visible", "target": ["cls"]})",
        .task = "image_classify",
-       .refused = {"grid", "sequence", "context"}},
+       .refused = {"sequence", "context"}},
   };
   return rows;
 }
@@ -362,7 +365,7 @@ struct FamilyCell {
   [[nodiscard]] bool makes_sense() const {
     return ranks() > 1 && ranks() <= kMostRanks &&
            // Rows that are texts of their own are not packed.
-           !(kind() == "packed" && row().task != "pretrain") &&
+           !(kind() == "packed" && !row().packs()) &&
            // A grid cuts samples and channels, not tokens.
            !(tensor() == "2d" && context() != "none") &&
            // Every rank needs at least one head of its own.

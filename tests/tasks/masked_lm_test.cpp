@@ -206,6 +206,28 @@ TEST(WordBeginnings, AreTokensBehindASpace) {
   EXPECT_TRUE(pieces[7]);
 }
 
+// A document is found by the end of text that was there before tokens were replaced by random ones.
+TEST(MaskedLmTask, KeepsSeparateDocumentsApart) {
+  const test::Folder folder;
+  std::string lines;
+  for (int i = 0; i < 20; ++i)
+    lines += "{\"text\": \"" + std::string(static_cast<std::size_t>(3 + i % 4), 'a') + "\"}\n";
+  data::DataOptions options;
+  options.train = {folder.write("texts.jsonl", lines)};
+  options.separate_documents = true;
+  const auto task = task_of(
+      "masked_lm", R"({"mask_token_id": 1, "probability": 1, "mask_share": 0, "random_share": 1})");
+  const data::Datasets opened = test::open(*task, options, 16);
+
+  ASSERT_GT(opened.train->size(), 3);
+  // Documents have 4 to 7 tokens with their ends.
+  EXPECT_EQ(test::values(*opened.train, 0, "document_starts"),
+            (test::Ids{0, 0, 0, 0, 4, 4, 4, 4, 4, 9, 9, 9, 9, 9, 9, 15}));
+  const auto labels = test::values(*opened.train, 0, "labels");
+  for (const std::size_t end : {3U, 8U, 14U})
+    EXPECT_EQ(labels[end], -100) << "an end of text was masked";
+}
+
 TEST(MaskedLmTask, RefusesSharesOfMoreThanAll) {
   const Error error =
       error_of([] { task_of("masked_lm", R"({"mask_share": 0.9, "random_share": 0.2})"); });

@@ -73,12 +73,41 @@ TEST_F(PrefixLanguageModel, CountsOnlyTheTokensOfADocument) {
   EXPECT_EQ(values(*opened.train, 1, "prefix_lengths").front(), 1);
 }
 
-TEST_F(PrefixLanguageModel, RefusesWhatHasNoOnePrefix) {
-  data::DataOptions data = text(100);
+// The byte tokenizer's end of text is 0.
+TEST_F(PrefixLanguageModel, GivesEachSeparateDocumentAPrefix) {
+  data::DataOptions data =
+      options("{\"text\": \"abcdef\"}\n{\"text\": \"ghi\"}\n{\"text\": \"jklm\"}\n");
   data.separate_documents = true;
+  const data::Datasets opened =
+      open(*task_of("prefix_lm", R"({"min_prefix": 0.5, "max_prefix": 0.5})"), data, 11);
 
-  EXPECT_THAT(error_of([&] { open(*task_of("prefix_lm"), data, 16); }).what(),
-              HasSubstr("one prefix"));
+  ASSERT_EQ(opened.train->size(), 1);
+  EXPECT_EQ(values(*opened.train, 0, "input_ids"),
+            (Ids{'a', 'b', 'c', 'd', 'e', 'f', 0, 'g', 'h', 'i', 0}));
+  EXPECT_EQ(values(*opened.train, 0, "document_starts"), (Ids{0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7}));
+  EXPECT_EQ(values(*opened.train, 0, "prefix_lengths"), (Ids{4, 4, 4, 4, 4, 4, 4, 2, 2, 2, 2}));
+  EXPECT_EQ(values(*opened.train, 0, "labels"),
+            (Ids{-100, -100, -100, 'e', 'f', 0, -100, -100, 'i', 0, -100}));
+}
+
+TEST_F(PrefixLanguageModel, DrawsThePrefixesOfDocumentsIndependently) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += "{\"text\": \"abcdefghi\"}\n";
+  data::DataOptions data = options(lines);
+  data.separate_documents = true;
+  const data::Datasets opened = open(*task_of("prefix_lm"), data, 20);
+
+  std::set<std::int64_t> differences;
+  for (std::int64_t i = 0; i < opened.train->size(); ++i) {
+    const Ids lengths = values(*opened.train, i, "prefix_lengths");
+    differences.insert(lengths.front() - lengths.back());
+  }
+
+  EXPECT_GT(differences.size(), 3U);
+}
+
+TEST_F(PrefixLanguageModel, RefusesSharesInTheWrongOrder) {
   EXPECT_THAT(
       error_of([] { task_of("prefix_lm", R"({"min_prefix": 0.7, "max_prefix": 0.3})"); }).what(),
       HasSubstr("min_prefix"));

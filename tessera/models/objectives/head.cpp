@@ -52,8 +52,15 @@ at::Tensor HeadTransform::activated(at::Tensor x, nn::StepContext& context) cons
                                     : nn::activate(x, ops::activation_from_name(spec_.activation));
 }
 
+at::Tensor HeadTransform::normed(const at::Tensor& x, nn::StepContext& context) const {
+  if (!context.on_grid() || spec_.norm.kind == NormKind::None) return norm_(x, context);
+  // Ranks of a grid share the channels of a norm.
+  const at::Tensor x_BTC = x.dim() == 2 ? x.unsqueeze(1) : x;
+  return nn::gather_flow(norm_(nn::take_flow(x_BTC, context), context), context).view(x.sizes());
+}
+
 at::Tensor HeadTransform::operator()(at::Tensor x, nn::StepContext& context) const {
-  if (!spec_.dense.empty()) x = norm_(activated(x, context), context);
+  if (!spec_.dense.empty()) x = normed(activated(x, context), context);
   if (spec_.dropout > 0) x = nn::dropout(x, dropout_of_all("head", spec_.dropout, x, context));
   return x;
 }

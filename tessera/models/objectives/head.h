@@ -33,6 +33,7 @@ class HeadTransform {
 
  private:
   [[nodiscard]] at::Tensor activated(at::Tensor x, nn::StepContext& context) const;
+  [[nodiscard]] at::Tensor normed(const at::Tensor& x, nn::StepContext& context) const;
 
   HeadSpec spec_;
   Norm norm_;

@@ -141,9 +141,6 @@ class SequenceClassification final : public nn::Objective {
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
-  [[nodiscard]] std::string grid_obstacle() const override {
-    return trunk_.heads.sample.norm.kind == NormKind::None ? "" : "the norm of a head for samples";
-  }
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     require_no_generation(context, name_);
