@@ -3,7 +3,7 @@
 # Compares the losses of trainings whose gradients, or weights and gradients, travel between two hosts in 16 or 8 bits with those of
 # a training in fp32: a GPT-2 of 4 layers of 128 channels, two hosts with a rank each behind a stand-in for ssh.
 #
-# usage: bench/run_travel_losses.sh [STEPS]   (default 200)
+# usage: bench/run_travel_losses.sh [STEPS [SETTING...]]   (default 200; settings of all trainings: gradient_clipping=0)
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 2
 source bench/by_turns.sh
 source tests/support/claims.sh
@@ -24,10 +24,11 @@ cat >"$folder/gpt2.json" <<CONFIG
   "trainer": {"max_steps": ${1:-200}}, "run": {"threads_per_rank": 1}, "checkpoint": {"final": false, "every": 0}
 }
 CONFIG
+of_all=("${@:2}")
 train() { # NAME SETTING...
   local name=$1 setting options=()
   shift
-  for setting in "$@"; do options+=(--set "$setting"); done
+  for setting in "${of_all[@]}" "$@"; do options+=(--set "$setting"); done
   "$bench" train "$folder/gpt2.json" -H "$folder/hosts" --master_addr 127.0.0.1 --set "run.dir=$folder/$name" "${options[@]}" --quiet >&2
 }
 train fp32
