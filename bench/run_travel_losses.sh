@@ -34,8 +34,12 @@ train() { # NAME SETTING...
 train fp32
 train bf16 communication_data_type=bf16
 train int8 communication_data_type=int8
+feedback=(zero_optimization.zeropp_loco_param.err_beta=0.8)
+train int8_feedback communication_data_type=int8 "${feedback[@]}"
 stage3=(zero_optimization.stage=3 zero_optimization.stage3_param_persistence_threshold=0)
-train int8_weights "${stage3[@]}" zero_optimization.zero_quantized_weights=true zero_optimization.zero_quantized_gradients=true
+both=("${stage3[@]}" zero_optimization.zero_quantized_weights=true zero_optimization.zero_quantized_gradients=true)
+train int8_weights "${both[@]}"
+train int8_weights_feedback "${both[@]}" "${feedback[@]}"
 
 python3 - "$folder" <<'TABLE'
 import json, statistics, sys
@@ -47,7 +51,9 @@ exact = losses("fp32")
 print("| what travels | mean loss of the last 20 steps | against fp32 | largest difference of a step |")
 print("|---|---|---|---|")
 for name, text in (("fp32", "fp32"), ("bf16", "gradients in bf16"), ("int8", "gradients in 8 bits"),
-                   ("int8_weights", "gradients and weights in 8 bits (stage 3)")):
+                   ("int8_feedback", "gradients in 8 bits with error feedback"),
+                   ("int8_weights", "gradients and weights in 8 bits (stage 3)"),
+                   ("int8_weights_feedback", "gradients with error feedback and weights in 8 bits")):
     mine = losses(name)
     assert len(mine) == len(exact), (name, len(mine), len(exact))
     mean, of_exact = statistics.mean(mine[-20:]), statistics.mean(exact[-20:])
