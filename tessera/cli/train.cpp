@@ -30,6 +30,7 @@
 #include "tessera/launch/launch.h"
 #include "tessera/launch/local_start.h"
 #include "tessera/launch/remote.h"
+#include "tessera/mesh/host_layout.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/overrides.h"
 #include "tessera/planner/train_config.h"
@@ -153,6 +154,37 @@ void set_defaults_of_hosts(json::Value& source, int ranks, int local_ranks) {
   planner::set_key(source, "gradient_reduction", json::Value::string(reduction), why);
 }
 
+/// Replaces "auto" for the sizes of groups that hold the weights by the ranks of a host. `plan`:
+/// made from `source`, where "auto" means that the key is absent. Returns whether there was one.
+bool set_groups_of_hosts(json::Value& source,
+                         const planner::Plan& plan,
+                         int local_ranks,
+                         const launch::HostPart* part) {
+  if (local_ranks >= plan.ranks) return false;
+  const json::Value* const zero = source.find("zero_optimization");
+  bool found = false;
+  for (const char* name : {"zero_hpz_partition_size", "mics_shard_size"}) {
+    const json::Value* const value =
+        zero != nullptr && zero->is_object() ? zero->find(name) : nullptr;
+    if (value == nullptr || !value->is_string() || value->as_string() != "auto") continue;
+    const std::string key = json::join_path("zero_optimization", name);
+    const bool equal = part == nullptr ? plan.ranks % local_ranks == 0
+                                       : part->hosts * local_ranks == part->world_size;
+    TESSERA_REQUIRE(equal,
+                    Config,
+                    key +
+                        ": \"auto\" means the ranks of a host, and the hosts have different "
+                        "numbers of ranks",
+                    "write the number of ranks");
+    planner::set_key(source,
+                     key,
+                     json::Value::integer(mesh::group_of_host(plan.mesh(), local_ranks)),
+                     "several hosts");
+    found = true;
+  }
+  return found;
+}
+
 /// Throws if run.transport cannot be used, and warns if it has no effect.
 void check_transport(const planner::Plan& plan, bool several_hosts) {
   const planner::LinkEngine engine = plan.config.run.transport;
@@ -202,11 +234,15 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   ranks = ranks_that_learn(source, ranks, one_host);
   const std::string name = path.empty() ? name_from_flags(words.model) : name_of_config(path);
   // An elastic training leaves slots unused that cannot share the batch.
-  planner::Plan plan = choice.several && is_elastic(source)
-                           ? plan_of_most_ranks(source, ranks, name)
-                           : planner::make_plan(source, ranks, name);
+  const auto make_plan = [&] {
+    return choice.several && is_elastic(source) ? plan_of_most_ranks(source, ranks, name)
+                                                : planner::make_plan(source, ranks, name);
+  };
+  planner::Plan plan = make_plan();
+  const int local_ranks = local_ranks_of(part.get(), choice, ranks);
+  if (set_groups_of_hosts(source, plan, local_ranks, part.get())) plan = make_plan();
   plan.quiet = words.common.quiet || words.common.json;
-  check_transport(plan, local_ranks_of(part.get(), choice, ranks) < plan.ranks);
+  check_transport(plan, local_ranks < plan.ranks);
 
   if (choice.several && words.dry_run && !words.common.quiet && !words.common.json)
     print_hosts(choice.pool);

@@ -29,7 +29,7 @@ enum class Weight { Free, Accepted, Refused };
 /// Classifies by the longest prefix of the key path that is listed here; everything else may differ
 /// freely.
 Weight weight_of(std::string_view path) {
-  static constexpr std::array<std::pair<std::string_view, Weight>, 39> kRules = {{
+  static constexpr std::array<std::pair<std::string_view, Weight>, 40> kRules = {{
       {"adapter", Weight::Refused},
       {"adapter.dropout", Weight::Accepted},
       {"adapter.from", Weight::Free},  // likewise: the source of its initial values
@@ -69,6 +69,7 @@ Weight weight_of(std::string_view path) {
       {"torch_autocast", Weight::Accepted},
       {"data_types", Weight::Accepted},
       {"communication_data_type", Weight::Accepted},
+      {"zero_optimization.zeropp_loco_param", Weight::Accepted},
       {"train_batch_size", Weight::Accepted},
       {"rampup_batch_size", Weight::Accepted},
   }};

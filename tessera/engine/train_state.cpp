@@ -219,6 +219,10 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
   // A skipped step does not advance the schedule.
   const std::int64_t update = step_ - skipped_ + 1;
   gradients_->keep_own(optimizer_->compresses(update));
+  gradients_->prepare(input.loss_scale, /*feeds_back=*/true);
+  // The step number decides, so that a resumed run does the same.
+  parallel::SentResiduals* const residuals = gradients_->residuals();
+  if (residuals != nullptr && step_ % options_.reduction.feedback->reset == 0) residuals->forget();
   parallel::StepOutput out = executor_->train(actions(num_micros), input);
 
   const double reduce_start = now_s();
@@ -249,6 +253,8 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
   } else {
     result.skipped = true;
     ++skipped_;
+    // What the residuals gave to this step is lost, and what they lost in it means nothing.
+    if (residuals != nullptr) residuals->forget();
     result.skip_reason = first_nonfinite(sums);
   }
   if (scaler_) follow_scale(result);
@@ -277,6 +283,7 @@ std::vector<double> TrainState::gradient(int num_micros,
     return used = denominators.empty() ? counted : denominators;
   };
   gradients_->keep_own(false);
+  gradients_->prepare(input.loss_scale, /*feeds_back=*/false);
   executor_->train(actions(num_micros), input);
   gradients_->finish();
   optimizer_->visit_trained(gradients_.get(), visit);
@@ -451,7 +458,14 @@ void TrainState::freeze_sets(const std::vector<bool>& frozen) {
 
 std::vector<checkpoint::PieceBytes> TrainState::pieces() {
   optimizer_->wait_weights();
-  return optimizer_->pieces(/*for_save=*/true);
+  std::vector<checkpoint::PieceBytes> out = optimizer_->pieces(/*for_save=*/true);
+  if (gradients_->residuals() != nullptr) gradients_->residuals()->add_pieces(out);
+  return out;
+}
+
+void TrainState::release_pieces() {
+  optimizer_->release_pieces();
+  if (gradients_->residuals() != nullptr) gradients_->residuals()->release_pieces();
 }
 
 void TrainState::describe(checkpoint::Meta& meta) const {
@@ -464,6 +478,7 @@ void TrainState::load(const checkpoint::Checkpoint& checkpoint) {
   if (options_.trained_alone) initialize_weights();
   optimizer_->wait_weights();
   optimizer_->load(checkpoint);
+  if (gradients_->residuals() != nullptr) gradients_->residuals()->load(checkpoint);
   optimizer_->wait_weights();
   const checkpoint::Meta& meta = checkpoint.meta();
   step_ = meta.step;

@@ -165,7 +165,7 @@ class TrainState {
   /// This rank's part of a checkpoint of the state; readable until release_pieces() or the next
   /// update.
   std::vector<checkpoint::PieceBytes> pieces();
-  void release_pieces() { optimizer_->release_pieces(); }
+  void release_pieces();
   /// Writes the counters and the loss scaler's state into `meta`.
   void describe(checkpoint::Meta& meta) const;
   /// Loads weights, optimizer state, counters and loss scale from a checkpoint of any layout.

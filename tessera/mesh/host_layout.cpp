@@ -61,10 +61,36 @@ HostLayoutNotes host_layout_notes(const Mesh& mesh, int ranks_per_host) {
         ranks_per_host == 1 ? "rank" : "ranks",
         axis.key));
   }
+  const AxisSet shards = {Axis::DpShard};
+  if (mesh.size(AxisSet{Axis::DpRep}) > 1 && crosses_hosts(mesh, shards, ranks_per_host)) {
+    notes.warnings.push_back(fmt::format(
+        "groups of {} ranks that hold the weights cross between hosts of {}: their gathers wait "
+        "for "
+        "the network; \"auto\" for zero_optimization.zero_hpz_partition_size or mics_shard_size "
+        "makes them the ranks of a host",
+        mesh.size(shards),
+        ranks_per_host));
+  }
   if (!across.empty()) notes.text = text::join(across, ", ") + " between hosts";
   if (!inside.empty())
     notes.text += (notes.text.empty() ? "" : "; ") + text::join(inside, ", ") + " inside";
   return notes;
+}
+
+int group_of_host(const Mesh& mesh, int ranks_per_host) {
+  const int ranks = mesh.size(AxisSet::dp());
+  for (int size = ranks; size > 1; --size) {
+    if (ranks % size != 0) continue;
+    const Mesh grouped({mesh.size(AxisSet{Axis::Pp}),
+                        ranks / size,
+                        size,
+                        mesh.size(AxisSet{Axis::Cp}),
+                        mesh.size(AxisSet{Axis::TpDepth}),
+                        mesh.size(AxisSet{Axis::TpRow}),
+                        mesh.size(AxisSet{Axis::TpCol})});
+    if (!crosses_hosts(grouped, AxisSet{Axis::DpShard}, ranks_per_host)) return size;
+  }
+  return 1;
 }
 
 }  // namespace tessera::mesh

@@ -21,4 +21,8 @@ struct HostLayoutNotes {
 /// contiguous.
 HostLayoutNotes host_layout_notes(const Mesh& mesh, int ranks_per_host);
 
+/// Returns the largest size of groups of neighbouring data-parallel ranks that are each on one
+/// host; it divides the number of data-parallel ranks. `mesh`: with any such groups, or none.
+int group_of_host(const Mesh& mesh, int ranks_per_host);
+
 }  // namespace tessera::mesh

@@ -2,6 +2,7 @@
 #include "tessera/parallel/byte_codes.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 
@@ -43,6 +44,24 @@ void encode_block(const float* values, std::int8_t* codes, float* scale) {
   }
 }
 
+/// Encodes a block with error feedback.
+void encode_block(const float* values,
+                  c10::BFloat16* residual,
+                  const ErrorFeedback& feedback,
+                  std::int8_t* codes,
+                  float* scale) {
+  std::array<float, kByteBlock> sums = {};
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    sums[i] = values[i] + feedback.scale * static_cast<float>(residual[i]);
+  encode_block(sums.data(), codes, scale);
+  if (!std::isfinite(*scale)) return;
+  const float learned = (1.0F - feedback.beta) / feedback.scale;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const float lost = sums[i] - *scale * static_cast<float>(codes[i]);
+    residual[i] = feedback.beta * static_cast<float>(residual[i]) + learned * lost;
+  }
+}
+
 struct Parts {
   at::Tensor codes, scales;
 };
@@ -60,7 +79,11 @@ ops::Int8Rows rows_of(const Parts& parts, std::int64_t begin, std::int64_t numel
 
 }  // namespace
 
-void encode_bytes(const at::Tensor& values, const at::Tensor& bytes) {
+namespace {
+
+/// Calls encode(values, index of the first one, codes, scale) for every block.
+template <class Encode>
+void encode_blocks(const at::Tensor& values, const at::Tensor& bytes, const Encode& encode) {
   const std::int64_t numel = values.numel();
   const Parts parts = parts_of(bytes, numel);
   auto* const codes = parts.codes.data_ptr<std::int8_t>();
@@ -72,11 +95,32 @@ void encode_bytes(const at::Tensor& values, const at::Tensor& bytes) {
     at::parallel_for(
         0, count / kByteBlock, kBlockGrain, [&](std::int64_t first, std::int64_t last) {
           for (std::int64_t block = first; block < last; ++block) {
-            const std::int64_t at = block * kByteBlock;
-            encode_block(from + at, codes + begin + at, scales + (begin + at) / kByteBlock);
+            const std::int64_t at = begin + block * kByteBlock;
+            encode(from + block * kByteBlock, at, codes + at, scales + at / kByteBlock);
           }
         });
   }
+}
+
+}  // namespace
+
+void encode_bytes(const at::Tensor& values, const at::Tensor& bytes) {
+  encode_blocks(
+      values, bytes, [](const float* from, std::int64_t /*at*/, std::int8_t* codes, float* scale) {
+        encode_block(from, codes, scale);
+      });
+}
+
+void encode_bytes(const at::Tensor& values,
+                  const at::Tensor& bytes,
+                  const at::Tensor& residual,
+                  const ErrorFeedback& feedback) {
+  TESSERA_ASSERT(residual.is_contiguous() && residual.numel() == values.numel());
+  auto* const kept = residual.data_ptr<c10::BFloat16>();
+  encode_blocks(
+      values, bytes, [&](const float* from, std::int64_t at, std::int8_t* codes, float* scale) {
+        encode_block(from, kept + at, feedback, codes, scale);
+      });
 }
 
 void decode_bytes(const at::Tensor& bytes, const at::Tensor& out) {

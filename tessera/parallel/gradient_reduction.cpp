@@ -53,6 +53,7 @@ GradientReduction::GradientReduction(comm::World& world,
       norm_(std::in_place, world, model),
       search_(world, model) {
   const memory::ScopedTag tag(memory::Tag::Gradients);
+  if (options_.keeps_residuals(group_.size())) residuals_.emplace(group_, model_);
   allocate();
 }
 
@@ -74,6 +75,7 @@ void GradientReduction::follow_model() {
   slots_.clear();
   pools_.clear();
   norm_.emplace(world_, model_);
+  if (residuals_) residuals_->follow_model();
   const memory::ScopedTag tag(memory::Tag::Gradients);
   allocate();
 }
@@ -96,6 +98,7 @@ void GradientReduction::allocate() {
         const PoolKey key = {numel, of_block[{numel, group.uses[h].block}]++};
         use.pool = &pools_[key];
         use.rows.enabled = rows_.supports(group, h);
+        if (residuals_) use.residual = residuals_->of(slots_.size(), h);
         ++uses_of_pool[key];
       }
       slot.uses.push_back(std::move(use));
@@ -280,11 +283,11 @@ void GradientReduction::reduce(int g, const BlockUse& use, UseSlot& slot, const 
   } else if (direct(run.micro)) {
     return;
   } else if (staging.defined()) {
-    round_into(*slot.buffer, staging);
+    round_into(*slot.buffer, staging, slot.residual);
   }
   if (slot.local && narrow()) {
     slot.buffer = &acquire(*slot.pool);
-    round_into(*slot.buffer, slot.local->flat);
+    round_into(*slot.buffer, slot.local->flat, slot.residual);
   }
   Buffer& buffer = slot.buffer != nullptr ? *slot.buffer : *slot.local;
   buffer.user = &slot;
@@ -319,15 +322,28 @@ void GradientReduction::exchange(Buffer& buffer,
 }
 
 /// Writes the gradient as it is sent.
-void GradientReduction::round_into(Buffer& buffer, const at::Tensor& gradient) const {
+void GradientReduction::round_into(Buffer& buffer,
+                                   const at::Tensor& gradient,
+                                   const at::Tensor& residual) const {
   if (!options_.in_codes()) {
     buffer.flat.copy_(gradient);
     return;
   }
+  const bool feeds = residual.defined() && feeds_back_;
   const std::int64_t part = gradient.numel() / group_.size(), bytes = byte_codes(part);
-  for (std::int64_t owner = 0; owner < group_.size(); ++owner)
-    encode_bytes(gradient.narrow(0, owner * part, part),
-                 buffer.flat.narrow(0, owner * bytes, bytes));
+  for (std::int64_t owner = 0; owner < group_.size(); ++owner) {
+    const at::Tensor own = gradient.narrow(0, owner * part, part);
+    const at::Tensor codes = buffer.flat.narrow(0, owner * bytes, bytes);
+    if (feeds) {
+      encode_bytes(own,
+                   codes,
+                   residual.narrow(0, owner * part, part),
+                   {.beta = static_cast<float>(options_.feedback->beta),
+                    .scale = static_cast<float>(feedback_scale_)});
+    } else {
+      encode_bytes(own, codes);
+    }
+  }
 }
 
 /// Widens the narrow gradients and adds them to the fp32 sum, in rank order.

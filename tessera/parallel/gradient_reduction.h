@@ -26,6 +26,7 @@
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/nonfinite_search.h"
 #include "tessera/parallel/reduction_options.h"
+#include "tessera/parallel/sent_residuals.h"
 
 namespace tessera::parallel {
 
@@ -34,7 +35,7 @@ namespace tessera::parallel {
 /// blocks of each size, or fewer, are counted as Tag::GradientsInFlight; with a narrow `comm_dtype`
 /// each element takes 4 bytes, and 4 or 8 for what is sent and received. If a use's gradients are
 /// rows, its accumulator is allocated once the rows are more than a quarter of it; `local` sums and
-/// buffers of a size are always allocated.
+/// buffers of a size are always allocated. Error feedback takes what SentResiduals says.
 ///
 /// A reduction starts after its block's backward and is waited for when its buffer or its
 /// accumulator is used again: with two buffers, after the backward of the previous block. Used only
@@ -61,6 +62,15 @@ class GradientReduction final : public Policy {
   /// This rank's own sum of the group's whole gradient, [layout.numel()] fp32. The step's gradient
   /// is the mean over the ranks times the number of ranks.
   [[nodiscard]] at::Tensor own(int group) const;
+
+  /// Sets the loss scale of the following gradients. `feeds_back`: with error feedback, codes of
+  /// these gradients take up the residuals and change them.
+  void prepare(double loss_scale, bool feeds_back) {
+    feedback_scale_ = loss_scale;
+    feeds_back_ = feeds_back;
+  }
+  /// What this rank keeps for error feedback; nullptr without it.
+  [[nodiscard]] SentResiduals* residuals() { return residuals_ ? &*residuals_ : nullptr; }
 
   /// Waits for all reductions, adds the uses of tied parameters in block order, and adds the
   /// gradients of ranks that share the tokens. Afterwards shard() is the step's gradient.
@@ -124,6 +134,7 @@ class GradientReduction final : public Policy {
     std::unique_ptr<Buffer> local;  ///< Once in stages 0 and 1: this rank's sum
     bool add_reduced = false;       ///< buffer->reduced is still to be added
     RowGradient rows;
+    at::Tensor residual;  ///< undefined without error feedback
   };
   struct Slot {
     std::vector<UseSlot> uses;
@@ -132,7 +143,7 @@ class GradientReduction final : public Policy {
   Buffer& acquire(Pool& pool);
   std::unique_ptr<Buffer> make_buffer(std::int64_t numel, DType dtype) const;
   void exchange(Buffer& buffer, const at::Tensor& out, comm::Write write, comm::CallSite site);
-  void round_into(Buffer& buffer, const at::Tensor& gradient) const;
+  void round_into(Buffer& buffer, const at::Tensor& gradient, const at::Tensor& residual) const;
   void reduce_received(Buffer& buffer) const;
   void settle(UseSlot& use);
   void take(const FlatGroup& group, UseSlot& use);
@@ -163,6 +174,9 @@ class GradientReduction final : public Policy {
   std::vector<Slot> slots_;
   std::map<PoolKey, Pool> pools_;
   RowGradients rows_;
+  std::optional<SentResiduals> residuals_;  ///< only with error feedback
+  double feedback_scale_ = 1;
+  bool feeds_back_ = true;
   std::optional<GradientNorm> norm_;  ///< always has a value
   NonfiniteSearch search_;
   bool diagnosing_ = false, watching_ = false, keeps_own_ = false;

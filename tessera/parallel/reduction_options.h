@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "tessera/base/dtype.h"
 #include "tessera/parallel/byte_codes.h"
@@ -15,6 +16,12 @@ namespace tessera::parallel {
 /// rank first sums its own micro-batches, and the sum is reduced.
 enum class Reduction : std::uint8_t { Each, Once };
 
+/// Each rank adds what its gradients lost in codes to its next ones (SentResiduals).
+struct FeedbackOptions {
+  double beta = 0.8;          ///< weight of older losses in their moving average; 0: the last alone
+  std::int64_t reset = 1024;  ///< the residuals become zero again after so many steps
+};
+
 struct ReductionOptions {
   int stage = 1;  ///< ZeRO stage; Reduction::Once depends on it
   Reduction mode = Reduction::Each;
@@ -23,6 +30,7 @@ struct ReductionOptions {
   /// in stages 0 and 1: this rank's sum), which halves the bytes sent; the sum stays in fp32. U8:
   /// rounds it to the codes of byte_codes.h, which quarters them (ZeRO++'s qgZ).
   DType comm_dtype = DType::F32;
+  std::optional<FeedbackOptions> feedback;  ///< for gradients in codes
   /// Number of elements: blocks of a size get a second buffer if two fit into this.
   std::int64_t bucket = std::numeric_limits<std::int64_t>::max();
   /// Gradients of tables over the vocabulary are sent as rows if that is less. Gradients of a tied
@@ -37,6 +45,11 @@ struct ReductionOptions {
   [[nodiscard]] bool narrow() const { return comm_dtype != DType::F32 && accumulate == DType::F32; }
   /// True if gradients are sent as codes.
   [[nodiscard]] bool in_codes() const { return narrow() && comm_dtype == DType::U8; }
+  /// True if each of `ranks` ranks keeps residuals of the codes it sends. A rank that sums its
+  /// gradients and sends them to nobody does not round them.
+  [[nodiscard]] bool keeps_residuals(int ranks) const {
+    return feedback && in_codes() && (ranks > 1 || !locally());
+  }
   /// The number of values of `comm_dtype` that `numel` values take while they are sent.
   [[nodiscard]] std::int64_t sent(std::int64_t numel) const {
     return in_codes() ? byte_codes(numel) : numel;

@@ -35,6 +35,9 @@ constexpr std::array<Needed, 1> kNeeded = {{
 constexpr std::array<std::string_view, 3> kBatch = {
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"};
 constexpr std::string_view kTopRate = "scheduler.params.warmup_max_lr";
+// Where there are several hosts, the command has replaced their "auto" before.
+constexpr std::string_view kSecondary = "zero_optimization.zero_hpz_partition_size",
+                           kSubGroup = "zero_optimization.mics_shard_size";
 constexpr std::string_view kTotal = "scheduler.params.total_num_steps";
 
 // Values derived from the hidden size h.
@@ -100,6 +103,8 @@ AutoValue resolve(const TakenKey& key, json::Value& source) {
     return known("optimizer.params.lr");
   }
   if (key.path == kTotal) return known("the steps of the run");
+  if (key.path == kSecondary || key.path == kSubGroup)
+    return known("the ranks of a host; on one host, not given");
   if (key.path == "fp16.enabled" || key.path == "bf16.enabled")
     return known("the flag is not given");
   return known("not given");

@@ -287,7 +287,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
       parallel::has_separate_masters(plan.working, plan.kept.masters, /*local_weights=*/false);
   bool narrow_states = false, gathers_codes = false;
   std::int64_t widest = 0, saved = 0, directions = 0, largest_whole = 0, largest = 0;
-  std::int64_t sums = 0, in_rows = 0, largest_sum = 0;  // for gradients
+  std::int64_t sums = 0, in_rows = 0, largest_sum = 0, residuals = 0;  // for gradients
   const bool lends = plan.accumulation == 1 && !(local && n > 1);
   const std::vector<Buffer> buffers = buffers_of(plan, stage);
   for (const Buffer& buffer : buffers) {
@@ -313,9 +313,12 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
     sums += (instead ? buffer.uses - 1 : buffer.uses) * bytes;
     in_rows += rows * buffer.width * sum;
     largest_sum = std::max(largest_sum, bytes);
+    if (plan.reduction.keeps_residuals(plan.data_ranks))
+      residuals += 2 * buffer.uses * buffer.numel;
     uses_of_size[buffer.numel] += static_cast<int>(buffer.uses);
   }
-  out.gradients = sums + in_rows;
+  out.gradients = sums + in_rows + residuals;
+  saved += residuals;  // a copy of them
   const int ranks = plan.data_ranks;
   for (const auto& [numel, uses] : uses_of_size)
     out.gradients +=
@@ -374,6 +377,13 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
     bytes += (4 + errors) * info->numel();
     if (!trained) continue;
     bytes += state_bytes(*rule, *info, info->numel(), DType::F32, /*ranks=*/1, /*saved=*/true);
+  }
+  if (!plan.reduction.keeps_residuals(plan.data_ranks)) return bytes;
+  for (const nn::BlockSpec& spec : plan.model.model.blocks) {
+    for (const auto& info : nn::declared_by(spec)) {
+      if (info->trainable && !(frozen && frozen(info->name)))
+        bytes += 2 * plan.data_ranks * info->numel();
+    }
   }
   return bytes;
 }

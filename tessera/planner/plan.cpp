@@ -355,8 +355,8 @@ class Planner {
     plan_.reduction.mode = config.gradient_reduction;
     plan_.reduction.accumulate = config.data_types.grad_accum_dtype.value_or(
         plan_.kept.masters == DType::BF16 ? DType::BF16 : DType::F32);
-    plan_.reduction.comm_dtype =
-        zero.zero_quantized_gradients.value_or(false) ? DType::U8 : config.communication_data_type;
+    plan_.reduction.comm_dtype = config.gradient_travel();
+    plan_.reduction.feedback = complete_feedback(plan_.config.zero_optimization);
     plan_.reduction.sparse_rows = weights.tables_apart = config.sparse_gradients;
     plan_.reduction.max_micros = static_cast<int>(plan_.accumulation);
     plan_.save_in_background = config.checkpoint.async;

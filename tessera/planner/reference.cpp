@@ -48,6 +48,8 @@ std::vector<std::string> what_rounds_elsewhere(const Plan& plan) {
   if (spread && plan.reduction.accumulate != DType::F32)
     out.emplace_back("16-bit sums of gradients are rounded where ranks meet");
   if (gathers_codes(plan)) out.emplace_back("ranks that gather weights round them to 8 bits");
+  if (spread && plan.reduction.keeps_residuals(plan.data_ranks))
+    out.emplace_back("each rank adds what its gradients lost in 8 bits to its next ones");
   return out;
 }
 

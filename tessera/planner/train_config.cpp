@@ -306,6 +306,24 @@ void RecomputeOptions::describe(config::Fields& f) {
            .max = 1e6});
 }
 
+void FeedbackKeys::describe(config::Fields& f) {
+  f.field(
+      "err_beta",
+      err_beta,
+      {.text = "Weight of the older losses in the moving average that is kept; 0 keeps what the "
+               "last gradient lost.",
+       .min = 0,
+       .max = 0.999,
+       .default_text = "0.8 if reset_T is given, else no error feedback"});
+  f.field("reset_T",
+          reset_T,
+          {.text = "What is kept becomes zero again after this number of steps.",
+           .unit = "steps",
+           .min = 1,
+           .max = 1e15,
+           .default_text = "1024 if err_beta is given, else no error feedback"});
+}
+
 void ZeroOptions::describe(config::Fields& f) {
   f.field("stage",
           stage,
@@ -363,7 +381,8 @@ void ZeroOptions::describe(config::Fields& f) {
       zero_hpz_partition_size,
       {.text =
            "In stage 3: size of the groups of neighbouring ranks (hpZ) within which the working "
-           "weights are sharded and gathered. Must divide the number of ranks; 0 and 1 disable it.",
+           "weights are sharded and gathered. Must divide the number of ranks; 0 and 1 disable it; "
+           "\"auto\" means the ranks of a host, if there are several hosts.",
        .unit = "ranks",
        .min = 0,
        .max = kMostRanks,
@@ -371,7 +390,7 @@ void ZeroOptions::describe(config::Fields& f) {
   f.field("mics_shard_size",
           mics_shard_size,
           {.text = "Like zero_hpz_partition_size, but -1 and 0 disable it, and with 1 every rank "
-                   "keeps all weights.",
+                   "keeps all weights, also where \"auto\" means a host with one rank.",
            .unit = "ranks",
            .min = -1,
            .max = kMostRanks,
@@ -388,6 +407,13 @@ void ZeroOptions::describe(config::Fields& f) {
           {.text = "In stage 3: sends gradients as communication_data_type \"int8\" does (ZeRO++'s "
                    "qgZ, with 8 bits instead of 4).",
            .default_text = "false"});
+  f.section(
+      "zeropp_loco_param",
+      zeropp_loco_param,
+      "Error feedback (LoCo) for gradients that travel in 8 bits: each rank adds what the "
+      "rounding of its gradients lost to its next gradients. Any of the keys turns it on. "
+      "It needs communication_data_type \"int8\" or zero_quantized_gradients, and 2 bytes per "
+      "trained parameter on every rank.");
   f.field("zero_quantized_nontrainable_weights",
           zero_quantized_nontrainable_weights,
           {.text = "Like zero_quantized_weights, for frozen weights alone, such as the base of an "

@@ -166,6 +166,13 @@ struct RecomputeOptions {
   }
   void describe(config::Fields& fields);
 };
+/// Error feedback of gradients in 8 bits, in DeepSpeed's notation of LoCo.
+struct FeedbackKeys {
+  std::optional<double> err_beta;
+  std::optional<std::int64_t> reset_T;
+  [[nodiscard]] bool on() const { return err_beta || reset_T; }
+  void describe(config::Fields& fields);
+};
 struct ZeroOptions {
   std::optional<std::int64_t> stage;
   std::optional<std::int64_t> reduce_bucket_size;
@@ -174,6 +181,7 @@ struct ZeroOptions {
   std::optional<std::int64_t> zero_hpz_partition_size, mics_shard_size;
   std::optional<bool> zero_quantized_weights, zero_quantized_nontrainable_weights,
       zero_quantized_gradients;
+  FeedbackKeys zeropp_loco_param;
   /// Number of ranks that together hold the working weights; absent: all.
   [[nodiscard]] std::optional<std::int64_t> group() const;
   void describe(config::Fields& fields);
@@ -204,6 +212,11 @@ struct TrainConfig {
   RecomputeOptions activation_checkpointing;
   parallel::Reduction gradient_reduction = parallel::Reduction::Each;
   DType communication_data_type = DType::F32;
+  /// The dtype that this key or zero_quantized_gradients asks for; U8 stands for codes.
+  [[nodiscard]] DType gradient_travel() const {
+    return zero_optimization.zero_quantized_gradients.value_or(false) ? DType::U8
+                                                                      : communication_data_type;
+  }
   bool sparse_gradients = false;
   TrainerOptions trainer;
   std::int64_t steps_per_print = 10;

@@ -86,6 +86,34 @@ void check_shard_group(const TrainConfig& config,
                            (ranks + *size - 1) / *size * *size));
 }
 
+// Error feedback of gradients in 8 bits.
+void check_feedback(const TrainConfig& config,
+                    config::Problems& problems,
+                    const config::Origins& origins) {
+  if (!config.zero_optimization.zeropp_loco_param.on()) return;
+  const char* const key = "zero_optimization.zeropp_loco_param";
+  const auto add = [&](std::string what, std::string fix) {
+    problems.add(origins.place(key), key, std::move(what), std::move(fix));
+  };
+  if (config.gradient_travel() != DType::U8) {
+    add("is for gradients that travel in 8 bits, and they travel in " +
+            std::string(config::name_of(kGradientTypes, config.gradient_travel())),
+        "set communication_data_type to \"int8\", or remove the key");
+  }
+  const ParallelOptions& parallel = config.parallel;
+  const bool tensor = parallel.tensor.size > 1;
+  if (tensor || parallel.context.size > 1) {
+    add(fmt::format("does not go with {}: what a rank of it keeps would not be in checkpoints",
+                    tensor ? "parallel.tensor" : "parallel.context"),
+        fmt::format("remove the key, or set parallel.{}.size to 1", tensor ? "tensor" : "context"));
+  }
+  if (exchange_needs(config.optimizer).compressed) {
+    add(fmt::format("does not go with {}, which has error feedback of its own",
+                    config.optimizer.type),
+        "remove the key, or use AdamW");
+  }
+}
+
 void check_exchange(const TrainConfig& config,
                     config::Problems& problems,
                     const config::Origins& origins) {
@@ -128,6 +156,15 @@ void check_exchange(const TrainConfig& config,
 }
 
 }  // namespace
+
+std::optional<parallel::FeedbackOptions> complete_feedback(ZeroOptions& options) {
+  FeedbackKeys& keys = options.zeropp_loco_param;
+  if (!keys.on()) return std::nullopt;
+  parallel::FeedbackOptions out;
+  keys.err_beta = out.beta = keys.err_beta.value_or(out.beta);
+  keys.reset_T = out.reset = keys.reset_T.value_or(out.reset);
+  return out;
+}
 
 const char* given_batch_key(const TrainConfig& config) {
   if (config.train_batch_size) return kTrain;
@@ -280,6 +317,7 @@ void check_config(const TrainConfig& config,
         "remove it, or set data.pack to true");
   }
   check_exchange(config, problems, origins);
+  check_feedback(config, problems, origins);
 }
 
 namespace {

@@ -33,6 +33,9 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
                                       config::Problems& problems,
                                       const config::Origins& origins);
 
+/// Completes the keys of error feedback and returns it; nothing if none of them is given.
+std::optional<parallel::FeedbackOptions> complete_feedback(ZeroOptions& options);
+
 /// Rules between keys as written (with current names), before keys without an effect are removed:
 /// the combinations that DeepSpeed itself refuses.
 void check_written(const json::Value& source, config::Problems& problems);

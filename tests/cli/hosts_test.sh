@@ -50,6 +50,23 @@ claim "gloo over 2 x 2 gives the bits of one rank" two_hosts_equal_one
 claim "so it does with ZeRO stage 3" two_hosts_equal_one --set zero_optimization.stage=3
 claim "so it does with a pipeline that crosses" two_hosts_equal_one --set parallel.pipeline=2
 
+groups_of_weights() {
+  configure
+  plan() { "$tessera" train "$box/tiny.json" -H "$box/hosts" --dry-run --set zero_optimization.stage=3 "$@" >"$box/plan.out" 2>"$box/plan.err"; }
+  expect "auto is read" succeeds plan --json --set zero_optimization.zero_hpz_partition_size=auto
+  expect "auto is the ranks of a host" says '"zero_hpz_partition_size":2' "$box/plan.out"
+  expect "auto is read for MiCS" succeeds plan --json --set zero_optimization.mics_shard_size=auto --set parallel.tensor=2
+  expect "ranks that share layers count once" says '"mics_shard_size":1' "$box/plan.out"
+  printf '127.0.0.1 slots=2\n127.0.0.2 slots=2\n127.0.0.3 slots=2\n' >"$box/hosts"
+  expect "a group that crosses is obeyed" succeeds plan --set zero_optimization.mics_shard_size=3 --set train_batch_size=12
+  expect "and told" says "groups of 3 ranks that hold the weights cross between hosts of 2" "$box/plan.err"
+  printf '127.0.0.1 slots=3\n127.0.0.2 slots=1\n' >"$box/hosts"
+  plan --set zero_optimization.mics_shard_size=auto
+  code=$?
+  expect "hosts of different sizes are refused: exit code 2, not $code" test "$code" = 2
+}
+claim "groups that hold the weights are those of a host" groups_of_weights
+
 three_steps_of_rlhf() {
   configure
   printf '127.0.0.1 slots=1\n127.0.0.2 slots=1\n' >"$box/hosts"

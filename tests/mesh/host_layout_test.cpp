@@ -29,6 +29,31 @@ TEST(HostLayoutNotes, WarnOfAxesThatWaitInEveryLayer) {
               ElementsAre(HasSubstr("parallel.context.size")));
 }
 
+TEST(HostLayoutNotes, WarnOfGroupsOfWeightsThatCross) {
+  EXPECT_TRUE(host_layout_notes(Mesh({1, 2, 2, 1, 1, 1, 1}), 2).warnings.empty());
+  EXPECT_THAT(
+      host_layout_notes(Mesh({1, 2, 4, 1, 1, 1, 1}), 2).warnings,
+      ElementsAre(HasSubstr("groups of 4 ranks that hold the weights cross between hosts")));
+  EXPECT_THAT(host_layout_notes(Mesh({1, 2, 2, 1, 1, 1, 1}), 3).warnings,
+              ElementsAre(HasSubstr("zero_hpz_partition_size")));
+  // Without groups all ranks hold the weights together, which is nothing to choose.
+  EXPECT_TRUE(host_layout_notes(Mesh({1, 1, 4, 1, 1, 1, 1}), 2).warnings.empty());
+}
+
+TEST(GroupOfHost, IsTheRanksOfAHostThatShareNoModel) {
+  EXPECT_EQ(group_of_host(Mesh::data_parallel(8), 4), 4);
+  EXPECT_EQ(group_of_host(Mesh::data_parallel(4), 1), 1);
+  EXPECT_EQ(group_of_host(Mesh::data_parallel(4), 4), 4);
+  // Groups that exist already change nothing.
+  EXPECT_EQ(group_of_host(Mesh({1, 4, 2, 1, 1, 1, 1}), 4), 4);
+  // Two ranks of a host share a layer; a stage of the pipeline has two hosts, or half of one.
+  EXPECT_EQ(group_of_host(Mesh({1, 1, 4, 1, 1, 1, 2}), 4), 2);
+  EXPECT_EQ(group_of_host(Mesh({2, 1, 4, 1, 1, 1, 1}), 2), 2);
+  EXPECT_EQ(group_of_host(Mesh({2, 1, 2, 1, 1, 1, 1}), 4), 2);
+  // Groups of three ranks would not divide four.
+  EXPECT_EQ(group_of_host(Mesh::data_parallel(4), 3), 1);
+}
+
 TEST(HostLayoutNotes, AreEmptyOnOneHost) {
   EXPECT_EQ(host_layout_notes(Mesh::data_parallel(4), 4).text, "");
   EXPECT_EQ(host_layout_notes(Mesh::data_parallel(4), 2).text, "data parallelism between hosts");

@@ -47,6 +47,18 @@ TEST(InFlight, CountsCodesAndTheirScales) {
   EXPECT_EQ(room.bytes(codes, 2, kNumel), 2 * (kNumel + kNumel / 256 * 4) + 4 * kNumel);
 }
 
+TEST(Residuals, AreKeptWhereGradientsAreRoundedToCodes) {
+  ReductionOptions codes{.comm_dtype = DType::U8, .feedback = FeedbackOptions{}};
+  EXPECT_TRUE(codes.keeps_residuals(1));
+  EXPECT_TRUE(codes.keeps_residuals(2));
+  // A rank alone sums its gradients in place.
+  codes.mode = Reduction::Once;
+  EXPECT_FALSE(codes.keeps_residuals(1));
+  EXPECT_TRUE(codes.keeps_residuals(2));
+  codes.comm_dtype = DType::BF16;
+  EXPECT_FALSE(codes.keeps_residuals(2));
+}
+
 TEST(InFlight, HasNoCodesWhereSumsAreNarrow) {
   const ReductionOptions sums{.accumulate = DType::BF16, .comm_dtype = DType::U8};
 
