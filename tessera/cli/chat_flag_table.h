@@ -33,7 +33,7 @@ inline constexpr auto kChatFlags = std::to_array<Flag>({
     {"--data_split",
      Kind::Refused,
      "remove it: a training reads all of its files; give each step its own part in data.train"},
-    {"--sft_only_data_path", Kind::Refused, "add these files to --data_path"},
+    {"--sft_only_data_path", Kind::DataPaths, kFurtherData},
     {"--data_map", Kind::Object, "data.map"},
     {"--data_output_path", Kind::ToldValue, "TESSERA_CACHE names the folder of prepared data"},
     {"--num_padding_at_beginning", Kind::ToldValue, "each sample knows the length of its text"},

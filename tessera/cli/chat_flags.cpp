@@ -83,6 +83,7 @@ void add_dtype(const std::string& typed, const std::string& value, ForeignFlags&
 }
 
 void add_data_paths(const std::string& typed,
+                    const std::string& key,
                     const std::vector<std::string>& paths,
                     ForeignFlags& out) {
   json::Value value = json::Value::string(paths.front());
@@ -91,8 +92,48 @@ void add_data_paths(const std::string& typed,
     for (const std::string& path : paths)
       value.push_back(json::Value::string(path));
   }
-  out.settings.push_back({typed, "data.train", std::move(value)});
+  out.settings.push_back({typed, key, std::move(value)});
 }
+
+json::Value with_further_data(const json::Value& train, const json::Value& more) {
+  json::Value out = json::Value::array({});
+  for (const json::Value* part : {&train, &more}) {
+    if (part->is_null()) continue;
+    if (!part->is_array()) {
+      out.push_back(*part);
+      continue;
+    }
+    for (const json::Value& path : part->items())
+      out.push_back(path);
+  }
+  return out;
+}
+
+namespace {
+
+/// Adds the files that DeepSpeed-Chat learns in its first step alone.
+void add_further_data(json::Value& source,
+                      const ForeignFlags::Setting& setting,
+                      std::vector<std::string>& notes) {
+  const json::Value* task = value_at(source, {"task"});
+  if (task != nullptr && task->is_object()) task = task->find("type");
+  if (task != nullptr && task->is_string() &&
+      (task->as_string() == "reward" || task->as_string() == "rl")) {
+    notes.push_back(
+        fmt::format("{} has no effect in the task {}: supervised fine-tuning alone "
+                    "learns these files",
+                    setting.flag,
+                    task->as_string()));
+    return;
+  }
+  const json::Value* const train = value_at(source, {"data", "train"});
+  planner::set_key(source,
+                   "data.train",
+                   with_further_data(train == nullptr ? json::Value() : *train, setting.value),
+                   setting.flag);
+}
+
+}  // namespace
 
 void apply_chat_settings(const ChatSettings& settings,
                          json::Value& source,
@@ -105,6 +146,7 @@ void apply_chat_settings(const ChatSettings& settings,
       notes.push_back(fmt::format("{} has no effect without an adapter: --lora_dim 8", rate->flag));
     }
   }
+  if (settings.further_data != nullptr) add_further_data(source, *settings.further_data, notes);
   const ForeignFlags::Setting *const prompt = settings.prompt, *const answer = settings.answer;
   if (answer != nullptr) planner::set_key(source, "rl.max_new_tokens", answer->value, answer->flag);
   if (prompt == nullptr) return;

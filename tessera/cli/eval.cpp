@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera eval: loss, perplexity and bits per byte on held-out text.
+// tessera eval: loss, perplexity and bits per byte on held-out text; accuracy and rewards of pairs.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/eval_rl.h"
@@ -21,6 +22,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/open_model.h"
+#include "tessera/engine/reference.h"
 #include "tessera/engine/written_texts.h"
 #include "tessera/interop/label_thresholds.h"
 
@@ -46,7 +48,8 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
       "eval",
       "Measures a run's newest checkpoint, a checkpoint or a Hugging Face folder on held-out text. "
       "A "
-      "run of the task rl answers held-out prompts, and the answers are rewarded.",
+      "run of the task rl answers held-out prompts, and the answers are rewarded. Of reward models "
+      "and preferences it tells the accuracy of pairs, the margin and the rewards.",
       {"tessera eval runs/my",
        "tessera eval runs/my --data other.txt",
        "tessera eval runs/my -n 4               for a model that does not fit on one rank",
@@ -183,14 +186,23 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
   return out;
 }
 
-/// Returns true if the model predicts the tokens of each sample, and false if it predicts classes:
-/// one for the whole sample, or one for each token.
-bool predicts_tokens(const data::Dataset& dataset, const models::Resolved& shape) {
+/// The things that a loss is the mean of: "tokens" that the model predicts; "labels", if it
+/// predicts classes, one for the whole sample or one for each token; "pairs" of texts that it
+/// compares, or "completions" that were labelled.
+std::string counted_by(const data::Dataset& dataset, const models::Resolved& shape) {
   const std::vector<data::TensorSpec> specs = dataset.tensors();
+  const auto has = [&](const char* name) {
+    return std::ranges::find(specs, name, &data::TensorSpec::name) != specs.end();
+  };
+  if (has("second_text")) return has("wanted") ? "completions" : "pairs";
   const bool classes = shape.objective.options.find("num_labels") != nullptr;
-  return !classes && std::any_of(specs.begin(), specs.end(), [](const data::TensorSpec& spec) {
-    return spec.name == "labels";
-  });
+  return !classes && has("labels") ? "tokens" : "labels";
+}
+
+/// The plan of the run that trained a model, with the model that the run began with.
+planner::Plan plan_with_beginning(const engine::OpenModel& model) {
+  const checkpoint::Meta meta = checkpoint::Checkpoint(model.source).meta();
+  return planner::make_plan(meta.config, model.trained_on, model.source.string());
 }
 
 /// Number of bytes of text for the labels of the first `samples` samples; end-of-text labels count
@@ -337,9 +349,10 @@ void print(const EvalWords& words,
            const engine::EvalReport& report,
            const std::vector<tasks::NamedValue>& scores,
            std::optional<std::int64_t> bytes,
-           bool tokens,
+           const std::string& counted,
            const models::ObjectiveChoice& objective,
            const std::string& source) {
+  const bool tokens = counted == "tokens";
   const double bits = report.loss * static_cast<double>(report.tokens) /
                       static_cast<double>(bytes.value_or(1)) / std::log(2.0);
   Terminal terminal;
@@ -350,7 +363,7 @@ void print(const EvalWords& words,
       out["perplexity"] = json::Value::number(std::exp(report.loss));
       out["bits_per_byte"] = bytes ? json::Value::number(bits) : json::Value();
     }
-    out[tokens ? "tokens" : "labels"] = json::Value::integer(report.tokens);
+    out[counted] = json::Value::integer(report.tokens);
     if (report.metrics.size() > 1) {
       out["terms"] = json::Value::object();
       for (const engine::Metric& metric : report.metrics)
@@ -375,7 +388,7 @@ void print(const EvalWords& words,
                   engine::metrics_text(report.metrics),
                   bytes ? fmt::format("{:.4f} bits per byte | ", bits) : "",
                   text::with_commas(report.tokens),
-                  tokens ? "tokens" : "labels",
+                  counted,
                   source));
   for (const tasks::NamedValue& score : scores)
     terminal.line(fmt::format("  {:<12}{:>9.4f}", score.name, score.value));
@@ -408,14 +421,24 @@ int eval(const std::vector<std::string>& line) {
   const std::int64_t size = data.dataset->size();
   const bool all = !words.batches || *words.batches > size / data.micro_batch;
   const std::int64_t samples = all ? size : *words.batches * data.micro_batch;
+  // The loss of these samples needs what the run's first model says of them.
+  std::optional<planner::Plan> beginning;
+  if (found->config && data.dataset->made_by_model()) beginning = plan_with_beginning(*found);
   return with_model(
       std::move(found),
       words.ranks,
       engine::ReadAs::F32,
       [&](engine::OpenModel& model, bool is_leader) {
+        std::shared_ptr<const data::Dataset> dataset = data.dataset;
+        if (beginning) {
+          const auto reference = engine::initial_model(*beginning);
+          engine::load_model(*reference, *model.world);
+          dataset = engine::with_reference(
+              dataset, *reference->executor, *model.world, samples, data.micro_batch);
+        }
         const engine::EvalReport report = engine::evaluate(*model.executor,
                                                            *model.world,
-                                                           *data.dataset,
+                                                           *dataset,
                                                            samples,
                                                            data.micro_batch,
                                                            {},
@@ -423,11 +446,11 @@ int eval(const std::vector<std::string>& line) {
         std::vector<tasks::NamedValue> scores;
         if (words.generate) scores = scores_of(model, data, words, is_leader);
         if (!is_leader) return;
-        const bool tokens = predicts_tokens(*data.dataset, model.shape);
+        const std::string counted = counted_by(*data.dataset, model.shape);
         std::optional<std::int64_t> bytes;
-        if (tokens) bytes = label_bytes(*data.dataset, samples, *model.tokenizer);
+        if (counted == "tokens") bytes = label_bytes(*data.dataset, samples, *model.tokenizer);
         if (words.thresholds) choose_thresholds(report.predictions, model, words);
-        print(words, report, scores, bytes, tokens, model.shape.objective, model.source.string());
+        print(words, report, scores, bytes, counted, model.shape.objective, model.source.string());
       });
 }
 

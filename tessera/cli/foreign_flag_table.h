@@ -60,7 +60,8 @@ inline constexpr std::string_view kVirtual =
 // DeepSpeed-Chat's settings that depend on others.
 inline constexpr std::string_view kLoraRate = "rate of the adapter", kMinimumRate = "lowest rate",
                                   kPromptLength = "length of a prompt",
-                                  kAnswerLength = "length of an answer";
+                                  kAnswerLength = "length of an answer",
+                                  kFurtherData = "further data of step 1";
 inline constexpr std::string_view kSharing = "how tokens travel";  // Megatron-LM's setting
 inline constexpr std::string_view kChunks = "parallel.pipeline.chunks";
 inline constexpr std::string_view kShown =

@@ -209,7 +209,7 @@ void read_flag(Reader& reader, const Flag& flag, bool more_values, ForeignFlags&
         paths.push_back(reader.word());
         reader.skip();
       }
-      return add_data_paths(typed, paths, out);
+      return add_data_paths(typed, std::string(flag.key), paths, out);
     }
     case Kind::Object:
       out.settings.push_back({typed, std::string(flag.key), object(typed, *value)});
@@ -484,7 +484,8 @@ std::vector<std::string> apply(const ForeignFlags& flags,
       {kLoraRate, &chat.lora_rate},
       {kMinimumRate, &chat.minimum_rate},
       {kPromptLength, &chat.prompt},
-      {kAnswerLength, &chat.answer}};
+      {kAnswerLength, &chat.answer},
+      {kFurtherData, &chat.further_data}};
   for (const ForeignFlags::Setting& setting : flags.settings) {
     const auto* const at = std::find_if(std::begin(later), std::end(later), [&](const auto& one) {
       return one.first == setting.key;

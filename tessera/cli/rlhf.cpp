@@ -18,6 +18,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
+#include "tessera/cli/chat_flags.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/host_flags.h"
@@ -36,7 +37,7 @@ namespace {
 struct RlhfWords {
   std::string config;
   std::optional<std::int64_t> ranks;
-  std::vector<std::string> set, steps;
+  std::vector<std::string> set, steps, sft_only;
   std::optional<std::string> actor, reward, deployment, texts, texts_part, split;
   std::optional<double> texts_coefficient;
   bool dry_run = false;
@@ -49,7 +50,8 @@ bool parse(RlhfWords& words, const std::vector<std::string>& line) {
       "rlhf",
       "Trains a model to answer (sft), a reward model (reward), and the first with the scores of "
       "the second (rl). CONFIG is {\"dir\": ..., \"common\": {...}, \"sft\": {...}, \"reward\": "
-      "{...}, \"rl\": {...}, \"split\": [2, 4, 4]}: each step is a configuration of tessera train "
+      "{...}, \"rl\": {...}, \"split\": [2, 4, 4], \"sft_only\": [...]}: each step is a "
+      "configuration of tessera train "
       "over what is common. "
       "The same command goes on where it stopped, in the step that it stopped in.\n\n" +
           host_flags_help(),
@@ -78,6 +80,9 @@ bool parse(RlhfWords& words, const std::vector<std::string>& line) {
       "--data-split,--data_split",
       &words.split,
       "Proportions of common.data.train that the steps train on, such as 2,4,4: split");
+  arguments.option("--sft-only-data-path,--sft_only_data_path",
+                   &words.sft_only,
+                   "Files that the first step learns besides its other records, whole: sft_only");
   arguments.option("--unsupervised-dataset-name,--unsupervised_dataset_name",
                    &words.texts,
                    "Pretraining texts on this disk that the third step learns too: rl.rl.ptx.data");
@@ -116,14 +121,19 @@ std::vector<std::string> split_off_host_flags(std::vector<std::string>& line) {
   return out;
 }
 
-/// `--step 1 2 3` is one option with several words.
-std::vector<std::string> with_single_steps(const std::vector<std::string>& line) {
+/// `--step 1 2 3` and `--sft_only_data_path A B` are single options with several words.
+std::vector<std::string> with_single_words(const std::vector<std::string>& line) {
   std::vector<std::string> out;
-  bool counting = false;
+  std::string option;  // the one whose words are read
   for (const std::string& word : line) {
     const bool number = word.size() == 1 && word[0] >= '0' && word[0] <= '9';
-    if (counting && number && out.back() != "--step") out.emplace_back("--step");
-    counting = word == "--step" || (counting && number);
+    const bool flag = word.starts_with("--"), more = option == "--step" ? number : !flag;
+    if (!option.empty() && more && out.back() != option) out.push_back(option);
+    if (word == "--step" || word == "--sft_only_data_path" || word == "--sft-only-data-path") {
+      option = word;
+    } else if (!more) {
+      option.clear();
+    }
     out.push_back(word);
   }
   return out;
@@ -230,17 +240,17 @@ void check_rlhf(const json::Value& source, const std::string& name) {
   if (!source.is_object()) refuse(source.place, "the configuration is no object", "write {...}");
   for (const auto& [key, value] : source.members()) {
     const bool known = key == "dir" || key == "common" || key == "sft" || key == "reward" ||
-                       key == "rl" || key == "split";
+                       key == "rl" || key == "split" || key == "sft_only";
     if (!known) {
       refuse(value.key_place,
              fmt::format("unknown key \"{}\"", key),
-             "the keys are dir, common, sft, reward, rl and split; those of a training stand in a "
-             "step, "
-             "or in common");
+             "the keys are dir, common, sft, reward, rl, split and sft_only; those of a training "
+             "stand in a step, or in common");
     }
-    const bool right = key == "dir"     ? value.is_string()
-                       : key == "split" ? value.is_array()
-                                        : value.is_object();
+    const bool right = key == "dir"        ? value.is_string()
+                       : key == "split"    ? value.is_array()
+                       : key == "sft_only" ? value.is_array() || value.is_string()
+                                           : value.is_object();
     if (!right) refuse(value.place, fmt::format("\"{}\" is {}", key, value.type_name()), "");
   }
   if (source.find("dir") == nullptr)
@@ -313,6 +323,18 @@ void divide(json::Value& source, const std::filesystem::path& folder) {
                      json::Value::string(parts[number].string()),
                      "split");
   }
+}
+
+/// Adds the files of "sft_only" to the records that the first step learns.
+void add_sft_only(json::Value& source) {
+  const json::Value* const more = source.find("sft_only");
+  if (more == nullptr) return;
+  const json::Value* train = find_in(source, {"sft", "data", "train"});
+  if (train == nullptr) train = find_in(source, {"common", "data", "train"});
+  planner::set_key(source,
+                   "sft.data.train",
+                   with_further_data(train == nullptr ? json::Value() : *train, *more),
+                   "sft_only");
 }
 
 void set_unless_given(json::Value& source, const char* path, json::Value value) {
@@ -396,7 +418,7 @@ int rlhf(const std::vector<std::string>& line) {
   RlhfWords words;
   std::vector<std::string> own = line;
   words.hosts = split_off_host_flags(own);
-  if (!parse(words, with_single_steps(own))) return kExitOk;
+  if (!parse(words, with_single_words(own))) return kExitOk;
   TESSERA_REQUIRE(!launch::detect_launcher(),
                   Unsupported,
                   "not supported under a launcher, which starts a single job: tessera rlhf",
@@ -406,10 +428,16 @@ int rlhf(const std::vector<std::string>& line) {
     planner::apply_override(source, assignment);
   apply_flags(words, source);
   if (words.split) source["split"] = split_of(*words.split);
+  if (!words.sft_only.empty()) {
+    source["sft_only"] = json::Value::array({});
+    for (const std::string& path : words.sft_only)
+      source["sft_only"].push_back(json::Value::string(path));
+  }
   check_rlhf(source, words.config);
   const std::filesystem::path dir = source.find("dir")->as_string();
   const files::TempDir trial;  // a dry run writes nothing into "dir"
   divide(source, words.dry_run ? trial.path() : dir / "parts");
+  add_sft_only(source);
   Terminal terminal;
   for (std::size_t number = 0; number < kRlhfSteps.size(); ++number) {
     const RlhfStep& step = kRlhfSteps[number];

@@ -32,6 +32,7 @@
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_source.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/tensor/init.h"
 
 namespace tessera::engine {
 namespace {
@@ -248,6 +249,19 @@ void set_objective(OpenModel& model, const models::ObjectiveChoice& objective) {
   if (!model.weights && !model.config) model.weights = hugging_face_source(model);
   model.shape.model = models::with_objective(model.shape.trunk, objective.name, objective.options);
   model.shape.objective = objective;
+}
+
+std::unique_ptr<OpenModel> initial_model(const planner::Plan& plan) {
+  auto out = std::make_unique<OpenModel>();
+  out->shape = plan.base ? *plan.base : plan.model;
+  out->tokenizer = plan.tokenizer;
+  out->weights = plan.weights;
+  if (out->weights) return out;
+  out->weights = [seed = static_cast<std::uint64_t>(plan.config.trainer.seed)](
+                     const ParamInfo& info, std::int64_t begin, std::int64_t end, float* to) {
+    initialize_range(info, seed, begin, at::from_blob(to, {end - begin}, at::kFloat));
+  };
+  return out;
 }
 
 ReadAs read_as_from_name(std::string_view name) {

@@ -17,6 +17,10 @@
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/model_instance.h"
 
+namespace tessera::planner {
+struct Plan;
+}
+
 namespace tessera::engine {
 
 /// The dtype of the weights of a model that is only read. BF16: activations and the KV cache are
@@ -55,6 +59,9 @@ std::unique_ptr<OpenModel> find_model(const std::filesystem::path& path,
 /// Replaces the saved objective by one whose parameters were all saved; call before the weights are
 /// loaded. Throws Error{Config} for an unknown one.
 void set_objective(OpenModel& model, const models::ObjectiveChoice& objective);
+/// Returns the model with which a run begins, without an adapter; as find_model(), without the
+/// weights.
+std::unique_ptr<OpenModel> initial_model(const planner::Plan& plan);
 /// Throws Error{Memory} if the weights of a found model, shared by `ranks` ranks of this host, need
 /// more than 95 % of `available` bytes while they are read; the message has both numbers. Logits
 /// and caches are not counted, because they depend on the use. Throws Error{Unsupported} for Int8

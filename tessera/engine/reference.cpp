@@ -27,7 +27,7 @@ namespace {
 /// fixed order have values.
 class Referenced final : public data::Dataset {
  public:
-  Referenced(std::shared_ptr<const data::Datasets> owner,
+  Referenced(std::shared_ptr<const void> owner,
              const data::Dataset& base,
              std::vector<double> values)
       : owner_(std::move(owner)),
@@ -60,7 +60,7 @@ class Referenced final : public data::Dataset {
   [[nodiscard]] const std::vector<double>& values() const { return values_; }
 
  private:
-  std::shared_ptr<const data::Datasets> owner_;  ///< owns `base_`
+  std::shared_ptr<const void> owner_;  ///< owns `base_`
   const data::Dataset& base_;
   data::TensorSpec spec_;
   std::vector<double> values_;
@@ -200,6 +200,16 @@ std::shared_ptr<const data::Datasets> with_reference(std::shared_ptr<const data:
                          samples.validation_batch);
   }
   return joined(data, std::move(train), std::move(validation));
+}
+
+std::shared_ptr<const data::Dataset> with_reference(std::shared_ptr<const data::Dataset> dataset,
+                                                    parallel::Executor& executor,
+                                                    comm::World& world,
+                                                    std::int64_t samples,
+                                                    std::int64_t batch_size) {
+  const data::Dataset& base = *dataset;
+  Values values = made_of(base, executor, world, samples, batch_size);
+  return std::make_shared<Referenced>(std::move(dataset), base, std::move(values));
 }
 
 void keep_reference(const data::Datasets& with_reference, const std::filesystem::path& file) {

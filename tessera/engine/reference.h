@@ -31,6 +31,13 @@ std::shared_ptr<const data::Datasets> with_reference(std::shared_ptr<const data:
                                                      comm::World& world,
                                                      const ReferenceSamples& samples);
 
+/// The same for the first `samples` samples of one dataset, in batches of `batch_size`.
+std::shared_ptr<const data::Dataset> with_reference(std::shared_ptr<const data::Dataset> dataset,
+                                                    parallel::Executor& executor,
+                                                    comm::World& world,
+                                                    std::int64_t samples,
+                                                    std::int64_t batch_size);
+
 /// Writes what with_reference() added. Throws Error{Io}.
 void keep_reference(const data::Datasets& with_reference, const std::filesystem::path& file);
 /// Reads the file, so that a resumed run has its original reference. Returns nullptr if the file is

@@ -73,6 +73,21 @@ TEST(ForeignFlags, OfDeepSpeedChatSetTheirKeys) {
             R"({"task":{"params":{"history":"questions","chat_template":"t.jinja"}}})");
 }
 
+// In any order of the flags; the later steps of DeepSpeed-Chat do not read them.
+TEST(ForeignFlags, DataOfTheFirstStepAloneIsAdded) {
+  const char* const flag = "--sft_only_data_path";
+  EXPECT_EQ(set_by({"my.json", flag, "c", "d", "--data_path", "a", "b"}),
+            R"({"data":{"train":["a","b","c","d"]}})");
+  EXPECT_EQ(set_by({flag, "c"}, R"({"data": {"train": "a"}, "task": "sft"})"),
+            R"({"data":{"train":["a","c"]},"task":"sft"})");
+  EXPECT_EQ(set_by({flag, "c"}), R"({"data":{"train":["c"]}})");
+  std::vector<std::string> words = {flag, "c"};
+  json::Value source = json::parse(R"({"data": {"train": "a"}, "task": {"type": "rl"}})", "c.json");
+  EXPECT_THAT(apply(take_foreign_flags(words), source),
+              ElementsAre(testing::HasSubstr("no effect in the task rl")));
+  EXPECT_EQ(source.find("data")->find("train")->as_string(), "a");
+}
+
 TEST(ForeignFlags, FieldsOfTheDataAreAnObject) {
   EXPECT_EQ(set_by({"--data_map", R"({"prompt": "question", "label": "label_id"})"}),
             R"({"data":{"map":{"prompt":"question","label":"label_id"}}})");

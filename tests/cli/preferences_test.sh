@@ -26,11 +26,20 @@ assert last["eval_loss"] < 0.6, last
 assert last["eval_terms"]["accuracy"] > 0.8, last
 PY
 }
-refuses() { # refuses WORDS COMMAND...
-  local words=$1
-  shift
-  if "$@" >"$box/out" 2>&1; then echo "accepted: $*" && exit 1; fi
-  expect "a refusal that says $words" says "$words" "$box/out"
+evaluates() { # evaluates NAME: eval tells what the last evaluation of the training told
+  "$tessera" eval "$box/$1" --threads 1 --json >"$box/eval" || return 1
+  "$tessera" eval "$box/$1" --threads 1 >"$box/told" || return 1
+  python3 - "$box/$1/metrics.jsonl" "$box/eval" "$box/told" <<'PY'
+import json, math, sys
+last = [line for line in map(json.loads, open(sys.argv[1])) if "eval_loss" in line][-1]
+told, text = json.load(open(sys.argv[2])), open(sys.argv[3]).read()
+print(last, told, text)
+assert told["pairs"] > 5 and "perplexity" not in told and "bits_per_byte" not in told and "tokens" not in told
+assert f' | {told["pairs"]} pairs | ' in text and "perplexity" not in text and "accuracy" in text and "margin" in text
+assert math.isclose(told["loss"], last["eval_loss"], rel_tol=1e-5)
+for name, value in last["eval_terms"].items():
+    assert math.isclose(told["terms"][name], value, rel_tol=1e-4, abs_tol=1e-5), name
+PY
 }
 pairs() {
   [[ -e $box/pairs.jsonl ]] || "$repository/examples/rlhf/make_pairs.py" "$repository/examples/data/shakespeare.txt" 200 >"$box/pairs.jsonl"
@@ -51,7 +60,9 @@ prefers() {
   printf 'x' | dd of="$box/damaged/reference.bin" bs=1 seek=60 conv=notrunc 2>/dev/null
   train damaged dpo 1 --set trainer.max_steps=30
   expect "equal runs after a damage" "$tessera" compare "$box/damaged" "$box/two"
-  refuses "before training" "$tessera" eval "$box/one" --threads 1
+  expect "the evaluation of the training" evaluates one
+  "$tessera" eval "$box/one" --threads 1 --json -n 2 >"$box/two_ranks"
+  expect "the same on two ranks" cmp "$box/eval" "$box/two_ranks"
   "$tessera" generate "$box/one" --prompt "First" --max-new-tokens 8 >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   "$tessera" convert "$box/one" "$box/folder" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   expect "a folder of a model that continues text" says "ForCausalLM" "$box/folder/config.json"
@@ -62,6 +73,7 @@ scores() {
   train shared reward 2 --set zero_optimization.stage=3
   expect "equal runs" "$tessera" compare "$box/scores" "$box/shared"
   expect "scores that were learned" learned scores
+  expect "the evaluation of the training" evaluates scores
   "$tessera" convert "$box/scores" "$box/judge" >"$box/out" 2>&1 || { cat "$box/out" && exit 1; }
   expect "a folder of a classifier" says "ForSequenceClassification" "$box/judge/config.json"
   expect "with one label" python3 -c "import json; assert len(json.load(open('$box/judge/config.json'))['id2label']) == 1"

@@ -46,6 +46,14 @@ three_steps_are_planned() {
     --set 'reward.model={"from": null, "family": "llama", "num_layers": 1, "hidden_size": 32, "num_heads": 2}'
   expect "the second step" says "step 2 of 3: reward" "$box/out"
   expect "nothing was written" test ! -e "$box/chat"
+  # Files of the first step alone are learned besides its part of the records, and by no other step.
+  for name in more others; do "$examples/rlhf/make_pairs.py" "$examples/data/shakespeare.txt" 40 >"$box/$name.jsonl"; done
+  local split=(rlhf "$examples/rlhf/chat.json" --set "dir=$box/chat" --set "common.data.train=$box/pairs.jsonl" --data_split 8,1,1)
+  checks "${split[@]}" --sft_only_data_path "$box/more.jsonl" "$box/others.jsonl" --step 1
+  expect "the files of the first step" grep -qE "^data .*/part-1.jsonl and 2 more: " "$box/out"
+  checks "${split[@]}" --set "sft_only=$box/more.jsonl" --set common.train_batch_size=1 --set common.train_micro_batch_size_per_gpu=1 --step 2 \
+    --set 'reward.model={"from": null, "family": "llama", "num_layers": 1, "hidden_size": 32, "num_heads": 2}'
+  expect "not of the second" grep -qE "^data .*/part-2.jsonl: " "$box/out"
 }
 hosts_match_their_word() {
   refuses() {

@@ -5,11 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <ATen/ATen.h>
-
 #include "tessera/base/error.h"
 #include "tessera/engine/rl/layouts.h"
-#include "tessera/tensor/init.h"
 
 namespace tessera::engine::rl {
 
@@ -33,16 +30,7 @@ std::unique_ptr<ReadModel> open_reference(const planner::Plan& plan,
                     "name a model with the policy's tokenizer and as many positions");
     set_objective(*out, plan.model.objective);
   } else {
-    out = std::make_unique<OpenModel>();
-    out->shape = plan.base ? *plan.base : plan.model;
-    out->tokenizer = plan.tokenizer;
-    out->weights = plan.weights;
-    if (!out->weights) {
-      out->weights = [seed = static_cast<std::uint64_t>(plan.config.trainer.seed)](
-                         const ParamInfo& info, std::int64_t begin, std::int64_t end, float* to) {
-        initialize_range(info, seed, begin, at::from_blob(to, {end - begin}, at::kFloat));
-      };
-    }
+    out = initial_model(plan);
   }
   return std::make_unique<ReadModel>(std::move(out), world, layout, kReferenceWorld);
 }
