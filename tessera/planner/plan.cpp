@@ -34,7 +34,6 @@
 
 namespace tessera::planner {
 namespace {
-
 constexpr std::int64_t kDefaultLength = 1024;
 
 std::string run_dir_of(const TrainConfig& config, const std::string& name_of_file) {
@@ -556,17 +555,19 @@ json::Value resolved_config(const Draft& draft, bool model) {
   if (config.scheduler.params.is_null()) config.scheduler.params = json::Value::object();
   json::Value out = config::write(config);
   if (!model) return out;
-  if (!plan.config.adapter.enabled())
-    std::erase_if(out.members(), [](const auto& member) { return member.first == "adapter"; });
-  if (!plan.config.distill.teacher)
-    std::erase_if(out.members(), [](const auto& member) { return member.first == "distill"; });
+  const auto drop = [](json::Value& object, std::string_view key) {
+    std::erase_if(object.members(), [&](const auto& member) { return member.first == key; });
+  };
+  if (!plan.config.adapter.enabled()) drop(out, "adapter");
+  if (!plan.config.distill.teacher) drop(out, "distill");
+  if (!config.zero_optimization.zeropp_loco_param.on())
+    drop(out["zero_optimization"], "zeropp_loco_param");
   out["model"] = plan.model.description;
   if (config.model->from) out["model"]["from"] = json::Value::string(*config.model->from);
   return out;
 }
 
 namespace {
-
 Plan finished(Draft draft) {
   draft.problems.raise();
   if (draft.failure) std::rethrow_exception(draft.failure);
