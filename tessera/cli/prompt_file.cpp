@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
@@ -140,30 +141,47 @@ class TextFile {
 
   [[nodiscard]] std::size_t written() const { return written_; }
 
-  void write(const json::Value& line) {
+  /// `tokens`: number of generated tokens in the line.
+  void write(const json::Value& line, std::size_t tokens) {
     ++written_;
+    tokens_ += tokens;
     if (!is_leader_) return;
     out_ << line.dump() << '\n' << std::flush;
     TESSERA_REQUIRE(out_.good(), Io, "cannot write " + file_.out, "is the disk full?");
-    if (!file_.quiet)
-      terminal_.live(fmt::format("{} of {} prompts", written_, file_.prompts.size()));
+    if (!file_.quiet) terminal_.live(progress());
   }
 
   void finish() {
     if (!is_leader_ || file_.quiet) return;
     terminal_.line(fmt::format(
-        "{} texts in {}{}",
+        "{} texts in {}, {:.1f} tokens/s{}",
         file_.prompts.size() * static_cast<std::size_t>(file_.samples),
         file_.out,
+        tokens_per_s(),
         file_.made > 0 ? fmt::format(", those of {} prompts from before", file_.made) : ""));
   }
 
  private:
   const PromptFile& file_;
   bool is_leader_;
-  std::size_t written_;
+  std::size_t written_, tokens_ = 0;
+  double start_ = now_s();
   std::ofstream out_;
   Terminal terminal_;
+
+  [[nodiscard]] double tokens_per_s() const {
+    return static_cast<double>(tokens_) / std::max(now_s() - start_, 1e-9);
+  }
+  /// The rest is estimated from the prompts that this run has completed.
+  [[nodiscard]] std::string progress() const {
+    const auto done = static_cast<double>(written_ - file_.made),
+               missing = static_cast<double>(file_.prompts.size() - written_);
+    return fmt::format("{} of {} prompts, {:.1f} tokens/s, {} left",
+                       written_,
+                       file_.prompts.size(),
+                       tokens_per_s(),
+                       text::duration((now_s() - start_) / done * missing));
+  }
 };
 
 /// Texts end in any order; lines are written in the order of the prompts.
@@ -192,8 +210,12 @@ void draw(engine::Generator& generator,
         --mine.missing;
         for (auto next = waiting.begin();
              next != waiting.end() && next->first == out.written() && next->second.missing == 0;
-             next = waiting.erase(next))
-          out.write(line_of(file, next->first, next->second.texts));
+             next = waiting.erase(next)) {
+          std::size_t tokens = 0;
+          for (const engine::Generated& text : next->second.texts)
+            tokens += text.tokens.size();
+          out.write(line_of(file, next->first, next->second.texts), tokens);
+        }
       });
 }
 
@@ -247,8 +269,11 @@ void texts_of_file(engine::Generator& generator,
     for (std::size_t i = file.made; i < file.prompts.size(); ++i) {
       engine::GenerateOptions own = options;
       own.adapter = file.adapters[i];
-      out.write(line_of(
-          file, i, generator.run_beams(generator.encode(file.prompts[i]), own, file.returned)));
+      const auto beams = generator.run_beams(generator.encode(file.prompts[i]), own, file.returned);
+      std::size_t tokens = 0;
+      for (const auto& beam : beams)
+        tokens += beam.made.tokens.size();
+      out.write(line_of(file, i, beams), tokens);
     }
   }
   out.finish();

@@ -340,25 +340,15 @@ TESSERA_MODULE_ORDER("megatron-bert",
 json::Value config_of(const json::Value& facts) {
   const auto fact = [&](const char* key) { return *facts.find(key); };
   const bool pairs = fact("pair_head").as_bool();
-  return json::Value::object(
-      {{"architectures",
-        json::Value::array({json::Value::string(pairs ? "MegatronBertForPreTraining"
-                                                      : "MegatronBertForMaskedLM")})},
-       {"model_type", json::Value::string("megatron-bert")},
-       {"vocab_size", fact("vocab_size")},
-       {"hidden_size", fact("hidden_size")},
-       {"intermediate_size", fact("ffn_hidden_size")},
-       {"num_hidden_layers", fact("num_layers")},
-       {"num_attention_heads", fact("num_heads")},
-       {"max_position_embeddings", fact("max_positions")},
-       {"type_vocab_size", fact("type_vocab_size")},
-       {"hidden_act", fact("activation")},
-       {kHeadActivation, fact("head_activation")},
-       {"layer_norm_eps", fact("norm_eps")},
-       {"hidden_dropout_prob", fact("dropout")},
-       {"attention_probs_dropout_prob", fact("attention_dropout")},
-       {"initializer_range", fact("init_std")},
-       {"tie_word_embeddings", fact("tie_embeddings")}});
+  json::Value out = encoder_config_of(facts);
+  out["architectures"] = json::Value::array(
+      {json::Value::string(pairs ? "MegatronBertForPreTraining" : "MegatronBertForMaskedLM")});
+  out["model_type"] = json::Value::string("megatron-bert");
+  out[kHeadActivation] = fact("head_activation");
+  out["hidden_dropout_prob"] = fact("dropout");
+  out["attention_probs_dropout_prob"] = fact("attention_dropout");
+  out["initializer_range"] = fact("init_std");
+  return out;
 }
 
 TESSERA_MEGATRON_LEARNED("megatron-bert",

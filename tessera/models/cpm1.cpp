@@ -84,8 +84,7 @@ MlpSpec mlp_of(const CpmShape& shape) {
           .input_init = init,
           .output_init = init,
           .activation = shape.activation,
-          .gated = shape.gated,
-          .dropout = shape.dropout};
+          .gated = shape.gated};
 }
 
 at::Tensor scaled(const at::Tensor& x, double scale) {

@@ -41,6 +41,7 @@ struct Cpm2Options final : EncoderDecoderOptions {
     activation = "gelu";
     gated = true;
     tie_embeddings = false;
+    drops_only_branches = true;
   }
   [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
     return std::make_unique<Cpm2Options>(*this);

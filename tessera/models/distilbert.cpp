@@ -71,7 +71,8 @@ struct DistilBertOptions final : EncoderOptions {
         {.presets = presets(),
          .preset_default = "distilbert-nano if no size is given",
          .positions_default = "512 for the published presets, else data.sequence_length, or 1024",
-         .types = false});
+         .types = false,
+         .dropout_places = "after the embedding and on the output of the MLP"});
   }
 };
 
@@ -177,6 +178,7 @@ TESSERA_MODEL("distilbert",
                   .presets = presets(),
                   .names = names(),
                   .heads = heads_of,
+                  .drops_attention_output = false,
                   .from_hf = from_hf,
                   .to_hf = to_hf,
                   .weight_map = {.compose = compose,

@@ -156,8 +156,10 @@ class Layer final : public nn::Block {
     const double p = shape_.dropout;
     const at::Tensor& x_BTC = in.diff.at(0);
     const at::Tensor y_BTC = attention_(x_BTC, batch, *this, context);
+    const double of_attention = shape_.drops_attention_output ? p : 0.0;
     const at::Tensor h_BTC =
-        attention_norm_.residual(x_BTC, context, y_BTC, context.dropout("attention_output", p))
+        attention_norm_
+            .residual(x_BTC, context, y_BTC, context.dropout("attention_output", of_attention))
             .normed_BTC;
     const at::Tensor f_BTF =
         nn::activate(nn::linear(h_BTC, *in_weight_, in_bias_, context), activation_);
@@ -209,9 +211,7 @@ void EncoderOptions::describe_encoder(config::Fields& fields, const EncoderTexts
                   .min = 1,
                   .max = 1e4});
   }
-  describe_dropout(fields,
-                   "Dropout probability after the embedding and on the outputs of attention and "
-                   "MLP.");
+  describe_dropout(fields, fmt::format("Dropout probability {}.", texts.dropout_places));
   fields.field("attention_dropout",
                attention_dropout,
                {.text = "Dropout probability on attention weights.",
@@ -285,6 +285,7 @@ Resolved resolve_encoder(const EncoderOptions& options,
   EncoderShape shape;
   shape.counted_pad = family.counted_pad;
   shape.pre_norm = family.pre_norm;
+  shape.drops_attention_output = family.drops_attention_output;
   const std::string otherwise = family.presets.front().name;
   const Preset* preset = find_preset(options, family.presets, otherwise, checks);
   set_layers(options, preset, shape, checks);
@@ -339,6 +340,24 @@ void encoder_from_hf(const HfConfig& keys, EncoderOptions& out) {
   out.layer_norm_eps = keys.number("layer_norm_eps", 1e-12, 1e-30, 1);
   out.init_std = keys.number("initializer_range", 0.02, 0, 100);
   out.tie_embeddings = keys.flag("tie_word_embeddings", true);
+}
+
+json::Value encoder_config_of(const json::Value& facts) {
+  json::Value out = json::Value::object();
+  constexpr std::pair<const char*, const char*> kKeys[] = {
+      {"vocab_size", "vocab_size"},
+      {"hidden_size", "hidden_size"},
+      {"intermediate_size", "ffn_hidden_size"},
+      {"num_hidden_layers", "num_layers"},
+      {"num_attention_heads", "num_heads"},
+      {"max_position_embeddings", "max_positions"},
+      {"type_vocab_size", "type_vocab_size"},
+      {"hidden_act", "activation"},
+      {"layer_norm_eps", "norm_eps"},
+      {"tie_word_embeddings", "tie_embeddings"}};
+  for (const auto& [theirs, ours] : kKeys)
+    out[theirs] = *facts.find(ours);
+  return out;
 }
 
 json::Value encoder_to_hf(const EncoderOptions& options,

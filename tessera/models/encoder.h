@@ -40,6 +40,8 @@ struct EncoderShape : Sizes {
   std::optional<std::int64_t> counted_pad;
   std::string activation = "gelu";
   double dropout = 0.0, attention_dropout = 0.0;
+  /// `dropout` also acts on the output of attention; only DistilBERT has none there.
+  bool drops_attention_output = true;
   double layer_norm_eps = 1e-12, init_std = 0.02;
   bool tie_embeddings = true;
   /// Norms come before the branches of a layer and after the last layer; false: after the embedding
@@ -69,6 +71,7 @@ struct EncoderOptions : FamilyOptions {
     std::vector<Preset> presets;
     std::string preset_default, positions_default;
     bool types = true;  ///< the key type_vocab_size exists
+    std::string dropout_places = "after the embedding and on the outputs of attention and MLP";
   };
   void describe_encoder(config::Fields& fields, const EncoderTexts& texts);
 };
@@ -80,6 +83,7 @@ struct EncoderFamily {
   EncoderNames names;
   std::optional<std::int64_t> counted_pad = {};  ///< see EncoderShape
   bool pre_norm = false;                         ///< see EncoderShape
+  bool drops_attention_output = true;            ///< see EncoderShape
   HeadSpecs heads = {};
 };
 /// Family::resolve for an encoder. `described`: the given options, which this completes.
@@ -99,7 +103,8 @@ struct EncoderFamilyOf {
   HeadSpecs (*heads)(const Options& options) = nullptr;
   /// EncoderShape::counted_pad; nullptr: every token has a position.
   std::int64_t (*counted_pad)(const Options& options) = nullptr;
-  bool pre_norm = false;  ///< see EncoderShape
+  bool pre_norm = false;               ///< see EncoderShape
+  bool drops_attention_output = true;  ///< see EncoderShape
   std::function<Options(const json::Value& hf_config)> from_hf;
   std::function<json::Value(const Options& options)> to_hf;
   WeightMap weight_map;
@@ -122,6 +127,7 @@ struct EncoderFamilyOf {
                                      .presets = presets,
                                      .names = names,
                                      .pre_norm = pre_norm,
+                                     .drops_attention_output = drops_attention_output,
                                      .heads = heads(options)};
               if (counted_pad != nullptr) whole.counted_pad = counted_pad(options);
               return resolve_encoder(
@@ -142,6 +148,11 @@ void encoder_from_hf(const HfConfig& keys, EncoderOptions& out);
 json::Value encoder_to_hf(const EncoderOptions& options,
                           const char* architecture,
                           const char* model_type);
+
+/// The keys of config.json that describe the size of such an encoder, from facts with tessera's
+/// names (vocab_size, hidden_size, ffn_hidden_size, num_layers, num_heads, max_positions,
+/// type_vocab_size, activation in Hugging Face's words, norm_eps, tie_embeddings).
+json::Value encoder_config_of(const json::Value& facts);
 
 /// The names under which a family's files store an encoder.
 struct StoredNames {

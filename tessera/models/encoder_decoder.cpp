@@ -40,7 +40,7 @@ TrunkOutput output_of(const EncoderDecoderShape& shape) {
       .target = TargetText{.start_token = shape.start_token,
                            .pad_token = shape.pad_token,
                            .scale = scale,
-                           .dropout = shape.dropout},
+                           .dropout = shape.outer_dropout()},
   };
 }
 
@@ -105,7 +105,7 @@ MlpSpec mlp_of(const EncoderDecoderShape& shape, int layer) {
       .output_init = Init::normal(std_of(shape, shape.ffn_hidden_size)),
       .activation = shape.activation,
       .gated = shape.gated,
-      .dropout = shape.dropout,
+      .dropout = shape.outer_dropout(),
   };
 }
 
@@ -130,7 +130,8 @@ class Tables final : public nn::Block {
   [[nodiscard]] at::Tensor embedded(const at::Tensor& ids,
                                     const char* site,
                                     nn::StepContext& context) const {
-    return nn::dropout(nn::embedding(ids, *table_, context), context.dropout(site, shape_.dropout));
+    return nn::dropout(nn::embedding(ids, *table_, context),
+                       context.dropout(site, shape_.outer_dropout()));
   }
 
   EncoderDecoderShape shape_;
@@ -197,7 +198,7 @@ class EncoderEnd final : public nn::Block {
     const at::Tensor &x_BSC = in.diff.at(0), &target_BTC = in.diff.at(1);
     if (is_empty(x_BSC)) return {.flow = {.diff = {target_BTC, x_BSC}}};
     const at::Tensor memory_BSC =
-        nn::dropout(norm_(x_BSC, context), context.dropout("output", shape_.dropout));
+        nn::dropout(norm_(x_BSC, context), context.dropout("output", shape_.outer_dropout()));
     return {.flow = {.diff = {target_BTC, memory_BSC}}};
   }
 

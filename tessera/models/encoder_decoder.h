@@ -24,6 +24,10 @@ struct EncoderDecoderShape : Sizes {
   bool tie_embeddings = true;
   bool scale_output = true;  ///< divides the head's input by sqrt(hidden_size)
   double dropout = 0.0;
+  /// Dropout acts on attention weights and outputs of branches alone; false: also on the
+  /// embeddings, between the projections of MLPs, and on the last hidden states of both stacks.
+  bool drops_only_branches = false;
+  [[nodiscard]] double outer_dropout() const { return drops_only_branches ? 0.0 : dropout; }
   double rms_norm_eps = 1e-6;
   double init_factor = 1.0;  ///< factor of the initial standard deviations
   std::int64_t start_token = 0, pad_token = 0;

@@ -58,6 +58,7 @@ void set_switches(const EncoderDecoderOptions& options, EncoderDecoderShape& sha
   shape.tie_embeddings = options.tie_embeddings;
   shape.scale_output = options.scale_output.value_or(options.tie_embeddings);
   shape.dropout = options.dropout;
+  shape.drops_only_branches = options.drops_only_branches;
   shape.rms_norm_eps = options.rms_norm_eps;
   shape.init_factor = options.init_factor;
   shape.start_token = options.start_token;
@@ -175,8 +176,11 @@ void EncoderDecoderOptions::describe_all(config::Fields& fields,
                   .ffn_default = "of the preset, or 4 x hidden_size"});
   describe_shape(fields);
   describe_dropout(fields,
-                   "Dropout probability after the embedding, on attention weights, inside the MLP "
-                   "and on the outputs of every branch and stack.");
+                   drops_only_branches
+                       ? "Dropout probability on attention weights and on the outputs of every "
+                         "branch."
+                       : "Dropout probability after the embedding, on attention weights, inside "
+                         "the MLP and on the outputs of every branch and stack.");
   fields.field("activation",
                activation,
                {.text = "Activation function of the MLP, or of its gate.",

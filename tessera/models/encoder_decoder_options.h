@@ -19,6 +19,7 @@ struct EncoderDecoderOptions : FamilyOptions {
   std::int64_t position_buckets = 32, position_max_distance = 128;
   std::string activation = "relu";
   bool gated = false;
+  bool drops_only_branches = false;  ///< see EncoderDecoderShape; a fact of the family
   std::optional<bool> scale_output;
   double rms_norm_eps = 1e-6;
   double init_factor = 1.0;

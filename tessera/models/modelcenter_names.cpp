@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/models/encoder.h"
 
 namespace tessera::models {
 
@@ -57,17 +58,7 @@ std::vector<std::pair<std::string, json::Value>> post_norm_encoder_keys() {
 }
 
 json::Value post_norm_encoder_config(const json::Value& facts, const json::Value& config) {
-  const auto fact = [&](const char* key) { return *facts.find(key); };
-  json::Value out = json::Value::object({{"vocab_size", fact("vocab_size")},
-                                         {"hidden_size", fact("hidden_size")},
-                                         {"intermediate_size", fact("ffn_hidden_size")},
-                                         {"num_hidden_layers", fact("num_layers")},
-                                         {"num_attention_heads", fact("num_heads")},
-                                         {"max_position_embeddings", fact("max_positions")},
-                                         {"type_vocab_size", fact("type_vocab_size")},
-                                         {"hidden_act", fact("activation")},
-                                         {"layer_norm_eps", fact("norm_eps")},
-                                         {"tie_word_embeddings", fact("tie_embeddings")}});
+  json::Value out = encoder_config_of(facts);
   const json::Value* dropout = config.find("dropout_p");
   if (dropout != nullptr && dropout->is_number()) out["hidden_dropout_prob"] = *dropout;
   return out;

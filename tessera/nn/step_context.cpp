@@ -12,6 +12,7 @@
 #include "tessera/base/philox.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/dropout_record.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 
 namespace tessera::nn {
@@ -20,6 +21,7 @@ ops::DropoutKey StepContext::dropout(std::string_view site, double p) const {
   ops::DropoutKey key;
   if (!training() || p <= 0.0) return key;
   TESSERA_ASSERT(batch != nullptr);
+  DropoutRecord::add(block_name, site, p);
   const std::string place = block_name + "/" + std::string(site);
   key.p = p;
   key.key = mix64(mix64(seed_), files::xxh3(std::as_bytes(std::span(place))));

@@ -50,6 +50,41 @@ ranks_that_compute_layers_together_hold_a_conversation() {
   [[ $(grep -c "not valid UTF-8" "$box/err.2") == 1 ]]
 }
 
+progress_of_a_file_is_shown_on_a_terminal() {
+  python3 - "$tessera" "$base/run" "$base/in.jsonl" "$box/out.jsonl" <<'PY'
+import os, pty, re, sys
+program, run, prompts, out = sys.argv[1:]
+def shown():
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ.update(TERM="xterm", LC_ALL="C.UTF-8")
+        os.execv(program, [program, "generate", run, "--prompts", prompts, "--out", out, "--temperature", "0",
+                           "--max-new-tokens", "5", "--ignore-eos", "--threads", "1", "--batch-size", "1"])
+    seen = b""
+    while True:
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:  # the program has ended
+            break
+        if not piece:
+            break
+        seen += piece
+    assert os.waitpid(child, 0)[1] == 0, seen
+    speeds = re.findall(rb"(\d) of (\d) prompts, ([0-9.]+) tokens/s, (\S+) left", seen)
+    last = re.search(rb"(\d) texts in \S+, ([0-9.]+) tokens/s(.*)", seen)
+    assert last and float(last[2]) > 0 and all(float(one[2]) > 0 for one in speeds), seen
+    return [one[:2] for one in speeds], speeds[-1][3] if speeds else b"", last[3].strip()
+def expect(found, wanted):
+    assert found == wanted, (found, wanted)
+expect(shown(), ([(b"1", b"3"), (b"2", b"3"), (b"3", b"3")], b"0ms", b""))
+with open(out) as file:
+    first = file.readline()
+with open(out, "w") as file:
+    file.write(first)
+expect(shown(), ([(b"2", b"3"), (b"3", b"3")], b"0ms", b", those of 1 prompts from before"))
+PY
+}
+
 a_file_of_prompts_goes_on_after_an_interruption() {
   local how=(--temperature 0 --max-new-tokens 5 --threads 1 --repetition-penalty 1.3)
   "$tessera" generate "$base/run" --prompts "$base/in.jsonl" --out "$box/whole.jsonl" "${how[@]}" >"$box/out" || return 1
@@ -194,6 +229,7 @@ keys_that_are_not_applied_are_named() {
 claim "a model without a template is refused, with the remedy" a_model_without_a_template_is_refused_with_the_remedy
 claim "a conversation keeps its history until /reset" a_conversation_keeps_its_history_until_reset
 claim "ranks that compute layers together hold a conversation" ranks_that_compute_layers_together_hold_a_conversation
+claim "progress of a file is shown on a terminal" progress_of_a_file_is_shown_on_a_terminal
 claim "a file of prompts goes on after an interruption" a_file_of_prompts_goes_on_after_an_interruption
 claim "texts of a file do not depend on how many are made together" texts_of_a_file_do_not_depend_on_how_many_are_made_together
 claim "lines are edited and remembered on a terminal" lines_are_edited_and_remembered_on_a_terminal
