@@ -35,6 +35,8 @@ constexpr const char *kEndOfA = ".lora_A.weight", *kEndOfB = ".lora_B.weight",
 
 /// Number of WithoutAdapters on this thread.
 thread_local int adapters_off = 0;
+/// The innermost one on this thread.
+thread_local MergedAdapters* merged_adapters = nullptr;
 
 /// Ranks of a grid hold the features of A and B as they hold the vector of these features
 /// (grid_low_rank.h).
@@ -100,6 +102,10 @@ class LowRankLinear final : public LayerForm {
                     const Param* bias,
                     StepContext& context) const override {
     if (adapters_off > 0) return plain_linear(x, weight, bias, context);
+    if (merged_adapters != nullptr && !context.training()) {
+      const Param& whole = merged_adapters->weight(*this, [&] { return merged(weight, context); });
+      return plain_linear(x, whole, bias, context);
+    }
     if (scales()) return scaled(x, weight, bias, context);
     return plain_linear(x, weight, bias, context) + change(x, weight, context);
   }
@@ -241,6 +247,31 @@ class LowRankLinear final : public LayerForm {
           });
     }
     return bias == nullptr ? y : detail::add_bias(y, *bias, context);
+  }
+
+  /// The weight with its change, of which this rank holds the same box; added in fp32.
+  std::unique_ptr<Param> merged(const Param& weight, StepContext& context) const {
+    TESSERA_ASSERT(!is_on_grid(weight, context) && !weight.scales().defined());
+    const c10::NoGradGuard no_grad;
+    at::Tensor out = weight.tensor().detach().clone();
+    for (const LowRankParams& part : parts_) {
+      const auto d = static_cast<std::size_t>(std::max(dim_, 0));
+      const at::Tensor box =
+          dim_ < 0 ? out : out.narrow(dim_, part.part.begin[d], part.part.sizes[d]);
+      at::Tensor rows =
+          at::addmm(box.reshape({-1, box.size(-1)}).to(at::kFloat),
+                    part.b->tensor().detach().reshape({-1, part.part.rank}).to(at::kFloat),
+                    part.a->tensor().detach().to(at::kFloat) * part.part.scale);
+      if (part.magnitude != nullptr) {
+        rows *= (part.magnitude->tensor().detach().reshape({-1}).to(at::kFloat) /
+                 norms(weight, part, context))
+                    .unsqueeze(1);
+      }
+      box.copy_(rows.view(box.sizes()));
+    }
+    auto made = std::make_unique<Param>(weight.shared_info());
+    made->attach(std::move(out));
+    return made;
   }
 
   /// [..., O] -> [..., outputs of the part].
@@ -543,6 +574,21 @@ void add_low_rank_table_choice(Params& params, Param& table, std::vector<LowRank
     forms.push_back(parts.empty() ? nullptr : declare_table_part(params, table, parts.front()));
   }
   table.extend(std::make_shared<LowRankChooser<LowRankTable>>(std::move(forms)));
+}
+
+MergedAdapters::MergedAdapters() : outer_(merged_adapters) {
+  merged_adapters = this;
+}
+
+MergedAdapters::~MergedAdapters() {
+  merged_adapters = outer_;
+}
+
+const Param& MergedAdapters::weight(const ParamExtension& form,
+                                    const std::function<std::unique_ptr<Param>()>& make) {
+  std::unique_ptr<Param>& found = weights_[&form];
+  if (found == nullptr) found = make();
+  return *found;
 }
 
 WithoutAdapters::WithoutAdapters() {

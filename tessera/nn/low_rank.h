@@ -10,6 +10,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -71,6 +74,27 @@ class WithoutAdapters {
   ~WithoutAdapters();
   WithoutAdapters(const WithoutAdapters&) = delete;
   WithoutAdapters& operator=(const WithoutAdapters&) = delete;
+};
+
+/// While an object exists, the constructing thread computes the products of weights with adapters
+/// by one matrix each, W + scale B A (with a magnitude, its rows scaled), for inference: faster by
+/// two small products, and rounded otherwise. Look-ups in tables are not changed. A matrix is made
+/// at its first use and then kept, so that weights must not change while the object exists, and
+/// must be held by this rank all the time. Memory: a copy of each weight that is used. Not on a
+/// grid of ranks. Destroy it on the same thread.
+class MergedAdapters {
+ public:
+  MergedAdapters();
+  ~MergedAdapters();
+  MergedAdapters(const MergedAdapters&) = delete;
+  MergedAdapters& operator=(const MergedAdapters&) = delete;
+  /// Returns the weight that `make` made for a form when this was called first.
+  const Param& weight(const ParamExtension& form,
+                      const std::function<std::unique_ptr<Param>()>& make);
+
+ private:
+  MergedAdapters* outer_;
+  std::map<const ParamExtension*, std::unique_ptr<Param>> weights_;
 };
 
 }  // namespace tessera::nn

@@ -2,6 +2,7 @@
 #include "tessera/engine/rl/plan.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -71,6 +72,56 @@ void require_share(const planner::Plan& plan,
                   "or remove it");
 }
 
+std::int64_t width_of(const planner::Plan& plan) {
+  return plan.working == DType::BF16 ? 2 : 4;
+}
+
+/// Refuses rl.fuse_adapter where there is nothing to merge, or no room for what is merged.
+void check_fused(const planner::Plan& plan, const tasks::RlOptions& options) {
+  const std::string key = "rl.fuse_adapter ";
+  TESSERA_REQUIRE(plan.adapter != nullptr,
+                  Config,
+                  key + "merges an adapter for rollouts, and the policy has none",
+                  "remove it, or add the section adapter");
+  TESSERA_REQUIRE(options.parity != tasks::Parity::Exact,
+                  Config,
+                  key +
+                      "rounds the weights of rollouts, so that sampling cannot have the "
+                      "log-probabilities of training, and rl.parity is exact",
+                  "remove it, or set rl.parity to measure");
+  TESSERA_REQUIRE(!plan.weight_layout.packed,
+                  Config,
+                  key +
+                      "keeps copies of the weights in full, and adapter.quantize_base has them in "
+                      "fewer bits",
+                  "remove one of them");
+  TESSERA_REQUIRE(options.overlap > 0 || plan.zero_stage < 3 || plan.data_ranks == 1,
+                  Config,
+                  key +
+                      "keeps whole copies of the weights on each data-parallel rank, and in ZeRO "
+                      "stage 3 these ranks have parts of them",
+                  "set zero_optimization.stage to 2, or remove it");
+}
+
+/// Returns the bytes of the weights that rl.fuse_adapter copies, on each of `sharers` ranks that
+/// have whole layers together.
+std::int64_t fused_bytes(const planner::Plan& plan, std::int64_t sharers) {
+  std::map<std::string, std::int64_t> numel;
+  const std::string a = ".lora_A.weight", b = ".lora_B.weight";
+  std::int64_t all = 0;
+  const auto params = nn::parameters_of(plan.model.model);
+  for (const auto& param : params) {
+    if (param->name.ends_with(a))
+      numel[param->name.substr(0, param->name.size() - a.size())] = param->shape.back();
+  }
+  for (const auto& param : params) {
+    if (!param->name.ends_with(b)) continue;
+    const auto inputs = numel.find(param->name.substr(0, param->name.size() - b.size()));
+    if (inputs != numel.end()) all += param->numel() / param->shape.back() * inputs->second;
+  }
+  return all * width_of(plan) / sharers;
+}
+
 void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) {
   const auto refuse = [](const std::string& what, const std::string& fix) {
     throw Error(Error::Kind::Unsupported, "not built yet: the task rl with " + what, fix);
@@ -104,6 +155,7 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
                       " rounds keys and values, so that sampling cannot have the "
                       "log-probabilities of training, and rl.parity is exact",
                   "set rl.cache to same, or rl.parity to measure");
+  if (options.fuse_adapter) check_fused(plan, options);
   const std::int64_t size = options.rollout_size(plan.global_batch);
   TESSERA_REQUIRE(size % options.samples == 0,
                   Config,
@@ -145,10 +197,6 @@ void require_checkpoints(const planner::Plan& plan, const tasks::RlOptions& opti
                   saved.keep,
                   every),
       fmt::format("set checkpoint.keep to {} or more, or raise checkpoint.every", needed));
-}
-
-std::int64_t width_of(const planner::Plan& plan) {
-  return plan.working == DType::BF16 ? 2 : 4;
 }
 
 /// Returns the bytes of an element of the cache of keys and values.
@@ -222,6 +270,9 @@ void settle_plan(planner::Plan& plan) {
   };
   count("rollout", rollout_bytes(plan, options));
   count("cache of keys and values", cache_bytes(plan, options));
+  // With rl.overlap other ranks write.
+  if (options.fuse_adapter && options.overlap == 0)
+    count("weights with the adapter merged", fused_bytes(plan, plan.ranks / plan.data_ranks));
   if (task->has_reference() && !is_base_of_policy(plan, options)) {
     const models::Resolved reference = options.reference ? find_model(*options.reference)->shape
                                                          : (plan.base ? *plan.base : plan.model);
@@ -270,6 +321,7 @@ std::int64_t generator_bytes(const planner::Plan& plan) {
   std::int64_t elements = 0;
   for (const auto& param : nn::parameters_of(plan.model.model))
     elements += param->numel();
+  if (options.fuse_adapter) elements += fused_bytes(plan, 1) / width_of(plan);
   return planner::kProcessBytes + elements * width_of(plan) + rollout_bytes(plan, options) +
          cache_bytes(plan, options);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 #include "tessera/base/philox.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/shared_values.h"
+#include "tessera/nn/low_rank.h"
 
 namespace tessera::engine::rl {
 namespace {
@@ -207,6 +209,8 @@ void RolloutWriter::generate(const Place& place,
                   Format,
                   lacking("completions"),
                   kStartOver);
+  std::optional<nn::MergedAdapters> merged;
+  if (options_.fuse_adapter) merged.emplace();
   const comm::Group& group = world_.group(mesh::AxisSet::dp());
   const auto others = [&](bool mine) {
     return world_

@@ -296,6 +296,10 @@ void RlOptions::describe(config::Fields& fields) {
                         "one after the other.",
                 .min = 0,
                 .max = 1});
+  fields.field("fuse_adapter",
+               fuse_adapter,
+               {.text = "Write rollouts with a copy of the weights in which the adapter is merged, "
+                        "instead of its two small products beside each weight."});
   fields.field("rollout_ranks",
                rollout_ranks,
                {.text = "With overlap: the number of ranks, the last ones of the job, that only "

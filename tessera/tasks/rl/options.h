@@ -153,7 +153,8 @@ struct RlOptions {
   std::int64_t prompts_at_once = 8;
   std::int64_t completions_at_once = 64;
   RlCache cache = RlCache::Same;
-  std::int64_t overlap = 0;  ///< 1: other ranks write the next rollout while this one is learned
+  bool fuse_adapter = false;  ///< whether rollouts are written with W + B A
+  std::int64_t overlap = 0;   ///< 1: other ranks write the next rollout while this one is learned
   std::optional<std::int64_t> rollout_ranks;
   json::Value rewards;
   RlAdvantage advantage;
