@@ -5,13 +5,13 @@
 #include <cmath>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/accumulate.h>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
@@ -49,10 +49,6 @@ struct LowRankParams {
   Param* b = nullptr;
   Param* magnitude = nullptr;  ///< nullptr: none
 };
-
-std::int64_t numel_of_shape(const Shape& shape) {
-  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-}
 
 /// True if ranks of a grid share the weight.
 bool is_on_grid(const Param& weight, const StepContext& context) {
@@ -169,7 +165,7 @@ class LowRankLinear final : public LayerForm {
     }
     fill_up_to(lead[d], pieces.back());
     std::vector<std::int64_t> sizes = outer;
-    sizes.push_back(numel_of_shape(lead));
+    sizes.push_back(c10::multiply_integers(lead));
     return at::cat(pieces, static_cast<std::int64_t>(outer.size()) + dim_).reshape(sizes);
   }
 
@@ -503,7 +499,7 @@ std::shared_ptr<LowRankLinear> declare_parts(Params& params,
                        Init::uniform(1.0 / std::sqrt(static_cast<double>(inputs))),
                        tags);
     Params::Tags of_b = tags;
-    const std::int64_t outputs = numel_of_shape(part.sizes);
+    const std::int64_t outputs = c10::multiply_integers(part.sizes);
     of_b.matrix_shape = {outputs, part.rank};
     Shape shape = part.sizes;
     shape.push_back(part.rank);
