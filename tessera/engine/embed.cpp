@@ -63,6 +63,12 @@ at::Tensor embeddings_of(parallel::Executor& executor,
 void check_ids(const Ids& ids, const models::Resolved& model, std::int64_t text) {
   TESSERA_REQUIRE(
       !ids.empty(), Data, fmt::format("text {} has no tokens", text + 1), "leave empty texts out");
+  require_known_ids(ids, model);
+}
+
+}  // namespace
+
+void require_known_ids(const Ids& ids, const models::Resolved& model) {
   for (const std::int32_t id : ids) {
     TESSERA_REQUIRE(
         id >= 0 && id < model.vocab_size,
@@ -71,8 +77,6 @@ void check_ids(const Ids& ids, const models::Resolved& model, std::int64_t text)
         "use the tokenizer that the model was trained with");
   }
 }
-
-}  // namespace
 
 Ids encode_whole(const data::Tokenizer& tokenizer,
                  const std::string& text,

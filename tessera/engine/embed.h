@@ -25,6 +25,8 @@ struct EmbedStats {
   std::int64_t cut = 0;  ///< truncated texts
 };
 
+/// Throws Error{Data} for an id that the vocabulary of the model does not have.
+void require_known_ids(const std::vector<std::int32_t>& ids, const models::Resolved& model);
 /// Encodes a text with the tokenizer's post-processor to at most `most` ids; the excess is removed
 /// before the tokens that end a text.
 std::vector<std::int32_t> encode_whole(const data::Tokenizer& tokenizer,

@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/engine/batches.h"
+#include "tessera/engine/embed.h"
 
 namespace tessera::engine {
 namespace {
@@ -23,16 +24,6 @@ double log_sum_exp(const float* row, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i)
     sum += std::exp(static_cast<double>(row[i]) - most);
   return most + std::log(sum);
-}
-
-void require_known(const std::vector<std::int32_t>& ids, const models::Resolved& model) {
-  for (const std::int32_t id : ids) {
-    TESSERA_REQUIRE(
-        id >= 0 && id < model.vocab_size,
-        Data,
-        fmt::format("token {} is not below the model's vocabulary of {}", id, model.vocab_size),
-        "use the tokenizer that the model was trained with");
-  }
 }
 
 /// The logits of a batch of one sequence of `length` tokens, fp32 [length * vocabulary] on the CPU.
@@ -76,7 +67,7 @@ std::vector<double> log_probabilities(parallel::Executor& executor,
                       ? "measure the loss of masked tokens: tessera eval MODEL --data FILE --task "
                         "masked_lm"
                       : "score with a model that continues text");
-  require_known(ids, model);
+  require_known_ids(ids, model);
   const auto size = static_cast<std::int64_t>(ids.size()), vocab = model.vocab_size;
   std::vector<double> out;
   std::int64_t begin = 0;
@@ -108,8 +99,8 @@ std::vector<double> answer_log_probabilities(parallel::Executor& executor,
                   Unsupported,
                   "a model without an encoder beside its decoder answers no text by another",
                   "give it one text");
-  require_known(source, model);
-  require_known(target, model);
+  require_known_ids(source, model);
+  require_known_ids(target, model);
   if (target.empty()) return {};
   // The decoder reads the target shifted by one token, as in training.
   std::vector<std::int32_t> read = {

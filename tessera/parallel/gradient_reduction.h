@@ -69,7 +69,7 @@ class GradientReduction final : public Policy {
     feedback_scale_ = loss_scale;
     feeds_back_ = feeds_back;
   }
-  /// What this rank keeps for error feedback; nullptr without it.
+  /// The residuals of error feedback on this rank; nullptr without it.
   [[nodiscard]] SentResiduals* residuals() { return residuals_ ? &*residuals_ : nullptr; }
 
   /// Waits for all reductions, adds the uses of tied parameters in block order, and adds the

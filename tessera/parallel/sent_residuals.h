@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gradients of this rank lost when they were rounded to 8 bits. It is added to the next
-// gradient of the same parameters (error feedback). Source: Xie et al. 2024, "LoCo: low-bit
-// communication adaptor for large-scale model training"; with beta 0, Seide et al. 2014, "1-bit
-// stochastic gradient descent and its application to data-parallel distributed training of speech
-// DNNs".
+// The parts of this rank's gradients that were lost when they were rounded to 8 bits. They are
+// added to the next gradient of the same parameters (error feedback). Source: Xie et al. 2024,
+// "LoCo: low-bit communication adaptor for large-scale model training"; with beta 0, Seide et al.
+// 2014, "1-bit stochastic gradient descent and its application to data-parallel distributed
+// training of speech DNNs".
 #pragma once
 
 #include <cstdint>

@@ -67,13 +67,6 @@ TEST(Program, UnknownWordsComeWithTheNearest) {
   EXPECT_EQ(run_program({"train", "--set"}).code, 2);
 }
 
-TEST(Program, NamesWhatIsNotBuiltYet) {
-  const Outcome o = run_program({"config", "schema"});
-
-  EXPECT_EQ(o.code, 2);
-  EXPECT_THAT(o.err, HasSubstr("not built yet"));
-}
-
 TEST(Program, WarnsOfMisspeltVariables) {
   setenv("TESSERA_CASHE", "/x", 1);
 

@@ -28,7 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How much sums of some tens of fp32 logits may differ between a batch with padding and one text.
+// The most by which sums of some tens of fp32 logits may differ between a batch with padding and
+// one text.
 constexpr double kTolerance = 2e-5;
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;

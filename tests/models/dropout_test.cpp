@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where every family applies dropout, and with which key's probability, against its source. The
-// places of transformers' models were recorded in a training step of transformers 5.24
+// The places where every family applies dropout, and the keys of their probabilities, against its
+// source. The places of transformers' models were recorded in a training step of transformers 5.24
 // (dropout_reference.py). The others:
 //   cpm1, cpm2  ModelCenter, model_center/layer: attention.py drops probabilities, and each block
 //               of blocks.py its output; FFNBlock gives its FeedForward no dropout_p, and neither

@@ -32,7 +32,7 @@ models::Gpt2Shape tiny() {
   return shape;
 }
 
-/// What the ranks of a save have written, by name.
+/// The tensors that the ranks of a save have written, by name.
 struct Saved {
   std::map<std::string, std::vector<std::int64_t>> shapes;
   std::map<std::string, at::Tensor> rows;
