@@ -39,10 +39,8 @@ bool parse(PlanWords& words, const std::vector<std::string>& line) {
       "plan",
       "Shows what a training needs before it starts. With a configuration: everything that `train "
       "--dry-run` shows, with the same flags. With --estimate: DeepSpeed's table of a model's "
-      "states, and "
-      "the memory that tessera needs.",
-      {"tessera plan my.json -n 4                         layout, memory and time of a "
-       "configuration",
+      "states, and the memory that tessera needs.",
+      {"tessera plan my.json -n 4      layout, memory and time of a configuration",
        "tessera plan --estimate zero3 --model gpt2-xl --num_gpus_per_node 8",
        "tessera plan --estimate zero2 --model path/to/hugging_face_folder --num_nodes 2",
        "tessera plan --estimate zero3 --model my.json --json",

@@ -18,12 +18,12 @@ struct NamedAxis {
 };
 
 const std::vector<NamedAxis>& named_axes() {
-  static const std::vector<NamedAxis> kAxes = {
+  static const std::vector<NamedAxis> all = {
       {"pipeline parallelism", AxisSet{Axis::Pp}, ""},
       {"data parallelism", AxisSet::dp(), ""},
       {"context parallelism", AxisSet{Axis::Cp}, "parallel.context.size"},
       {"tensor parallelism", AxisSet::tp(), "parallel.tensor.size"}};
-  return kAxes;
+  return all;
 }
 
 bool crosses_hosts(const Mesh& mesh, AxisSet axes, int ranks_per_host) {
