@@ -253,7 +253,8 @@ StepResult TrainState::step(int num_micros, const LoadMicro& load, const StepExt
   } else {
     result.skipped = true;
     ++skipped_;
-    // What the residuals gave to this step is lost, and what they lost in it means nothing.
+    // A skipped update loses the residuals that its gradients took up, and the rounding errors of
+    // gradients that are not finite are meaningless.
     if (residuals != nullptr) residuals->forget();
     result.skip_reason = first_nonfinite(sums);
   }

@@ -35,7 +35,8 @@ constexpr std::array<Needed, 1> kNeeded = {{
 constexpr std::array<std::string_view, 3> kBatch = {
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"};
 constexpr std::string_view kTopRate = "scheduler.params.warmup_max_lr";
-// Where there are several hosts, the command has replaced their "auto" before.
+// On several hosts, `tessera train` replaces the "auto" of these keys by a number before the plan
+// is made; here they are those of one host.
 constexpr std::string_view kSecondary = "zero_optimization.zero_hpz_partition_size",
                            kSubGroup = "zero_optimization.mics_shard_size";
 constexpr std::string_view kTotal = "scheduler.params.total_num_steps";

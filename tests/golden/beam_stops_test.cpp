@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// For sums of 12 log-probabilities in fp32; the recorded ones are in fp64.
+/// Tolerance of a sum of 12 log-probabilities in fp32; the recorded sums are in fp64.
 constexpr double kScores = 1e-5;
 
 /// Two letters for each id, as in the script.

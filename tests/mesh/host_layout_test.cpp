@@ -36,7 +36,7 @@ TEST(HostLayoutNotes, WarnOfGroupsOfWeightsThatCross) {
       ElementsAre(HasSubstr("groups of 4 ranks that hold the weights cross between hosts")));
   EXPECT_THAT(host_layout_notes(Mesh({1, 2, 2, 1, 1, 1, 1}), 3).warnings,
               ElementsAre(HasSubstr("zero_hpz_partition_size")));
-  // Without groups all ranks hold the weights together, which is nothing to choose.
+  // Without groups the weights are sharded over all ranks, and there is no group size to choose.
   EXPECT_TRUE(host_layout_notes(Mesh({1, 1, 4, 1, 1, 1, 1}), 2).warnings.empty());
 }
 

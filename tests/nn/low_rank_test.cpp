@@ -67,7 +67,8 @@ TEST_F(MergedLowRank, IsTheProductOfTheSum) {
   EXPECT_TRUE(at::equal(layer.of(x), apart)) << "the weight itself is as it was";
 }
 
-// Of the outputs [3, 4] the first and the last of the dim 0 have adapters.
+// The outputs of the layer are a matrix [3, 4]. Its first and its last row have an adapter each,
+// and the row between them has none.
 TEST_F(MergedLowRank, PartsAndMagnitudesAreMerged) {
   for (const bool magnitude : {false, true}) {
     const Adapted layer(

@@ -102,7 +102,8 @@ double error_of_mean(int ranks, int calls, const std::optional<ErrorFeedback>& f
 TEST(ErrorFeedbackOfByteCodes, MakesTheMeanOfWhatIsSentThatOfTheGradients) {
   for (const int ranks : {1, 2}) {
     SCOPED_TRACE(std::to_string(ranks) + " ranks");
-    // Without it the mean keeps the error of one call, at most half a scale for each rank.
+    // Without error feedback the mean keeps the error of one call, at most half a scale for each
+    // rank.
     const double alone = error_of_mean(ranks, 1, {});
     EXPECT_NEAR(error_of_mean(ranks, 64, {}), alone, 0.1 * alone);
     for (const float beta : {0.0F, 0.8F}) {

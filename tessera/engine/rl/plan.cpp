@@ -270,7 +270,7 @@ void settle_plan(planner::Plan& plan) {
   };
   count("rollout", rollout_bytes(plan, options));
   count("cache of keys and values", cache_bytes(plan, options));
-  // With rl.overlap other ranks write.
+  // With rl.overlap, ranks that do not learn write the rollouts and have this copy.
   if (options.fuse_adapter && options.overlap == 0)
     count("weights with the adapter merged", fused_bytes(plan, plan.ranks / plan.data_ranks));
   if (task->has_reference() && !is_base_of_policy(plan, options)) {

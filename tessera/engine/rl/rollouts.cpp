@@ -243,7 +243,7 @@ class Rollouts final : public Experience, private AheadWriter {
                       kStartOver);
       take_coefficient();
     } else {
-      // On ranks of its own the reference is computed while other ranks score.
+      // If the reference has ranks of its own, they compute it while other ranks score.
       std::vector<double> under_reference;
       if (reference_ != nullptr) under_reference = own_under_reference();
       if (rewards_BF_.defined()) {
