@@ -288,22 +288,16 @@ void check_hybrid_engine(const json::Value& source, const Plan& plan, config::Pr
   if (!source.is_object()) return;
   Written written(source, problems);
   if (!written.on("hybrid_engine.enabled")) return;
-  // Ranks that only write rollouts have whole layers.
   const tasks::Rl* const rl = tasks::as_rl(plan.task.get());
-  const bool apart = rl != nullptr && rl->options().overlap > 0;
-  const auto sharers = apart ? 1.0 : static_cast<double>(plan.config.parallel.tensor.size);
   const char* const sharers_path = "hybrid_engine.inference_tp_size";
-  if (const double asked = written.number(sharers_path, sharers); asked != sharers) {
-    written.refuse(sharers_path,
-                   apart ? fmt::format("{} ranks are to share each layer in generation, and those "
-                                       "that only write rollouts (rl.overlap) have whole layers",
-                                       asked)
-                         : fmt::format("{} ranks are to share each layer in generation, and {} do "
-                                       "in training, whose layout generation uses",
-                                       asked,
-                                       sharers),
-                   apart ? "set it to 1"
-                         : fmt::format("set it to {}, or parallel.tensor to {}", sharers, asked));
+  // In the task rl, which generates, it is rl.rollout_tensor unless that is given too.
+  const double sharers =
+      rl != nullptr ? static_cast<double>(rl->options().rollout_tensor.value_or(0)) : 0.0;
+  if (const double asked = written.number(sharers_path, sharers); sharers > 0 && asked != sharers) {
+    written.refuse(
+        sharers_path,
+        fmt::format("it is {}, and rl.rollout_tensor, which means the same, is {}", asked, sharers),
+        "remove one of them");
   }
   const auto length = static_cast<double>(plan.sequence_length);
   const char* const length_path = "hybrid_engine.max_out_tokens";

@@ -38,9 +38,10 @@ void TaskOptions::describe(config::Fields& fields) {
            "prefer: method, reference_free, loss, chat_template; of reward: centering, margin, "
            "chat_template; of rl: algorithm, preset, samples, max_new_tokens, temperature, "
            "top_k, top_p, dynamic_rounds, entropy_coefficient, "
-           "iterations, mini_batches, prompts_at_once, completions_at_once, cache, rewards, "
-           "advantage, loss, kl, critic, "
-           "reference, truncated, parity, parity_limit, on_alarm, chat_template; of classify: "
+           "iterations, mini_batches, prompts_at_once, completions_at_once, cache, "
+           "overlap, fuse_adapter, rollout_ranks, rollout_tensor, rewards, advantage, loss, kl, "
+           "critic, ptx, validation, models, reference, truncated, parity, parity_limit, on_alarm, "
+           "roll_back, chat_template; of classify: "
            "text_field, text_pair_field, label_field, history_field, history, history_turns, "
            "labels, multi_label, thresholds, heads, head_weights, balance; of regression: "
            "text_field, text_pair_field, label_field, history_field, history, history_turns, "
@@ -117,11 +118,30 @@ void spell_out_preprocessor(json::Value& source) {
   params["preprocessor"] = json::Value::string(std::filesystem::absolute(file, ignored).string());
 }
 
+/// Writes DeepSpeed's number of ranks that share layers in generation as an option of the task rl.
+void spell_out_rollout_tensor(json::Value& source) {
+  const auto object = [](json::Value* value) {
+    return value != nullptr && value->is_object() ? value : nullptr;
+  };
+  json::Value* const task = object(source.find("task"));
+  const json::Value* const engine = object(source.find("hybrid_engine"));
+  if (task == nullptr || engine == nullptr) return;
+  json::Value* const params = object(task->find("params"));
+  const json::Value* const type = task->find("type");
+  const json::Value* const enabled = engine->find("enabled");
+  const json::Value* const sharers = engine->find("inference_tp_size");
+  const bool meant = type != nullptr && type->is_string() && type->as_string() == "rl" &&
+                     enabled != nullptr && enabled->is_bool() && enabled->as_bool();
+  if (meant && params != nullptr && sharers != nullptr && params->find("rollout_tensor") == nullptr)
+    (*params)["rollout_tensor"] = *sharers;
+}
+
 }  // namespace
 
 void spell_out_task(json::Value& source) {
   if (!source.is_object()) return;
   write_long_form(source);
+  spell_out_rollout_tensor(source);
   spell_out_preprocessor(source);
 }
 

@@ -115,6 +115,21 @@ TEST(RlOverlap, IsTheSameOnAnyRanks) {
   }
 }
 
+// The ranks that write share layers, whatever those that learn do.
+TEST(RlOverlap, WritersMayShareLayers) {
+  const TinyRun run =
+                    reinforcing(some_prompts(), options(R"("samples": 4, "rollout_tensor": 2)", 2)),
+                more =
+                    reinforcing(some_prompts(), options(R"("samples": 4, "rollout_tensor": 2)", 4));
+  const Layout one{.ranks = 1, .accumulation = 4, .stage = 0};
+  const Overlapped two = train_divided(run, one, {.steps = 3});
+
+  expect_same(two, train_divided(more, {.ranks = 2, .accumulation = 2, .stage = 3}, {.steps = 3}));
+  const Overlapped shared =
+      train_divided(run, {.ranks = 2, .accumulation = 4, .stage = 0, .tensor = 2}, {.steps = 3});
+  EXPECT_LT(shared.told.at(0).at("parity_max"), 1e-4);
+}
+
 // The ranks that learn are a part of the job, and the reference is on a part of them.
 TEST(RlOverlap, AReferenceMayHaveRanksOfItsOwn) {
   const std::string more = R"("samples": 4, "kl": {"coefficient": 0.05})";
@@ -291,23 +306,8 @@ TEST(RlOverlap, IsRefusedWithWhatItDoesNotCombineWith) {
               HasSubstr("all ranks write rollouts"));
   EXPECT_THAT(refusal(R"({"rewards": [{"type": "length", "max": 3}], "overlap": 2})"),
               HasSubstr("overlap"));
-  const auto by_hybrid_engine = [&](const char* size) -> std::string {
-    try {
-      TinyRun run = reinforcing(some_prompts(), options(R"("samples": 4)"));
-      run.set("hybrid_engine",
-              R"({"enabled": true, "max_out_tokens": 512, "inference_tp_size": )" +
-                  std::string(size) + "}");
-      planner::Plan plan = run.plan({.ranks = 2, .accumulation = 4, .tensor = 2});
-      engine::rl::settle_plan(plan);
-      return "accepted";
-    } catch (const Error& error) {
-      return error.what();
-    }
-  };
-  EXPECT_EQ(by_hybrid_engine("1"), "accepted");
-  EXPECT_THAT(by_hybrid_engine("2"), HasSubstr("have whole layers"));
   EXPECT_THAT(refusal(options(R"("samples": 4, "parity": "exact")"), {.ranks = 2, .tensor = 2}),
-              HasSubstr("rl.overlap"));
+              HasSubstr("1 ranks share each layer in rollouts and 2 in training"));
 }
 
 }  // namespace

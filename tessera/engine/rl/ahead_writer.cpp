@@ -36,6 +36,13 @@ void AheadWriter::require_generators() const {
                   "set rl.overlap to 0 here");
 }
 
+void AheadWriter::make_copy() {
+  if (!regroups(plan_)) return;
+  regrouped_ = world_.part(0, rollout_mesh(plan_, world_.size()), kCopyWorld);
+  copy_.emplace(plan_, *regrouped_);
+  draw_with(*regrouped_, copy_->executor(), [this] { copy_->follow(policy_); });
+}
+
 std::int64_t AheadWriter::last_kept(std::int64_t step) const {
   // Within the updates of a rollout, the next one is under way.
   return generators_ == nullptr ? step : step + updates() - 1;

@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "tessera/data/sample_order.h"
 #include "tessera/engine/loss_terms.h"
 #include "tessera/engine/rl/generators.h"
+#include "tessera/engine/rl/rollout_model.h"
 #include "tessera/engine/rl/rollout_writer.h"
 #include "tessera/engine/train_state.h"
 
@@ -31,6 +33,8 @@ class AheadWriter : protected RolloutWriter {
 
   /// Throws Error{Unsupported} if the options ask for ranks that write, and there are none.
   void require_generators() const;
+  /// Makes the copy of the policy that writes in other groups of ranks, if the plan has one.
+  void make_copy();
   /// Returns the version of the last rollout that the ledger of a run resumed after `step` updates
   /// may have.
   [[nodiscard]] std::int64_t last_kept(std::int64_t step) const;
@@ -65,6 +69,8 @@ class AheadWriter : protected RolloutWriter {
   void turn();
 
   Generators* generators_;
+  std::unique_ptr<comm::World> regrouped_;  ///< nullptr: the policy itself writes
+  std::optional<RolloutModel> copy_;
   data::BatchPlan batches_;
   std::optional<KeptRollout> kept_ahead_;
   struct {

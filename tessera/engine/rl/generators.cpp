@@ -4,18 +4,15 @@
 #include <array>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/engine/rl/rollout_model.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/ops/batch_invariance.h"
-#include "tessera/parallel/assembled.h"
-#include "tessera/parallel/weight_gather.h"
-#include "tessera/planner/zero_stage.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/rl.h"
 #include "tessera/tensor/span.h"
@@ -50,45 +47,36 @@ void send(comm::World& link, std::span<double> values, int root, const char* wha
       ->wait_reusable();
 }
 
-/// Sends weights of the policy's parameters in the order of the model, or receives them:
-/// `tensor_of` returns the memory of a whole parameter, contiguous.
-template <class TensorOf>
-void exchange_weights(comm::World* link,
-                      parallel::ModelInstance& model,
-                      bool all,
-                      const TensorOf& tensor_of) {
-  for (const auto& [group, number] : model.canonical_order()) {
-    parallel::FlatGroup& of = model.groups()[static_cast<std::size_t>(group)];
-    if (!all && !of.trainable) continue;
-    const Segment& segment = of.layout.segments()[static_cast<std::size_t>(number)];
-    const at::Tensor whole = tensor_of(of, segment);
-    if (link == nullptr) continue;
-    link->transport()
-        .broadcast(link->everyone(),
-                   span_of(whole),
-                   kLearner,
-                   TESSERA_HERE("weights " + segment.info->name))
-        ->wait_reusable();
-  }
+/// Sends a parameter from the rank that learns, or receives it.
+void exchange_weights(comm::World& link, const ParamInfo& info, const at::Tensor& whole) {
+  link.transport()
+      .broadcast(link.everyone(), span_of(whole), kLearner, TESSERA_HERE("weights " + info.name))
+      ->wait_reusable();
 }
 
 /// A rank that writes.
 class Generator final : private RolloutWriter {
  public:
-  Generator(const planner::Plan& plan,
+  Generator(RolloutModel& policy,
             const tasks::Rl& task,
             comm::World& world,
             comm::World& link,
-            parallel::Executor& policy,
             const tasks::Prompts& prompts)
-      : RolloutWriter(plan, task, world, policy, prompts), link_(link) {}
+      : RolloutWriter(policy.plan(), task, world, policy.executor(), prompts),
+        policy_(policy),
+        link_(link) {}
 
   int run() {
     for (double idle = now_s();; idle = now_s()) {
       Order order{};
       send(link_, order, kLearner, "an order of a rollout");
       if (order[kEnd] > 0) return static_cast<int>(order[kCode]);
-      if (order[kWeights] > kNone) receive_weights(order[kWeights] == kAll);
+      if (order[kWeights] > kNone) {
+        policy_.receive(order[kWeights] == kAll,
+                        [&](const ParamInfo& info, const at::Tensor& room) {
+                          exchange_weights(link_, info, room);
+                        });
+      }
       const double begin = now_s();
       write(order);
       std::vector<double> made = {begin - idle, now_s() - begin};
@@ -117,19 +105,7 @@ class Generator final : private RolloutWriter {
     tell_speed();
   }
 
-  void receive_weights(bool all) {
-    parallel::ModelInstance& model = executor_.model();
-    for (parallel::FlatGroup& group : model.groups())
-      group.weights.begin_write();
-    exchange_weights(&link_, model, all, [](parallel::FlatGroup& group, const Segment& segment) {
-      return group.weights.own().narrow(0, segment.begin, segment.numel);
-    });
-    for (parallel::FlatGroup& group : model.groups())
-      group.weights.written();
-    for (parallel::FlatGroup& group : model.groups())
-      group.weights.settle();
-  }
-
+  RolloutModel& policy_;
   comm::World& link_;
 };
 
@@ -147,7 +123,7 @@ JobParts divide_job(const planner::Plan& plan, comm::World& job) {
   if (job.rank() < learners) {
     out.learners = job.part(0, plan.mesh(), kLearners);
   } else {
-    out.generators = job.part(learners, mesh::Mesh::data_parallel(generators), kGenerators);
+    out.generators = job.part(learners, rollout_mesh(plan, generators), kGenerators);
   }
   if (job.rank() >= learners - 1)
     out.link = job.part(learners - 1, mesh::Mesh::data_parallel(1 + generators), kLink);
@@ -169,28 +145,14 @@ void Generators::order(const Place& place, std::int64_t roll_backs, TrainState& 
     order[kRollBacks] = static_cast<double>(roll_backs);
     send(*link_, order, kLearner, "an order of a rollout");
   }
-  if (weights > kNone) send_weights(policy, weights == kAll);
+  if (weights > kNone) {
+    for_each_whole(
+        policy, weights == kAll, [&](std::size_t, const ParamInfo& info, const at::Tensor& whole) {
+          if (link_ != nullptr) exchange_weights(*link_, info, whole);
+        });
+  }
   sent_ = policy.steps();
   under_way_ = true;
-}
-
-void Generators::send_weights(TrainState& policy, bool all) {
-  policy.wait();
-  parallel::FlatGroup* gathered = nullptr;
-  const auto release = [&] {
-    if (gathered != nullptr) std::exchange(gathered, nullptr)->weights.release();
-  };
-  parallel::ModelInstance& model = policy.model();
-  exchange_weights(link_, model, all, [&](parallel::FlatGroup& group, const Segment& segment) {
-    if (gathered != &group) release();
-    if (group.weights.comes_and_goes() && !group.weights.gathered()) gathered = &group;
-    group.weights.wait();
-    const at::Tensor held = group.weights.whole().narrow(0, segment.begin, segment.numel);
-    if (!segment.info->cut()) return held;
-    return parallel::assembled(
-        *segment.info, held, policy.world(), *model.tensor_parallel()->group);
-  });
-  release();
 }
 
 Generators::Rollout Generators::collect() {
@@ -228,15 +190,8 @@ int write_rollouts(const planner::Plan& plan,
   TESSERA_ASSERT(task != nullptr && prompts != nullptr);
   std::optional<ops::BatchInvariance> alone;
   if (task->options().parity == tasks::Parity::Exact) alone.emplace();
-  planner::Plan mine = plan;
-  mine.ranks = mine.data_ranks = world.size();
-  mine.shard_ranks = world.size();
-  mine.config.parallel.tensor.size = 1;  // whatever the ranks that learn share
-  planner::set_zero_stage(mine, 0);
-  parallel::ModelInstance model(mine.model.model, mine.weight_layout, world);
-  parallel::WeightGather gather(model, {});
-  parallel::Executor policy(model, {&gather});
-  return Generator(mine, *task, world, link, policy, *prompts).run();
+  RolloutModel policy(plan, world);
+  return Generator(policy, *task, world, link, *prompts).run();
 }
 
 int run_divided(const planner::Plan& plan,

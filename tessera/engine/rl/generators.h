@@ -59,8 +59,6 @@ class Generators {
   void finish(int code);
 
  private:
-  void send_weights(TrainState& policy, bool all);
-
   comm::World* link_;
   std::int64_t longest_, rollout_;
   std::int64_t sent_ = -1;  ///< number of updates of the weights that were sent
@@ -69,8 +67,8 @@ class Generators {
 
 /// The work of a rank that writes: rollouts of the plan's task, as they are ordered, until the end.
 /// Returns the code that Generators::finish() was given. `world` and `link`: JobParts; `data`: the
-/// training data. Memory: whole weights in the policy's working type, and the cache of keys and
-/// values. Collective over `link`.
+/// training data. Memory: that of a RolloutModel, and the cache of keys and values. Collective over
+/// `link`.
 int write_rollouts(const planner::Plan& plan,
                    comm::World& world,
                    comm::World& link,

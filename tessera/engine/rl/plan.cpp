@@ -16,6 +16,7 @@
 #include "tessera/engine/rl/generators.h"
 #include "tessera/engine/rl/layouts.h"
 #include "tessera/engine/rl/reference_model.h"
+#include "tessera/engine/rl/rollout_model.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/kv_cache.h"
 #include "tessera/planner/memory.h"
@@ -43,7 +44,8 @@ void refuse_layouts(const planner::Plan& plan, const Refuse& refuse) {
 void require_share(const planner::Plan& plan,
                    const ReadLayout& layout,
                    const models::Resolved& model,
-                   const std::string& what) {
+                   const std::string& what,
+                   const std::string& key = "rl.models, tensor") {
   const planner::TensorOptions& of_policy = plan.config.parallel.tensor;
   planner::Plan other;
   other.model = model;
@@ -55,10 +57,10 @@ void require_share(const planner::Plan& plan,
   planner::check_tensor_parallel(other, /*own_model=*/true, problems, {});
   TESSERA_REQUIRE(problems.empty() || !layout.ranks,
                   Config,
-                  fmt::format("the layers of the {} do not divide among {} ranks (rl.models, "
-                              "tensor): {}",
+                  fmt::format("the layers of the {} do not divide among {} ranks ({}): {}",
                               what,
                               tensor.size,
+                              key,
                               problems.list().front().what),
                   "choose a tensor that divides its heads and its vocabulary");
   TESSERA_REQUIRE(layout.ranks || (problems.empty() && tensor.share_head == of_policy.share_head),
@@ -95,12 +97,49 @@ void check_fused(const planner::Plan& plan, const tasks::RlOptions& options) {
                       "keeps copies of the weights in full, and adapter.quantize_base has them in "
                       "fewer bits",
                   "remove one of them");
-  TESSERA_REQUIRE(options.overlap > 0 || plan.zero_stage < 3 || plan.data_ranks == 1,
+  TESSERA_REQUIRE(
+      options.overlap > 0 || regroups(plan) || plan.zero_stage < 3 || plan.data_ranks == 1,
+      Config,
+      key +
+          "keeps whole copies of the weights on each data-parallel rank, and in ZeRO "
+          "stage 3 these ranks have parts of them",
+      "set zero_optimization.stage to 2, or remove it");
+}
+
+/// Refuses rollouts in other groups of ranks than those of the training where they cannot be, or
+/// would break a promise.
+void check_regrouped(const planner::Plan& plan, const tasks::RlOptions& options) {
+  const int tensor = rollout_tensor(plan);
+  if (options.overlap == 0 && !regroups(plan)) return;
+  const int writers = options.overlap > 0 ? options.generators() : plan.ranks;
+  TESSERA_REQUIRE(
+      writers % tensor == 0,
+      Config,
+      fmt::format("rl.rollout_tensor: {} {} cannot be divided into groups of {} that "
+                  "share layers",
+                  writers,
+                  writers == 1 ? "rank that writes rollouts" : "ranks that write rollouts",
+                  tensor),
+      "choose a number that divides the ranks that write rollouts");
+  require_share(plan,
+                {.ranks = ReadRanks{.first = 0, .count = writers, .tensor = tensor}},
+                plan.model,
+                "policy",
+                "rl.rollout_tensor");
+  if (tensor == plan.config.parallel.tensor.size) return;
+  TESSERA_REQUIRE(options.parity != tasks::Parity::Exact,
                   Config,
-                  key +
-                      "keeps whole copies of the weights on each data-parallel rank, and in ZeRO "
-                      "stage 3 these ranks have parts of them",
-                  "set zero_optimization.stage to 2, or remove it");
+                  fmt::format("{} ranks share each layer in rollouts and {} in training, which "
+                              "rounds sums otherwise, so that sampling cannot have the "
+                              "log-probabilities of training, and rl.parity is exact",
+                              tensor,
+                              plan.config.parallel.tensor.size),
+                  "set rl.parity to measure, or rl.rollout_tensor to parallel.tensor");
+  TESSERA_REQUIRE(!plan.weight_layout.packed,
+                  Unsupported,
+                  "not built yet: rl.rollout_tensor other than parallel.tensor with "
+                  "adapter.quantize_base",
+                  "remove one of them");
 }
 
 /// Returns the bytes of the weights that rl.fuse_adapter copies, on each of `sharers` ranks that
@@ -138,11 +177,6 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
     refuse("data.sources", "give one list of files in data.train");
   const tasks::RlOptions& options = task.options();
   if (options.overlap > 0) {
-    // Ranks that write have whole layers, whose sums are rounded otherwise than shared ones.
-    if (plan.data_ranks != plan.ranks && options.parity == tasks::Parity::Exact) {
-      refuse("rl.overlap, rl.parity exact and ranks that share layers",
-             "set rl.parity to measure, or remove parallel.tensor or rl.overlap");
-    }
     if (plan.weight_layout.packed)
       refuse("rl.overlap and adapter.quantize_base", "remove one of them");
   }
@@ -155,6 +189,7 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
                       " rounds keys and values, so that sampling cannot have the "
                       "log-probabilities of training, and rl.parity is exact",
                   "set rl.cache to same, or rl.parity to measure");
+  check_regrouped(plan, options);
   if (options.fuse_adapter) check_fused(plan, options);
   const std::int64_t size = options.rollout_size(plan.global_batch);
   TESSERA_REQUIRE(size % options.samples == 0,
@@ -272,7 +307,13 @@ void settle_plan(planner::Plan& plan) {
   count("cache of keys and values", cache_bytes(plan, options));
   // With rl.overlap, ranks that do not learn write the rollouts and have this copy.
   if (options.fuse_adapter && options.overlap == 0)
-    count("weights with the adapter merged", fused_bytes(plan, plan.ranks / plan.data_ranks));
+    count("weights with the adapter merged", fused_bytes(plan, rollout_tensor(plan)));
+  if (regroups(plan)) {
+    count(fmt::format("the policy's weights for rollouts, in which {} rank{} each layer",
+                      rollout_tensor(plan),
+                      rollout_tensor(plan) == 1 ? " has" : "s share"),
+          rollout_weight_bytes(plan));
+  }
   if (task->has_reference() && !is_base_of_policy(plan, options)) {
     const models::Resolved reference = options.reference ? find_model(*options.reference)->shape
                                                          : (plan.base ? *plan.base : plan.model);
@@ -318,12 +359,9 @@ void settle_plan(planner::Plan& plan) {
 
 std::int64_t generator_bytes(const planner::Plan& plan) {
   const tasks::RlOptions& options = tasks::as_rl(plan.task.get())->options();
-  std::int64_t elements = 0;
-  for (const auto& param : nn::parameters_of(plan.model.model))
-    elements += param->numel();
-  if (options.fuse_adapter) elements += fused_bytes(plan, 1) / width_of(plan);
-  return planner::kProcessBytes + elements * width_of(plan) + rollout_bytes(plan, options) +
-         cache_bytes(plan, options);
+  const std::int64_t fused = options.fuse_adapter ? fused_bytes(plan, rollout_tensor(plan)) : 0;
+  return planner::kProcessBytes + rollout_weight_bytes(plan) + fused +
+         rollout_bytes(plan, options) + cache_bytes(plan, options);
 }
 
 std::uint64_t memory_beside_generators(const planner::Plan& plan, std::uint64_t available) {

@@ -14,7 +14,7 @@
 namespace tessera::engine::rl {
 
 /// Numbers of the worlds of such models (comm::World::part), behind those of a divided job.
-constexpr int kReferenceWorld = 4, kFirstRewardWorld = 5;
+constexpr int kReferenceWorld = 5, kFirstRewardWorld = 6;
 
 /// Used only on the rank's own thread.
 class ReadModel {

@@ -41,9 +41,19 @@ RolloutWriter::RolloutWriter(const planner::Plan& plan,
       options_(task.options()),
       world_(world),
       executor_(policy),
+      drawers_(&world),
+      drawing_(&policy),
       prompts_(prompts),
       order_(prompts.count(), plan.config.data.shuffle, seed()),
       size_(options_.rollout_size(plan.global_batch)) {}
+
+void RolloutWriter::draw_with(comm::World& world,
+                              parallel::Executor& drawing,
+                              std::function<void()> prepare) {
+  drawers_ = &world;
+  drawing_ = &drawing;
+  prepare_drawing_ = std::move(prepare);
+}
 
 std::uint64_t RolloutWriter::seed() const {
   return static_cast<std::uint64_t>(plan_.config.trainer.seed);
@@ -211,16 +221,17 @@ void RolloutWriter::generate(const Place& place,
                   kStartOver);
   std::optional<nn::MergedAdapters> merged;
   if (options_.fuse_adapter) merged.emplace();
-  const comm::Group& group = world_.group(mesh::AxisSet::dp());
+  if (prepare_drawing_ && !all.empty()) prepare_drawing_();
+  const comm::Group& group = drawers_->group(mesh::AxisSet::dp());
   const auto others = [&](bool mine) {
-    return world_
-               .all_reduce(group,
-                           {mine ? 1.0 : 0.0},
-                           comm::Op::Max,
-                           TESSERA_HERE("whether completions go on"))
+    return drawers_
+               ->all_reduce(group,
+                            {mine ? 1.0 : 0.0},
+                            comm::Op::Max,
+                            TESSERA_HERE("whether completions go on"))
                .front() > 0;
   };
-  const bool together = plan_.zero_stage == 3 && group.size() > 1;
+  const bool together = drawing_ == &executor_ && plan_.zero_stage == 3 && group.size() > 1;
   const double start = now_s();
   double told = start;
   std::vector<std::int64_t> written;
@@ -232,8 +243,8 @@ void RolloutWriter::generate(const Place& place,
     for (const std::int64_t number : numbers)
       draws.push_back({prompt_ids(at(number)), at(number).seed});
     std::vector<Completion> made =
-        draw_together(executor_,
-                      world_,
+        draw_together(*drawing_,
+                      *drawers_,
                       draws,
                       {.max_new_tokens = options_.max_new_tokens,
                        .distribution = {.temperature = options_.temperature,
@@ -256,7 +267,7 @@ void RolloutWriter::generate(const Place& place,
          u < std::min(all.size(), first + static_cast<std::size_t>(group.size()));
          ++u)
       together_made.insert(together_made.end(), all[u].begin(), all[u].end());
-    exchange(together_made, numbers, made);
+    exchange(together_made, numbers, made, Among::Drawers);
     for (const std::int64_t number : together_made)
       drawn_.generated += std::ssize(at(number).ids);
     keep(together_made);
@@ -366,7 +377,8 @@ void RolloutWriter::exchange(const std::vector<std::int64_t>& numbers,
     to_numbers(
         made[i], options_.max_new_tokens, values.data() + static_cast<std::size_t>(place) * each);
   }
-  (among == Among::All ? share_with_all : share_values)(world_, values, "completions");
+  comm::World& world = among == Among::Drawers ? *drawers_ : world_;
+  (among == Among::All ? share_with_all : share_values)(world, values, "completions");
   for (std::size_t i = 0; i < numbers.size(); ++i)
     at(numbers[i]) = completion_of_numbers(values.data() + i * each, options_.max_new_tokens);
 }

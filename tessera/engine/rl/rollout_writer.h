@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +41,11 @@ class RolloutWriter {
                 comm::World& world,
                 parallel::Executor& policy,
                 const tasks::Prompts& prompts);
+
+  /// Lets completions be drawn by another copy of the policy on the same ranks, in groups of their
+  /// own: `world` and `drawing`, which must outlive this. `prepare`: called before they are drawn;
+  /// gives the copy the policy's weights.
+  void draw_with(comm::World& world, parallel::Executor& drawing, std::function<void()> prepare);
 
   [[nodiscard]] std::uint64_t seed() const;
   /// Returns the seed of sampling, another one after each time that the run went back.
@@ -111,6 +117,7 @@ class RolloutWriter {
   /// Whose ranks have different completions to exchange.
   enum class Among : std::uint8_t {
     DataRanks,  ///< ranks that share layers have the same ones
+    Drawers,    ///< likewise, in the groups of ranks by which they are drawn
     All         ///< one rank of the job has a completion
   };
   /// Gives every rank the completions `numbers`; this rank has those in `mine`.
@@ -134,6 +141,9 @@ class RolloutWriter {
   const tasks::RlOptions& options_;
   comm::World& world_;
   parallel::Executor& executor_;  ///< of the policy
+  comm::World* drawers_;          ///< the ranks in the groups that draw completions
+  parallel::Executor* drawing_;   ///< of the policy, or of its copy
+  std::function<void()> prepare_drawing_;
   const tasks::Prompts& prompts_;
   data::SampleOrder order_;
   std::int64_t size_;            ///< B

@@ -75,6 +75,7 @@ class Rollouts final : public Experience, private AheadWriter {
       return;
     }
     require_generators();
+    make_copy();
     rewards_.emplace(task_.rewards(),
                      plan_,
                      world_,

@@ -240,8 +240,7 @@ const auto kRows = std::to_array<DeepSpeedKey>({
              "the cache has room for data.sequence_length tokens of a prompt with its completion; "
              "a smaller number is rejected"),
     accepted("hybrid_engine.inference_tp_size", Integer, "1",
-             "generation shares layers over the ranks of parallel.tensor; another number is "
-             "rejected"),
+             "in the task rl, hybrid_engine.enabled makes it rl.rollout_tensor"),
     accepted("hybrid_engine.release_inference_cache", Bool, "false",
              "the cache is always released after a rollout"),
     accepted("hybrid_engine.pin_parameters", Bool, "true",

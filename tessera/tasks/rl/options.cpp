@@ -307,6 +307,14 @@ void RlOptions::describe(config::Fields& fields) {
                 .min = 1,
                 .max = 1000,
                 .default_text = "1"});
+  fields.field("rollout_tensor",
+               rollout_tensor,
+               {.text = "Number of ranks that share each layer while rollouts are written. If it "
+                        "is not that of the training, the ranks keep a copy of the weights for "
+                        "it, which they bring up to date before each rollout.",
+                .min = 1,
+                .max = 1000,
+                .default_text = "parallel.tensor, or 1 with overlap"});
   fields.field("rewards",
                rewards,
                {.text = "What is rewarded: [{\"type\": \"exact_match\", \"weight\": 1}, ...]; "

@@ -155,7 +155,7 @@ struct RlOptions {
   RlCache cache = RlCache::Same;
   bool fuse_adapter = false;  ///< whether rollouts are written with W + B A
   std::int64_t overlap = 0;   ///< 1: other ranks write the next rollout while this one is learned
-  std::optional<std::int64_t> rollout_ranks;
+  std::optional<std::int64_t> rollout_ranks, rollout_tensor;
   json::Value rewards;
   RlAdvantage advantage;
   RlLoss loss;
