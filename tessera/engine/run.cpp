@@ -449,7 +449,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   const std::shared_ptr<const data::Datasets> data =
       open_data(plan, tokenize_options(plan, mine, *early));
   finish_plan(plan, *data);
-  rl::settle_plan(plan);
+  rl::settle_plan(plan, part != nullptr || launcher ? local_ranks : 0);
   // A set of copies, half of what the plan counts, is there already.
   const std::int64_t held = copies ? planner::copy_bytes(plan) / 2 * plan.ranks : 0;
   const std::uint64_t available =
