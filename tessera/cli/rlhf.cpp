@@ -467,7 +467,7 @@ int rlhf(const std::vector<std::string>& line) {
       if (code != kExitOk || words.dry_run) return code;
       continue;
     }
-    const int ranks = ranks_that_learn(config, ranks_of(words.ranks), /*one_host=*/true);
+    const int all = ranks_of(words.ranks), ranks = ranks_that_learn(config, all, all);
     planner::Plan plan =
         planner::make_plan(config, ranks, fmt::format("{} ({})", words.config, step.name));
     plan.quiet = words.common.quiet;

@@ -201,6 +201,19 @@ void require_checkpoints(const planner::Plan& plan, const tasks::RlOptions& opti
       fmt::format("set checkpoint.keep to {} or more, or raise checkpoint.every", needed));
 }
 
+/// Refuses checkpoints of which each host keeps a part, if hosts may have no rank that learns.
+void check_hosts(const planner::Plan& plan, const tasks::RlOptions& options, int ranks_of_host) {
+  const bool several = ranks_of_host > 0 && ranks_of_host < plan.ranks + options.generators();
+  if (options.overlap == 0 || !several) return;
+  const planner::CheckpointOptions& saved = plan.config.checkpoint;
+  TESSERA_REQUIRE(
+      !saved.use_node_local_storage && saved.peer_copies == 0,
+      Unsupported,
+      fmt::format("not built yet: rl.overlap on several hosts with checkpoint.{}",
+                  saved.use_node_local_storage ? "use_node_local_storage" : "peer_copies"),
+      "remove it and save on a disk that all hosts share, or set rl.overlap to 0");
+}
+
 /// Returns the bytes of an element of the cache of keys and values.
 double cache_width(const planner::Plan& plan,
                    const tasks::RlOptions& options,
@@ -306,6 +319,7 @@ void settle_plan(planner::Plan& plan, int ranks_of_host) {
   refuse_what_is_not_built(plan, *task);
   const tasks::RlOptions& options = task->options();
   require_checkpoints(plan, options);
+  check_hosts(plan, options, ranks_of_host);
   TESSERA_REQUIRE(!options.models.reference.has_own_groups() || !is_base_of_policy(plan, options),
                   Config,
                   "rl.models.reference has a tensor or ranks, and the reference is the policy "
@@ -382,9 +396,11 @@ std::int64_t generator_bytes(const planner::Plan& plan) {
          cache_bytes(plan, options);
 }
 
-std::uint64_t memory_beside_generators(const planner::Plan& plan, std::uint64_t available) {
-  const auto count = static_cast<std::uint64_t>(num_generators(plan)),
-             each = static_cast<std::uint64_t>(generator_bytes(plan)), all = count * each;
+std::uint64_t memory_beside_generators(const planner::Plan& plan,
+                                       std::uint64_t available,
+                                       int count) {
+  const auto each = static_cast<std::uint64_t>(generator_bytes(plan)),
+             all = static_cast<std::uint64_t>(count) * each;
   TESSERA_REQUIRE(
       static_cast<double>(all) < planner::kUsableMemory * static_cast<double>(available),
       Memory,

@@ -16,9 +16,11 @@ namespace tessera::engine::rl {
 void settle_plan(planner::Plan& plan, int ranks_of_host = 0);
 /// Returns the memory of a rank that only writes rollouts (rl.overlap).
 std::int64_t generator_bytes(const planner::Plan& plan);
-/// Returns what of `available` bytes these ranks leave for the others. Throws Error{Memory} if they
-/// do not fit.
-std::uint64_t memory_beside_generators(const planner::Plan& plan, std::uint64_t available);
+/// Returns what of `available` bytes `count` of these ranks leave for the others of a host. Throws
+/// Error{Memory} if they do not fit.
+std::uint64_t memory_beside_generators(const planner::Plan& plan,
+                                       std::uint64_t available,
+                                       int count);
 /// Returns whether training drops or perturbs something at random.
 bool drops(const planner::Plan& plan);
 

@@ -155,11 +155,6 @@ void check_overlap(const RlOptions& options, const Wrong& wrong, const config::O
         "the ranks that learn compute them",
         "set dynamic_rounds to 0, or remove overlap");
   }
-  if (options.on_alarm == OnAlarm::RollBack) {
-    wrong("overlap",
-          "not built yet: rl.overlap with rl.on_alarm roll_back",
-          "set on_alarm to \"stop\", or remove overlap");
-  }
 }
 
 void check_rl(const RlOptions& options,
