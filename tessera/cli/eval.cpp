@@ -422,8 +422,10 @@ int eval(const std::vector<std::string>& line) {
   const bool all = !words.batches || *words.batches > size / data.micro_batch;
   const std::int64_t samples = all ? size : *words.batches * data.micro_batch;
   // The loss of these samples needs what the run's first model says of them.
-  std::optional<planner::Plan> beginning;
-  if (found->config && data.dataset->made_by_model()) beginning = plan_with_beginning(*found);
+  std::unique_ptr<engine::OpenModel> beginning;
+  if (found->config && data.dataset->made_by_model())
+    beginning = engine::initial_model(plan_with_beginning(*found));
+  const engine::OpenModel* const beside = beginning.get();
   return with_model(
       std::move(found),
       words.ranks,
@@ -431,7 +433,7 @@ int eval(const std::vector<std::string>& line) {
       [&](engine::OpenModel& model, bool is_leader) {
         std::shared_ptr<const data::Dataset> dataset = data.dataset;
         if (beginning) {
-          const auto reference = engine::initial_model(*beginning);
+          const std::unique_ptr<engine::OpenModel> reference = std::move(beginning);
           engine::load_model(*reference, *model.world);
           dataset = engine::with_reference(
               dataset, *reference->executor, *model.world, samples, data.micro_batch);
@@ -451,7 +453,8 @@ int eval(const std::vector<std::string>& line) {
         if (counted == "tokens") bytes = label_bytes(*data.dataset, samples, *model.tokenizer);
         if (words.thresholds) choose_thresholds(report.predictions, model, words);
         print(words, report, scores, bytes, counted, model.shape.objective, model.source.string());
-      });
+      },
+      beside);
 }
 
 TESSERA_COMMAND("eval", "measure a trained model on held-out text", eval);

@@ -24,8 +24,6 @@
 namespace tessera::cli {
 namespace {
 
-constexpr std::string_view kDefaultHostfile = "/job/hostfile";
-
 enum class Takes : std::uint8_t { Nothing, Text, Number };
 
 struct HostFlag {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/config/json.h"
@@ -15,6 +16,9 @@
 #include "tessera/launch/launch.h"
 
 namespace tessera::cli {
+
+/// The hostfile of DeepSpeed's launcher where none is named.
+inline constexpr std::string_view kDefaultHostfile = "/job/hostfile";
 
 /// The flags found among the words of a command line; empty: not given.
 struct HostFlags {

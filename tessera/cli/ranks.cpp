@@ -79,10 +79,11 @@ void RankWords::declare(Arguments& arguments) {
 int with_model(std::unique_ptr<engine::OpenModel> model,
                const RankWords& words,
                engine::ReadAs as,
-               const std::function<void(engine::OpenModel& model, bool is_leader)>& fn) {
+               const std::function<void(engine::OpenModel& model, bool is_leader)>& fn,
+               const engine::OpenModel* beside) {
   const int ranks = ranks_of(words.ranks ? words.ranks : words.tensor), threads = threads_of(words);
   const mesh::Mesh mesh = mesh_of(model->shape, words, ranks);
-  engine::check_memory(*model, ranks, launch::available_memory(), as);
+  engine::check_memory(*model, ranks, launch::available_memory(), as, beside);
   if (ranks == 1) {
     engine::load_model(*model, threads, as);
     fn(*model, true);

@@ -28,10 +28,12 @@ struct RankWords {
 };
 
 /// Loads the model on one or more ranks, with weights in the dtype `as`, and runs `fn` on each;
-/// returns the exit code. `is_leader` is true on the rank that prints.
+/// returns the exit code. `is_leader` is true on the rank that prints. `beside`: a found model that
+/// `fn` loads too, whose memory is checked with that of the first; nullptr: there is none.
 int with_model(std::unique_ptr<engine::OpenModel> model,
                const RankWords& words,
                engine::ReadAs as,
-               const std::function<void(engine::OpenModel& model, bool is_leader)>& fn);
+               const std::function<void(engine::OpenModel& model, bool is_leader)>& fn,
+               const engine::OpenModel* beside = nullptr);
 
 }  // namespace tessera::cli

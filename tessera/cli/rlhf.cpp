@@ -75,7 +75,7 @@ bool parse(RlhfWords& words, const std::vector<std::string>& line) {
       "--deployment-type,--deployment_type",
       &words.deployment,
       "DeepSpeed-Chat's word for the ranks: single_gpu is -n 1; with single_node give -n, with "
-      "multi_node --hostfile");
+      "multi_node --hostfile, if there is no /job/hostfile");
   arguments.option(
       "--data-split,--data_split",
       &words.split,
@@ -151,6 +151,19 @@ bool is_asked_for(const RlhfWords& words, std::size_t number) {
          std::ranges::find(words.steps, std::to_string(number)) != words.steps.end();
 }
 
+const json::Value* find_in(const json::Value& source, std::initializer_list<const char*> path) {
+  const json::Value* at = &source;
+  for (const char* key : path)
+    at = at != nullptr && at->is_object() ? at->find(key) : nullptr;
+  return at;
+}
+
+/// Returns whether the keys that all steps share name hosts.
+bool names_hosts(const json::Value& source) {
+  const json::Value* const hosts = find_in(source, {"common", "run", "hosts"});
+  return hosts != nullptr && !hosts->is_null();
+}
+
 /// Applies DeepSpeed-Chat's flags to the configuration.
 void apply_flags(const RlhfWords& words, json::Value& source) {
   TESSERA_REQUIRE(!words.texts_part,
@@ -189,14 +202,17 @@ void apply_flags(const RlhfWords& words, json::Value& source) {
                   Config,
                   "--deployment-type single_gpu with several ranks",
                   "use single_node, or remove -n");
-  TESSERA_REQUIRE(many || words.hosts.empty(),
+  TESSERA_REQUIRE(many || (words.hosts.empty() && !names_hosts(source)),
                   Config,
-                  fmt::format("--deployment-type {} with {}", deployment, words.hosts.front()),
+                  fmt::format("--deployment-type {} with {}",
+                              deployment,
+                              words.hosts.empty() ? "run.hosts" : words.hosts.front()),
                   "use multi_node, or remove the hosts");
-  TESSERA_REQUIRE(!many || !words.hosts.empty(),
-                  Config,
-                  "--deployment-type multi_node without hosts",
-                  "name them: --hostfile hosts");
+  TESSERA_REQUIRE(
+      !many || !words.hosts.empty() || names_hosts(source),
+      Config,
+      fmt::format("--deployment-type multi_node without hosts: there is no {}", kDefaultHostfile),
+      "name them: --hostfile hosts, or run.hosts in \"common\"");
 }
 
 /// Returns the numbers of the flag "2,4,4".
@@ -264,13 +280,6 @@ void check_rlhf(const json::Value& source, const std::string& name) {
 
 /// The seed of DeepSpeed-Chat's scripts, which divides the records unless common.trainer.seed does.
 constexpr std::int64_t kSplitSeed = 1234;
-
-const json::Value* find_in(const json::Value& source, std::initializer_list<const char*> path) {
-  const json::Value* at = &source;
-  for (const char* key : path)
-    at = at != nullptr && at->is_object() ? at->find(key) : nullptr;
-  return at;
-}
 
 /// Returns the proportions of "split", or nothing.
 std::vector<double> read_split(const json::Value& source) {
@@ -426,6 +435,11 @@ int rlhf(const std::vector<std::string>& line) {
   json::Value source = read_config(words.config);
   for (const std::string& assignment : words.set)
     planner::apply_override(source, assignment);
+  // DeepSpeed's launcher, which DeepSpeed-Chat starts on several hosts, reads it without a flag.
+  const bool many = words.deployment == "multi_node";
+  if (many && words.hosts.empty() && !names_hosts(source) &&
+      std::filesystem::exists(kDefaultHostfile))
+    words.hosts = {"--hostfile", std::string(kDefaultHostfile)};
   apply_flags(words, source);
   if (words.split) source["split"] = split_of(*words.split);
   if (!words.sft_only.empty()) {
@@ -445,14 +459,15 @@ int rlhf(const std::vector<std::string>& line) {
     if (!words.common.quiet)
       terminal.line(fmt::format("step {} of {}: {}", number + 1, kRlhfSteps.size(), step.name));
     json::Value config = config_of_step(source, number);
-    if (!words.hosts.empty()) {
+    const json::Value* const hosts = find_in(config, {"run", "hosts"});
+    if (!words.hosts.empty() || (hosts != nullptr && !hosts->is_null())) {
       const std::filesystem::path folder = words.dry_run ? trial.path() : dir;
       const int code =
           train_on_several(config, folder / (std::string(step.folder) + ".json"), words);
       if (code != kExitOk || words.dry_run) return code;
       continue;
     }
-    const int ranks = ranks_that_learn(config, ranks_of(words.ranks), /*one_host=*/true);
+    const int all = ranks_of(words.ranks), ranks = ranks_that_learn(config, all, all);
     planner::Plan plan =
         planner::make_plan(config, ranks, fmt::format("{} ({})", words.config, step.name));
     plan.quiet = words.common.quiet;

@@ -4,19 +4,21 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/cli/elastic.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/overrides.h"
 #include "tessera/tasks/rl/rl.h"
 
 namespace tessera::cli {
 
-int ranks_that_learn(json::Value& source, int ranks, bool one_host) {
+int ranks_that_learn(json::Value& source, int ranks, int local_ranks) {
   const std::int64_t writers = tasks::rollout_ranks_of(source);
   if (writers == 0) return ranks;
-  TESSERA_REQUIRE(one_host,
+  TESSERA_REQUIRE(!is_elastic(source),
                   Unsupported,
-                  "not built yet: rl.overlap on several hosts",
-                  "start the job on one host, or set rl.overlap to 0");
+                  "not built yet: rl.overlap with run.min_hosts, because a lost host may have all "
+                  "ranks that write",
+                  "remove run.min_hosts, or set rl.overlap to 0");
   TESSERA_REQUIRE(writers < ranks,
                   Config,
                   fmt::format("rl.rollout_ranks is {} with {} {} (-n): none is left to learn",
@@ -28,7 +30,7 @@ int ranks_that_learn(json::Value& source, int ranks, bool one_host) {
   if (run == nullptr || !run->is_object() || run->find("threads_per_rank") == nullptr) {
     planner::set_key(source,
                      "run.threads_per_rank",
-                     json::Value::integer(launch::threads_per_rank(ranks)),
+                     json::Value::integer(launch::threads_per_rank(local_ranks)),
                      "rl.overlap");
   }
   return ranks - static_cast<int>(writers);

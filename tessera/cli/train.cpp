@@ -228,10 +228,10 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
     ranks = choice.pool.empty() ? ranks_of(words.ranks) : launch::num_slots(choice.pool);
   }
   apply_elastic_flags(hosts, source);
-  set_defaults_of_hosts(source, ranks, local_ranks_of(part.get(), choice, ranks));
   const auto launcher = launch::detect_launcher();
-  const bool one_host = !part && !choice.several && !(launcher && launcher->several_hosts());
-  ranks = ranks_that_learn(source, ranks, one_host);
+  const int all_ranks = ranks, local_ranks = local_ranks_of(part.get(), choice, ranks);
+  set_defaults_of_hosts(source, all_ranks, local_ranks);
+  ranks = ranks_that_learn(source, ranks, local_ranks);
   const std::string name = path.empty() ? name_from_flags(words.model) : name_of_config(path);
   // An elastic training leaves slots unused that cannot share the batch.
   const auto make_plan = [&] {
@@ -239,10 +239,9 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
                                                 : planner::make_plan(source, ranks, name);
   };
   planner::Plan plan = make_plan();
-  const int local_ranks = local_ranks_of(part.get(), choice, ranks);
   if (set_groups_of_hosts(source, plan, local_ranks, part.get())) plan = make_plan();
   plan.quiet = words.common.quiet || words.common.json;
-  check_transport(plan, local_ranks < plan.ranks);
+  check_transport(plan, local_ranks < all_ranks);
 
   if (choice.several && words.dry_run && !words.common.quiet && !words.common.json)
     print_hosts(choice.pool);
@@ -251,7 +250,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
     part = std::make_shared<launch::HostPart>(
         launch::HostPart{.hosts = static_cast<int>(choice.pool.size()),
                          .local_ranks = static_cast<int>(choice.pool.front().slots.size()),
-                         .world_size = plan.ranks});
+                         .world_size = all_ranks});
   }
   if (choice.several && !words.dry_run) {
     // The configuration is read here first, so that a mistake is reported only once.

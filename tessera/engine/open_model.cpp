@@ -286,7 +286,11 @@ std::string_view name(ReadAs as) {
   return "?";
 }
 
-void check_memory(const OpenModel& model, int ranks, std::uint64_t available, ReadAs as) {
+void check_memory(const OpenModel& model,
+                  int ranks,
+                  std::uint64_t available,
+                  ReadAs as,
+                  const OpenModel* beside) {
   TESSERA_REQUIRE(as != ReadAs::Int8 || ranks == 1,
                   Unsupported,
                   fmt::format("not built yet: weights in int8 on {} ranks", ranks),
@@ -294,15 +298,19 @@ void check_memory(const OpenModel& model, int ranks, std::uint64_t available, Re
   // 8-bit matrices are made from 16-bit ones, which exist until the last matrix is converted.
   const std::uint64_t width = as == ReadAs::F32 ? 4 : as == ReadAs::BF16 ? 2 : 3;
   std::int64_t elements = 0;
-  for (const auto& param : nn::parameters_of(model.shape.model))
-    elements += param->numel() * (param->numel() < parallel::kPersistenceThreshold ? ranks : 1);
+  for (const OpenModel* const one : {&model, beside}) {
+    if (one == nullptr) continue;
+    for (const auto& param : nn::parameters_of(one->shape.model))
+      elements += param->numel() * (param->numel() < parallel::kPersistenceThreshold ? ranks : 1);
+  }
   const auto weights = static_cast<std::uint64_t>(elements) * width;
   if (static_cast<double>(weights) <= planner::kUsableMemory * static_cast<double>(available))
     return;
   throw Error(
       Error::Kind::Memory,
-      fmt::format("the weights of {}, {} in {}, do not fit into 95 % of the {} that are free",
+      fmt::format("the weights of {}{}, {} in {}, do not fit into 95 % of the {} that are free",
                   model.source.string(),
+                  beside != nullptr ? " and of the model beside it, its reference" : "",
                   text::bytes(weights),
                   name(as),
                   text::bytes(available)),

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/run.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -97,10 +99,17 @@ void tell_notes(const planner::Plan& plan) {
     log::info("note: " + note);
 }
 
-/// Returns the memory that all ranks of the plan may use, if every host has as much as this one.
-std::uint64_t memory_of_hosts(const planner::Plan& plan, int local_ranks) {
-  return launch::available_memory() / static_cast<std::uint64_t>(local_ranks) *
-         static_cast<std::uint64_t>(plan.ranks);
+/// Returns the memory that all ranks of the plan may use, if every host has as much for each of
+/// them as this one. `first_rank`, `local_ranks`: of this host, among them perhaps ranks that only
+/// write rollouts.
+std::uint64_t memory_of_hosts(const planner::Plan& plan, int first_rank, int local_ranks) {
+  const int learners = std::clamp(plan.ranks - first_rank, 0, local_ranks),
+            writers = local_ranks - learners;
+  std::uint64_t available = launch::available_memory();
+  if (writers > 0) available = rl::memory_beside_generators(plan, available, writers);
+  // No limit for the ranks of other hosts.
+  if (learners == 0) return std::numeric_limits<std::int64_t>::max();
+  return available / static_cast<std::uint64_t>(learners) * static_cast<std::uint64_t>(plan.ranks);
 }
 
 /// The state in the memory of hosts with which the ranks of `part` begin; null: there is none.
@@ -186,6 +195,11 @@ int train_from(const planner::Plan& plan,
   return code;
 }
 
+/// Returns the number of the plan's ranks of a host.
+int ranks_of_host(const planner::Plan& plan, comm::World& world) {
+  return std::max(1, plan.ranks / world.host().count);
+}
+
 /// Trains on one rank of `world`; `generators`: ranks of the job that only write rollouts.
 int train_rank(planner::Plan plan,
                comm::World& world,
@@ -195,7 +209,7 @@ int train_rank(planner::Plan plan,
                const TrainCommand& command,
                rl::Generators* generators) {
   place_measured_blocks(
-      plan, world, *data->train, memory_of_hosts(plan, plan.ranks / world.host().count));
+      plan, world, *data->train, memory_of_hosts(plan, 0, ranks_of_host(plan, world)));
   for (const std::string& line : planner::build_lines(plan, world.rank()))
     log::info(line);
   if (world.rank() == 0) tell_notes(plan);
@@ -203,6 +217,7 @@ int train_rank(planner::Plan plan,
     std::optional<rl::RollBack> back;
     const int code = train_from(plan, world, data, folder, from, command, generators, back);
     if (!back) return code;
+    if (generators != nullptr) generators->start_over();
     from.checkpoint = rl::go_back(world, folder, *back);
     from.copies.reset();
   }
@@ -429,6 +444,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   const int generators = rl::num_generators(plan);
   const int launched = launcher ? launcher->local_world_size : plan.ranks + generators;
   const int local_ranks = part != nullptr ? part->local_ranks : launched;
+  const int first_rank = part != nullptr ? part->first_rank : launcher ? launcher->first_rank() : 0;
   TrainCommand mine = command;
   if (!is_leader) mine.console = nullptr;
 
@@ -449,13 +465,11 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   const std::shared_ptr<const data::Datasets> data =
       open_data(plan, tokenize_options(plan, mine, *early));
   finish_plan(plan, *data);
-  rl::settle_plan(plan);
+  rl::settle_plan(plan, part != nullptr || launcher ? local_ranks : 0);
   // A set of copies, half of what the plan counts, is there already.
   const std::int64_t held = copies ? planner::copy_bytes(plan) / 2 * plan.ranks : 0;
   const std::uint64_t available =
-      (generators > 0 ? rl::memory_beside_generators(plan, launch::available_memory())
-                      : memory_of_hosts(plan, local_ranks)) +
-      static_cast<std::uint64_t>(held);
+      memory_of_hosts(plan, first_rank, local_ranks) + static_cast<std::uint64_t>(held);
   const planner::MemoryEstimate memory = planner::check_memory(plan, available);
   planner::save_as_memory_allows(plan, memory, available);
   planner::advise_stage(plan, available);
@@ -470,7 +484,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
                     resume.position.step,
                     resume.copies ? ", from the copies in memory" : ""));
   } else if (is_leader) {
-    const bool several = local_ranks < plan.ranks;
+    const bool several = local_ranks < plan.ranks + generators;
     report::TableFacts facts =
         table_facts(plan, *data, folder, resume, command.dry_run, available, several);
     facts.memory = memory;

@@ -29,9 +29,11 @@ at::Tensor assembled(const ParamInfo& info,
   work->wait();
   work->wait_reusable();
   at::Tensor whole = at::empty(info.shape, held.options());
+  // The world may be a part of the job, in which a group names its ranks.
+  const int first = world.everyone().ranks.front();
   for (int r = 0; r < group.size(); ++r) {
     const mesh::Box box = mesh::local_box(
-        info.shape, info.spec, world.mesh(), group.ranks[static_cast<std::size_t>(r)]);
+        info.shape, info.spec, world.mesh(), group.ranks[static_cast<std::size_t>(r)] - first);
     const at::Tensor place = box_of(whole, box);
     place.copy_(all[r].narrow(0, 0, box.numel()).view(place.sizes()));
   }

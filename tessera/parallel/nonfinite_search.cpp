@@ -56,8 +56,9 @@ std::optional<NonfiniteSearch::Culprit> NonfiniteSearch::culprit(
   std::array<int, 3> first{};
   for (std::size_t r = 0; 3 * r < all.size(); ++r) {
     const auto micro = static_cast<int>(all[3 * r]), block = static_cast<int>(all[3 * r + 1]);
-    const int rank = world_.everyone().ranks[r];
-    const std::array<int, 3> here = {micro, world_.mesh().index(rank, mesh::AxisSet::dp()), -block};
+    const int rank = world_.everyone().ranks[r];  // in the job, of which the world may be a part
+    const int replica = world_.mesh().index(static_cast<int>(r), mesh::AxisSet::dp());
+    const std::array<int, 3> here = {micro, replica, -block};
     if (micro < 0 || (out && first <= here)) continue;
     first = here;
     const auto place = static_cast<std::size_t>(all[3 * r + 2]);

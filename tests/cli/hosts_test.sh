@@ -84,8 +84,11 @@ three_steps_of_rlhf() {
 JSON
   done
   expect "one rank trains" succeeds "$tessera" rlhf "$box/one.json" >"$box/one.out" 2>"$box/one.err"
-  expect "two hosts train" succeeds "$tessera" rlhf "$box/two.json" --hostfile "$box/hosts" --deployment-type multi_node \
+  expect "two hosts train" succeeds "$tessera" rlhf "$box/two.json" --step 1 --hostfile "$box/hosts" --deployment-type multi_node \
     >"$box/two.out" 2>"$box/two.err"
+  # The key names the hosts as well as the flag does.
+  expect "two hosts go on" succeeds "$tessera" rlhf "$box/two.json" --step 2 3 --set "common.run.hosts=$box/hosts" --deployment-type multi_node \
+    >>"$box/two.out" 2>>"$box/two.err"
   expect "each step has both hosts" test "$(grep -cE '^127\.0\.0\.2 +1 ' "$box/two.out")" = 3
   for step in 1-sft 2-reward 3-rl; do
     expect "$step has the bits of one rank" "$tessera" compare "$box/one/$step" "$box/two/$step"

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# Ranks that only write rollouts while others learn: the example learns, with the same bits on any ranks and after a kill of one of them.
+# Ranks that only write rollouts while others learn: the example learns, with the same bits on any ranks, on two hosts behind a
+# stand-in for ssh, and after a kill of one of them; an alarm sends such a run back.
 #   usage: rl_overlap_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../support/ssh_stand_in.sh"
 tessera=$(realpath "${1:?usage: rl_overlap_test.sh PROGRAM}")
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
@@ -77,6 +79,68 @@ killed() {
   expect "the memory of both kinds of ranks" says "2 ranks learn and 1 only writes rollouts" "$box/out"
   refuses "rl.overlap" "$tessera" rl branch "$box/torn" 14 --out "$box/branch"
 }
+on_hosts() {
+  digits
+  stand_in_for_ssh "$box/bin"
+  local short=(--set trainer.max_steps=6 --set gradient_reduction=each)
+  hosts() { # hosts NAME SLOTS SLOTS KEY=VALUE...: a training on two hosts
+    printf 'node-a slots=%s\nnode-b slots=%s\n' "$2" "$3" >"$box/hosts"
+    local line
+    mapfile -t line < <(words "$1" 1 "${short[@]}" "${@:4}")
+    timeout 200 "$tessera" train "${line[1]}" "${line[@]:4}" --hostfile "$box/hosts" --master_addr 127.0.0.1 >"$box/out" 2>"$box/err" ||
+      { cat "$box/out" "$box/err" && exit 1; }
+  }
+  train one 2 "${short[@]}"
+  hosts apart 1 1
+  expect "the bits of one host, if one host learns and the other writes" "$tessera" compare "$box/one" "$box/apart"
+  hosts mixed 1 3 --set rl.rollout_ranks=2
+  expect "the bits of one host, if both learn" "$tessera" compare "$box/one" "$box/mixed"
+  expect "equal ledgers" cmp "$box/one/rollouts.jsonl" "$box/mixed/rollouts.jsonl"
+  refuses "run.min_hosts" "$tessera" train "$repository/examples/rlhf/grpo.json" --hostfile "$box/hosts" \
+    --set rl.overlap=1 --set "data.train=$box/digits.jsonl" --set run.min_hosts=1
+  expect "no host is left" until_true none_of_its_hosts "$box/bin"
+}
+goes_back() {
+  printf '{"prompt": "%s", "answer": "x"}\n' a bb cc d eee f gg h >"$box/prompts.jsonl"
+  cat >"$box/policy.json" <<JSON
+{
+  "model": {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "dropout": 0}, "task": "rl",
+  "rl": {"samples": 4, "max_new_tokens": 80, "rewards": [{"type": "regex", "pattern": "^[@-~]"}], "overlap": 1,
+         "on_alarm": "roll_back", "roll_back": {"rollouts": 1, "most": 2}},
+  "data": {"train": "$box/prompts.jsonl", "sequence_length": 96},
+  "train_batch_size": 32, "train_micro_batch_size_per_gpu": 8, "optimizer": {"params": {"lr": 0.02}},
+  "trainer": {"max_steps": 80}, "checkpoint": {"every": 2, "keep": 40}, "run": {"threads_per_rank": 1}
+}
+JSON
+  back() { # back NAME RANKS: the exit code is in $code
+    timeout 100 "$tessera" train "$box/policy.json" -n "$2" --set "run.dir=$box/$1" >"$box/out" 2>"$box/err"
+    code=$?
+  }
+  back one 2
+  expect "the error of the alarm, exit code 7, not $code" test "$code" = 7
+  expect "that the run went back as often as it may" says "has gone back 2 times" "$box/err"
+  expect "rollouts that the policy of the checkpoint wrote first, and others behind them" python3 - "$box/one" <<'PY'
+import json, sys
+lags = {}
+for line in map(json.loads, open(sys.argv[1] + "/rollouts.jsonl")):
+    if line["kind"] == "completion": lags[line["version"]] = line["version"] - line.get("policy", line["version"])
+to = {line["to"] for line in map(json.loads, open(sys.argv[1] + "/roll_backs.jsonl"))}
+assert len(to) >= 1 and lags[0] == 0, (to, lags)
+assert all(lag == (0 if version == 0 or version in to else 1) for version, lag in lags.items()), (to, lags)
+PY
+  back two 3
+  expect "the same with two ranks that learn" cmp "$box/one/rollouts.jsonl" "$box/two/rollouts.jsonl"
+  timeout -s KILL 100 "$tessera" train "$box/policy.json" -n 2 --set "run.dir=$box/torn" >/dev/null 2>&1 &
+  local job=$!
+  until_true test -e "$box/torn/roll_backs.jsonl"
+  pkill -KILL -P "$job" || true
+  wait "$job" 2>/dev/null || true
+  back torn 2
+  expect "the same end after a kill" test "$code" = 7
+  expect "the same rollouts after a kill" cmp "$box/one/rollouts.jsonl" "$box/torn/rollouts.jsonl"
+}
 claim "a model learns from rollouts that other ranks wrote meanwhile" learns
 claim "rollouts one version behind are the same on any ranks, after a kill, and in a longer run" killed
+claim "one of two hosts learns and the other one writes" on_hosts
+claim "an alarm sends such a run back" goes_back
 claims_done

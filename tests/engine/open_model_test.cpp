@@ -102,6 +102,11 @@ TEST(OpenModels, AreRefusedBeforeTheyAreLoadedWhereTheirWeightsDoNotFit) {
       EXPECT_EQ(error.kind(), Error::Kind::Memory);
       EXPECT_THAT(error.what(), ::testing::HasSubstr("do not fit into 95 %"));
     }
+    // A reference beside it needs as much again.
+    EXPECT_NO_THROW(
+        engine::check_memory(*model, ranks, 2 * fits, engine::ReadAs::F32, model.get()));
+    EXPECT_THROW(
+        engine::check_memory(*model, ranks, 2 * fits - 4, engine::ReadAs::F32, model.get()), Error);
   }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// A reference and reward models with a tensor-parallel size of their own, and on ranks of their
-// own.
+// A reference, reward models and a critic with a tensor-parallel size of their own, and on ranks of
+// their own.
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -18,15 +18,19 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
+#include "tessera/engine/rl/critic.h"
 #include "tessera/engine/rl/layouts.h"
+#include "tessera/engine/rl/model_ranks.h"
 #include "tessera/engine/rl/plan.h"
 #include "tessera/engine/rl/read_model.h"
+#include "tessera/memory/ledger.h"
 #include "tessera/tasks/rl/rl.h"
 
 namespace tessera::test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr std::int64_t kStepsOnRanks = 3;
 const Layout kFour{.ranks = 4, .accumulation = 1, .stage = 1},
@@ -73,39 +77,45 @@ TEST_F(RlModelRanks, RanksOfItsOwnChangeNoBit) {
 
   for (const char* models :
        {R"("reward": {"tensor": 1})",
-        R"("reference": {"ranks": [0]}, "reward": {"ranks": [1, 2]})",
-        R"("reference": {"ranks": [1, 2, 3], "zero_stage": 0}, "reward": {"ranks": [0]})",
-        R"("reference": {"ranks": [2, 3]}, "reward": {"ranks": [2, 3], "zero_stage": 0})"}) {
+        R"("reference": {"ranks": [0]}, "reward": {"ranks": [1, 2]}, "critic": {"ranks": [3]})",
+        R"("reference": {"ranks": [1, 2, 3], "zero_stage": 0}, "reward": {"ranks": [0]},
+           "critic": {"ranks": [1, 2], "zero_stage": 3})",
+        R"("reference": {"ranks": [2, 3]}, "reward": {"ranks": [2, 3], "zero_stage": 0},
+           "critic": {"ranks": [0, 1, 2], "zero_stage": 2})"}) {
     SCOPED_TRACE(models);
     expect_same_bits(plain, trained(models, kFour));
   }
-  expect_same_bits(plain,
-                   trained(R"("reference": {"ranks": [1]}, "reward": {"tensor": 1})",
-                           {.ranks = 2, .accumulation = 2, .stage = 3}));
+  expect_same_bits(
+      plain,
+      trained(R"("reference": {"ranks": [1]}, "reward": {"tensor": 1}, "critic": {"ranks": [1]})",
+              {.ranks = 2, .accumulation = 2, .stage = 3}));
 }
 
 // Sums of shared layers are rounded otherwise, and in the same way on any ranks.
 TEST_F(RlModelRanks, AModelMayShareLayersThatThePolicyDoesNot) {
   const Trace plain = trained("", kFour);
-  const std::string both = R"("reference": {"tensor": 2}, "reward": {"tensor": 2})";
-  const Trace shared = trained(both, kFour);
+  const std::string all =
+      R"("reference": {"tensor": 2}, "reward": {"tensor": 2}, "critic": {"tensor": 2})";
+  const Trace shared = trained(all, kFour);
 
   expect_near_traces(plain, shared);
   EXPECT_NE(plain.metrics, shared.metrics);
-  expect_same_bits(shared, trained(both, {.ranks = 2, .accumulation = 2, .stage = 3}));
+  expect_same_bits(shared, trained(all, {.ranks = 2, .accumulation = 2, .stage = 3}));
   expect_same_bits(shared,
                    trained(R"("reference": {"tensor": 2, "ranks": [0, 1]},
-                              "reward": {"tensor": 2, "ranks": [2, 3]})",
+                              "reward": {"tensor": 2, "ranks": [2, 3]},
+                              "critic": {"tensor": 2, "ranks": [1, 2]})",
                            kFour));
   expect_same_bits(shared,
                    trained(R"("reference": {"tensor": 2, "zero_stage": 0},
-                              "reward": {"tensor": 2, "ranks": [1, 2]})",
+                              "reward": {"tensor": 2, "ranks": [1, 2]},
+                              "critic": {"tensor": 2, "zero_stage": 3})",
                            kFour));
 }
 
-/// The log-probabilities of the reference in the ledger, and the scores, by the ids of a completion
-/// of the first rollout.
-using Said = std::map<std::string, std::pair<std::string, std::string>>;
+/// The log-probabilities of the reference in the ledger, the scores, and the values of the critic,
+/// by the ids of a completion of the first rollout.
+using Said = std::map<std::string, std::vector<std::string>>;
 Said said_of(const std::filesystem::path& folder) {
   std::map<std::int64_t, std::string> ids;
   Said out;
@@ -117,7 +127,9 @@ Said said_of(const std::filesystem::path& folder) {
     if (line.find("kind")->as_string() == "completion") {
       ids[number] = line.find("prompt_ids")->dump() + line.find("ids")->dump();
     } else {
-      out[ids.at(number)] = {line.find("reference")->dump(), line.find("rewards")->dump()};
+      std::vector<std::string>& said = out[ids.at(number)];
+      for (const char* key : {"reference", "rewards", "values"})
+        said.push_back(line.find(key)->dump());
     }
   }
   return out;
@@ -128,7 +140,8 @@ TEST_F(RlModelRanks, AModelMayHaveWholeLayersThatThePolicyShares) {
   const files::TempDir whole_dir, shared_dir, own_dir;
   const Trace whole = trained("", kFour, whole_dir.path());
   const Trace shared = trained("", kFourSharing, shared_dir.path());
-  const std::string own = R"("reference": {"tensor": 1}, "reward": {"tensor": 1, "ranks": [3]})";
+  const std::string own = R"("reference": {"tensor": 1}, "reward": {"tensor": 1, "ranks": [3]},
+                             "critic": {"tensor": 1, "ranks": [0, 1, 2]})";
   const Trace mixed = trained(own, kFourSharing, own_dir.path());
 
   expect_near_traces(whole, mixed);
@@ -145,6 +158,65 @@ TEST_F(RlModelRanks, AModelMayHaveWholeLayersThatThePolicyShares) {
   EXPECT_GT(same, 4);
 }
 
+// The critic's part of a checkpoint depends on no ranks.
+TEST_F(RlModelRanks, ACriticIsResumedOnOtherRanks) {
+  const std::string apart = R"("critic": {"ranks": [3]})";
+  const files::TempDir folder;
+  const Trace whole = train(with_models(apart),
+                            kFour,
+                            {.steps = kStepsOnRanks,
+                             .run_dir = folder.path(),
+                             .root = folder.path() / "c",
+                             .save_at = {1, 2}});
+  const auto resumed = [&](const std::string& models, const Layout& layout, const char* step) {
+    return train(
+        with_models(models),
+        layout,
+        {.steps = kStepsOnRanks, .run_dir = folder.path(), .resume = folder.path() / "c" / step});
+  };
+
+  for (const char* models :
+       {apart.c_str(), R"("critic": {"ranks": [1, 2], "zero_stage": 2})", ""}) {
+    SCOPED_TRACE(models);
+    const Trace after = resumed(models, kFour, "step-00000001");
+    EXPECT_EQ(after.digest, whole.digest);
+    EXPECT_EQ(after.metrics.back(), whole.metrics.back());
+  }
+  EXPECT_EQ(resumed("", {.ranks = 1, .accumulation = 4, .stage = 0}, "step-00000002").digest,
+            whole.digest);
+  // Ranks that share its layers go on with the same critic.
+  const Trace shared = resumed(
+      R"("critic": {"tensor": 2})", {.ranks = 2, .accumulation = 2, .stage = 1}, "step-00000001");
+  EXPECT_NEAR(shared.losses.back(), whole.losses.back(), 1e-4);
+  EXPECT_NE(shared.digest, whole.digest);
+}
+
+TEST_F(RlModelRanks, ACriticIsInTheMemoryOfItsRanksAlone) {
+  engine::prepare_process(1);
+  const TinyRun run = with_models(R"("critic": {"ranks": [1], "zero_stage": 0})");
+  planner::Plan plan = run.plan(kFour);
+  engine::finish_plan(plan, *engine::open_data(plan, {}));
+  const tasks::RlOptions& options = tasks::as_rl(plan.task.get())->options();
+  comm::run_threads(plan.mesh(), [&](comm::World& world) {
+    at::set_num_threads(1);
+    const auto held = [] {
+      std::int64_t bytes = 0;
+      for (const std::int64_t of_tag : memory::current_ledger().usage().current)
+        bytes += of_tag;
+      return bytes;
+    };
+    const std::int64_t before = held();
+    engine::rl::Critic critic(plan, options, world);
+    critic.initialize_weights();
+    if (world.rank() == 1) {
+      EXPECT_GE(held() - before, 4 * plan.model.num_parameters);
+    } else {
+      EXPECT_EQ(held(), before);
+      EXPECT_TRUE(critic.pieces().empty());
+    }
+  });
+}
+
 TEST_F(RlModelRanks, ThePlanTellsTheRanksAndTheirMemory) {
   const auto plan_of = [](const std::string& models, const Layout& layout) {
     planner::Plan plan = with_models(models).plan(layout);
@@ -159,12 +231,27 @@ TEST_F(RlModelRanks, ThePlanTellsTheRanksAndTheirMemory) {
       plan_of(R"("reference": {"zero_stage": 0}, "reward": {"ranks": [1]})", kFour);
   EXPECT_THAT(one, HasSubstr("(fp32, on rank 1 alone)"));
   // A whole model on one of four ranks is a quarter of one on each.
-  const std::int64_t parameters = with_models("").plan(kFour).model.num_parameters;
+  const auto parameters = static_cast<double>(with_models("").plan(kFour).model.num_parameters);
   const auto each =
       plan_of(R"("reference": {"zero_stage": 0}, "reward": {"zero_stage": 0})", kFour);
-  EXPECT_NEAR(static_cast<double>(each.second - least),
-              static_cast<double>(3 * parameters),
-              0.05 * static_cast<double>(parameters));
+  EXPECT_NEAR(static_cast<double>(each.second - least), 3 * parameters, 0.05 * parameters);
+
+  const auto [critic, on_one] = plan_of(R"("critic": {"ranks": [3], "zero_stage": 0})", kFour);
+  EXPECT_THAT(critic, HasSubstr("critic (fp32, on rank 3 alone)"));
+  EXPECT_THAT(critic, HasSubstr("; rank 3 has most, "));
+  const auto on_all = plan_of(R"("critic": {"zero_stage": 0})", kFour);
+  EXPECT_THAT(on_all.first, Not(HasSubstr("has most")));
+  // Weights and two moments, on one rank instead of four, and gradients with their buffers.
+  EXPECT_GT(static_cast<double>(on_all.second - on_one), 3 * 3 * parameters);
+  EXPECT_LT(static_cast<double>(on_all.second - on_one), 4 * 4 * parameters);
+  EXPECT_THAT(plan_of(R"("critic": {"tensor": 2})", kFour).first,
+              HasSubstr("critic (fp32, ZeRO stage 1, 2 ranks share its layers)"));
+  // Two hosts: the second one has the critic.
+  planner::Plan plan = with_models(R"("critic": {"ranks": [2, 3], "zero_stage": 0})").plan(kFour);
+  engine::rl::settle_plan(plan);
+  const std::int64_t together = plan.beside;
+  engine::rl::settle_plan(plan, 2);
+  EXPECT_GT(static_cast<double>(plan.beside - together), 1.5 * 4 * parameters / 2);
 }
 
 TEST_F(RlModelRanks, RefusesWhatCannotBe) {
@@ -187,10 +274,17 @@ TEST_F(RlModelRanks, RefusesWhatCannotBe) {
               HasSubstr("models.reference.ranks: it is 2"));
   EXPECT_THAT(refusal(R"("reward": {"tensor": 8})", {.ranks = 8, .accumulation = 1}),
               HasSubstr("do not divide among 8 ranks"));
-  EXPECT_THAT(refusal(R"("critic": {"tensor": 2})"),
-              HasSubstr("not built yet: rl.models.critic.tensor"));
-  EXPECT_THAT(refusal(R"("critic": {"ranks": [0]})"),
-              HasSubstr("not built yet: rl.models.critic.ranks"));
+  EXPECT_EQ(refusal(R"("critic": {"tensor": 2, "ranks": [1, 2]})"), "accepted");
+  EXPECT_THAT(refusal(R"("critic": {"tensor": 3})"),
+              HasSubstr("rl.models.critic: 4 ranks cannot be divided into groups of 3"));
+  EXPECT_THAT(refusal(R"("critic": {"ranks": [4]})"),
+              HasSubstr("rl.models.critic: ranks [4] has a rank 4, and 4 ranks"));
+  EXPECT_THAT(refusal(R"("critic": {"ranks": [1, 0]})"),
+              HasSubstr("models.critic.ranks: it is [1,0]"));
+  EXPECT_THAT(refusal(R"("critic": {"tensor": 8})", {.ranks = 8, .accumulation = 1}),
+              HasSubstr("the layers of the critic do not divide among 8 ranks"));
+  EXPECT_THAT(refusal(R"("critic": {"offload": true})"),
+              HasSubstr("not built yet: rl.models.critic.offload"));
   EXPECT_THAT(refusal(R"("critic": {"trunk": "reward"}, "reward": {"ranks": [0]})"),
               HasSubstr("shares the critic's trunk"));
 }

@@ -149,6 +149,10 @@ TEST_F(RlModels, ASharedTrunkChangesNoBit) {
     expect_same_bits(train(with_critic(kLora), layout, {.steps = kSteps}),
                      train(with_critic(shared), layout, {.steps = kSteps}));
   }
+  // The reward model is where the critic is.
+  const Layout two{.ranks = 2, .accumulation = 2, .stage = 1};
+  expect_same_bits(train(with_critic(kLora), two, {.steps = kSteps}),
+                   train(with_critic(shared + R"(, "ranks": [1])"), two, {.steps = kSteps}));
 }
 
 // The trunk of a reward model that was trained as an adapter is the merged one.

@@ -7,10 +7,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/rl_support.h"
+#include "support/host_world.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,8 +42,12 @@ struct Overlapped {
   Told told;
 };
 
-/// Trains on the ranks of the layout, with as many more as the options say.
-Overlapped train_divided(const TinyRun& run, const Layout& layout, const RlRun& how) {
+/// Trains on the ranks of the layout, with as many more as the options say. `hosts`: two hosts, on
+/// which half of the ranks are each; nullptr: all ranks are on one.
+Overlapped train_divided(const TinyRun& run,
+                         const Layout& layout,
+                         const RlRun& how,
+                         const OnTwoHosts* hosts = nullptr) {
   engine::prepare_process(1);
   planner::Plan plan = run.plan(layout);
   const auto data = engine::open_data(plan, {});
@@ -79,7 +85,8 @@ Overlapped train_divided(const TinyRun& run, const Layout& layout, const RlRun& 
   };
   comm::run_threads(plan.ranks + engine::rl::num_generators(plan), [&](comm::World& job) {
     at::set_num_threads(1);
-    EXPECT_EQ(engine::rl::run_divided(plan, job, *data->train, learn), 7);
+    const std::unique_ptr<comm::World> apart = hosts != nullptr ? (*hosts)(job) : nullptr;
+    EXPECT_EQ(engine::rl::run_divided(plan, apart ? *apart : job, *data->train, learn), 7);
   });
   return out;
 }
@@ -105,8 +112,10 @@ const std::string kCases[] = {R"("algorithm": "grpo", "samples": 4, "kl": {"coef
 TEST(RlOverlap, IsTheSameOnAnyRanks) {
   for (const std::string& more : kCases) {
     SCOPED_TRACE(more);
+    const std::string critic =
+        more.find("critic") == std::string::npos ? "" : R"(, "models": {"critic": {"ranks": [1]}})";
     const TinyRun run = reinforcing(some_prompts(), options(more)),
-                  two = reinforcing(some_prompts(), options(more, 2));
+                  two = reinforcing(some_prompts(), options(more + critic, 2));
     const Overlapped one =
         train_divided(run, {.ranks = 1, .accumulation = 4, .stage = 0}, {.steps = 4});
 
@@ -128,6 +137,26 @@ TEST(RlOverlap, WritersMayShareLayers) {
   const Overlapped shared =
       train_divided(run, {.ranks = 2, .accumulation = 4, .stage = 0, .tensor = 2}, {.steps = 3});
   EXPECT_LT(shared.told.at(0).at("parity_max"), 1e-4);
+}
+
+// Learning on the first host and writing on the second one; both, or one of them, on both hosts.
+TEST(RlOverlap, IsTheSameOnTwoHosts) {
+  const std::string more = kCases[2];
+  const auto run = [&](int writers) { return reinforcing(some_prompts(), options(more, writers)); };
+  const Overlapped one =
+      train_divided(run(1), {.ranks = 1, .accumulation = 4, .stage = 0}, {.steps = 3});
+
+  struct Ranks {
+    int learn, write, stage;
+  };
+  for (const Ranks& ranks : {Ranks{1, 1, 0}, Ranks{2, 2, 3}, Ranks{4, 2, 1}, Ranks{1, 3, 0}}) {
+    SCOPED_TRACE(std::to_string(ranks.learn) + " learn and " + std::to_string(ranks.write));
+    const OnTwoHosts hosts;
+    const Layout layout{
+        .ranks = ranks.learn, .accumulation = 4 / ranks.learn, .stage = ranks.stage};
+    expect_same(one, train_divided(run(ranks.write), layout, {.steps = 3}, &hosts));
+    EXPECT_GT(hosts.bytes_sent(), 0U);
+  }
 }
 
 // The ranks that learn are a part of the job, and the reference is on a part of them.
@@ -283,10 +312,10 @@ TEST(RlOverlap, ThePlanTellsTheMemoryOfBothKindsOfRanks) {
   EXPECT_THAT(one.notes.back(), HasSubstr("2 ranks learn and 1 only writes rollouts"));
   EXPECT_THAT(three.notes.back(), HasSubstr("3 only write rollouts"));
   constexpr std::uint64_t kMuch = std::uint64_t{1} << 32;
-  const std::uint64_t taken = kMuch - engine::rl::memory_beside_generators(one, kMuch);
+  const std::uint64_t taken = kMuch - engine::rl::memory_beside_generators(one, kMuch, 1);
   EXPECT_EQ(taken, static_cast<std::uint64_t>(engine::rl::generator_bytes(one)));
-  EXPECT_EQ(kMuch - engine::rl::memory_beside_generators(three, kMuch), 3 * taken);
-  EXPECT_THROW((void)engine::rl::memory_beside_generators(three, 3 * taken), Error);
+  EXPECT_EQ(kMuch - engine::rl::memory_beside_generators(three, kMuch, 3), 3 * taken);
+  EXPECT_THROW((void)engine::rl::memory_beside_generators(three, 3 * taken, 3), Error);
 }
 
 TEST(RlOverlap, IsRefusedWithWhatItDoesNotCombineWith) {
@@ -301,7 +330,19 @@ TEST(RlOverlap, IsRefusedWithWhatItDoesNotCombineWith) {
   };
   EXPECT_THAT(refusal(options(R"("samples": 4, "dynamic_rounds": 2)")),
               HasSubstr("dynamic_rounds"));
-  EXPECT_THAT(refusal(options(R"("samples": 4, "on_alarm": "roll_back")")), HasSubstr("roll_back"));
+  for (const char* key : {"use_node_local_storage", "peer_copies"}) {
+    TinyRun run = reinforcing(some_prompts(), options(R"("samples": 4)"));
+    run.set("checkpoint." + std::string(key), key[0] == 'u' ? "true" : "1")
+        .set("run.restarts", "1");
+    planner::Plan plan = run.plan({.ranks = 2});
+    EXPECT_NO_THROW(engine::rl::settle_plan(plan));
+    try {
+      engine::rl::settle_plan(plan, /*ranks_of_host=*/2);
+      ADD_FAILURE() << "accepted " << key;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(key));
+    }
+  }
   EXPECT_THAT(refusal(R"({"rewards": [{"type": "length", "max": 3}], "rollout_ranks": 2})"),
               HasSubstr("all ranks write rollouts"));
   EXPECT_THAT(refusal(R"({"rewards": [{"type": "length", "max": 3}], "overlap": 2})"),

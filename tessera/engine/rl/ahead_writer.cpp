@@ -76,7 +76,8 @@ void AheadWriter::obtain(const Place& place, const data::GlobalBatch& batch) {
   } else {
     TESSERA_REQUIRE(place.update == 0, Format, lacking("completions"), kStartOver);
     if (next_.version != version_) {
-      if (version_ > 0 && world_.is_leader())
+      // A run that went back writes these again, as it said then.
+      if (version_ > 0 && roll_backs_ == 0 && world_.is_leader())
         log::warn(lacking("the completions") + "; the present policy writes them");
       order(place);
     }

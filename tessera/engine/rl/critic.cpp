@@ -18,11 +18,13 @@
 #include "tessera/nn/block.h"
 #include "tessera/planner/adapter.h"
 #include "tessera/planner/model_source.h"
+#include "tessera/planner/validate.h"
 
 namespace tessera::engine::rl {
 namespace {
 
 const std::string kPrefix = "critic.";
+constexpr const char* kKey = "critic";        ///< in rl.models
 constexpr const char* kBase = "critic_base";  ///< key of Critic::base_fingerprint_ in metadata
 
 /// The critic's part of a checkpoint, under the names of a standalone model.
@@ -118,7 +120,8 @@ void share_trunk(planner::Plan& plan) {
 
 planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options) {
   planner::Plan out = policy;
-  apply_layout(options.models.critic, out);
+  const std::optional<ModelRanks> ranks = ranks_of(options.models.critic, kKey, policy);
+  apply_layout(options.models.critic, ranks, out);
   drop_adapter(out);
   const std::optional<std::string> from =
       options.critic.from ? options.critic.from : policy.config.model->from;
@@ -148,6 +151,8 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
     out.model.objective = objective;
   }
   nn::declare_all(out.model.model);
+  planner::TensorOptions& tensor = out.config.parallel.tensor;
+  if (ranks) tensor.share_head = planner::ranks_that_share_a_head(out.model.model, tensor.size);
   out.weights = nullptr;
   if (source) {
     std::vector<std::string> notes;  // a critic's head is expected to be newly initialized
@@ -164,25 +169,47 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
 }
 
 Critic::Critic(const planner::Plan& policy, const tasks::RlOptions& options, comm::World& world)
-    : Critic(critic_plan(policy, options), options.models.critic, world) {}
+    : Critic(critic_plan(policy, options),
+             options.models.critic,
+             ranks_of(options.models.critic, kKey, policy),
+             world) {}
 
-Critic::Critic(const planner::Plan& plan, const tasks::RlCriticModel& how, comm::World& world)
-    : world_(world),
+Critic::Critic(const planner::Plan& plan,
+               const tasks::RlCriticModel& how,
+               const std::optional<ModelRanks>& ranks,
+               comm::World& world)
+    : all_(world),
+      ranks_(std::make_shared<ModelWorld>(world, ranks, plan.model, kCriticWorld)),
       global_batch_(plan.global_batch),
       micro_batch_(plan.micro_batch),
       base_fingerprint_(plan.base_fingerprint),
-      lends_(how.shares_trunk() ? *plan.config.model->from : ""),
-      state_(std::make_unique<TrainState>(train_state_options(plan), world)) {}
+      lends_(how.shares_trunk() ? *plan.config.model->from : "") {
+  if (ranks_->is_here())
+    state_ = std::make_unique<TrainState>(train_state_options(plan), ranks_->world());
+}
+
+void Critic::initialize_weights() {
+  if (state_ != nullptr) state_->initialize_weights();
+}
 
 Lender Critic::lender() {
   if (lends_.empty()) return {};
-  state_->wait();
-  return {lends_, &state_->model()};
+  if (state_ != nullptr) state_->wait();
+  return {.from = lends_, .ranks = ranks_, .model = state_ != nullptr ? &state_->model() : nullptr};
 }
 
-at::Tensor Critic::values(const Rows& rows) {
+std::vector<double> Critic::own_values(const Rows& rows) {
+  if (state_ == nullptr)
+    return std::vector<double>(static_cast<std::size_t>(rows.labels_BT.numel()), 0.0);
   state_->wait();
-  return output_of_rows(state_->executor(), world_, rows, micro_batch_, "values");
+  const at::Tensor made_BT =
+      output_of_rows(state_->executor(), ranks_->world(), rows, micro_batch_, "values");
+  const auto* const values = made_BT.const_data_ptr<double>();
+  return {values, values + made_BT.numel()};
+}
+
+void Critic::share_values(std::vector<double>& values) const {
+  ranks_->share(values, "values of the critic");
 }
 
 void Critic::expect(at::Tensor values_BT, at::Tensor returns_BT) {
@@ -194,10 +221,23 @@ void Critic::learn(const Rows& rows,
                    const at::Tensor& labels_BT,
                    std::int64_t first,
                    Metrics& metrics) {
-  const comm::Group& group = world_.group(mesh::AxisSet::dp());
+  // Loss and norm of the gradient.
+  std::vector<double> made = {0.0, 0.0};
+  if (state_ != nullptr) made = update(rows, labels_BT, first);
+  ranks_->share(made, "the update of the critic");
+  const double tokens = labels_BT.ge(0).sum().item<double>();
+  metrics.push_back({"critic_loss", made[0], tokens});
+  metrics.push_back({"critic_gnorm", made[1], 1.0});
+}
+
+std::vector<double> Critic::update(const Rows& rows,
+                                   const at::Tensor& labels_BT,
+                                   std::int64_t first) {
+  const comm::Group& group = ranks_->world().group(mesh::AxisSet::dp());
   const std::int64_t each = micro_batch_ * group.size();
   const int micros = state_->round_micros(static_cast<int>((global_batch_ + each - 1) / each));
   const StepResult result = state_->step(micros, [&](int micro) {
+    all_.show_life();  // a rank that has the critic alone posts nothing meanwhile
     const std::int64_t begin =
         std::min(global_batch_,
                  (static_cast<std::int64_t>(micro) * group.size() + group.index) * micro_batch_);
@@ -215,16 +255,19 @@ void Critic::learn(const Rows& rows,
       batch.sample_ids.push_back(state_->steps() * global_batch_ + i);
     return batch;
   });
-  const double tokens = labels_BT.ge(0).sum().item<double>();
-  metrics.push_back({"critic_loss", result.loss, tokens});
-  metrics.push_back({"critic_gnorm", result.grad_norm, 1.0});
+  return {result.loss, result.grad_norm};
 }
 
 std::vector<checkpoint::PieceBytes> Critic::pieces() {
+  if (state_ == nullptr) return {};
   std::vector<checkpoint::PieceBytes> out = state_->pieces();
   for (checkpoint::PieceBytes& piece : out)
     piece.name.insert(0, kPrefix);
   return out;
+}
+
+void Critic::release_pieces() {
+  if (state_ != nullptr) state_->release_pieces();
 }
 
 void Critic::describe(json::Value& state) const {
@@ -253,6 +296,7 @@ void Critic::load(const checkpoint::Checkpoint& checkpoint) {
                   fmt::format("{} holds no critic", checkpoint.folder().string()),
                   "resume from a checkpoint of a run with a critic, or start over with --resume "
                   "never");
+  if (state_ == nullptr) return;
   state_->load(checkpoint::Checkpoint(checkpoint.folder(),
                                       checkpoint.meta(),
                                       std::move(tensors),

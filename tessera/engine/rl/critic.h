@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/loss_terms.h"
 #include "tessera/engine/rl/completions.h"
+#include "tessera/engine/rl/model_ranks.h"
 #include "tessera/engine/rl/reward_values.h"
 #include "tessera/engine/train_state.h"
 #include "tessera/planner/train_config.h"
@@ -22,25 +24,29 @@
 // Legend: B completions with their prompts, T tokens.
 namespace tessera::engine::rl {
 
-/// Returns the plan of a critic: the policy's with another model, and the layout and the adapter of
-/// rl.models.critic; beside a policy in fp16 it is in fp32. If it shares a reward model's trunk and
-/// has no adapter, everything before the objective is frozen. Throws as
-/// planner::open_model_source(), Error{Config} for a wrong adapter, and Error{Unsupported} for a
-/// trunk that cannot be shared.
+/// Returns the plan of a critic: the policy's with another model, and the layout, the ranks and the
+/// adapter of rl.models.critic; beside a policy in fp16 it is in fp32. If it shares a reward
+/// model's trunk and has no adapter, everything before the objective is frozen. Throws as
+/// planner::open_model_source() and ranks_of(), Error{Config} for a wrong adapter, and
+/// Error{Unsupported} for a trunk that cannot be shared.
 planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options);
 
-/// Optimizer and schedule are the policy's, the learning rate is options.critic.lr. All
-/// methods except expect() are collective.
+/// Optimizer and schedule are the policy's, the learning rate is options.critic.lr. The critic may
+/// have ranks of its own; all methods except expect() and describe() are collective over those that
+/// learn.
 class Critic {
  public:
-  /// Throws as critic_plan().
+  /// `world`: the ranks that learn, which must outlive this object. Throws as critic_plan().
   Critic(const planner::Plan& policy, const tasks::RlOptions& options, comm::World& world);
-  void initialize_weights() { state_->initialize_weights(); }
+  void initialize_weights();
   /// Returns the weights that a reward model shares; none if they are not shared. Call it when the
   /// weights are set.
   [[nodiscard]] Lender lender();
-  /// Returns the expected reward after each token, fp64 [B, T] on every rank.
-  [[nodiscard]] at::Tensor values(const Rows& rows);
+  /// Returns the expected reward after each token, [B * T] on the ranks of the critic, and zeros on
+  /// other ranks, at once. Collective over the ranks of the critic.
+  [[nodiscard]] std::vector<double> own_values(const Rows& rows);
+  /// Gives values that own_values() returned to the ranks without the critic.
+  void share_values(std::vector<double>& values) const;
   /// Sets the current values, near which learn() keeps the new ones, and the values to learn.
   void expect(at::Tensor values_BT, at::Tensor returns_BT);
   /// Makes one update on the rows from `first` on, as many as in the policy's batch; `labels_BT`
@@ -49,7 +55,7 @@ class Critic {
   /// Returns its part of a checkpoint, under names that begin with "critic.", valid until
   /// release_pieces().
   [[nodiscard]] std::vector<checkpoint::PieceBytes> pieces();
-  void release_pieces() { state_->release_pieces(); }
+  void release_pieces();
   /// Adds to the state of rl in a checkpoint's metadata which base the pieces belong to, if they
   /// contain no frozen weights. Not collective.
   void describe(json::Value& state) const;
@@ -57,13 +63,20 @@ class Critic {
   void load(const checkpoint::Checkpoint& checkpoint);
 
  private:
-  Critic(const planner::Plan& plan, const tasks::RlCriticModel& how, comm::World& world);
+  /// learn() on the ranks of the critic: its loss and the norm of its gradient.
+  std::vector<double> update(const Rows& rows, const at::Tensor& labels_BT, std::int64_t first);
 
-  comm::World& world_;
+  Critic(const planner::Plan& plan,
+         const tasks::RlCriticModel& how,
+         const std::optional<ModelRanks>& ranks,
+         comm::World& world);
+
+  comm::World& all_;  ///< the ranks that learn
+  std::shared_ptr<const ModelWorld> ranks_;
   std::int64_t global_batch_, micro_batch_;
-  std::string base_fingerprint_;  ///< of the frozen weights that are not saved; empty: all are
-  std::string lends_;             ///< the reward model that shares the weights; empty: none
-  std::unique_ptr<TrainState> state_;
+  std::string base_fingerprint_;       ///< of the frozen weights that are not saved; empty: all are
+  std::string lends_;                  ///< the reward model that shares the weights; empty: none
+  std::unique_ptr<TrainState> state_;  ///< nullptr on ranks without the critic
   at::Tensor values_BT_, returns_BT_;
 };
 

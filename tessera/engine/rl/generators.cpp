@@ -172,6 +172,11 @@ Generators::Rollout Generators::collect() {
   return out;
 }
 
+void Generators::start_over() {
+  if (under_way_) (void)collect();
+  sent_ = -1;
+}
+
 void Generators::finish(int code) {
   if (under_way_) (void)collect();
   if (link_ == nullptr) return;

@@ -55,6 +55,9 @@ class Generators {
   };
   /// Waits for the rollout that is under way. Its completions have no lag yet.
   Rollout collect();
+  /// Waits for the rollout that is under way, and drops it: the policy goes back, and all of its
+  /// weights are sent with the next order.
+  void start_over();
   /// Waits for them to end; a rollout that is under way is lost. They return `code`.
   void finish(int code);
 

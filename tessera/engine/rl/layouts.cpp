@@ -10,7 +10,6 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/precision.h"
-#include "tessera/planner/validate.h"
 #include "tessera/planner/zero_stage.h"
 
 namespace tessera::engine::rl {
@@ -21,18 +20,45 @@ struct AskedRanks {
   std::int64_t first = 0, count = 0, tensor = 1;
 };
 
-AskedRanks asked_ranks(const tasks::RlReadModel& model, const planner::Plan& policy) {
+AskedRanks asked_ranks(const tasks::RlModel& model, const planner::Plan& policy) {
   const auto [first, count] =
       model.rank_range().value_or(std::pair<std::int64_t, std::int64_t>(0, policy.ranks));
   return {first, count, model.tensor.value_or(policy.config.parallel.tensor.size)};
 }
 
-std::optional<ReadRanks> ranks_of(const tasks::RlReadModel& model, const planner::Plan& policy) {
+/// The policy's ranks, or those of the layout.
+ModelRanks ranks_of(const ReadLayout& layout, const planner::Plan& policy) {
+  return layout.ranks.value_or(
+      ModelRanks{.count = policy.ranks, .tensor = policy.ranks / policy.data_ranks});
+}
+
+/// Returns ", 2 ranks share its layers, on ranks 2 to 3 alone".
+std::string text_of(const std::optional<ModelRanks>& ranks, const planner::Plan& policy) {
+  if (!ranks) return "";
+  std::string out;
+  if (ranks->tensor > 1) out += fmt::format(", {} ranks share its layers", ranks->tensor);
+  if (ranks->count == policy.ranks) return out;
+  if (ranks->count == 1) return out + fmt::format(", on rank {} alone", ranks->first);
+  return out +
+         fmt::format(", on ranks {} to {} alone", ranks->first, ranks->first + ranks->count - 1);
+}
+
+}  // namespace
+
+bool has_ranks(const tasks::RlModel& model, const planner::Plan& policy) {
+  const auto [first, count, tensor] = asked_ranks(model, policy);
+  return first + count <= policy.ranks && count % tensor == 0;
+}
+
+std::optional<ModelRanks> ranks_of(const tasks::RlModel& model,
+                                   std::string_view key,
+                                   const planner::Plan& policy) {
   if (!model.has_own_groups()) return std::nullopt;
   const auto [first, count, tensor] = asked_ranks(model, policy);
   TESSERA_REQUIRE(first + count <= policy.ranks,
                   Config,
-                  fmt::format("rl.models: ranks {} has a rank {}, and {} rank{} learn{}",
+                  fmt::format("rl.models.{}: ranks {} has a rank {}, and {} rank{} learn{}",
+                              key,
                               model.ranks.dump(),
                               first + count - 1,
                               policy.ranks,
@@ -42,54 +68,30 @@ std::optional<ReadRanks> ranks_of(const tasks::RlReadModel& model, const planner
   TESSERA_REQUIRE(
       count % tensor == 0,
       Config,
-      fmt::format("rl.models: {} ranks cannot be divided into groups of {} that share layers",
+      fmt::format("rl.models.{}: {} ranks cannot be divided into groups of {} that share layers",
+                  key,
                   count,
                   tensor),
       "choose a tensor that divides the number of ranks of the model");
   const auto of = [](std::int64_t number) { return static_cast<int>(number); };
-  return ReadRanks{.first = of(first), .count = of(count), .tensor = of(tensor)};
+  return ModelRanks{.first = of(first), .count = of(count), .tensor = of(tensor)};
 }
 
-/// The policy's ranks, or those of the layout.
-ReadRanks ranks_of(const ReadLayout& layout, const planner::Plan& policy) {
-  return layout.ranks.value_or(
-      ReadRanks{.count = policy.ranks, .tensor = policy.ranks / policy.data_ranks});
-}
-
-}  // namespace
-
-bool has_ranks(const tasks::RlReadModel& model, const planner::Plan& policy) {
-  const auto [first, count, tensor] = asked_ranks(model, policy);
-  return first + count <= policy.ranks && count % tensor == 0;
-}
-
-ReadLayout layout_of(const tasks::RlReadModel& model, const planner::Plan& policy) {
+ReadLayout layout_of(const tasks::RlModel& model,
+                     std::string_view key,
+                     const planner::Plan& policy) {
   const bool bf16 = model.dtype ? *model.dtype == "bf16" : policy.working == DType::BF16;
   return {.as = bf16 ? ReadAs::BF16 : ReadAs::F32,
           .copies = model.zero_stage == 0 ? Copies::Each : Copies::One,
-          .ranks = ranks_of(model, policy)};
-}
-
-mesh::Mesh mesh_of(const ReadRanks& ranks, const models::Resolved& model) {
-  planner::TensorOptions tensor;
-  tensor.size = ranks.tensor;
-  tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
-  const planner::TensorOptions::Grid grid = tensor.grid();
-  const auto of = [](std::int64_t size) { return static_cast<int>(size); };
-  return mesh::Mesh(
-      {1, 1, ranks.count / ranks.tensor, 1, of(grid.depth), of(grid.row), of(grid.col)});
+          .ranks = ranks_of(model, key, policy)};
 }
 
 std::string text_of(const ReadLayout& layout, const planner::Plan& policy) {
-  const ReadRanks ranks = ranks_of(layout, policy);
+  const ModelRanks ranks = ranks_of(layout, policy);
   std::string out(name(layout.as));
   if (ranks.count > ranks.tensor)
     out += layout.copies == Copies::One ? ", sharded" : ", whole on each data-parallel rank";
-  if (!layout.ranks) return out;
-  if (ranks.tensor > 1) out += fmt::format(", {} ranks share its layers", ranks.tensor);
-  if (ranks.count == policy.ranks) return out;
-  if (ranks.count == 1) return out + fmt::format(", on rank {} alone", ranks.first);
-  return out + fmt::format(", on ranks {} to {} alone", ranks.first, ranks.first + ranks.count - 1);
+  return out + text_of(layout.ranks, policy);
 }
 
 namespace {
@@ -113,12 +115,12 @@ std::int64_t bytes_of(const models::Resolved& model,
                       const ReadLayout& layout,
                       const planner::Plan& policy) {
   const Elements elements = elements_of(nn::parameters_of(model.model));
-  const ReadRanks ranks = ranks_of(layout, policy);
+  const ModelRanks ranks = ranks_of(layout, policy);
   const std::int64_t width = layout.as == ReadAs::BF16 ? 2 : 4, sharers = ranks.tensor;
   const bool whole = layout.copies == Copies::Each || ranks.count == ranks.tensor;
   const std::int64_t on_each =
       whole ? elements.all / sharers : elements.all / ranks.count + 2 * elements.largest / sharers;
-  return on_each * width * ranks.count / policy.ranks;
+  return on_each * width;
 }
 
 std::int64_t bytes_beside_trunk(const models::Resolved& model, const planner::Plan& lender) {
@@ -131,16 +133,30 @@ std::int64_t bytes_beside_trunk(const models::Resolved& model, const planner::Pl
   return (elements_of(nn::declared_by(model.model.blocks.back())).all / sharers + gathered) * width;
 }
 
-std::string text_of_trained(const planner::Plan& plan) {
+std::string text_of_trained(const planner::Plan& plan,
+                            const std::optional<ModelRanks>& ranks,
+                            const planner::Plan& policy) {
   std::string out(planner::precision_text(plan));
   if (plan.data_ranks > 1) out += fmt::format(", ZeRO stage {}", plan.zero_stage);
   const models::AdapterOptions& adapter = plan.config.adapter;
   if (plan.adapter != nullptr) out += fmt::format(", {} of rank {}", adapter.type, adapter.r);
-  return out;
+  return out + text_of(ranks, policy);
 }
 
-void apply_layout(const tasks::RlModel& model, planner::Plan& plan) {
-  if (model.zero_stage) planner::set_zero_stage(plan, static_cast<int>(*model.zero_stage));
+void apply_layout(const tasks::RlModel& model,
+                  const std::optional<ModelRanks>& ranks,
+                  planner::Plan& plan) {
+  if (ranks) {
+    plan.ranks = ranks->count;
+    plan.data_ranks = plan.shard_ranks = ranks->count / ranks->tensor;
+    plan.config.parallel.tensor.size = ranks->tensor;
+    // The last micro-batches may have no samples.
+    const std::int64_t each = plan.micro_batch * plan.data_ranks;
+    plan.accumulation = (plan.global_batch + each - 1) / each;
+    plan.reduction.max_micros = static_cast<int>(plan.accumulation);
+  }
+  const int stage = static_cast<int>(model.zero_stage.value_or(plan.zero_stage));
+  if (ranks || model.zero_stage) planner::set_zero_stage(plan, stage);
   const bool other = model.dtype || plan.working == DType::F16;
   if (!other) return;
   const DType working = model.dtype == "bf16" ? DType::BF16 : DType::F32;

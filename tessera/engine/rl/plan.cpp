@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -39,23 +40,25 @@ void refuse_layouts(const planner::Plan& plan, const Refuse& refuse) {
     refuse("parallel.tensor.mode " + layout.tensor.name(), "set parallel.tensor.mode to 1d");
 }
 
-/// Requires that the ranks that share a model's layers can: those of the policy's layers, or, in a
-/// layout with ranks of its own, others.
+/// Requires that the ranks that share a model's layers can: those of the policy's layers, or
+/// `ranks`, those of its own. `optimizer`: of a model that is trained; `key`: of its ranks.
 void require_share(const planner::Plan& plan,
-                   const ReadLayout& layout,
+                   const std::optional<ModelRanks>& ranks,
                    const models::Resolved& model,
                    const std::string& what,
+                   const planner::OptimizerOptions& optimizer = {},
                    const std::string& key = "rl.models, tensor") {
   const planner::TensorOptions& of_policy = plan.config.parallel.tensor;
   planner::Plan other;
   other.model = model;
+  other.config.optimizer = optimizer;
   planner::TensorOptions& tensor = other.config.parallel.tensor;
-  tensor.size = layout.ranks ? layout.ranks->tensor : of_policy.size;
+  tensor.size = ranks ? ranks->tensor : of_policy.size;
   if (tensor.size == 1) return;
   tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
   config::Problems problems;
   planner::check_tensor_parallel(other, /*own_model=*/true, problems, {});
-  TESSERA_REQUIRE(problems.empty() || !layout.ranks,
+  TESSERA_REQUIRE(problems.empty() || !ranks,
                   Config,
                   fmt::format("the layers of the {} do not divide among {} ranks ({}): {}",
                               what,
@@ -63,15 +66,14 @@ void require_share(const planner::Plan& plan,
                               key,
                               problems.list().front().what),
                   "choose a tensor that divides its heads and its vocabulary");
-  TESSERA_REQUIRE(layout.ranks || (problems.empty() && tensor.share_head == of_policy.share_head),
+  TESSERA_REQUIRE(ranks || (problems.empty() && tensor.share_head == of_policy.share_head),
                   Unsupported,
                   fmt::format("the {} cannot be computed by the {} ranks that share the policy's "
                               "layers (parallel.tensor): its layers divide otherwise",
                               what,
                               of_policy.size),
                   "choose a parallel.tensor that divides the heads and the vocabulary of every "
-                  "model, give a reference or reward model a size of its own (rl.models, tensor), "
-                  "or remove it");
+                  "model, give this one a size of its own (rl.models, tensor), or remove it");
 }
 
 std::int64_t width_of(const planner::Plan& plan) {
@@ -122,9 +124,10 @@ void check_regrouped(const planner::Plan& plan, const tasks::RlOptions& options)
                   tensor),
       "choose a number that divides the ranks that write rollouts");
   require_share(plan,
-                {.ranks = ReadRanks{.first = 0, .count = writers, .tensor = tensor}},
+                ModelRanks{.first = 0, .count = writers, .tensor = tensor},
                 plan.model,
                 "policy",
+                {},
                 "rl.rollout_tensor");
   if (tensor == plan.config.parallel.tensor.size) return;
   TESSERA_REQUIRE(options.parity != tasks::Parity::Exact,
@@ -234,6 +237,19 @@ void require_checkpoints(const planner::Plan& plan, const tasks::RlOptions& opti
       fmt::format("set checkpoint.keep to {} or more, or raise checkpoint.every", needed));
 }
 
+/// Refuses checkpoints of which each host keeps a part, if hosts may have no rank that learns.
+void check_hosts(const planner::Plan& plan, const tasks::RlOptions& options, int ranks_of_host) {
+  const bool several = ranks_of_host > 0 && ranks_of_host < plan.ranks + options.generators();
+  if (options.overlap == 0 || !several) return;
+  const planner::CheckpointOptions& saved = plan.config.checkpoint;
+  TESSERA_REQUIRE(
+      !saved.use_node_local_storage && saved.peer_copies == 0,
+      Unsupported,
+      fmt::format("not built yet: rl.overlap on several hosts with checkpoint.{}",
+                  saved.use_node_local_storage ? "use_node_local_storage" : "peer_copies"),
+      "remove it and save on a disk that all hosts share, or set rl.overlap to 0");
+}
+
 /// Returns the bytes of an element of the cache of keys and values.
 double cache_width(const planner::Plan& plan,
                    const tasks::RlOptions& options,
@@ -266,6 +282,54 @@ std::int64_t cache_bytes(const planner::Plan& plan, const tasks::RlOptions& opti
       cache_width(plan, options, channels));
 }
 
+/// The memory of the ranks besides the policy's.
+class Beside {
+ public:
+  explicit Beside(const planner::Plan& plan)
+      : policy_{.count = plan.ranks}, bytes_(static_cast<std::size_t>(plan.ranks), 0) {}
+
+  /// Adds `bytes` to each of `ranks`; nothing: all of them.
+  void count(const std::string& what,
+             std::int64_t bytes,
+             const std::optional<ModelRanks>& ranks = std::nullopt) {
+    told_ += fmt::format("{}{} {}", told_.empty() ? "" : ", ", what, in_words(bytes));
+    const ModelRanks on = ranks.value_or(policy_);
+    for (int rank = on.first; rank < on.first + on.count; ++rank)
+      bytes_[static_cast<std::size_t>(rank)] += bytes;
+  }
+  /// Returns the mean of the ranks of a host, the largest of any. `each`: ranks of a host.
+  [[nodiscard]] std::int64_t mean(int each) const {
+    std::int64_t most = 0;
+    for (std::size_t first = 0; first < bytes_.size(); first += static_cast<std::size_t>(each)) {
+      const std::size_t end = std::min(bytes_.size(), first + static_cast<std::size_t>(each));
+      std::int64_t sum = 0;
+      for (std::size_t rank = first; rank < end; ++rank)
+        sum += bytes_[rank];
+      const auto count = static_cast<std::int64_t>(end - first);
+      most = std::max(most, (sum + count - 1) / count);
+    }
+    return most;
+  }
+  [[nodiscard]] std::string text() const {
+    const auto [least, most] = std::ranges::minmax_element(bytes_);
+    if (*least == *most) return told_;
+    return told_ + fmt::format("; rank {} has most, {}, and rank {} least, {}",
+                               most - bytes_.begin(),
+                               in_words(*most),
+                               least - bytes_.begin(),
+                               in_words(*least));
+  }
+
+ private:
+  static std::string in_words(std::int64_t bytes) {
+    return text::bytes(static_cast<std::uint64_t>(bytes));
+  }
+
+  ModelRanks policy_;
+  std::vector<std::int64_t> bytes_;
+  std::string told_;
+};
+
 /// Returns the bytes of the rows of completions with some numbers for each token, on every rank.
 std::int64_t rollout_bytes(const planner::Plan& plan, const tasks::RlOptions& options) {
   constexpr std::int64_t kNumbers = 8;
@@ -285,66 +349,72 @@ bool drops(const planner::Plan& plan) {
   });
 }
 
-void settle_plan(planner::Plan& plan) {
+void settle_plan(planner::Plan& plan, int ranks_of_host) {
   const tasks::Rl* const task = tasks::as_rl(plan.task.get());
   if (task == nullptr) return;
   refuse_what_is_not_built(plan, *task);
   const tasks::RlOptions& options = task->options();
   require_checkpoints(plan, options);
+  check_hosts(plan, options, ranks_of_host);
   TESSERA_REQUIRE(!options.models.reference.has_own_groups() || !is_base_of_policy(plan, options),
                   Config,
                   "rl.models.reference has a tensor or ranks, and the reference is the policy "
                   "without its adapter, on the policy's ranks",
                   "remove them, or name another reference in rl.reference");
-  std::string told;
-  plan.beside = 0;
-  const auto count = [&](const std::string& what, std::int64_t bytes) {
-    plan.beside += bytes;
-    told += fmt::format(
-        "{}{} {}", told.empty() ? "" : ", ", what, text::bytes(static_cast<std::uint64_t>(bytes)));
-  };
-  count("rollout", rollout_bytes(plan, options));
-  count("cache of keys and values", cache_bytes(plan, options));
+  Beside beside(plan);
+  beside.count("rollout", rollout_bytes(plan, options));
+  beside.count("cache of keys and values", cache_bytes(plan, options));
   // With rl.overlap, ranks that do not learn write the rollouts and have this copy.
   if (options.fuse_adapter && options.overlap == 0)
-    count("weights with the adapter merged", fused_bytes(plan, rollout_tensor(plan)));
+    beside.count("weights with the adapter merged", fused_bytes(plan, rollout_tensor(plan)));
   if (regroups(plan)) {
-    count(fmt::format("the policy's weights for rollouts, in which {} rank{} each layer",
-                      rollout_tensor(plan),
-                      rollout_tensor(plan) == 1 ? " has" : "s share"),
-          rollout_weight_bytes(plan));
+    beside.count(fmt::format("the policy's weights for rollouts, in which {} rank{} each layer",
+                             rollout_tensor(plan),
+                             rollout_tensor(plan) == 1 ? " has" : "s share"),
+                 rollout_weight_bytes(plan));
   }
   if (task->has_reference() && !is_base_of_policy(plan, options)) {
     const models::Resolved reference = options.reference ? find_model(*options.reference)->shape
                                                          : (plan.base ? *plan.base : plan.model);
-    const ReadLayout layout = layout_of(options.models.reference, plan);
-    require_share(plan, layout, reference, "reference");
-    count(fmt::format("reference ({})", text_of(layout, plan)), bytes_of(reference, layout, plan));
+    const ReadLayout layout = layout_of(options.models.reference, "reference", plan);
+    require_share(plan, layout.ranks, reference, "reference");
+    beside.count(fmt::format("reference ({})", text_of(layout, plan)),
+                 bytes_of(reference, layout, plan),
+                 layout.ranks);
   }
   std::optional<planner::Plan> critic;
-  if (task->has_critic()) critic = critic_plan(plan, options);
+  std::optional<ModelRanks> ranks_of_critic;
+  if (task->has_critic()) {
+    critic = critic_plan(plan, options);
+    ranks_of_critic = ranks_of(options.models.critic, "critic", plan);
+    require_share(plan, ranks_of_critic, critic->model, "critic", critic->config.optimizer);
+  }
   for (const tasks::RlReward& reward : task->rewards()) {
     if (!reward.model) continue;
     const models::Resolved model = find_model(reward.model->from)->shape;
     if (critic && options.models.critic.shares_trunk() &&
         reward.model->from == *critic->config.model->from) {
-      require_share(plan, {}, model, "reward model " + reward.name);
-      count(fmt::format("reward model {} (its head; the trunk is the critic's)", reward.name),
-            bytes_beside_trunk(model, *critic));
+      require_share(plan, ranks_of_critic, model, "reward model " + reward.name);
+      beside.count(
+          fmt::format("reward model {} (its head; the trunk is the critic's)", reward.name),
+          bytes_beside_trunk(model, *critic),
+          ranks_of_critic);
       continue;
     }
-    const ReadLayout layout = layout_of(options.models.reward, plan);
-    require_share(plan, layout, model, "reward model " + reward.name);
-    count(fmt::format("reward model {} ({})", reward.name, text_of(layout, plan)),
-          bytes_of(model, layout, plan));
+    const ReadLayout layout = layout_of(options.models.reward, "reward", plan);
+    require_share(plan, layout.ranks, model, "reward model " + reward.name);
+    beside.count(fmt::format("reward model {} ({})", reward.name, text_of(layout, plan)),
+                 bytes_of(model, layout, plan),
+                 layout.ranks);
   }
   if (critic) {
-    require_share(plan, {}, critic->model, "critic");
     const planner::MemoryEstimate need = planner::estimate_memory(*critic);
-    count(fmt::format("critic ({})", text_of_trained(*critic)),
-          need.parameters + need.gradients + need.optimizer);
+    beside.count(fmt::format("critic ({})", text_of_trained(*critic, ranks_of_critic, plan)),
+                 need.parameters + need.gradients + need.optimizer,
+                 ranks_of_critic);
   }
-  plan.notes.push_back("beside the policy a rank has: " + told);
+  plan.beside = beside.mean(ranks_of_host > 0 ? ranks_of_host : plan.ranks);
+  plan.notes.push_back("beside the policy a rank has: " + beside.text());
   if (options.overlap == 0) return;
   plan.notes.push_back(fmt::format(
       "rl.overlap: {} {} and {} only {} rollouts; each of the latter has {}: the policy's "
@@ -364,9 +434,11 @@ std::int64_t generator_bytes(const planner::Plan& plan) {
          rollout_bytes(plan, options) + cache_bytes(plan, options);
 }
 
-std::uint64_t memory_beside_generators(const planner::Plan& plan, std::uint64_t available) {
-  const auto count = static_cast<std::uint64_t>(num_generators(plan)),
-             each = static_cast<std::uint64_t>(generator_bytes(plan)), all = count * each;
+std::uint64_t memory_beside_generators(const planner::Plan& plan,
+                                       std::uint64_t available,
+                                       int count) {
+  const auto each = static_cast<std::uint64_t>(generator_bytes(plan)),
+             all = static_cast<std::uint64_t>(count) * each;
   TESSERA_REQUIRE(
       static_cast<double>(all) < planner::kUsableMemory * static_cast<double>(available),
       Memory,

@@ -10,26 +10,24 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/rl/layouts.h"
+#include "tessera/engine/rl/model_ranks.h"
 
 namespace tessera::engine::rl {
-
-/// Numbers of the worlds of such models (comm::World::part), behind those of a divided job.
-constexpr int kReferenceWorld = 5, kFirstRewardWorld = 6;
 
 /// Used only on the rank's own thread.
 class ReadModel {
  public:
   /// Loads the weights of a found model on its ranks. `world`: the ranks that learn, which must
-  /// outlive this object; `number`: of the world that the model gets if its layout has ranks of its
-  /// own, another one for each model. Collective. Throws as load_model().
+  /// outlive this object; `number`: see ModelWorld. Collective. Throws as load_model().
   ReadModel(std::unique_ptr<OpenModel> found,
             comm::World& world,
             const ReadLayout& layout,
             int number);
-  /// The same on all ranks, with the weights of a lender: see load_model().
+  /// The same on the ranks of a lender, with its weights: see load_model(). `lender`: nullptr on
+  /// ranks without it.
   ReadModel(std::unique_ptr<OpenModel> found,
-            comm::World& world,
-            const parallel::ModelInstance& lender);
+            std::shared_ptr<const ModelWorld> ranks,
+            const parallel::ModelInstance* lender);
 
   /// The model of a rank, with the world in which it is computed.
   using Compute = std::function<std::vector<double>(OpenModel& model, comm::World& world)>;
@@ -38,13 +36,11 @@ class ReadModel {
   std::vector<double> compute(std::int64_t size, const Compute& compute);
   /// Gives the values that compute() returned to the ranks without the model. `what`: for reports.
   /// Collective over all ranks that learn.
-  void share(std::vector<double>& values, const char* what);
+  void share(std::vector<double>& values, const char* what) const { ranks_->share(values, what); }
 
  private:
-  comm::World& all_;
-  std::unique_ptr<comm::World> own_;  ///< nullptr: `all_`, or none on this rank
-  bool apart_ = false;                ///< whether some ranks do not have it
-  std::unique_ptr<OpenModel> model_;  ///< nullptr on these
+  std::shared_ptr<const ModelWorld> ranks_;
+  std::unique_ptr<OpenModel> model_;  ///< nullptr on ranks without it
 };
 
 }  // namespace tessera::engine::rl

@@ -17,7 +17,7 @@ bool is_base_of_policy(const planner::Plan& plan, const tasks::RlOptions& option
 std::unique_ptr<ReadModel> open_reference(const planner::Plan& plan,
                                           const tasks::RlOptions& options,
                                           comm::World& world) {
-  const ReadLayout layout = layout_of(options.models.reference, plan);
+  const ReadLayout layout = layout_of(options.models.reference, "reference", plan);
   std::unique_ptr<OpenModel> out;
   if (options.reference) {
     out = find_model(*options.reference);

@@ -43,6 +43,22 @@ std::optional<std::filesystem::path> before(const std::filesystem::path& run, st
   return out;
 }
 
+/// The configuration with a critic on all ranks, which changes no bit, if `ranks` lack its own.
+json::Value without_ranks_beyond(json::Value config, int ranks) {
+  json::Value* at = &config;
+  for (const char* key : {"task", "params", "models", "critic"}) {
+    at = at->is_object() ? at->find(key) : nullptr;
+    if (at == nullptr) return config;
+  }
+  json::Value* const list = at->is_object() ? at->find("ranks") : nullptr;
+  if (list == nullptr || !list->is_array()) return config;
+  const bool beyond = std::ranges::any_of(list->items(), [&](const json::Value& rank) {
+    return rank.as_integer().value_or(0) >= ranks;
+  });
+  if (beyond) *list = json::Value();
+  return config;
+}
+
 }  // namespace
 
 json::Value config_of_run(const std::filesystem::path& run) {
@@ -65,8 +81,8 @@ json::Value config_of_run(const std::filesystem::path& run) {
 }
 
 planner::Plan plan_of_run(const std::filesystem::path& run, int ranks) {
-  planner::Plan plan =
-      planner::make_plan(config_of_run(run), ranks, (run / "config.json").string());
+  planner::Plan plan = planner::make_plan(
+      without_ranks_beyond(config_of_run(run), ranks), ranks, (run / "config.json").string());
   TESSERA_REQUIRE(tasks::as_rl(plan.task.get()) != nullptr,
                   Config,
                   fmt::format("{} is a run of the task {}, which keeps no rollouts",

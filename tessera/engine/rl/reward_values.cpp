@@ -52,7 +52,7 @@ std::unique_ptr<OpenModel> find_scorer(const std::string& from,
 RewardValues::RewardValues(const std::vector<tasks::RlReward>& rewards,
                            const planner::Plan& plan,
                            comm::World& world,
-                           const tasks::RlReadModel& layout,
+                           const tasks::RlModel& layout,
                            const Lender& lender)
     : rewards_(rewards), world_(world), micro_batch_(plan.micro_batch) {
   for (const tasks::RlReward& reward : rewards_) {
@@ -63,10 +63,11 @@ RewardValues::RewardValues(const std::vector<tasks::RlReward>& rewards,
     std::unique_ptr<ReadModel>& model = models_.emplace_back();
     if (!reward.model) continue;
     auto found = find_scorer(reward.model->from, *plan.tokenizer, plan.sequence_length);
-    if (lender.model != nullptr && reward.model->from == lender.from) {
-      model = std::make_unique<ReadModel>(std::move(found), world, *lender.model);
+    if (lender.ranks != nullptr && reward.model->from == lender.from) {
+      model = std::make_unique<ReadModel>(std::move(found), lender.ranks, lender.model);
     } else {
-      model = std::make_unique<ReadModel>(std::move(found), world, layout_of(layout, plan), number);
+      model = std::make_unique<ReadModel>(
+          std::move(found), world, layout_of(layout, "reward", plan), number);
     }
   }
 }

@@ -25,8 +25,9 @@ namespace tessera::engine::rl {
 
 /// A model in training that began as the one at `from` and holds its frozen weights.
 struct Lender {
-  std::string from;
-  const parallel::ModelInstance* model = nullptr;  ///< nullptr: there is none
+  std::string from;                                ///< empty: there is none
+  std::shared_ptr<const ModelWorld> ranks = {};    ///< those that have it
+  const parallel::ModelInstance* model = nullptr;  ///< nullptr on other ranks
 };
 
 /// Finds a model that gives texts one score, at their last token; its weights are not loaded yet.
@@ -54,11 +55,12 @@ std::optional<double> mean_of_rules(const std::vector<tasks::RlReward>& rewards,
 class RewardValues {
  public:
   /// Opens the models that score, in the layout of rl.models.reward; those at lender.from read the
-  /// lender's weights. `rewards` must outlive this object. Throws as find_scorer(). Collective.
+  /// lender's weights, on its ranks. `rewards` must outlive this object. Throws as find_scorer().
+  /// Collective.
   RewardValues(const std::vector<tasks::RlReward>& rewards,
                const planner::Plan& plan,
                comm::World& world,
-               const tasks::RlReadModel& layout = {},
+               const tasks::RlModel& layout = {},
                const Lender& lender = {});
   /// Returns fp64 [B, F], NaN if a function gives no reward. `rows`: the same completions as
   /// tokens. Rules are computed on every rank, programs and endpoints are asked

@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/engine/rl/layouts.h"
+#include "tessera/engine/rl/model_ranks.h"
 #include "tessera/nn/block.h"
 #include "tessera/parallel/assembled.h"
 #include "tessera/planner/validate.h"

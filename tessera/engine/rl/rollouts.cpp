@@ -244,9 +244,10 @@ class Rollouts final : public Experience, private AheadWriter {
                       kStartOver);
       take_coefficient();
     } else {
-      // If the reference has ranks of its own, they compute it while other ranks score.
-      std::vector<double> under_reference;
+      // Models with ranks of their own are computed there while other ranks score.
+      std::vector<double> under_reference, values;
       if (reference_ != nullptr) under_reference = own_under_reference();
+      if (critic_ != nullptr) values = critic_->own_values(rows_);
       if (rewards_BF_.defined()) {
         scored.rewards_BF = rewards_BF_;
       } else {
@@ -267,7 +268,10 @@ class Rollouts final : public Experience, private AheadWriter {
       } else if (task_.has_reference()) {
         scored.reference_BT = under_base();
       }
-      if (critic_ != nullptr) scored.values_BT = critic_->values(rows_);
+      if (critic_ != nullptr) {
+        critic_->share_values(values);
+        scored.values_BT = at::tensor(values, at::kDouble).view(rows_.labels_BT.sizes());
+      }
       made_ = advantage_estimators().get(options_.advantage.estimator)(scored, with_coefficient());
     }
     // Without a forward pass the policy is compared with itself.

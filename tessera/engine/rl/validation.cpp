@@ -99,7 +99,7 @@ EvalReport validate_checkpoint(const planner::Plan& plan,
   TrainState policy(train_state_options(plan), world);
   policy.load(checkpoint::Checkpoint(checkpoint));
   if (plan.config.eval.weights != planner::EvalWeights::Trained) policy.exchange_average();
-  tasks::RlReadModel layout = task->options().models.reward;
+  tasks::RlModel layout = task->options().models.reward;
   // A command may have other ranks than the training, which can lack those of reward models.
   if (layout.has_own_groups() && !has_ranks(layout, plan)) {
     layout.tensor.reset();

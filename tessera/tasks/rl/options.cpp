@@ -149,10 +149,6 @@ void RlModel::describe(config::Fields& fields) {
                {.text = "The dtype of weights and activations.",
                 .choices = {"fp32", "bf16"},
                 .default_text = "the policy's, fp32 instead of fp16"});
-}
-
-void RlReadModel::describe(config::Fields& fields) {
-  RlModel::describe(fields);
   fields.field(
       "tensor",
       tensor,
@@ -168,7 +164,7 @@ void RlReadModel::describe(config::Fields& fields) {
                 .type = "list of integers"});
 }
 
-std::optional<std::pair<std::int64_t, std::int64_t>> RlReadModel::rank_range() const {
+std::optional<std::pair<std::int64_t, std::int64_t>> RlModel::rank_range() const {
   if (!ranks.is_array() || ranks.items().empty()) return std::nullopt;
   std::optional<std::int64_t> first, next;
   for (const json::Value& item : ranks.items()) {

@@ -80,14 +80,9 @@ struct RlValidation {
 /// `rl.models`: the layout of one of the models beside the policy; what is absent is the policy's.
 struct RlModel {
   std::optional<std::int64_t> zero_stage;
-  std::optional<std::string> dtype;  ///< "fp32" or "bf16"
-  void describe(config::Fields& fields);
-};
-/// A model that is only read: it may have another tensor-parallel size than the policy, and ranks
-/// of its own.
-struct RlReadModel : RlModel {
-  std::optional<std::int64_t> tensor;
-  json::Value ranks;  ///< a list of consecutive ranks; null: all that learn
+  std::optional<std::string> dtype;    ///< "fp32" or "bf16"
+  std::optional<std::int64_t> tensor;  ///< number of ranks that share every layer
+  json::Value ranks;                   ///< a list of consecutive ranks; null: all that learn
   /// Returns the first rank and the number of ranks; nothing if `ranks` is null or no such list.
   [[nodiscard]] std::optional<std::pair<std::int64_t, std::int64_t>> rank_range() const;
   [[nodiscard]] bool has_own_groups() const { return tensor || !ranks.is_null(); }
@@ -102,7 +97,7 @@ struct RlCriticModel : RlModel {
   void describe(config::Fields& fields);
 };
 struct RlModels {
-  RlReadModel reference, reward;
+  RlModel reference, reward;
   RlCriticModel critic;
   void describe(config::Fields& fields);
 };

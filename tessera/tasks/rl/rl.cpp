@@ -155,11 +155,6 @@ void check_overlap(const RlOptions& options, const Wrong& wrong, const config::O
         "the ranks that learn compute them",
         "set dynamic_rounds to 0, or remove overlap");
   }
-  if (options.on_alarm == OnAlarm::RollBack) {
-    wrong("overlap",
-          "not built yet: rl.overlap with rl.on_alarm roll_back",
-          "set on_alarm to \"stop\", or remove overlap");
-  }
 }
 
 void check_rl(const RlOptions& options,
@@ -243,7 +238,7 @@ void check_rl(const RlOptions& options,
   };
   whole_or_sharded("models.reference.zero_stage", options.models.reference);
   whole_or_sharded("models.reward.zero_stage", options.models.reward);
-  const auto listed = [&](const char* path, const RlReadModel& model) {
+  const auto listed = [&](const char* path, const RlModel& model) {
     if (model.ranks.is_null() || model.rank_range()) return;
     wrong(path,
           fmt::format("it is {}, and a model has consecutive ranks", model.ranks.dump()),
@@ -251,6 +246,7 @@ void check_rl(const RlOptions& options,
   };
   listed("models.reference.ranks", options.models.reference);
   listed("models.reward.ranks", options.models.reward);
+  listed("models.critic.ranks", options.models.critic);
   if (!options.models.critic.adapter.is_null() && !options.models.critic.adapter.is_object()) {
     wrong("models.critic.adapter",
           fmt::format("it is {}", options.models.critic.adapter.dump()),
@@ -270,8 +266,6 @@ void check_rl(const RlOptions& options,
 
 /// Keys of rl.models that are refused by name, with what to do instead.
 constexpr auto kPlannedOfModels = std::to_array<std::pair<std::string_view, std::string_view>>({
-    {"ranks", "remove it: a critic is trained on all ranks that learn"},
-    {"tensor", "remove it: a critic is trained on the groups of ranks of parallel.tensor"},
     {"adapter",
      "remove it: name the folder or the run of the adapter, whose weights are merged as they are "
      "read"},
@@ -327,8 +321,7 @@ json::Value without_planned(json::Value params, config::Problems& problems) {
       if (!model.is_object()) continue;
       for (const auto& [key, fix] : kPlannedOfModels) {
         const json::Value* const found = model.find(key);
-        // The critic alone may have an adapter, and the others alone have ranks of their own.
-        const bool built = key != "offload" && (name == "critic") == (key == "adapter");
+        const bool built = name == "critic" && key == "adapter";
         if (found == nullptr || built) continue;
         problems.add(found->place,
                      fmt::format("models.{}.{}", name, key),
