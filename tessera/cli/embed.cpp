@@ -55,8 +55,8 @@ bool parse_embed(EmbedWords& words, const std::vector<std::string>& line) {
       "--out", &words.out, "File for the embeddings, .jsonl or .npy [standard output]");
   arguments.option("--pooling",
                    &words.pooling,
-                   "Pooling of hidden states: cls (first token), last or mean [as in the folder; "
-                   "else last for decoders, mean for encoders]");
+                   "Pooling of hidden states: cls (first token), last, mean, or pooler (BERT's "
+                   "pooler_output) [as in the folder; else last for decoders, mean for encoders]");
   arguments.flag("--normalize", words.normalize, "Normalize embeddings to length 1");
   arguments.option(
       "--max-tokens",

@@ -2,6 +2,8 @@
 // Opens the data that a configuration names as datasets of token sequences.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,6 +18,7 @@
 #include "tessera/data/streamed_tokens.h"
 #include "tessera/data/token_cache.h"
 #include "tessera/data/token_dataset.h"
+#include "tessera/data/windows_of_documents.h"
 
 namespace tessera::data {
 namespace {
@@ -24,14 +27,31 @@ std::vector<std::filesystem::path> paths_of(const std::vector<std::string>& name
   return {names.begin(), names.end()};
 }
 
+/// What data.separate_documents does to windows.
+enum class WindowKind : std::uint8_t {
+  OfAll,  ///< a window has several documents, which do not see each other
+  OfOneDocument
+};
+
 /// Creates datasets of one configuration from ranges of token files.
 class Maker {
  public:
-  Maker(const DataOptions& options, const Tokenizer& tokenizer, std::int64_t length)
+  Maker(const DataOptions& options,
+        const Tokenizer& tokenizer,
+        std::int64_t length,
+        WindowKind kind,
+        std::function<void()> poll)
       : options_(options),
         end_of_text_(tokenizer.end_of_text()),
         length_(length),
-        stride_(options.stride.value_or(length)) {}
+        stride_(options.stride.value_or(length)),
+        of_one_document_(of_one_document(options, kind)),
+        poll_(std::move(poll)) {}
+
+  /// True if windows end at the ends of documents.
+  static bool of_one_document(const DataOptions& options, WindowKind kind) {
+    return options.pack && options.separate_documents && kind == WindowKind::OfOneDocument;
+  }
 
   // Number of tokens with pack, of documents without.
   [[nodiscard]] std::int64_t units(const TokenFile& file) const {
@@ -48,6 +68,10 @@ class Maker {
                                                    std::int64_t begin,
                                                    std::int64_t end) const {
     if (!options_.pack) return make_documents(file, begin, end, length_, end_of_text_);
+    if (of_one_document_) {
+      return std::make_unique<WindowsOfDocuments>(
+          file, begin, end, length_, stride_, end_of_text_, poll_);
+    }
     auto windows = make_windows(file, begin, end, length_, stride_);
     if (!options_.separate_documents) return windows;
     return make_packed_documents(std::move(windows), end_of_text_);
@@ -56,16 +80,20 @@ class Maker {
   void require_texts(const TokenFile& file, const std::string& name) const {
     if (!options_.pack) data::require_texts(file, name, 0, file.sequences(), end_of_text_);
   }
-  /// Returns for each file of a stream how many of the first `samples` samples begin in it.
+  /// Returns for each file of a stream how many of the samples `made` begin in it.
   [[nodiscard]] std::vector<std::int64_t> samples_by_file(const StreamedTokens& stream,
-                                                          std::int64_t samples) const {
+                                                          const TokenDataset& made) const {
+    const std::int64_t samples = made.size();
+    const auto* const windows = dynamic_cast<const WindowsOfDocuments*>(&made);
     const std::vector<std::int64_t>& begins =
         options_.pack ? stream.token_begins() : stream.sequence_begins();
     const std::int64_t step = options_.pack ? stride_ : 1;
     std::vector<std::int64_t> out;
     std::int64_t before = 0;
     for (std::size_t f = 1; f < begins.size(); ++f) {
-      const std::int64_t end = std::min(samples, (begins[f] + step - 1) / step);
+      const std::int64_t end = windows != nullptr
+                                   ? windows->windows_before(begins[f])
+                                   : std::min(samples, (begins[f] + step - 1) / step);
       out.push_back(end - before);
       before = end;
     }
@@ -93,7 +121,9 @@ class Maker {
                const std::string& what) const {
     if (made.size() >= wanted) return;
     const std::string has =
-        options_.pack
+        of_one_document_
+            ? fmt::format("{} windows of at most {} tokens of one document", made.size(), length_)
+        : options_.pack
             ? fmt::format("{} tokens, that is {} windows of {} tokens and a label (stride {})",
                           text::with_commas(tokens),
                           made.size(),
@@ -105,7 +135,7 @@ class Maker {
     throw Error(
         Error::Kind::Data,
         fmt::format("{} has {}; at least {} are needed", what, has, wanted),
-        options_.pack && longest > 0
+        options_.pack && !of_one_document_ && longest > 0
             ? fmt::format("use more data, a smaller batch, or a data.sequence_length of at most {}",
                           longest)
             : "use more data, or a smaller batch");
@@ -115,6 +145,8 @@ class Maker {
   const DataOptions& options_;
   std::int32_t end_of_text_;
   std::int64_t length_, stride_;
+  bool of_one_document_;
+  std::function<void()> poll_;
 };
 
 void require_consistent(const DataOptions& options, std::int64_t sequence_length) {
@@ -204,8 +236,7 @@ struct Parts {
         std::floor(static_cast<double>(all) * (1.0 - options.validation_fraction)));
     train = maker.make(file, 0, cut);
     train_tokens = maker.tokens(*file, 0, cut);
-    if (opened.stream != nullptr)
-      train_by_file = maker.samples_by_file(*opened.stream, train->size());
+    if (opened.stream != nullptr) train_by_file = maker.samples_by_file(*opened.stream, *train);
     if (options.validation_fraction == 0.0) return;
     tail = maker.make(file, cut, all);
     tail_tokens = maker.tokens(*file, cut, all);
@@ -235,14 +266,15 @@ class TrainingOpener {
                  std::int64_t vocab_size,
                  std::int64_t sequence_length,
                  const TokenizeOptions& how,
-                 const TokenSamples& samples)
+                 const TokenSamples& samples,
+                 WindowKind kind)
       : options_(options),
         tokenizer_(tokenizer),
         vocab_size_(vocab_size),
         length_(sequence_length),
         how_(reading_of(options, how)),
         samples_(samples),
-        maker_(options, tokenizer, sequence_length) {}
+        maker_(options, tokenizer, sequence_length, kind, how.poll) {}
 
   /// Writes what the training data depends on to `contents`.
   Datasets open(std::int64_t min_samples, std::string& contents) {
@@ -371,53 +403,23 @@ class TrainingOpener {
   Maker maker_;
 };
 
-}  // namespace
-
-Datasets open_datasets(const DataOptions& options,
-                       const Tokenizer& tokenizer,
-                       std::int64_t vocab_size,
-                       std::int64_t sequence_length,
-                       std::int64_t min_samples,
-                       const TokenizeOptions& how,
-                       const TokenSamples& samples) {
-  require_consistent(options, sequence_length);
-  std::string contents;
-  Datasets out = TrainingOpener(options, tokenizer, vocab_size, sequence_length, how, samples)
-                     .open(std::max<std::int64_t>(min_samples, 1), contents);
-  out.fingerprint = fingerprint_of(options, contents, sequence_length);
-  if (!options.validation.empty()) {
-    OpenedDataset validation = open_dataset(options,
-                                            options.validation,
-                                            "data.validation",
-                                            tokenizer,
-                                            vocab_size,
-                                            sequence_length,
-                                            how,
-                                            /*shorter=*/false,
-                                            samples);
-    out.validation = std::move(validation.dataset);
-    out.validation_tokens = validation.tokens;
-    out.validation_stats = validation.stats;
-    out.validation_fingerprint = std::move(validation.fingerprint);
-  }
-  return out;
-}
-
-OpenedDataset open_dataset(const DataOptions& options,
-                           const std::vector<std::string>& names,
-                           const std::string& key,
-                           const Tokenizer& tokenizer,
-                           std::int64_t vocab_size,
-                           std::int64_t sequence_length,
-                           const TokenizeOptions& how,
-                           bool shorter,
-                           const TokenSamples& samples) {
+OpenedDataset open_one_dataset(const DataOptions& options,
+                               const std::vector<std::string>& names,
+                               const std::string& key,
+                               const Tokenizer& tokenizer,
+                               std::int64_t vocab_size,
+                               std::int64_t sequence_length,
+                               const TokenizeOptions& how,
+                               bool shorter,
+                               const TokenSamples& samples,
+                               WindowKind kind) {
   const OpenedTokens opened =
       open_checked(names, key, tokenizer, vocab_size, reading_of(options, how));
-  const bool fits = !options.pack || opened.file->tokens() > sequence_length;
+  const bool fits = !options.pack || Maker::of_one_document(options, kind) ||
+                    opened.file->tokens() > sequence_length;
   const std::int64_t length =
       fits || !shorter ? sequence_length : std::max<std::int64_t>(1, opened.file->tokens() - 1);
-  const Maker maker(options, tokenizer, length);
+  const Maker maker(options, tokenizer, length, kind, how.poll);
   maker.require_ends(*opened.file, key);
   maker.require_texts(*opened.file, "the token file");
   const std::int64_t end = maker.units(*opened.file);
@@ -429,6 +431,116 @@ OpenedDataset open_dataset(const DataOptions& options,
   maker.require(*tokens, out.tokens, 1, key);
   out.dataset = samples_of(samples, std::move(tokens), /*training=*/false);
   return out;
+}
+
+Datasets open_all_datasets(const DataOptions& options,
+                           const Tokenizer& tokenizer,
+                           std::int64_t vocab_size,
+                           std::int64_t sequence_length,
+                           std::int64_t min_samples,
+                           const TokenizeOptions& how,
+                           const TokenSamples& samples,
+                           WindowKind kind) {
+  require_consistent(options, sequence_length);
+  std::string contents;
+  Datasets out = TrainingOpener(options, tokenizer, vocab_size, sequence_length, how, samples, kind)
+                     .open(std::max<std::int64_t>(min_samples, 1), contents);
+  out.fingerprint = fingerprint_of(options, contents, sequence_length);
+  if (!options.validation.empty()) {
+    OpenedDataset validation = open_one_dataset(options,
+                                                options.validation,
+                                                "data.validation",
+                                                tokenizer,
+                                                vocab_size,
+                                                sequence_length,
+                                                how,
+                                                /*shorter=*/false,
+                                                samples,
+                                                kind);
+    out.validation = std::move(validation.dataset);
+    out.validation_tokens = validation.tokens;
+    out.validation_stats = validation.stats;
+    out.validation_fingerprint = std::move(validation.fingerprint);
+  }
+  return out;
+}
+
+}  // namespace
+
+Datasets open_datasets(const DataOptions& options,
+                       const Tokenizer& tokenizer,
+                       std::int64_t vocab_size,
+                       std::int64_t sequence_length,
+                       std::int64_t min_samples,
+                       const TokenizeOptions& how,
+                       const TokenSamples& samples) {
+  return open_all_datasets(options,
+                           tokenizer,
+                           vocab_size,
+                           sequence_length,
+                           min_samples,
+                           how,
+                           samples,
+                           WindowKind::OfAll);
+}
+
+Datasets open_document_datasets(const DataOptions& options,
+                                const Tokenizer& tokenizer,
+                                std::int64_t vocab_size,
+                                std::int64_t sequence_length,
+                                std::int64_t min_samples,
+                                const TokenizeOptions& how,
+                                const TokenSamples& samples) {
+  return open_all_datasets(options,
+                           tokenizer,
+                           vocab_size,
+                           sequence_length,
+                           min_samples,
+                           how,
+                           samples,
+                           WindowKind::OfOneDocument);
+}
+
+OpenedDataset open_dataset(const DataOptions& options,
+                           const std::vector<std::string>& names,
+                           const std::string& key,
+                           const Tokenizer& tokenizer,
+                           std::int64_t vocab_size,
+                           std::int64_t sequence_length,
+                           const TokenizeOptions& how,
+                           bool shorter,
+                           const TokenSamples& samples) {
+  return open_one_dataset(options,
+                          names,
+                          key,
+                          tokenizer,
+                          vocab_size,
+                          sequence_length,
+                          how,
+                          shorter,
+                          samples,
+                          WindowKind::OfAll);
+}
+
+OpenedDataset open_document_dataset(const DataOptions& options,
+                                    const std::vector<std::string>& names,
+                                    const std::string& key,
+                                    const Tokenizer& tokenizer,
+                                    std::int64_t vocab_size,
+                                    std::int64_t sequence_length,
+                                    const TokenizeOptions& how,
+                                    bool shorter,
+                                    const TokenSamples& samples) {
+  return open_one_dataset(options,
+                          names,
+                          key,
+                          tokenizer,
+                          vocab_size,
+                          sequence_length,
+                          how,
+                          shorter,
+                          samples,
+                          WindowKind::OfOneDocument);
 }
 
 }  // namespace tessera::data

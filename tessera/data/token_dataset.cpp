@@ -210,7 +210,8 @@ void DataOptions::describe(config::Fields& fields) {
                separate_documents,
                {.text = "Separate the documents within a window: a token attends only to its own "
                         "document, positions restart at each document, and the token after an end "
-                        "of text is not predicted."});
+                        "of text is not predicted. With the task span_corruption a window ends at "
+                        "the end of its document and is padded."});
   fields.field(
       "shuffle",
       shuffle,

@@ -39,6 +39,8 @@ void add_list(std::string& text, const char* title, const std::vector<std::strin
 /// The differences between a file and a model, tensor by tensor.
 struct Mismatch {
   std::vector<std::string> missing, unexpected, misshapen;
+  /// Rows of the file's token table if the model's has another number of them; 0: it has the same.
+  std::int64_t vocabulary = 0;
 
   void require_none(const std::string& what) const {
     if (missing.empty() && unexpected.empty() && misshapen.empty()) return;
@@ -46,10 +48,11 @@ struct Mismatch {
     add_list(text, "missing", missing);
     add_list(text, "unexpected", unexpected);
     add_list(text, "of another shape", misshapen);
-    throw Error(Error::Kind::Format,
-                text,
-                "describe the model that these weights belong to: by the config.json that came "
-                "with them, or in the configuration");
+    std::string fix =
+        "describe the model that these weights belong to: by the config.json that "
+        "came with them, or in the configuration";
+    if (vocabulary > 0) fix += fmt::format("; it has a vocab_size of {}", vocabulary);
+    throw Error(Error::Kind::Format, text, std::move(fix));
   }
 };
 
@@ -195,7 +198,7 @@ class Found {
     return tensor;
   }
   /// The tensor of a part, if it fits; else adds it to the mismatch, once per tensor.
-  const StreamedTensor* take(const models::Composition::Part& part) {
+  const StreamedTensor* take(const models::Composition::Part& part, const ParamInfo& info) {
     const StreamedTensor* tensor = find_either(part.tensor);
     const bool first = asked_.insert(part.tensor).second;
     if (tensor == nullptr) {
@@ -205,6 +208,9 @@ class Found {
     used_.insert(tensor);
     if (tensor->shape != part.tensor_shape) {
       if (first) {
+        const bool rows = !info.axes.empty() && info.axes.front() == LogicalAxis::Vocab &&
+                          tensor->shape.size() == 2;
+        if (rows) mismatch_.vocabulary = tensor->shape.front();
         mismatch_.misshapen.push_back(fmt::format("{} [{}] instead of [{}]",
                                                   tensor->name,
                                                   fmt::join(tensor->shape, ", "),
@@ -259,7 +265,7 @@ models::WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
     TESSERA_ASSERT(composition.shape() == info->shape);
     std::vector<Source>& sources = (*held)[info->name];
     for (const models::Composition::Part& part : composition.parts()) {
-      if (const StreamedTensor* tensor = found.take(part))
+      if (const StreamedTensor* tensor = found.take(part, *info))
         sources.push_back({composition.copy_of(part), *tensor});
     }
   }

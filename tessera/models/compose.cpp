@@ -53,6 +53,10 @@ void set_images(const ComposeOptions& options, ComposedShape& shape, Checks& che
                  "model.embedding",
                  "an image has no segments and no padding",
                  "set embedding to [\"patch\", \"pos\"] and position_offset to 0");
+  checks.require(options.position != "rotary",
+                 "model.position",
+                 "rotary positions count the tokens of a text, and the model reads images",
+                 "set position to embedding or relative");
   checks.require(options.decoder == "none" && options.mask == "fully_visible" &&
                      options.target == std::vector<std::string>{"cls"},
                  "model.target",
@@ -86,8 +90,9 @@ void set_parts(const ComposeOptions& options, ComposedShape& shape, Checks& chec
                      .segments = has(embedding, "seg"),
                      .position_offset = options.position_offset,
                      .norm = options.embedding_norm.value_or(options.norm_position == "post")};
+  const bool known = options.check_embedding(checks);
   checks.require(
-      shape.embedding.words != shape.embedding.patches,
+      !known || shape.embedding.words != shape.embedding.patches,
       "model.embedding",
       "the embedding needs either \"word\", to read tokens, or \"patch\", to read images",
       "name one of the two");
@@ -289,9 +294,16 @@ std::vector<std::string> known_words(const HfConfig& keys,
                                      const char* key,
                                      const std::vector<std::string>& known) {
   std::vector<std::string> out = words_of(keys, key);
-  for (const std::string& word : out)
-    keys.refuse(
-        key, has(known, word), fmt::format("{} of {}", key, fmt::join(known, ", ")).c_str());
+  for (const std::string& word : out) {
+    const bool sounds = word == "speech";
+    keys.refuse(key,
+                has(known, word),
+                fmt::format("{} of {}{}",
+                            key,
+                            fmt::join(known, ", "),
+                            sounds ? ", because models of speech are not built" : "")
+                    .c_str());
+  }
   return out;
 }
 
@@ -314,7 +326,7 @@ ComposeOptions from_hf(const json::Value& config) {
   if (keys.given("attention_head_size")) out.head_dim = keys.count("attention_head_size", 64, 1e6);
   out.max_positions = keys.count("max_seq_length", 512, 1e8);
   out.dropout = keys.number("dropout", 0.1, 0, kMaxDropout);
-  out.embedding = known_words(keys, "embedding", {"word", "pos", "seg", "patch"});
+  out.embedding = known_words(keys, "embedding", composed_embeddings());
   if (has(out.embedding, "patch")) {
     out.image_size = keys.count("image_height", 224, 1e5);
     keys.refuse("image_width",

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/compose_options.h"
 
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/text.h"
 #include "tessera/ops/activation.h"
 #include "tessera/ops/relative_position.h"
 
@@ -10,6 +17,44 @@ const std::vector<Preset>& composed_presets() {
   static const std::vector<Preset> all = {
       {.name = "compose-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true}};
   return all;
+}
+
+const std::vector<std::string>& composed_embeddings() {
+  static const std::vector<std::string> all = {"word", "pos", "seg", "patch"};
+  return all;
+}
+
+namespace {
+
+/// The reason why an embedding of TencentPretrain is refused; empty for another word.
+std::string unbuilt(std::string_view word) {
+  if (word == "speech")
+    return "the embedding \"speech\" reads sounds, and models of speech are not built";
+  if (word == "sinusoidalpos" || word == "dual" || word == "word_patch" || word == "masked_patch")
+    return fmt::format("TencentPretrain's embedding \"{}\" is not built", word);
+  return "";
+}
+
+}  // namespace
+
+bool ComposeOptions::check_embedding(Checks& checks) const {
+  const auto speech = std::ranges::find(embedding, "speech");
+  bool known = true;
+  for (auto word = embedding.begin(); word != embedding.end(); ++word) {
+    if (std::ranges::find(composed_embeddings(), *word) != composed_embeddings().end()) continue;
+    known = false;
+    if (speech != embedding.end() && word != speech) continue;
+    std::string reason = unbuilt(*word);
+    const bool of_tencent = !reason.empty();
+    checks.require(
+        false,
+        "model.embedding",
+        of_tencent ? std::move(reason) : fmt::format("unknown value \"{}\"", *word),
+        of_tencent ? "set model.embedding to [\"word\", \"pos\"], to read text, or to [\"patch\", "
+                     "\"pos\"], to read images"
+                   : text::suggestion(*word, composed_embeddings()));
+  }
+  return known;
 }
 
 void ComposeOptions::describe(config::Fields& fields) {
@@ -29,11 +74,12 @@ void ComposeOptions::describe(config::Fields& fields) {
 }
 
 void ComposeOptions::describe_parts(config::Fields& fields) {
-  fields.field("embedding",
-               embedding,
-               {.text = "Summands of a token's embedding: its word, its position, its segment "
-                        "(the token type); or the patch of an image, and its position.",
-                .choices = {"word", "pos", "seg", "patch"}});
+  fields.field(
+      "embedding",
+      embedding,
+      {.text = "Summands of a token's embedding: \"word\", its position \"pos\", its segment "
+               "(the token type) \"seg\"; or the \"patch\" of an image, and its position "
+               "\"pos\"."});
   fields.field("embedding_norm",
                embedding_norm,
                {.text = "Whether the embedding is normalized.",

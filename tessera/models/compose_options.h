@@ -9,10 +9,13 @@
 #include <vector>
 
 #include "tessera/models/family.h"
+#include "tessera/models/sizes.h"
 
 namespace tessera::models {
 
 const std::vector<Preset>& composed_presets();
+/// The summands of an embedding that are built.
+const std::vector<std::string>& composed_embeddings();
 
 struct ComposeOptions final : FamilyOptions {
   std::vector<std::string> embedding = {"word", "pos"};
@@ -36,6 +39,9 @@ struct ComposeOptions final : FamilyOptions {
     return std::make_unique<ComposeOptions>(*this);
   }
   void describe(config::Fields& fields) override;
+  /// Returns whether all summands of the embedding are known. A problem says of those that
+  /// TencentPretrain has that they are not built; "speech" is the only problem of its embedding.
+  [[nodiscard]] bool check_embedding(Checks& checks) const;
 
  private:
   void describe_parts(config::Fields& fields);

@@ -16,6 +16,7 @@
 #include "tessera/models/position_embedding.h"
 #include "tessera/models/self_attention.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/padded_tokens.h"
 #include "tessera/ops/rotary.h"
 
 // Legend: B batch, S tokens of the encoder, T tokens of the decoder, C embed.
@@ -95,6 +96,7 @@ SelfAttentionSpec self_attention_of(const ComposedShape& shape, bool writes) {
                            .causal = writes || shape.causal,
                            .scale = shape.scale_attention ? 0.0 : 1.0,
                            .mask_name = writes ? "decoder_attention_mask" : "attention_mask"};
+  if (shape.embedding.patches) out.sample_tokens = patches_of(shape).tokens();
   if (shape.order == ComposedOrder::Relative) {
     out.relative_bias = RelativeBiasSpec{
         .name = std::string(writes ? "decoder.self_pos_emb" : "encoder.relative_pos_emb") +
@@ -174,9 +176,8 @@ class TextEmbedding {
     if (shape_.embedding.positions) x_BSC = x_BSC + positions_(batch, context);
     return finished(std::move(x_BSC), segments_of(batch), site, context);
   }
-  /// Completes the embedding x of an answer or of the patches of an image, which are all in the
-  /// first segment. `ids_BT` covers the tokens of all ranks that split them; only its shape is
-  /// read.
+  /// Completes the embedding x of an answer, whose tokens are all in the first segment. `ids_BT`
+  /// covers the tokens of all ranks that split them; only its shape is read.
   [[nodiscard]] at::Tensor of(at::Tensor x_BTC,
                               const at::Tensor& ids_BT,
                               const char* site,
@@ -184,6 +185,19 @@ class TextEmbedding {
     const at::Tensor first_BT = at::ones_like(ids_BT, ids_BT.options().dtype(at::kLong));
     if (shape_.embedding.positions) x_BTC = x_BTC + positions_.of(first_BT, context);
     return finished(std::move(x_BTC), first_BT, site, context);
+  }
+  /// Completes the embedding x of all patches, and returns that of this rank's.
+  [[nodiscard]] at::Tensor of_patches(at::Tensor x_BSC,
+                                      const nn::Batch& batch,
+                                      const char* site,
+                                      nn::StepContext& context) const {
+    if (shape_.embedding.positions) {
+      // A rank of a grid has some of the images.
+      const at::Tensor ids_BS = at::empty({batch.tensor("pixel_values").size(0), x_BSC.size(1)},
+                                          x_BSC.options().dtype(at::kLong));
+      x_BSC = x_BSC + positions_.of_all(ids_BS, context);
+    }
+    return finished(nn::take_tokens(x_BSC, context), {}, site, context);
   }
 
  private:
@@ -241,18 +255,13 @@ class ComposedInput final : public nn::Block {
     return segments_by_prefix() ? "segments that a prefix determines" : "";
   }
 
-  [[nodiscard]] bool works_by_token() const override {
-    return !shape_.embedding.patches && !segments_by_prefix();
-  }
+  [[nodiscard]] bool works_by_token() const override { return !segments_by_prefix(); }
 
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     if (!grid_obstacle().empty()) nn::refuse_grid(*this, context);
     if (shape_.embedding.patches) {
-      const at::Tensor x_BTC = patches_(batch, context);
-      // A rank of a grid has some of the images.
-      const at::Tensor ids_BT =
-          at::empty({batch.tensor("pixel_values").size(0), x_BTC.size(1)}, x_BTC.options());
-      return {.flow = {.diff = {input_.of(x_BTC, ids_BT, "embedding", context)}}};
+      const at::Tensor x_BSC = patches_(batch, context);
+      return {.flow = {.diff = {input_.of_patches(x_BSC, batch, "embedding", context)}}};
     }
     const at::Tensor words_BSC = nn::embedding(batch.tensor("input_ids"), *words_, context);
     if (!shape_.writes())

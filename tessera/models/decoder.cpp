@@ -82,7 +82,6 @@ class TokenEmbedding final : public nn::Block {
   nn::Outcome forward(nn::Flow /*in*/, const nn::Batch& batch, nn::StepContext& context) override {
     at::Tensor x_BTC = nn::embedding(batch.tensor("input_ids"), *table_, context);
     if (shape_.embedding_scale != 0.0) x_BTC = x_BTC * rounded_scale(x_BTC.scalar_type());
-    x_BTC = nn::dropout(x_BTC, context.dropout("embedding", shape_.embedding_dropout));
     return {.flow = {.diff = {x_BTC}}};
   }
 

@@ -55,6 +55,23 @@ json::Value text_config_of(const json::Value& whole) {
 
 }  // namespace
 
+namespace {
+
+/// What a config.json of a family that is not built describes; nullptr: neither of these.
+const char* unbuilt_kind(const json::Value& hf_config) {
+  for (const char* const key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    const json::Value* experts = hf_config.find(key);
+    if (experts != nullptr && experts->is_number() && experts->as_double() > 1)
+      return "mixtures of experts";
+  }
+  for (const char* const key : {"num_mel_bins", "feat_extract_norm", "input_feat_per_channel"}) {
+    if (hf_config.find(key) != nullptr) return "models of speech";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 std::string family_of_hf(const json::Value& hf_config) {
   const json::Value* type = hf_config.find("model_type");
   TESSERA_REQUIRE(type != nullptr && type->is_string(),
@@ -63,11 +80,17 @@ std::string family_of_hf(const json::Value& hf_config) {
                   "point at the folder of a transformers model");
   const auto names = families().names();
   if (const auto text = family_of_text_in(type->as_string())) return *text;
+  const bool known = families().has(type->as_string());
+  const char* const kind = known ? nullptr : unbuilt_kind(hf_config);
   TESSERA_REQUIRE(
-      families().has(type->as_string()),
+      known,
       Unsupported,
-      fmt::format("{}: model_type \"{}\" is not built yet", type->place.text(), type->as_string()),
-      text::suggestion(type->as_string(), names));
+      fmt::format("{}: model_type \"{}\" is not built yet{}",
+                  type->place.text(),
+                  type->as_string(),
+                  kind != nullptr ? fmt::format(", and neither are other {}", kind) : ""),
+      kind != nullptr ? "choose a family that docs/models.md lists"
+                      : text::suggestion(type->as_string(), names));
   return type->as_string();
 }
 

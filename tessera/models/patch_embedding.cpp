@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/padded_tokens.h"
 
 // Legend: B images, I channels of an image, P rows or columns of a patch, N patches, C embed.
 namespace tessera::models {
@@ -39,7 +40,8 @@ at::Tensor PatchEmbedding::operator()(const nn::Batch& batch, nn::StepContext& c
                                       weight.flatten(1),
                                       bias_ == nullptr ? at::Tensor() : bias_->tensor());
   const auto ids = x_BNC.options().dtype(at::kLong);
-  const at::Tensor class_B1C = nn::embedding(at::zeros({pixels.size(0), 1}, ids), *class_, context);
+  const at::Tensor class_B1C =
+      nn::whole_embedding(at::zeros({pixels.size(0), 1}, ids), *class_, context);
   // The projection is small: every rank of a grid computes all of it, and takes its part.
   return at::cat({class_B1C, nn::take_flow(x_BNC, context)}, 1);
 }

@@ -36,7 +36,8 @@ class PatchEmbedding {
   /// num_channels, patch_size, patch_size].
   void declare(nn::Params& params);
   /// The tokens [images, spec.tokens(), hidden_size] of the batch's "pixel_values" [images,
-  /// num_channels, image_size, image_size], of any float type. Throws Error{Shape} for others.
+  /// num_channels, image_size, image_size], of any float type; nn::take_tokens() selects those of
+  /// a rank. Throws Error{Shape} for others.
   [[nodiscard]] at::Tensor operator()(const nn::Batch& batch, nn::StepContext& context) const;
 
  private:

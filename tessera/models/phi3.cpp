@@ -52,7 +52,7 @@ const std::vector<Preset>& presets() {
 }
 
 struct Phi3Options final : DecoderOptions {
-  double embedding_dropout = 0.0, residual_dropout = 0.0;
+  double residual_dropout = 0.0;
 
   [[nodiscard]] std::unique_ptr<FamilyOptions> clone() const override {
     return std::make_unique<Phi3Options>(*this);
@@ -61,9 +61,6 @@ struct Phi3Options final : DecoderOptions {
   void describe(config::Fields& fields) override {
     describe_shape(fields, presets(), {});
     describe_rotary_share(fields);
-    fields.field("embedding_dropout",
-                 embedding_dropout,
-                 {.text = "Dropout probability on embeddings.", .min = 0, .max = kMaxDropout});
     fields.field("residual_dropout",
                  residual_dropout,
                  {.text = "Dropout probability on the outputs of attention and MLP.",
@@ -75,7 +72,6 @@ struct Phi3Options final : DecoderOptions {
 };
 
 void specialize(const Phi3Options& options, DecoderShape& shape) {
-  shape.embedding_dropout = options.embedding_dropout;
   shape.residual_dropout = options.residual_dropout;
   shape.layers = windows_by_layer(options, shape.num_layers, [](std::int64_t) { return true; });
 }
@@ -91,14 +87,14 @@ const HfDecoder kHf = {.model_type = "phi3",
 void read(const HfConfig& keys, Phi3Options& out) {
   out.sliding_window = keys.count_or_null("sliding_window", 1e8);
   out.rotary_share = partial_rotary_factor(keys, 1.0);
-  out.embedding_dropout = keys.number("embd_pdrop", 0.0, 0, kMaxDropout);
+  // transformers documents embd_pdrop and does not apply it.
   out.residual_dropout = keys.number("resid_pdrop", 0.0, 0, kMaxDropout);
 }
 
 void write(const Phi3Options& options, json::Value& out) {
   out["sliding_window"] = window_to_hf(options);
   set_partial_rotary_factor(out, options.rotary_share);
-  out["embd_pdrop"] = real_to_hf(options.embedding_dropout);
+  out["embd_pdrop"] = real_to_hf(0.0);
   out["resid_pdrop"] = real_to_hf(options.residual_dropout);
   out["original_max_position_embeddings"] = json::Value::integer(
       options.rope_length ? options.rope_original_positions : options.max_positions.value());

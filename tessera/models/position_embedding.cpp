@@ -6,6 +6,7 @@
 #include "tessera/models/self_attention.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/padded_tokens.h"
 
 // Legend: B batch, T tokens of this rank, S all tokens, C embed.
 namespace tessera::models {
@@ -65,6 +66,12 @@ at::Tensor PositionEmbedding::of(const at::Tensor& ids_BT, nn::StepContext& cont
   at::Tensor rows_BT = nn::positions(ids_BT, spec_.max_positions, context);
   if (spec_.offset > 0) rows_BT = rows_BT + spec_.offset;
   return nn::embedding(rows_BT, *table_, context);
+}
+
+at::Tensor PositionEmbedding::of_all(const at::Tensor& ids_BS, nn::StepContext& context) const {
+  const at::Tensor rows_S =
+      at::arange(spec_.offset, spec_.offset + ids_BS.size(1), ids_BS.options());
+  return nn::whole_embedding(rows_S.expand_as(ids_BS), *table_, context);
 }
 
 }  // namespace tessera::models

@@ -33,9 +33,11 @@ class PositionEmbedding {
   /// The rows for this rank's tokens, [B, T, C]. Reads "input_ids", "attention_mask" and
   /// "document_starts" of the batch. Throws Error{Shape} for more than max_positions tokens.
   [[nodiscard]] at::Tensor operator()(const nn::Batch& batch, nn::StepContext& context) const;
-  /// Returns the positions of another sequence without padding, ids [B, T], such as an answer or
-  /// the patches of an image.
+  /// Returns the positions of another sequence without padding, ids [B, T], such as an answer.
   [[nodiscard]] at::Tensor of(const at::Tensor& ids_BT, nn::StepContext& context) const;
+  /// Returns the positions of all tokens of a sequence on every rank, for nn::take_tokens(), such
+  /// as those of an image. Of `ids_BS`, int64, only the shape is read.
+  [[nodiscard]] at::Tensor of_all(const at::Tensor& ids_BS, nn::StepContext& context) const;
 
  private:
   PositionSpec spec_;

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/nn/functional.h"
+#include "tessera/nn/padded_tokens.h"
 
 // Legend: B batch, T tokens, C embed, H heads, G heads of keys and values, K channels of a head, O
 // outputs of the fused projection.
@@ -124,17 +125,25 @@ at::Tensor SelfAttention::operator()(const at::Tensor& h_BTC,
     args.bias_HTS = nn::relative_bias(
         *relative_bias_, spec_.relative_bias->buckets, tokens, context.position + tokens, context);
   }
-  const at::Tensor y_BHTK =
-      spec_.causal && batch.has(kPrefix) && context.mode() != nn::Mode::Decode
-          ? nn::prefix_attention(qkv.q_BHTK,
-                                 qkv.k_BGTK,
-                                 qkv.v_BGTK,
-                                 std::move(args),
-                                 batch.tensor(kPrefix),
-                                 block,
-                                 context)
-          : nn::attention(qkv.q_BHTK, qkv.k_BGTK, qkv.v_BGTK, std::move(args), block, context);
+  const at::Tensor y_BHTK = attend(qkv, std::move(args), batch, block, context);
   return nn::linear(nn::merge_heads(y_BHTK), *output_weight_, output_bias_, context);
+}
+
+at::Tensor SelfAttention::attend(const nn::Qkv& qkv,
+                                 ops::AttentionArgs args,
+                                 const nn::Batch& batch,
+                                 const nn::Block& block,
+                                 nn::StepContext& context) const {
+  const auto& [q_BHTK, k_BGTK, v_BGTK, first_head] = qkv;
+  if (spec_.causal && batch.has(kPrefix) && context.mode() != nn::Mode::Decode) {
+    return nn::prefix_attention(
+        q_BHTK, k_BGTK, v_BGTK, std::move(args), batch.tensor(kPrefix), block, context);
+  }
+  if (spec_.sample_tokens > 0) {
+    return nn::padded_attention(
+        q_BHTK, k_BGTK, v_BGTK, std::move(args), spec_.sample_tokens, block, context);
+  }
+  return nn::attention(q_BHTK, k_BGTK, v_BGTK, std::move(args), block, context);
 }
 
 }  // namespace tessera::models

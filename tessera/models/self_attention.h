@@ -57,6 +57,9 @@ struct SelfAttentionSpec {
   bool alibi = false;  ///< adds ops::alibi_slopes() to the scores
   /// Adds a learned bias by the distance of the tokens to the scores.
   std::optional<RelativeBiasSpec> relative_bias = {};
+  /// Number of tokens of every sample if ranks may have to pad them, see nn::padded_attention(); 0:
+  /// ranks that share or split the tokens divide them.
+  std::int64_t sample_tokens = 0;
   /// Tensor of the batch that is 0 where a key is padding.
   std::string mask_name = "attention_mask";
   QkNorm qk_norm = QkNorm::None;
@@ -83,6 +86,11 @@ class SelfAttention {
   void declare_norms(nn::Params& params);
   /// Normalizes and rotates queries and keys.
   void prepare(nn::Qkv& qkv, const nn::Batch& batch, nn::StepContext& context) const;
+  [[nodiscard]] at::Tensor attend(const nn::Qkv& qkv,
+                                  ops::AttentionArgs args,
+                                  const nn::Batch& batch,
+                                  const nn::Block& block,
+                                  nn::StepContext& context) const;
 
   SelfAttentionSpec spec_;
   Param* qkv_weight_ = nullptr;

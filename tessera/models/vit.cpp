@@ -19,6 +19,7 @@
 #include "tessera/models/patch_embedding.h"
 #include "tessera/models/self_attention.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/padded_tokens.h"
 #include "tessera/ops/activation.h"
 
 // Legend: B images, T tokens, C embed, F ffn.
@@ -54,6 +55,8 @@ class Patches final : public nn::Block {
  public:
   explicit Patches(const VitShape& shape) : shape_(shape), tokens_(patches_of(shape)) {}
 
+  [[nodiscard]] bool works_by_token() const override { return true; }
+
   void declare(nn::Params& params) override {
     tokens_.declare(params);
     positions_ = params.add("position_embeddings",
@@ -69,8 +72,8 @@ class Patches final : public nn::Block {
     const std::int64_t images = batch.tensor("pixel_values").size(0), T = x_BTC.size(1);
     const at::Tensor rows_T = at::arange(T, x_BTC.options().dtype(at::kLong));
     const at::Tensor positions_BTC =
-        nn::embedding(rows_T.expand({images, T}), *positions_, context);
-    return {.flow = {.diff = {nn::dropout(x_BTC + positions_BTC,
+        nn::whole_embedding(rows_T.expand({images, T}), *positions_, context);
+    return {.flow = {.diff = {nn::dropout(nn::take_tokens(x_BTC + positions_BTC, context),
                                           context.dropout("embedding", shape_.dropout))}}};
   }
 
@@ -88,6 +91,8 @@ class Layer final : public nn::Block {
         attention_(attention_of(shape)),
         before_(norm_of(shape)),
         after_(norm_of(shape)) {}
+
+  [[nodiscard]] bool works_by_token() const override { return true; }
 
   void declare(nn::Params& params) override {
     const std::int64_t C = shape_.hidden_size, F = shape_.ffn_hidden_size;
@@ -128,7 +133,8 @@ class Layer final : public nn::Block {
             .qkv_init = init,
             .output_init = init,
             .dropout = shape.attention_dropout,
-            .causal = false};
+            .causal = false,
+            .sample_tokens = patches_of(shape).tokens()};
   }
 
   VitShape shape_;

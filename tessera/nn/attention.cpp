@@ -14,6 +14,7 @@
 #include "tessera/nn/context_parallel/attention.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/kv_cache.h"
+#include "tessera/nn/padded_tokens.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/ops/packed_attention.h"
 
@@ -256,6 +257,36 @@ at::Tensor attention(const at::Tensor& q,
     args.query_offset = context.position;
   }
   return in_region(attend_here, inputs, std::move(args), context);
+}
+
+at::Tensor padded_attention(const at::Tensor& q,
+                            const at::Tensor& k,
+                            const at::Tensor& v,
+                            ops::AttentionArgs args,
+                            std::int64_t tokens,
+                            const Block& block,
+                            StepContext& context) {
+  TESSERA_ASSERT(!args.causal);
+  const bool shares = context.shares_tokens() && q.size(0) > 0;
+  const std::int64_t ranks = shares ? context.context_parallel->group->size() : 1,
+                     padding = q.size(2) * ranks - tokens;
+  // A rank of a grid may have no samples.
+  if (padding == 0 || q.size(0) == 0) return attention(q, k, v, std::move(args), block, context);
+  TESSERA_ASSERT(padding > 0);
+  if (context.on_grid()) grid::cut_attention(args, context);
+  if (shares && context.context_parallel->mode == ContextMode::Ring) {
+    args.place = ops::AttentionPlace{.tokens = tokens};
+    return in_region(attend_in_ring, {q, k, v}, std::move(args), context);
+  }
+  std::vector<at::Tensor> qkv = {q, k, v};
+  if (shares) qkv = exchanged(q, k, v, args, context);
+  for (at::Tensor& x : qkv)
+    x = x.narrow(2, 0, tokens);
+  if (args.bias_HTS.defined())
+    args.bias_HTS = args.bias_HTS.narrow(1, 0, tokens).narrow(2, 0, tokens).contiguous();
+  const at::Tensor y = at::constant_pad_nd(
+      in_region(attend_here, std::move(qkv), std::move(args), context), {0, 0, 0, padding});
+  return shares ? heads_to_tokens(y, context) : y;
 }
 
 at::Tensor prefix_attention(const at::Tensor& q,

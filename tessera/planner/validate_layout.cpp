@@ -215,6 +215,12 @@ bool knows_cut(const TensorOptions& tensor, const config::Problems& problems) {
          !problems.concern("parallel.tensor.size") && !problems.concern("parallel.tensor.depth");
 }
 
+// True if the model pads samples to a number of tokens that ranks can share. The tokens of an image
+// are its patches, and data.sequence_length does not change their number.
+bool pads_samples(const Plan& plan) {
+  return plan.model.trunk.output.images;
+}
+
 // The first block that may need all tokens of a sample between its layers.
 const nn::BlockSpec* block_of_all_tokens(const nn::Model& model) {
   const auto found =
@@ -300,7 +306,8 @@ void check_tensor_parallel(const Plan& plan,
     add("parallel.sequence",
         needs_all_tokens(*block),
         std::string("set it to false") + kSayByToken);
-  } else if (parallel.sequence && known && modelled && knows_length(plan.config, problems) &&
+  } else if (parallel.sequence && known && modelled && !pads_samples(plan) &&
+             knows_length(plan.config, problems) &&
              // check_context_parallel() reports both.
              parallel.context.size <= 1 && plan.sequence_length % tensor.size != 0) {
     add("data.sequence_length",
@@ -407,7 +414,8 @@ void check_context_parallel(const Plan& plan,
         needs_all_tokens(*block),
         std::string("set it to 1") + kSayByToken);
   } else if (!plan.model.model.blocks.empty()) {
-    if (knows_length(plan.config, problems)) check_length(plan, problems, origins);
+    if (!pads_samples(plan) && knows_length(plan.config, problems))
+      check_length(plan, problems, origins);
     check_heads(plan, own_model, problems, origins);
   }
   if (problems.concern("optimizer")) return;

@@ -11,10 +11,10 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/data/windows_of_documents.h"
 #include "tessera/tasks/corrupted_spans.h"
 #include "tessera/tasks/special_token.h"
 #include "tessera/tasks/task.h"
-#include "tessera/tasks/token_task.h"
 
 namespace tessera::tasks {
 namespace {
@@ -57,8 +57,15 @@ class SpanCorruption final : public Task {
   [[nodiscard]] std::string objective() const override { return "seq2seq"; }
   [[nodiscard]] bool streams() const override { return true; }
 
+  // A sample is one text, whose spans one answer has in order.
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    data::Datasets out = open_tokens(request, text_length(request), samples_of(request));
+    data::Datasets out = data::open_document_datasets(request.options,
+                                                      request.tokenizer,
+                                                      request.vocab_size,
+                                                      text_length(request),
+                                                      request.min_samples,
+                                                      request.how,
+                                                      samples_of(request));
     if (!out.fingerprint.empty()) out.fingerprint += " spans " + noise_of(request).text();
     return out;
   }
@@ -66,7 +73,15 @@ class SpanCorruption final : public Task {
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    return open_held_out_tokens(request, names, key, text_length(request), samples_of(request));
+    return data::open_document_dataset(request.options,
+                                       names,
+                                       key,
+                                       request.tokenizer,
+                                       request.vocab_size,
+                                       text_length(request),
+                                       request.how,
+                                       /*shorter=*/true,
+                                       samples_of(request));
   }
 
  private:
@@ -87,12 +102,6 @@ class SpanCorruption final : public Task {
   }
 
   [[nodiscard]] SpanNoise noise_of(const DataRequest& request) const {
-    TESSERA_REQUIRE(
-        !request.options.separate_documents,
-        Unsupported,
-        "data.separate_documents keeps documents apart within a sample, and a sample of "
-        "span_corruption is one text, whose spans one answer has in order",
-        "set data.pack to false, so that each document is a sample of its own");
     return {.density = options_.noise_density,
             .mean_length = options_.mean_span_length,
             .sentinels = sentinels(request, counts(text_length(request)).spans),

@@ -306,7 +306,10 @@ TEST_F(Convert, AFolderWhoseWeightsDoNotFitItsConfigIsRefusedWithBothPlaces) {
   EXPECT_THAT(missing.err,
               AllOf(HasSubstr("missing"), HasSubstr("attn"), HasSubstr("hf/config.json")));
   EXPECT_THAT(unexpected.err, AllOf(HasSubstr("unexpected"), HasSubstr("attn")));
-  EXPECT_THAT(misshapen.err, AllOf(HasSubstr("of another shape"), HasSubstr("wte")));
+  EXPECT_THAT(misshapen.err,
+              AllOf(HasSubstr("of another shape"),
+                    HasSubstr("wte"),
+                    HasSubstr("it has a vocab_size of " + std::to_string(vocab))));
   EXPECT_FALSE(fs::exists(path("again")));
 }
 

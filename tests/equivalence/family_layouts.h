@@ -95,8 +95,7 @@ inline const std::vector<FamilyRow>& family_rows() {
       {.name = "vit",
        .family = "vit",
        .model = R"({"image_size": 8, "patch_size": 4, "dropout": 0.1})",
-       .task = "image_classify",
-       .refused = {"sequence", "context"}},
+       .task = "image_classify"},
       {.name = "t5",
        .family = "t5",
        .model = R"({"head_dim": 8, "dropout": 0.1, "position_buckets": 8,
@@ -167,9 +166,10 @@ inline const std::vector<FamilyRow>& family_rows() {
       {.name = "compose_images",
        .family = "compose",
        .model = R"({"image_size": 8, "patch_size": 4, "dropout": 0.1,
-                    "embedding": ["patch", "pos"], "mask": "fully_visible", "target": ["cls"]})",
-       .task = "image_classify",
-       .refused = {"sequence", "context"}},
+                    "embedding": ["patch", "pos"], "mask": "fully_visible", "target": ["cls"],
+                    "position": "relative", "position_buckets": 8,
+                    "position_max_distance": 12})",
+       .task = "image_classify"},
   };
   return rows;
 }

@@ -37,6 +37,20 @@ TEST(FamilyLayouts, OfASelectionEqualOneRankOrAreRefused) {
   expect_family_cells(family_selection());
 }
 
+// Five tokens of an image: with four ranks, a ring leaves a rank without any.
+TEST(FamilyLayouts, OfImagesWhoseTokensDoNotDivideEqualOneRank) {
+  for (const FamilyRow& row : family_rows()) {
+    if (row.task != "image_classify") continue;
+    SCOPED_TRACE(row.name);
+    expect_same(run_of(row),
+                {{.ranks = 4, .accumulation = 2, .context = 4, .context_mode = "ring"},
+                 {.ranks = 4, .accumulation = 2, .context = 4, .context_mode = "ulysses"},
+                 {.ranks = 4, .accumulation = 2, .tensor = 4, .sequence = true},
+                 {.ranks = 4, .accumulation = 2, .tensor = 2, .sequence = true, .context = 2}},
+                {.gradient = 2 * kGradient});
+  }
+}
+
 TEST(FamilyLayouts, WithAnAdapterEqualOneRank) {
   expect_family_cells(adapted_family_cells());
 }

@@ -2,6 +2,7 @@
 // Parts of a plan that come from elsewhere: a model's folder and its tokenizer.
 #include "tessera/planner/model_source.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -50,6 +51,28 @@ TEST(ModelSources, HaveAConfigJsonThatEnds) {
     EXPECT_EQ(error.kind(), Error::Kind::Format);
     EXPECT_THAT(error.what(), HasSubstr("config.json is not a plain file"));
   }
+}
+
+TEST(ModelSources, ThatHaveAPublishedNameAreFoundInTheCacheOfHuggingFace) {
+  const files::TempDir folder;
+  const fs::path model = folder.path() / "models--someone--tiny";
+  fs::create_directories(model / "refs");
+  fs::create_directories(model / "snapshots/0a1b");
+  files::write_atomic(model / "refs/main", "0a1b\n");
+  const auto fix_of = [](const char* name) -> std::string {
+    try {
+      (void)planner::open_model_source(name);
+    } catch (const Error& error) {
+      return error.fix();
+    }
+    return "";
+  };
+  setenv("HF_HUB_CACHE", folder.path().c_str(), 1);
+  const std::string cached = fix_of("someone/tiny"), other = fix_of("someone/other");
+  unsetenv("HF_HUB_CACHE");
+
+  EXPECT_THAT(cached, HasSubstr((model / "snapshots/0a1b").string()));
+  EXPECT_THAT(other, HasSubstr("downloads nothing"));
 }
 
 TEST(ModelSources, ThatAreALoneFileNeedTheirDescriptionBesideThem) {

@@ -8,16 +8,22 @@
 #include <vector>
 
 #include "support/model_runner.h"
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
 
+#include "tessera/base/error.h"
+#include "tessera/config/json.h"
 #include "tessera/models/family.h"
 
 namespace tessera::models {
 namespace {
 
 using test::ModelRunner;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kAttention = "decoder.transformer_decoder.0.context_attn.";
 constexpr double kRounding = 1e-5;  // of logits of a few units in fp32
@@ -222,6 +228,55 @@ TEST(ComposedModels, WithAPrefixHaveItsTokensInASegment) {
 
   EXPECT_EQ(prefix.train(batch), causal.train(with_types));
   EXPECT_NE(prefix.train(batch), causal.train(batch));
+}
+
+/// The message that refuses a composed model; empty if it is built.
+std::string refusal_of(const std::string& keys) {
+  try {
+    (void)tiny("compose", keys);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ComposedModels, OfSoundsAreRefusedWithThatAsTheOnlyProblem) {
+  for (const char* embedding : {R"(["speech"])", R"(["speech", "sinusoidalpos"])"}) {
+    const std::string refusal =
+        refusal_of(R"("mask": "fully_visible", "decoder": "transformer", "embedding": )" +
+                   std::string(embedding));
+    EXPECT_THAT(refusal, HasSubstr("model.embedding:"));
+    EXPECT_THAT(refusal, HasSubstr("models of speech are not built"));
+    EXPECT_THAT(refusal, Not(HasSubstr("problems in the configuration")));
+  }
+  EXPECT_THAT(refusal_of(R"("embedding": ["word", "sinusoidalpos"])"),
+              HasSubstr("TencentPretrain's embedding \"sinusoidalpos\" is not built"));
+  EXPECT_THAT(refusal_of(R"("embedding": ["word", "poss"])"), HasSubstr("unknown value \"poss\""));
+  EXPECT_THAT(refusal_of(R"("embedding": ["pos"])"), HasSubstr("needs either"));
+}
+
+TEST(ComposedModels, OfImagesHaveNoRotaryPositions) {
+  const std::string images = R"("embedding": ["patch", "pos"], "mask": "fully_visible",
+                                "target": ["cls"], "image_size": 8, "patch_size": 4, )";
+  EXPECT_EQ(refusal_of(images + R"("position": "relative")"), "");
+  EXPECT_THAT(refusal_of(images + R"("position": "rotary")"), HasSubstr("model.position"));
+}
+
+TEST(Families, ThatAreNotBuiltAreRefusedByTheirKind) {
+  const auto refusal = [](const char* config) -> std::string {
+    try {
+      (void)family_of_hf(json::parse(config, "config.json"));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(refusal(R"({"model_type": "mixtral", "num_local_experts": 8})"),
+              AllOf(HasSubstr("\"mixtral\" is not built yet"), HasSubstr("mixtures of experts")));
+  EXPECT_THAT(refusal(R"({"model_type": "whisper", "num_mel_bins": 80})"),
+              AllOf(HasSubstr("\"whisper\" is not built yet"), HasSubstr("models of speech")));
+  EXPECT_THAT(refusal(R"({"model_type": "other", "num_experts": 1})"),
+              Not(HasSubstr("mixtures of experts")));
 }
 
 // The folder of a trained model says how it was trained.

@@ -29,7 +29,7 @@ MODELS = {
     "BloomForCausalLM": {"vocab_size": VOCAB, "hidden_size": HIDDEN, "n_head": HEADS, "n_layer": LAYERS, "attention_dropout": 0.11,
                          "hidden_dropout": 0.12},
     # transformers documents embd_pdrop and does not apply it.
-    "Phi3ForCausalLM": {**GROUPED, "resid_pdrop": 0.13, "embd_pdrop": 0.0},
+    "Phi3ForCausalLM": {**GROUPED, "resid_pdrop": 0.13, "embd_pdrop": 0.12},
     "LlamaForCausalLM": GROUPED, "MistralForCausalLM": GROUPED, "Qwen2ForCausalLM": GROUPED, "Qwen3ForCausalLM": GROUPED,
     "GemmaForCausalLM": GROUPED,
     "Gemma2ForCausalLM": {**GROUPED, "query_pre_attn_scalar": 8}, "Gemma3ForCausalLM": {**GROUPED, "query_pre_attn_scalar": 8},

@@ -38,12 +38,13 @@ class Lookup final : public nn::Block {
   Param* table_ = nullptr;
 };
 
-nn::Model model_of(const std::string& options, bool causal = false) {
+nn::Model model_of(const std::string& options, bool causal = false, const char* dense = "") {
   Trunk trunk{.output = {.hidden_size = kC,
                          .norm = {.kind = NormKind::None},
                          .vocabulary = {"table", kVocab, /*tied=*/true},
                          .init_std = 1.0,
                          .causal = causal}};
+  trunk.output.heads.sample.dense = dense;
   trunk.blocks.push_back(
       {"table", [output = trunk.output] { return std::make_unique<Lookup>(output); }});
   return with_objective(std::move(trunk), "embedding", json::parse(options, "options.json"));
@@ -96,6 +97,21 @@ TEST(Embedding, ReadsWhatATokenThatSeesAllHasSeen) {
   expect_rows(
       encoder, (encoder.table[1] + encoder.table[2] + encoder.table[3]) / 3, encoder.table[4]);
   expect_rows(decoder, decoder.table[3], decoder.table[4]);
+}
+
+TEST(Embedding, IsWhatAPoolerMakesOfTheFirstToken) {
+  ModelRunner runner(model_of(R"({"pooling": "pooler"})", false, "bert.pooler.dense"));
+  runner.initialize(1);
+  nn::StepContext context(nn::Mode::Eval, 1);
+  const at::Tensor got = runner.infer(batch_of(), context).outputs.at("embedding");
+  const auto weight = [&](const char* name) { return runner.weights.at(name).to(at::kDouble); };
+  const at::Tensor first = at::stack({weight("table")[1], weight("table")[4]});
+  const at::Tensor wanted = at::tanh(first.matmul(weight("bert.pooler.dense.weight").t()) +
+                                     weight("bert.pooler.dense.bias"));
+
+  EXPECT_LT((got.to(at::kDouble) - wanted).abs().max().item<double>(), kTolerance);
+  EXPECT_THROW((void)model_of(R"({"pooling": "pooler"})"), Error);
+  EXPECT_THROW((void)model_of(R"({"pooling": "pooler"})", false, "classifier.dense"), Error);
 }
 
 TEST(Embedding, IsOfLengthOneWhereThatIsAskedFor) {

@@ -217,6 +217,57 @@ TEST_F(SpanCorruptionTask, ReadsWindowsWhoseInputFillsASample) {
   EXPECT_EQ(task_of("span_corruption")->objective(), "seq2seq");
 }
 
+TEST_F(SpanCorruptionTask, KeepsDocumentsApartInSamplesOfTheirOwn) {
+  // Inputs of 20 tokens hold texts of 21: documents of 50, 7, 21 and 22 letters are three windows,
+  // one, one and two.
+  std::string lines;
+  for (const auto& [letter, count] : {std::pair{'a', 50}, {'b', 7}, {'c', 21}, {'d', 22}})
+    lines += R"({"text": ")" + std::string(static_cast<std::size_t>(count), letter) + "\"}\n";
+  data::DataOptions options;
+  options.train = {folder_.write("texts.jsonl", lines)};
+  options.separate_documents = true;
+  const data::Datasets opened = open_with(R"({"sentinel_id": 319, "dynamic": false})", options, 20);
+
+  std::map<char, std::vector<std::int64_t>> lengths;
+  for (std::int64_t i = 0; i < opened.train->size(); ++i) {
+    const Ids input = values(*opened.train, i, "input_ids"),
+              labels = values(*opened.train, i, "labels");
+    std::map<std::int64_t, std::int64_t> letters;
+    for (const Ids& part : {input, labels}) {
+      for (const std::int64_t id : part)
+        letters[id] += id >= 'a' && id <= 'd' ? 1 : 0;
+    }
+    std::erase_if(letters, [](const auto& one) { return one.second == 0; });
+    ASSERT_EQ(letters.size(), 1U) << "sample " << i << " is of one document";
+    lengths[static_cast<char>(letters.begin()->first)].push_back(letters.begin()->second);
+  }
+
+  EXPECT_EQ(lengths,
+            (std::map<char, std::vector<std::int64_t>>{
+                {'a', {21, 21, 8}}, {'b', {7}}, {'c', {21}}, {'d', {21, 1}}}));
+}
+
+TEST_F(SpanCorruptionTask, WithShortDocumentsApartIsThatWithoutPacking) {
+  std::string lines;
+  for (int i = 0; i < 9; ++i)
+    lines += R"({"text": ")" + std::string(static_cast<std::size_t>(3 + 2 * i), 'x') + "\"}\n";
+  data::DataOptions apart;
+  apart.train = {folder_.write("texts.jsonl", lines)};
+  data::DataOptions padded = apart;
+  apart.separate_documents = true;
+  padded.pack = false;
+  const data::Datasets ours = open_with(R"({"sentinel_id": 319})", apart, 20),
+                       expected = open_with(R"({"sentinel_id": 319})", padded, 20);
+
+  ASSERT_EQ(ours.train->size(), 9);
+  ASSERT_EQ(expected.train->size(), 9);
+  for (std::int64_t i = 0; i < 9; ++i) {
+    for (const char* const tensor : {"input_ids", "attention_mask", "labels"})
+      EXPECT_EQ(values(*ours.train, i, tensor), values(*expected.train, i, tensor)) << i;
+  }
+  EXPECT_NE(ours.fingerprint, expected.fingerprint);
+}
+
 TEST_F(SpanCorruptionTask, FindsTheSentinelsOfATokenizer) {
   json::Value file = json::parse_strict(data::byte_tokenizer_json(), "byte");
   const std::map<std::string, int> added = {

@@ -114,6 +114,16 @@ TEST_F(StreamedTexts, AreTheDocumentsOfAllFiles) {
   expect_the_samples_of_held_data("pretrain", "{}", data, 4);
 }
 
+TEST_F(StreamedTexts, AreTheWindowsOfEachDocumentForSpansThatAreLeftOut) {
+  data::DataOptions data = streamed(2);
+  data.separate_documents = true;
+  // Windows of four tokens: a document of five letters has two of them.
+  const std::string params = R"({"sentinel_id": 250, "dynamic": false})";
+  expect_the_samples_of_held_data("span_corruption", params, data, 5);
+  data.stride = 2;
+  expect_the_samples_of_held_data("span_corruption", params, data, 5);
+}
+
 TEST_F(StreamedTexts, AreMaskedCorruptedAndDividedAsHeldTexts) {
   const data::DataOptions data = streamed(2);
   expect_the_samples_of_held_data(

@@ -23,8 +23,8 @@ struct EmbeddingOptions {
     fields.field("pooling",
                  pooling,
                  {.text = "Embedding of a text: the hidden state of its first or its last token, "
-                          "or the mean of all.",
-                  .choices = {"cls", "last", "mean"},
+                          "the mean of all, or BERT's pooler of the first token's.",
+                  .choices = {"cls", "last", "mean", "pooler"},
                   .default_text = "last where tokens see those before them alone, else mean"});
     fields.field("normalize",
                  normalize,
@@ -34,7 +34,7 @@ struct EmbeddingOptions {
 
 Pooling pooling_of(const EmbeddingOptions& options, const TrunkOutput& trunk) {
   const std::string name = options.pooling.value_or(trunk.causal ? "last" : "mean");
-  if (name == "cls") return Pooling::FirstToken;
+  if (name == "cls" || name == "pooler") return Pooling::FirstToken;
   return name == "last" ? Pooling::LastToken : Pooling::Mean;
 }
 
@@ -44,10 +44,13 @@ class Embedding final : public nn::Objective {
       : trunk_(std::move(trunk)),
         pooling_(pooling_of(options, trunk_)),
         normalize_(options.normalize),
-        norm_(trunk_.norm) {}
+        norm_(trunk_.norm) {
+    if (options.pooling == "pooler") pooler_ = HeadTransform(trunk_.heads.sample);
+  }
 
   void declare(nn::Params& params) override {
     norm_.declare(params, trunk_.norm_name, trunk_.hidden_size, kGlobalName);
+    if (pooler_) pooler_->declare(params, trunk_);
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
@@ -59,8 +62,9 @@ class Embedding final : public nn::Objective {
                     Unsupported,
                     "a model with the objective embedding has no head, and so no loss",
                     "read embeddings with tessera embed, or train a model under another task");
-    at::Tensor x_BC =
-        pooled(in.diff.at(0), pooling_, norm_, batch, context).detach().to(at::kFloat);
+    at::Tensor x_BC = pooled(in.diff.at(0), pooling_, norm_, batch, context);
+    if (pooler_) x_BC = (*pooler_)(x_BC, context);
+    x_BC = x_BC.detach().to(at::kFloat);
     constexpr double kLeastLength = 1e-12;
     if (normalize_) x_BC = x_BC / x_BC.norm(2, {1}, /*keepdim=*/true).clamp_min(kLeastLength);
     return {.outputs = {{"embedding", x_BC}}};
@@ -75,6 +79,7 @@ class Embedding final : public nn::Objective {
   Pooling pooling_;
   bool normalize_;
   Norm norm_;
+  std::optional<HeadTransform> pooler_;
 };
 
 nn::BlockSpec make_embedding(const TrunkOutput& trunk,
@@ -83,6 +88,12 @@ nn::BlockSpec make_embedding(const TrunkOutput& trunk,
                              config::Origins& origins) {
   EmbeddingOptions read;
   config::read(options, read, problems, origins);
+  if (read.pooling == "pooler" && !trunk.heads.sample.dense.ends_with("pooler.dense")) {
+    problems.add(origins.place("pooling"),
+                 "pooling",
+                 "the model's family has no pooler",
+                 "choose cls, last or mean");
+  }
   return {"head", [trunk, read] { return std::make_unique<Embedding>(trunk, read); }};
 }
 

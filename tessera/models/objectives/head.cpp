@@ -106,6 +106,12 @@ at::Tensor pooled(const at::Tensor& x_BTC,
                   const nn::Batch& batch,
                   nn::StepContext& context) {
   if (pooling == Pooling::Mean) {
+    TESSERA_REQUIRE(
+        !batch.has("pixel_values") || (!context.shares_tokens() && !context.cuts_tokens()),
+        Unsupported,
+        "the mean of the patches of an image, which ranks share, would count the "
+        "padding behind them",
+        "set parallel.sequence to false and parallel.context.size to 1");
     const at::Tensor mask_BS =
         batch.has("attention_mask") ? batch.tensor("attention_mask") : at::Tensor();
     return nn::mean_of_tokens(nn::gather_flow(norm(x_BTC, context), context), mask_BS, context);

@@ -44,7 +44,8 @@ class Ring {
         context_(context),
         group_(*context.context_parallel->group),
         samples_(q.size(0)),
-        tokens_(q.size(2)) {
+        tokens_(q.size(2)),
+        length_(args.place ? args.place->tokens : tokens_ * ranks()) {
     TESSERA_ASSERT(args.query_offset == 0 && tokens_ % 2 == 0);
     if (args.starts_BT.defined()) documents_ = ops::documents_of(args.starts_BT);
   }
@@ -55,10 +56,16 @@ class Ring {
     return args_.starts_BT.defined() || args_.window > 0 || !args_.alibi.empty();
   }
 
+  /// True if the first part may not cover all queries of this rank.
+  [[nodiscard]] bool leaves_queries() const { return by_chunks() || length_ < tokens_ * ranks(); }
+
   /// The parts to compute with the keys that are here after `received` messages.
   [[nodiscard]] std::vector<Part> parts(int received) const {
     const int source = (group_.index - received + ranks()) % ranks();
-    return by_chunks() ? of_chunks(source) : std::vector<Part>{whole(source)};
+    if (by_chunks()) return of_chunks(source);
+    Part part = whole(source);
+    if (part.queries.count == 0 || part.keys.count == 0) return {};  // all of them are padding
+    return {std::move(part)};
   }
 
   /// Sends to the next rank. A copy is sent, so that `x` is free at once.
@@ -97,16 +104,16 @@ class Ring {
   /// A rank's early chunk precedes all late chunks, and the chunks of a higher rank are between
   /// those of a lower rank.
   [[nodiscard]] Part whole(int source) const {
-    Part out{{0, samples_}, {0, tokens_}, {0, tokens_}, {}};
+    Part out{{0, samples_}, {}, {}, {}};
     std::vector<ops::Run> queries = runs_of(group_.index), keys = runs_of(source);
-    if (args_.causal && source < group_.index) {
-      out.keys.count = tokens_ / 2;
-      keys.pop_back();
-    }
+    if (args_.causal && source < group_.index) keys.pop_back();
     if (args_.causal && source > group_.index) {
-      out.queries = {tokens_ / 2, tokens_ / 2};
+      out.queries.first = tokens_ / 2;
       queries.erase(queries.begin());
     }
+    // Padding is behind all tokens, so that a rank's tokens precede its padding.
+    out.queries.count = tokens_of(queries);
+    out.keys.count = tokens_of(keys);
     out.block = block(out.samples, std::move(queries), std::move(keys));
     out.block.causal = args_.causal && source == group_.index;
     return out;
@@ -116,7 +123,7 @@ class Ring {
   [[nodiscard]] std::vector<Part> of_chunks(int source) const {
     std::vector<Part> out;
     if (!args_.starts_BT.defined()) {
-      add_parts({0, samples_}, {0, tokens_ * ranks()}, source, out);
+      add_parts({0, samples_}, {0, length_}, source, out);
       return out;
     }
     for (std::int64_t b = 0; b < samples_; ++b) {
@@ -174,22 +181,31 @@ class Ring {
     out.window = args_.window;
     out.softcap = args_.softcap;
     out.alibi = args_.alibi;
-    out.tokens = tokens_ * ranks();
+    out.tokens = length_;
     if (args_.mask_BS.defined()) {
       std::vector<at::Tensor> columns;
       for (const ops::Run& run : keys)
         columns.push_back(args_.mask_BS.narrow(1, run.begin, run.end - run.begin));
       out.mask_BS = at::cat(columns, 1).narrow(0, samples.first, samples.count);
     }
+    for (std::vector<ops::Run>* const runs : {&queries, &keys})
+      std::erase_if(*runs, [](const ops::Run& run) { return run.begin == run.end; });
     out.queries = std::move(queries);
     out.keys = std::move(keys);
     return out;
   }
+  /// The tokens of a rank's chunks without padding.
   [[nodiscard]] std::vector<ops::Run> runs_of(int rank) const {
     const std::int64_t size = tokens_ / 2;
     std::vector<ops::Run> out;
     for (const std::int64_t chunk : chunks_of(ContextMode::Ring, ranks(), rank))
-      out.push_back({chunk * size, (chunk + 1) * size});
+      out.push_back({std::min(chunk * size, length_), std::min((chunk + 1) * size, length_)});
+    return out;
+  }
+  static std::int64_t tokens_of(const std::vector<ops::Run>& runs) {
+    std::int64_t out = 0;
+    for (const ops::Run& run : runs)
+      out += run.end - run.begin;
     return out;
   }
   [[nodiscard]] comm::Transport& transport() const {
@@ -206,6 +222,7 @@ class Ring {
   const StepContext& context_;
   const comm::Group& group_;
   std::int64_t samples_, tokens_;
+  std::int64_t length_;                           ///< of a sample, without padding
   std::vector<std::vector<ops::Run>> documents_;  ///< for each sample
 };
 
@@ -225,7 +242,7 @@ ops::AttentionOut forward_around(const at::Tensor& q,
                                  const Ring& ring) {
   at::Tensor kv = at::stack({k, v});
   ops::AttentionOut sum;
-  if (ring.by_chunks()) sum = nothing_seen(q);
+  if (ring.leaves_queries()) sum = nothing_seen(q);
   for (int step = 0; step < ring.ranks(); ++step) {
     const bool last = step + 1 == ring.ranks();
     if (!last) ring.send(kv, kKeys, "keys and values");
