@@ -63,7 +63,9 @@ void require_share(const planner::Plan& plan,
                               what,
                               tensor.size,
                               problems.list().front().what),
-                  "choose a tensor that divides its heads and its vocabulary");
+                  problems.concern("optimizer")
+                      ? "use AdamW, or remove tensor"
+                      : "choose a tensor that divides its heads and its vocabulary");
   TESSERA_REQUIRE(ranks || (problems.empty() && tensor.share_head == of_policy.share_head),
                   Unsupported,
                   fmt::format("the {} cannot be computed by the {} ranks that share the policy's "
