@@ -63,7 +63,7 @@ void require_share(const planner::Plan& plan,
                               what,
                               tensor.size,
                               problems.list().front().what),
-                  problems.concern("optimizer")
+                  problems.concern("optimizer.type")
                       ? "use AdamW, or remove tensor"
                       : "choose a tensor that divides its heads and its vocabulary");
   TESSERA_REQUIRE(ranks || (problems.empty() && tensor.share_head == of_policy.share_head),
