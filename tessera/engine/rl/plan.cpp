@@ -65,7 +65,9 @@ void require_share(const planner::Plan& plan,
                               tensor.size,
                               key,
                               problems.list().front().what),
-                  "choose a tensor that divides its heads and its vocabulary");
+                  problems.concern("optimizer.type")
+                      ? "use AdamW, or remove tensor"
+                      : "choose a tensor that divides its heads and its vocabulary");
   TESSERA_REQUIRE(ranks || (problems.empty() && tensor.share_head == of_policy.share_head),
                   Unsupported,
                   fmt::format("the {} cannot be computed by the {} ranks that share the policy's "
