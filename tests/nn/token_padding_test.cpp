@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Samples that ranks cannot share evenly: their tokens with padding behind them, and attention that
 // does not see the padding.
-#include "tessera/nn/padded_tokens.h"
-
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -20,6 +18,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/functional.h"
+#include "tessera/nn/padded_tokens.h"
 #include "tessera/ops/attention.h"
 
 namespace tessera::nn {
