@@ -16,6 +16,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/family.h"
+#include "tessera/models/hf_objective.h"
 
 // Legend: B batch, T tokens, C embed, H heads, G heads of keys and values, K channels of a head.
 namespace tessera::models {
@@ -399,6 +400,12 @@ TEST(Decoders, TheTextModelOfGemma3sOtherFilesIsDescribedByItsTextConfig) {
                         text + "}")
                 .dump(),
             description(text).dump());
+  // As published, the whole model is said to answer texts, and the part continues them.
+  EXPECT_EQ(objective_of_hf(json::parse_strict(R"({"model_type": "gemma3",
+                "architectures": ["Gemma3ForConditionalGeneration"]})",
+                                               "config.json"))
+                .name,
+            "causal_lm");
   EXPECT_THAT(refusal(R"({"model_type": "gemma3"})"), HasSubstr("text_config"));
   EXPECT_THAT(refusal(R"({"model_type": "gemma3", "quantization_config": {"bits": 4},
                           "text_config": )" +
