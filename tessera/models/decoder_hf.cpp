@@ -73,6 +73,7 @@ void read_decoder(const HfConfig& keys, const HfDecoder& hf, DecoderOptions& out
     out.head_dim = keys.count("head_dim", hf.head_dim, 1e6);
   out.rope_theta = keys.number("rope_theta", hf.rope_theta, 1, 1e12);
   read_rotary(keys, *out.max_positions, out);
+  out.max_positions = stretched_positions(out, *out.max_positions);
   out.tie_embeddings = keys.flag("tie_word_embeddings", hf.tied);
   out.activation = keys.activation(hf.activation_key, hf.activation);
   out.attention_dropout = keys.number("attention_dropout", 0.0, 0, kMaxDropout);

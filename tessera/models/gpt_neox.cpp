@@ -224,6 +224,7 @@ void read_rotary_part(const HfConfig& keys, NeoxOptions& out) {
         HfConfig(*keys.find(key)).number("partial_rotary_factor", out.rotary_fraction, 1e-6, 1);
   }
   read_rotary(keys, *out.max_positions, out);
+  out.max_positions = stretched_positions(out, *out.max_positions);
 }
 
 NeoxOptions from_hf(const json::Value& config) {

@@ -151,6 +151,26 @@ TEST(Decoders, WriteTheScalingsOfTheirFrequencies) {
   }
 }
 
+TEST(Decoders, HaveThePositionsToWhichYarnStretchesThem) {
+  const auto positions = [](const std::string& config) {
+    return resolved(options_of(config)).max_positions;
+  };
+  const auto yarn = [](int factor, int original) {
+    return fmt::format(R"("rope_scaling": {{"type": "yarn", "factor": {},
+        "original_max_position_embeddings": {}}})",
+                       factor,
+                       original);
+  };
+  // As in Qwen 2.5 and 3, whose files have the 32 positions of the training, or some more.
+  EXPECT_EQ(positions(with("qwen2", yarn(4, 32))), 128);
+  EXPECT_EQ(positions(with("qwen3", yarn(4, 24))), 96);
+  EXPECT_EQ(positions(with("gpt_neox", R"("rotary_pct": 1.0, )" + yarn(4, 32))), 128);
+  // As in files that have the stretched ones.
+  EXPECT_EQ(positions(with("llama", yarn(2, 16))), 32);
+  EXPECT_EQ(positions(with("llama", yarn(2, 8))), 32);
+  EXPECT_EQ(positions(with("llama", R"("rope_scaling": {"type": "linear", "factor": 4})")), 32);
+}
+
 TEST(Decoders, RefuseWhatTheyWouldComputeOtherwise) {
   const std::string dynamic = R"("rope_scaling": {"type": "dynamic", "factor": 2})";
   EXPECT_THAT(refusal_to_resolve(with("llama", dynamic)),
