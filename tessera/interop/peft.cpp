@@ -335,6 +335,15 @@ bool is_base_weight(const std::string& stored) {
   return stored.ends_with(".base_layer.weight");
 }
 
+bool is_in_saved_module(const std::string& stored) {
+  return stored.find(".modules_to_save.") != std::string::npos;
+}
+
+/// True for a base weight that PEFT keeps beside a copy that is trained, and may write with it.
+bool is_kept_original(const std::string& stored) {
+  return stored.find(".original_module.") != std::string::npos;
+}
+
 }  // namespace
 
 bool is_peft(const fs::path& folder) {
@@ -385,9 +394,13 @@ models::WeightSource peft_weights(const PeftFolder& peft,
   std::vector<std::string> missing, unexpected, misshapen;
   for (const Weight& weight : peft.tensors) {
     if (is_base_weight(weight.name)) continue;
+    if (is_kept_original(weight.name)) continue;
     std::string name = plain_name(weight.name);
     if (map.known_as != nullptr) name = map.known_as(std::move(name));
-    if (!by_name.emplace(std::move(name), weight).second) unexpected.push_back(weight.name);
+    const auto [other, fresh] = by_name.emplace(std::move(name), weight);
+    // With biases "all" PEFT writes those of modules that are trained whole twice.
+    const bool twice = is_in_saved_module(weight.name) != is_in_saved_module(other->second.name);
+    if (!fresh && !twice) unexpected.push_back(weight.name);
   }
   struct Held {
     PeftLayout layout;

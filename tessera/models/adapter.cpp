@@ -71,11 +71,13 @@ std::vector<Place> places_in(const nn::Model& model, const WeightMap& map) {
   return out;
 }
 
-/// True if the tensor lies in one of the modules.
+/// True if the tensor lies in one of the modules that are trained whole. As in PEFT, a name means
+/// every module whose path ends with it, also within a word: "classifier" includes DistilBERT's
+/// pre_classifier.
 bool is_in(const std::vector<std::string>& modules, const std::string& tensor) {
   for (std::string module = module_of(tensor); !module.empty(); module = module_of(module)) {
     if (std::any_of(modules.begin(), modules.end(), [&](const std::string& name) {
-          return means_module(name, module);
+          return module.ends_with(name);
         }))
       return true;
   }

@@ -39,9 +39,9 @@ TrunkOutput output_of(const BloomShape& shape) {
       .norm_name = "ln_f",
       .vocabulary = {"word_embeddings.weight", shape.vocab_size, shape.tie_embeddings},
       .init_std = shape.init_std,
-      .heads = {.token =
-                    HeadSpec{
-                        .dropout = 0.1, .output = "classifier", .output_bias = "classifier.bias"}},
+      .heads = {.token = HeadSpec{.dropout = shape.classifier_dropout,
+                                  .output = "classifier",
+                                  .output_bias = "classifier.bias"}},
   };
 }
 
@@ -137,11 +137,17 @@ struct BloomOptions final : LayerNormOptions {
   void describe(config::Fields& fields) override {
     describe_decoder_sizes(fields, presets(), "bloom-nano if no size is given");
     describe_dropouts(fields);
+    describe_classifier_dropout(fields, classifier_dropout, "dropout");
     describe_tie(fields);
     describe_layer_norm_eps(fields);
     describe_end(fields);
   }
 };
+
+/// Hugging Face takes hidden_dropout where a config.json has no classifier_dropout.
+void specialize(const BloomOptions& options, BloomShape& shape, Checks& /*checks*/) {
+  shape.classifier_dropout = options.classifier_dropout.value_or(options.dropout);
+}
 
 /// The first existing key: an old name, and the attribute that it maps to, take precedence.
 std::int64_t first_count(const HfConfig& keys,
@@ -169,6 +175,7 @@ BloomOptions from_hf(const json::Value& config) {
   out.ffn_hidden_size = kMlpRatio * *out.hidden_size;
   out.dropout = keys.number("hidden_dropout", 0.0, 0, kMaxDropout);
   out.attention_dropout = keys.number("attention_dropout", 0.0, 0, kMaxDropout);
+  out.classifier_dropout = keys.number_or_none("classifier_dropout", 0, kMaxDropout);
   out.tie_embeddings = keys.flag("tie_word_embeddings", true);
   out.layer_norm_eps = keys.number("layer_norm_epsilon", 1e-5, 1e-30, 1);
   out.init_std = keys.number("initializer_range", 0.02, 0, 100);
@@ -191,6 +198,8 @@ json::Value to_hf(const BloomOptions& options) {
   out["seq_length"] = json::Value::integer(options.max_positions.value());
   out["apply_residual_connection_post_layernorm"] = json::Value::boolean(false);
   out["hidden_dropout"] = real_to_hf(options.dropout);
+  if (options.classifier_dropout)
+    out["classifier_dropout"] = real_to_hf(*options.classifier_dropout);
   out["layer_norm_epsilon"] = real_to_hf(options.layer_norm_eps);
   out["initializer_range"] = real_to_hf(options.init_std);
   return out;
@@ -212,6 +221,8 @@ TESSERA_MODEL("bloom",
               BloomFamily{
                   .name = "bloom",
                   .presets = presets(),
+                  .classifies_tokens = true,
+                  .specialize = specialize,
                   .trunk = trunk_of,
                   .from_hf = from_hf,
                   .to_hf = to_hf,

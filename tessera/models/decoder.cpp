@@ -32,7 +32,8 @@ TrunkOutput output_of(const DecoderShape& shape) {
       .vocabulary = {"embed_tokens.weight", shape.vocab_size, shape.tie_embeddings},
       .init_std = shape.init_std,
       .logit_softcap = shape.logit_softcap,
-      .heads = {.token = HeadSpec{.dropout = 0.1, .output_bias = "score.bias"}},
+      .heads = {.token =
+                    HeadSpec{.dropout = shape.classifier_dropout, .output_bias = "score.bias"}},
   };
 }
 

@@ -40,6 +40,7 @@ struct DecoderShape : Sizes {
   std::string activation = "silu";  ///< hidden_act
   double attention_dropout = 0.0;
   double residual_dropout = 0.0;
+  double classifier_dropout = kClassifierDropout;
   double rms_norm_eps = 1e-6;
   double norm_offset = 0.0;      ///< added to the weights of norms: 1 in Gemma
   double embedding_scale = 0.0;  ///< factor of the embeddings, rounded to their dtype; 0: none

@@ -27,8 +27,11 @@ struct DecoderFamilyOf {
   void (*write)(const Options& options, json::Value& hf_config) = nullptr;
   WeightMap weight_map = decoder_weights();
   std::vector<std::string> text_of = {};  ///< Family::text_of
-  std::vector<Adjustable> adjustable = {
-      {"attention_dropout"}, {"init_std"}, {"label_smoothing"}, {"rope_length"}};
+  std::vector<Adjustable> adjustable = {{"attention_dropout"},
+                                        {"classifier_dropout"},
+                                        {"init_std"},
+                                        {"label_smoothing"},
+                                        {"rope_length"}};
 
   [[nodiscard]] Family family() const {
     return FamilyOf<Options>{.presets = presets,

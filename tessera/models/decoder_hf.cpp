@@ -73,9 +73,11 @@ void read_decoder(const HfConfig& keys, const HfDecoder& hf, DecoderOptions& out
     out.head_dim = keys.count("head_dim", hf.head_dim, 1e6);
   out.rope_theta = keys.number("rope_theta", hf.rope_theta, 1, 1e12);
   read_rotary(keys, *out.max_positions, out);
+  out.max_positions = stretched_positions(out, *out.max_positions);
   out.tie_embeddings = keys.flag("tie_word_embeddings", hf.tied);
   out.activation = keys.activation(hf.activation_key, hf.activation);
   out.attention_dropout = keys.number("attention_dropout", 0.0, 0, kMaxDropout);
+  out.classifier_dropout = keys.number_or_none("classifier_dropout", 0, kMaxDropout);
   out.rms_norm_eps = keys.number("rms_norm_eps", hf.rms_norm_eps, 1e-30, 1);
   out.init_std = keys.number("initializer_range", 0.02, 0, 100);
   if (hf.has_attention_bias) out.attention_bias = keys.flag("attention_bias", false);
@@ -112,6 +114,7 @@ json::Value decoder_to_hf(const DecoderOptions& options, const HfDecoder& hf) {
        {"tie_word_embeddings", json::Value::boolean(options.tie_embeddings)}});
   write_rotary(options, out);
   if (hf.has_attention_bias) out["attention_bias"] = json::Value::boolean(options.attention_bias);
+  if (options.classifier_dropout) out["classifier_dropout"] = number(*options.classifier_dropout);
   if (hf.has_mlp_bias) out["mlp_bias"] = json::Value::boolean(options.mlp_bias);
   if (options.head_dim || hf.head_dim > 0) {
     out["head_dim"] =

@@ -76,6 +76,7 @@ void DecoderOptions::describe_rest(config::Fields& fields) {
   fields.field("attention_dropout",
                attention_dropout,
                {.text = "Dropout probability on attention weights.", .min = 0, .max = kMaxDropout});
+  describe_classifier_dropout(fields, classifier_dropout, "0.1");
   fields.field("rms_norm_eps",
                rms_norm_eps,
                {.text = "Epsilon added to the mean square in RMS norms.",
@@ -97,6 +98,7 @@ void set_common(const DecoderOptions& options, DecoderShape& shape) {
   shape.tie_embeddings = options.tie_embeddings;
   shape.activation = options.activation;
   shape.attention_dropout = options.attention_dropout;
+  shape.classifier_dropout = options.classifier_dropout.value_or(kClassifierDropout);
   shape.rms_norm_eps = options.rms_norm_eps;
   shape.init_std = options.init_std;
 }

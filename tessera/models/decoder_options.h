@@ -20,6 +20,7 @@ struct DecoderOptions : FamilyOptions, RotaryOptions {
   std::optional<std::int64_t> head_dim;
   std::string activation = "silu";
   double attention_dropout = 0.0;
+  std::optional<double> classifier_dropout;
   double rms_norm_eps = 1e-5;
   // A family describes those of the following options that it has.
   bool attention_bias = false;  ///< biases of the four projections of attention

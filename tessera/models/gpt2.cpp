@@ -45,9 +45,9 @@ TrunkOutput output_of(const Gpt2Shape& shape) {
       .norm_name = "ln_f",
       .vocabulary = {"wte.weight", shape.vocab_size, shape.tie_embeddings},
       .init_std = shape.init_std,
-      .heads = {.token =
-                    HeadSpec{
-                        .dropout = 0.1, .output = "classifier", .output_bias = "classifier.bias"}},
+      .heads = {.token = HeadSpec{.dropout = shape.classifier_dropout,
+                                  .output = "classifier",
+                                  .output_bias = "classifier.bias"}},
   };
 }
 
@@ -174,7 +174,7 @@ const std::vector<Preset>& presets() {
 }
 
 struct Gpt2Options final : FamilyOptions {
-  std::optional<double> embedding_dropout, attention_dropout, residual_dropout;
+  std::optional<double> embedding_dropout, attention_dropout, residual_dropout, classifier_dropout;
   bool qkv_bias = true, scale_attention = true, scale_attention_by_layer = false;
   std::string activation = "gelu_tanh";
   double layer_norm_eps = 1e-5;
@@ -201,6 +201,7 @@ struct Gpt2Options final : FamilyOptions {
     part("residual_dropout",
          residual_dropout,
          "Dropout probability on the outputs of attention and MLP.");
+    describe_classifier_dropout(fields, classifier_dropout, "0.1");
     fields.field(
         "qkv_bias", qkv_bias, {.text = "Whether the query, key and value projection has a bias."});
     fields.field("scale_attention",
@@ -240,6 +241,7 @@ void set_rest(const Gpt2Options& options, Gpt2Shape& shape, Checks& checks) {
   shape.embedding_dropout = options.embedding_dropout.value_or(options.dropout);
   shape.attention_dropout = options.attention_dropout.value_or(options.dropout);
   shape.residual_dropout = options.residual_dropout.value_or(options.dropout);
+  shape.classifier_dropout = options.classifier_dropout.value_or(kClassifierDropout);
   shape.qkv_bias = options.qkv_bias;
   shape.scale_attention = options.scale_attention;
   shape.scale_by_layer = options.scale_attention_by_layer;
@@ -342,6 +344,7 @@ Gpt2Options from_hf(const json::Value& config) {
   out.embedding_dropout = keys.number("embd_pdrop", 0.1, 0, kMaxDropout);
   out.attention_dropout = keys.number("attn_pdrop", 0.1, 0, kMaxDropout);
   out.residual_dropout = keys.number("resid_pdrop", 0.1, 0, kMaxDropout);
+  out.classifier_dropout = keys.number_or_none("classifier_dropout", 0, kMaxDropout);
   out.scale_attention = keys.flag("scale_attn_weights", true);
   out.scale_attention_by_layer = keys.flag("scale_attn_by_inverse_layer_idx", false);
   out.tie_embeddings = keys.flag("tie_word_embeddings", true);
@@ -373,7 +376,7 @@ json::Value to_hf(const Gpt2Options& options) {
     return json::Value::integer(value.value());
   };
   const auto number = [](double value) { return real_to_hf(value); };
-  return json::Value::object(
+  json::Value out = json::Value::object(
       {{"architectures", json::Value::array({json::Value::string("GPT2LMHeadModel")})},
        {"model_type", json::Value::string("gpt2")},
        {"vocab_size", integer(options.vocab_size)},
@@ -391,6 +394,8 @@ json::Value to_hf(const Gpt2Options& options) {
        {"scale_attn_weights", json::Value::boolean(options.scale_attention)},
        {"scale_attn_by_inverse_layer_idx", json::Value::boolean(options.scale_attention_by_layer)},
        {"tie_word_embeddings", json::Value::boolean(options.tie_embeddings)}});
+  if (options.classifier_dropout) out["classifier_dropout"] = number(*options.classifier_dropout);
+  return out;
 }
 
 /// Hugging Face's names are tessera's with the prefix "transformer."; its Conv1D stores the
@@ -420,6 +425,7 @@ TESSERA_MODEL("gpt2",
                                  {"embedding_dropout"},
                                  {"attention_dropout"},
                                  {"residual_dropout"},
+                                 {"classifier_dropout"},
                                  {"init_std"},
                                  {"label_smoothing"}},
                   .resolve = resolve_gpt2,

@@ -15,6 +15,7 @@ namespace tessera::models {
 /// The complete shape of a GPT-2, after presets and files are resolved.
 struct Gpt2Shape : Sizes {
   double embedding_dropout = 0.0, attention_dropout = 0.0, residual_dropout = 0.0;
+  double classifier_dropout = kClassifierDropout;  ///< in the head of token classification
   bool qkv_bias = true, tie_embeddings = true;
   std::string activation = "gelu_tanh";
   /// Attention scores are divided by the square root of the channels of a head; and those of layer

@@ -49,9 +49,9 @@ TrunkOutput output_of(const NeoxShape& shape) {
       .norm_name = "final_layer_norm",
       .vocabulary = {"embed_in.weight", shape.vocab_size, shape.tie_embeddings},
       .init_std = shape.init_std,
-      .heads = {.token =
-                    HeadSpec{
-                        .dropout = 0.1, .output = "classifier", .output_bias = "classifier.bias"}},
+      .heads = {.token = HeadSpec{.dropout = shape.classifier_dropout,
+                                  .output = "classifier",
+                                  .output_bias = "classifier.bias"}},
   };
 }
 
@@ -175,6 +175,7 @@ struct NeoxOptions final : LayerNormOptions, RotaryOptions {
                  attention_bias,
                  {.text = "Whether the projections of attention have biases."});
     describe_dropouts(fields);
+    describe_classifier_dropout(fields, classifier_dropout, "0.1");
     describe_tie(fields);
     fields.field("activation",
                  activation,
@@ -224,6 +225,7 @@ void read_rotary_part(const HfConfig& keys, NeoxOptions& out) {
         HfConfig(*keys.find(key)).number("partial_rotary_factor", out.rotary_fraction, 1e-6, 1);
   }
   read_rotary(keys, *out.max_positions, out);
+  out.max_positions = stretched_positions(out, *out.max_positions);
 }
 
 NeoxOptions from_hf(const json::Value& config) {
@@ -241,6 +243,7 @@ NeoxOptions from_hf(const json::Value& config) {
   out.attention_bias = keys.flag("attention_bias", true);
   out.dropout = keys.number("hidden_dropout", 0.0, 0, kMaxDropout);
   out.attention_dropout = keys.number("attention_dropout", 0.0, 0, kMaxDropout);
+  out.classifier_dropout = keys.number_or_none("classifier_dropout", 0, kMaxDropout);
   out.tie_embeddings = keys.flag("tie_word_embeddings", false);
   out.activation = keys.activation("hidden_act", "gelu");
   out.layer_norm_eps = keys.number("layer_norm_eps", 1e-5, 1e-30, 1);
@@ -262,6 +265,8 @@ json::Value to_hf(const NeoxOptions& options) {
   out["use_parallel_residual"] = json::Value::boolean(options.parallel_residual);
   out["attention_bias"] = json::Value::boolean(options.attention_bias);
   out["hidden_dropout"] = real_to_hf(options.dropout);
+  if (options.classifier_dropout)
+    out["classifier_dropout"] = real_to_hf(*options.classifier_dropout);
   out["layer_norm_eps"] = real_to_hf(options.layer_norm_eps);
   out["initializer_range"] = real_to_hf(options.init_std);
   return out;
@@ -289,6 +294,7 @@ using NeoxFamily = LayerNormFamilyOf<NeoxOptions, NeoxShape>;
 TESSERA_MODEL("gpt_neox",
               NeoxFamily{.name = "gpt_neox",
                          .presets = presets(),
+                         .classifies_tokens = true,
                          .specialize = specialize,
                          .possible = possible_shape,
                          .trunk = trunk_of,

@@ -65,6 +65,11 @@ double HfConfig::number(const char* key, double absent, double min, double max) 
   return value->as_double();
 }
 
+std::optional<double> HfConfig::number_or_none(const char* key, double min, double max) const {
+  if (empty(key)) return std::nullopt;
+  return number(key, min, min, max);
+}
+
 bool HfConfig::flag(const char* key, bool absent) const {
   const json::Value* value = find(key);
   if (!value) return absent;

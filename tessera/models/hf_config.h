@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "tessera/config/json.h"
@@ -25,6 +26,8 @@ class HfConfig {
   /// 0 if the key is absent or null.
   [[nodiscard]] std::int64_t count_or_null(const char* key, double max) const;
   [[nodiscard]] double number(const char* key, double absent, double min, double max) const;
+  /// nullopt if the key is absent or null.
+  [[nodiscard]] std::optional<double> number_or_none(const char* key, double min, double max) const;
   [[nodiscard]] bool flag(const char* key, bool absent) const;
   [[nodiscard]] std::string word(const char* key, const char* absent) const;
   /// Returns tessera's name of an activation: "gelu_new" is "gelu_tanh". Throws Error{Unsupported}

@@ -46,6 +46,15 @@ bool continues_text(const HfConfig& keys) {
   return !families().has(type) || families().get(type).objective == "causal_lm";
 }
 
+/// True for a model of images and texts of which the text part, which continues texts, is read.
+bool wraps_text(const HfConfig& keys) {
+  const std::string type = keys.word("model_type", "");
+  return std::ranges::any_of(families().names(), [&](const std::string& family) {
+    const auto& wholes = families().get(family).text_of;
+    return std::ranges::find(wholes, type) != wholes.end();
+  });
+}
+
 constexpr double kMostLabels = 1e6;
 /// Key of config.json with the heads of a classifier that has several, whose logits transformers
 /// sees as those of one.
@@ -116,7 +125,8 @@ ObjectiveChoice objective_of_hf(const json::Value& hf_config) {
   ObjectiveChoice out;
   const Ending* const ending = ending_of(architecture);
   if (ending == nullptr || (ending->objective == "embedding" && continues_text(keys))) return out;
-  out.name = ending->objective;
+  const bool part = ending->objective == "seq2seq" && wraps_text(keys);
+  out.name = part ? "causal_lm" : ending->objective;
   if (!ending->classifies) return out;
   const std::int64_t labels = num_labels_of(keys);
   out.options["num_labels"] = json::Value::integer(labels);

@@ -80,6 +80,7 @@ void set_layer_norm_shape(const LayerNormOptions& options, LayerNormShape& shape
   shape.tie_embeddings = options.tie_embeddings;
   shape.dropout = options.dropout;
   shape.attention_dropout = options.attention_dropout;
+  shape.classifier_dropout = options.classifier_dropout.value_or(kClassifierDropout);
   shape.layer_norm_eps = options.layer_norm_eps;
   shape.init_std = options.init_std;
 }

@@ -22,6 +22,7 @@ namespace tessera::models {
 /// Options of such a family; `dropout` applies to the outputs of attention and MLP.
 struct LayerNormOptions : FamilyOptions {
   double attention_dropout = 0.0;
+  std::optional<double> classifier_dropout;  ///< of families that classify tokens
   double layer_norm_eps = 1e-5;
 
  protected:
@@ -40,6 +41,7 @@ struct LayerNormOptions : FamilyOptions {
 struct LayerNormShape : Sizes {
   bool tie_embeddings = true;
   double dropout = 0.0, attention_dropout = 0.0, layer_norm_eps = 1e-5, init_std = 0.02;
+  double classifier_dropout = kClassifierDropout;
 };
 
 /// Sets and checks the sizes. The MLP has 4 x hidden_size channels by default.
@@ -75,6 +77,7 @@ template <class Options, class Shape>
 struct LayerNormFamilyOf {
   std::string name;
   std::vector<Preset> presets;
+  bool classifies_tokens = false;  ///< has the option classifier_dropout
   /// Sets and checks the family's own part of the shape, after everything else; nullptr: there is
   /// none.
   void (*specialize)(const Options& options, Shape& shape, Checks& checks) = nullptr;
@@ -120,6 +123,7 @@ struct LayerNormFamilyOf {
   [[nodiscard]] Family family() const {
     std::vector<Adjustable> adjustable = {
         {"dropout"}, {"attention_dropout"}, {"init_std"}, {"label_smoothing"}};
+    if (classifies_tokens) adjustable.push_back({"classifier_dropout"});
     if (rotary_of(Options()) != nullptr) adjustable.push_back({"rope_length"});
     return FamilyOf<Options>{.presets = presets,
                              .adjustable = adjustable,

@@ -196,6 +196,17 @@ void FamilyOptions::describe_dropout(config::Fields& fields, std::string text) {
   fields.field("dropout", dropout, {.text = std::move(text), .min = 0, .max = kMaxDropout});
 }
 
+void FamilyOptions::describe_classifier_dropout(config::Fields& fields,
+                                                std::optional<double>& probability,
+                                                std::string otherwise) {
+  fields.field("classifier_dropout",
+               probability,
+               {.text = "Dropout probability in the head of token classification.",
+                .min = 0,
+                .max = kMaxDropout,
+                .default_text = std::move(otherwise)});
+}
+
 void FamilyOptions::describe_tie(config::Fields& fields) {
   fields.field("tie_embeddings",
                tie_embeddings,

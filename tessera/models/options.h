@@ -46,11 +46,19 @@ struct FamilyOptions {
   /// Describes `preset` and the sizes.
   void describe_sizes(config::Fields& fields, const SizeTexts& texts);
   void describe_dropout(config::Fields& fields, std::string text);
+  /// Describes `classifier_dropout`; `otherwise`: the probability if it is not given.
+  void describe_classifier_dropout(config::Fields& fields,
+                                   std::optional<double>& probability,
+                                   std::string otherwise);
   void describe_tie(config::Fields& fields);
   void describe_init(config::Fields& fields, std::string text);
   void describe_label_smoothing(config::Fields& fields);
   void describe_from(config::Fields& fields);
 };
+
+/// Hugging Face's dropout probability before the output layer of a decoder that classifies tokens,
+/// if its config.json gives none.
+inline constexpr double kClassifierDropout = 0.1;
 
 /// Largest dropout probability.
 inline constexpr double kMaxDropout = 0.999;

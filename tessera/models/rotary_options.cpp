@@ -331,6 +331,12 @@ void read_rotary(const HfConfig& keys, std::int64_t positions, RotaryOptions& ou
   if (!keys.empty(key)) read_rotary(keys, HfConfig(*keys.find(key)), positions, out);
 }
 
+std::int64_t stretched_positions(const RotaryOptions& options, std::int64_t positions) {
+  if (options.rope_scaling != "yarn") return positions;
+  const double served = options.rope_factor * static_cast<double>(options.rope_original_positions);
+  return std::max(positions, static_cast<std::int64_t>(std::llround(std::min(served, 1e8))));
+}
+
 json::Value rotary_to_hf(const RotaryOptions& options) {
   json::Value out = json::Value::object({{"rope_type", json::Value::string(options.rope_scaling)},
                                          {"rope_theta", real_to_hf(options.rope_theta)}});

@@ -86,6 +86,10 @@ void read_rotary(const HfConfig& keys,
                  const HfConfig& rope,
                  std::int64_t positions,
                  RotaryOptions& out);
+/// The number of positions that the frequencies serve: with YaRN `rope_factor` times the original
+/// ones, even if `positions`, a file's max_position_embeddings, is only the original number, as
+/// where users extend Qwen; otherwise `positions`.
+std::int64_t stretched_positions(const RotaryOptions& options, std::int64_t positions);
 /// The value of rope_parameters.
 json::Value rotary_to_hf(const RotaryOptions& options);
 /// Writes rope_theta, rope_scaling, rope_parameters, and the lengths that belong to a scaling. The

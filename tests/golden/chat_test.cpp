@@ -94,9 +94,14 @@ TEST(GoldenChat, TheAssistantsSpansCoverAsManyRunsAsTheMasks) {
       }
 
       const auto made = chat->render(golden::at(record, "messages"), options_of(record));
+      std::size_t spans = 0, end = std::string::npos;
+      for (const auto& span : made.assistant) {
+        if (span.first != end) ++spans;  // one that follows another continues its run
+        end = span.second;
+      }
 
       EXPECT_EQ(made.text, golden::at(record, "rendered").as_string());
-      EXPECT_EQ(made.assistant.size(), runs);
+      EXPECT_EQ(spans, runs);
       ++compared;
     }
   }

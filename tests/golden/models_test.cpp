@@ -3,6 +3,7 @@
 // Models compared with the results of transformers in float64: logits, loss, every gradient, three
 // AdamW steps, and greedy text.
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
@@ -26,6 +27,7 @@
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_objective.h"
+#include "tessera/planner/validate.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera {
@@ -122,12 +124,16 @@ Case open(const fs::path& folder, comm::World* world, std::int64_t length = 0) {
           std::move(runner)};
 }
 
-/// Ranks cannot share a layer with a single head.
+/// True if the ranks can share the layers of the model, on the mesh that the program would give
+/// them: ranks cannot share a single head, and some share heads of keys and values.
 bool can_be_shared(const fs::path& folder, const comm::World* world) {
   const int sharers = world == nullptr ? 1 : world->mesh().size(mesh::AxisSet::tp());
   if (sharers == 1) return true;
-  const json::Value config = golden::read_json(folder / "config.json");
-  return golden::resolved_from_hf(config).num_heads >= sharers;
+  const models::Resolved resolved =
+      golden::resolved_from_hf(golden::read_json(folder / "config.json"));
+  return resolved.num_heads >= sharers &&
+         planner::ranks_that_share_a_head(resolved.model, sharers) ==
+             world->mesh().size(mesh::Axis::TpRow);
 }
 
 /// The folders of "models", and those of "packed": models with rows of several documents that do
@@ -139,10 +145,10 @@ std::vector<fs::path> folders() {
   return out;
 }
 
-/// Calls check(case) for each folder that this program supports; none is a failure. `world`: the
-/// ranks that hold its layers between them.
+/// Calls check(case) for each folder that this program supports and returns their number. `world`:
+/// the ranks that hold its layers between them.
 template <class Check>
-void for_each_case(Check check, comm::World* world = nullptr) {
+int count_cases(Check check, comm::World* world) {
   int count = 0;
   for (const fs::path& folder : folders()) {
     if (reason_to_skip(folder) || !can_be_shared(folder, world)) continue;
@@ -150,6 +156,28 @@ void for_each_case(Check check, comm::World* world = nullptr) {
     Case one = open(folder, world);
     check(one);
     ++count;
+  }
+  return count;
+}
+
+/// The same on one rank; no case is a failure.
+template <class Check>
+void for_each_case(Check check) {
+  EXPECT_GT(count_cases(check, nullptr), 0) << "no model in " << golden::folder() / "models";
+}
+
+/// The same with check(case, world) on `stages` stages of `sharers` ranks each, every case on the
+/// mesh that suits its heads of keys and values.
+template <class Check>
+void for_each_case_on_ranks(int stages, int sharers, Check check) {
+  int count = 0;
+  std::set<std::array<int, mesh::kNumAxes>> meshes = {{stages, 1, 1, 1, 1, 1, sharers},
+                                                      {stages, 1, 1, 1, 1, sharers, 1}};
+  for (const auto& sizes : meshes) {
+    comm::run_threads(mesh::Mesh(sizes), [&](comm::World& world) {
+      const int here = count_cases([&](Case& one) { check(one, world); }, &world);
+      if (world.rank() == 0) count += here;
+    });
   }
   EXPECT_GT(count, 0) << "no model in " << golden::folder() / "models";
 }
@@ -479,30 +507,22 @@ void expect_recorded(Case& one, comm::World& world) {
 }
 
 TEST(GoldenModels, GiveTheSameOnTwoTensorParallelRanks) {
-  comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, 2}), [](comm::World& world) {
-    const auto check = [&](Case& one) {
-      expect_recorded(one, world);
-      EXPECT_TRUE(std::ranges::any_of(one.runner.infos,
-                                      [](const auto& named) { return named.second->cut(); }));
-    };
-    for_each_case(check, &world);
+  for_each_case_on_ranks(1, 2, [](Case& one, comm::World& world) {
+    expect_recorded(one, world);
+    EXPECT_TRUE(std::ranges::any_of(one.runner.infos,
+                                    [](const auto& named) { return named.second->cut(); }));
   });
 }
 
 TEST(GoldenModels, GiveTheSameOnTwoStages) {
-  comm::run_threads(mesh::Mesh({2, 1, 1, 1, 1, 1, 1}), [](comm::World& world) {
-    const auto check = [&](Case& one) {
-      expect_recorded(one, world);
-      EXPECT_LT(one.runner.infos.size(), one.runner.instance().places().size());
-    };
-    for_each_case(check, &world);
+  for_each_case_on_ranks(2, 1, [](Case& one, comm::World& world) {
+    expect_recorded(one, world);
+    EXPECT_LT(one.runner.infos.size(), one.runner.instance().places().size());
   });
 }
 
 TEST(GoldenModels, GiveTheSameOnTwoStagesOfTwoTensorParallelRanks) {
-  comm::run_threads(mesh::Mesh({2, 1, 1, 1, 1, 1, 2}), [](comm::World& world) {
-    for_each_case([&](Case& one) { expect_recorded(one, world); }, &world);
-  });
+  for_each_case_on_ranks(2, 2, expect_recorded);
 }
 
 }  // namespace

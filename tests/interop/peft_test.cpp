@@ -2,14 +2,17 @@
 // Folders that PEFT writes: which settings are accepted, and which are refused.
 #include "tessera/interop/peft.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
+#include "golden/hf_models.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/models/family.h"
 
 namespace tessera::interop {
 namespace {
@@ -76,6 +79,56 @@ TEST(Peft, RefusesWhatItDoesNotCompute) {
   refused("lora_dropout", "1.5", "lora_dropout");
   refused("target_modules", "null", "target_modules");
   EXPECT_EQ(Changed("llama_lora").set("eva_config", "{}").set("inference_mode", "false").why(), "");
+}
+
+/// The adapter of PEFT's options on a base that a config.json describes.
+models::Adapter adapter_of(const models::AdapterOptions& options, const json::Value& config) {
+  const models::Family& family = models::families().get(models::family_of_hf(config));
+  return models::find_adapter(options, golden::resolved_from_hf(config), family.weight_map);
+}
+
+TEST(Peft, TrainsEveryModuleWhoseNameEndsLikeASavedOne) {
+  models::AdapterOptions options = open_peft(kGolden / "llama_lora").options;
+  const json::Value llama = json::parse_strict(
+      files::read(base_of(open_peft(kGolden / "llama_lora")) / "config.json"), "config");
+  options.modules_to_save = {"norm"};
+  const models::Adapter norms = adapter_of(options, llama);
+  options.targets = json::parse_strict(R"(["q_lin"])", "targets");
+  options.modules_to_save = {"classifier", "score"};
+  const models::Adapter distilbert = adapter_of(options,
+                                                json::parse_strict(R"({
+      "model_type": "distilbert", "architectures": ["DistilBertForSequenceClassification"],
+      "dim": 16, "hidden_dim": 24, "n_heads": 2, "n_layers": 1, "vocab_size": 20})",
+                                                                   "config"));
+
+  for (const char* const name : {"norm.weight", "layers.0.input_layernorm.weight"})
+    EXPECT_TRUE(norms.trains(name)) << name;
+  for (const char* const name : {"classifier.weight", "pre_classifier.weight"})
+    EXPECT_TRUE(distilbert.trains(name)) << name;
+}
+
+// With bias "all" PEFT writes the biases of modules that it trains whole under three names.
+TEST(Peft, ReadsBiasesThatAreWrittenTwice) {
+  PeftFolder peft = open_peft(kGolden / "bert_cls_lora");
+  const json::Value config =
+      json::parse_strict(files::read(base_of(peft) / "config.json"), "config");
+  const models::Family& family = models::families().get(models::family_of_hf(config));
+  const models::Adapter adapter = adapter_of(peft.options, config);
+  const std::string prefix = "base_model.model.classifier.";
+  const auto bias = std::find_if(peft.tensors.begin(), peft.tensors.end(), [&](const Weight& one) {
+    return one.name == prefix + "bias";
+  });
+  ASSERT_NE(bias, peft.tensors.end());
+  Weight copy = *bias;
+
+  for (const char* const within : {"modules_to_save.bias", "original_module.bias"}) {
+    copy.name = prefix + within;
+    peft.tensors.push_back(copy);
+  }
+  EXPECT_NO_THROW((void)peft_weights(peft, adapter, family.weight_map));
+  copy.name = prefix + "bias";
+  peft.tensors.push_back(copy);
+  EXPECT_THROW((void)peft_weights(peft, adapter, family.weight_map), Error);
 }
 
 TEST(Peft, NamesWhatIsMissing) {

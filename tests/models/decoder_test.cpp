@@ -16,6 +16,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/family.h"
+#include "tessera/models/hf_objective.h"
 
 // Legend: B batch, T tokens, C embed, H heads, G heads of keys and values, K channels of a head.
 namespace tessera::models {
@@ -148,6 +149,26 @@ TEST(Decoders, WriteTheScalingsOfTheirFrequencies) {
 
     EXPECT_EQ(resolved(options_from_hf(written)).description.dump(), description.dump());
   }
+}
+
+TEST(Decoders, HaveThePositionsToWhichYarnStretchesThem) {
+  const auto positions = [](const std::string& config) {
+    return resolved(options_of(config)).max_positions;
+  };
+  const auto yarn = [](int factor, int original) {
+    return fmt::format(R"("rope_scaling": {{"type": "yarn", "factor": {},
+        "original_max_position_embeddings": {}}})",
+                       factor,
+                       original);
+  };
+  // As in Qwen 2.5 and 3, whose files have the 32 positions of the training, or some more.
+  EXPECT_EQ(positions(with("qwen2", yarn(4, 32))), 128);
+  EXPECT_EQ(positions(with("qwen3", yarn(4, 24))), 96);
+  EXPECT_EQ(positions(with("gpt_neox", R"("rotary_pct": 1.0, )" + yarn(4, 32))), 128);
+  // As in files that have the stretched ones.
+  EXPECT_EQ(positions(with("llama", yarn(2, 16))), 32);
+  EXPECT_EQ(positions(with("llama", yarn(2, 8))), 32);
+  EXPECT_EQ(positions(with("llama", R"("rope_scaling": {"type": "linear", "factor": 4})")), 32);
 }
 
 TEST(Decoders, RefuseWhatTheyWouldComputeOtherwise) {
@@ -399,6 +420,12 @@ TEST(Decoders, TheTextModelOfGemma3sOtherFilesIsDescribedByItsTextConfig) {
                         text + "}")
                 .dump(),
             description(text).dump());
+  // As published, the whole model is said to answer texts, and the part continues them.
+  EXPECT_EQ(objective_of_hf(json::parse_strict(R"({"model_type": "gemma3",
+                "architectures": ["Gemma3ForConditionalGeneration"]})",
+                                               "config.json"))
+                .name,
+            "causal_lm");
   EXPECT_THAT(refusal(R"({"model_type": "gemma3"})"), HasSubstr("text_config"));
   EXPECT_THAT(refusal(R"({"model_type": "gemma3", "quantization_config": {"bits": 4},
                           "text_config": )" +

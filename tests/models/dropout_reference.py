@@ -50,6 +50,12 @@ MODELS = {
     "T5ForConditionalGeneration": {"vocab_size": VOCAB, "d_model": HIDDEN, "d_kv": 8, "num_heads": HEADS, "num_layers": LAYERS,
                                    "num_decoder_layers": LAYERS, "d_ff": FFN, "dropout_rate": 0.12, "decoder_start_token_id": 0},
 }
+MODELS["LlamaForTokenClassification"] = {**GROUPED, "classifier_dropout": 0.14}
+MODELS["GPTNeoXForTokenClassification"] = {**MODELS["GPTNeoXForCausalLM"], "classifier_dropout": 0.14}
+MODELS["GPT2ForTokenClassification"] = {**MODELS["GPT2LMHeadModel"], "classifier_dropout": 0.14}
+# Without classifier_dropout the probability is hidden_dropout, or 0.1 in a family that has no such key.
+MODELS["BloomForTokenClassification"] = MODELS["BloomForCausalLM"]
+MODELS["Qwen2ForTokenClassification"] = GROUPED
 MODELS["DistilBertForSequenceClassification"] = {**MODELS["DistilBertForMaskedLM"], "seq_classif_dropout": 0.14}
 MODELS["ModernBertForSequenceClassification"] = MODELS["ModernBertForMaskedLM"]
 MODELS["MT5ForConditionalGeneration"] = {**MODELS["T5ForConditionalGeneration"], "feed_forward_proj": "gated-gelu"}

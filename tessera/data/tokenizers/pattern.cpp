@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/data/gpt2_split.h"
 #include "tessera/data/tokenizers/characters.h"
+#include "tessera/data/tokenizers/oniguruma.h"
 #include "tessera/data/unicode_class.h"
 
 namespace tessera::data::tokenizers {
@@ -145,45 +146,6 @@ class Llama3Pattern final : public Pattern {
   const CharClasses& classes_ = CharClasses::instance();
   int digits_;
 };
-
-constexpr std::string_view kSpaces =
-    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-constexpr std::string_view kWords = R"(\p{L}\p{M}\p{Nd}\p{Pc})";
-constexpr std::string_view kHex = "0-9a-fA-F";
-
-// Expands Oniguruma's classes whose members differ in PCRE2 (U+180E, marks), and its \u3040.
-std::string to_pcre2(const std::string& expression) {
-  std::string out;
-  int depth = 0;  // nesting of brackets
-  for (std::size_t i = 0; i < expression.size(); ++i) {
-    const char c = expression[i];
-    if (c == '[') ++depth;
-    if (c == ']' && depth > 0) --depth;
-    if (c != '\\' || i + 1 == expression.size()) {
-      out.push_back(c);
-      continue;
-    }
-    const char next = expression[++i];
-    if (next == 'u' && i + 4 < expression.size()) {  // U+ and four digits
-      out += fmt::format("\\x{{{}}}", expression.substr(i + 1, 4));
-      i += 4;
-      continue;
-    }
-    const std::string_view members = next == 's' || next == 'S'   ? kSpaces
-                                     : next == 'w' || next == 'W' ? kWords
-                                     : next == 'h' || next == 'H' ? kHex
-                                                                  : std::string_view();
-    const bool inverted = next == 'S' || next == 'W' || next == 'H';
-    if (members.empty() || (inverted && depth > 0)) {
-      out += {c, next};
-    } else if (depth > 0) {
-      out += members;
-    } else {
-      out += fmt::format("[{}{}]", inverted ? "^" : "", members);
-    }
-  }
-  return out;
-}
 
 class RegexPattern final : public Pattern {
  public:
