@@ -82,7 +82,8 @@ int with_model(std::unique_ptr<engine::OpenModel> model,
                const std::function<void(engine::OpenModel& model, bool is_leader)>& fn) {
   const int ranks = ranks_of(words.ranks ? words.ranks : words.tensor), threads = threads_of(words);
   const mesh::Mesh mesh = mesh_of(model->shape, words, ranks);
-  engine::check_memory(*model, ranks, launch::available_memory(), as);
+  engine::check_memory(
+      *model, ranks, launch::available_memory(), as, mesh.size(mesh::AxisSet::tp()));
   if (ranks == 1) {
     engine::load_model(*model, threads, as);
     fn(*model, true);
