@@ -291,6 +291,7 @@ int generate(const std::vector<std::string>& line) {
   GenerateWords words;
   if (!parse(words, line)) return kExitOk;
   check(words);
+  words.how.several = words.samples > 1;
   std::vector<engine::AdapterName> adapters;
   std::vector<std::string> names;
   for (const std::string& word : words.adapters) {

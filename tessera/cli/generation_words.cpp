@@ -31,7 +31,11 @@ std::int32_t stop_id(const std::string& word) {
 void GenerationWords::declare(Arguments& arguments) {
   arguments.option("--max-new-tokens", &max_new_tokens, "Maximum number of generated tokens [100]");
   arguments.option("--min-new-tokens", &min_new_tokens, "Minimum number of generated tokens [0]");
-  arguments.option("--temperature", &temperature, "Sampling temperature; 0 is greedy [1.0]");
+  arguments.option(
+      "--temperature",
+      &temperature,
+      "Sampling temperature; 0 is greedy [1.0; Hugging Face folder without do_sample: 0, "
+      "unless another option is about sampling]");
   arguments.option("--top-k", &top_k, "Sample from the k most likely tokens; 0 uses all [0]");
   arguments.option(
       "--top-p", &top_p, "Sample from the most likely tokens with this total probability [1.0]");
@@ -128,6 +132,10 @@ bool GenerationWords::rules_draw() const {
          eta_cutoff.value_or(0) > 0;
 }
 
+bool GenerationWords::asks_to_draw() const {
+  return seed || top_k.value_or(0) > 0 || top_p.value_or(1) < 1 || rules_draw() || several;
+}
+
 void GenerationWords::check_for_beams() const {
   // Temperature 0 does not sample either.
   const double heat = temperature.value_or(0);
@@ -143,6 +151,10 @@ void GenerationWords::check_for_beams() const {
 engine::GenerateOptions GenerationWords::options(const data::Tokenizer& tokenizer,
                                                  const engine::GenerationConfig& folder,
                                                  bool draws) const {
+  constexpr std::int64_t kSeed = 1234;
+  // A folder that is greedy by default draws if the command asks for it.
+  std::optional<double> folders_temperature = folder.temperature;
+  if (folders_temperature == 0.0 && asks_to_draw()) folders_temperature.reset();
   // Greedy and beam search ignore the sampling options of a folder.
   const bool own = draws && temperature.value_or(1) > 0;
   const auto drawn =
@@ -151,10 +163,10 @@ engine::GenerateOptions GenerationWords::options(const data::Tokenizer& tokenize
       };
   engine::GenerateOptions out;
   out.max_new_tokens = max_new_tokens;
-  out.sampler = {.temperature = drawn(temperature, folder.temperature, 1.0),
+  out.sampler = {.temperature = drawn(temperature, folders_temperature, 1.0),
                  .top_k = drawn(top_k, folder.top_k, std::int64_t{0}),
                  .top_p = drawn(top_p, folder.top_p, 1.0)};
-  out.seed = static_cast<std::uint64_t>(seed);
+  out.seed = static_cast<std::uint64_t>(seed.value_or(kSeed));
   out.ignore_eos = ignore_eos;
   out.show_special = show_special;
   out.ends = folder.ends;

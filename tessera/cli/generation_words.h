@@ -15,14 +15,15 @@
 namespace tessera::cli {
 
 struct GenerationWords {
-  std::int64_t max_new_tokens = 100, seed = 1234;
+  std::int64_t max_new_tokens = 100;
   // Options that are not given have the values of the folder's generation_config.json.
-  std::optional<std::int64_t> top_k, no_repeat_ngram, min_new_tokens;
+  std::optional<std::int64_t> seed, top_k, no_repeat_ngram, min_new_tokens;
   std::optional<double> temperature, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff,
       repetition_penalty;
   double frequency_penalty = 0.0, presence_penalty = 0.0;
   std::vector<std::string> bad_words, stop, stop_ids;
   bool ignore_eos = false, show_special = false;
+  bool several = false;  ///< several texts of a prompt, which only drawing makes different
 
   void declare(Arguments& arguments);
   /// Throws Error{Config} for values out of range and for options that contradict each other.
@@ -36,8 +37,10 @@ struct GenerationWords {
                                                 bool draws = true) const;
 
  private:
-  /// True if an option for cutting off the distribution (top-k, top-p, ...) was given.
+  /// True if an option for cutting off the distribution (min-p, typical-p, ...) was given.
   [[nodiscard]] bool rules_draw() const;
+  /// True if an option was given that has an effect only on tokens that are drawn.
+  [[nodiscard]] bool asks_to_draw() const;
 };
 
 /// "full", "heuristic" or "never"; throws Error{Config} for any other value.

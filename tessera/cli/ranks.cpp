@@ -83,7 +83,8 @@ int with_model(std::unique_ptr<engine::OpenModel> model,
                const engine::OpenModel* beside) {
   const int ranks = ranks_of(words.ranks ? words.ranks : words.tensor), threads = threads_of(words);
   const mesh::Mesh mesh = mesh_of(model->shape, words, ranks);
-  engine::check_memory(*model, ranks, launch::available_memory(), as, beside);
+  engine::check_memory(
+      *model, ranks, launch::available_memory(), as, mesh.size(mesh::AxisSet::tp()), beside);
   if (ranks == 1) {
     engine::load_model(*model, threads, as);
     fn(*model, true);

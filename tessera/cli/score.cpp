@@ -54,7 +54,9 @@ bool parse(ScoreWords& words, const std::vector<std::string>& line) {
                    "Member that contains the text that an encoder reads [source or prompt]");
   arguments.option("--out", &words.out, "File for the scores [standard output]");
   arguments.flag("--tokens", words.tokens, "Also write the log-probability of each token");
-  arguments.option("--weights", &words.weights, "fp32 or bf16 (with bf16 activations) [fp32]");
+  arguments.option("--weights",
+                   &words.weights,
+                   "fp32, bf16 (with bf16 activations), or int8 with one scale per row [fp32]");
   words.ranks.declare(arguments);
   arguments.common(words.common);
   return arguments.parse(line);

@@ -31,6 +31,7 @@ class Keys {
     if (!value_.is_object()) refuse("is not a JSON object");
   }
 
+  [[nodiscard]] bool exist() const { return value_.is_object(); }
   [[nodiscard]] const json::Value* find(const char* key) const {
     const json::Value* found = value_.is_object() ? value_.find(key) : nullptr;
     return found == nullptr || found->is_null() ? nullptr : found;
@@ -151,8 +152,8 @@ GenerationConfig generation_config_of(const OpenModel& model) {
   out.no_repeat_ngram = keys.count("no_repeat_ngram_size");
   out.min_new_tokens = keys.count("min_new_tokens");
   if (!keys.flag("do_sample")) {
-    // A folder that says so answers with the most probable tokens; one that says nothing draws.
-    if (keys.find("do_sample") != nullptr) out.temperature = 0.0;
+    // As in transformers, whose do_sample is false by default. Other models have no such default.
+    if (keys.exist() || config.exist()) out.temperature = 0.0;
     return out;
   }
   out.temperature = keys.number("temperature", 0, 1e6);

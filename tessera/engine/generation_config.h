@@ -16,7 +16,8 @@ struct GenerationConfig {
   /// Ids that end a text: eos_token_id, one or several, of this file or else of config.json. Empty:
   /// the tokenizer's end of text.
   std::vector<std::int32_t> ends;
-  /// Options for drawing tokens; absent unless do_sample is true. If it is false, temperature is 0.
+  /// Options for drawing tokens; absent unless do_sample is true. Otherwise temperature is 0 for a
+  /// Hugging Face folder, because do_sample is false by default, and absent for a run of tessera.
   std::optional<double> temperature, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff;
   std::optional<std::int64_t> top_k;
   std::optional<double> repetition_penalty;

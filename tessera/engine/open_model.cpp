@@ -290,11 +290,16 @@ void check_memory(const OpenModel& model,
                   int ranks,
                   std::uint64_t available,
                   ReadAs as,
+                  int sharers,
                   const OpenModel* beside) {
-  TESSERA_REQUIRE(as != ReadAs::Int8 || ranks == 1,
-                  Unsupported,
-                  fmt::format("not built yet: weights in int8 on {} ranks", ranks),
-                  "use bf16, or one rank");
+  TESSERA_REQUIRE(
+      as != ReadAs::Int8 || ranks == sharers,
+      Unsupported,
+      fmt::format("weights in int8 on {} ranks, of which {} compute each layer together: "
+                  "8-bit weights are not sharded over the others",
+                  ranks,
+                  sharers),
+      fmt::format("use --tensor {} (each rank then has a part of every layer), or bf16", ranks));
   // 8-bit matrices are made from 16-bit ones, which exist until the last matrix is converted.
   const std::uint64_t width = as == ReadAs::F32 ? 4 : as == ReadAs::BF16 ? 2 : 3;
   std::int64_t elements = 0;
@@ -324,7 +329,7 @@ void load_model(OpenModel& model, int threads, ReadAs as) {
 }
 
 void load_model(OpenModel& model, comm::World& world, ReadAs as, Copies copies) {
-  TESSERA_ASSERT(as != ReadAs::Int8 || world.size() == 1);
+  TESSERA_ASSERT(as != ReadAs::Int8 || world.size() == world.group(mesh::AxisSet::tp()).size());
   build(model, world, weight_options(world, as, copies), nullptr);
   load(model);
   if (as == ReadAs::Int8) model.model->to_int8();

@@ -64,13 +64,15 @@ void set_objective(OpenModel& model, const models::ObjectiveChoice& objective);
 std::unique_ptr<OpenModel> initial_model(const planner::Plan& plan);
 /// Throws Error{Memory} if the weights of a found model, shared by `ranks` ranks of this host, need
 /// more than 95 % of `available` bytes while they are read; the message has both numbers. Logits
-/// and caches are not counted, because they depend on the use. `beside`: another found model that
-/// is in memory at the same time, in the same dtype; nullptr: there is none. Throws
-/// Error{Unsupported} for Int8 on several ranks.
+/// and caches are not counted, because they depend on the use. `sharers`: how many of the ranks
+/// compute each layer together; `beside`: another found model that is in memory at the same time,
+/// in the same dtype; nullptr: there is none. Throws Error{Unsupported} for Int8 if the ranks do
+/// not all compute each layer together.
 void check_memory(const OpenModel& model,
                   int ranks,
                   std::uint64_t available,
                   ReadAs as = ReadAs::F32,
+                  int sharers = 1,
                   const OpenModel* beside = nullptr);
 /// Loads all weights into this process. `threads`: 0 uses all usable cores.
 void load_model(OpenModel& model, int threads = 0, ReadAs as = ReadAs::F32);

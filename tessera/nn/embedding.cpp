@@ -66,6 +66,7 @@ at::Tensor plain_embedding(const at::Tensor& ids_BT, const Param& table, StepCon
 at::Tensor detail::local_embedding(const at::Tensor& ids,
                                    const Param& table,
                                    StepContext& context) {
+  if (table.scales().defined()) return int8_embedding(ids, table);
   return detail::apply<EmbeddingNode>(ids, table.tensor(), EmbeddingNode::Use{&table, &context});
 }
 

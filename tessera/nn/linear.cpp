@@ -114,6 +114,7 @@ at::Tensor detail::local_linear(const at::Tensor& x,
                                 std::optional<at::ScalarType> out_dtype,
                                 StepContext& context,
                                 Again again) {
+  if (weight.scales().defined()) return int8_linear(x, weight, bias, out_dtype);
   return detail::apply<LinearNode>(x,
                                    weight.tensor(),
                                    bias ? std::optional<at::Tensor>(bias->tensor()) : std::nullopt,

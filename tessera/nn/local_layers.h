@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The differentiable product and look-up of one rank, from which the weight forms are made. Only
-// .cpp files of this floor include this header.
+// The differentiable product and look-up of one rank, from which the weight forms are made. The
+// part that a rank has may be in 8 bits, which are only read. Only .cpp files of this floor include
+// this header.
 #pragma once
 
 #include <optional>
@@ -29,5 +30,13 @@ at::Tensor add_bias(const at::Tensor& y, const Param& bias, StepContext& context
 
 /// The rows `ids` of a table that this rank holds whole.
 at::Tensor local_embedding(const at::Tensor& ids, const Param& table, StepContext& context);
+
+/// The same with 8-bit values, without gradients.
+at::Tensor int8_linear(const at::Tensor& x,
+                       const Param& weight,
+                       const Param* bias,
+                       std::optional<at::ScalarType> out_dtype);
+/// Rows `ids` of this rank's part of the table, in bf16.
+at::Tensor int8_embedding(const at::Tensor& ids, const Param& table);
 
 }  // namespace tessera::nn::detail

@@ -6,7 +6,6 @@
 namespace tessera::nn {
 
 const WeightForm& weight_form(const Param& weight, const StepContext& context) {
-  if (weight.scales().defined()) return int8_form();
   if (context.on_grid()) return weight.info().cut() ? grid_form() : whole_on_grid_form();
   switch (one_d::cut_of(weight.info())) {
     case one_d::Cut::None:

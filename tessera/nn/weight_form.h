@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The form in which the values of a weight are held: whole, in 8 bits, or in parts by the ranks of
-// a tensor-parallel mode. Each way is a class in its own file; layers ask weight_form() for the
-// class of a weight and do not branch themselves. An adapter (layer_form.h) comes on top of it.
-// Legend: B batch, T tokens, C channels, V vocabulary.
+// The form in which the values of a weight are held: whole, or in parts by the ranks of a
+// tensor-parallel mode. Each way is a class in its own file; layers ask weight_form() for the
+// class of a weight and do not branch themselves. An adapter (layer_form.h) comes on top of it. A
+// rank's own product and look-up (local_layers.h) also accept values in 8 bits. Legend: B batch,
+// T tokens, C channels, V vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,13 +34,11 @@ class WeightForm {
 };
 
 /// The form of a weight in the layout of `context`. It is chosen per call, because a parameter is
-/// placed on the ranks, or packed into 8 bits, after its block has declared it.
+/// placed on the ranks after its block has declared it.
 const WeightForm& weight_form(const Param& weight, const StepContext& context);
 
 /// Every rank holds all of the weight.
 const WeightForm& whole_form();
-/// Read-only 8-bit rows with a scale each (Param::attach_int8), on one rank.
-const WeightForm& int8_form();
 /// Mode 1d: ranks hold parts of the output features (of the rows of a table), or of the input
 /// features.
 const WeightForm& split_outputs_form();

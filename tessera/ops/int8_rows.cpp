@@ -27,24 +27,33 @@ at::Tensor widened(const at::Tensor& rows_NI, const at::Tensor& scales_N, at::Sc
 
 }  // namespace
 
-Int8Rows to_int8(const at::Tensor& weight_OI) {
+at::Tensor largest_of_rows(const at::Tensor& weight_OI) {
   const std::int64_t O = weight_OI.size(0);
+  const at::Tensor out = at::empty({O}, weight_OI.options().dtype(at::kFloat));
+  for (std::int64_t row = 0; row < O; row += kRows) {
+    const std::int64_t count = std::min(kRows, O - row);
+    out.narrow(0, row, count).copy_(weight_OI.narrow(0, row, count).to(at::kFloat).abs().amax(1));
+  }
+  TESSERA_REQUIRE(at::isfinite(out).all().item<bool>(),
+                  Numeric,
+                  "a weight is not finite",
+                  "look for it with: tessera inspect");
+  return out;
+}
+
+Int8Rows to_int8(const at::Tensor& weight_OI, const at::Tensor& largest_O) {
+  const std::int64_t O = weight_OI.size(0);
+  const at::Tensor largest = largest_O.defined() ? largest_O : largest_of_rows(weight_OI);
   Int8Rows out{at::empty(weight_OI.sizes(), weight_OI.options().dtype(at::kChar)),
-               at::empty({O}, weight_OI.options().dtype(at::kFloat))};
+               largest / kLargest};
+  // A row of zeros has scale 0; any other divisor gives its zeros.
+  const at::Tensor divisors =
+      at::where(out.scales_O > 0, out.scales_O, at::ones_like(out.scales_O)).unsqueeze(1);
   for (std::int64_t row = 0; row < O; row += kRows) {
     const std::int64_t count = std::min(kRows, O - row);
     const at::Tensor values = weight_OI.narrow(0, row, count).to(at::kFloat);
-    const at::Tensor largest = std::get<0>(values.abs().max(1));
-    TESSERA_REQUIRE(at::isfinite(largest).all().item<bool>(),
-                    Numeric,
-                    "a weight is not finite",
-                    "look for it with: tessera inspect");
-    const at::Tensor scales = largest / kLargest;
-    // A row of zeros has scale 0; any other divisor gives its zeros.
-    const at::Tensor divisors = at::where(scales > 0, scales, at::ones_like(scales));
-    out.scales_O.narrow(0, row, count).copy_(scales);
     out.rows_OI.narrow(0, row, count)
-        .copy_((values / divisors.unsqueeze(1)).round_().clamp_(-kLargest, kLargest));
+        .copy_((values / divisors.narrow(0, row, count)).round_().clamp_(-kLargest, kLargest));
   }
   return out;
 }

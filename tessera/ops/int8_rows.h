@@ -15,9 +15,12 @@ struct Int8Rows {
   at::Tensor scales_O;  ///< fp32: the row's largest magnitude / 127; 0 for a row of zeros
 };
 
-/// Rounds each element to the nearest value; the error is at most half a scale. Throws
-/// Error{Numeric} for non-finite elements.
-Int8Rows to_int8(const at::Tensor& weight_OI);
+/// The largest magnitude of each row, fp32. Throws Error{Numeric} for non-finite elements.
+at::Tensor largest_of_rows(const at::Tensor& weight_OI);
+/// Rounds each element to the nearest value; the error is at most half a scale. `largest_O`:
+/// largest_of_rows() of the whole matrix, if this one has only a part of its columns; undefined:
+/// that of this one. Throws Error{Numeric} for non-finite elements.
+Int8Rows to_int8(const at::Tensor& weight_OI, const at::Tensor& largest_O = {});
 /// Converts the matrix back to `dtype`.
 at::Tensor from_int8(const Int8Rows& matrix, at::ScalarType dtype);
 /// Writes the values to `out`: contiguous, fp32, bf16 or fp16.

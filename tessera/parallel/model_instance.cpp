@@ -205,7 +205,29 @@ std::vector<int> ModelInstance::freeze_sets(const std::vector<bool>& frozen) {
   return out;
 }
 
+namespace {
+
+/// The largest magnitudes of the whole rows of which this rank has columns; undefined if it has
+/// whole rows.
+at::Tensor largest_of_whole_rows(const at::Tensor& rows,
+                                 const ParamInfo& info,
+                                 const nn::TensorParallel* tensor) {
+  if (tensor == nullptr || rows.size(1) == info.shape.back()) return {};
+  const at::Tensor largest = ops::largest_of_rows(rows);
+  const comm::WorkPtr work =
+      tensor->world->transport().all_reduce(*tensor->group,
+                                            span_of(largest),
+                                            comm::Op::Max,
+                                            TESSERA_HERE("scales of the rows of " + info.name));
+  work->wait();
+  work->wait_reusable();
+  return largest;
+}
+
+}  // namespace
+
 void ModelInstance::to_int8() {
+  TESSERA_ASSERT(!tensor_ || !tensor_->on_grid());
   const c10::NoGradGuard no_grad;
   const memory::ScopedTag tag(memory::Tag::Parameters);
   for (FlatGroup& group : groups_) {
@@ -215,7 +237,10 @@ void ModelInstance::to_int8() {
       // The matrices of adapters are small, and rounding them would save little.
       const bool is_matrix = decays(first.info()) && !nn::is_low_rank(first.info());
       ops::Int8Rows narrow;
-      if (is_matrix) narrow = ops::to_int8(weight.view({-1, weight.size(-1)}));
+      if (is_matrix) {
+        const at::Tensor rows = weight.view({-1, weight.size(-1)});
+        narrow = ops::to_int8(rows, largest_of_whole_rows(rows, first.info(), tensor_parallel()));
+      }
       const at::Tensor copy =
           is_matrix ? narrow.rows_OI.view(weight.sizes()) : weight.to(at::kBFloat16).clone();
       for (const BlockUse& use : group.uses)

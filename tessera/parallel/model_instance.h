@@ -95,8 +95,10 @@ class ModelInstance {
   /// and lets those of the others be trained. Returns the groups that changed. Neither values nor
   /// their places change; owners of gradients and states must follow.
   std::vector<int> freeze_sets(const std::vector<bool>& frozen);
-  /// Converts a model that will only be read, on one rank: matrices become 8-bit integers with a
-  /// scale per row, and the flat buffers are freed. Blocks then compute in bf16.
+  /// Converts a model that will only be read: matrices become 8-bit integers with a scale per row,
+  /// and the flat buffers are freed. Blocks then compute in bf16. Tensor-parallel ranks of mode 1d
+  /// get their parts of the values of one rank, because a scale is that of the whole row;
+  /// collective. Weights must not be sharded over other ranks.
   void to_int8();
   /// The objective; nullptr if the model's last block is on another stage.
   [[nodiscard]] nn::Objective* objective() { return objective_; }

@@ -143,19 +143,19 @@ PackedWeights::PackedWeights(const FlatLayout& layout, PackingOptions options) :
 
 void PackedWeights::pack_int8(Part& part, const at::Tensor& values, const ReadWhole& whole) const {
   const ParamInfo& info = *part.segment.info;
-  at::Tensor rows = values.view(part.codes.sizes());
-  const std::int64_t columns = rows.size(1), all_columns = info.shape.back();
-  if (columns != all_columns) {
-    // The scale belongs to the whole row: its largest magnitude becomes one more column.
+  const at::Tensor rows = values.view(part.codes.sizes());
+  const std::int64_t all_columns = info.shape.back();
+  at::Tensor of_whole;  // the scale belongs to the whole row
+  if (rows.size(1) != all_columns) {
     const at::Tensor largest = at::empty({info.numel() / all_columns}, at::kFloat);
     for_each_piece(info, all_columns, whole, [&](std::int64_t begin, const at::Tensor& piece) {
-      const at::Tensor of_rows = piece.view({-1, all_columns}).abs().amax(1);
+      const at::Tensor of_rows = ops::largest_of_rows(piece.view({-1, all_columns}));
       largest.narrow(0, begin / all_columns, of_rows.numel()).copy_(of_rows);
     });
-    rows = at::cat({rows, largest.index_select(0, rows_in_whole(info)).unsqueeze(1)}, 1);
+    of_whole = largest.index_select(0, rows_in_whole(info));
   }
-  const ops::Int8Rows packed = ops::to_int8(rows);
-  part.codes.copy_(packed.rows_OI.narrow(1, 0, columns));
+  const ops::Int8Rows packed = ops::to_int8(rows, of_whole);
+  part.codes.copy_(packed.rows_OI);
   part.scales.copy_(packed.scales_O);
 }
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/parallel/sent_residuals.h"
 
+#include <span>
+#include <string_view>
+#include <unordered_map>
+
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
@@ -80,16 +84,18 @@ void SentResiduals::add_pieces(std::vector<checkpoint::PieceBytes>& out) {
 
 void SentResiduals::load(const checkpoint::Checkpoint& checkpoint) {
   forget();
+  std::unordered_map<std::string_view, std::span<const std::int64_t>> shapes;
+  for (const auto& stored : checkpoint.tensors())
+    shapes.emplace(stored.name, stored.shape);
   std::vector<checkpoint::PieceBytes> own;
   for_each([&](const std::string& name, const at::Tensor& residual) {
-    for (const auto& stored : checkpoint.tensors()) {
-      if (stored.name != name) continue;
-      const bool fits = stored.shape.size() == 2 && stored.shape[1] == residual.numel();
-      if (fits && stored.shape[0] != group_.size())
-        return load_share(checkpoint, name, stored.shape[0], residual);
-      // The load itself reports wrong sizes.
-      own.push_back(row_of(name, group_.size(), group_.index, residual));
-    }
+    const auto stored = shapes.find(name);
+    if (stored == shapes.end()) return;
+    const std::span<const std::int64_t> shape = stored->second;
+    const bool fits = shape.size() == 2 && shape[1] == residual.numel();
+    if (fits && shape[0] != group_.size()) return load_share(checkpoint, name, shape[0], residual);
+    // The load itself reports wrong sizes.
+    own.push_back(row_of(name, group_.size(), group_.index, residual));
   });
   checkpoint.load(own);
 }

@@ -203,6 +203,38 @@ assert abs(math.exp(-last["log_probability"] / last["tokens"]) - last["perplexit
 PY
 }
 
+eight_bit_weights_are_divided_over_ranks() {
+  printf 'text number 1\nother\n' >"$box/lines.txt"
+  local count
+  for count in 1 2; do
+    local how=(--weights int8 --tensor $count --threads 1)
+    "$tessera" score "$base/run" "$box/lines.txt" "${how[@]}" >"$box/scores.$count" 2>"$box/err" || { cat "$box/err" && return 1; }
+    echo "hello" | "$tessera" chat "$base/run" --template "$base/chat.jinja" --temperature 0 --max-new-tokens 6 --ignore-eos "${how[@]}" \
+      >"$box/said.$count" 2>"$box/err" || { cat "$box/err" && return 1; }
+    [[ -s $box/said.$count ]] || return 1
+  done
+  "$tessera" score "$base/run" "$box/lines.txt" --threads 1 >"$box/scores.fp32" || return 1
+  # The ranks have the same 8-bit weights and round other sums to bf16.
+  python3 - "$box/scores.fp32" "$box/scores.1" "$box/scores.2" <<'PY'
+import json, sys
+exact, one, two = [json.loads(open(name).readlines()[-1])["perplexity"] for name in sys.argv[1:]]
+assert abs(one / exact - 1) < 0.05 and one != exact, (exact, one)
+assert abs(two / one - 1) < 0.02, (one, two)
+PY
+}
+
+a_folder_is_greedy_unless_something_says_otherwise() {
+  "$tessera" convert "$base/run" "$box/hf" >"$box/out" 2>&1 || { cat "$box/out" && return 1; }
+  local how=(generate "$box/hf" --prompt text --max-new-tokens 12 --ignore-eos --threads 1)
+  "$tessera" "${how[@]}" --temperature 0 >"$box/greedy" && "$tessera" "${how[@]}" --temperature 1 >"$box/drawn" &&
+    "$tessera" "${how[@]}" >"$box/plain" && "$tessera" "${how[@]}" --seed 1234 >"$box/seed" || return 1
+  cmp "$box/plain" "$box/greedy" && cmp "$box/seed" "$box/drawn" && ! cmp -s "$box/greedy" "$box/drawn" || return 1
+  rm -f "$box/hf/generation_config.json"
+  "$tessera" "${how[@]}" >"$box/plain" && cmp "$box/plain" "$box/greedy" || return 1
+  echo '{"do_sample": true}' >"$box/hf/generation_config.json"
+  "$tessera" "${how[@]}" >"$box/plain" && cmp "$box/plain" "$box/drawn"
+}
+
 the_template_of_a_gguf_file_is_used() {
   # GGUF has no name for the byte tokenizer.
   timeout 120 "$tessera" train "$base/run.json" -n 1 --set tokenizer.type=gpt2 --set "run.dir=$box/run" >"$box/out" 2>&1 &&
@@ -237,6 +269,8 @@ claim "a file of other prompts is refused" a_file_of_other_prompts_is_refused
 claim "contradictory options are refused" contradictory_options_are_refused
 claim "a text ends before a stop string" a_text_ends_before_a_stop_string
 claim "scores agree with each other" scores_agree_with_each_other
+claim "8-bit weights are divided over ranks" eight_bit_weights_are_divided_over_ranks
+claim "a folder is greedy unless something says otherwise" a_folder_is_greedy_unless_something_says_otherwise
 claim "keys of generation_config.json that are not applied are named" keys_that_are_not_applied_are_named
 claim "the template of a GGUF file is used" the_template_of_a_gguf_file_is_used
 claims_done

@@ -195,7 +195,10 @@ a_model_speaks_and_is_measured() {
   "$tessera" generate "$box/run" --prompt "A" --max-new-tokens 10 --samples 3 >"$box/text"
   expect "three texts" says "--- 3 of 3" "$box/text"
   "$tessera" generate "$box/run" --prompt "A" --weights int8 -n 2 2>"$box/err"
-  expect "exit code 2 for int8 on two ranks, not $?" test $? = 2
+  expect "exit code 2 for int8 on two ranks with whole layers, not $?" test $? = 2
+  expect "the remedy" says "use --tensor 2" "$box/err"
+  "$tessera" generate "$box/run" --prompt "A" --max-new-tokens 10 --weights int8 --tensor 2 --echo >"$box/text" || exit 1
+  expect "text of two ranks out of int8" grep -q "^A" "$box/text"
   "$tessera" generate "$box/run" --prompt "A" --weights fp8 2>"$box/err"
   expect "exit code 2 for fp8, not $?" test $? = 2
   expect "what there is" says "expected fp32, bf16 or int8" "$box/err"

@@ -15,8 +15,10 @@
 namespace tessera::engine {
 namespace {
 
-GenerationConfig read(const std::string& keys) {
+/// `keys` and `config`: the folder's files; empty: it has none.
+GenerationConfig read(const std::string& keys, const std::string& config = "") {
   const files::TempDir folder;
+  if (!config.empty()) files::write_atomic(folder.path() / "config.json", config);
   if (!keys.empty()) files::write_atomic(folder.path() / "generation_config.json", keys);
   OpenModel model;
   model.source = folder.path();
@@ -42,7 +44,17 @@ TEST(GenerationConfig, IsGreedyIfAFolderSaysThatItDoesNotDraw) {
   EXPECT_EQ(found.temperature, 0.0);
   EXPECT_EQ(found.top_k, std::nullopt);
   EXPECT_EQ(found.ends, std::vector<std::int32_t>{7});
-  EXPECT_EQ(read(R"({"temperature": 0.6})").temperature, std::nullopt);
+}
+
+// do_sample is false by default in transformers.
+TEST(GenerationConfig, IsGreedyIfAFolderDoesNotSayThatItDraws) {
+  EXPECT_EQ(read(R"({"temperature": 0.6})").temperature, 0.0);
+  EXPECT_EQ(read("{}").temperature, 0.0);
+  EXPECT_EQ(read("", /*config=*/"{}").temperature, 0.0);
+  EXPECT_EQ(read(R"({"do_sample": true})").temperature, std::nullopt);
+}
+
+TEST(GenerationConfig, LeavesModelsOfOtherFoldersToTheCommand) {
   EXPECT_EQ(read("").temperature, std::nullopt);
 }
 

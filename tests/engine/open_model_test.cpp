@@ -268,7 +268,7 @@ TEST(OpenModels, AreNotMeasuredOnNothing) {
   }
 }
 
-TEST(OpenModels, AreRefusedInWordsThatNobodyKnowsAndInEightBitsOnSeveralRanks) {
+TEST(OpenModels, AreRefusedInWordsThatNobodyKnowsAndInEightBitsOnRanksWithWholeLayers) {
   TinyRun run;
   const files::TempDir folder;
   (void)run.train({.ranks = 1, .accumulation = 1}, 1, folder.path());
@@ -276,7 +276,9 @@ TEST(OpenModels, AreRefusedInWordsThatNobodyKnowsAndInEightBitsOnSeveralRanks) {
   constexpr std::uint64_t kMuch = std::uint64_t{1} << 40;
 
   EXPECT_NO_THROW(engine::check_memory(*model, 1, kMuch, engine::ReadAs::Int8));
+  EXPECT_NO_THROW(engine::check_memory(*model, 2, kMuch, engine::ReadAs::Int8, /*sharers=*/2));
   EXPECT_THROW(engine::check_memory(*model, 2, kMuch, engine::ReadAs::Int8), Error);
+  EXPECT_THROW(engine::check_memory(*model, 4, kMuch, engine::ReadAs::Int8, /*sharers=*/2), Error);
   EXPECT_EQ(engine::read_as_from_name("bf16"), engine::ReadAs::BF16);
   EXPECT_THROW(engine::read_as_from_name("bf61"), Error);
   for (const auto as : {engine::ReadAs::F32, engine::ReadAs::BF16, engine::ReadAs::Int8})

@@ -47,10 +47,13 @@ class Ids final : public data::Tokenizer {
 
 /// The model of a folder, on one rank or on those of `world`. Must not be moved.
 struct RecordedGenerator {
-  explicit RecordedGenerator(const fs::path& folder, comm::World* world = nullptr)
-      : config(read_json(folder / "config.json")),
+  explicit RecordedGenerator(const fs::path& folder,
+                             comm::World* world = nullptr,
+                             nn::TensorMode tensor = nn::TensorMode::OneD)
+      : name(folder.filename().string()),
+        config(read_json(folder / "config.json")),
         resolved(resolved_from_hf(config)),
-        runner(resolved.model, DType::F32, world),
+        runner(resolved.model, DType::F32, world, {}, tensor),
         executor(runner.instance(), {}, {}, nullptr),
         tokenizer(resolved.vocab_size),
         generator(executor, tokenizer, resolved) {
@@ -63,6 +66,7 @@ struct RecordedGenerator {
   RecordedGenerator(const RecordedGenerator&) = delete;
   RecordedGenerator& operator=(const RecordedGenerator&) = delete;
 
+  std::string name;  ///< of the folder
   json::Value config;
   models::Resolved resolved;
   test::ModelRunner runner;

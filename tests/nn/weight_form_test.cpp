@@ -59,7 +59,6 @@ TEST(WeightForm, FollowsHowTheWeightIsHeld) {
   EXPECT_EQ(&weight_form(weight(), context), &whole_form());
   EXPECT_EQ(&weight_form(split(0), context), &split_outputs_form());
   EXPECT_EQ(&weight_form(split(1), context), &split_inputs_form());
-  EXPECT_EQ(&weight_form(EightBits().param, context), &int8_form());
 }
 
 TEST(WeightForm, OnAGridDependsOnTheWeightBeingSplit) {
@@ -71,7 +70,6 @@ TEST(WeightForm, OnAGridDependsOnTheWeightBeingSplit) {
     EXPECT_EQ(&weight_form(weight(), context), &whole_on_grid_form());
     EXPECT_EQ(&weight_form(split(0), context), &grid_form());
     EXPECT_EQ(&weight_form(split(1), context), &grid_form());
-    EXPECT_EQ(&weight_form(EightBits().param, context), &int8_form());
   }
 }
 

@@ -28,9 +28,10 @@ struct OwnRowsNode : torch::autograd::Function<OwnRowsNode> {
     auto sizes = ids.sizes().vec();
     sizes.push_back(table.size(1));
     use.own = own_rows(ids.reshape({-1}).contiguous(), use.table->info());
-    const at::Tensor out = ops::embedding(table, use.own.rows_N)
-                               .masked_fill_(use.own.elsewhere_N.unsqueeze(1), 0)
-                               .view(sizes);
+    const at::Tensor rows = use.table->scales().defined()
+                                ? int8_embedding(use.own.rows_N, *use.table)
+                                : ops::embedding(table, use.own.rows_N);
+    const at::Tensor out = rows.masked_fill_(use.own.elsewhere_N.unsqueeze(1), 0).view(sizes);
     keep(node, std::move(use));
     return out;
   }

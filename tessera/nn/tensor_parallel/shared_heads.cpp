@@ -14,6 +14,7 @@
 #include "tessera/nn/functional.h"
 #include "tessera/nn/layer_form.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/ops/int8_rows.h"
 #include "tessera/ops/linear.h"
 
 namespace tessera::nn {
@@ -53,10 +54,15 @@ struct SharedGroupNode : torch::autograd::Function<SharedGroupNode> {
                             const Use& use) {
     save(node, {x, weight});
     keep(node, use);
-    const at::Tensor y = ops::linear(rows(x),
-                                     matrix(own(weight, use.queries)),
-                                     bias ? own(*bias, use.queries).flatten() : at::Tensor(),
-                                     std::nullopt);
+    const at::Tensor mine = matrix(own(weight, use.queries)), scales = use.weight->scales(),
+                     bias_O = bias ? own(*bias, use.queries).flatten() : at::Tensor();
+    at::Tensor y;
+    if (scales.defined()) {
+      const at::Tensor scales_O = own(scales.view(weight.sizes().slice(0, 3)), use.queries);
+      y = ops::linear_int8(rows(x), {mine, scales_O.flatten()}, bias_O);
+    } else {
+      y = ops::linear(rows(x), mine, bias_O, std::nullopt);
+    }
     auto sizes = x.sizes().vec();
     sizes.back() = y.size(1);
     return y.view(sizes);
