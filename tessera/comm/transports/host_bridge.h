@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -120,7 +121,9 @@ class HostBridge {
   void run_sender(Sender& sender);
   void run_receiver(int peer);
   void receive_all(int peer, RemoteArena& arena);
-  void receive_into_inbox(int peer, const Posted& head, LinkSpeed& speed);
+  void receive_into_inbox(int peer,
+                          const Posted& head,
+                          const std::function<void(std::byte*)>& receive_part);
   void receive_data(int peer, std::span<std::byte> place, LinkSpeed& speed);
   void fail(int peer, const std::string& why);
   void wait_for_receivers();

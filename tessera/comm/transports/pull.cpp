@@ -527,7 +527,10 @@ void PullTransport::await(const Awaited& awaited) {
   for (;;) {
     require_whole_world();
     if (awaited.ready()) return;
-    if (move_all() || spin(awaited.ready)) continue;
+    if (move_all()) continue;
+    awaited.missing(missing);
+    // What ranks of other hosts send needs a processor to arrive.
+    if (context_->any_here(missing) && spin(awaited.ready)) continue;
     awaited.missing(missing);
     DoorbellWait doorbell(
         context_->control, context_->rank, missing.empty() ? context_->rank : missing.front());
