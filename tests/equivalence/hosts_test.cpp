@@ -94,7 +94,7 @@ Crossing cross(TinyRun run, const Layout& layout, std::int64_t steps) {
 TEST(SumsFromHostToHost, HaveTheBitsOfOneRank) {
   constexpr std::int64_t kSteps = 2;
   TinyRun run;
-  run.set("model", R"({"num_layers": 2, "hidden_size": 192, "num_heads": 4, "max_positions": 16})")
+  run.set("model", R"({"num_layers": 2, "hidden_size": 224, "num_heads": 4, "max_positions": 16})")
       .set("gradient_reduction", "\"each\"");
   const Trace one = run.train({.ranks = 1, .accumulation = 16, .micro_batch = 1}, kSteps);
 
