@@ -37,6 +37,7 @@
 #include "tessera/planner/memory.h"
 #include "tessera/planner/overrides.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/planner/travel.h"
 
 namespace tessera::cli {
 namespace {
@@ -268,6 +269,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   planner::Plan plan = make_plan();
   const int local_ranks = local_ranks_of(part.get(), choice, ranks);
   if (set_groups_of_hosts(source, plan, local_ranks, part.get(), choice.pool)) plan = make_plan();
+  plan.beside += planner::travel_bytes(plan, local_ranks);
   plan.quiet = words.common.quiet || words.common.json;
   check_transport(plan, local_ranks < plan.ranks);
 

@@ -6,6 +6,7 @@
 // of compressed travel and of reinforcement learning. And the bytes that a step sends between the
 // hosts.
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@
 #include "equivalence/combinations.h"
 #include "equivalence/zero_cost.h"
 #include <gtest/gtest.h>
+
+#include "tessera/planner/travel.h"
 
 namespace tessera::test {
 namespace {
@@ -73,6 +76,34 @@ TEST(BytesBetweenHosts, OfAStepAreThoseOfTheForm) {
     const double expected = form.bytes * cost_of(run, layout).padded;
 
     EXPECT_NEAR(bytes_of_a_step(run, layout), expected, kOthers * expected);
+  }
+}
+
+// The plan counts as if all operations of a step were in progress at once, which they seldom are.
+// How much is, and what ranks that are ahead have sent, depends on the timing.
+TEST(MemoryBetweenHosts, IsWhatThePlanCounts) {
+  TinyRun run;
+  run.set("model",
+          R"({"num_layers": 4, "hidden_size": 256, "num_heads": 4, "max_positions": 16,
+              "tie_embeddings": false})")
+      .set("zero_optimization.stage3_param_persistence_threshold", "0");
+  constexpr auto kTag = static_cast<std::size_t>(memory::Tag::Communication);
+  for (const std::string reduction : {"once", "each"}) {
+    for (const std::string dtype : {"fp32", "int8"}) {
+      for (const int ranks : {2, 4}) {
+        for (const int stage : {0, 1, 2, 3}) {
+          const Layout layout{.ranks = ranks, .accumulation = 2, .micro_batch = 1, .stage = stage};
+          SCOPED_TRACE(text_of(layout) + " " + reduction + " " + dtype);
+          run.set("gradient_reduction", '"' + reduction + '"')
+              .set("communication_data_type", '"' + dtype + '"');
+          const std::int64_t planned = planner::travel_bytes(run.plan(layout), ranks / 2);
+          const std::int64_t on_one = cost_of(run, layout).usage.peak[kTag];
+          const std::int64_t peak = cost_of(run, layout, OnTwoHosts()).usage.peak[kTag] - on_one;
+          EXPECT_LE(peak, planned * 3 / 2);
+          EXPECT_LE(planned, 4 * peak);
+        }
+      }
+    }
   }
 }
 

@@ -156,6 +156,7 @@ HostBridge::HostBridge(ChannelContext& context, HostLayout layout, std::unique_p
       layout_(std::move(layout)),
       host_(layout_.host_of(context.rank)),
       link_(std::move(link)),
+      ledger_(memory::current_ledger()),
       exceptions_(std::uncaught_exceptions()) {
   for (int host = 0; host < layout_.hosts(); ++host) {
     if (host == host_) continue;
@@ -344,6 +345,7 @@ void HostBridge::run_sender(Sender& sender) {
 }
 
 void HostBridge::run_receiver(int peer) {
+  const memory::ScopedLedger scoped(ledger_);
   try {
     RemoteArena arena(context_, peer);
     receive_all(peer, arena);

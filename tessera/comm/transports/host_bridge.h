@@ -23,6 +23,7 @@
 #include "tessera/comm/transports/host_column.h"
 #include "tessera/comm/transports/host_link.h"
 #include "tessera/comm/transports/link_speed.h"
+#include "tessera/memory/ledger.h"
 
 namespace tessera::comm {
 
@@ -55,6 +56,7 @@ struct Inbox {
 /// order; small ones overtake large ones of others.
 class HostBridge {
  public:
+  /// What arrives is charged to the current ledger, which must outlive this object.
   HostBridge(ChannelContext& context, HostLayout layout, std::unique_ptr<HostLink> link);
   /// Sends everything posted, then waits until the other hosts have sent what they posted: at most
   /// kLeaveSeconds, and not at all in a broken world or while an exception unwinds the caller.
@@ -132,6 +134,7 @@ class HostBridge {
   HostLayout layout_;
   int host_;
   std::unique_ptr<HostLink> link_;
+  memory::Ledger& ledger_;
   std::map<std::uint64_t, std::vector<Route>> routes_;  // by the key of the channel
   std::map<int, std::optional<HostColumn>> columns_;    // by the id of the group
   std::mutex inboxes_mutex_;
