@@ -21,6 +21,7 @@
 #include "tessera/planner/memory.h"
 #include "tessera/planner/model_source.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/planner/travel.h"
 #include "tessera/planner/validate.h"
 #include "tessera/report/estimators.h"
 
@@ -252,6 +253,7 @@ planner::Plan plan_of(const PlanWords& words, int stage) {
   source["zero_optimization"]["stage"] = json::Value::integer(stage);
   const auto ranks = static_cast<int>(std::min<std::int64_t>(all_ranks(words), kMostRanks));
   planner::Plan out = planner::make_plan(source, ranks, words.model);
+  out.traveling = planner::travel_bytes(out, std::max(1, static_cast<int>(ranks / words.nodes)));
   if (folder) out.model = without_tokenizer(*folder);
   return out;
 }

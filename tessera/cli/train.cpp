@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera train: applies the command line to a configuration and runs the training.
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -13,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
+#include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
@@ -34,6 +37,7 @@
 #include "tessera/planner/memory.h"
 #include "tessera/planner/overrides.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/planner/travel.h"
 
 namespace tessera::cli {
 namespace {
@@ -154,12 +158,43 @@ void set_defaults_of_hosts(json::Value& source, int ranks, int local_ranks) {
   planner::set_key(source, "gradient_reduction", json::Value::string(reduction), why);
 }
 
+/// Throws if the hosts have different numbers of ranks, so that `key` "auto" has no meaning.
+void require_equal_hosts(const std::string& key,
+                         const planner::Plan& plan,
+                         int local_ranks,
+                         const launch::HostPart* part,
+                         const launch::HostPool& pool) {
+  std::vector<std::string> hosts;
+  std::size_t fewest = static_cast<std::size_t>(local_ranks);
+  bool equal = part == nullptr ? plan.ranks % local_ranks == 0
+                               : part->hosts * local_ranks == part->world_size;
+  for (const launch::HostSlots& host : pool) {
+    hosts.push_back(fmt::format("{} has {}", host.name, host.slots.size()));
+    equal = equal && host.slots.size() == pool.front().slots.size();
+    fewest = std::min(fewest, host.slots.size());
+  }
+  TESSERA_REQUIRE(
+      equal,
+      Config,
+      fmt::format("{}: \"auto\" means the ranks of a host, and the hosts have different numbers of "
+                  "ranks{}{}",
+                  key,
+                  hosts.empty() ? "" : ": ",
+                  text::join_some(hosts, ", ")),
+      fmt::format("use as many ranks of each host (-n {}), or write a number that divides the {} "
+                  "ranks that share the layers",
+                  fewest,
+                  plan.data_ranks));
+}
+
 /// Replaces "auto" for the sizes of groups that hold the weights by the ranks of a host. `plan`:
-/// made from `source`, where "auto" means that the key is absent. Returns whether there was one.
+/// made from `source`, where "auto" means that the key is absent. `pool`: the hosts, if they are
+/// known. Returns whether there was one.
 bool set_groups_of_hosts(json::Value& source,
                          const planner::Plan& plan,
                          int local_ranks,
-                         const launch::HostPart* part) {
+                         const launch::HostPart* part,
+                         const launch::HostPool& pool) {
   if (local_ranks >= plan.ranks) return false;
   const json::Value* const zero = source.find("zero_optimization");
   bool found = false;
@@ -168,14 +203,7 @@ bool set_groups_of_hosts(json::Value& source,
         zero != nullptr && zero->is_object() ? zero->find(name) : nullptr;
     if (value == nullptr || !value->is_string() || value->as_string() != "auto") continue;
     const std::string key = json::join_path("zero_optimization", name);
-    const bool equal = part == nullptr ? plan.ranks % local_ranks == 0
-                                       : part->hosts * local_ranks == part->world_size;
-    TESSERA_REQUIRE(equal,
-                    Config,
-                    key +
-                        ": \"auto\" means the ranks of a host, and the hosts have different "
-                        "numbers of ranks",
-                    "write the number of ranks");
+    require_equal_hosts(key, plan, local_ranks, part, pool);
     planner::set_key(source,
                      key,
                      json::Value::integer(mesh::group_of_host(plan.mesh(), local_ranks)),
@@ -239,7 +267,8 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
                                                 : planner::make_plan(source, ranks, name);
   };
   planner::Plan plan = make_plan();
-  if (set_groups_of_hosts(source, plan, local_ranks, part.get())) plan = make_plan();
+  if (set_groups_of_hosts(source, plan, local_ranks, part.get(), choice.pool)) plan = make_plan();
+  plan.traveling = planner::travel_bytes(plan, local_ranks);
   plan.quiet = words.common.quiet || words.common.json;
   check_transport(plan, local_ranks < all_ranks);
 

@@ -29,7 +29,7 @@ enum class Weight { Free, Accepted, Refused };
 /// Classifies by the longest prefix of the key path that is listed here; everything else may differ
 /// freely.
 Weight weight_of(std::string_view path) {
-  static constexpr std::array<std::pair<std::string_view, Weight>, 40> kRules = {{
+  static constexpr std::array<std::pair<std::string_view, Weight>, 43> kRules = {{
       {"adapter", Weight::Refused},
       {"adapter.dropout", Weight::Accepted},
       {"adapter.from", Weight::Free},  // likewise: the source of its initial values
@@ -70,6 +70,9 @@ Weight weight_of(std::string_view path) {
       {"data_types", Weight::Accepted},
       {"communication_data_type", Weight::Accepted},
       {"zero_optimization.zeropp_loco_param", Weight::Accepted},
+      {"zero_optimization.zero_quantized_gradients", Weight::Accepted},
+      {"zero_optimization.zero_quantized_weights", Weight::Accepted},
+      {"zero_optimization.zero_quantized_nontrainable_weights", Weight::Accepted},
       {"train_batch_size", Weight::Accepted},
       {"rampup_batch_size", Weight::Accepted},
   }};

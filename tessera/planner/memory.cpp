@@ -24,6 +24,7 @@
 #include "tessera/planner/activations.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/stages.h"
+#include "tessera/planner/travel.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::planner {
@@ -345,7 +346,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
         {activations.training + largest_sum, sums + activations.training / blocks, sums + resting});
     out.shared = std::max<std::int64_t>(0, sums + out.activations - most);
   }
-  out.other = kProcessBytes + plan.beside;
+  out.other = kProcessBytes + plan.beside + plan.traveling;
   out.copies = copy_bytes(plan);
   return out;
 }
@@ -357,6 +358,20 @@ MemoryEstimate estimate_memory(const Plan& plan) {
   for (int stage = 0; stage < plan.stages.stages; ++stage) {
     MemoryEstimate need = estimate_stage(plan, stage);
     if (stage == 0 || need.total() > most.total()) most = std::move(need);
+  }
+  return most;
+}
+
+std::int64_t travel_bytes(const Plan& plan, int host_ranks) {
+  std::int64_t most = 0;
+  for (int stage = 0; stage < plan.stages.stages; ++stage) {
+    const std::vector<Buffer> buffers = buffers_of(plan, stage);
+    std::vector<TravelingBuffer> traveling;
+    for (const Buffer& buffer : buffers)
+      traveling.push_back({buffer.numel, buffer.uses, buffer.trained, buffer.sharded});
+    const auto blocks = static_cast<int>(blocks_of(plan, stage).size());
+    const std::int64_t gathered = most_gathered(plan, buffers, blocks);
+    most = std::max(most, travel_bytes(plan, host_ranks, traveling, gathered));
   }
   return most;
 }

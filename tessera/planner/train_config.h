@@ -288,6 +288,7 @@ struct Plan {
   bool quiet = false;
   /// Bytes per rank that a training needs besides its model: for other models and caches.
   std::int64_t beside = 0;
+  std::int64_t traveling = 0;  ///< bytes per rank of buffers between hosts (planner/travel.h)
   /// Measured memory needs of the model's blocks (activations.h).
   std::shared_ptr<ProbeCache> probes = make_probe_cache();
   /// The mesh of the ranks.

@@ -60,10 +60,16 @@ groups_of_weights() {
   printf '127.0.0.1 slots=2\n127.0.0.2 slots=2\n127.0.0.3 slots=2\n' >"$box/hosts"
   expect "a group that crosses is obeyed" succeeds plan --set zero_optimization.mics_shard_size=3 --set train_batch_size=12
   expect "and told" says "groups of 3 ranks that hold the weights cross between hosts of 2" "$box/plan.err"
-  printf '127.0.0.1 slots=3\n127.0.0.2 slots=1\n' >"$box/hosts"
-  plan --set zero_optimization.mics_shard_size=auto
-  code=$?
-  expect "hosts of different sizes are refused: exit code 2, not $code" test "$code" = 2
+  local slots
+  for slots in "3 1" "1 3"; do
+    # shellcheck disable=SC2086  # two words
+    printf '127.0.0.1 slots=%s\n127.0.0.2 slots=%s\n' $slots >"$box/hosts"
+    train refused -H "$box/hosts" --set zero_optimization.stage=3 --set zero_optimization.mics_shard_size=auto
+    code=$?
+    expect "hosts with $slots ranks are refused: exit code 2, not $code" test "$code" = 2
+    expect "in one error" test "$(grep -c '^error' "$box/refused.err")" = 1
+    expect "which names the hosts" says "127.0.0.1 has ${slots% *}, 127.0.0.2 has ${slots#* }" "$box/refused.err"
+  done
 }
 claim "groups that hold the weights are those of a host" groups_of_weights
 

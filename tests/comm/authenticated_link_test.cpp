@@ -3,6 +3,7 @@
 #include "tessera/comm/transports/authenticated_link.h"
 
 #include <array>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -34,7 +35,7 @@ class Wire final : public HostLink {
   }
   void receive(int /*peer*/, std::span<std::byte> message) override {
     ASSERT_FALSE(messages_.empty());
-    ASSERT_EQ(messages_.front().size(), message.size());
+    ASSERT_LE(messages_.front().size(), message.size());
     std::copy(messages_.front().begin(), messages_.front().end(), message.begin());
     messages_.pop_front();
   }
@@ -92,9 +93,9 @@ void expect_refused(HostLink& link, std::size_t bytes) {
 }
 
 /// Sizes below, at and above those at which messages are cut.
-constexpr std::size_t kPart = 1 << 20;
+constexpr std::size_t kPart = 1 << 20, kSmall = HostLink::kSmallBytes;
 constexpr std::array<std::size_t, 9> kAllSizes = {
-    0, 1, 700, 8192, 8193, kPart, kPart + 1, kPart + 8193, 3 * kPart - 1};
+    0, 1, 700, kSmall, kSmall + 1, kPart, kPart + 1, kPart + kSmall + 1, 3 * kPart - 1};
 
 /// A message that is sent with its code, and one whose code follows it.
 constexpr std::array<std::size_t, 2> kSizes = {700, 100'000};
@@ -156,12 +157,45 @@ TEST(AuthenticatedLink, RefusesMessagesOfAnEarlierMeetingAndOfTheOtherDirection)
   expect_refused(back.to, 700);
 }
 
-TEST(AuthenticatedLink, SendsACodeOfSixteenBytesAlsoForNothing) {
+TEST(AuthenticatedLink, SendsASizeAndACodeOfSixteenBytesAlsoForNothing) {
   Pair pair;
   send(pair.from, {});
 
   ASSERT_EQ(pair.wire.size(), 1U);
-  EXPECT_EQ(pair.wire.front().size(), 16U);
+  EXPECT_EQ(pair.wire.front().size(), 20U);
+}
+
+TEST(AuthenticatedLink, ReceivesSmallMessagesIntoMemoryThatHasRoomForMore) {
+  Pair pair;
+  const std::vector<std::byte> longer = numbered(kSmall, 3), shorter = numbered(700, 5);
+  send(pair.from, longer);
+  send(pair.from, shorter);
+  send(pair.from, {});
+
+  EXPECT_EQ(receive(pair.to, kSmall), longer);
+  std::vector<std::byte> second = receive(pair.to, kSmall);
+  second.resize(shorter.size());
+  EXPECT_EQ(second, shorter);
+  receive(pair.to, kSmall);
+}
+
+TEST(AuthenticatedLink, RefusesASizeThatIsNotThatOfTheMessage) {
+  for (const std::uint32_t size :
+       {0U, 699U, 701U, static_cast<std::uint32_t>(kSmall) + 1, 0xffffffffU}) {
+    Pair pair;
+    send(pair.from, numbered(700));
+    std::memcpy(pair.wire.front().data(), &size, sizeof(size));
+
+    expect_refused(pair.to, kSmall);
+  }
+}
+
+TEST(AuthenticatedLink, RefusesAMessageThatIsLargerThanItsMemory) {
+  Pair pair;
+  send(pair.from, numbered(700));
+  pair.wire.front().resize(20 + 600);
+
+  expect_refused(pair.to, 600);
 }
 
 TEST(Partners, AreTheReceiversOfARankAndTheRanksThatItReceivesFrom) {

@@ -104,9 +104,10 @@ TEST(OpenModels, AreRefusedBeforeTheyAreLoadedWhereTheirWeightsDoNotFit) {
     }
     // A reference beside it needs as much again.
     EXPECT_NO_THROW(
-        engine::check_memory(*model, ranks, 2 * fits, engine::ReadAs::F32, model.get()));
+        engine::check_memory(*model, ranks, 2 * fits, engine::ReadAs::F32, 1, model.get()));
     EXPECT_THROW(
-        engine::check_memory(*model, ranks, 2 * fits - 4, engine::ReadAs::F32, model.get()), Error);
+        engine::check_memory(*model, ranks, 2 * fits - 4, engine::ReadAs::F32, 1, model.get()),
+        Error);
   }
 }
 

@@ -14,9 +14,12 @@ namespace tessera::engine {
 namespace {
 
 using test::TinyRun;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
 /// Datasets that consist of their fingerprints alone.
@@ -65,6 +68,20 @@ TEST(ResumeRules, OptimizerScheduleAndClippingAreAcceptedAndListed) {
   EXPECT_FALSE(changes_after("gradient_clip_value", "0.5").empty());
   EXPECT_FALSE(changes_after("data_types.grad_accum_dtype", "\"bf16\"").empty());
   EXPECT_FALSE(changes_after("communication_data_type", "\"bf16\"").empty());
+}
+
+TEST(ResumeRules, WeightsAndGradientsThatTravelInEightBitsAreAcceptedAndListed) {
+  for (const std::string key : {"zero_quantized_gradients",
+                                "zero_quantized_weights",
+                                "zero_quantized_nontrainable_weights"}) {
+    TinyRun run;
+    const checkpoint::Meta meta = meta_of(run.plan({.stage = 3}));
+    run.set("zero_optimization." + key, "true");
+
+    EXPECT_THAT(
+        accepted_changes(meta, run.plan({.stage = 3}), data_of("same")),
+        ElementsAre(AllOf(StartsWith("zero_optimization." + key + ": "), EndsWith("-> true"))));
+  }
 }
 
 TEST(ResumeRules, OtherWordsForTheSameThingAreNoChange) {

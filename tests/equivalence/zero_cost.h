@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,7 +36,11 @@ struct Cost {
   double largest = 0;     ///< elements of the largest block
 };
 
-inline Cost cost_of(const TinyRun& run, const Layout& layout) {
+/// `move`: puts the ranks into another world, such as one of two hosts.
+inline Cost cost_of(
+    const TinyRun& run,
+    const Layout& layout,
+    const std::function<std::unique_ptr<comm::World>(comm::World&)>& move = nullptr) {
   engine::prepare_process(1);
   planner::Plan plan = run.plan(layout);
   const auto data = engine::open_data(plan, {});
@@ -42,10 +48,12 @@ inline Cost cost_of(const TinyRun& run, const Layout& layout) {
   Cost cost;
   cost.of_rank.resize(static_cast<std::size_t>(layout.ranks));
   cost.messages.resize(cost.of_rank.size());
-  comm::run_threads(plan.mesh(), [&](comm::World& world) {
+  comm::run_threads(plan.mesh(), [&](comm::World& given) {
     at::set_num_threads(1);
     memory::Ledger ledger;
     const memory::ScopedLedger scoped(ledger);
+    const std::unique_ptr<comm::World> moved = move ? move(given) : nullptr;
+    comm::World& world = moved ? *moved : given;
     engine::Engine engine(plan, world, data);
     engine.initialize_weights();
     engine.make_reference();

@@ -70,23 +70,18 @@ class SocketLink final : public comm::HostLink {
   [[nodiscard]] std::string_view name() const override { return "sockets"; }
   void send(int peer, std::span<const Bytes> messages) override {
     for (const Bytes& message : messages) {
-      std::size_t done = 0;
-      while (done < message.size()) {
-        const ssize_t n = ::send(pairs_.sending(rank_, peer),
-                                 message.data() + done,
-                                 message.size() - done,
-                                 MSG_NOSIGNAL);
-        if (n <= 0) throw Error(Error::Kind::Comm, "the socket is closed");
-        done += static_cast<std::size_t>(n);
-        pairs_.count(static_cast<std::size_t>(n));
-      }
+      const std::size_t size = message.size();
+      send_all(peer, std::as_bytes(std::span(&size, 1)));
+      send_all(peer, message);
+      pairs_.count(size);
     }
   }
   void receive(int peer, std::span<std::byte> message) override {
-    const ssize_t n =
-        recv(pairs_.receiving(peer, rank_), message.data(), message.size(), MSG_WAITALL);
-    if (n != static_cast<ssize_t>(message.size()))
-      throw Error(Error::Kind::Comm, "the socket is closed");
+    std::size_t size = 0;
+    receive_all(peer, std::as_writable_bytes(std::span(&size, 1)));
+    if (size != message.size() && (size > message.size() || message.size() > kSmallBytes))
+      throw Error(Error::Kind::Comm, "the message has another size");
+    receive_all(peer, message.first(size));
   }
   void close() noexcept override {
     for (int peer = 0; peer < pairs_.ranks(); ++peer) {
@@ -96,6 +91,20 @@ class SocketLink final : public comm::HostLink {
   }
 
  private:
+  void send_all(int peer, Bytes bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n =
+          ::send(pairs_.sending(rank_, peer), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (n <= 0) throw Error(Error::Kind::Comm, "the socket is closed");
+      bytes = bytes.subspan(static_cast<std::size_t>(n));
+    }
+  }
+  void receive_all(int peer, std::span<std::byte> bytes) {
+    if (recv(pairs_.receiving(peer, rank_), bytes.data(), bytes.size(), MSG_WAITALL) !=
+        static_cast<ssize_t>(bytes.size()))
+      throw Error(Error::Kind::Comm, "the socket is closed");
+  }
+
   int rank_;
   const SocketPairs& pairs_;
 };

@@ -33,8 +33,9 @@ constexpr int kTag = 7;
 /// MPI counts bytes as int.
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 /// If more bytes than these are received, the thread polls without a pause: the other side has
-/// begun to send them, or will at once.
-constexpr std::size_t kSmallBytes = 16384;
+/// begun to send them, or will at once. A receiver that waits for the next small message has
+/// memory for HostLink::kSmallBytes.
+constexpr std::size_t kSmallBytes = 65536;
 constexpr std::chrono::microseconds kShortNap{20}, kLongNap{200};
 constexpr int kNapsBeforeLong = 500;
 
@@ -195,14 +196,9 @@ class MpiLink {
     std::vector<std::pair<std::shared_ptr<Operation>, int>> ended;
     for (Active& active : active_) {
       int error = active.request == MPI_REQUEST_NULL ? begin(active) : MPI_SUCCESS, done = 0;
-      MPI_Status status{};
-      if (error == MPI_SUCCESS) error = MPI_Test(&active.request, &done, &status);
+      // A message that is larger than its memory is an error (MPI_ERR_TRUNCATE).
+      if (error == MPI_SUCCESS) error = MPI_Test(&active.request, &done, MPI_STATUS_IGNORE);
       if (error == MPI_SUCCESS && done == 0) continue;
-      if (error == MPI_SUCCESS && !active.operation->sends) {
-        int bytes = 0;
-        MPI_Get_count(&status, MPI_BYTE, &bytes);
-        if (static_cast<std::size_t>(bytes) != active.operation->bytes) error = MPI_ERR_COUNT;
-      }
       ended.emplace_back(std::move(active.operation), error);
     }
     if (ended.empty()) return false;

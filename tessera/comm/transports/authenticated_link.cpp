@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::size_t kCodeBytes = 16;
 constexpr std::size_t kNumberBytes = 12;  // of the initial vector that counts messages
-/// The last bytes of a message are sent together with its code if there are at most this many.
-constexpr std::size_t kJoinedBytes = 8192;
+/// The size of a small message precedes it. The code is computed over both.
+using Size = std::uint32_t;
 /// Larger messages are sent in parts, so that a part is in the cache when the engine reads it, and
 /// the network works while the next one is hashed.
 constexpr std::size_t kPartBytes = std::size_t{1} << 20;
@@ -84,6 +84,8 @@ class AuthenticatedLink::Direction {
     return code;
   }
 
+  std::vector<std::byte> joined;  ///< a small message or the end of a large one, and its code
+
  private:
   static void require(bool good) {
     TESSERA_REQUIRE(good, Environment, "libcrypto has no AES-256-GCM", "");
@@ -110,17 +112,23 @@ AuthenticatedLink::~AuthenticatedLink() = default;
 
 void AuthenticatedLink::send(int peer, std::span<const Bytes> messages) {
   Direction& direction = *sending_.at(peer);
-  std::vector<std::byte> joined;
+  std::vector<std::byte>& joined = direction.joined;
   for (Bytes message : messages) {
+    joined.clear();
     direction.begin();
-    while (message.size() > kJoinedBytes) {
+    if (message.size() <= kSmallBytes) {
+      const Size size = static_cast<Size>(message.size());
+      const Bytes prefix = std::as_bytes(std::span(&size, 1));
+      joined.assign(prefix.begin(), prefix.end());
+    }
+    while (message.size() > kSmallBytes) {
       const Bytes part = message.first(std::min(message.size(), kPartBytes));
       direction.add(part);
       link_->send(peer, {&part, 1});
       message = message.subspan(part.size());
     }
-    direction.add(message);
-    joined.assign(message.begin(), message.end());
+    joined.insert(joined.end(), message.begin(), message.end());
+    direction.add(joined);
     const Code code = direction.end();
     joined.insert(joined.end(), code.begin(), code.end());
     const Bytes last(joined);
@@ -130,27 +138,34 @@ void AuthenticatedLink::send(int peer, std::span<const Bytes> messages) {
 
 void AuthenticatedLink::receive(int peer, std::span<std::byte> message) {
   Direction& direction = *receiving_.at(peer);
+  const std::size_t prefix = message.size() <= kSmallBytes ? sizeof(Size) : 0;
   std::span<std::byte> rest = message;
   direction.begin();
-  while (rest.size() > kJoinedBytes) {
+  while (rest.size() > kSmallBytes) {
     const std::span<std::byte> part = rest.first(std::min(rest.size(), kPartBytes));
     link_->receive(peer, part);
     direction.add(part);
     rest = rest.subspan(part.size());
   }
-  std::vector<std::byte> joined(rest.size() + kCodeBytes);
+  direction.joined.resize(prefix + rest.size() + kCodeBytes);
+  const std::span<std::byte> joined(direction.joined);
   link_->receive(peer, joined);
-  std::copy_n(joined.begin(), rest.size(), rest.begin());
-  direction.add(rest);
+  // The size counts only if the code is right; it must not lead out of the memory before that.
+  auto size = static_cast<Size>(rest.size());
+  std::memcpy(&size, joined.data(), prefix);
+  const bool fits = size <= rest.size();
+  const Bytes arrived = joined.first(prefix + (fits ? size : rest.size()));
+  direction.add(arrived);
   const Code expected = direction.end();
   TESSERA_REQUIRE(
-      CRYPTO_memcmp(joined.data() + rest.size(), expected.data(), kCodeBytes) == 0,
+      fits && CRYPTO_memcmp(joined.data() + arrived.size(), expected.data(), kCodeBytes) == 0,
       Comm,
       fmt::format("what arrived as a message of rank {} was not sent by a rank of this job, or was "
                   "changed on the way",
                   peer),
       "look for other programs that connect to the ports of this job, and use a network that only "
       "its users can reach");
+  std::copy_n(joined.data() + prefix, size, rest.data());
 }
 
 std::vector<int> partners_of(int rank, const HostLayout& layout) {

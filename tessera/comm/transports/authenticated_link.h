@@ -24,7 +24,9 @@ using LinkNonce = std::array<std::byte, launch::kSecretBytes>;
 /// Wraps another link. A code of 16 bytes follows each message (GMAC with AES-256: NIST SP
 /// 800-38D), under a key for each ordered pair of ranks, which is HMAC-SHA-256 of the job's secret
 /// over the pair and the nonces of both; the number of the message is part of the code. A message
-/// counts only after its code has been checked. Messages are not encrypted. Cost: one pass of each
+/// counts only after its code has been checked. Messages are not encrypted. A message of more than
+/// kSmallBytes is sent in parts, so it must be received in memory of exactly its size; up to that
+/// size its size is sent with it, and the memory may have up to kSmallBytes. Cost: one pass of each
 /// side over the bytes, 5 to 10 GB/s with the instructions of current processors, and 0.5 us for a
 /// small message.
 class AuthenticatedLink final : public HostLink {

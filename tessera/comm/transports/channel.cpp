@@ -83,6 +83,12 @@ void ChannelContext::publish_cores() {
   mine.ready.store(1, std::memory_order_release);
 }
 
+bool ChannelContext::any_here(const std::vector<int>& ranks) const {
+  return ranks.empty() || std::any_of(ranks.begin(), ranks.end(), [this](int one) {
+           return one >= local_.first && one < local_.first + local_.second;
+         });
+}
+
 bool ChannelContext::one_core_each() {
   if (cores_ != Cores::Unknown) return cores_ == Cores::Enough;
   std::array<std::uint64_t, 16> words{};

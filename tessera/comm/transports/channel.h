@@ -29,6 +29,8 @@ struct ChannelContext {
   [[noreturn]] void fail(const Error& error);
   /// Returns the first rank of this host and the number of its ranks.
   [[nodiscard]] std::pair<int, int> local() const { return local_; }
+  /// Returns whether one of the ranks is on this host; true without ranks.
+  [[nodiscard]] bool any_here(const std::vector<int>& ranks) const;
   /// Returns whether every rank of this host may have its own processor; false while a rank has not
   /// arrived.
   bool one_core_each();

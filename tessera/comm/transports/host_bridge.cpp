@@ -28,8 +28,6 @@ constexpr double kLeaveSeconds = 60.0;
 /// A connection may break because a process was killed; its supervisor reports that within this
 /// time.
 constexpr double kCauseSeconds = 1.0;
-/// Inputs up to this size are sent with the head of their message.
-constexpr std::size_t kInlineBytes = 640;
 constexpr std::chrono::microseconds kFullSlotWait{200};
 
 /// Differs from the key of the channel's slots, so that a later slot may overtake the data.
@@ -49,12 +47,13 @@ struct HostBridge::Posted {
   std::uint64_t input_bytes = 0;       ///< size of the whole input
   std::uint64_t begin = 0, bytes = 0;  ///< part of the input that is sent
   std::array<char, sizeof(Slot::site)> site{};
-  std::array<std::byte, kInlineBytes> small{};  ///< the part, if it fits
+  /// Returns whether the part follows in the same message, which costs less than one of its own.
+  [[nodiscard]] bool joined() const { return bytes <= HostLink::kSmallBytes - sizeof(Posted); }
 };
 
 struct HostBridge::Outgoing {
   Posted head;
-  const std::byte* data = nullptr;  ///< data of the part if it is not sent with the head
+  const std::byte* data = nullptr;  ///< the part
   Slot* slot = nullptr;
   std::vector<int> members;    ///< members whose marks the slot gets once it is sent
   RegionPtr memory = nullptr;  ///< kept until the data is sent
@@ -76,7 +75,7 @@ struct HostBridge::Sender {
     std::vector<std::uint64_t> passed;
     for (auto one = queue.begin(); one != queue.end() && one->head.readers != 0; ++one) {
       const std::uint64_t key = one->head.key;
-      if (one->data == nullptr && std::find(passed.begin(), passed.end(), key) == passed.end())
+      if (one->head.joined() && std::find(passed.begin(), passed.end(), key) == passed.end())
         return one;
       passed.push_back(key);
     }
@@ -157,6 +156,7 @@ HostBridge::HostBridge(ChannelContext& context, HostLayout layout, std::unique_p
       layout_(std::move(layout)),
       host_(layout_.host_of(context.rank)),
       link_(std::move(link)),
+      ledger_(memory::current_ledger()),
       exceptions_(std::uncaught_exceptions()) {
   for (int host = 0; host < layout_.hosts(); ++host) {
     if (host == host_) continue;
@@ -252,12 +252,7 @@ void HostBridge::post(const Channel& channel,
     if (data == nullptr) out.head.begin = out.head.bytes = 0;
     const std::size_t length = std::min(site.size(), out.head.site.size() - 1);
     std::memcpy(out.head.site.data(), site.data(), length);
-    if (out.head.bytes <= kInlineBytes) {
-      if (out.head.bytes != 0)
-        std::memcpy(out.head.small.data(), data + out.head.begin, out.head.bytes);
-    } else {
-      out.data = data + out.head.begin;
-    }
+    if (data != nullptr) out.data = data + out.head.begin;
     out.slot = &slot;
     out.members = route.members;
     queue(route.host, std::move(out));
@@ -322,6 +317,7 @@ const HostColumn* HostBridge::column(const Group& group) {
 
 void HostBridge::run_sender(Sender& sender) {
   try {
+    std::vector<std::byte> message;  // the head, and the part if it is joined
     for (;;) {
       std::list<Outgoing>::iterator out;
       {
@@ -331,10 +327,12 @@ void HostBridge::run_sender(Sender& sender) {
         out = sender.next();  // stays valid while others are appended
       }
       const auto head = std::as_bytes(std::span(&out->head, 1));
-      const std::array<HostLink::Bytes, 2> messages = {head,
-                                                       HostLink::Bytes(out->data, out->head.bytes)};
-      link_->send(sender.peer, std::span(messages).first(out->data == nullptr ? 1 : 2));
-      bytes_sent_ += head.size() + (out->data == nullptr ? 0 : out->head.bytes);
+      const HostLink::Bytes part(out->data, out->head.bytes);
+      message.assign(head.begin(), head.end());
+      if (out->head.joined()) message.insert(message.end(), part.begin(), part.end());
+      const std::array<HostLink::Bytes, 2> messages = {message, part};
+      link_->send(sender.peer, std::span(messages).first(out->head.joined() ? 1 : 2));
+      bytes_sent_ += head.size() + part.size();
       for (const int member : out->members)
         out->slot->ack(static_cast<std::size_t>(member));
       if (out->slot != nullptr) ring_if_waiting(context_.control, context_.rank);
@@ -347,6 +345,7 @@ void HostBridge::run_sender(Sender& sender) {
 }
 
 void HostBridge::run_receiver(int peer) {
+  const memory::ScopedLedger scoped(ledger_);
   try {
     RemoteArena arena(context_, peer);
     receive_all(peer, arena);
@@ -359,12 +358,21 @@ void HostBridge::run_receiver(int peer) {
 
 void HostBridge::receive_all(int peer, RemoteArena& arena) {
   LinkSpeed speed;
+  std::vector<std::byte> message(HostLink::kSmallBytes);
   for (;;) {
     Posted head;
-    link_->receive(peer, std::as_writable_bytes(std::span(&head, 1)));
+    link_->receive(peer, message);
+    std::memcpy(&head, message.data(), sizeof(head));
     TESSERA_REQUIRE(head.magic == kPostMagic, Comm, kNoOperation, "");
+    const auto receive_part = [&](std::byte* place) {
+      if (head.joined()) {
+        std::copy_n(message.data() + sizeof(head), head.bytes, place);
+      } else {
+        receive_data(peer, {place, head.bytes}, speed);
+      }
+    };
     if (head.flow != Flow::Slot) {
-      receive_into_inbox(peer, head, speed);
+      receive_into_inbox(peer, head, receive_part);
       continue;
     }
     TESSERA_REQUIRE(head.begin <= head.input_bytes && head.bytes <= head.input_bytes - head.begin &&
@@ -379,12 +387,8 @@ void HostBridge::receive_all(int peer, RemoteArena& arena) {
       std::this_thread::sleep_for(kFullSlotWait);
     }
     std::byte* place = slot.mailbox.data();
-    if (head.bytes > kInlineBytes) {
-      if (head.bytes > kMailboxBytes) place = arena.room(slot, head.sequence, head.bytes);
-      receive_data(peer, {place, head.bytes}, speed);
-    } else if (head.bytes != 0) {
-      std::memcpy(place, head.small.data(), head.bytes);
-    }
+    if (head.bytes > kMailboxBytes) place = arena.room(slot, head.sequence, head.bytes);
+    receive_part(place);
     slot.signature = head.signature;
     slot.site = head.site;
     slot.site.back() = '\0';
@@ -400,7 +404,9 @@ void HostBridge::receive_all(int peer, RemoteArena& arena) {
 }
 
 /// Receives data of a flow, for which this rank has memory since before it posted the operation.
-void HostBridge::receive_into_inbox(int peer, const Posted& head, LinkSpeed& speed) {
+void HostBridge::receive_into_inbox(int peer,
+                                    const Posted& head,
+                                    const std::function<void(std::byte*)>& receive_part) {
   std::shared_ptr<Inbox> inbox;
   {
     const std::lock_guard lock(inboxes_mutex_);
@@ -413,8 +419,7 @@ void HostBridge::receive_into_inbox(int peer, const Posted& head, LinkSpeed& spe
                     "");
     if (head.begin + head.bytes == inbox->bytes) inboxes_.erase(found);
   }
-  auto* const place = static_cast<std::byte*>(inbox->memory->data()) + head.begin;
-  receive_data(peer, {place, head.bytes}, speed);
+  receive_part(static_cast<std::byte*>(inbox->memory->data()) + head.begin);
   inbox->arrived.store(head.begin + head.bytes);
   ring_if_waiting(context_.control, context_.rank);
 }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,6 +23,7 @@
 #include "tessera/comm/transports/host_column.h"
 #include "tessera/comm/transports/host_link.h"
 #include "tessera/comm/transports/link_speed.h"
+#include "tessera/memory/ledger.h"
 
 namespace tessera::comm {
 
@@ -54,6 +56,7 @@ struct Inbox {
 /// order; small ones overtake large ones of others.
 class HostBridge {
  public:
+  /// What arrives is charged to the current ledger, which must outlive this object.
   HostBridge(ChannelContext& context, HostLayout layout, std::unique_ptr<HostLink> link);
   /// Sends everything posted, then waits until the other hosts have sent what they posted: at most
   /// kLeaveSeconds, and not at all in a broken world or while an exception unwinds the caller.
@@ -120,7 +123,9 @@ class HostBridge {
   void run_sender(Sender& sender);
   void run_receiver(int peer);
   void receive_all(int peer, RemoteArena& arena);
-  void receive_into_inbox(int peer, const Posted& head, LinkSpeed& speed);
+  void receive_into_inbox(int peer,
+                          const Posted& head,
+                          const std::function<void(std::byte*)>& receive_part);
   void receive_data(int peer, std::span<std::byte> place, LinkSpeed& speed);
   void fail(int peer, const std::string& why);
   void wait_for_receivers();
@@ -129,6 +134,7 @@ class HostBridge {
   HostLayout layout_;
   int host_;
   std::unique_ptr<HostLink> link_;
+  memory::Ledger& ledger_;
   std::map<std::uint64_t, std::vector<Route>> routes_;  // by the key of the channel
   std::map<int, std::optional<HostColumn>> columns_;    // by the id of the group
   std::mutex inboxes_mutex_;

@@ -4,8 +4,9 @@
 namespace tessera::comm {
 namespace {
 
-/// Below this size of an input, the latency of a chain costs more than its fewer bytes save.
-constexpr std::size_t kLeastBytes = std::size_t{256} << 10;
+/// Below this size of an input, the latency of a chain costs more than its fewer bytes save:
+/// measured at 1 Gbit/s by bench/run_host_chain.sh.
+constexpr std::size_t kLeastBytes = std::size_t{2} << 20;
 
 /// A partial sum of narrower elements than those in which they are added would be rounded.
 bool keeps_partial_sums(DType dtype) {

@@ -31,12 +31,16 @@ struct HostLayout {
 class HostLink {
  public:
   using Bytes = std::span<const std::byte>;
+  /// Receivers need to know the size of messages that are larger than this.
+  static constexpr std::size_t kSmallBytes = std::size_t{32} << 10;
   virtual ~HostLink() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
   /// Sends each of `messages`; returns when their memory may be overwritten. Throws Error{Comm} if
   /// the peer is gone, or after close().
   virtual void send(int peer, std::span<const Bytes> messages) = 0;
-  /// Receives one message, which has exactly this size. Throws as send().
+  /// Receives one message. If `message` has at most kSmallBytes, it is memory for a message of at
+  /// most its size, and the rest of it becomes undefined; otherwise the message has exactly its
+  /// size. Throws as send().
   virtual void receive(int peer, std::span<std::byte> message) = 0;
   /// Ends all waiting calls, and all later ones. Threads: any.
   virtual void close() noexcept = 0;

@@ -9,7 +9,7 @@
 
 namespace tessera::comm {
 
-inline constexpr std::uint32_t kLinkModuleVersion = 1;
+inline constexpr std::uint32_t kLinkModuleVersion = 2;
 
 /// A caller's buffer for a message about a failure, which is cut to its size.
 struct LinkModuleText {
@@ -26,7 +26,7 @@ struct LinkModule {
   void* (*open)(int rank, int world_size, LinkModuleText why);
   /// Returns when the memory may be overwritten.
   bool (*send)(void* link, int peer, const void* data, std::size_t bytes, LinkModuleText why);
-  /// Receives one message, of exactly this size.
+  /// Receives one message, of at most this size.
   bool (*receive)(void* link, int peer, void* data, std::size_t bytes, LinkModuleText why);
   void (*close)(void* link);  ///< ends all waiting calls, and all later ones
   void (*destroy)(void* link);

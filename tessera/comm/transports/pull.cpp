@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "tessera/comm/copy.h"
 #include "tessera/comm/doorbell.h"
 #include "tessera/comm/transports/local.h"
+#include "tessera/comm/transports/travel_memory.h"
 #include "tessera/comm/watchdog.h"
 
 namespace tessera::comm {
@@ -26,7 +26,6 @@ namespace {
 constexpr double kSpinSeconds = 300e-6;
 /// An event of a peer rings the doorbell; this only bounds how late a stall is noticed.
 constexpr double kSleepSeconds = 0.1;
-constexpr std::size_t kSmallestStage = std::size_t{64} << 10;
 
 void relax() {
 #ifdef __x86_64__
@@ -418,7 +417,7 @@ void PullTransport::keep(Operation::Start& begin, const Span& span) {
 
 /// Returns memory of at least this size, which is used again once nobody else has it.
 RegionPtr PullTransport::room(std::size_t least) {
-  const std::size_t bytes = std::bit_ceil(std::max(least, kSmallestStage));
+  const std::size_t bytes = staging_bytes(least);
   const auto fits = [&](const RegionPtr& region) {
     return region.use_count() == 1 && region->bytes() == bytes;
   };
@@ -527,7 +526,10 @@ void PullTransport::await(const Awaited& awaited) {
   for (;;) {
     require_whole_world();
     if (awaited.ready()) return;
-    if (move_all() || spin(awaited.ready)) continue;
+    if (move_all()) continue;
+    awaited.missing(missing);
+    // What ranks of other hosts send needs a processor to arrive.
+    if (context_->any_here(missing) && spin(awaited.ready)) continue;
     awaited.missing(missing);
     DoorbellWait doorbell(
         context_->control, context_->rank, missing.empty() ? context_->rank : missing.front());
