@@ -27,7 +27,7 @@ std::vector<std::filesystem::path> paths_of(const std::vector<std::string>& name
   return {names.begin(), names.end()};
 }
 
-/// What data.separate_documents does to windows.
+/// The effect of data.separate_documents on windows.
 enum class WindowKind : std::uint8_t {
   OfAll,  ///< a window has several documents, which do not see each other
   OfOneDocument

@@ -18,7 +18,8 @@ namespace tessera::data {
 /// Memory: 12 bytes a window.
 class WindowsOfDocuments final : public TokenDataset {
  public:
-  /// Of the tokens [begin, end) of the stream, which are read once. `poll`: see TokenizeOptions.
+  /// Finds the windows of the tokens [begin, end) of the stream, which are read once. `poll`: see
+  /// TokenizeOptions.
   WindowsOfDocuments(std::shared_ptr<const TokenFile> tokens,
                      std::int64_t begin,
                      std::int64_t end,

@@ -152,7 +152,8 @@ GenerationConfig generation_config_of(const OpenModel& model) {
   out.no_repeat_ngram = keys.count("no_repeat_ngram_size");
   out.min_new_tokens = keys.count("min_new_tokens");
   if (!keys.flag("do_sample")) {
-    // As in transformers, whose do_sample is false by default. Other models have no such default.
+    // The default is that of transformers, whose do_sample is false. Other models have no such
+    // default.
     if (keys.exist() || config.exist()) out.temperature = 0.0;
     return out;
   }

@@ -317,7 +317,7 @@ fs::path cached_snapshot(const std::string& name) {
   return fs::is_directory(out, failed) ? out : fs::path();
 }
 
-/// What to do about a model that is no folder.
+/// Returns the fix of an error about a model that is no folder.
 std::string fix_of_missing(const fs::path& path) {
   const fs::path cached = cached_snapshot(path.string());
   if (!cached.empty())

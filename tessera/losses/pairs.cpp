@@ -70,7 +70,7 @@ PairScores pair_scores(const PairLogProbabilities& of, const Divergence& diverge
   out.reference_margins_P = of.reference_chosen_P - of.reference_rejected_P;
   out.chosen_tokens_P = of.chosen_tokens_P;
   out.rejected_tokens_P = of.rejected_tokens_P;
-  out.chosen_P = of.chosen_P;
+  out.chosen_P = of.chosen_unweighted_P.defined() ? of.chosen_unweighted_P : of.chosen_P;
   return out;
 }
 

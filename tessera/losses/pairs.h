@@ -19,6 +19,8 @@ struct PairLogProbabilities {
   at::Tensor chosen_P, rejected_P;                      ///< of the policy, differentiable
   at::Tensor reference_chosen_P, reference_rejected_P;  ///< of the reference; 0 without one
   at::Tensor chosen_tokens_P, rejected_tokens_P;        ///< in the same dtype
+  /// If chosen_P weights some tokens less: the sum without weights.
+  at::Tensor chosen_unweighted_P = {};
 };
 
 struct PairOptions {
@@ -34,7 +36,7 @@ struct PairScores {
   at::Tensor chosen_scores_P, rejected_scores_P;
   at::Tensor policy_margins_P, reference_margins_P;  ///< log-probability of chosen minus rejected
   at::Tensor chosen_tokens_P, rejected_tokens_P;
-  at::Tensor chosen_P;  ///< the log-probability itself
+  at::Tensor chosen_P;  ///< the log-probability itself, without weights of tokens
 };
 
 struct PairLoss {

@@ -57,7 +57,8 @@ json::Value text_config_of(const json::Value& whole) {
 
 namespace {
 
-/// What a config.json of a family that is not built describes; nullptr: neither of these.
+/// Returns the kind of model that a config.json of a family that is not built describes; nullptr:
+/// neither of these.
 const char* unbuilt_kind(const json::Value& hf_config) {
   for (const char* const key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     const json::Value* experts = hf_config.find(key);

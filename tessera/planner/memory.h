@@ -19,8 +19,7 @@ inline constexpr std::int64_t kProcessBytes = std::int64_t{48} << 20;
 /// Bytes of one rank, on the stage that needs most. Parameters, gradients and optimizer are those
 /// of the flat buffers of a run; activations are measured by running the model's blocks on meta
 /// tensors, plus a few percent; other is the base memory of a process, Plan::beside and
-/// Plan::traveling. Copies are
-/// in a process of their own on the host of the rank.
+/// Plan::traveling. Copies are in a process of their own on the host of the rank.
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
   std::int64_t copies = 0;  ///< copy_bytes()

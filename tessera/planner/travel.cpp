@@ -85,7 +85,7 @@ std::int64_t travel_bytes(const Plan& plan,
                        parallel::in_flight(plan.reduction, plan.data_ranks, numel, uses).buffers);
     bytes += static_cast<std::size_t>(most) * reduction(plan, all, numel);
   }
-  // What arrived for gathers of another size is kept for a while.
+  // The memory of gathers of another size is kept for a while.
   const GroupPlace shards = place_of(plan.shard_ranks, locals);
   bytes += comm::memory_of_all_gather(shards, bytes_of(gathered, plan.working));
   for (const auto& [numel, uses] : uses_of_size) {

@@ -290,7 +290,7 @@ void check_hybrid_engine(const json::Value& source, const Plan& plan, config::Pr
   if (!written.on("hybrid_engine.enabled")) return;
   const tasks::Rl* const rl = tasks::as_rl(plan.task.get());
   const char* const sharers_path = "hybrid_engine.inference_tp_size";
-  // In the task rl, which generates, it is rl.rollout_tensor unless that is given too.
+  // The task rl, which generates, takes it as rl.rollout_tensor unless that is given too.
   const double sharers =
       rl != nullptr ? static_cast<double>(rl->options().rollout_tensor.value_or(0)) : 0.0;
   if (const double asked = written.number(sharers_path, sharers); sharers > 0 && asked != sharers) {

@@ -32,7 +32,7 @@ Pieces pieces_of(const std::string& expression, std::string_view text) {
 TEST(Oniguruma, HasCharacterClassesThatContainOthers) {
   constexpr std::string_view kText = "ab_-Cd 12\t]x[:é中，。^&z\u3000";
   const std::vector<std::pair<std::string, Pieces>> cases = {
-      // As in the tokenizer of BLOOM.
+      // The pattern of the tokenizer of BLOOM.
       {R"( ?[^(\s|[.,!?…。，、।۔،])]+)", {"ab_-Cd", " 12", "]x[:é中", "^&z"}},
       {R"([\w&&[^_\d]]+)", {"ab", "Cd", "x", "é中", "z"}},
       {R"([^a-c&&[a-z]]+)", {"_-Cd 12\t]x[:é中，。^&z\u3000"}},

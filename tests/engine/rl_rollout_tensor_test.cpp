@@ -24,7 +24,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kSteps = 3;
-// Of four ranks, all have whole layers, or two share each.
+// All of four ranks have whole layers, or two of them share each.
 const Layout kWhole{.ranks = 4, .accumulation = 1, .stage = 1},
     kSharded{.ranks = 4, .accumulation = 1, .stage = 3},
     kSharing{.ranks = 4, .accumulation = 2, .stage = 1, .tensor = 2},

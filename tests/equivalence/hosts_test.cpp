@@ -80,7 +80,7 @@ TEST(BytesBetweenHosts, OfAStepAreThoseOfTheForm) {
 }
 
 // The plan counts as if all operations of a step were in progress at once, which they seldom are.
-// How much is, and what ranks that are ahead have sent, depends on the timing.
+// The part that is, and the data that ranks ahead have sent, depend on the timing.
 TEST(MemoryBetweenHosts, IsWhatThePlanCounts) {
   TinyRun run;
   run.set("model",

@@ -101,14 +101,16 @@ void check_dpo_case(const json::Value& record, const json::Value& entry) {
   }
   const at::Tensor log_p = (policy * weights).sum(1), ref = (reference * weights).sum(1);
 
-  const losses::PairScores scores = losses::pair_scores({.chosen_P = half(log_p, 0),
-                                                         .rejected_P = half(log_p, 1),
-                                                         .reference_chosen_P = half(ref, 0),
-                                                         .reference_rejected_P = half(ref, 1),
-                                                         .chosen_tokens_P = half(tokens, 0),
-                                                         .rejected_tokens_P = half(tokens, 1)},
-                                                        losses::divergences().get(of.divergence),
-                                                        of.alpha);
+  const losses::PairScores scores =
+      losses::pair_scores({.chosen_P = half(log_p, 0),
+                           .rejected_P = half(log_p, 1),
+                           .reference_chosen_P = half(ref, 0),
+                           .reference_rejected_P = half(ref, 1),
+                           .chosen_tokens_P = half(tokens, 0),
+                           .rejected_tokens_P = half(tokens, 1),
+                           .chosen_unweighted_P = half((policy * mask).sum(1), 0)},
+                          losses::divergences().get(of.divergence),
+                          of.alpha);
   at::Tensor loss = at::zeros({}, at::kDouble);
   for (std::size_t i = 0; i < of.losses.size(); ++i) {
     const losses::PairLoss& kind = losses::pair_losses().get(of.losses[i]);

@@ -42,7 +42,7 @@ bool is_known(const fs::path& folder) {
   return true;
 }
 
-/// How ranks share the layers of a model.
+/// The sharing of a model's layers among ranks.
 struct Shared {
   comm::World* world = nullptr;
   nn::TensorMode mode = nn::TensorMode::OneD;

@@ -161,11 +161,11 @@ TEST(Decoders, HaveThePositionsToWhichYarnStretchesThem) {
                        factor,
                        original);
   };
-  // As in Qwen 2.5 and 3, whose files have the 32 positions of the training, or some more.
+  // Files of Qwen 2.5 and 3 have the 32 positions of the training, or some more.
   EXPECT_EQ(positions(with("qwen2", yarn(4, 32))), 128);
   EXPECT_EQ(positions(with("qwen3", yarn(4, 24))), 96);
   EXPECT_EQ(positions(with("gpt_neox", R"("rotary_pct": 1.0, )" + yarn(4, 32))), 128);
-  // As in files that have the stretched ones.
+  // Other files have the stretched ones.
   EXPECT_EQ(positions(with("llama", yarn(2, 16))), 32);
   EXPECT_EQ(positions(with("llama", yarn(2, 8))), 32);
   EXPECT_EQ(positions(with("llama", R"("rope_scaling": {"type": "linear", "factor": 4})")), 32);
@@ -420,7 +420,7 @@ TEST(Decoders, TheTextModelOfGemma3sOtherFilesIsDescribedByItsTextConfig) {
                         text + "}")
                 .dump(),
             description(text).dump());
-  // As published, the whole model is said to answer texts, and the part continues them.
+  // Published files say of the whole model that it answers texts, and the part continues them.
   EXPECT_EQ(objective_of_hf(json::parse_strict(R"({"model_type": "gemma3",
                 "architectures": ["Gemma3ForConditionalGeneration"]})",
                                                "config.json"))

@@ -96,6 +96,7 @@ struct Batch {
 struct Reference {
   std::map<std::string, at::Tensor> weights;
   at::Tensor x_BTC, chosen, rejected, chosen_count, rejected_count, chosen_text, chosen_text_count;
+  at::Tensor chosen_tail, rejected_tail;  ///< behind the length of the other completion
 
   Reference(const ModelRunner& runner, const Batch& of, bool vocabulary_head = true) {
     for (const auto& [name, weight] : runner.weights)
@@ -112,6 +113,9 @@ struct Reference {
     const at::Tensor c = there.logical_and(of.completion.ne(0)).logical_and(~in_second),
                      r = there.logical_and(of.completion.ne(0)).logical_and(in_second),
                      text = there.logical_and(~in_second);
+    const at::Tensor shared = at::minimum(c.sum(1), r.sum(1)).unsqueeze(1);
+    chosen_tail = (log_p * c.logical_and(c.cumsum(1).gt(shared))).sum(1);
+    rejected_tail = (log_p * r.logical_and(r.cumsum(1).gt(shared))).sum(1);
     chosen = (log_p * c).sum(1);
     rejected = (log_p * r).sum(1);
     chosen_count = c.sum(1).to(at::kDouble);
@@ -168,6 +172,20 @@ TEST(Preference, IsTheLossOfTheRatiosOfItsCompletions) {
   expect_loss("preference", R"({"reference_free": true})", [&](const Reference& r, const Batch&) {
     return -at::log_sigmoid(0.1 * (r.chosen - r.rejected)).mean();
   });
+}
+
+// The tokens of a completion behind the length of the other one count less in the ratios. The
+// cross entropy has all of them with the same weight, as in TRL's DPO trainer.
+TEST(Preference, WeightsTheTailOfTheLongerCompletion) {
+  expect_loss("preference",
+              R"({"type": ["sigmoid", "sft"], "tail_alpha": 0.25, "reference_free": true})",
+              [&](const Reference& r, const Batch&) {
+                EXPECT_NE((r.chosen_tail + r.rejected_tail).abs().sum().item<double>(), 0.0);
+                const at::Tensor margin =
+                    r.chosen - 0.75 * r.chosen_tail - r.rejected + 0.75 * r.rejected_tail;
+                return -at::log_sigmoid(0.1 * margin).mean() -
+                       r.chosen.sum() / r.chosen_count.sum();
+              });
 }
 
 TEST(Cpo, AddsTheCrossEntropyOfTheChosenCompletion) {

@@ -30,14 +30,14 @@ using test::TestParam;
 constexpr std::int64_t kB = 2, kH = 4, kK = 8, kC = 3;
 /// Five tokens leave some ranks of a ring of four without any.
 constexpr std::array<std::int64_t, 3> kLengths = {5, 9, 16};
-// For sums of some dozen fp32 products that are split differently.
+// A bound for sums of some dozen fp32 products that are split differently.
 constexpr double kTolerance = 4e-6;
 
 at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) {
   return at::randn(sizes, at::make_generator<at::CPUGeneratorImpl>(seed), at::kFloat);
 }
 
-/// How ranks hold the tokens: `context` ranks share them, and `tensor` ranks split each share.
+/// The ranks that hold the tokens: `context` ranks share them, and `tensor` ranks split each share.
 struct Sharing {
   ContextMode mode = ContextMode::Ring;
   int context = 1, tensor = 1;

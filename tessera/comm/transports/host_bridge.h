@@ -56,7 +56,7 @@ struct Inbox {
 /// order; small ones overtake large ones of others.
 class HostBridge {
  public:
-  /// What arrives is charged to the current ledger, which must outlive this object.
+  /// Arriving data is charged to the current ledger, which must outlive this object.
   HostBridge(ChannelContext& context, HostLayout layout, std::unique_ptr<HostLink> link);
   /// Sends everything posted, then waits until the other hosts have sent what they posted: at most
   /// kLeaveSeconds, and not at all in a broken world or while an exception unwinds the caller.

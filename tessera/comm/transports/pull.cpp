@@ -528,7 +528,7 @@ void PullTransport::await(const Awaited& awaited) {
     if (awaited.ready()) return;
     if (move_all()) continue;
     awaited.missing(missing);
-    // What ranks of other hosts send needs a processor to arrive.
+    // Data from ranks of other hosts needs a processor to arrive.
     if (context_->any_here(missing) && spin(awaited.ready)) continue;
     awaited.missing(missing);
     DoorbellWait doorbell(

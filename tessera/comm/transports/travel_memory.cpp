@@ -30,8 +30,8 @@ std::size_t staging_bytes(std::size_t least) {
   return std::bit_ceil(std::max(least, kSmallestStage));
 }
 
-// What ChainReduceScatter expects and keeps; a host in the middle has the sums of the hosts before
-// and gets the total.
+// Bytes that ChainReduceScatter expects and keeps; a host in the middle has the sums of the hosts
+// before and gets the total.
 std::size_t memory_of_reduce_scatter(GroupPlace place,
                                      DType dtype,
                                      std::size_t bytes,

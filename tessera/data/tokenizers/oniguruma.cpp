@@ -31,7 +31,7 @@ struct Union {
   }
 };
 
-/// What a class between brackets matches: the intersection of `parts`, or every other character.
+/// The characters of a class between brackets: the intersection of `parts`, or all others.
 struct CharacterClass {
   bool negated = false;
   std::vector<Union> parts = std::vector<Union>(1);

@@ -97,13 +97,16 @@ class Preference final : public nn::Objective {
     const at::Tensor none_B = at::zeros_like(policy.first_B.detach());
     const PairSums reference =
         options_.reference_free ? PairSums{none_B, none_B} : reference_of(batch);
+    at::Tensor unweighted_B;
+    if (options_.tail_alpha != 1.0) unweighted_B = pair_sums(texts, tokens.values_BT).first_B;
     const losses::PairScores scores =
         losses::pair_scores({.chosen_P = policy.first_B,
                              .rejected_P = policy.second_B,
                              .reference_chosen_P = reference.first_B,
                              .reference_rejected_P = reference.second_B,
                              .chosen_tokens_P = texts.first_tokens_B,
-                             .rejected_tokens_P = texts.second_tokens_B},
+                             .rejected_tokens_P = texts.second_tokens_B,
+                             .chosen_unweighted_P = unweighted_B},
                             losses::divergences().get(options_.divergence),
                             options_.divergence_alpha);
     nn::Outcome out;
