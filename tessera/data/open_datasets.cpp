@@ -27,30 +27,24 @@ std::vector<std::filesystem::path> paths_of(const std::vector<std::string>& name
   return {names.begin(), names.end()};
 }
 
-/// The effect of data.separate_documents on windows.
-enum class WindowKind : std::uint8_t {
-  OfAll,  ///< a window has several documents, which do not see each other
-  OfOneDocument
-};
-
 /// Creates datasets of one configuration from ranges of token files.
 class Maker {
  public:
   Maker(const DataOptions& options,
         const Tokenizer& tokenizer,
         std::int64_t length,
-        WindowKind kind,
+        const TokenSamples& samples,
         std::function<void()> poll)
       : options_(options),
         end_of_text_(tokenizer.end_of_text()),
         length_(length),
         stride_(options.stride.value_or(length)),
-        of_one_document_(of_one_document(options, kind)),
+        of_one_document_(of_one_document(options, samples)),
         poll_(std::move(poll)) {}
 
   /// True if windows end at the ends of documents.
-  static bool of_one_document(const DataOptions& options, WindowKind kind) {
-    return options.pack && options.separate_documents && kind == WindowKind::OfOneDocument;
+  static bool of_one_document(const DataOptions& options, const TokenSamples& samples) {
+    return options.pack && options.separate_documents && samples.of_one_document;
   }
 
   // Number of tokens with pack, of documents without.
@@ -266,15 +260,14 @@ class TrainingOpener {
                  std::int64_t vocab_size,
                  std::int64_t sequence_length,
                  const TokenizeOptions& how,
-                 const TokenSamples& samples,
-                 WindowKind kind)
+                 const TokenSamples& samples)
       : options_(options),
         tokenizer_(tokenizer),
         vocab_size_(vocab_size),
         length_(sequence_length),
         how_(reading_of(options, how)),
         samples_(samples),
-        maker_(options, tokenizer, sequence_length, kind, how.poll) {}
+        maker_(options, tokenizer, sequence_length, samples, how.poll) {}
 
   /// Writes what the training data depends on to `contents`.
   Datasets open(std::int64_t min_samples, std::string& contents) {
@@ -403,23 +396,24 @@ class TrainingOpener {
   Maker maker_;
 };
 
-OpenedDataset open_one_dataset(const DataOptions& options,
-                               const std::vector<std::string>& names,
-                               const std::string& key,
-                               const Tokenizer& tokenizer,
-                               std::int64_t vocab_size,
-                               std::int64_t sequence_length,
-                               const TokenizeOptions& how,
-                               bool shorter,
-                               const TokenSamples& samples,
-                               WindowKind kind) {
+}  // namespace
+
+OpenedDataset open_dataset(const DataOptions& options,
+                           const std::vector<std::string>& names,
+                           const std::string& key,
+                           const Tokenizer& tokenizer,
+                           std::int64_t vocab_size,
+                           std::int64_t sequence_length,
+                           const TokenizeOptions& how,
+                           bool shorter,
+                           const TokenSamples& samples) {
   const OpenedTokens opened =
       open_checked(names, key, tokenizer, vocab_size, reading_of(options, how));
-  const bool fits = !options.pack || Maker::of_one_document(options, kind) ||
+  const bool fits = !options.pack || Maker::of_one_document(options, samples) ||
                     opened.file->tokens() > sequence_length;
   const std::int64_t length =
       fits || !shorter ? sequence_length : std::max<std::int64_t>(1, opened.file->tokens() - 1);
-  const Maker maker(options, tokenizer, length, kind, how.poll);
+  const Maker maker(options, tokenizer, length, samples, how.poll);
   maker.require_ends(*opened.file, key);
   maker.require_texts(*opened.file, "the token file");
   const std::int64_t end = maker.units(*opened.file);
@@ -433,40 +427,6 @@ OpenedDataset open_one_dataset(const DataOptions& options,
   return out;
 }
 
-Datasets open_all_datasets(const DataOptions& options,
-                           const Tokenizer& tokenizer,
-                           std::int64_t vocab_size,
-                           std::int64_t sequence_length,
-                           std::int64_t min_samples,
-                           const TokenizeOptions& how,
-                           const TokenSamples& samples,
-                           WindowKind kind) {
-  require_consistent(options, sequence_length);
-  std::string contents;
-  Datasets out = TrainingOpener(options, tokenizer, vocab_size, sequence_length, how, samples, kind)
-                     .open(std::max<std::int64_t>(min_samples, 1), contents);
-  out.fingerprint = fingerprint_of(options, contents, sequence_length);
-  if (!options.validation.empty()) {
-    OpenedDataset validation = open_one_dataset(options,
-                                                options.validation,
-                                                "data.validation",
-                                                tokenizer,
-                                                vocab_size,
-                                                sequence_length,
-                                                how,
-                                                /*shorter=*/false,
-                                                samples,
-                                                kind);
-    out.validation = std::move(validation.dataset);
-    out.validation_tokens = validation.tokens;
-    out.validation_stats = validation.stats;
-    out.validation_fingerprint = std::move(validation.fingerprint);
-  }
-  return out;
-}
-
-}  // namespace
-
 Datasets open_datasets(const DataOptions& options,
                        const Tokenizer& tokenizer,
                        std::int64_t vocab_size,
@@ -474,73 +434,27 @@ Datasets open_datasets(const DataOptions& options,
                        std::int64_t min_samples,
                        const TokenizeOptions& how,
                        const TokenSamples& samples) {
-  return open_all_datasets(options,
-                           tokenizer,
-                           vocab_size,
-                           sequence_length,
-                           min_samples,
-                           how,
-                           samples,
-                           WindowKind::OfAll);
-}
-
-Datasets open_document_datasets(const DataOptions& options,
-                                const Tokenizer& tokenizer,
-                                std::int64_t vocab_size,
-                                std::int64_t sequence_length,
-                                std::int64_t min_samples,
-                                const TokenizeOptions& how,
-                                const TokenSamples& samples) {
-  return open_all_datasets(options,
-                           tokenizer,
-                           vocab_size,
-                           sequence_length,
-                           min_samples,
-                           how,
-                           samples,
-                           WindowKind::OfOneDocument);
-}
-
-OpenedDataset open_dataset(const DataOptions& options,
-                           const std::vector<std::string>& names,
-                           const std::string& key,
-                           const Tokenizer& tokenizer,
-                           std::int64_t vocab_size,
-                           std::int64_t sequence_length,
-                           const TokenizeOptions& how,
-                           bool shorter,
-                           const TokenSamples& samples) {
-  return open_one_dataset(options,
-                          names,
-                          key,
-                          tokenizer,
-                          vocab_size,
-                          sequence_length,
-                          how,
-                          shorter,
-                          samples,
-                          WindowKind::OfAll);
-}
-
-OpenedDataset open_document_dataset(const DataOptions& options,
-                                    const std::vector<std::string>& names,
-                                    const std::string& key,
-                                    const Tokenizer& tokenizer,
-                                    std::int64_t vocab_size,
-                                    std::int64_t sequence_length,
-                                    const TokenizeOptions& how,
-                                    bool shorter,
-                                    const TokenSamples& samples) {
-  return open_one_dataset(options,
-                          names,
-                          key,
-                          tokenizer,
-                          vocab_size,
-                          sequence_length,
-                          how,
-                          shorter,
-                          samples,
-                          WindowKind::OfOneDocument);
+  require_consistent(options, sequence_length);
+  std::string contents;
+  Datasets out = TrainingOpener(options, tokenizer, vocab_size, sequence_length, how, samples)
+                     .open(std::max<std::int64_t>(min_samples, 1), contents);
+  out.fingerprint = fingerprint_of(options, contents, sequence_length);
+  if (!options.validation.empty()) {
+    OpenedDataset validation = open_dataset(options,
+                                            options.validation,
+                                            "data.validation",
+                                            tokenizer,
+                                            vocab_size,
+                                            sequence_length,
+                                            how,
+                                            /*shorter=*/false,
+                                            samples);
+    out.validation = std::move(validation.dataset);
+    out.validation_tokens = validation.tokens;
+    out.validation_stats = validation.stats;
+    out.validation_fingerprint = std::move(validation.fingerprint);
+  }
+  return out;
 }
 
 }  // namespace tessera::data

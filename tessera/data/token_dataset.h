@@ -99,6 +99,9 @@ struct TokenSamples {
   std::function<std::unique_ptr<Dataset>(std::unique_ptr<TokenDataset> tokens, bool training)>
       make = {};
   std::uint64_t seed = 0;  ///< of the order, with data.streaming
+  /// A sample is made from one document: with data.separate_documents, windows are
+  /// WindowsOfDocuments, and not windows of several documents that do not see each other.
+  bool of_one_document = false;
 };
 
 /// Opens (and first tokenizes if needed) the data that the options name and splits off the

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "tessera/data/token_dataset.h"
@@ -48,26 +47,5 @@ class WindowsOfDocuments final : public TokenDataset {
   std::vector<std::int64_t> begins_;  // of windows, ascending
   std::vector<std::int32_t> counts_;  // of their tokens
 };
-
-/// open_datasets() for samples that are made from one document each: with data.separate_documents
-/// windows are WindowsOfDocuments, and not windows of several documents that do not see each other.
-Datasets open_document_datasets(const DataOptions& options,
-                                const Tokenizer& tokenizer,
-                                std::int64_t vocab_size,
-                                std::int64_t sequence_length,
-                                std::int64_t min_samples,
-                                const TokenizeOptions& how,
-                                const TokenSamples& samples = {});
-
-/// open_dataset() for such samples.
-OpenedDataset open_document_dataset(const DataOptions& options,
-                                    const std::vector<std::string>& names,
-                                    const std::string& key,
-                                    const Tokenizer& tokenizer,
-                                    std::int64_t vocab_size,
-                                    std::int64_t sequence_length,
-                                    const TokenizeOptions& how,
-                                    bool shorter = false,
-                                    const TokenSamples& samples = {});
 
 }  // namespace tessera::data

@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/data/windows_of_documents.h"
 #include "tessera/tasks/corrupted_spans.h"
 #include "tessera/tasks/special_token.h"
 #include "tessera/tasks/task.h"
@@ -57,15 +56,14 @@ class SpanCorruption final : public Task {
   [[nodiscard]] std::string objective() const override { return "seq2seq"; }
   [[nodiscard]] bool streams() const override { return true; }
 
-  // A sample is one text, whose spans one answer has in order.
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
-    data::Datasets out = data::open_document_datasets(request.options,
-                                                      request.tokenizer,
-                                                      request.vocab_size,
-                                                      text_length(request),
-                                                      request.min_samples,
-                                                      request.how,
-                                                      samples_of(request));
+    data::Datasets out = data::open_datasets(request.options,
+                                             request.tokenizer,
+                                             request.vocab_size,
+                                             text_length(request),
+                                             request.min_samples,
+                                             request.how,
+                                             samples_of(request));
     if (!out.fingerprint.empty()) out.fingerprint += " spans " + noise_of(request).text();
     return out;
   }
@@ -73,15 +71,15 @@ class SpanCorruption final : public Task {
   [[nodiscard]] data::OpenedDataset open_held_out(const DataRequest& request,
                                                   const std::vector<std::string>& names,
                                                   const std::string& key) const override {
-    return data::open_document_dataset(request.options,
-                                       names,
-                                       key,
-                                       request.tokenizer,
-                                       request.vocab_size,
-                                       text_length(request),
-                                       request.how,
-                                       /*shorter=*/true,
-                                       samples_of(request));
+    return data::open_dataset(request.options,
+                              names,
+                              key,
+                              request.tokenizer,
+                              request.vocab_size,
+                              text_length(request),
+                              request.how,
+                              /*shorter=*/true,
+                              samples_of(request));
   }
 
  private:
@@ -158,7 +156,8 @@ class SpanCorruption final : public Task {
           tokens->length() == length ? full_input : counts(tokens->length()).input;
       return std::make_unique<CorruptedSpans>(std::move(tokens), input, std::move(own));
     };
-    return {.make = make, .seed = request.seed};
+    // A sample is one text, whose spans one answer has in order.
+    return {.make = make, .seed = request.seed, .of_one_document = true};
   }
 
   SpanCorruptionOptions options_;
