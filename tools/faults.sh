@@ -73,7 +73,8 @@ start() {
   setsid "$@" --set "run.dir=$run" >"$box/out" 2>"$box/err" &
   job=$!
 }
-alive() { kill -0 "$job" 2>/dev/null; }
+stopping=0
+alive() { ((!stopping)) && kill -0 "$job" 2>/dev/null; }
 reached() {
   local lines=()
   mapfile -t lines 2>/dev/null <"$run/metrics.jsonl" || return 1
@@ -230,8 +231,8 @@ show_table() {
   done
   ((${#skipped[@]} == 0)) || printf '\nskipped here: %s\n' "${skipped[*]}"
 }
-# A campaign that is stopped tells what it has found so far.
-trap 'show_table; [[ -z ${job:-} ]] || kill -9 "$job" 2>/dev/null; exit 1' TERM INT
+# A campaign that is stopped tells what it has found so far. The trap may run within a pause, where no process can be waited for.
+trap 'stopping=1; bad=1' TERM INT
 for ((i = 1; i <= runs; ++i)); do
   RANDOM=$((seed + i))
   kind=${kinds[RANDOM % ${#kinds[@]}]}
@@ -241,6 +242,10 @@ for ((i = 1; i <= runs; ++i)); do
     alive || break
     pause 0.02
   done
+  if ((stopping)); then
+    kill -9 "$job" 2>/dev/null
+    break
+  fi
   why=
   if alive; then
     why="it does not end"
