@@ -269,6 +269,12 @@ std::vector<std::string> record_files(const std::vector<std::string>& names, Spl
       if (name.find_first_of("*?[") == std::string::npos) refuse_missing(name);
       some = matches_of(name);
     }
+    for (const std::string& file : some) {
+      TESSERA_REQUIRE(fs::is_regular_file(file, ignored),
+                      Data,
+                      file + " is no file and no folder",
+                      "name files of records, or a folder of them");
+    }
     out.insert(out.end(), some.begin(), some.end());
   }
   return out;

@@ -187,9 +187,9 @@ at::Tensor leave_one_out_advantages(const at::Tensor& rewards_BF,
   const at::Tensor known_GN = at::where(there_GN, groups_GN, zero_like(groups_GN));
   const at::Tensor others_GN =
       (there_GN.sum(1, true) - there_GN.to(at::kLong)).to(groups_GN.scalar_type());
-  const at::Tensor baseline_GN = (known_GN.sum(1, true) - known_GN) / others_GN.clamp_min(1);
-  at::Tensor advantages_B =
-      at::where(others_GN.gt(0), groups_GN - baseline_GN, 0 * groups_GN).flatten();
+  // A completion without others has no baseline (0 / 0), and does not count in the batch's moments.
+  const at::Tensor baseline_GN = (known_GN.sum(1, true) - known_GN) / others_GN;
+  at::Tensor advantages_B = (groups_GN - baseline_GN).flatten();
   if (options.normalize) {
     const Moments of_batch = moments(advantages_B, 0);
     advantages_B = (advantages_B - of_batch.mean) / (of_batch.deviation + options.epsilon);

@@ -208,9 +208,9 @@ void LabelledTexts::read_label(const data::Record& record,
     const json::Value& value = field_of(record, field, "label_field");
     const std::vector<json::Value> one = {value};
     for (const json::Value& item : value.is_array() ? value.items() : one) {
-      if (!item.is_number())
-        record.refuse(fmt::format("\"{}\" is {}", field, value.dump()), "give numbers");
-      out.numbers.push_back(static_cast<float>(item.as_double()));
+      const std::optional<double> number = number_in(record, item);
+      if (!number) record.refuse(fmt::format("\"{}\" is {}", field, value.dump()), "give numbers");
+      out.numbers.push_back(static_cast<float>(*number));
     }
     if (out.numbers.size() != labels) {
       record.refuse(fmt::format("\"{}\" has {} numbers", field, out.numbers.size()),

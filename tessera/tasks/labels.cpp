@@ -129,6 +129,10 @@ void check_label_names(std::vector<std::string> names,
 }
 
 json::Value options_of_labels(const Labels& labels) {
+  TESSERA_REQUIRE(labels.size() > 0,
+                  Data,
+                  "data.train has no record with a label",
+                  "name files that have records, or list the labels in the task's params");
   json::Value out = json::Value::object(), names = json::Value::array();
   out["num_labels"] = json::Value::integer(labels.size());
   bool named = false;

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 
 namespace tessera::tasks {
 namespace {
@@ -102,19 +103,9 @@ TokenPair pair_of_texts(const data::Record& record, const ConversationTokenizer&
 
 double number_of(const data::Record& record, const char* field) {
   const json::Value& value = field_of(record, field, nullptr);
-  double out = NAN;
-  if (value.is_number()) out = value.as_double();
-  if (record.row && value.is_string()) {
-    try {
-      out = std::stod(value.as_string());
-    } catch (const std::exception&) {
-      out = NAN;
-    }
-  }
-  if (!std::isfinite(out)) {
-    record.refuse(fmt::format("\"{}\" is {}", field, value.dump()), "give a finite number");
-  }
-  return out;
+  const std::optional<double> out = number_in(record, value);
+  if (!out) record.refuse(fmt::format("\"{}\" is {}", field, value.dump()), "give a finite number");
+  return *out;
 }
 
 bool flag_of(const data::Record& record, const char* field) {
@@ -125,9 +116,9 @@ bool flag_of(const data::Record& record, const char* field) {
     if (number == 0 || number == 1) return number == 1;
   }
   if (value.is_string()) {
-    const std::string& word = value.as_string();
-    if (word == "true" || word == "True" || word == "1") return true;
-    if (word == "false" || word == "False" || word == "0") return false;
+    const std::string word = text::lower(value.as_string());
+    if (word == "true" || word == "1") return true;
+    if (word == "false" || word == "0") return false;
   }
   record.refuse(fmt::format("\"{}\" is {}", field, value.dump()),
                 "give true where the completion is wanted, else false");

@@ -2,6 +2,7 @@
 #include "tessera/tasks/record_dataset.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <span>
 #include <utility>
@@ -124,6 +125,22 @@ std::string text_of(const data::Record& record, const std::string& field, const 
                   "give every record a text");
   }
   return text.as_string();
+}
+
+std::optional<double> number_in(const data::Record& record, const json::Value& value) {
+  double out = 0;
+  if (value.is_number()) {
+    out = value.as_double();
+  } else if (record.row && value.is_string()) {
+    const std::string& cell = value.as_string();
+    const char* const end = cell.data() + cell.size();
+    const auto read = std::from_chars(cell.data(), end, out);
+    if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
+  } else {
+    return std::nullopt;
+  }
+  if (!std::isfinite(static_cast<float>(out))) return std::nullopt;
+  return out;
 }
 
 void RecordDataset::read_records(const std::vector<std::string>& files,

@@ -28,6 +28,10 @@ const json::Value& field_of(const data::Record& record,
 /// A string field. Throws Error{Data} for any other value and for an empty string.
 std::string text_of(const data::Record& record, const std::string& field, const char* option);
 
+/// The finite number, in fp32 too, that a field's value is; in a row of a table also a text that is
+/// nothing but such a number.
+std::optional<double> number_in(const data::Record& record, const json::Value& value);
+
 /// A dataset whose samples are made from records.
 class RecordDataset : public data::Dataset {
  public:

@@ -7,6 +7,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -90,12 +91,26 @@ TEST_F(Records, AreTheObjectsOfAJsonFile) {
 TEST_F(Records, AreTheRowsOfATable) {
   EXPECT_THAT(read({write("a.csv",
                           "text,n,x,yes,code\r\n"
-                          "\"a, \"\"b\"\"\nc\",1,2.5,True,007\r\n"
+                          "\"a, \"\"b\"\"\nc\",1,2.5,true,007\r\n"
                           "d,-2,,false,1\r\n")}),
               ElementsAre(R"(2:{"text":"a, \"b\"\nc","n":1,"x":2.5,"yes":true,"code":"007"})",
                           R"(4:{"text":"d","n":-2,"x":null,"yes":false,"code":"1"})"));
   EXPECT_THAT(read({write("semicolons.csv", "a;b\n1;2,5\n")}),
               ElementsAre(R"(2:{"a":1,"b":"2,5"})"));
+  EXPECT_THAT(read({write("returns.csv", "a,b\r1,x\r\r2,y\r")}),
+              ElementsAre(R"(2:{"a":1,"b":"x"})", R"(4:{"a":2,"b":"y"})"));
+}
+
+// A number may stand in a field of texts.
+TEST_F(Records, ATableKeepsTheSpellingOfItsCells) {
+  EXPECT_THAT(read({write("a.csv", "n,x,yes\n1.50,123456789012345678901,True\n2,.5,False\n")}),
+              ElementsAre(R"(2:{"n":1.50,"x":123456789012345678901,"yes":"True"})",
+                          R"(3:{"n":2,"x":0.5,"yes":"False"})"));
+}
+
+TEST_F(Records, ARowOfAnotherLengthDecidesNothingAboutTheOthers) {
+  EXPECT_THAT(read({write("a.csv", "n,x\n1,2\nonly,two,many\n3,4\n")}, {.skip_bad = true}),
+              ElementsAre(R"(2:{"n":1,"x":2})", R"(4:{"n":3,"x":4})"));
 }
 
 TEST_F(Records, ATableWithTabsMayHaveQuotesInItsTexts) {
@@ -184,6 +199,8 @@ TEST_F(Records, FoldersStandForTheFilesOfAPart) {
   EXPECT_THROW(names("d", Split::Test), Error);
   EXPECT_THROW(names("d/*.csv", Split::Train), Error);
   EXPECT_THROW(names("nothing", Split::Train), Error);
+  ASSERT_EQ(mkfifo((folder + "/pipe.jsonl").c_str(), 0600), 0);
+  EXPECT_THROW(names("pipe.jsonl", Split::Train), Error);  // nobody writes to it
 }
 
 }  // namespace

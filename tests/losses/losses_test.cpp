@@ -2,7 +2,9 @@
 // Losses at their limits, compared with numbers computed by hand; tests/golden compares them with
 // recorded trainers.
 #include <cmath>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -164,6 +166,22 @@ TEST(Advantages, OfAGroupAndOfTheOthersAreTheirFormulas) {
   EXPECT_NEAR(group[1].item<double>(), -0.375 / deviation, kTolerance);
   EXPECT_NEAR(others[0].item<double>(), 1 - 2.0 / 7, kTolerance);
   EXPECT_NEAR(others[1].item<double>(), -3.0 / 7, kTolerance);
+}
+
+// TRL's trainer (0 / 0 there): a completion that alone has a reward in its group has no advantage,
+// and does not count in the moments of the batch.
+TEST(Advantages, OfACompletionWithoutOthersAreLeftOutOfTheBatch) {
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  const LeaveOneOutOptions options{.group_size = 2, .normalize = true};
+  const at::Tensor with = leave_one_out_advantages(
+                       row({1, 0, 3, none, 0, 4}).view({6, 1}), row({1}), {}, options),
+                   without = leave_one_out_advantages(
+                       row({1, 0, 0, 4}).view({4, 1}), row({1}), {}, options);
+
+  EXPECT_EQ(with[2].item<double>(), 0.0);
+  EXPECT_EQ(with[3].item<double>(), 0.0);
+  for (const auto& [a, b] : {std::pair{0, 0}, {1, 1}, {4, 2}, {5, 3}})
+    EXPECT_DOUBLE_EQ(with[a].item<double>(), without[b].item<double>());
 }
 
 TEST(Advantages, OfRewardsThatAreAllEqualAreZero) {

@@ -190,6 +190,13 @@ TEST_F(Preferences, OfRewardModelsMayHaveMargins) {
 
   data::Sample sample(*data.train, 0);
   EXPECT_EQ(sample.values<float>("margin").front(), 1.5F);
+  for (const char* other : {"\"3\"", "1e39", "null"}) {
+    std::string wrong = record;
+    wrong.replace(wrong.find("1.5"), 3, other);
+    EXPECT_THAT(error_of([&] { opened("reward", wrong, 11, R"({"margin": true})"); }).what(),
+                HasSubstr("margin"))
+        << other;
+  }
   const Error error = error_of([&] { opened("reward", kPair, 11, R"({"margin": true})"); });
   EXPECT_EQ(error.kind(), Error::Kind::Data);
   EXPECT_THAT(error.what(), HasSubstr("margin"));

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <optional>
 #include <string>
 
 #include "tasks/tasks_support.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/config/json.h"
+#include "tessera/data/records.h"
+#include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::tasks {
@@ -50,6 +54,21 @@ TEST_F(RegressionOfTexts, NamesTheRecordWhoseLabelIsNoNumber) {
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n{\"text\": \"a\", \"label\": \"x\"}\n"),
               HasSubstr("train.jsonl:2: \"label\" is \"x\""));
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": [1, 2]}\n"), HasSubstr("has 2 numbers"));
+  EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1e39}\n"), HasSubstr("give numbers"));
+}
+
+TEST(NumbersOfRecords, MayBeTextsInRowsOfTables) {
+  data::Record row{json::parse(R"({"a": "1.5", "b": "3 stars", "c": "1e39", "d": 2})", "a.csv"),
+                   "a.csv:2",
+                   /*row=*/true};
+  const auto number = [&](const char* field) { return number_in(row, *row.value.find(field)); };
+  EXPECT_EQ(number("a"), 1.5);
+  EXPECT_EQ(number("b"), std::nullopt);
+  EXPECT_EQ(number("c"), std::nullopt);  // infinite in fp32
+  EXPECT_EQ(number("d"), 2.0);
+  row.row = false;
+  EXPECT_EQ(number("a"), std::nullopt);
+  EXPECT_EQ(number("d"), 2.0);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/config/json.h"
 #include "tessera/data/records.h"
 
 namespace tessera::data {
@@ -50,11 +51,11 @@ class Rows {
     const bool quote = at_ < bytes_.size() && bytes_[at_] == '"';
     if (quote && (separator_ != '\t' || closes_before_the_tab())) return quoted();
     std::size_t end = at_;
-    while (end < bytes_.size() && bytes_[end] != separator_ && bytes_[end] != '\n')
+    while (end < bytes_.size() && bytes_[end] != separator_ && bytes_[end] != '\n' &&
+           bytes_[end] != '\r')
       ++end;
-    std::string_view out = bytes_.substr(at_, end - at_);
+    const std::string_view out = bytes_.substr(at_, end - at_);
     at_ = end;
-    if (out.ends_with('\r') && (end == bytes_.size() || bytes_[end] == '\n')) out.remove_suffix(1);
     return std::string(out);
   }
   /// Tab-separated tables are often written without quoting, and a text may begin with a quote.
@@ -122,16 +123,17 @@ bool is_number(const std::string& cell) {
                     std::isdigit(static_cast<unsigned char>(cell[first + 1])) != 0;
   return failed == std::errc() && end == cell.data() + cell.size() && !code;
 }
+// Other spellings, such as True, remain the texts that they are.
 bool is_flag(const std::string& cell) {
-  const std::string lower = text::lower(cell);
-  return lower == "true" || lower == "false";
+  return cell == "true" || cell == "false";
 }
 
-/// The common type of all cells of a column, as other table readers determine it.
-ColumnType type_of(const std::vector<Row>& rows, std::size_t column) {
+/// The common type of all cells of a column, as other table readers determine it, in the rows that
+/// have `columns` cells.
+ColumnType type_of(const std::vector<Row>& rows, std::size_t column, std::size_t columns) {
   bool any = false, integers = true, numbers = true, flags = true;
   for (const Row& row : rows) {
-    if (column >= row.cells.size() || row.cells[column].empty()) continue;
+    if (row.cells.size() != columns || row.cells[column].empty()) continue;
     const std::string& cell = row.cells[column];
     any = true;
     integers = integers && is_integer(cell);
@@ -145,18 +147,27 @@ ColumnType type_of(const std::vector<Row>& rows, std::size_t column) {
   return flags ? ColumnType::Flag : ColumnType::Text;
 }
 
+/// Keeps the spelling, such as 1.50, where JSON has it, for texts of numbers.
+json::Value number_of(const std::string& cell) {
+  try {
+    return json::parse_strict(cell, "a cell");
+  } catch (const Error&) {  // such as +1 or .5
+    double value = 0;
+    std::from_chars(cell.data(), cell.data() + cell.size(), value);
+    return json::Value::number(value);
+  }
+}
+
 json::Value value_of(std::string cell, ColumnType type) {
   if (type == ColumnType::Text) return json::Value::string(std::move(cell));
   if (cell.empty()) return {};
-  if (type == ColumnType::Flag) return json::Value::boolean(text::lower(cell) == "true");
+  if (type == ColumnType::Flag) return json::Value::boolean(cell == "true");
   if (type == ColumnType::Integer) {
     std::int64_t value = 0;
     std::from_chars(cell.data(), cell.data() + cell.size(), value);
     return json::Value::integer(value);
   }
-  double value = 0;
-  std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  return json::Value::number(value);
+  return number_of(cell);
 }
 
 void check_names(const Row& header, const std::string& name) {
@@ -207,7 +218,7 @@ void read_table(const RecordText& text, const RecordSink& sink, char separator) 
   }
   std::vector<ColumnType> types;
   for (std::size_t i = 0; i < header->cells.size(); ++i)
-    types.push_back(type_of(rows, i));
+    types.push_back(type_of(rows, i, header->cells.size()));
   for (Row& row : rows) {
     if (row.cells.size() != header->cells.size()) {
       sink.bad(Error(Error::Kind::Data,
@@ -231,7 +242,7 @@ void read_table(const RecordText& text, const RecordSink& sink, char separator) 
 
 /// The separator is a comma, unless the column names are separated by semicolons or tabs.
 void read_csv(const RecordText& text, const RecordSink& sink) {
-  const std::string_view header = text.bytes.substr(0, text.bytes.find('\n'));
+  const std::string_view header = text.bytes.substr(0, text.bytes.find_first_of("\r\n"));
   const auto count = [&](char c) { return std::ranges::count(header, c); };
   char separator = ',';
   for (const char other : {';', '\t'}) {
