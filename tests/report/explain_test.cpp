@@ -76,7 +76,8 @@ TEST(Explained, ACommonDropoutThatNothingUsesIsLeftOut) {
   };
 
   EXPECT_EQ(shown(R"("embedding_dropout": 0.1, "attention_dropout": 0.2, "residual_dropout": 0.3)"),
-            "model.embedding_dropout=0.1 model.attention_dropout=0.2 model.residual_dropout=0.3 ");
+            "model.embedding_dropout=0.1 model.attention_dropout=0.2 model.residual_dropout=0.3 "
+            "model.classifier_dropout=0.1 ");
   EXPECT_THAT(shown(R"("embedding_dropout": 0.1)"), HasSubstr("model.dropout=0 "));
   EXPECT_THAT(shown(R"("dropout": 0.1)"), HasSubstr("model.dropout=0.1 "));
 }

@@ -175,7 +175,7 @@ TEST(RlOptionsOf, AreRefusedWhereTheyContradictEachOther) {
             3);
   EXPECT_EQ(rollout_ranks_of(json::parse(R"({"task": "rl", "rl": {"rollout_ranks": 3}})", "a")), 0);
   EXPECT_THAT(refusal(R"("models": {"critic": {"ranks": [1]}})"),
-              HasSubstr("not built yet: rl.models.critic.ranks"));
+              HasSubstr("there is no critic model"));
   EXPECT_EQ(options_of(*task_of("rl", params(R"("parity": "exact")"))).parity, Parity::Exact);
 }
 
