@@ -185,6 +185,9 @@ void SafetensorsFile::read_header(std::optional<std::uint64_t> xxh3) {
            fmt::format("{} bytes are too few for a safetensors file", text.size()),
            "download it again");
   }
+  if (text.starts_with("version https://git-lfs")) {
+    refuse(source, "it is Git LFS's pointer to a file, not the file", "run git lfs pull there");
+  }
   std::uint64_t length = 0;
   std::memcpy(&length, text.data(), kLengthBytes);
   if (length > kMaxHeaderBytes || length > text.size() - kLengthBytes) {

@@ -142,6 +142,12 @@ TEST(SafetensorsLies, AboutTheHeadersLength) {
     refusal(good.substr(0, size));
 }
 
+TEST(SafetensorsLies, APointerOfGitLfsIsNamed) {
+  const Error error =
+      refusal("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n");
+  EXPECT_NE(error.fix().find("git lfs pull"), std::string::npos) << error.text();
+}
+
 TEST(SafetensorsLies, AboutOffsets) {
   expect_lie("{" + entry("w", "F32", "[2]", "[0,8]") + "}", 4, "claims bytes [0, 8) of 4");
   expect_lie("{" + entry("w", "F32", "[1]", "[4,0]") + "}", 4, "claims bytes [4, 0)");

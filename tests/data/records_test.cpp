@@ -101,6 +101,12 @@ TEST_F(Records, AreTheRowsOfATable) {
               ElementsAre(R"(2:{"a":1,"b":"x"})", R"(4:{"a":2,"b":"y"})"));
 }
 
+TEST_F(Records, AColumnMayHaveNoName) {
+  EXPECT_THAT(read({write("pandas.csv", ",text,label\n0,a,x\n1,b,y\n")}),
+              ElementsAre(R"(2:{"Unnamed: 0":0,"text":"a","label":"x"})",
+                          R"(3:{"Unnamed: 0":1,"text":"b","label":"y"})"));
+}
+
 // A number may stand in a field of texts.
 TEST_F(Records, ATableKeepsTheSpellingOfItsCells) {
   EXPECT_THAT(read({write("a.csv", "n,x,yes\n1.50,123456789012345678901,True\n2,.5,False\n")}),

@@ -170,14 +170,15 @@ json::Value value_of(std::string cell, ColumnType type) {
   return number_of(cell);
 }
 
+/// Gives columns without a name, such as the index that pandas writes, pandas' names.
+void name_all(Row& header) {
+  for (std::size_t i = 0; i < header.cells.size(); ++i) {
+    if (header.cells[i].empty()) header.cells[i] = fmt::format("Unnamed: {}", i);
+  }
+}
+
 void check_names(const Row& header, const std::string& name) {
   std::vector<std::string> names = header.cells;
-  for (const std::string& cell : names) {
-    TESSERA_REQUIRE(!cell.empty(),
-                    Data,
-                    fmt::format("{}:1: a column has no name", name),
-                    "write the names of all columns into the first row");
-  }
   std::ranges::sort(names);
   const auto twice = std::ranges::adjacent_find(names);
   TESSERA_REQUIRE(twice == names.end(),
@@ -208,6 +209,7 @@ void read_table(const RecordText& text, const RecordSink& sink, char separator) 
     rows.push_back(std::move(*header));
     header->cells = {"source", "label", "star", "sentence"};
   }
+  name_all(*header);
   check_names(*header, text.name);
   while (std::optional<Row> row = reader.next()) {
     if (row->cells.size() == 1 && row->cells[0].empty() && header->cells.size() > 1) {
