@@ -122,7 +122,11 @@ class Reader {
     try {
       value = json::parse_strict(text, place(line));
     } catch (const Error& error) {
-      bad(Error(Error::Kind::Data, error.what(), error.fix()));
+      // Its line 1 is the line of the record.
+      const std::string first = place(line) + ":1:";
+      std::string what = error.what();
+      if (what.starts_with(first)) what.replace(0, first.size(), place(line) + ":");
+      bad(Error(Error::Kind::Data, std::move(what), error.fix()));
       return;
     }
     counts_.replaced_utf8 += replaced ? 1 : 0;

@@ -173,7 +173,7 @@ TEST_F(Records, AreFoundByTheirContentWhereTheNameSaysNothing) {
 
 TEST_F(Records, BadOnesAreLeftOutWhereThatIsAskedFor) {
   const std::string file = write("a.jsonl", "{\"a\": 1}\nx\n[1]\n{\"a\": 2}\n");
-  EXPECT_THAT(refusal({file}), HasSubstr("a.jsonl:2"));
+  EXPECT_THAT(refusal({file}), HasSubstr("a.jsonl:2:1: "));
 
   EXPECT_EQ(read({file}, {.skip_bad = true}).size(), 2U);
 
