@@ -54,7 +54,7 @@ TEST_F(RegressionOfTexts, NamesTheRecordWhoseLabelIsNoNumber) {
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n{\"text\": \"a\", \"label\": \"x\"}\n"),
               HasSubstr("train.jsonl:2: \"label\" is \"x\""));
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": [1, 2]}\n"), HasSubstr("has 2 numbers"));
-  EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1e39}\n"), HasSubstr("give numbers"));
+  EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1e39}\n"), HasSubstr("\"label\" is 1e39"));
 }
 
 TEST(NumbersOfRecords, MayBeTextsInRowsOfTables) {
