@@ -54,8 +54,7 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
        "tessera generate runs/my --prompt \"ROMEO:\" --samples 4",
        "tessera generate runs/my --prompt \"ROMEO:\" --beams 4 --return 2",
        "tessera generate runs/my --prompts in.jsonl --out out.jsonl --batch-size 16",
-       "tessera generate ./base --adapter a=loras/a --adapter b=loras/b --prompts in.jsonl --out "
-       "out.jsonl",
+       "tessera generate ./base --adapter a=l/a --adapter b=l/b --prompts in.jsonl --out out.jsonl",
        "tessera generate runs/my -n 4             for a model that does not fit on one rank"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.option("--prompt", &words.prompt, "Prompt [start of a document]");

@@ -87,7 +87,7 @@ int count_in(const std::string& typed, const std::string& value) {
 }
 
 std::string launcher_in(const std::string& typed, const std::string& value) {
-  const std::string name = text::lower(value);
+  std::string name = text::lower(value);
   const std::vector<std::string> known(kLauncherNames.begin(), kLauncherNames.end());
   TESSERA_REQUIRE(std::find(known.begin(), known.end(), name) != known.end(),
                   Config,
@@ -222,7 +222,7 @@ launch::HostPool hosts_by_number(int hosts, std::optional<std::int64_t> per_host
 
 /// Returns the path of the hostfile to read; empty: there is none.
 std::string hostfile_of(const HostFlags& flags, std::vector<std::string>& notes) {
-  const std::string path = flags.hostfile.empty() ? std::string(kDefaultHostfile) : flags.hostfile;
+  std::string path = flags.hostfile.empty() ? std::string(kDefaultHostfile) : flags.hostfile;
   std::error_code unknown;
   if (std::filesystem::exists(path, unknown)) return path;
   if (!flags.hostfile.empty())

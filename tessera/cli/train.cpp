@@ -224,6 +224,16 @@ void check_transport(const planner::Plan& plan, bool several_hosts) {
                         engine::engine_name(engine)));
 }
 
+/// Returns the configuration of the file, or of the flags if `path` is empty, with their changes.
+json::Value configured(const std::string& path, TrainWords& words, ForeignFlags& foreign) {
+  json::Value source =
+      path.empty() ? configuration_from_flags(words.model, words.data, foreign) : read_config(path);
+  add_model_and_data(words.model, words.data, foreign);
+  for (const std::string& note : apply(foreign, source, words.set))
+    log::warn(note);
+  return source;
+}
+
 /// Trains on the ranks of `part` or, if it is null, on those that the command line chooses.
 int train_part(const std::vector<std::string>& line, std::shared_ptr<const launch::HostPart> part) {
   std::vector<std::string> rest = line;
@@ -237,11 +247,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   for (const std::string& note : foreign.notes)
     log::warn(note);
 
-  json::Value source =
-      path.empty() ? configuration_from_flags(words.model, words.data, foreign) : read_config(path);
-  add_model_and_data(words.model, words.data, foreign);
-  for (const std::string& note : apply(foreign, source, words.set))
-    log::warn(note);
+  json::Value source = configured(path, words, foreign);
   if (!part) {
     for (const std::string& note : use_hosts_key(hosts, source))
       log::warn(note);
