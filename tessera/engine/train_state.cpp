@@ -369,7 +369,7 @@ void TrainState::reduce_losses(parallel::StepOutput out,
   values.insert(values.end(), to_max.begin(), to_max.end());
   values.insert(values.end(), finding.begin(), finding.end());
   values.push_back(terms_->has_new(out) ? 1.0 : 0.0);
-  // In this world, which may be a part of the job.
+  // The ranks are those of this world, which may be a part of the job.
   const std::vector<int> group = world_.mesh().group(world_.rank(), kTokens);
   const std::vector<double> all =
       world_.all_gather(world_.everyone(), values, TESSERA_HERE("losses of the micro-batches"));

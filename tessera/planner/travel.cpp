@@ -15,9 +15,10 @@ namespace {
 
 using comm::GroupPlace;
 
-/// Groups that have members on several hosts: all ranks, and those of data parallelism.
+/// The number of groups with members on several hosts, an estimate: all ranks, and those of data
+/// parallelism.
 constexpr int kGroups = 4;
-/// Norms, counts of labels, and rows of tables.
+/// Bytes of norms, counts of labels, and rows of tables, an estimate that fits small models.
 constexpr std::size_t kSmallInputs = std::size_t{256} << 10;
 
 /// The place of `size` neighbouring members of a group with `locals` members on each host.
