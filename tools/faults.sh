@@ -15,7 +15,7 @@ source tests/support/ssh_stand_in.sh
 source tests/support/namespaces.sh
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 box=$(mktemp -d)
-steps=30
+steps=20
 
 clean_up() {
   umount "$box/disk" 2>/dev/null

@@ -44,11 +44,15 @@ struct Ranks {
   int rank = 0;
   int size = 1;
   std::function<void()> barrier = [] {};
-  /// Returns true if any rank passes true; the same on all ranks.
-  std::function<bool(bool)> any = [](bool mine) { return mine; };
+  /// Returns the largest of the ranks' numbers at each place; all ranks pass as many. The result is
+  /// the same on all ranks. Cost: one collective.
+  std::function<std::vector<std::uint32_t>(std::vector<std::uint32_t>)> largest =
+      [](std::vector<std::uint32_t> mine) { return mine; };
   /// More than one node: hosts that do not share folders, so that each keeps a part of a
   /// checkpoint. Ranks of one node share its folder; `local_rank` numbers them.
   int node = 0, nodes = 1, local_rank = 0;
+  /// Returns true if any rank passes true; the same on all ranks. Cost: one collective.
+  [[nodiscard]] bool any(bool mine) const { return largest({mine ? 1U : 0U}).front() != 0; }
   /// Returns whether this rank creates, publishes and removes folders.
   [[nodiscard]] bool is_leader() const { return nodes == 1 ? rank == 0 : local_rank == 0; }
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Agreement between ranks that can only communicate through Ranks::any: on a number, or on the
+// Agreement between ranks that can only communicate through Ranks::largest: on a number, or on the
 // message of a failure.
 #pragma once
 
@@ -13,21 +13,20 @@
 
 namespace tessera::checkpoint {
 
-/// Returns the low `bits` of rank `root`'s value on every rank. Cost: one any() per bit.
-std::uint64_t broadcast(const Ranks& ranks, int root, std::uint64_t value, int bits);
-/// Returns at most 1,000 bytes of rank `root`'s text. Cost: one any() per bit; use it for failures
-/// only.
+/// Returns rank `root`'s value on every rank. Cost: one collective.
+std::uint64_t broadcast(const Ranks& ranks, int root, std::uint64_t value);
+/// Returns at most 1,000 bytes of rank `root`'s text. Cost: two collectives.
 std::string broadcast(const Ranks& ranks, int root, const std::string& text);
 
-/// Returns the largest of the ranks' numbers of `bits` bits; 0 if no rank has one. Cost: one any()
-/// per bit.
-std::uint64_t largest(const Ranks& ranks, std::optional<std::uint64_t> mine, int bits);
+/// Returns the largest of the ranks' numbers; 0 if no rank has one. Cost: two collectives.
+std::uint64_t largest(const Ranks& ranks, std::optional<std::uint64_t> mine);
 
 /// Returns what `work` throws, as an Error.
 std::optional<Error> caught(const std::function<void()>& work);
 
 /// Runs `work` on every rank. If it throws on any rank, every rank calls `undo` (once all have
-/// finished the work) and throws the error of the lowest rank that failed.
+/// finished the work) and throws the error of the lowest rank that failed. Cost: one collective,
+/// and seven more if a rank failed.
 void run_together(const Ranks& ranks,
                   const std::function<void()>& work,
                   const std::function<void()>& undo);

@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kDigits = 5;
-constexpr int kStepBits = 63, kSaveBits = 64;
 
 /// Returns the number in a name made by node_part_name().
 std::optional<int> node_of(const fs::path& path) {
@@ -121,10 +120,10 @@ std::optional<fs::path> newest_common(const fs::path& root, const Ranks& ranks) 
   run_together(
       ranks, [&] { mine = candidates(root); }, [] {});
   while (!ranks.any(mine.empty())) {
-    const std::uint64_t step = largest(ranks, mine.back().step, kStepBits);
+    const std::uint64_t step = largest(ranks, mine.back().step);
     const bool has_step = mine.back().step == step;
     const std::uint64_t save =
-        largest(ranks, has_step ? std::optional(mine.back().save) : std::nullopt, kSaveBits);
+        largest(ranks, has_step ? std::optional(mine.back().save) : std::nullopt);
     const Candidate best{step, save, {}};
     if (!ranks.any(older(mine.back(), best))) return mine.back().folder;
     std::erase_if(mine, [&](const Candidate& c) { return !older(c, best); });
@@ -134,8 +133,8 @@ std::optional<fs::path> newest_common(const fs::path& root, const Ranks& ranks) 
 
 void require_one_save(const Checkpoint& checkpoint, const Ranks& ranks) {
   const auto step = static_cast<std::uint64_t>(checkpoint.meta().step);
-  const std::uint64_t its_step = broadcast(ranks, 0, step, kStepBits),
-                      its_save = broadcast(ranks, 0, checkpoint.save_id(), kSaveBits);
+  const std::uint64_t its_step = broadcast(ranks, 0, step),
+                      its_save = broadcast(ranks, 0, checkpoint.save_id());
   run_together(
       ranks,
       [&] {

@@ -29,7 +29,7 @@ JoinedParts join_node_parts(const std::vector<std::filesystem::path>& folders);
 
 /// Collective, for ranks on hosts that share no disk: returns on each the newest checkpoint under
 /// its `root` of which every host has its part, including those of an interrupted replacement;
-/// nothing if there is none. Costs about 130 any() for each checkpoint that some host lacks.
+/// nothing if there is none. Cost: five collectives for each checkpoint that some host lacks.
 std::optional<std::filesystem::path> newest_common(const std::filesystem::path& root,
                                                    const Ranks& ranks);
 /// Collective. Throws the same Error{Format} on all ranks unless they opened the same save.

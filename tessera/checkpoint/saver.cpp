@@ -25,8 +25,6 @@ namespace fs = std::filesystem;
 
 /// Bytes that are hashed and written at a time, so that they stay in the cache in between.
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
-constexpr int kPidBits = 22;  // the kernel's PID_MAX_LIMIT
-constexpr int kIdBits = 64;
 
 /// Returns an id that is unique and larger than those of earlier saves: the time in ns, with random
 /// low bits.
@@ -106,11 +104,11 @@ Saver::Saver(
       leads_(ranks.is_leader()),
       final_(root_ / step_name(meta_.step)),
       aside_(root_ / replaced_name(meta_.step)) {
-  const auto pid = broadcast(ranks, 0, static_cast<std::uint64_t>(::getpid()), kPidBits);
+  const auto pid = broadcast(ranks, 0, static_cast<std::uint64_t>(::getpid()));
   const auto owner = static_cast<std::int64_t>(pid);
   temp_ = root_ /
           (nodes_ == 1 ? temp_name(meta_.step, owner) : node_temp_name(meta_.step, node_, owner));
-  if (nodes_ > 1) save_ = broadcast(ranks, 0, new_id(), kIdBits);
+  if (nodes_ > 1) save_ = broadcast(ranks, 0, new_id());
 }
 
 Saver::Saver(Storage& storage,

@@ -123,6 +123,13 @@ void open_closed_streams() {
   }
 }
 
+/// Ends the process without the destructors of static objects. Those of libtorch take 90 ms, a
+/// third of what a short command takes, only to free memory that the system takes back anyway.
+[[noreturn]] void leave(int code) {
+  std::fflush(nullptr);
+  _exit(code);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -137,7 +144,7 @@ int main(int argc, char** argv) {
     }
     if (handle == nullptr) return complain_about_load(library, message);
     const auto run = reinterpret_cast<Main>(dlsym(handle, "tessera_main"));
-    if (run != nullptr) return run(argc, argv);
+    if (run != nullptr) leave(run(argc, argv));
     return complain_about_load(library, "it has no tessera_main, so it is of another version");
   }
   return complain(std::string("the library of tessera is missing: ") + kLibrary,

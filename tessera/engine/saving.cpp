@@ -124,9 +124,10 @@ checkpoint::Ranks Engine::ranks() {
   ranks.barrier = [this] {
     world_.transport().barrier(world_.everyone(), TESSERA_HERE("save"))->wait();
   };
-  ranks.any = [this](bool mine) {
-    return world_.all_reduce(
-               world_.everyone(), {mine ? 1.0 : 0.0}, comm::Op::Max, TESSERA_HERE("save"))[0] > 0;
+  ranks.largest = [this](const std::vector<std::uint32_t>& mine) {
+    const std::vector<double> largest = world_.all_reduce(
+        world_.everyone(), {mine.begin(), mine.end()}, comm::Op::Max, TESSERA_HERE("save"));
+    return std::vector<std::uint32_t>(largest.begin(), largest.end());
   };
   return ranks;
 }

@@ -34,7 +34,7 @@ struct Moment {
   }
   /// "step 100", "2 epochs".
   [[nodiscard]] std::string text() const;
-  bool operator<=>(const Moment&) const = default;
+  bool operator==(const Moment&) const = default;
 };
 
 /// Reads a number of steps, "epoch", or "N epochs"; empty, after it has reported the problem under
@@ -60,7 +60,7 @@ class FreezeSchedule {
     [[nodiscard]] bool frozen(const Progress& now) const {
       return !until.reached(now) || (from && from->reached(now));
     }
-    bool operator<=>(const Span&) const = default;
+    bool operator==(const Span&) const = default;
   };
 
   /// Parameters that are trained from the first to the last step need not be added.

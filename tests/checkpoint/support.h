@@ -156,7 +156,7 @@ inline Held held(const std::vector<Spec>& model,
 template <class F>
 void on_ranks(int count, F work) {
   std::barrier meet(count);
-  std::vector<char> flags(static_cast<std::size_t>(count));
+  std::vector<std::vector<std::uint32_t>> numbers(static_cast<std::size_t>(count));
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(count));
   std::vector<std::thread> threads;
   for (int r = 0; r < count; ++r) {
@@ -164,14 +164,15 @@ void on_ranks(int count, F work) {
       Ranks ranks{r,
                   count,
                   [&] { meet.arrive_and_wait(); },
-                  [&, r](bool mine) {
-                    flags[static_cast<std::size_t>(r)] = mine ? 1 : 0;
+                  [&, r](std::vector<std::uint32_t> mine) {
+                    numbers[static_cast<std::size_t>(r)] = mine;
                     meet.arrive_and_wait();
-                    bool any = false;
-                    for (const char flag : flags)
-                      any = any || flag != 0;
+                    for (const std::vector<std::uint32_t>& other : numbers) {
+                      for (std::size_t i = 0; i < mine.size(); ++i)
+                        mine[i] = std::max(mine[i], other.at(i));
+                    }
                     meet.arrive_and_wait();
-                    return any;
+                    return mine;
                   }};
       try {
         work(ranks);

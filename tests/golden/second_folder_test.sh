@@ -10,9 +10,10 @@ reference=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/reference
 # Runs the tests on the folder $1; writes the output to $box/out and the exit code to $code.
 run_on() { TESSERA_GOLDEN=$1 "$program" --gtest_brief=1 "${@:2}" >"$box/out" 2>&1; code=$?; }
 
+# Without the tests that train models, which take minutes; below they miss their folder, so that they read it too.
 a_copy_passes() {
   cp -r "$reference" "$box/other"
-  run_on "$box/other"
+  run_on "$box/other" --gtest_filter='-GoldenModels.*'
   expect "exit code 0, not $code: $(tail -5 "$box/out")" test "$code" = 0
   expect "tests were run" grep -Eq '[1-9][0-9]* tests' "$box/out"
 }

@@ -8,11 +8,13 @@
 stand_in_for_ssh() {
   # shellcheck disable=SC2016  # the stand-in expands
   shim "$1" ssh 'while [[ $1 == -* ]]; do case $1 in -o | -p) shift 2 ;; *) shift ;; esac; done
-[[ ! -e $(dirname "$0")/down-$1 ]] || exit 255
+box=${0%/*}
+[[ ! -e $box/down-$1 ]] || exit 255
 # Hosts have temporary folders of their own: in a common one the daemons of Open MPI disturb each other.
-export OMPI_MCA_orte_tmpdir_base=$(dirname "$0")/tmp-$1
-mkdir -p "$OMPI_MCA_orte_tmpdir_base"
-within=$(cat "$(dirname "$0")/within-$1" 2>/dev/null)
+export OMPI_MCA_orte_tmpdir_base=$box/tmp-$1
+[[ -d $box/tmp-$1 ]] || mkdir -p "$box/tmp-$1"
+within=
+[[ ! -e $box/within-$1 ]] || within=$(<"$box/within-$1")
 shift
 exec $within sh -c "$*"'
   export PATH=$1:$PATH
