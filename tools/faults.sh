@@ -221,10 +221,10 @@ none_left() {
 
 declare -A count equal named failed
 bad=0
-began=$(date +%s)
+began=$EPOCHSECONDS
 show_table() {
   local kind
-  printf '\n%d runs, seed %s, %d s\n\n' $((i - 1)) "$seed" $(($(date +%s) - began))
+  printf '\n%d runs, seed %s, %d s\n\n' $((i - 1)) "$seed" $((EPOCHSECONDS - began))
   printf '| fault | runs | equal bits | an error that names it | neither |\n|---|---|---|---|---|\n'
   for kind in $(printf '%s\n' "${!count[@]}" | sort); do
     printf '| %s | %d | %d | %d | %d |\n' "$kind" "${count[$kind]}" "${equal[$kind]:-0}" "${named[$kind]:-0}" "${failed[$kind]:-0}"
@@ -272,6 +272,7 @@ for ((i = 1; i <= runs; ++i)); do
     sed 's/^/        /' "$box/err" | tail -20
   fi
   undo "$kind"
+  [[ ! -t 2 ]] || printf '\r%d of %d runs, %d min left ' "$i" "$runs" $(((runs - i) * (EPOCHSECONDS - began) / i / 60)) >&2
 done
 
 show_table
