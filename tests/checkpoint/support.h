@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <filesystem>

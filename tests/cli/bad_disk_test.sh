@@ -53,7 +53,7 @@ refuses() {
   expect "a checkpoint" test -e "$box/run/checkpoints/step-00000025/manifest.json"
 }
 
-# Steps are much faster than a disk whose every call takes 0.3 s, so that a save takes many seconds. Only a save waits for a save.
+# Every call of the disk takes 0.3 s, so that a save takes many seconds and steps are much faster. Only a save waits for a save.
 is_slow() {
   configure
   bad=(env BAD_DISK_MS=300 "LD_PRELOAD=$library/bad_disk.so")

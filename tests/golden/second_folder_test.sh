@@ -10,7 +10,7 @@ reference=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/reference
 # Runs the tests on the folder $1; writes the output to $box/out and the exit code to $code.
 run_on() { TESSERA_GOLDEN=$1 "$program" --gtest_brief=1 "${@:2}" >"$box/out" 2>&1; code=$?; }
 
-# Without the tests that train models, which take minutes; below they miss their folder, so that they read it too.
+# The tests that train models take most of the time and are left out. That they read the folder is seen below, where it is missing.
 a_copy_passes() {
   cp -r "$reference" "$box/other"
   run_on "$box/other" --gtest_filter='-GoldenModels.*'
