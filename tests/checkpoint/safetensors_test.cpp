@@ -2,6 +2,7 @@
 #include "tessera/checkpoint/safetensors.h"
 
 #include "checkpoint/support.h"
+#include "support/source_dir.h"
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -85,7 +86,7 @@ TEST(Safetensors, WideTypesComeFirstThenNames) {
 }
 
 TEST(Safetensors, ReadsFilesOfOtherPrograms) {
-  const fs::path golden = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/models";
+  const fs::path golden = test::source_dir() / "tests/golden/reference/models";
   int files = 0;
   for (const auto& at : fs::recursive_directory_iterator(golden)) {
     if (at.path().extension() != ".safetensors") continue;

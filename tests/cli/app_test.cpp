@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/program.h"
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -106,7 +107,7 @@ TEST(Config, ExplainsKeysAndSections) {
 }
 
 TEST(Config, ThePageOfTheKeysIsUpToDate) {
-  const std::string page = files::read(TESSERA_SOURCE_DIR "/docs/config.md");
+  const std::string page = files::read(test::source_dir().string() + "/docs/config.md");
 
   // If this fails: build/release/bin/tessera config docs > docs/config.md
   EXPECT_EQ(run_program({"config", "docs"}).out, page);

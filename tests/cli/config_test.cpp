@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/program.h"
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -325,7 +326,7 @@ TEST(NullValues, AreNotGiven) {
 }
 
 TEST(DeepSpeedPage, IsUpToDate) {
-  const std::string page = files::read(TESSERA_SOURCE_DIR "/docs/deepspeed.md");
+  const std::string page = files::read(test::source_dir().string() + "/docs/deepspeed.md");
 
   // If this fails: build/release/bin/tessera config docs deepspeed > docs/deepspeed.md
   EXPECT_EQ(run_program({"config", "docs", "deepspeed"}).out, page);
@@ -333,7 +334,7 @@ TEST(DeepSpeedPage, IsUpToDate) {
 }
 
 TEST(LayoutsPage, IsUpToDate) {
-  const std::string page = files::read(TESSERA_SOURCE_DIR "/docs/layouts.md");
+  const std::string page = files::read(test::source_dir().string() + "/docs/layouts.md");
 
   // If this fails: build/release/bin/tessera config docs layouts > docs/layouts.md
   EXPECT_EQ(run_program({"config", "docs", "layouts"}).out, page);

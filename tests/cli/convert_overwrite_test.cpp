@@ -6,6 +6,7 @@
 
 #include "cli/convert_support.h"
 #include "cli/program.h"
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const fs::path kInterop = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/interop";
+const fs::path kInterop = test::source_dir() / "tests/golden/reference/interop";
 
 class Overwrite : public Conversions {
  protected:

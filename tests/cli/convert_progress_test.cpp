@@ -12,6 +12,7 @@
 
 #include "cli/convert_support.h"
 #include "cli/program.h"
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -174,7 +175,7 @@ TEST_F(ProgressOfWriters, CountsTheBytesOfEveryFormat) {
 
 TEST_F(ProgressOfWriters, CountsTheBytesOfATraining) {
   const interop::Foreign training = interop::open_training_export(
-      fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/interop/torch_tutorial");
+      test::source_dir() / "tests/golden/reference/interop/torch_tutorial");
   fs::create_directory(path("ds"));
   // Weights and two moments, all in fp32.
   EXPECT_EQ(interop::universal_bytes(training), 3 * bytes_of(training.weights));

@@ -14,6 +14,7 @@
 #include "interop/llmc_files.h"
 #include "interop/megatron_files.h"
 #include "interop/modelcenter_files.h"
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -61,9 +62,7 @@ void PrintTo(const Opened& opened, std::ostream* out) {
 }
 
 std::function<fs::path(const fs::path&)> recorded(const std::string& path) {
-  return [path](const fs::path&) {
-    return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference" / path;
-  };
+  return [path](const fs::path&) { return test::source_dir() / "tests/golden/reference" / path; };
 }
 /// Converts a recorded checkpoint with `tessera convert`.
 std::function<fs::path(const fs::path&)> converted(const std::string& path, const std::string& to) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/nodes.h"
+#include "support/source_dir.h"
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
@@ -148,7 +149,7 @@ TEST_F(Commands, InspectCountsAndDigestsTheNewestCheckpoint) {
 }
 
 TEST_F(Commands, InspectReadsFilesAndFoldersOfOthers) {
-  const fs::path golden = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/models";
+  const fs::path golden = test::source_dir() / "tests/golden/reference/models";
 
   const Ran file = run("inspect", {golden / "gpt2/model.safetensors", "--digest"});
   const Ran folder = run("inspect", {golden / "gpt2", "--digest"});

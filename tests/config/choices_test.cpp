@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -96,7 +97,7 @@ TEST(Choices, AreDocumentedWithTheirNames) {
 TEST(Choices, AreEnumerationsWhereTrainingIsConfigured) {
   std::vector<std::string> found;
   for (const char* folder : {"optim", "parallel", "nn", "planner", "report", "engine"}) {
-    const fs::path root = fs::path(TESSERA_SOURCE_DIR) / "tessera" / folder;
+    const fs::path root = test::source_dir() / "tessera" / folder;
     for (const auto& entry : fs::recursive_directory_iterator(root)) {
       if (entry.path().extension() != ".h" && entry.path().extension() != ".cpp") continue;
       std::ifstream in(entry.path());

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 fs::path columns(const std::string& name) {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests/data/columns" / name;
+  return test::source_dir() / "tests/data/columns" / name;
 }
 
 std::vector<json::Value> read(const std::vector<std::string>& files,

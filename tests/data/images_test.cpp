@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +27,7 @@ using ::testing::HasSubstr;
 
 const json::Value& reference() {
   static const json::Value value = [] {
-    const fs::path path = fs::path(TESSERA_SOURCE_DIR) / "tests/data/reference_pillow.json";
+    const fs::path path = test::source_dir() / "tests/data/reference_pillow.json";
     return json::parse_strict(files::read(path), path.string());
   }();
   return value;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -28,7 +29,7 @@ using testing::HasSubstr;
 using Strings = std::vector<std::string>;
 
 fs::path folder() {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests" / "data" / "jieba";
+  return test::source_dir() / "tests" / "data" / "jieba";
 }
 
 std::vector<nlohmann::json> cases() {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -25,7 +26,7 @@ using testing::HasSubstr;
 
 /// Written by reference_limits.py.
 Json recorded() {
-  return Json::parse(files::read(fs::path(TESSERA_SOURCE_DIR) / "tests/data/limits/cases.json"));
+  return Json::parse(files::read(test::source_dir() / "tests/data/limits/cases.json"));
 }
 
 Pipeline::Limited encoded(const Json& file, const Json& one) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -100,7 +101,7 @@ TEST_F(PackedSources, AreReadAsTheRecordsThatTheyHold) {
 
 // Written by pyarrow, with the same records as lines beside them.
 TEST_F(PackedSources, AreReadAsTheColumnThatTheyHold) {
-  const fs::path columns = fs::path(TESSERA_SOURCE_DIR) / "tests/data/columns";
+  const fs::path columns = test::source_dir() / "tests/data/columns";
   for (const char* field : {"text", "large"}) {
     std::string lines;
     for (const char* name : {"gzip.parquet", "lz4.parquet", "plain.feather", "lz4.feather"}) {

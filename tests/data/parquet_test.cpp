@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 fs::path written(const std::string& name) {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests/data/columns" / name;
+  return test::source_dir() / "tests/data/columns" / name;
 }
 
 std::vector<json::Value> read_all(const fs::path& file) {

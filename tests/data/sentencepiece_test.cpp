@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include "tests/golden/golden.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -31,7 +32,7 @@ using data::tokenizers::SentencePieceModel;
 using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
 
-const fs::path kFolder = fs::path(TESSERA_SOURCE_DIR) / "tests/data/sentencepiece";
+const fs::path kFolder = test::source_dir() / "tests/data/sentencepiece";
 
 std::vector<Json> lines_of(const fs::path& path) {
   std::vector<Json> out;

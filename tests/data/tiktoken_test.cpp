@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -27,7 +28,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 const fs::path& recorded() {
-  static const fs::path folder = fs::path(TESSERA_SOURCE_DIR) / "tests/data/tiktoken";
+  static const fs::path folder = test::source_dir() / "tests/data/tiktoken";
   return folder;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -26,7 +27,7 @@ using testing::HasSubstr;
 using testing::IsSubsetOf;
 
 const fs::path& folder_of_reference() {
-  static const fs::path folder = fs::path(TESSERA_SOURCE_DIR) / "tests/data/training";
+  static const fs::path folder = test::source_dir() / "tests/data/training";
   return folder;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -30,7 +31,7 @@ using testing::HasSubstr;
 constexpr double kLonger = 1.02;
 
 const fs::path& folder_of_reference() {
-  static const fs::path folder = fs::path(TESSERA_SOURCE_DIR) / "tests/data/training";
+  static const fs::path folder = test::source_dir() / "tests/data/training";
   return folder;
 }
 

@@ -18,6 +18,7 @@
 
 #include "equivalence/covering.h"
 #include "equivalence/within_rounding.h"
+#include "support/source_dir.h"
 #include "support/train_runs.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -176,7 +177,7 @@ inline const std::vector<FamilyRow>& family_rows() {
 
 /// Images of two classes: the files of the reader's tests, each four times.
 inline void write_class_pictures(const std::filesystem::path& folder) {
-  const auto path = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/data/reference_pillow.json";
+  const auto path = test::source_dir() / "tests/data/reference_pillow.json";
   const json::Value reference = json::parse_strict(files::read(path), path.string());
   int number = 0;
   for (int round = 0; round < 4; ++round) {

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <string>
 
+#include "support/source_dir.h"
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
@@ -18,7 +19,7 @@ inline TinyRun shakespeare_run(const std::string& model, const std::string& lr, 
   TinyRun run;
   run.set("model", model)
       .set("data.train",
-           std::string("\"") + TESSERA_SOURCE_DIR + "/examples/data/shakespeare.txt\"")
+           std::string("\"") + test::source_dir().string() + "/examples/data/shakespeare.txt\"")
       .set("data.sequence_length", std::to_string(length))
       .set("optimizer.params.lr", lr)
       .set(

@@ -13,6 +13,7 @@
 
 #include "golden/golden.h"
 #include "golden/recorded_generator.h"
+#include "support/source_dir.h"
 #include <gtest/gtest.h>
 
 #include "tessera/engine/generate.h"
@@ -95,7 +96,7 @@ bool compare(const Loaded& loaded,
 }
 
 TEST(GoldenBeamStops, BeamsEndAtStopStringsAsInTransformers) {
-  const fs::path here = fs::path(TESSERA_SOURCE_DIR) / "tests" / "golden";
+  const fs::path here = test::source_dir() / "tests" / "golden";
   std::map<std::string, std::unique_ptr<Loaded>> models;
   std::size_t stopped = 0, compared = 0;
   const json::Value record = golden::read_json(here / "beam_stops.json");

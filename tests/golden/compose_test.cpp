@@ -11,6 +11,7 @@
 
 #include "golden/golden.h"
 #include "support/model_runner.h"
+#include "support/source_dir.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +32,7 @@ using Tensors = std::map<std::string, at::Tensor>;
 constexpr double kLogits = 5e-5;
 
 fs::path folder_of(const std::string& name) {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests" / "golden" / "reference" / "models" / name;
+  return test::source_dir() / "tests" / "golden" / "reference" / "models" / name;
 }
 
 Tensors read(const fs::path& path) {

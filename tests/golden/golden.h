@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
+
 #include "tessera/config/json.h"
 
 namespace tessera::golden {
@@ -23,7 +25,7 @@ namespace fs = std::filesystem;
 inline fs::path folder() {
   const char* chosen = std::getenv("TESSERA_GOLDEN");
   if (chosen != nullptr && *chosen != '\0') return chosen;
-  return fs::path(TESSERA_SOURCE_DIR) / "tests" / "golden" / "reference";
+  return test::source_dir() / "tests" / "golden" / "reference";
 }
 
 /// The files and folders of one kind ("models", "optim", "sched", "tokenizers"), sorted by name.

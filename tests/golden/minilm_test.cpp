@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "golden/golden.h"
+#include "support/source_dir.h"
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
@@ -28,7 +29,7 @@ TEST(MiniLm, GivesTheEmbeddingsOfTexts) {
   const fs::path path = files::cache_dir() / "models/minilm";
   if (!fs::exists(path)) GTEST_SKIP() << path << " is not there: tools/fetch_model.sh minilm";
   const auto expected =
-      golden::read_jsonl(fs::path(TESSERA_SOURCE_DIR) / "tests/golden/minilm_embeddings.jsonl");
+      golden::read_jsonl(test::source_dir() / "tests/golden/minilm_embeddings.jsonl");
   std::vector<std::string> texts;
   std::int64_t tokens = 0;
   for (const json::Value& one : expected) {

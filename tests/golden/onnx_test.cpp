@@ -12,6 +12,7 @@
 #include "golden/golden.h"
 #include "golden/hf_models.h"
 #include "support/model_runner.h"
+#include "support/source_dir.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -150,7 +151,7 @@ class Comparison {
   }
 
   void run(const std::string& python) const {
-    const std::string script = TESSERA_SOURCE_DIR "/tests/golden/onnx_compare.py ";
+    const std::string script = test::source_dir().string() + "/tests/golden/onnx_compare.py ";
     EXPECT_EQ(std::system((python + " " + script + kBound + folders_).c_str()), 0);
   }
 

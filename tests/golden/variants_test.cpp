@@ -9,6 +9,7 @@
 
 #include "golden/golden.h"
 #include "support/model_runner.h"
+#include "support/source_dir.h"
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -74,8 +75,8 @@ models::ModelOptions read_back(const models::Resolved& model) {
 }
 
 TEST(GoldenVariants, GiveTheLogitsOfTransformers) {
-  const json::Value record = golden::read_json(golden::fs::path(TESSERA_SOURCE_DIR) / "tests" /
-                                               "golden" / "variants_logits.json");
+  const json::Value record =
+      golden::read_json(test::source_dir() / "tests" / "golden" / "variants_logits.json");
   std::vector<at::Tensor> seen;
   for (const json::Value& one : golden::at(record, "cases").items()) {
     SCOPED_TRACE(golden::at(one, "name").as_string());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "interop/foreign_support.h"
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +28,7 @@ using test::values_of;
 using testing::HasSubstr;
 
 fs::path folder() {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests/interop/data/gguf_families";
+  return test::source_dir() / "tests/interop/data/gguf_families";
 }
 
 /// Architecture -> {"config": ..., "tensors": [[name, shape], ...]}.

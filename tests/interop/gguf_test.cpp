@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "interop/foreign_support.h"
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +28,7 @@ namespace fs = std::filesystem;
 using test::values_of;
 
 fs::path data(const std::string& name) {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests/interop/data" / name;
+  return test::source_dir() / "tests/interop/data" / name;
 }
 
 template <class T>

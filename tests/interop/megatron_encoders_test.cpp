@@ -16,6 +16,7 @@
 #include "interop/gpt_files.h"
 #include "interop/torch_bytes.h"
 #include "support/model_runner.h"
+#include "support/source_dir.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,8 +55,8 @@ struct Saved {
 };
 
 const json::Value& record(const char* model) {
-  static const json::Value all = golden::read_json(fs::path(TESSERA_SOURCE_DIR) / "tests" /
-                                                   "interop" / "data" / "megatron_encoders.json");
+  static const json::Value all = golden::read_json(test::source_dir() / "tests" / "interop" /
+                                                   "data" / "megatron_encoders.json");
   return golden::at(all, model);
 }
 

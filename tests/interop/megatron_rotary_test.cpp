@@ -13,6 +13,7 @@
 #include "interop/foreign_support.h"
 #include "interop/gpt_files.h"
 #include "interop/torch_bytes.h"
+#include "support/source_dir.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +37,7 @@ using gpt::Tensor;
 class Cut {
  public:
   Cut(const std::string& model, std::int64_t tensor, std::int64_t pipeline)
-      : folder_(fs::path(TESSERA_SOURCE_DIR) / "tests" / "golden" / "reference" / "models" / model),
+      : folder_(test::source_dir() / "tests" / "golden" / "reference" / "models" / model),
         file_(folder_ / "model.safetensors"),
         config_(golden::read_json(folder_ / "config.json")),
         tensor_(tensor),

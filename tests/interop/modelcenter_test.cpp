@@ -15,6 +15,7 @@
 #include "interop/foreign_support.h"
 #include "interop/gpt_files.h"
 #include "interop/modelcenter_files.h"
+#include "support/source_dir.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -156,7 +157,7 @@ TEST_F(ModelCenter, OtherModelsOfTheirsAreRefusedByName) {
 
 /// One of the repository's Hugging Face folders.
 fs::path golden_model(const std::string& name) {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests" / "golden" / "reference" / "models" / name;
+  return test::source_dir() / "tests" / "golden" / "reference" / "models" / name;
 }
 
 /// Parts of names and their replacements.

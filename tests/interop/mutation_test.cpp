@@ -9,6 +9,7 @@
 
 #include "interop/support.h"
 #include "interop/torch_bytes.h"
+#include "support/source_dir.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -151,7 +152,7 @@ int survive(const fs::path& path, int times, const std::function<void()>& read) 
 }
 
 fs::path reference() {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference";
+  return test::source_dir() / "tests/golden/reference";
 }
 
 class Mutations : public ::testing::Test {

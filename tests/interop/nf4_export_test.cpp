@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +31,7 @@ using checkpoint::StreamedTensor;
 
 /// A small Llama as bitsandbytes saved it (tests/interop/data/bitsandbytes/make.py).
 fs::path bitsandbytes_folder() {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests/interop/data/bitsandbytes/nf4_double";
+  return test::source_dir() / "tests/interop/data/bitsandbytes/nf4_double";
 }
 
 std::vector<std::uint8_t> nf4_bytes_of(const Weight& weight) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "golden/hf_models.h"
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-const fs::path kGolden = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/peft";
+const fs::path kGolden = test::source_dir() / "tests/golden/reference/peft";
 
 /// A copy of a folder whose configuration was changed.
 class Changed {

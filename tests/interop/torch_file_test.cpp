@@ -8,6 +8,7 @@
 
 #include "interop/support.h"
 #include "interop/torch_bytes.h"
+#include "support/source_dir.h"
 #include <gtest/gtest.h>
 
 #include "tessera/interop/formats/pickle.h"
@@ -16,7 +17,7 @@ namespace tessera::interop::test {
 namespace {
 
 fs::path data(const std::string& name) {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests/interop/data" / name;
+  return test::source_dir() / "tests/interop/data" / name;
 }
 
 std::map<std::string, Weight> open(const fs::path& path) {

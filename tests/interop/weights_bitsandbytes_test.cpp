@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +30,7 @@ using checkpoint::StreamedTensor;
 const char* const kCases[] = {"nf4_double", "fp4", "int8"};
 
 fs::path folder_of(const std::string& name) {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests/interop/data/bitsandbytes" / name;
+  return test::source_dir() / "tests/interop/data/bitsandbytes" / name;
 }
 
 std::vector<float> values_of(const StreamedTensor& tensor, std::int64_t begin, std::int64_t end) {

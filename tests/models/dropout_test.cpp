@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "support/model_runner.h"
+#include "support/source_dir.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -79,7 +80,7 @@ void move_embedding_of_target(std::vector<std::string>& places) {
 }
 
 TEST(Dropout, OfModelsOfTransformersIsAtTheirPlaces) {
-  const std::string path = TESSERA_SOURCE_DIR "/tests/models/dropout_places.json";
+  const std::string path = test::source_dir().string() + "/tests/models/dropout_places.json";
   const json::Value record = json::parse(files::read(path), path);
   std::set<std::string> families_seen;
   for (const auto& [name, one] : record.members()) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +64,7 @@ bool has_word(const std::string& line, const std::string& word) {
 /// Returns "file:line: text" for each line of code that contains the word, except in the family's
 /// files and in the tokenizers' folder.
 std::vector<std::string> lines_that_name(const std::string& family, const std::string& word) {
-  const fs::path root = fs::path(TESSERA_SOURCE_DIR) / "tessera";
+  const fs::path root = test::source_dir() / "tessera";
   std::vector<std::string> out;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
     const fs::path& path = entry.path();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "optim/rules.h"
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -206,7 +207,7 @@ TEST(RuleNames, AreThese) {
 }
 
 TEST(RuleNames, StandInTheListOfOptimizers) {
-  std::ifstream in(TESSERA_SOURCE_DIR "/docs/optimizers.md");
+  std::ifstream in(test::source_dir().string() + "/docs/optimizers.md");
   const std::string page((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
 
   for (const std::string& name : rules().names())

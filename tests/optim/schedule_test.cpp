@@ -5,6 +5,7 @@
 #include <map>
 
 #include "make_schedule.h"
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -115,7 +116,7 @@ TEST(Schedule, EveryOneGivesFiniteRatesWithAsFewParametersAsItTakes) {
 }
 
 TEST(Schedule, EveryOneIsDocumented) {
-  const std::string page = files::read(TESSERA_SOURCE_DIR "/docs/schedules.md");
+  const std::string page = files::read(test::source_dir().string() + "/docs/schedules.md");
 
   for (const std::string& name : schedules().names())
     EXPECT_THAT(page, HasSubstr("`" + name + "`")) << name;

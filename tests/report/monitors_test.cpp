@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +28,7 @@ using testing::Not;
 using testing::UnorderedElementsAre;
 
 std::string recorded(const char* name) {
-  return files::read(std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/report/recorded" / name);
+  return files::read(test::source_dir() / "tests/report/recorded" / name);
 }
 
 Reading reading_of(const std::string& line, std::int64_t step, std::int64_t samples) {

@@ -2,7 +2,16 @@
 // A filter that selects nothing must fail: an entry of ctest that runs no test proves nothing.
 #include <cstdio>
 
+#include "support/source_dir.h"
 #include <gtest/gtest.h>
+
+namespace tessera::test {
+
+std::filesystem::path source_dir() {
+  return TESSERA_SOURCE_DIR;
+}
+
+}  // namespace tessera::test
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
@@ -20,7 +21,7 @@ constexpr double kBound = 1e-12;
 
 const json::Value& reference() {
   static const json::Value value = json::parse_strict(
-      files::read(std::string(TESSERA_SOURCE_DIR) + "/tests/tasks/reference_metrics.json"),
+      files::read(test::source_dir().string() + "/tests/tasks/reference_metrics.json"),
       "reference_metrics.json");
   return value;
 }

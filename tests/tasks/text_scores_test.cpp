@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
@@ -17,7 +18,7 @@ namespace {
 constexpr double kRounding = 1e-12;
 
 json::Value reference() {
-  const std::string path = TESSERA_SOURCE_DIR "/tests/tasks/reference_text_scores.json";
+  const std::string path = test::source_dir().string() + "/tests/tasks/reference_text_scores.json";
   return json::parse_strict(files::read(path), path);
 }
 
