@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# One floor, one call: tessera_floor(NAME USES lower floors... [TORCH] [LINK libraries...])
+# One floor, one call: tessera_floor(NAME USES lower floors... [TORCH] [COLD] [LINK libraries...])
 #
 # Every source in the folder of the floor's CMakeLists.txt (and one folder below) becomes part of an object library, so that
 # the linker never drops a self-registering file. TORCH: the floor includes libtorch; TORCH_SOURCES a.cpp ...: only these
-# files do. Such files become tessera_NAME_tensor or, if they include all of ATen, tessera_NAME_aten.
+# files do. Such files become tessera_NAME_tensor or, if they include all of ATen, tessera_NAME_aten. COLD: the floor holds no
+# loop over elements or characters whose speed matters, so -O1 is enough.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -22,16 +23,20 @@ endif()
 # Options of an enclosing project do not apply here: its warnings are not meant for our code, and -march=native or
 # -ffast-math would change the results of kernels. Nothing set in this file affects that project.
 set_directory_properties(PROPERTIES COMPILE_OPTIONS "" COMPILE_DEFINITIONS "" INCLUDE_DIRECTORIES "" LINK_OPTIONS "")
-set(CMAKE_UNITY_BUILD OFF)  # tessera_unite knows which files go together
+set(CMAKE_UNITY_BUILD OFF)  # tessera_unite knows which files belong together
 
-find_program(TESSERA_CCACHE ccache)
-mark_as_advanced(TESSERA_CCACHE)
+# ccache and lld make builds faster, so one that is installed but does not work is left out. The cache does not depend on the
+# path of the clone: paths below it are made relative, and the working directory does not count. -Werror changes no object.
+include(Optional)
+tessera_optional_tool(TESSERA_CCACHE ccache "builds are not cached"
+  ${CMAKE_COMMAND} -E env "CCACHE_BASEDIR=@folder@" @tool@ ${CMAKE_CXX_COMPILER} -c probe.cpp -o probe.o)
 if(TESSERA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
-      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${TESSERA_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      CCACHE_IGNOREOPTIONS=-Werror CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      ${TESSERA_CCACHE})
 endif()
-find_program(TESSERA_LLD ld.lld)
-mark_as_advanced(TESSERA_LLD)
+tessera_optional_tool(TESSERA_LLD ld.lld "the default linker is used, which is slower"
+  ${CMAKE_CXX_COMPILER} -fuse-ld=lld probe.cpp -o probe)
 if(TESSERA_LLD)
   add_link_options(-fuse-ld=lld)
 endif()
@@ -55,10 +60,14 @@ if(TESSERA_SANITIZE)
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
 endif()
 
-# tessera_precompile(TARGET NAME HEADERS <a> <b>... LINK targets): TARGET is compiled with the shared precompiled header
-# NAME, which its first user makes.
+# Code that no step or token runs through many times compiles a third faster with -O1. A precompiled header keeps the level
+# that it was made with, whatever its users ask for, so each level has its own.
+set(TESSERA_COLD $<$<CONFIG:Release>:-O1>)
+
+# tessera_precompile(TARGET NAME HEADERS <a> <b>... LINK targets [OPTIONS options]): TARGET is compiled with the shared
+# precompiled header NAME, which its first user makes with these options.
 function(tessera_precompile target name)
-  cmake_parse_arguments(PCH "" "" "HEADERS;LINK" ${ARGN})
+  cmake_parse_arguments(PCH "" "" "HEADERS;LINK;OPTIONS" ${ARGN})
   if(NOT TESSERA_PCH)
     return()
   endif()
@@ -67,23 +76,32 @@ function(tessera_precompile target name)
     add_library(${name} OBJECT ${PROJECT_BINARY_DIR}/${name}.cpp)
     target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${name} PUBLIC Threads::Threads fmt::fmt ${PCH_LINK})
+    target_compile_options(${name} PRIVATE ${PCH_OPTIONS})
     target_precompile_headers(${name} PRIVATE ${PCH_HEADERS})
   endif()
   target_precompile_headers(${target} REUSE_FROM ${name})
 endfunction()
 
-# tessera_unite(TARGET COUNT SOURCES...): compiles up to COUNT sources as one, so that their headers are read and
-# instantiated once: a full build takes two thirds of the time, a build after a change of one file takes longer. Files whose
-# unnamed namespaces or macros share a name are put into different groups, so that such names need not be unique.
-function(tessera_unite target most)
+# tessera_unite(OUT TARGET COUNT SOURCES...): sets OUT to what is compiled in place of the sources. With TESSERA_UNITY that is
+# files which include up to COUNT of them, so that their headers are read and instantiated once: a full build takes two thirds
+# of the time, a build after a change of one file takes longer. Files whose unnamed namespaces or macros share a name are put
+# into different groups, so that such names need not be unique. Written here and not by UNITY_BUILD, whose files hold the
+# absolute path of the clone, so that a compiler cache would not know them in another clone.
+function(tessera_unite out target most)
+  set(${out} ${ARGN} PARENT_SCOPE)
   if(NOT TESSERA_UNITY)
     return()
   endif()
+  set(compiled)
+  set(groups 0)
   foreach(source IN LISTS ARGN)
-    # The pragma selects instructions for the rest of the translation unit, so such a file is compiled alone.
+    # The pragma selects instructions for the rest of the translation unit, and some files have definitions or include
+    # folders of their own (set before the floor): they are compiled alone.
     file(STRINGS ${source} instructions LIMIT_COUNT 1 REGEX "^#pragma GCC target")
-    if(instructions)
-      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    get_source_file_property(definitions ${source} COMPILE_DEFINITIONS)
+    get_source_file_property(folders ${source} INCLUDE_DIRECTORIES)
+    if(instructions OR definitions OR folders)
+      list(APPEND compiled ${source})
       continue()
     endif()
     # Collect the names declared at the start of a line: types and macros, then functions and variables.
@@ -101,23 +119,34 @@ function(tessera_unite target most)
     list(REMOVE_DUPLICATES names)
     list(REMOVE_ITEM names namespace testing)
     set(group 0)
-    while(TRUE)
+    while(group LESS groups)
       set(common ${names})
       list(LENGTH members_${group} count)
-      if(count EQUAL 0)
-        break()
-      endif()
       list(REMOVE_ITEM common ${names_${group}})
       if(count LESS most AND "${common}" STREQUAL "${names}")
         break()
       endif()
       math(EXPR group "${group} + 1")
     endwhile()
+    if(group EQUAL groups)
+      math(EXPR groups "${groups} + 1")
+    endif()
     list(APPEND names_${group} ${names})
     list(APPEND members_${group} ${source})
-    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
   endforeach()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  set(group 0)
+  while(group LESS groups)
+    set(content)
+    foreach(source IN LISTS members_${group})
+      file(RELATIVE_PATH inside ${PROJECT_SOURCE_DIR} ${source})
+      string(APPEND content "#include \"${inside}\"\n")
+    endforeach()
+    set(united ${CMAKE_CURRENT_BINARY_DIR}/${target}_${group}.cpp)
+    file(CONFIGURE OUTPUT ${united} CONTENT "${content}" @ONLY)
+    list(APPEND compiled ${united})
+    math(EXPR group "${group} + 1")
+  endwhile()
+  set(${out} ${compiled} PARENT_SCOPE)
 endfunction()
 
 # Chooses the precompiled header of each file by its own includes: the header with all ATen operators costs two seconds in a
@@ -140,24 +169,31 @@ endfunction()
 
 set(TESSERA_STD_HEADERS <filesystem> <functional> <map> <optional> <unordered_map> <fmt/format.h>)
 
-# tessera_objects(TARGET std|tensor|aten SOURCES... [LINK libraries]): an object library of a floor.
+# tessera_objects(TARGET std|tensor|aten [COLD] SOURCES... [LINK libraries]): an object library of a floor.
 function(tessera_objects target headers)
-  cmake_parse_arguments(OBJECTS "" "" "SOURCES;LINK" ${ARGN})
-  add_library(${target} OBJECT ${OBJECTS_SOURCES})
-  tessera_unite(${target} 4 ${OBJECTS_SOURCES})
+  cmake_parse_arguments(OBJECTS "COLD" "" "SOURCES;LINK" ${ARGN})
+  tessera_unite(compiled ${target} 8 ${OBJECTS_SOURCES})
+  add_library(${target} OBJECT ${compiled})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target} PUBLIC fmt::fmt Threads::Threads ${OBJECTS_LINK})
+  set(level)
+  set(options)
+  if(OBJECTS_COLD)
+    set(level _cold)
+    set(options ${TESSERA_COLD})
+    target_compile_options(${target} PRIVATE ${options})
+  endif()
   if(headers STREQUAL "std")
-    tessera_precompile(${target} tessera_std_pch HEADERS ${TESSERA_STD_HEADERS})
+    tessera_precompile(${target} tessera_std${level}_pch HEADERS ${TESSERA_STD_HEADERS} OPTIONS ${options})
     return()
   endif()
   target_link_libraries(${target} PUBLIC Libtorch::cpu)
   if(headers STREQUAL "tensor")
-    tessera_precompile(${target} tessera_tensor_pch LINK Libtorch::cpu
-      HEADERS ${TESSERA_STD_HEADERS} <ATen/core/Tensor.h>)
+    tessera_precompile(${target} tessera_tensor${level}_pch LINK Libtorch::cpu
+      HEADERS ${TESSERA_STD_HEADERS} <ATen/core/Tensor.h> OPTIONS ${options})
   else()
-    tessera_precompile(${target} tessera_aten_pch LINK Libtorch::cpu
-      HEADERS <ATen/ATen.h> <torch/csrc/autograd/custom_function.h>)
+    tessera_precompile(${target} tessera_aten${level}_pch LINK Libtorch::cpu
+      HEADERS <ATen/ATen.h> <torch/csrc/autograd/custom_function.h> OPTIONS ${options})
   endif()
 endfunction()
 
@@ -185,7 +221,11 @@ function(tessera_closure out)
 endfunction()
 
 function(tessera_floor name)
-  cmake_parse_arguments(FLOOR "TORCH" "" "USES;LINK;TORCH_SOURCES;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(FLOOR "TORCH;COLD" "" "USES;LINK;TORCH_SOURCES;EXCLUDE" ${ARGN})
+  set(cold)
+  if(FLOOR_COLD)
+    set(cold COLD)
+  endif()
   if(FLOOR_TORCH AND NOT TESSERA_TORCH)
     return()
   endif()
@@ -200,7 +240,7 @@ function(tessera_floor name)
   set_property(GLOBAL PROPERTY tessera_uses_${name} "${FLOOR_USES}")
   set_property(GLOBAL APPEND PROPERTY tessera_floors ${name})
   if(sources)
-    tessera_objects(tessera_${name} std SOURCES ${sources} LINK ${FLOOR_LINK})
+    tessera_objects(tessera_${name} std ${cold} SOURCES ${sources} LINK ${FLOOR_LINK})
   else()
     add_library(tessera_${name} INTERFACE)
     target_include_directories(tessera_${name} INTERFACE ${PROJECT_SOURCE_DIR})
@@ -211,7 +251,7 @@ function(tessera_floor name)
   tessera_split_by_headers(tensor aten ${FLOOR_TORCH_SOURCES})
   foreach(kind tensor aten)
     if(${kind})
-      tessera_objects(tessera_${name}_${kind} ${kind} SOURCES ${${kind}} LINK ${FLOOR_LINK})
+      tessera_objects(tessera_${name}_${kind} ${kind} ${cold} SOURCES ${${kind}} LINK ${FLOOR_LINK})
     endif()
   endforeach()
 endfunction()
@@ -220,7 +260,8 @@ endfunction()
 function(tessera_program name source)
   add_library(${name}_main OBJECT ${source})
   target_link_libraries(${name}_main PRIVATE tessera fmt::fmt Threads::Threads)
-  tessera_precompile(${name}_main tessera_aten_pch)
+  target_compile_options(${name}_main PRIVATE ${TESSERA_COLD})
+  tessera_precompile(${name}_main tessera_aten_cold_pch)
   add_executable(${name})
   target_link_libraries(${name} PRIVATE ${name}_main tessera fmt::fmt Threads::Threads)
 endfunction()
@@ -269,7 +310,8 @@ function(tessera_tests folder)
   endif()
   if(NOT TARGET tests_main)
     add_library(tests_main OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/support/main.cpp)
-    target_include_directories(tests_main PRIVATE ${PROJECT_SOURCE_DIR})
+    target_include_directories(tests_main PRIVATE ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+    target_compile_definitions(tests_main PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     target_link_libraries(tests_main PRIVATE fmt::fmt GTest::gtest GTest::gmock)
   endif()
   add_executable(${program})
@@ -279,27 +321,24 @@ function(tessera_tests folder)
       continue()
     endif()
     set(part ${program}_${kind})
-    add_library(${part} OBJECT ${${kind}})
-    tessera_unite(${part} 8 ${${kind}})
+    tessera_unite(compiled ${part} 8 ${${kind}})
+    add_library(${part} OBJECT ${compiled})
     target_include_directories(${part} PRIVATE ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
     target_link_libraries(${part} PRIVATE fmt::fmt Threads::Threads GTest::gtest GTest::gmock ${TESTS_LINK})
     target_link_libraries(${program} PRIVATE ${part})
-    # The code under test is fully optimized; the tests themselves compile a third faster with -O1.
-    target_compile_options(${part} PRIVATE $<$<CONFIG:Release>:-O1>)
-    target_compile_definitions(${part} PRIVATE
-      TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TESSERA_BINARY_DIR="${PROJECT_BINARY_DIR}")
+    target_compile_options(${part} PRIVATE ${TESSERA_COLD})  # the code under test keeps its own level
     if(NOT torch)
       tessera_precompile(${part} tessera_std_test_pch LINK GTest::gtest GTest::gmock
-        HEADERS ${TESSERA_STD_HEADERS} <gmock/gmock.h> <gtest/gtest.h>)
+        HEADERS ${TESSERA_STD_HEADERS} <gmock/gmock.h> <gtest/gtest.h> OPTIONS ${TESSERA_COLD})
       continue()
     endif()
     target_link_libraries(${part} PRIVATE Libtorch::cpu)
     if(kind STREQUAL "light")
       tessera_precompile(${part} tessera_tensor_test_pch LINK Libtorch::cpu GTest::gtest GTest::gmock
-        HEADERS ${TESSERA_STD_HEADERS} <ATen/core/Tensor.h> <gmock/gmock.h> <gtest/gtest.h>)
+        HEADERS ${TESSERA_STD_HEADERS} <ATen/core/Tensor.h> <gmock/gmock.h> <gtest/gtest.h> OPTIONS ${TESSERA_COLD})
     else()
       tessera_precompile(${part} tessera_aten_test_pch LINK Libtorch::cpu GTest::gtest GTest::gmock
-        HEADERS <ATen/ATen.h> <gmock/gmock.h> <gtest/gtest.h>)
+        HEADERS <ATen/ATen.h> <gmock/gmock.h> <gtest/gtest.h> OPTIONS ${TESSERA_COLD})
     endif()
   endforeach()
   foreach(source IN LISTS sources)

@@ -12,6 +12,12 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 
+/// A name that no other use in a translation unit has: `prefix` and a number. For macros that
+/// register components, since several files may be compiled as one.
+#define TESSERA_UNIQUE(prefix) TESSERA_UNIQUE_JOINED(prefix, __COUNTER__)
+#define TESSERA_UNIQUE_JOINED(prefix, number) TESSERA_UNIQUE_PASTED(prefix, number)
+#define TESSERA_UNIQUE_PASTED(prefix, number) prefix##number
+
 namespace tessera {
 
 /// A case-insensitive map from names to values of type T.

@@ -165,8 +165,8 @@ Resolved resolve(const ModelOptions& options,
                  const config::Origins& origins,
                  const ObjectiveChoice& objective = {});
 /// Registers a family: TESSERA_MODEL("name", FamilyOf<Options>{...}).
-#define TESSERA_MODEL(name, ...)               \
-  static const bool tessera_model_registered = \
+#define TESSERA_MODEL(name, ...)                     \
+  static const bool TESSERA_UNIQUE(tessera_model_) = \
       ::tessera::models::families().add(name, (__VA_ARGS__).family())
 
 }  // namespace tessera::models

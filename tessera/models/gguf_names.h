@@ -79,8 +79,8 @@ void remove_module(GgufNames& names, std::string_view gguf);
 Registry<GgufNames>& gguf_names();
 /// The architectures that can be read.
 std::vector<std::string> gguf_architectures();
-#define TESSERA_GGUF_NAMES(architecture, ...)       \
-  static const bool tessera_gguf_names_registered = \
+#define TESSERA_GGUF_NAMES(architecture, ...)             \
+  static const bool TESSERA_UNIQUE(tessera_gguf_names_) = \
       ::tessera::models::gguf_names().add(architecture, __VA_ARGS__)
 
 }  // namespace tessera::models

@@ -41,8 +41,8 @@ Registry<GptNames>& gpt_names();
 /// The names of the family as which a GPT is read. Throws Error{Unsupported} with `what` if none is
 /// implemented.
 const GptNames& names_of_gpt(const std::string& what);
-#define TESSERA_GPT_NAMES(family, ...)             \
-  static const bool tessera_gpt_names_registered = \
+#define TESSERA_GPT_NAMES(family, ...)                   \
+  static const bool TESSERA_UNIQUE(tessera_gpt_names_) = \
       ::tessera::models::gpt_names().add(family, __VA_ARGS__)
 
 }  // namespace tessera::models

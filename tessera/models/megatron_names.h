@@ -38,8 +38,8 @@ Registry<MegatronNames>& megatron_names();
 /// The names of the family of this kind. Throws Error{Unsupported} with `what` if none is
 /// implemented.
 const MegatronNames& megatron_names_of(const RotaryKind& kind, const std::string& what);
-#define TESSERA_MEGATRON_NAMES(family, ...)             \
-  static const bool tessera_megatron_names_registered = \
+#define TESSERA_MEGATRON_NAMES(family, ...)                   \
+  static const bool TESSERA_UNIQUE(tessera_megatron_names_) = \
       ::tessera::models::megatron_names().add(family, __VA_ARGS__)
 
 /// A stack of layers, and the modules of a layer. Projections have a ".weight" [out, in] and a
@@ -77,8 +77,8 @@ Registry<MegatronLearnedNames>& megatron_learned_names();
 /// The names of the family with or without a decoder. Throws Error{Unsupported} with `what` if none
 /// is implemented.
 const MegatronLearnedNames& megatron_learned_names_of(bool decoder, const std::string& what);
-#define TESSERA_MEGATRON_LEARNED(family, ...)             \
-  static const bool tessera_megatron_learned_registered = \
+#define TESSERA_MEGATRON_LEARNED(family, ...)                   \
+  static const bool TESSERA_UNIQUE(tessera_megatron_learned_) = \
       ::tessera::models::megatron_learned_names().add(family, __VA_ARGS__)
 
 }  // namespace tessera::models

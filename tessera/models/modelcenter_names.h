@@ -75,8 +75,8 @@ void require_equal_stacks(const json::Value& facts,
 
 /// Filled by the model families.
 Registry<ModelCenterModel>& modelcenter_models();
-#define TESSERA_MODELCENTER(family, ...)             \
-  static const bool tessera_modelcenter_registered = \
+#define TESSERA_MODELCENTER(family, ...)                   \
+  static const bool TESSERA_UNIQUE(tessera_modelcenter_) = \
       ::tessera::models::modelcenter_models().add(family, __VA_ARGS__)
 
 }  // namespace tessera::models

@@ -29,8 +29,8 @@ struct ModuleOrder {
 
 /// Filled by the model families.
 Registry<ModuleOrder>& module_orders();
-#define TESSERA_MODULE_ORDER(family, ...)             \
-  static const bool tessera_module_order_registered = \
+#define TESSERA_MODULE_ORDER(family, ...)                   \
+  static const bool TESSERA_UNIQUE(tessera_module_order_) = \
       ::tessera::models::module_orders().add(family, __VA_ARGS__)
 
 }  // namespace tessera::models

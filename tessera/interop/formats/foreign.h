@@ -61,8 +61,8 @@ struct ForeignFormat {
   Foreign (*open)(const std::filesystem::path& path);
 };
 Registry<ForeignFormat>& foreign_formats();
-#define TESSERA_FOREIGN_FORMAT(name, format)            \
-  static const bool tessera_foreign_format_registered = \
+#define TESSERA_FOREIGN_FORMAT(name, format)                  \
+  static const bool TESSERA_UNIQUE(tessera_foreign_format_) = \
       ::tessera::interop::foreign_formats().add(name, format)
 
 /// Opens a training at `path`; nothing if no format recognizes it. `only`: the name of the only
