@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what a build needs and is missing: Debian packages (packages.txt), and the parts of libtorch's and
-# oneDNN's PyPI wheels that tessera links (wheels.txt). What is already installed is never downloaded or changed again.
+# Installs what a build needs and is missing: Debian or Ubuntu packages (packages.txt), the parts of libtorch's and oneDNN's
+# PyPI wheels that tessera links (wheels.txt), and PyPI's cmake (wheels-cmake.txt) where the system's is too old. What is
+# already installed is never downloaded or changed again.
 #
 #   tools/setup.sh            set up; quiet when there is nothing to do
 #   tools/setup.sh --where    print the folder that holds libtorch, and do nothing
@@ -32,9 +33,29 @@ fail() {
   exit 8
 }
 
+# shellcheck source=tools/toolchain.sh
+source tools/toolchain.sh
+
 # ---- Debian packages ------------------------------------------------------------------------------------------
 
-packages() { sed -e 's/#.*//' -e '/^[[:space:]]*$/d' packages.txt; }
+# The systems that were tried, or whose packages have the versions that are needed.
+readonly kKnownSystems=" debian-12 debian-13 ubuntu-22.04 ubuntu-24.04 "
+
+# Prints the system as in packages.txt, e.g. debian-12; "unknown" without /etc/os-release.
+system_name() {
+  local file=${OS_RELEASE:-/etc/os-release}
+  if [[ ! -r $file ]]; then say unknown; return; fi
+  (ID="" VERSION_ID="" && source "$file" && say "${ID:-unknown}${VERSION_ID:+-$VERSION_ID}")
+}
+
+# Prints the packages of this system, one per line.
+packages() {
+  awk -v on="$(system_name)" '
+    { sub(/#.*/, "") }
+    NF { name = $1
+         for (i = 2; i <= NF; ++i) { split($i, other, "="); if (other[1] == on) name = other[2] }
+         if (name != "-") print name }' packages.txt
+}
 
 # Prints the packages of packages.txt that are not installed, one per line.
 missing_packages() {
@@ -46,12 +67,15 @@ missing_packages() {
 }
 
 install_packages() {
-  command -v dpkg-query >/dev/null ||
-    fail "dpkg-query is not here, and set-up knows Debian 12 only" \
-         "install the equivalents of packages.txt yourself on Debian 12 or in a container of it: docker run -it -v \"$PWD:$PWD\" -w \"$PWD\" debian:12"
+  if ! command -v dpkg-query >/dev/null; then
+    say "This system ($(system_name)) has no Debian packages: set-up installs none, and the build needs the equivalents of packages.txt."
+    return
+  fi
   local missing=() line become=()
   mapfile -t missing < <(missing_packages)
   ((${#missing[@]})) || return 0
+  [[ $kKnownSystems == *" $(system_name) "* ]] ||
+    say "tessera has not been tried on this system ($(system_name)); set-up tries the packages of Debian."
   line="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
   if (($(id -u) != 0)); then
     if ! command -v sudo >/dev/null; then
@@ -128,40 +152,71 @@ attended() {
   return "$code"
 }
 
-download() {  # download FOLDER: downloads the wheels of wheels.txt
+download() {  # download FOLDER WHEELS.TXT: downloads the wheels of the list
   local bar=off
   [[ ! -t 1 ]] || bar=on
   TMPDIR=$1 attended "$kPython" -m pip --disable-pip-version-check download --progress-bar "$bar" \
-    --no-cache-dir --retries 2 --timeout 30 --dest "$1" --requirement wheels.txt \
+    --no-cache-dir --retries 2 --timeout 30 --dest "$1" --requirement "$2" \
     --require-hashes --no-deps --only-binary=:all: \
     --python-version 3.11 --implementation cp --abi cp311 \
     --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64 2>"$1/pip.log"
 }
 
-explain_download() {  # explain_download LOG: prints pip's log and explains why pip failed
+explain_download() {  # explain_download LOG WHAT NEEDED_MB: prints pip's log and explains why pip failed to bring WHAT
   cat "$1" >&2
-  local again=tools/setup.sh
+  local again=tools/setup.sh what=$2
   if grep -qE 'NewConnectionError|ConnectTimeoutError|name resolution|Name or service|Network is unreachable|Connection refused|ProxyError|Cannot connect to proxy|Read timed out|No matching distribution' "$1"; then
-    fail "offline without a cache: libtorch $kVersion is not in $cache, and the Python package index cannot be reached" \
-         "connect and run: $again   (or copy the folder $kEntry from a machine that has it into $cache)"
+    fail "offline without a cache: $what is not in $cache, and the Python package index cannot be reached" \
+         "connect and run: $again   (or copy the folder ${what/ /-} from a machine that has it into $cache)"
   elif grep -q 'DO NOT MATCH THE HASHES' "$1"; then
-    fail "a downloaded wheel is not the one that wheels.txt names (its hash differs): a proxy or mirror changed it" \
+    fail "a downloaded wheel is not the one that the list of wheels names (its hash differs): a proxy or mirror changed it" \
          "use the original index: PIP_INDEX_URL=https://pypi.org/simple $again"
   elif grep -q 'No space left' "$1"; then
-    fail "the disk of $cache filled up during the download" "free $kNeededMb MB there, or: TESSERA_CACHE=/a/roomier/folder tools/setup.sh"
+    fail "the disk of $cache filled up during the download" "free $3 MB there, or: TESSERA_CACHE=/a/roomier/folder tools/setup.sh"
   fi
-  fail "pip could not download the wheels of wheels.txt (its own message stands above)" "$again"
+  fail "pip could not download $what (its own message stands above)" "$again"
+}
+
+# Takes the lock on an entry of the cache, on descriptor 9.
+lock_entry() {
+  exec 9>"$cache/.$1.lock"
+  if ! flock -n 9; then
+    say "Another set-up is filling $cache; waiting for it."
+    flock 9
+  fi
+}
+
+# Fetches PyPI's cmake if every cmake here is too old or broken.
+fetch_cmake() {
+  ! (PATH=$kSystemPrograms:$PATH && usable_cmake "$cache" >/dev/null) || return 0
+  lock_entry "$kCmakeWheel"
+  ! usable_cmake "$cache" >/dev/null || return 0
+  local have
+  have=$(PATH=$kSystemPrograms:$PATH version_of_cmake cmake || true)
+  say "cmake ${have:-is missing or does not work}${have:+ is older than $kLeastCmake}: downloading ${kCmakeWheel/-/ } (28 MB) to $cache"
+  temporary=$(mktemp -d "$cache/.$kCmakeWheel.partial.XXXXXX")
+  mkdir "$temporary/wheels"
+  download "$temporary/wheels" wheels-cmake.txt || explain_download "$temporary/wheels/pip.log" "${kCmakeWheel/-/ }" 200
+  attended "$kPython" -m zipfile -e "$temporary"/wheels/cmake-*.whl "$temporary/unpacked" ||
+    fail "the downloaded cmake could not be unpacked into $cache (the reason stands above)" tools/setup.sh
+  chmod 755 "$temporary"/unpacked/cmake/data/bin/*
+  rm -rf -- "${cache:?}/$kCmakeWheel"
+  mv -- "$temporary/unpacked/cmake/data" "$cache/$kCmakeWheel"
+  rm -rf -- "$temporary"
+  temporary=""
+  exec 9>&-
+}
+
+check_compiler() {
+  (PATH=$kSystemPrograms:$PATH && usable_compiler >/dev/null) ||
+    fail "no C++ compiler here is GCC $kLeastCompiler or later, or clang" "apt-get install -y g++-12, or set CXX to a newer compiler"
 }
 
 fetch_libtorch() {
   [[ $(uname -m) == x86_64 ]] || fail "this machine is $(uname -m); the pinned libtorch is built for x86_64" "use an x86_64 machine"
-  exec 9>"$cache/.$kEntry.lock"
-  if ! flock -n 9; then
-    say "Another set-up is filling $cache; waiting for it."
-    flock 9
-    if complete "$cache/$kEntry"; then return 0; fi
-  fi
+  lock_entry "$kEntry"
+  if complete "$cache/$kEntry"; then return 0; fi
   rm -rf -- "$cache/.$kEntry.partial."*  # left by a killed set-up: we hold the lock, so no process uses it
   local free_mb
   free_mb=$(df -Pk "$cache" | awk 'NR == 2 {print int($4 / 1024)}')
@@ -171,7 +226,7 @@ fetch_libtorch() {
          "free some, or: TESSERA_CACHE=/a/roomier/folder tools/setup.sh"
   temporary=$(mktemp -d "$cache/.$kEntry.partial.XXXXXX")
   mkdir "$temporary/wheels"
-  download "$temporary/wheels" || explain_download "$temporary/wheels/pip.log"
+  download "$temporary/wheels" wheels.txt || explain_download "$temporary/wheels/pip.log" "libtorch $kVersion" $kNeededMb
   attended "$kPython" tools/unpack_libtorch.py "$temporary/wheels" "$temporary/$kEntry" ||
     fail "the downloaded wheels could not be unpacked into $cache (the reason stands above)" tools/setup.sh
   complete "$temporary/$kEntry" || fail "the unpacked wheels lack a file that tessera links" tools/setup.sh
@@ -194,6 +249,8 @@ main() {
   trap 'interrupted 143' TERM HUP
   install_packages
   choose_cache
+  check_compiler
+  fetch_cmake
   if ! $present; then fetch_libtorch; fi
 }
 

@@ -148,6 +148,123 @@ killed_before() {
   expect "the remains of a killed set-up are gone" test ! -e "$box/cache/.libtorch-2.11.0.partial.abcdef"
 }
 
+# The packages that set-up asks for on a system, with everything installed.
+packages_of() {  # packages_of ID VERSION
+  fill_cache "$box/cache"
+  printf 'ID=%s\nVERSION_ID="%s"\n' "$1" "$2" >"$box/os-release"
+  rm -f "$box/shims/calls"
+  shim "$box/shims" dpkg-query "$all_installed"
+  OS_RELEASE=$box/os-release PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache "$setup" >"$box/out" 2>"$box/err"
+  local code=$?
+  expect "exit code 0, not $code: $(cat "$box/err")" test $code = 0
+  tr ' ' '\n' <"$box/shims/calls"
+}
+
+packages_by_system() {
+  packages_of debian 12 >"$box/debian-12"
+  packages_of debian 13 >"$box/debian-13"
+  packages_of ubuntu 24.04 >"$box/ubuntu-24.04"
+  packages_of ubuntu 22.04 >"$box/ubuntu-22.04"
+
+  for system in debian-12 debian-13 ubuntu-24.04; do
+    expect "g++ and cmake on $system" test "$(grep -cxE 'g\+\+|cmake|libjpeg-dev' "$box/$system")" -ge 3
+  done
+  expect "g++ 12 on Ubuntu 22.04" says "g++-12" "$box/ubuntu-22.04"
+  expect "no old g++ and cmake there" test -z "$(grep -xE 'g\+\+|cmake' "$box/ubuntu-22.04")"
+}
+
+unknown_system() {
+  fill_cache "$box/cache"
+  printf 'ID=strange\nVERSION_ID=1\n' >"$box/os-release"
+  shim "$box/shims" dpkg-query "shift 2; for p; do [[ \$p == lld && ! -e $box/installed ]] || echo \"installed \$p\"; done"
+  shim "$box/shims" id 'echo 0'
+  shim "$box/shims" apt-get "[[ \$* != *install* ]] || : >$box/installed"
+
+  OS_RELEASE=$box/os-release PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache "$setup" >"$box/out" 2>"$box/err" </dev/null
+  local code=$?
+
+  expect "exit code 0, not $code: $(cat "$box/err")" test $code = 0
+  expect "one sentence" test "$(grep -c 'has not been tried on this system (strange-1)' "$box/out")" = 1
+}
+
+# A clone of set-up that looks for programs in PATH alone.
+clone_without_system() {
+  mkdir -p "$box/clone/tools"
+  cp "$(dirname "$setup")"/../{packages.txt,wheels.txt,wheels-cmake.txt} "$box/clone/"
+  cp "$setup" "$box/clone/tools/"
+  sed 's|^readonly kSystemPrograms=.*|readonly kSystemPrograms=/nowhere|' "$(dirname "$setup")/toolchain.sh" >"$box/clone/tools/toolchain.sh"
+}
+
+# A PATH with the programs that set-up needs, and nothing of /usr/bin: a system without dpkg.
+without_dpkg() {
+  fill_cache "$box/cache"
+  mkdir "$box/bin"
+  local name
+  for name in bash awk cat chmod cmake comm cut df dirname env flock grep head id ls mkdir mktemp mv paste readlink rm sed sort tail \
+      tr uname g++ c++; do
+    ln -s "$(type -P "$name")" "$box/bin/$name"
+  done
+  clone_without_system
+  PATH=$box/bin TESSERA_CACHE=$box/cache bash "$box/clone/tools/setup.sh" >"$box/out" 2>"$box/err" </dev/null
+  local code=$?
+
+  expect "exit code 0, not $code: $(cat "$box/err")" test $code = 0
+  expect "one sentence" says "has no Debian packages: set-up installs none" "$box/out"
+}
+
+# Programs of these versions stand before the system's.
+old_programs() {
+  fill_cache "$box/cache"
+  shim "$box/old" cmake 'echo "cmake version 3.22.1"'
+  shim "$box/old" c++ 'echo 11.4.0'
+  shim "$box/old" g++ 'echo 11.4.0'
+  shim "$box/old" g++-12 'echo 12.3.0'
+  shim "$box/cache/cmake-3.31.6/bin" cmake 'echo "cmake version 3.31.6"'
+  cat >"$box/try.sh" <<'END'
+source "$1/toolchain.sh"
+PATH=$2 usable_cmake "$3"
+PATH=$2 usable_compiler
+END
+  ln -s "$(type -P bash)" "$(type -P sed)" "$(type -P sort)" "$(type -P head)" "$(type -P grep)" "$box/old/"
+
+  bash "$box/try.sh" "$(dirname "$setup")" "$box/old" "$box/cache" >"$box/out"
+
+  expect "cmake of the cache" says "$box/cache/cmake-3.31.6/bin/cmake" "$box/out"
+  expect "the newer compiler" test "$(tail -n 1 "$box/out")" = g++-12
+}
+
+no_new_compiler() {
+  fill_cache "$box/cache"
+  shim "$box/old" g++ 'echo 9.4.0'
+  ln -s "$(type -P bash)" "$(type -P sed)" "$(type -P sort)" "$(type -P head)" "$(type -P grep)" "$box/old/"
+  bash -c "source '$(dirname "$setup")/toolchain.sh' && PATH=$box/old usable_compiler"
+  local code=$?
+  expect "no compiler is named" test $code = 1
+}
+
+old_cmake_is_fetched() {
+  fill_cache "$box/cache"
+  shim "$box/shims" dpkg-query "$all_installed"
+  clone_without_system
+  # Only the stand-in is found.
+  sed -i 's|type -ap cmake;|type -P cmake;|' "$box/clone/tools/toolchain.sh"
+  shim "$box/shims" cmake 'echo "cmake version 3.22.1"'
+
+  PATH=$box/shims:$PATH TESSERA_CACHE=$box/cache "${no_network[@]}" bash "$box/clone/tools/setup.sh" >"$box/out" 2>"$box/err"
+  local code=$?
+
+  expect "exit code 8, not $code" test $code = 8
+  expect "why and what" says "cmake 3.22.1 is older than 3.25: downloading cmake 3.31.6" "$box/out"
+  expect "the words" says "offline without a cache: cmake 3.31.6 is not in" "$box/err"
+  expect "nothing half-made" test -z "$(find "$box/cache" -mindepth 1 -maxdepth 1 -name '*partial*')"
+}
+
+claim "the packages follow the system" packages_by_system
+claim "a system that was not tried is named in one sentence, and tried" unknown_system
+claim "a system without dpkg is named in one sentence, and tried" without_dpkg
+claim "a cmake or compiler that is too old gives way to a newer one" old_programs
+claim "no compiler is chosen where all are too old" no_new_compiler
+claim "a newer cmake is fetched where the system's is too old" old_cmake_is_fetched
 claim "with everything present set-up calls neither apt nor sudo nor pip, and is quick" present_cache
 claim "offline without a cache is said in those words" offline_without_cache
 claim "a missing package without sudo names the apt line and calls nothing" missing_package_without_sudo
