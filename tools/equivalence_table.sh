@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the tests of layouts that must equal one rank and writes the page with the results.
 #
-# usage: tools/equivalence_table.sh [optimizers]           docs/equivalence.md, every combination: about 20 minutes
-#        tools/equivalence_table.sh combinations           docs/combinations.md, every triple of values: 7 minutes
+# usage: tools/equivalence_table.sh [optimizers]           docs/tables/equivalence.md, every combination: about 20 minutes
+#        tools/equivalence_table.sh combinations           docs/tables/combinations.md, every triple of values: 7 minutes
 #        tools/equivalence_table.sh combinations --whole   the same, and every layout of all combinations: hours
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,11 +27,11 @@ optimizers_page() {
 The table counts combinations of ranks {2, 3, 4} x accumulation {1, 2} x recomputation {none, full, selective} for each optimizer and
 precision. A combination counts if three steps with dropout and clipping, an evaluation, and the checkpoint after them are
 bit-identical in ZeRO stages 0, 1, 2 and 3 and on one rank with the same number of micro-batches. Optimizers that exchange signs
-guarantee this only for stages 0 and 1 and a fixed number of ranks, see [optimizers.md](optimizers.md).
+guarantee this only for stages 0 and 1 and a fixed number of ranks, see [optimizers.md](../optimizers.md).
 
 In fp16 this holds as long as the loss scales agree. As in DeepSpeed, a stage 0 that the configuration sets explicitly lowers its scale
 at the first overflow, whereas the other stages lower it at the second by default; it also doubles the scale one step later than they
-do, see [precision.md](precision.md).
+do, see [precision.md](../precision.md).
 
 HEAD
   cat "$table"
@@ -67,11 +67,11 @@ HEAD
 case $what in
   optimizers)
     TESSERA_EQUIVALENCE_TABLE=$table "$test_program" --gtest_filter='WholeMatrix.*'
-    optimizers_page >docs/equivalence.md ;;
+    optimizers_page >docs/tables/equivalence.md ;;
   combinations)
     TESSERA_COMBINATIONS_TABLE=$table "$test_program" --gtest_filter='CombinationsTable.*'
-    combinations_page >docs/combinations.md ;;
+    combinations_page >docs/tables/combinations.md ;;
   combinations--whole)
     TESSERA_COMBINATIONS_TABLE=$table "$test_program" --gtest_filter='WholeCombinations.*'
-    combinations_page >docs/combinations.md ;;
+    combinations_page >docs/tables/combinations.md ;;
 esac

@@ -36,7 +36,7 @@ are not. `5e8` is accepted as an integer; `null` means "not given". Every error 
 all problems are reported at once. `--set KEY=VALUE` overrides a key; `optimizer.lr` and `scheduler.X` are short for
 `optimizer.params.lr` and `scheduler.params.X`. Relative paths are relative to the working directory.
 
-A DeepSpeed configuration is valid unchanged: [deepspeed.md](deepspeed.md) documents the treatment of each of its keys.
+A DeepSpeed configuration is valid unchanged: [coming_from/deepspeed.md](coming_from/deepspeed.md) documents the treatment of each of its keys.
 `tessera config explain FILE` prints every value of a file and its source; `tessera config convert` writes it in the
 format of another system. `tessera config schema` prints the JSON Schema of these keys: an editor to which it is given, in its settings or as
 `"$schema": "tessera.schema.json"` in the file, completes them, shows their meaning and marks mistakes.
@@ -248,8 +248,8 @@ int config_command(const std::vector<std::string>& line) {
                        "tessera config convert ds_config.json --to tessera",
                        "tessera config schema                    JSON Schema for an editor",
                        "tessera config docs                      docs/config.md",
-                       "tessera config docs deepspeed            docs/deepspeed.md",
-                       "tessera config docs layouts              docs/layouts.md"});
+                       "tessera config docs deepspeed            docs/coming_from/deepspeed.md",
+                       "tessera config docs layouts              docs/tables/layouts.md"});
   arguments.positional("WHAT", &what, "explain, convert, schema or docs");
   arguments.positional("KEY", &key, "Key, section, file or page", /*required=*/false);
   Common common;  // no other output

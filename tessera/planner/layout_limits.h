@@ -18,7 +18,7 @@ struct LayoutLimit {
 std::vector<LayoutLimit> layout_limits(const models::Resolved& model,
                                        const models::ModelOptions& options);
 
-/// docs/layouts.md: the limits of every family, with its first preset, under every objective that
+/// docs/tables/layouts.md: the limits of every family, with its first preset, under every objective that
 /// it supports.
 std::string layouts_markdown();
 

@@ -326,17 +326,17 @@ TEST(NullValues, AreNotGiven) {
 }
 
 TEST(DeepSpeedPage, IsUpToDate) {
-  const std::string page = files::read(test::source_dir().string() + "/docs/deepspeed.md");
+  const std::string page = files::read(test::source_dir().string() + "/docs/coming_from/deepspeed.md");
 
-  // If this fails: build/release/bin/tessera config docs deepspeed > docs/deepspeed.md
+  // If this fails: build/release/bin/tessera config docs deepspeed > docs/coming_from/deepspeed.md
   EXPECT_EQ(run_program({"config", "docs", "deepspeed"}).out, page);
   EXPECT_EQ(run_program({"config", "docs", "megatron"}).code, 2);
 }
 
 TEST(LayoutsPage, IsUpToDate) {
-  const std::string page = files::read(test::source_dir().string() + "/docs/layouts.md");
+  const std::string page = files::read(test::source_dir().string() + "/docs/tables/layouts.md");
 
-  // If this fails: build/release/bin/tessera config docs layouts > docs/layouts.md
+  // If this fails: build/release/bin/tessera config docs layouts > docs/tables/layouts.md
   EXPECT_EQ(run_program({"config", "docs", "layouts"}).out, page);
   EXPECT_THAT(page, HasSubstr("| policy, value |"));
   EXPECT_THAT(page, Not(HasSubstr("`vit`")));

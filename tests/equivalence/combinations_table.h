@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of docs/combinations.md: written from outcomes, and read again.
+// The tables of docs/tables/combinations.md: written from outcomes, and read again.
 #pragma once
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // labels: exhaustive
 // timeout: 3600
 // A selection of the combinations that contains every possible tuple of values of any three
-// dimensions. tools/equivalence_table.sh makes docs/combinations.md from it.
+// dimensions. tools/equivalence_table.sh makes docs/tables/combinations.md from it.
 #include "equivalence/combinations_table.h"
 
 namespace tessera::test {

@@ -68,7 +68,7 @@ TEST(Covering, NamesWhatIsLeftOut) {
 constexpr const char* kRemedy = "make it again: tools/equivalence_table.sh combinations";
 
 TEST(CombinationsPage, HasTheCombinationsThatThereAre) {
-  const std::string page = files::read(test::source_dir().string() + "/docs/combinations.md");
+  const std::string page = files::read(test::source_dir().string() + "/docs/tables/combinations.md");
   std::vector<std::string> expected, shown;
   for (const Combination& cell : cells_of_page())
     expected.push_back(cell.text());
@@ -81,7 +81,7 @@ TEST(CombinationsPage, HasTheCombinationsThatThereAre) {
 }
 
 TEST(CombinationsPage, SaysOfEachWhatBecameOfItAndAtWhichCommit) {
-  const std::string page = files::read(test::source_dir().string() + "/docs/combinations.md");
+  const std::string page = files::read(test::source_dir().string() + "/docs/tables/combinations.md");
   std::set<std::string> refused;
   for (const Combination& cell : cells_of_page()) {
     if (cell.is_refused()) refused.insert(cell.text());

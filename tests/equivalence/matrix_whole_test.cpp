@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: exhaustive
 // timeout: 3600
-// Every cell of the matrix. tools/equivalence_table.sh makes docs/equivalence.md from it.
+// Every cell of the matrix. tools/equivalence_table.sh makes docs/tables/equivalence.md from it.
 #include <fstream>
 #include <map>
 

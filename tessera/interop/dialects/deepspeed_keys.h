@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of DeepSpeed's configuration keys. Every key is either read by tessera's options,
 // accepted because it has no effect here, or rejected with a reason and an alternative.
-// docs/deepspeed.md is generated from the same rows.
+// docs/coming_from/deepspeed.md is generated from the same rows.
 #pragma once
 
 #include <cstdint>

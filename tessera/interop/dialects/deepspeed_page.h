@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of docs/deepspeed.md.
+// The tables of docs/coming_from/deepspeed.md.
 #pragma once
 
 #include <string>
