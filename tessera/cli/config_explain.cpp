@@ -48,7 +48,7 @@ bool parse(ExplainWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-std::optional<int> ranks_of(const ExplainWords& words) {
+std::optional<int> asked_ranks(const ExplainWords& words) {
   if (!words.ranks) return std::nullopt;
   TESSERA_REQUIRE(*words.ranks >= 1 && *words.ranks <= kMostRanks,
                   Config,
@@ -91,7 +91,7 @@ int explain_file(const std::vector<std::string>& line) {
     log::warn(note);
 
   const report::Explanation explanation =
-      report::explain_config(source, ranks_of(words), name_of_config(file), engine::formula_of);
+      report::explain_config(source, asked_ranks(words), name_of_config(file), engine::formula_of);
   const std::string out = words.common.json ? report::as_json(explanation).dump(2) + "\n"
                                             : report::as_text(explanation);
   if (words.common.quiet)
