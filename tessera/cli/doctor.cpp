@@ -21,10 +21,9 @@ int doctor(const std::vector<std::string>& line) {
   Common common;
   Arguments arguments(
       "doctor",
-      "Tells what each rank of a broken run was doing, and which rank did not call "
-      "what. The ranks write their records into RUN/logs when the run breaks. Of a run of "
-      "the task rl it also tells the course of the reward, the alarms of its last "
-      "rollouts, and what to do about each.",
+      "Shows what each rank of a broken run was doing, and which rank missed which "
+      "collective. The ranks write their records into RUN/logs when the run breaks. For rl "
+      "runs it also shows the reward history, recent alarms and their remedies.",
       {"tessera doctor runs/my"});
   arguments.positional("RUN", &run, "Run folder");
   arguments.common(common, /*has_json=*/true);

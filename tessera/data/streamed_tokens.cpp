@@ -130,7 +130,7 @@ std::shared_ptr<const StreamedTokens::Held> StreamedTokens::opened(std::size_t f
                     Data,
                     fmt::format("{} has changed since the training began to read it",
                                 files_[file].source.path.string()),
-                    "start again with data that stays as it is");
+                    "restart, and do not change the file during training");
     return tokenized(files_[file], nullptr);
   });
 }

@@ -97,7 +97,7 @@ std::vector<double> answer_log_probabilities(parallel::Executor& executor,
                                              const std::vector<std::int32_t>& target) {
   TESSERA_REQUIRE(model.trunk.output.target,
                   Unsupported,
-                  "a model without an encoder beside its decoder answers no text by another",
+                  "scoring pairs of a source and a target needs an encoder-decoder model",
                   "give it one text");
   require_known_ids(source, model);
   require_known_ids(target, model);

@@ -17,10 +17,10 @@ namespace tessera::engine {
 struct PromptAndAnswer {
   std::vector<std::int32_t> prompt, answer;
 };
-/// Of samples of "input_ids" and "labels". `answers`: an encoder reads the ids that the mask keeps,
-/// and the labels are the answer; else the prompt is what stands before the first token that is
-/// learned, and the answer what is learned from there on without a gap. The end of text is no part
-/// of an answer. The prompt is empty where nothing is learned.
+/// Splits a sample of "input_ids" and "labels" into prompt and answer. `answers`: an encoder reads
+/// the ids that the mask keeps, and the labels are the answer. Otherwise the prompt ends before the
+/// first learned token, and the answer is what is learned from there on without a gap. The answer
+/// does not include the end of text; the prompt is empty if nothing is learned.
 PromptAndAnswer prompt_of(const data::Dataset& dataset,
                           std::int64_t index,
                           bool answers,

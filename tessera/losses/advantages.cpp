@@ -44,8 +44,8 @@ void check_rewards(const at::Tensor& rewards_BF,
                       rewards_BF.size(1) == weights_F.size(0) && group_size > 0 &&
                       rewards_BF.size(0) % group_size == 0,
                   Shape,
-                  fmt::format("rewards of {} completions are no whole groups of {}, or have not a "
-                              "weight for each function",
+                  fmt::format("{} completions are not a multiple of the group size {}, or a reward "
+                              "function has no weight",
                               rewards_BF.size(0),
                               group_size),
                   "give rewards [completions, functions] and weights [functions]");

@@ -423,7 +423,7 @@ NextDistributions::NextDistributions(const at::Tensor& logits_NV, const Distribu
   for (std::int64_t row = 0; row < logits_NV_.size(0); ++row) {
     TESSERA_REQUIRE(std::isfinite(sums_N_.const_data_ptr<double>()[row]),
                     Numeric,
-                    "the logits of the next token are not numbers",
+                    "the logits of the next token contain NaN or Inf",
                     "lower the learning rate, or begin with other weights");
   }
 }

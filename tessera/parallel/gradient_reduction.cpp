@@ -23,7 +23,9 @@ const BlockUse& use_of(const FlatGroup& group, int block, std::size_t* index) {
     *index = h;
     return group.uses[h];
   }
-  throw Error(Error::Kind::Bug, "a block has no use in a group of its own", "");
+  throw Error(Error::Kind::Bug,
+              "a flat buffer lists no use by its own block",
+              "report this with the configuration");
 }
 
 /// Buffers serve several groups, so values that another group left between and after the segments

@@ -269,7 +269,7 @@ std::string MemoryEstimate::text() const {
       unknown.empty() ? in_bytes(activations) : fmt::format("not predicted ({})", unknown),
       in_bytes(other),
       copies > 0 ? ", copies " + in_bytes(copies) : "",
-      shared > 0 ? ", less " + in_bytes(shared) + " that two share" : "");
+      shared > 0 ? "; " + in_bytes(shared) + " are shared by gradients and activations" : "");
 }
 
 namespace {

@@ -252,7 +252,7 @@ std::vector<std::string> optimizer_notes(const OptimizerOptions& options) {
   if (type == "muon" && given("ns_method") != nullptr)
     idle("ns_method", "both methods are the same rounds, and these run in fp32");
   if (given("set_grad_none") != nullptr)
-    idle("set_grad_none", "gradients are reduced anew in every step, whatever was there");
+    idle("set_grad_none", "gradients are overwritten in every step");
   return out;
 }
 

@@ -134,7 +134,7 @@ class PrefixTokens final : public data::Dataset {
       std::ranges::fill(lengths.subspan(begin, end - begin), prefix);
     }
   }
-  /// From 1 to `tokens` - 1, or 1 of a single token.
+  /// Returns a length in [1, `tokens` - 1], or 1 for a single token.
   [[nodiscard]] std::int64_t prefix_of(std::int64_t tokens,
                                        std::int64_t sample,
                                        std::uint64_t document) const {

@@ -58,7 +58,7 @@ std::shared_ptr<const RecordDataset> StreamedRecords::opened(std::size_t file) c
                         samples->fingerprint() == known.fingerprint,
                     Data,
                     fmt::format("{} has changed since the training began to read it", known.path),
-                    "start again with data that stays as it is");
+                    "restart, and do not change the file during training");
     return samples;
   });
 }

@@ -69,7 +69,7 @@ std::size_t byte_of(const data::Record& record, std::string_view text, std::int6
       ++at;
   }
   if (character > 0) {
-    record.refuse("a position is behind the end of its text", "give the file as it is downloaded");
+    record.refuse("a span index is past the end of its text", "use the original file");
   }
   return at;
 }

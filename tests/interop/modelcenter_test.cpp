@@ -146,7 +146,7 @@ TEST_F(ModelCenter, OtherModelsOfTheirsAreRefusedByName) {
   refuses(holding("decoder.layers.0.cross_att.self_attention.project_q.weight"), "has a decoder");
   refuses(holding("encoder.layers.0.ffn.ffn.w_in.w_0.weight"), "its MLP is gated");
   refuses(holding("block_position_embedding.weight"), "positions of blocks");
-  refuses(holding("cls_projection.weight"), "\"cls_projection.weight\" is none of a GPT-2's");
+  refuses(holding("cls_projection.weight"), "\"cls_projection.weight\" does not belong to a GPT-2");
   refuses(holding("output_projection.bias"), "its head has a bias");
   refuses(with(R"("ffn_activate_fn": "relu")"), "its activation is OPT's");
   refuses(with(R"("ffn_activate_fn": "silu")"), "its activation is silu");
@@ -517,7 +517,7 @@ TEST_F(ModelCenter, OptIsReadUnderHuggingFacesNames) {
 }
 
 TEST_F(ModelCenter, WithoutTheNumberOfHeadsIsRefused) {
-  refuses(holding("x"), "\"x\" is none of a GPT-2's");
+  refuses(holding("x"), "\"x\" does not belong to a GPT-2");
   mc::Options headless;
   headless.config = "{}";
   refuses(headless, "config.json: has no num_heads");

@@ -271,7 +271,7 @@ TEST_F(SuperGlue, AFileThatIsChangedIsRefusedWithItsPlace) {
   };
   EXPECT_THAT(refused(R"({"word": "a", "sentence1": "a", "sentence2": "a", "label": true, )"
                       R"("start1": 0, "end1": 5, "start2": 0, "end2": 1})"),
-              HasSubstr("train.jsonl:1: a position is behind the end of its text"));
+              HasSubstr("train.jsonl:1: a span index is past the end of its text"));
   EXPECT_THAT(refused(R"({"premise": "a", "choice1": "b", "choice2": "c", "question": "why", )"
                       R"("label": 0})"),
               HasSubstr("train.jsonl:1: \"question\" is \"why\""));

@@ -34,8 +34,8 @@ struct Completion {
 
 /// Returns how many numbers describe a completion of at most `longest` tokens.
 std::size_t numbers_of_completion(std::int64_t longest);
-/// Writes the completion as so many numbers, which can be sent; those behind its tokens are left as
-/// they are.
+/// Serializes the completion into numbers_of_completion(longest) doubles, so that it can be sent.
+/// Entries after its tokens are not written.
 void to_numbers(const Completion& completion, std::int64_t longest, double* to);
 Completion completion_of_numbers(const double* from, std::int64_t longest);
 

@@ -64,7 +64,7 @@ std::optional<ModelRanks> ranks_of(const tasks::RlModel& model,
                               policy.ranks,
                               policy.ranks == 1 ? "" : "s",
                               policy.ranks == 1 ? "s" : ""),
-                  "start more ranks (-n), or list ranks that there are");
+                  "start more ranks (-n), or list existing ranks");
   TESSERA_REQUIRE(
       count % tensor == 0,
       Config,

@@ -68,14 +68,16 @@ void require_share(const planner::Plan& plan,
                   problems.concern("optimizer.type")
                       ? "use AdamW, or remove tensor"
                       : "choose a tensor that divides its heads and its vocabulary");
-  TESSERA_REQUIRE(ranks || (problems.empty() && tensor.share_head == of_policy.share_head),
-                  Unsupported,
-                  fmt::format("the {} cannot be computed by the {} ranks that share the policy's "
-                              "layers (parallel.tensor): its layers divide otherwise",
-                              what,
-                              of_policy.size),
-                  "choose a parallel.tensor that divides the heads and the vocabulary of every "
-                  "model, give this one a size of its own (rl.models, tensor), or remove it");
+  TESSERA_REQUIRE(
+      ranks || (problems.empty() && tensor.share_head == of_policy.share_head),
+      Unsupported,
+      fmt::format(
+          "the {} cannot be computed by the {} ranks that share the policy's "
+          "layers (parallel.tensor): its heads or vocabulary do not divide by parallel.tensor.size",
+          what,
+          of_policy.size),
+      "choose a parallel.tensor that divides the heads and the vocabulary of every "
+      "model, give this one a size of its own (rl.models, tensor), or remove it");
 }
 
 std::int64_t width_of(const planner::Plan& plan) {

@@ -201,10 +201,10 @@ void ConsumedWeights::finish() const {
   for (const Weight& weight : named_.all()) {
     TESSERA_REQUIRE(taken_.count(weight.name) > 0,
                     Unsupported,
-                    fmt::format("{}: tensor {} is none of a GPT-2's",
+                    fmt::format("{}: tensor {} does not belong to a GPT-2",
                                 what_,
                                 checkpoint::JsonCursor::shown(weight.name)),
-                    "only models of GPT-2's kind are read from this format");
+                    "use a checkpoint of a GPT-2-style model; this format holds no others");
   }
 }
 

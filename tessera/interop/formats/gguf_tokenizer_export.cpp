@@ -106,7 +106,7 @@ class Exporter {
     out_.types.assign(out_.tokens.size(), static_cast<std::int32_t>(TokenKind::Unused));
     const Value* vocabulary = member(model_, "vocab");
     if (vocabulary == nullptr || !vocabulary->is_object())
-      unsupported("its vocabulary is no object of tokens and ids");
+      unsupported("model.vocab must be an object that maps tokens to ids");
     for (const auto& [token, id] : vocabulary->members())
       place(id_of(&id), token, TokenKind::Normal);
     const Value* added = member(tokenizer_, "added_tokens");

@@ -292,7 +292,7 @@ class Lister {
   [[nodiscard]] Storage storage(const Node& arguments, const std::string& name) {
     const Node& node = at(arguments, 0);
     if (node.kind != Kind::Persistent || at(node, 0).kind != Kind::Tuple)
-      refuse(name, "does not lie in a storage");
+      refuse(name, "refers to no storage");
     const Node& id = at(node, 0);
     if (id.items.size() < 5 || id.items.size() > 6 || at(id, 0).kind != Kind::String ||
         at(id, 0).text != "storage" || at(id, 2).kind != Kind::String) {
@@ -429,7 +429,7 @@ class Reader {
     for (const Described& tensor : lister.list()) {
       const auto found = entries.find(root + "data/" + tensor.storage.key);
       if (found == entries.end())
-        refuse(fmt::format("tensor {} lies in storage {}, which is not there",
+        refuse(fmt::format("tensor {} refers to missing storage {}",
                            checkpoint::JsonCursor::shown(tensor.name),
                            checkpoint::JsonCursor::shown(tensor.storage.key)));
       out.tensors.push_back(place(tensor, bytes(found->second)));
@@ -481,7 +481,7 @@ class Reader {
     for (const Described& tensor : tensors) {
       const auto found = storages.find(tensor.storage.key);
       if (found == storages.end())
-        refuse(fmt::format("tensor {} lies in storage {}, which is not there",
+        refuse(fmt::format("tensor {} refers to missing storage {}",
                            checkpoint::JsonCursor::shown(tensor.name),
                            checkpoint::JsonCursor::shown(tensor.storage.key)));
       out.tensors.push_back(place(tensor, found->second));

@@ -147,7 +147,7 @@ std::vector<std::int64_t> shape_in(const json::Value& state, const Weight& weigh
 
 json::Value state_of(const Weight& state) {
   if (state.dtype != DType::U8 || state.bytes() > kMostState || !state.contiguous())
-    refuse_damage(state, "is no description in bytes");
+    refuse_damage(state, "is not a quantization state of type U8");
   std::string text(state.bytes(), '\0');
   state.copy(0, state.numel(), reinterpret_cast<std::byte*>(text.data()));
   json::Value out = json::parse_strict(text, state.file.string() + ": " + state.name);

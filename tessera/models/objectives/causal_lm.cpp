@@ -94,12 +94,13 @@ nn::BlockSpec make_seq2seq(const TrunkOutput& trunk,
                            const json::Value& options,
                            config::Problems& problems,
                            config::Origins& origins) {
-  TESSERA_REQUIRE(trunk.target.has_value(),
-                  Unsupported,
-                  "seq2seq answers a text by another, for which the model's family has no encoder "
-                  "beside its decoder",
-                  "choose the family of an encoder with a decoder in model.family, or the task "
-                  "pretrain");
+  TESSERA_REQUIRE(
+      trunk.target.has_value(),
+      Unsupported,
+      "the task seq2seq needs an encoder-decoder, and the model's family has one half "
+      "only",
+      "choose the family of an encoder-decoder in model.family, such as t5, or the task "
+      "pretrain");
   return make(trunk, options, problems, origins);
 }
 

@@ -38,8 +38,7 @@ struct PairOptions : MaskedLmOptions {
     MaskedLmOptions::describe(fields);
     fields.field("pairs",
                  pairs,
-                 {.text = "What is told of a pair of texts: nsp, whether the second follows the "
-                          "first; sop, whether they are in their order.",
+                 {.text = "Sentence-pair objective: nsp (next sentence) or sop (sentence order).",
                   .choices = {"nsp", "sop"}});
   }
 };
@@ -208,7 +207,7 @@ nn::BlockSpec make_masked_lm_pairs(const TrunkOutput& trunk,
   require_encoder(trunk);
   TESSERA_REQUIRE(trunk.heads.pair.has_value(),
                   Unsupported,
-                  "the model's family has no head that tells how two texts belong together",
+                  "the model's family has no sentence-pair head",
                   "remove task.params.pairs, or choose the family of another encoder in "
                   "model.family");
   PairOptions read;

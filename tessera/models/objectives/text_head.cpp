@@ -71,13 +71,14 @@ void require_decoder(const TrunkOutput& trunk, const char* objective) {
   TESSERA_REQUIRE(
       trunk.causal,
       Unsupported,
-      fmt::format("{} predicts the next token, which the tokens of an encoder see", objective),
+      fmt::format("{} is a next-token objective, and the model's family is a bidirectional encoder",
+                  objective),
       "choose another task, such as masked_lm or classify, or the family of a decoder "
       "in model.family");
   TESSERA_REQUIRE(
       !trunk.target,
       Unsupported,
-      fmt::format("{} continues a text, and the model's family answers one by another", objective),
+      fmt::format("{} continues a text, and the model's family is an encoder-decoder", objective),
       "choose the task seq2seq, or the family of a decoder in model.family");
 }
 
