@@ -49,8 +49,8 @@ The table lists combinations of pipeline (pp), tensor (tp: 1d, or a grid: 2d, 2.
 Ulysses) and data (dp) parallelism on up to 8 ranks, with every schedule, ZeRO stage 0 to 3, precision, recomputation {none, full,
 selective}, a tied and an untied head, and layers that divide evenly (6 layers of 4 heads) or do not (7 layers of 5 heads, 83 features,
 259 tokens). Each combination equals one rank with the same micro-batches, or is refused before anything starts. Every triple of values
-occurs in a line of the table: in a line that trains, if the three can be trained together, and in a line that is refused, if they can
-be refused.
+that can be trained together occurs in a line of the table, and every triple that can be refused in one of the combinations that are
+counted below it.
 
 "To the bit" means that three steps with dropout and clipping, an evaluation, and the checkpoint after them are bit-identical. If ranks
 share a layer, sums are split differently, and the table shows the largest deviations: of the first gradient, relative to the Frobenius

@@ -23,7 +23,6 @@ constexpr int kTableStrength = 3;
 
 inline std::string in_words(const Outcome& outcome) {
   if (!outcome.broken.empty()) return "BROKEN: " + outcome.broken;
-  if (!outcome.refused.empty()) return "refused before start: " + outcome.refused;
   if (outcome.bits) return "equals one rank to the bit";
   return fmt::format(
       "equals one rank: gradient {:.1e}, loss {:.1e}", outcome.gradient, outcome.loss);
@@ -32,11 +31,25 @@ inline std::string in_words(const Outcome& outcome) {
 constexpr const char* kLayoutHead = "| pp | tp | sequence | cp | dp | schedule |";
 constexpr const char* kCellHead = " ZeRO | precision | recompute | head | layers | |";
 
-/// A line for each combination.
+/// Writes why combinations are refused, and how many for each reason.
+inline void write_refusals(std::ostream& out, const std::vector<CombinationResult>& results) {
+  std::map<std::string, int> reasons;
+  for (const auto& [cell, outcome] : results) {
+    if (!outcome.refused.empty()) ++reasons[outcome.refused];
+  }
+  out << "\nRefused before anything starts:\n\n";
+  for (const auto& [reason, count] : reasons)
+    out << "- " << count << " times: " << reason << '\n';
+}
+
+/// A line for each combination that is not refused; then why the others are.
 inline void write_cells(std::ostream& out, const std::vector<CombinationResult>& results) {
   out << kLayoutHead << kCellHead << "\n|---|---|---|---|---|---|---|---|---|---|---|---|\n";
-  for (const CombinationResult& result : results)
-    out << "| " << result.cell.text() << " | " << in_words(result.outcome) << " |\n";
+  for (const CombinationResult& result : results) {
+    if (result.outcome.refused.empty())
+      out << "| " << result.cell.text() << " | " << in_words(result.outcome) << " |\n";
+  }
+  write_refusals(out, results);
 }
 
 /// Reads what write_cells() wrote into a page: the combination and the result of each line.
@@ -51,6 +64,16 @@ inline std::vector<std::pair<std::string, std::string>> read_cells(const std::st
     if (line == std::string(kLayoutHead) + kCellHead) inside = true;
   }
   return out;
+}
+
+/// Returns how many refusals a page that write_refusals() wrote counts.
+inline int count_refusals(const std::string& page) {
+  int count = 0;
+  for (const std::string& line : text::split(page, '\n')) {
+    if (line.starts_with("- ") && line.find(" times: ") != std::string::npos)
+      count += std::atoi(line.c_str() + 2);
+  }
+  return count;
 }
 
 /// Counts and deviations of several combinations.
@@ -109,13 +132,11 @@ inline void write_summary(std::ostream& out, const std::vector<CombinationResult
 inline void write_layouts(std::ostream& out, const std::vector<CombinationResult>& results) {
   std::vector<std::string> layouts;
   std::map<std::pair<std::string, std::string>, Tally> tallies;
-  std::map<std::string, int> reasons;
   for (const auto& [cell, outcome] : results) {
     const std::string layout = cell.layout_text();
     if (std::find(layouts.begin(), layouts.end(), layout) == layouts.end())
       layouts.push_back(layout);
     tallies[{layout, cell.precision()}].add(outcome);
-    if (!outcome.refused.empty()) ++reasons[outcome.refused];
   }
   out << kLayoutHead;
   for (const char* precision : kPrecisions)
@@ -127,9 +148,7 @@ inline void write_layouts(std::ostream& out, const std::vector<CombinationResult
       out << ' ' << tallies[{layout, precision}].text() << " |";
     out << '\n';
   }
-  out << "\nRefused before anything starts:\n\n";
-  for (const auto& [reason, count] : reasons)
-    out << "- " << count << " times: " << reason << '\n';
+  write_refusals(out, results);
 }
 
 /// The file into which tools/equivalence_table.sh wants the table; empty: none.
