@@ -128,7 +128,7 @@ inline void write_summary(std::ostream& out, const std::vector<CombinationResult
   out << ".\n\n";
 }
 
-/// A line for each layout, over ZeRO, recompute, head and layers; then why some are refused.
+/// A line for each layout, over ZeRO, recompute, head and layers.
 inline void write_layouts(std::ostream& out, const std::vector<CombinationResult>& results) {
   std::vector<std::string> layouts;
   std::map<std::pair<std::string, std::string>, Tally> tallies;
@@ -148,7 +148,6 @@ inline void write_layouts(std::ostream& out, const std::vector<CombinationResult
       out << ' ' << tallies[{layout, precision}].text() << " |";
     out << '\n';
   }
-  write_refusals(out, results);
 }
 
 /// The file into which tools/equivalence_table.sh wants the table; empty: none.
