@@ -46,7 +46,10 @@ mesh::Mesh mesh_of(const models::Resolved& model, const RankWords& words, int ra
   problems.raise();
   const planner::TensorOptions::Grid grid = tensor.grid();
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
-  return mesh::Mesh({1, 1, ranks / of(sharers), 1, of(grid.depth), of(grid.row), of(grid.col)});
+  return mesh::Mesh({.dp_shard = ranks / of(sharers),
+                     .tp_depth = of(grid.depth),
+                     .tp_row = of(grid.row),
+                     .tp_col = of(grid.col)});
 }
 
 }  // namespace

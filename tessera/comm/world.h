@@ -91,7 +91,7 @@ class World {
   std::shared_ptr<ControlPage> control_;  ///< outlives the transports
   std::shared_ptr<Transport> host_transport_;
   std::shared_ptr<Transport> tensors_;  ///< nullptr: the model is on the host
-  std::map<std::uint8_t, Group> groups_;
+  std::map<std::uint16_t, Group> groups_;
 };
 
 /// Returns a control page in private memory.

@@ -111,8 +111,7 @@ EvalReport evaluate(parallel::Executor& executor,
   const std::int64_t batches = (samples + micro_batch - 1) / micro_batch;
   const comm::Group& group = world.group(mesh::AxisSet::dp());
   // Only the stage with the objective contributes.
-  const comm::Group& all =
-      world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp});
+  const comm::Group& all = world.group(mesh::AxisSet{mesh::Axis::Pp} | mesh::AxisSet::tokens());
   const nn::ContextParallel* const shared = executor.model().context_parallel();
   // The results of this rank's batches; entries of other batches are empty.
   std::vector<std::vector<parallel::TermValues>> terms(static_cast<std::size_t>(batches));

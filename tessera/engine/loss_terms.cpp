@@ -15,7 +15,7 @@ namespace {
 
 /// The ranks over which the tokens of a global batch are distributed; ranks with the same
 /// micro-batch are adjacent.
-constexpr mesh::AxisSet kTokens = {mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp};
+constexpr mesh::AxisSet kTokens = mesh::AxisSet::tokens();
 
 bool same_term(const TermKey& a, int block, const std::string& name) {
   return a.block == block && a.name == name;

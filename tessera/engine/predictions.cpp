@@ -119,8 +119,7 @@ void predict(parallel::Executor& executor,
                   "predictions of a model whose ranks share the tokens of a sample",
                   "leave out parallel.context");
   const comm::Group& group = world.group(mesh::AxisSet::dp());
-  const comm::Group& all =
-      world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp});
+  const comm::Group& all = world.group(mesh::AxisSet{mesh::Axis::Pp} | mesh::AxisSet::tokens());
   constexpr std::int64_t kRounds = 8;  // batches between two exchanges
   const std::int64_t window = kRounds * group.size() * micro_batch;
   for (std::int64_t begin = first; begin < dataset.size(); begin += window) {

@@ -28,10 +28,7 @@ void share(comm::World& world,
 }  // namespace
 
 void share_values(comm::World& world, std::vector<double>& values, const char* what) {
-  share(world,
-        world.group({mesh::Axis::Pp, mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp}),
-        values,
-        what);
+  share(world, world.group(mesh::AxisSet{mesh::Axis::Pp} | mesh::AxisSet::tokens()), values, what);
 }
 
 void share_with_all(comm::World& world, std::vector<double>& values, const char* what) {

@@ -23,7 +23,7 @@ namespace {
 
 /// The ranks over which the tokens of a global batch are distributed; ranks that share a
 /// micro-batch are adjacent.
-constexpr mesh::AxisSet kTokens = {mesh::Axis::DpRep, mesh::Axis::DpShard, mesh::Axis::Cp};
+constexpr mesh::AxisSet kTokens = mesh::AxisSet::tokens();
 
 /// A run whose loss scaler never gives up ends after this many consecutive overflows at the
 /// smallest scale.

@@ -61,7 +61,7 @@ HostLayoutNotes host_layout_notes(const Mesh& mesh, int ranks_per_host) {
         ranks_per_host == 1 ? "rank" : "ranks",
         axis.key));
   }
-  const AxisSet shards = {Axis::DpShard};
+  const AxisSet shards = {Axis::DpShard, Axis::Ep};
   if (mesh.size(AxisSet{Axis::DpRep}) > 1 && crosses_hosts(mesh, shards, ranks_per_host)) {
     notes.warnings.push_back(fmt::format(
         "groups of {} ranks that hold the weights cross between hosts of {}: their gathers wait "
@@ -81,13 +81,13 @@ int group_of_host(const Mesh& mesh, int ranks_per_host) {
   const int ranks = mesh.size(AxisSet::dp());
   for (int size = ranks; size > 1; --size) {
     if (ranks % size != 0) continue;
-    const Mesh grouped({mesh.size(AxisSet{Axis::Pp}),
-                        ranks / size,
-                        size,
-                        mesh.size(AxisSet{Axis::Cp}),
-                        mesh.size(AxisSet{Axis::TpDepth}),
-                        mesh.size(AxisSet{Axis::TpRow}),
-                        mesh.size(AxisSet{Axis::TpCol})});
+    const Mesh grouped({.pp = mesh.size(Axis::Pp),
+                        .dp_rep = ranks / size,
+                        .dp_shard = size,
+                        .cp = mesh.size(Axis::Cp),
+                        .tp_depth = mesh.size(Axis::TpDepth),
+                        .tp_row = mesh.size(Axis::TpRow),
+                        .tp_col = mesh.size(Axis::TpCol)});
     if (!crosses_hosts(grouped, AxisSet{Axis::DpShard}, ranks_per_host)) return size;
   }
   return 1;

@@ -22,28 +22,36 @@ std::string product(const std::array<int, kNumAxes>& sizes) {
 
 std::string_view name(Axis axis) noexcept {
   static constexpr std::array<std::string_view, kNumAxes> kNames = {
-      "pp", "dp.rep", "dp.shard", "cp", "tp.depth", "tp.row", "tp.col"};
+      "pp", "dp.rep", "dp.shard", "ep", "cp", "tp.depth", "tp.row", "tp.col"};
   return kNames[static_cast<std::size_t>(axis)];
 }
 
-Mesh::Mesh(std::array<int, kNumAxes> sizes) : sizes_(sizes) {
-  const bool positive = std::all_of(sizes.begin(), sizes.end(), [](int n) { return n >= 1; });
+Mesh::Mesh(const Sizes& sizes)
+    : sizes_{sizes.pp,
+             sizes.dp_rep,
+             sizes.dp_shard,
+             sizes.ep,
+             sizes.cp,
+             sizes.tp_depth,
+             sizes.tp_row,
+             sizes.tp_col} {
+  const bool positive = std::all_of(sizes_.begin(), sizes_.end(), [](int n) { return n >= 1; });
   TESSERA_REQUIRE(positive,
                   Config,
-                  "every axis of the mesh needs at least one rank: " + product(sizes),
+                  "every axis of the mesh needs at least one rank: " + product(sizes_),
                   "choose sizes whose product is the number of ranks");
   std::int64_t ranks = 1;
-  for (const int n : sizes) {
+  for (const int n : sizes_) {
     ranks *= n;
     TESSERA_REQUIRE(ranks <= INT32_MAX,
                     Config,
-                    "the mesh has too many ranks: " + product(sizes),
+                    "the mesh has too many ranks: " + product(sizes_),
                     "choose sizes whose product is the number of ranks");
   }
 }
 
 Mesh Mesh::data_parallel(int ranks) {
-  return Mesh({1, 1, ranks, 1, 1, 1, 1});
+  return Mesh({.dp_shard = ranks});
 }
 
 int Mesh::size() const {
@@ -97,6 +105,10 @@ std::vector<int> Mesh::group(int rank, AxisSet axes) const {
   for (int& offset : offsets)
     offset += base;
   return offsets;
+}
+
+bool Mesh::is_first(int rank, AxisSet axes) const {
+  return index(rank, axes) == 0;
 }
 
 std::string Mesh::text() const {

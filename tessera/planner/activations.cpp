@@ -28,8 +28,10 @@ parallel::ProbedModel probed(const Plan& plan, std::int64_t samples) {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   parallel::ProbedModel out;
   out.model = plan.model.model;
-  out.mesh = mesh::Mesh(
-      {1, 1, 1, of(plan.config.parallel.context.size), of(grid.depth), of(grid.row), of(grid.col)});
+  out.mesh = mesh::Mesh({.cp = of(plan.config.parallel.context.size),
+                         .tp_depth = of(grid.depth),
+                         .tp_row = of(grid.row),
+                         .tp_col = of(grid.col)});
   out.weights = plan.weight_layout;
   out.threads = plan.threads;
   for (const data::TensorSpec& spec : plan.sample) {

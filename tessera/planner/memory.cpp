@@ -110,8 +110,9 @@ std::vector<parallel::BlockParams> placed_blocks(const Plan& plan) {
   std::unique_ptr<comm::World> world;
   nn::TensorParallel tensor;
   if (grid.size() > 1) {
-    world = comm::shape_world(mesh::Mesh({1, 1, 1, 1, of(grid.depth), of(grid.row), of(grid.col)}),
-                              /*rank=*/0);
+    world = comm::shape_world(
+        mesh::Mesh({.tp_depth = of(grid.depth), .tp_row = of(grid.row), .tp_col = of(grid.col)}),
+        /*rank=*/0);
     tensor = {world.get(), &world->group(mesh::AxisSet::tp()), plan.weight_layout.tensor};
   }
   std::vector<parallel::BlockParams> out;

@@ -434,13 +434,13 @@ mesh::Mesh Plan::mesh() const {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   const ParallelOptions& parallel = config.parallel;
   const TensorOptions::Grid tensor = parallel.tensor.grid();
-  return mesh::Mesh({of(parallel.pipeline.size),
-                     data_ranks / shard,
-                     shard,
-                     of(parallel.context.size),
-                     of(tensor.depth),
-                     of(tensor.row),
-                     of(tensor.col)});
+  return mesh::Mesh({.pp = of(parallel.pipeline.size),
+                     .dp_rep = data_ranks / shard,
+                     .dp_shard = shard,
+                     .cp = of(parallel.context.size),
+                     .tp_depth = of(tensor.depth),
+                     .tp_row = of(tensor.row),
+                     .tp_col = of(tensor.col)});
 }
 
 void TrainConfig::describe(config::Fields& f) {

@@ -71,7 +71,7 @@ constexpr std::array kCutAxes = {
 
 mesh::Mesh mesh_of(const TensorOptions::Grid& grid) {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
-  return mesh::Mesh({1, 1, 1, 1, of(grid.depth), of(grid.row), of(grid.col)});
+  return mesh::Mesh({.tp_depth = of(grid.depth), .tp_row = of(grid.row), .tp_col = of(grid.col)});
 }
 
 // The number of parts into which a dim is split.

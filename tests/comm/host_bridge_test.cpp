@@ -127,8 +127,8 @@ const std::vector<Shape>& shapes() {
   static const std::vector<Shape> kShapes = {{{2, 2}, Mesh::data_parallel(4)},
                                              {{1, 1, 1}, Mesh::data_parallel(3)},
                                              {{3, 1}, Mesh::data_parallel(4)},
-                                             {{2, 2}, Mesh({1, 1, 2, 1, 1, 1, 2})},
-                                             {{2, 2}, Mesh({2, 1, 2, 1, 1, 1, 1})}};
+                                             {{2, 2}, Mesh({.dp_shard = 2, .tp_col = 2})},
+                                             {{2, 2}, Mesh({.pp = 2, .dp_shard = 2})}};
   return kShapes;
 }
 

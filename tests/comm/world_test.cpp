@@ -16,7 +16,7 @@ using mesh::AxisSet;
 
 TEST(World, GroupsFollowTheMesh) {
   // pp 2 x dp.shard 3 x tp.col 2
-  const mesh::Mesh mesh({2, 1, 3, 1, 1, 1, 2});
+  const mesh::Mesh mesh({.pp = 2, .dp_shard = 3, .tp_col = 2});
 
   run_threads(mesh, [&](World& world) {
     for (const AxisSet axes : {AxisSet{Axis::Pp}, AxisSet::dp(), AxisSet::tp(), AxisSet::all()}) {
@@ -118,7 +118,7 @@ TEST(World, PartsHavePartsAndOtherMeshes) {
     const int rank = world.rank();
     if (rank > 0) {
       const auto part = world.part(1, mesh::Mesh::data_parallel(4), 1);
-      const auto pairs = part->part(0, mesh::Mesh({1, 1, 2, 1, 1, 1, 2}), 2);
+      const auto pairs = part->part(0, mesh::Mesh({.dp_shard = 2, .tp_col = 2}), 2);
       const auto last = rank < 3 ? nullptr : part->part(2, mesh::Mesh::data_parallel(2), 3);
       const std::vector<double> me = {static_cast<double>(rank)};
       const auto of = [&](World& in, mesh::AxisSet axes) {

@@ -105,7 +105,7 @@ Result on_two_stages(const std::string& name) {
   layout.bounds =
       layout.chunks == 1 ? std::vector<int>{0, 3, kBlocks} : std::vector<int>{0, 2, 3, 4, kBlocks};
   Result out;
-  comm::run_threads(mesh::Mesh({2, 1, 1, 1, 1, 1, 1}), [&](comm::World& world) {
+  comm::run_threads(mesh::Mesh({.pp = 2}), [&](comm::World& world) {
     const int stage = world.mesh().coordinate(world.rank(), mesh::Axis::Pp);
     Result mine =
         train(world,

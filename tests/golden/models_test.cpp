@@ -171,9 +171,9 @@ void for_each_case(Check check) {
 template <class Check>
 void for_each_case_on_ranks(int stages, int sharers, Check check) {
   int count = 0;
-  std::set<std::array<int, mesh::kNumAxes>> meshes = {{stages, 1, 1, 1, 1, 1, sharers},
-                                                      {stages, 1, 1, 1, 1, sharers, 1}};
-  for (const auto& sizes : meshes) {
+  std::vector<mesh::Mesh::Sizes> meshes = {{.pp = stages, .tp_col = sharers}};
+  if (sharers > 1) meshes.push_back({.pp = stages, .tp_row = sharers});
+  for (const mesh::Mesh::Sizes& sizes : meshes) {
     comm::run_threads(mesh::Mesh(sizes), [&](comm::World& world) {
       const int here = count_cases([&](Case& one) { check(one, world); }, &world);
       if (world.rank() == 0) count += here;

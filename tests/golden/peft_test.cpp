@@ -238,13 +238,13 @@ TEST(GoldenPeft, TrainsAsManyNumbers) {
 }
 
 TEST(GoldenPeft, GivesTheSameOnTwoTensorParallelRanks) {
-  comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, 2}), [](comm::World& world) {
+  comm::run_threads(mesh::Mesh({.tp_col = 2}), [](comm::World& world) {
     for_each_case([&](const Adapted& one) { expect_recorded(one, &world); });
   });
 }
 
 TEST(GoldenPeft, GivesTheSameOnTwoStages) {
-  comm::run_threads(mesh::Mesh({2, 1, 1, 1, 1, 1, 1}), [](comm::World& world) {
+  comm::run_threads(mesh::Mesh({.pp = 2}), [](comm::World& world) {
     for_each_case([&](const Adapted& one) { expect_recorded(one, &world); });
   });
 }

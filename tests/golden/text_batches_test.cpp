@@ -106,7 +106,7 @@ TEST(GoldenTextBatches, PromptsOfDifferentLengthsGiveTheTextsOfEachAlone) {
 }
 
 TEST(GoldenTextBatches, TwoTensorParallelRanksMakeThemToo) {
-  comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, 2}),
+  comm::run_threads(mesh::Mesh({.tp_col = 2}),
                     [](comm::World& world) { for_each_model(expect_recorded_texts, {&world}); });
 }
 
@@ -193,7 +193,7 @@ TEST(GoldenTextBatches, TensorParallelRanksHaveTheEightBitWeightsOfOne) {
   // Ranks, of which `row` have the same heads of keys and values.
   for (const auto& [ranks, row] : std::vector<std::pair<int, int>>{{2, 1}, {4, 1}, {4, 2}}) {
     double largest = 0.0;
-    comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, row, ranks / row}), [&](comm::World& world) {
+    comm::run_threads(mesh::Mesh({.tp_row = row, .tp_col = ranks / row}), [&](comm::World& world) {
       for_each_model(
           [&](RecordedGenerator& model, const json::Value& record) {
             const EightBits& whole = alone.at(model.name);

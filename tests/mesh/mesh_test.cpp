@@ -9,7 +9,7 @@ namespace tessera::mesh {
 namespace {
 
 // pp 2, dp.rep 1, dp.shard 3, cp 1, tp.depth 1, tp.row 2, tp.col 2
-const Mesh kMesh({2, 1, 3, 1, 1, 2, 2});
+const Mesh kMesh({.pp = 2, .dp_shard = 3, .tp_row = 2, .tp_col = 2});
 
 TEST(MeshAxes, HaveTheLastOneFastest) {
   EXPECT_EQ(kMesh.size(), 24);
@@ -42,6 +42,28 @@ TEST(MeshGroups, DifferOnlyAlongTheirAxes) {
   EXPECT_EQ(kMesh.group(5, {Axis::Pp}), (std::vector<int>{5, 17}));
 }
 
+// Experts are cut over the innermost part of data parallelism, so samples and all groups of whole
+// axes stay where they are.
+TEST(MeshGroups, StayTheSameIfDataParallelRanksHoldDifferentExperts) {
+  const Mesh whole({.pp = 2, .dp_rep = 2, .dp_shard = 6, .cp = 2, .tp_col = 2});
+  const Mesh cut({.pp = 2, .dp_rep = 2, .dp_shard = 3, .ep = 2, .cp = 2, .tp_col = 2});
+
+  for (int rank = 0; rank < whole.size(); ++rank) {
+    for (const AxisSet axes : {AxisSet::dp(), AxisSet::tokens(), AxisSet::tp(), AxisSet::all()}) {
+      EXPECT_EQ(cut.group(rank, axes), whole.group(rank, axes));
+      EXPECT_EQ(cut.index(rank, axes), whole.index(rank, axes));
+    }
+    EXPECT_EQ(cut.index(rank, AxisSet::dp()) % 2, cut.coordinate(rank, Axis::Ep));
+  }
+}
+
+TEST(MeshGroups, HaveOneFirstRank) {
+  for (const AxisSet axes : {AxisSet::dp(), AxisSet::tp(), AxisSet::all()}) {
+    for (int rank = 0; rank < kMesh.size(); ++rank)
+      EXPECT_EQ(kMesh.is_first(rank, axes), kMesh.group(rank, axes).front() == rank);
+  }
+}
+
 TEST(MeshText, NamesTheProductsThatUsersName) {
   EXPECT_EQ(kMesh.text(), "pp 2 x dp 3 x cp 1 x tp 4");
   EXPECT_EQ(Mesh::data_parallel(8).text(), "pp 1 x dp 8 x cp 1 x tp 1");
@@ -49,22 +71,32 @@ TEST(MeshText, NamesTheProductsThatUsersName) {
 
 TEST(MeshSizes, BelowOneAreRefusedWithTheWholeProduct) {
   try {
-    Mesh({1, 1, 0, 1, 1, 1, 2});
+    Mesh({.dp_shard = 0, .tp_col = 2});
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::Config);
-    EXPECT_NE(error.text().find("dp.shard 0 x cp 1"), std::string::npos) << error.text();
+    EXPECT_NE(error.text().find("dp.shard 0 x ep 1 x cp 1"), std::string::npos) << error.text();
   }
 }
 
 TEST(MeshSizes, WhoseProductOverflowsAreRefused) {
-  EXPECT_THROW(Mesh({65536, 1, 65536, 1, 1, 1, 1}), Error);
+  EXPECT_THROW(Mesh({.pp = 65536, .dp_shard = 65536}), Error);
 }
 
 TEST(MeshAxisSet, HasABitForEachAxis) {
   EXPECT_EQ((AxisSet{Axis::Pp}).bits(), 1);
-  EXPECT_EQ(AxisSet::dp().bits(), 0b110);
-  EXPECT_EQ(AxisSet::all().bits(), 0b1111111);
+  EXPECT_EQ(AxisSet::dp().bits(), 0b1110);
+  EXPECT_EQ(AxisSet::all().bits(), 0b11111111);
+}
+
+TEST(MeshAxisSet, IsJoinedCutAndReduced) {
+  constexpr AxisSet kDpCp = AxisSet::dp() | AxisSet{Axis::Cp};
+
+  EXPECT_EQ(kDpCp, AxisSet::tokens());
+  EXPECT_EQ(kDpCp - AxisSet::dp(), AxisSet{Axis::Cp});
+  EXPECT_EQ(kDpCp & AxisSet({Axis::Ep, Axis::Pp}), AxisSet{Axis::Ep});
+  EXPECT_EQ(AxisSet::all() - AxisSet::tokens() - AxisSet::tp(), AxisSet{Axis::Pp});
+  EXPECT_TRUE((AxisSet::tp() - AxisSet::all()).empty());
 }
 
 }  // namespace

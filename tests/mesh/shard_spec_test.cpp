@@ -36,7 +36,7 @@ TEST(LocalBox, IsTheWholeTensorWhenNothingIsNamed) {
 }
 
 TEST(LocalBox, TilesTheTensorOverTheAxes) {
-  const Mesh mesh({1, 1, 2, 1, 1, 1, 3});
+  const Mesh mesh({.dp_shard = 2, .tp_col = 3});
   const ShardSpec spec{{{1, AxisSet::tp(), 2}, {0, AxisSet::dp()}}, {}};
   std::vector<int> covered(5 * 8, 0);
 
@@ -52,7 +52,7 @@ TEST(LocalBox, TilesTheTensorOverTheAxes) {
 }
 
 TEST(LocalBox, CutsADimTwiceOverOtherAxes) {
-  const Mesh mesh({1, 1, 2, 1, 1, 1, 2});
+  const Mesh mesh({.dp_shard = 2, .tp_col = 2});
   const ShardSpec spec{{{0, AxisSet::tp()}, {0, AxisSet::dp()}}, {}};
 
   EXPECT_EQ(local_box({8}, spec, mesh, 0), (Box{{0}, {2}}));

@@ -341,7 +341,7 @@ TEST(Gpt2, RunsItsObjectiveOnTheSameSamplesWhereRanksShareAnOddVocabulary) {
   const at::Tensor ids = at::zeros({1, 8}, at::kLong);
   const nn::Batch batch = make_batch(ids, ids);
 
-  comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, 2}), [&](comm::World& world) {
+  comm::run_threads(mesh::Mesh({.tp_col = 2}), [&](comm::World& world) {
     ModelRunner runner(gpt2(shape), DType::F32, &world);
 
     EXPECT_EQ(runner.infos.at("wte.weight")->local_shape().front(),

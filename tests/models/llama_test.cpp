@@ -299,17 +299,18 @@ TEST(GoldenLlama, ContinuesPromptsGreedilyWithAndWithoutACache) {
 
 struct Ranks {
   std::string name;
-  std::array<int, 7> mesh;
+  mesh::Mesh::Sizes mesh;
   nn::TensorMode mode = nn::TensorMode::OneD;
   int stages = 1;
 };
 
 TEST(GoldenLlama, GivesTheSameOnRanksThatHoldTheModelBetweenThem) {
-  const std::vector<Ranks> layouts = {{"1d", {1, 1, 1, 1, 1, 1, 2}},
-                                      {"2d", {1, 1, 1, 1, 1, 2, 2}, nn::TensorMode::TwoD},
-                                      {"2.5d", {1, 1, 1, 1, 2, 2, 2}, nn::TensorMode::TwoD},
-                                      {"3d", {1, 1, 1, 1, 2, 2, 2}, nn::TensorMode::ThreeD},
-                                      {"stages", {2, 1, 1, 1, 1, 1, 1}, nn::TensorMode::OneD, 2}};
+  const std::vector<Ranks> layouts = {
+      {"1d", {.tp_col = 2}},
+      {"2d", {.tp_row = 2, .tp_col = 2}, nn::TensorMode::TwoD},
+      {"2.5d", {.tp_depth = 2, .tp_row = 2, .tp_col = 2}, nn::TensorMode::TwoD},
+      {"3d", {.tp_depth = 2, .tp_row = 2, .tp_col = 2}, nn::TensorMode::ThreeD},
+      {"stages", {.pp = 2}, nn::TensorMode::OneD, 2}};
   for_each_case([&](Case& one) {
     const auto blocks = static_cast<int>(one.shape.num_layers) + 2;
     for (const Ranks& ranks : layouts) {
@@ -368,7 +369,7 @@ TEST(Llama, HasTheParametersItPromises) {
 }
 
 TEST(Llama, CutsHeadsAndFeaturesOverTensorParallelRanks) {
-  comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, 2}), [](comm::World& world) {
+  comm::run_threads(mesh::Mesh({.tp_col = 2}), [](comm::World& world) {
     const ModelRunner runner(llama(tiny()), DType::F32, &world);
 
     const auto held = [&](const char* name) { return runner.infos.at(name)->local_shape(); };

@@ -457,7 +457,7 @@ TEST(PrefixLm, ContinuesAPromptThatIsAPrefix) {
 
 struct Ranks {
   const char* name;
-  std::vector<int> mesh;
+  mesh::Mesh::Sizes mesh;
   nn::TensorMode mode = nn::TensorMode::OneD;
   parallel::StageLayout stages = {};
 };
@@ -471,15 +471,13 @@ TEST(SequenceClassification, IsTheSameOnRanksThatHoldTheModelBetweenThem) {
   one.initialize(1);
   const double expected = one.train(batch);
   const std::vector<Ranks> layouts = {
-      {"1d", {1, 1, 1, 1, 1, 1, 2}},
-      {"2d", {1, 1, 1, 1, 1, 2, 2}, nn::TensorMode::TwoD},
-      {"2.5d", {1, 1, 1, 1, 2, 2, 2}, nn::TensorMode::TwoD},
-      {"3d", {1, 1, 1, 1, 2, 2, 2}, nn::TensorMode::ThreeD},
-      {"stages", {2, 1, 1, 1, 1, 1, 1}, nn::TensorMode::OneD, {.stages = 2, .bounds = {0, 2, 4}}}};
+      {"1d", {.tp_col = 2}},
+      {"2d", {.tp_row = 2, .tp_col = 2}, nn::TensorMode::TwoD},
+      {"2.5d", {.tp_depth = 2, .tp_row = 2, .tp_col = 2}, nn::TensorMode::TwoD},
+      {"3d", {.tp_depth = 2, .tp_row = 2, .tp_col = 2}, nn::TensorMode::ThreeD},
+      {"stages", {.pp = 2}, nn::TensorMode::OneD, {.stages = 2, .bounds = {0, 2, 4}}}};
   for (const Ranks& ranks : layouts) {
-    std::array<int, 7> sizes{};
-    std::copy(ranks.mesh.begin(), ranks.mesh.end(), sizes.begin());
-    comm::run_threads(mesh::Mesh(sizes), [&](comm::World& world) {
+    comm::run_threads(mesh::Mesh(ranks.mesh), [&](comm::World& world) {
       SCOPED_TRACE(std::string(ranks.name) + ", rank " + std::to_string(world.rank()));
       ModelRunner runner(model, DType::F32, &world, ranks.stages, ranks.mode);
       runner.initialize(1);

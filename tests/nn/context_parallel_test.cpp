@@ -45,7 +45,7 @@ void on_ranks(int ranks,
               ContextMode mode,
               const std::function<void(comm::World&, const ContextParallel&)>& fn,
               int tensor = 1) {
-  comm::run_threads(mesh::Mesh({1, 1, 1, ranks, 1, 1, tensor}), [&](comm::World& world) {
+  comm::run_threads(mesh::Mesh({.cp = ranks, .tp_col = tensor}), [&](comm::World& world) {
     at::set_num_threads(1);
     fn(world, {&world, &world.group({mesh::Axis::Cp}), mode});
   });

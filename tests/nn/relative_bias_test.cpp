@@ -108,7 +108,7 @@ TEST(DropoutFeatures, OfRanksAreThePartsOfTheWhole) {
   const ops::DropoutKey key = {.p = 0.4, .key = 77, .sample_ids = {3, 8}};
   const at::Tensor whole = nn::dropout(x, key);
 
-  comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, 3}), [&](comm::World& world) {
+  comm::run_threads(mesh::Mesh({.tp_col = 3}), [&](comm::World& world) {
     const TensorParallel tensor{&world, &world.group(mesh::AxisSet::tp())};
     Params params("block");
     Param* weight =

@@ -57,7 +57,7 @@ TEST(RotaryTable, CountsFromWhereADocumentBegins) {
 }
 
 TEST(RotaryTable, IsOfTheTokensThatARankOfARingHas) {
-  comm::run_threads(mesh::Mesh({1, 1, 1, 2, 1, 1, 1}), [](comm::World& world) {
+  comm::run_threads(mesh::Mesh({.cp = 2}), [](comm::World& world) {
     const ContextParallel shared{&world, &world.group({mesh::Axis::Cp}), ContextMode::Ring};
     StepContext context(Mode::Train, 1);
     context.context_parallel = &shared;
@@ -77,7 +77,7 @@ TEST(RotaryTable, IsOfTheTokensThatARankOfARingHas) {
 }
 
 TEST(RotaryTable, IsOfTheSamplesThatARankOfAGridAttendsTo) {
-  comm::run_threads(mesh::Mesh({1, 1, 1, 1, 2, 2, 2}), [](comm::World& world) {
+  comm::run_threads(mesh::Mesh({.tp_depth = 2, .tp_row = 2, .tp_col = 2}), [](comm::World& world) {
     const TensorParallel tensor{
         .world = &world, .group = &world.group(mesh::AxisSet::tp()), .mode = TensorMode::ThreeD};
     StepContext context(Mode::Train, 1);

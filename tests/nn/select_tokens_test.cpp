@@ -73,29 +73,30 @@ TEST(GatherFlow, GivesEveryRankOfAGridAllSamplesAndChannels) {
   const Result expected = run_head(x, dy, alone);
   for (const auto& [mode, depth] : std::vector<std::pair<TensorMode, int>>{
            {TensorMode::TwoD, 1}, {TensorMode::TwoD, 2}, {TensorMode::ThreeD, 2}}) {
-    comm::run_threads(mesh::Mesh({1, 1, 1, 1, depth, 2, 2}), [&](comm::World& world) {
-      SCOPED_TRACE("rank " + std::to_string(world.rank()) + ", depth " + std::to_string(depth));
-      at::set_num_threads(1);
-      const TensorParallel tensor{
-          .world = &world, .group = &world.group(mesh::AxisSet::tp()), .mode = mode};
-      StepContext context(Mode::Train, 1);
-      context.batch = &batch;
-      context.tensor = &tensor;
-      const grid::Spread spread = grid::stream(mode);
-      const grid::Range samples = grid::own_samples(kB, spread, tensor);
-      const std::int64_t C = kC / world.mesh().size(spread.channels);
-      const auto own = [&](const at::Tensor& whole) {
-        return whole.narrow(0, samples.begin, samples.count)
-            .narrow(2, C * world.mesh().coordinate(world.rank(), spread.channels), C);
-      };
+    comm::run_threads(
+        mesh::Mesh({.tp_depth = depth, .tp_row = 2, .tp_col = 2}), [&](comm::World& world) {
+          SCOPED_TRACE("rank " + std::to_string(world.rank()) + ", depth " + std::to_string(depth));
+          at::set_num_threads(1);
+          const TensorParallel tensor{
+              .world = &world, .group = &world.group(mesh::AxisSet::tp()), .mode = mode};
+          StepContext context(Mode::Train, 1);
+          context.batch = &batch;
+          context.tensor = &tensor;
+          const grid::Spread spread = grid::stream(mode);
+          const grid::Range samples = grid::own_samples(kB, spread, tensor);
+          const std::int64_t C = kC / world.mesh().size(spread.channels);
+          const auto own = [&](const at::Tensor& whole) {
+            return whole.narrow(0, samples.begin, samples.count)
+                .narrow(2, C * world.mesh().coordinate(world.rank(), spread.channels), C);
+          };
 
-      const Result got = run_head(own(x), dy, context);
+          const Result got = run_head(own(x), dy, context);
 
-      // The same products of the same numbers.
-      EXPECT_TRUE(at::equal(got.y, expected.y));
-      EXPECT_TRUE(at::equal(got.grads[0], expected.grads[0]));
-      EXPECT_TRUE(at::equal(got.dx, own(expected.dx)));
-    });
+          // The same products of the same numbers.
+          EXPECT_TRUE(at::equal(got.y, expected.y));
+          EXPECT_TRUE(at::equal(got.grads[0], expected.grads[0]));
+          EXPECT_TRUE(at::equal(got.dx, own(expected.dx)));
+        });
   }
 }
 

@@ -37,7 +37,7 @@ constexpr double kTolerance = 2e-6;
 void on_ranks(int ranks,
               bool sequence,
               const std::function<void(comm::World&, const TensorParallel&)>& fn) {
-  comm::run_threads(mesh::Mesh({1, 1, 1, 1, 1, 1, ranks}), [&](comm::World& world) {
+  comm::run_threads(mesh::Mesh({.tp_col = ranks}), [&](comm::World& world) {
     at::set_num_threads(1);
     const TensorParallel tensor{.world = &world,
                                 .group = &world.group(mesh::AxisSet::tp()),

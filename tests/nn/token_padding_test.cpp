@@ -62,7 +62,7 @@ constexpr std::array kSharings = {Sharing{ContextMode::Ring, 2},
                                   Sharing{ContextMode::Ulysses, 2, 2}};
 
 void on_ranks(const Sharing& how, const std::function<void(comm::World&, StepContext&)>& fn) {
-  comm::run_threads(mesh::Mesh({1, 1, 1, how.context, 1, 1, how.tensor}), [&](comm::World& world) {
+  comm::run_threads(mesh::Mesh({.cp = how.context, .tp_col = how.tensor}), [&](comm::World& world) {
     at::set_num_threads(1);
     const ContextParallel shared{&world, &world.group({mesh::Axis::Cp}), how.mode};
     const TensorParallel tensor{

@@ -137,7 +137,7 @@ std::vector<Case> cases() {
 }
 
 mesh::Mesh two_stages() {
-  return mesh::Mesh({2, 1, 1, 1, 1, 1, 1});
+  return mesh::Mesh({.pp = 2});
 }
 
 /// The blocks that each rank constructed until its model was ready, and those that it had then.

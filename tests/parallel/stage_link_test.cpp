@@ -34,7 +34,7 @@ struct Moved {
 
 /// A flow there and its gradient back between two stages of two ranks each.
 void pass_a_flow(bool scatter_gather, Moved expected) {
-  comm::run_threads(mesh::Mesh({2, 1, 1, 1, 1, 1, 2}), [&](comm::World& world) {
+  comm::run_threads(mesh::Mesh({.pp = 2, .tp_col = 2}), [&](comm::World& world) {
     const nn::Model model = models::gpt2(tiny());
     const StageLayout layout{.stages = 2, .bounds = {0, 2, 4}};
     ModelInstance instance(model, {}, world, layout);

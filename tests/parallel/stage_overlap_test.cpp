@@ -121,7 +121,7 @@ std::vector<Log> run_stages(const std::string& schedule, const Hooks& hooks = {}
     threads.emplace_back([&, rank] {
       comm::World world(
           static_cast<int>(rank),
-          mesh::Mesh({kStages, 1, 1, 1, 1, 1, 1}),
+          mesh::Mesh({.pp = kStages}),
           std::make_unique<test::RecordingTransport>(std::move(transports[rank]), logs[rank]),
           control);
       try {

@@ -40,14 +40,11 @@ at::Tensor rounded(const at::Tensor& whole) {
 
 /// Calls fn on `ranks` ranks, in groups of `shards` that hold all parts.
 void on_ranks(int ranks, int shards, const std::function<void(comm::World&)>& fn) {
-  std::array<int, mesh::kNumAxes> sizes{};
-  sizes.fill(1);
-  sizes[static_cast<std::size_t>(mesh::Axis::DpRep)] = ranks / shards;
-  sizes[static_cast<std::size_t>(mesh::Axis::DpShard)] = shards;
-  comm::run_threads(mesh::Mesh(sizes), [&](comm::World& world) {
-    at::set_num_threads(1);
-    fn(world);
-  });
+  comm::run_threads(mesh::Mesh({.dp_rep = ranks / shards, .dp_shard = shards}),
+                    [&](comm::World& world) {
+                      at::set_num_threads(1);
+                      fn(world);
+                    });
 }
 
 void write(WorkingWeights& weights, const FlatLayout& layout, int index, const at::Tensor& from) {

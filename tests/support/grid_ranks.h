@@ -38,13 +38,14 @@ inline const std::vector<Grid> kGrids = {kTwo, kNine, kHalf, kThree};
 
 inline void on_grid(const Grid& grid,
                     const std::function<void(comm::World&, const TensorParallel&)>& fn) {
-  comm::run_threads(
-      mesh::Mesh({1, 1, 1, 1, grid.depth, grid.row, grid.col}), [&](comm::World& world) {
-        at::set_num_threads(1);
-        const TensorParallel tensor{
-            .world = &world, .group = &world.group(mesh::AxisSet::tp()), .mode = grid.mode};
-        fn(world, tensor);
-      });
+  comm::run_threads(mesh::Mesh({.tp_depth = grid.depth, .tp_row = grid.row, .tp_col = grid.col}),
+                    [&](comm::World& world) {
+                      at::set_num_threads(1);
+                      const TensorParallel tensor{.world = &world,
+                                                  .group = &world.group(mesh::AxisSet::tp()),
+                                                  .mode = grid.mode};
+                      fn(world, tensor);
+                    });
 }
 
 inline Batch batch_of(std::int64_t samples) {

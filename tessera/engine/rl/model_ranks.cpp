@@ -16,8 +16,10 @@ mesh::Mesh mesh_of(const ModelRanks& ranks, const models::Resolved& model) {
   tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
   const planner::TensorOptions::Grid grid = tensor.grid();
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
-  return mesh::Mesh(
-      {1, 1, ranks.count / ranks.tensor, 1, of(grid.depth), of(grid.row), of(grid.col)});
+  return mesh::Mesh({.dp_shard = ranks.count / ranks.tensor,
+                     .tp_depth = of(grid.depth),
+                     .tp_row = of(grid.row),
+                     .tp_col = of(grid.col)});
 }
 
 ModelWorld::ModelWorld(comm::World& all,
