@@ -13,6 +13,7 @@
 #include "cli/convert_support.h"
 #include "cli/program.h"
 #include "support/source_dir.h"
+#include "support/terminal.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -214,6 +215,7 @@ std::string on_a_terminal(std::vector<std::string> words, int& code) {
 }
 
 TEST_F(ProgressOfWriters, IsShownOnATerminalUnlessItIsToBeQuiet) {
+  TESSERA_SKIP_WITHOUT_A_TERMINAL();
   int code = -1;
   const std::string shown = on_a_terminal({"convert", run_folder(), path("a")}, code);
 

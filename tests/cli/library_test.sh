@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow
+# labels: wide
 # timeout: 300
 # Another program uses the library: installed, or as a subfolder of its project.   usage: library_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow multiprocess
 # timeout: 300
-# Ranks that only write rollouts while others learn: the example learns, with the same bits on any ranks, on two hosts behind a
-# stand-in for ssh, and after a kill of one of them; an alarm sends such a run back.
+# Ranks that only write rollouts while others learn: the same bits on any ranks, on two hosts behind a stand-in for ssh, and after a
+# kill of one of them; an alarm sends such a run back. rl_learning_test.sh shows that such a run learns.
 #   usage: rl_overlap_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../support/forced_alarm.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/../support/ssh_stand_in.sh"
 tessera=$(realpath "${1:?usage: rl_overlap_test.sh PROGRAM}")
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -31,17 +32,16 @@ refuses() { # refuses WORDS COMMAND...
 }
 digits() { "$repository/examples/rlhf/make_digits.py" 512 >"$box/digits.jsonl"; }
 
-learns() {
+one_version_behind() {
   digits
-  train whole 2
-  expect "digits that are copied, by rollouts that are one version old" python3 - "$box/whole/metrics.jsonl" <<'PY'
+  train whole 2 --set trainer.max_steps=12
+  expect "rollouts that are one version old, and ratios that say so" python3 - "$box/whole/metrics.jsonl" <<'PY'
 import json, sys
 terms = [line["terms"] for line in map(json.loads, open(sys.argv[1])) if "terms" in line]
-last = [one["reward"] for one in terms[-10:]]
-assert sum(last) / len(last) > 0.9, last
-assert [one["staleness"] for one in terms] == [0] + [1] * (len(terms) - 1)
-assert all(0 <= one["learners_waited"] <= 1 and 0 <= one["generators_waited"] <= 1 for one in terms)
-assert all(0.5 < one["ratio"] < 2 <= 2 * one["ratio_max"] / one["ratio"] for one in terms[1:])
+assert [one["staleness"] for one in terms] == [0] + [1] * 11, terms
+assert all(0 <= one["learners_waited"] <= 1 and 0 <= one["generators_waited"] <= 1 for one in terms), terms
+# The policy that learns from the first rollout wrote it, and has no ratio; later ones were written before the last update.
+assert "ratio" not in terms[0] and all(one["ratio_max"] > 1 for one in terms[1:]), terms
 PY
 }
 killed() {
@@ -101,17 +101,7 @@ on_hosts() {
   expect "no host is left" until_true none_of_its_hosts "$box/bin"
 }
 goes_back() {
-  printf '{"prompt": "%s", "answer": "x"}\n' a bb cc d eee f gg h >"$box/prompts.jsonl"
-  cat >"$box/policy.json" <<JSON
-{
-  "model": {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "dropout": 0}, "task": "rl",
-  "rl": {"samples": 4, "max_new_tokens": 80, "rewards": [{"type": "regex", "pattern": "^[@-~]"}], "overlap": 1,
-         "on_alarm": "roll_back", "roll_back": {"rollouts": 1, "most": 2}},
-  "data": {"train": "$box/prompts.jsonl", "sequence_length": 96},
-  "train_batch_size": 32, "train_micro_batch_size_per_gpu": 8, "optimizer": {"params": {"lr": 0.02}},
-  "trainer": {"max_steps": 80}, "checkpoint": {"every": 2, "keep": 40}, "run": {"threads_per_rank": 1}
-}
-JSON
+  policy_with_an_alarm '"overlap": 1, "on_alarm": "roll_back", "roll_back": {"rollouts": 1, "most": 2}'
   back() { # back NAME RANKS: the exit code is in $code
     timeout 100 "$tessera" train "$box/policy.json" -n "$2" --set "run.dir=$box/$1" >"$box/out" 2>"$box/err"
     code=$?
@@ -125,7 +115,7 @@ lags = {}
 for line in map(json.loads, open(sys.argv[1] + "/rollouts.jsonl")):
     if line["kind"] == "completion": lags[line["version"]] = line["version"] - line.get("policy", line["version"])
 to = {line["to"] for line in map(json.loads, open(sys.argv[1] + "/roll_backs.jsonl"))}
-assert len(to) >= 1 and lags[0] == 0, (to, lags)
+assert to == {10} and lags[0] == 0, (to, lags)
 assert all(lag == (0 if version == 0 or version in to else 1) for version, lag in lags.items()), (to, lags)
 PY
   back two 3
@@ -139,7 +129,7 @@ PY
   expect "the same end after a kill" test "$code" = 7
   expect "the same rollouts after a kill" cmp "$box/one/rollouts.jsonl" "$box/torn/rollouts.jsonl"
 }
-claim "a model learns from rollouts that other ranks wrote meanwhile" learns
+claim "ranks learn from rollouts that others wrote with the policy of the update before" one_version_behind
 claim "rollouts one version behind are the same on any ranks, after a kill, and in a longer run" killed
 claim "one of two hosts learns and the other one writes" on_hosts
 claim "an alarm sends such a run back" goes_back

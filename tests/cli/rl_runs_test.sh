@@ -5,6 +5,7 @@
 # An alarm sends a run back, the doctor explains a run, held-out prompts are evaluated, and a run branches off another.
 # usage: rl_runs_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../support/forced_alarm.sh"
 tessera=$(realpath "${1:?usage: rl_runs_test.sh PROGRAM}")
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
 mkdir -p "$TESSERA_CACHE"
@@ -38,7 +39,7 @@ refuses() { # refuses WORDS COMMAND...
 }
 
 goes_back() {
-  policy 80 '"on_alarm": "roll_back", "roll_back": {"rollouts": 1, "most": 2}'
+  policy_with_an_alarm '"on_alarm": "roll_back", "roll_back": {"rollouts": 1, "most": 2}'
   train one 1
   expect "the error of the alarm, exit code 7, not $code" test "$code" = 7
   expect "which says why" says "(alarm " "$box/err"
@@ -47,8 +48,9 @@ goes_back() {
   expect "each to a checkpoint before its alarm, with other numbers" python3 - "$box/one" <<'PY'
 import json, sys
 run = sys.argv[1]
+# The alarm has held for ten rollouts after 21 updates; the newest checkpoint a rollout before its first one has 10 updates.
 for line in map(json.loads, open(run + "/roll_backs.jsonl")):
-    assert line["to"] <= line["after"] - 9 - 1 and line["to"] % 2 == 0 and line["what"], line
+    assert (line["alarm"], line["after"], line["to"]) == ("equal_groups", 21, 10) and line["what"], line
     to = line["to"]
 seeds = lambda path: {(line["version"], line["number"]): line["seed"] for line in map(json.loads, open(path)) if line["kind"] == "completion"}
 now, before = seeds(run + "/rollouts.jsonl"), seeds(line["aside"] + "/rollouts.jsonl")

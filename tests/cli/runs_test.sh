@@ -296,6 +296,10 @@ what_a_run_shows() {
   expect "parts of the time" test "$(grep -c 'forward .* backward .* optimizer' "$box/out")" -ge 12
   expect "parts of the memory" test "$(grep -c 'memory (peak of each) | parameters' "$box/out")" -ge 12
   expect "no live line in a file" test "$(grep -c $'\r' "$box/out")" = 0
+}
+
+a_live_line_is_shown() {
+  configure
   timeout 120 script -qec "$tessera train $box/tiny.json -n 1 --set run.dir=$box/live" /dev/null >"$box/out" </dev/null
   expect "a live line on a terminal" says "tok/s  ETA " "$box/out"
 }
@@ -356,6 +360,7 @@ claim "a trained model generates and is measured" a_model_speaks_and_is_measured
 claim "several ranks read one model" several_ranks_read_one_model
 claim "a run that neither saves nor evaluates ends well" a_run_that_saves_nothing_ends_well
 claim "a run shows steps, times, memory and a picture" what_a_run_shows
+claim_on_a_terminal "a run shows a live line on a terminal" a_live_line_is_shown
 claim "a prompt that is no text comes back as text" bytes_that_are_no_text_are_not_written
 claim "tessera report shows the body of the kernels that TESSERA_ISA asks for" a_body_of_kernels_is_asked_for
 claim "an unknown TESSERA_ISA is refused before a rank starts" an_unknown_body_of_kernels_is_refused_first

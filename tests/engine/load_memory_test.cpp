@@ -32,7 +32,7 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 /// Memory that a rank may hold besides its share.
 constexpr std::int64_t kBeside = 64 * kMiB;
 constexpr int kRanks = 2;
-constexpr std::int64_t kLayers = 8, kWidth = 640;
+constexpr std::int64_t kLayers = 8, kWidth = 448;
 /// Weights of the matrices, which are nearly all.
 constexpr std::int64_t kWeights = kLayers * 12 * kWidth * kWidth;
 

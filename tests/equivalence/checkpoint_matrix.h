@@ -119,7 +119,7 @@ inline Layout first_of_its_sums(const Layout& layout) {
 /// A run that each layout saves once after some steps, and that continues from there in any layout.
 class SavedRuns {
  public:
-  static constexpr std::int64_t kBefore = 3, kAfter = 10;
+  static constexpr std::int64_t kBefore = 3, kAfter = 4;
 
   SavedRuns() {
     // With a threshold of 0 every parameter is sharded in stage 3.

@@ -17,8 +17,14 @@ std::vector<std::string> tensors_of(const std::vector<std::string>& digest) {
   return out;
 }
 
+/// Shared by the tests of a process: each layout trains and saves once.
+SavedRuns& runs_of_all_tests() {
+  static SavedRuns runs;
+  return runs;
+}
+
 TEST(CheckpointMatrix, EveryLayoutSavesTheSameTensors) {
-  SavedRuns runs;
+  SavedRuns& runs = runs_of_all_tests();
   const auto layouts = saved_layouts();
 
   for (const Layout& layout : layouts) {
@@ -39,7 +45,7 @@ TEST(CheckpointMatrix, LayoutsHaveNamesOfTheirOwn) {
 }
 
 TEST(CheckpointMatrix, ARunGoesOnInAnotherLayoutAsIfNothingHadHappened) {
-  SavedRuns runs;
+  SavedRuns& runs = runs_of_all_tests();
   const auto layouts = saved_layouts();
 
   // Each layout loads what the one 11 places before it saved: so each both saves and loads, mostly

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // labels: slow
 // timeout: 300
-// Llama trains on any ranks as on one: rotary positions, grouped queries and the gated MLP where
-// ranks share layers, tokens and samples.
+// Llama with the scaled rotary positions of Llama 3 trains on grids of eight ranks, with documents
+// apart, and writes texts, as on one rank. Other layouts: family_layouts_test.cpp.
 #include "tessera/models/llama.h"
 
 #include <string>
@@ -37,7 +37,7 @@ TinyRun run_of_llama() {
   return run.set("model.num_kv_heads", "2").use_model(tiny_llama);
 }
 
-TEST(LlamaLayouts, TrainTheParametersOfLlama) {
+TEST(LlamaLayouts, HaveTheParametersOfLlama) {
   std::vector<std::string> names;
   for (const auto& [name, values] : run_of_llama().first_gradient({}))
     names.push_back(name);
@@ -46,26 +46,10 @@ TEST(LlamaLayouts, TrainTheParametersOfLlama) {
   EXPECT_THAT(names, ::testing::Contains("layers.1.mlp.gate_up_proj.weight"));
 }
 
-TEST(LlamaLayouts, CutHeadsAndFeatures) {
+TEST(LlamaLayouts, TrainOnGridsOfEightRanks) {
   expect_same(run_of_llama(),
-              {{.ranks = 2, .tensor = 2},
-               {.ranks = 2, .tensor = 2, .sequence = true},
-               {.ranks = 4, .stage = 3, .tensor = 2}});
-}
-
-TEST(LlamaLayouts, LieOnGrids) {
-  expect_same(run_of_llama(),
-              {{.ranks = 4, .tensor = 4, .mode = "2d"},
-               {.ranks = 8, .micro_batch = 4, .tensor = 8, .mode = "2.5d", .depth = 2},
+              {{.ranks = 8, .micro_batch = 4, .tensor = 8, .mode = "2.5d", .depth = 2},
                {.ranks = 8, .micro_batch = 4, .tensor = 8, .mode = "3d"}});
-}
-
-// Each rank rotates queries and keys by the positions of its own tokens.
-TEST(LlamaLayouts, ShareTokens) {
-  expect_same(run_of_llama(),
-              {{.ranks = 2, .context = 2},
-               {.ranks = 2, .context = 2, .context_mode = "ulysses"},
-               {.ranks = 8, .stage = 2, .tensor = 2, .context = 2}});
 }
 
 // Positions of separate documents differ from sample to sample.
@@ -77,40 +61,6 @@ TEST(LlamaLayouts, KeepDocumentsApart) {
               {{.ranks = 2, .tensor = 2},
                {.ranks = 2, .context = 2},
                {.ranks = 8, .micro_batch = 4, .tensor = 8, .mode = "3d"}});
-}
-
-TEST(LlamaLayouts, TrainThroughAPipelineAndZeroToTheBit) {
-  const TinyRun run = run_of_llama();
-  const Trace one = run.train({.ranks = 1, .accumulation = 4}, 3);
-
-  for (const Layout& layout :
-       std::vector<Layout>{{.ranks = 2, .accumulation = 4, .pipeline = "2"},
-                           {.ranks = 4, .stage = 3},
-                           {.ranks = 4, .accumulation = 2, .stage = 1, .pipeline = "2"}}) {
-    SCOPED_TRACE(text_of(layout));
-    const Trace other = run.train(layout, 3);
-    EXPECT_EQ(other.losses, one.losses);
-    EXPECT_EQ(other.grad_norms, one.grad_norms);
-    EXPECT_EQ(other.eval_losses, one.eval_losses);
-  }
-}
-
-TEST(LlamaLayouts, RecomputeChangesNothing) {
-  for (const char* kind : {"full", "selective"}) {
-    TinyRun run = run_of_llama();
-    const Layout layout = {.ranks = 2, .accumulation = 2, .stage = 2};
-    const Trace stored = run.train(layout, 3);
-    run.set("activation_checkpointing.granularity", std::string("\"") + kind + "\"");
-
-    expect_same_bits(stored, run.train(layout, 3));
-  }
-}
-
-TEST(LlamaLayouts, ReadEachOthersCheckpoints) {
-  expect_checkpoints_read_by_all(run_of_llama(),
-                                 {{.ranks = 1, .accumulation = 2, .stage = 0},
-                                  {.ranks = 2, .accumulation = 2, .tensor = 2},
-                                  {.ranks = 4, .stage = 3, .tensor = 2}});
 }
 
 TEST(LlamaLayouts, WriteTheSameText) {

@@ -108,20 +108,23 @@ TEST(Pipeline, OfFourStagesOverUnevenLayersGivesTheBitsOfOneRank) {
   }
 }
 
-/// Every ZeRO stage over two data-parallel ranks, in every schedule: tied and not.
+/// Every ZeRO stage over two data-parallel ranks in every schedule; tied and untied heads take
+/// turns, so that each stage and each schedule has both.
 TEST(Pipeline, TimesDataParallelGivesTheBitsOfOneRankInEveryStageOfZero) {
-  for (const char* tied : {"true", "false"}) {
+  for (const std::size_t untied : {0U, 1U}) {
     TinyRun run = deep_run();
-    run.set("model.tie_embeddings", tied);
+    run.set("model.tie_embeddings", untied == 0 ? "true" : "false");
     const Trace reference = run.train({.ranks = 1, .accumulation = 4, .stage = 0}, kSteps);
-    for (const char* schedule : kSchedules) {
+    for (std::size_t s = 0; s < kSchedules.size(); ++s) {
       for (const int stage : {0, 1, 2, 3}) {
-        SCOPED_TRACE(std::string(schedule) + ", stage " + std::to_string(stage) + ", tied " + tied);
-        expect_same_bits(
-            reference,
-            run.train(
-                {.ranks = 4, .accumulation = 2, .stage = stage, .pipeline = pipeline(2, schedule)},
-                kSteps));
+        if ((s + static_cast<std::size_t>(stage)) % 2 != untied) continue;
+        SCOPED_TRACE(std::string(kSchedules[s]) + ", stage " + std::to_string(stage));
+        expect_same_bits(reference,
+                         run.train({.ranks = 4,
+                                    .accumulation = 2,
+                                    .stage = stage,
+                                    .pipeline = pipeline(2, kSchedules[s])},
+                                   kSteps));
       }
     }
   }

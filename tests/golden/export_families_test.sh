@@ -2,45 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # timeout: 300
-# Every golden model that `tessera convert` reads gives the recorded logits after conversion.   usage: export_families_test.sh PROGRAM TESSERA
-source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
-program=${1:?usage: export_families_test.sh PROGRAM TESSERA}
-tessera=${2:?usage: export_families_test.sh PROGRAM TESSERA}
-models=${TESSERA_GOLDEN:-$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/reference}/models
+# Every golden model gives the recorded logits after conversion, each in one of three ways; export_families_wide_test.sh has each in
+# every way.   usage: export_families_test.sh PROGRAM TESSERA
+source "$(dirname "${BASH_SOURCE[0]}")/export_families.sh"
 
-# exported_all STEP...: converts every golden model that generates text, by each STEP in turn (the arguments of a conversion),
-# and compares the last result with the recorded answers. A model that the program refuses as not supported, or because
-# its rotary positions need a length that the folder does not say, is left out.
-exported_all() {
-  local folder name at step number count=0
-  mkdir -p "$box/other/models"
-  for folder in "$models"/*/; do
-    name=$(basename "$folder")
-    [[ -f $folder/generation.json && -f $folder/expected.safetensors ]] || continue
-    at=${folder%/}
-    number=0
-    for step in "$@"; do
-      number=$((number + 1))
-      # shellcheck disable=SC2086
-      if ! "$tessera" convert "$at" "$box/$name-$number" $step >"$box/out" 2>&1; then
-        expect "$name is refused as not supported: $(tail -3 "$box/out")" grep -Eq 'not built yet|not supported|set model.rope_length' "$box/out"
-        continue 2
-      fi
-      at=$box/$name-$number
-    done
-    mv "$at" "$box/other/models/$name"
-    cp "$folder"/{case.json,expected.safetensors,generation.json} "$box/other/models/$name"
-    count=$((count + 1))
-  done
-  expect "some were converted" test "$count" -gt 0
-  TESSERA_GOLDEN=$box/other "$program" --gtest_brief=1 \
-    --gtest_filter='GoldenModels.GiveTheLogitsAndTheLoss:GoldenModels.ContinuePromptsGreedily' >"$box/out" 2>&1
-  code=$?
-  expect "exit code 0, not $code: $(tail -5 "$box/out")" test "$code" = 0
-  expect "both tests were run" grep -Eq '\b2 tests' "$box/out"
-}
-
-claim "folders of safetensors" exported_all ""
-claim "folders with pytorch_model.bin" exported_all "--to torch"
-claim "by way of a checkpoint of tessera" exported_all "--to tessera" "--shard-size 20kB"
+claim "folders of safetensors" exported 0 3 ""
+claim "folders with pytorch_model.bin" exported 1 3 "--to torch"
+claim "by way of a checkpoint of tessera" exported 2 3 "--to tessera" "--shard-size 20kB"
 claims_done

@@ -72,20 +72,15 @@ std::vector<at::Tensor> reference(const Text& text, const AttentionArgs& args) {
   const double scale = args.scale != 0.0 ? args.scale : 1.0 / std::sqrt(static_cast<double>(kK));
   at::Tensor scores = at::matmul(q, k.repeat_interleave(kH / kG, 1).transpose(2, 3)) * scale;
   if (args.softcap > 0.0) scores = args.softcap * at::tanh(scores / args.softcap);
-  const at::Tensor seen = at::ones({T, S}, at::kBool), distance = at::zeros({T, S}, at::kDouble);
-  for (std::int64_t t = 0; t < T; ++t) {
-    for (std::int64_t s = 0; s < S; ++s) {
-      const std::int64_t behind = args.query_offset + t - s;
-      const bool in_window = args.window == 0 ||
-                             (args.causal ? behind < args.window : std::abs(behind) <= args.window);
-      if ((args.causal && behind < 0) || !in_window) seen[t][s] = false;
-      distance[t][s] = static_cast<double>(-behind);
-    }
-  }
+  const at::Tensor behind =
+      args.query_offset + at::arange(T, at::kLong).view({T, 1}) - at::arange(S, at::kLong);
+  at::Tensor seen = args.causal ? behind >= 0 : at::ones({T, S}, at::kBool);
+  if (args.window > 0)
+    seen = seen.logical_and(args.causal ? behind < args.window : behind.abs() <= args.window);
   if (!args.alibi.empty()) {
     scores = scores +
              at::tensor(args.alibi, at::kDouble).narrow(0, args.first_head, kH).view({kH, 1, 1}) *
-                 distance;
+                 -behind.to(at::kDouble);
   }
   if (args.mask_BS.defined())
     scores = scores + ((1.0 - args.mask_BS.to(at::kDouble)) * -10000.0).view({kB, 1, 1, S});

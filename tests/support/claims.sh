@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # For tests written in bash: `claim TEXT FUNCTION ARGUMENTS...` runs a function in a subshell with a fresh folder in
-# $box; `expect TEXT CONDITION...` fails the claim. End the file with `claims_done`.
+# $box; `expect TEXT CONDITION...` fails the claim. `claim_on_a_terminal` skips a claim where no terminal can be opened. End the
+# file with `claims_done`.
 set -uo pipefail
 failed=0
 
@@ -16,6 +17,14 @@ claim() {
     failed=1
   fi
   rm -rf -- "$box"
+}
+
+claim_on_a_terminal() {
+  if python3 -c 'import os; os.openpty()' 2>/dev/null; then
+    claim "$@"
+  else
+    printf 'skipped %s: no terminal can be opened here: /dev/pts is missing or full\n' "$1"
+  fi
 }
 
 expect() {
