@@ -14,10 +14,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/log.h"
 #include "tessera/launch/ssh.h"
 
 namespace tessera::launch {
 namespace {
+
+namespace fs = std::filesystem;
 
 using testing::AllOf;
 using testing::Contains;
@@ -136,6 +139,40 @@ TEST(PassedEnvironment, ContainsTheVariablesAndTheFile) {
   unsetenv("DS_ENV_FILE");
   unsetenv("NCCL_DEBUG");
   unsetenv("HIDDEN_PASSWORD");
+}
+
+// A configuration that comes from someone else may have the file beside it.
+TEST(PassedEnvironment, LeavesTheFileOfTheCurrentFolderUnread) {
+  const files::TempDir home, here;
+  const fs::path before = fs::current_path();
+  const char* const set = std::getenv("HOME");
+  const std::string home_before = set == nullptr ? "" : set;
+  files::write_atomic(here.path() / ".deepspeed_env", "LD_PRELOAD=/tmp/evil.so\n");
+  files::write_atomic(home.path() / ".deepspeed_env", "MINE=1\n");
+  fs::current_path(here.path());
+  setenv("HOME", home.path().c_str(), 1);
+  std::vector<std::string> told;
+  log::set_sink([&](log::Level, std::string_view message) { told.emplace_back(message); });
+
+  const std::vector<std::string> unnamed = passed_environment();
+  setenv("DS_ENV_FILE", ".deepspeed_env", 1);
+  const std::vector<std::string> named = passed_environment();
+  chmod((here.path() / ".deepspeed_env").c_str(), 0606);
+  std::string refused;
+  try {
+    passed_environment();
+  } catch (const Error& error) {
+    refused = error.text();
+  }
+  unsetenv("DS_ENV_FILE");
+  log::set_sink(nullptr);
+  fs::current_path(before);
+  setenv("HOME", home_before.c_str(), 1);
+
+  EXPECT_THAT(unnamed, AllOf(Contains("MINE=1"), Not(Contains(HasSubstr("LD_PRELOAD")))));
+  EXPECT_THAT(told, Contains(AllOf(HasSubstr("is not read"), HasSubstr("DS_ENV_FILE"))));
+  EXPECT_THAT(named, Contains("LD_PRELOAD=/tmp/evil.so"));
+  EXPECT_THAT(refused, HasSubstr("another user can write the file"));
 }
 
 /// Hosts whose agents are a script; all of them are this host, which needs no ssh.
