@@ -49,7 +49,7 @@ class Head::Server {
         connections_(
             std::move(listener),
             options_.secret,
-            static_cast<std::size_t>(options_.world_size),
+            options_.world_size,
             [this](HeadPeer& peer, const Frame& frame) { handle(peer, frame); },
             [this](const std::string& text) { tell(text); }),
         values_(std::move(options_.values)) {}
@@ -61,7 +61,9 @@ class Head::Server {
       obey();
       if (now_s() >= next_look_) {
         next_look_ = now_s() + kTickS;
-        const bool late = now_s() > std::min(deadline_, refuse_at_);
+        const bool all_came = arrived_ == options_.world_size;
+        const bool late = now_s() > (all_came ? refuse_at_ : std::min(deadline_, refuse_at_));
+        tell_of_slow_hosts();
         if (!ready_ && !refused_ && probing_ == 0 && late) refuse_missing();
         find_silent();
       }
@@ -125,6 +127,8 @@ class Head::Server {
     switch (frame.type) {
       case FrameType::Join:
         return join(peer, body);
+      case FrameType::Facts:
+        return take_facts(peer, body);
       case FrameType::Lines:
         return pass_on(peer, frame);
       case FrameType::Abort: {
@@ -161,10 +165,10 @@ class Head::Server {
     peer.ranks = body.number<std::int32_t>();
     const auto world = body.number<std::int32_t>();
     peer.facts = HostFacts{};
-    peer.facts.asked = body.number<std::uint64_t>();
     peer.facts.name = peer.name = body.text();
     peer.facts.first_rank = peer.first;
     peer.facts.ranks = peer.ranks;
+    peer.facts.version = body.text();
     peer.facts.build = body.text();
     peer.facts.cores = body.number<std::int32_t>();
     peer.facts.memory = body.number<std::uint64_t>();
@@ -202,10 +206,32 @@ class Head::Server {
     } else {
       hosts_.emplace(peer.first, &peer);
       arrived_ += peer.ranks;
-      // Hosts that have not arrived yet may have problems too; they get some time to report them.
-      if (!problems_of(peer.facts, hosts_.begin()->second->facts).empty()) wait_for_more();
-      if (arrived_ == options_.world_size) all_are_here();
     }
+  }
+
+  void take_facts(Peer& peer, FrameReader& body) {
+    if (refused_ || !hosts_.contains(peer.first) || hosts_.at(peer.first) != &peer) return;
+    TESSERA_REQUIRE(!peer.has_facts && !ready_, Comm, "it told its facts twice", "");
+    peer.facts.facts = read_facts(body);
+    peer.has_facts = true;
+    compared_ += peer.ranks;
+    // Hosts that have not arrived yet may have problems too; they get some time to report them.
+    const Peer& first = *hosts_.begin()->second;
+    if (first.has_facts && !problems_of(peer.facts, first.facts).empty()) wait_for_more();
+    if (compared_ == options_.world_size) all_are_here();
+  }
+
+  /// Tells now and then which hosts still read what all hosts compare.
+  void tell_of_slow_hosts() {
+    if (arrived_ < options_.world_size || compared_ == options_.world_size || ready_ || refused_)
+      return;
+    if (now_s() < told_slow_ + options_.join_timeout_s) return;
+    if (std::exchange(told_slow_, now_s()) == 0.0) return;
+    std::string names;
+    for (const auto& [first, host] : hosts_) {
+      if (!host->has_facts) names += (names.empty() ? "" : ", ") + host->name;
+    }
+    tell(fmt::format("waiting for {}, which reads the files that all hosts compare", names));
   }
 
   void wait_for_more() { refuse_at_ = std::min(refuse_at_, now_s() + kMoreProblemsS); }
@@ -216,8 +242,11 @@ class Head::Server {
 
   /// Adds a problem for each difference between the hosts that have arrived.
   void compare() {
+    const Peer* told = nullptr;  // the first host that has told its facts
     for (const auto& [first, host] : hosts_) {
-      for (HostProblem& problem : problems_of(host->facts, hosts_.begin()->second->facts))
+      if (!host->has_facts) continue;
+      if (told == nullptr) told = host;
+      for (HostProblem& problem : problems_of(host->facts, told->facts))
         problems_.push_back(std::move(problem));
     }
   }
@@ -354,13 +383,20 @@ class Head::Server {
       rank = end + 1;
     }
     compare();
-    // Hosts are missing because others were refused.
-    if (problems_.empty() || now_s() >= deadline_) {
+    // Hosts that were started in another way cannot join. Others are missing because of them.
+    for (const Mismatch& one : connections_.strangers_of_tessera()) {
+      if (!missing.empty()) problems_.push_back({Error::Kind::Config, one.what, one.fix});
+    }
+    if (!missing.empty() && (problems_.empty() || now_s() >= deadline_)) {
       problems_.push_back({Error::Kind::Comm,
                            fmt::format("the hosts of ranks {} did not arrive within {} s",
                                        missing,
                                        options_.join_timeout_s),
                            "start all hosts; see whether they can reach this one"});
+    }
+    if (problems_.empty()) {
+      refuse_at_ = std::numeric_limits<double>::infinity();
+      return;
     }
     refuse_all();
   }
@@ -464,8 +500,12 @@ class Head::Server {
     }
     connections_.look(now);
     for (const auto& peer : peers()) {
-      if (peer->is_host() && !peer->has_left && now > peer->heard + options_.silence_s) {
-        lose(*peer, fmt::format("it has sent nothing for {} s", options_.silence_s));
+      // A slow disk may keep a host that reads the files that all compare.
+      const double patience = peer->has_facts
+                                  ? options_.silence_s
+                                  : std::max(options_.silence_s, options_.join_timeout_s);
+      if (peer->is_host() && !peer->has_left && now > peer->heard + patience) {
+        lose(*peer, fmt::format("it has sent nothing for {} s", patience));
         peer->closed = true;
       }
     }
@@ -494,7 +534,8 @@ class Head::Server {
   std::multimap<std::string, Peer*> waiting_;
   std::string refusal_;
   double told_alive_ = 0.0, next_look_ = 0.0;
-  int arrived_ = 0;
+  int arrived_ = 0, compared_ = 0;  // ranks whose hosts have joined, and have told their facts
+  double told_slow_ = 0.0;
   std::atomic<bool> ready_{false};
   bool refused_ = false;
   std::atomic<bool> ending_{false};

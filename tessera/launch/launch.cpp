@@ -102,7 +102,7 @@ int launch(const Options& options, const std::function<int(const RankInfo&)>& fn
   const BlockedSignals signals;
   std::optional<PageMirror> mirror;
   if (options.part)
-    mirror.emplace(options.part, options.asked, options.join_timeout_s, options.folder);
+    mirror.emplace(options.part, options.facts, options.join_timeout_s, options.folder);
   Supervisor supervisor(options, signals, files.control());
   std::cout.flush();
   std::fflush(nullptr);  // otherwise every child would write the buffered output again

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/base/control_page.h"
+#include "tessera/launch/fact.h"
 #include "tessera/launch/run_folder_check.h"
 
 namespace tessera::launch {
@@ -70,9 +71,10 @@ struct Options {
   /// has one host.
   std::shared_ptr<const HostPart> part;
   RunFolderCheck folder;  ///< the hosts compare it when they meet
-  /// Hash of everything that must be equal on all ranks. Ranks of a launcher compare it when they
-  /// meet: a different hash means another job or another configuration.
+  /// Hash of everything that must be equal on all ranks of a host. Ranks of a launcher compare it
+  /// when they meet: a different hash means another job or another configuration.
   std::uint64_t asked = 0;
+  FactsOfHost facts;  ///< the hosts compare them when they meet; empty: there are none
   Messages messages;
   /// Called in the supervisor. Under a launcher it is called on one rank: the first one that is not
   /// lost; from another thread if that rank does not leave the broken world in time, or on another

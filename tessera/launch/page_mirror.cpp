@@ -69,14 +69,14 @@ void read_line(FrameReader& body, ControlPage& control, const HostPart& part) {
 
 }  // namespace
 
-FrameWriter join_frame(const HostPart& part, std::uint64_t asked, const HostFacts& facts) {
+FrameWriter join_frame(const HostPart& part, const HostFacts& facts) {
   FrameWriter frame(FrameType::Join);
   frame.number(static_cast<std::int32_t>(part.host))
       .number(static_cast<std::int32_t>(part.first_rank))
       .number(static_cast<std::int32_t>(part.local_ranks))
       .number(static_cast<std::int32_t>(part.world_size))
-      .number(asked)
       .text(part.name)
+      .text(facts.version)
       .text(facts.build)
       .number(static_cast<std::int32_t>(facts.cores))
       .number(facts.memory)
@@ -94,6 +94,30 @@ FrameWriter join_frame(const HostPart& part, std::uint64_t asked, const HostFact
   return frame;
 }
 
+FrameWriter facts_frame(const std::vector<Fact>& facts) {
+  FrameWriter frame(FrameType::Facts);
+  frame.number(static_cast<std::uint32_t>(facts.size()));
+  for (const Fact& fact : facts)
+    frame.number(static_cast<std::uint8_t>(fact.kind))
+        .text(fact.what)
+        .text(fact.where)
+        .text(fact.value);
+  return frame;
+}
+
+std::vector<Fact> read_facts(FrameReader& body) {
+  std::vector<Fact> out;
+  for (auto left = body.number<std::uint32_t>(); left > 0; --left) {
+    Fact& fact = out.emplace_back();
+    constexpr auto kLast = static_cast<std::uint8_t>(Fact::Kind::Derived);
+    fact.kind = static_cast<Fact::Kind>(std::min(body.number<std::uint8_t>(), kLast));
+    fact.what = body.text();
+    fact.where = body.text();
+    fact.value = body.text();
+  }
+  return out;
+}
+
 void read_checks(HostFacts& facts, FrameReader& body) {
   facts.torch = body.text();
   facts.address = body.text();
@@ -107,7 +131,7 @@ void read_checks(HostFacts& facts, FrameReader& body) {
 }
 
 PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
-                       std::uint64_t asked,
+                       const FactsOfHost& facts_of_host,
                        double timeout_s,
                        const RunFolderCheck& folder)
     : part_(std::move(part)),
@@ -115,7 +139,8 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
               part_->port,
               part_->head_in_rank_0 ? kMasterPorts : 1,
               part_->secret,
-              now_s() + timeout_s),
+              now_s() + timeout_s,
+              part_->world_size),
       interval_s_(std::clamp(0.1 * part_->hosts / 8, 0.1, 1.0)) {
   HostFacts facts = facts_of_this_host(folder.path);
   const FolderMark mark(part_->first_rank == 0 ? folder.path : "");
@@ -133,9 +158,9 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
   } catch (const Error& error) {
     facts.problems.push_back(error.text());
   }
-  client_.send(join_frame(*part_, asked, facts));
-  const double deadline = now_s() + timeout_s;
-  for (double alive = now_s();;) {
+  client_.send(join_frame(*part_, facts));
+  tell_facts(facts_of_host);
+  for (;;) {
     const std::optional<Frame> frame = client_.receive(now_s() + kTickS);
     if (frame && frame->type == FrameType::Ready) return;
     if (frame && frame->type == FrameType::Probe) answer_probe(*frame, folder);
@@ -146,14 +171,27 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
       const std::string what = body.text();
       throw Error(kind, what, body.text());
     }
-    TESSERA_REQUIRE(!client_.closed() && now_s() < deadline + kSilenceS,
+    if (frame) heard_ = now_s();
+    // Hosts that compare large files are waited for; the head shows that it lives.
+    TESSERA_REQUIRE(!client_.closed() && now_s() < heard_ + kSilenceS,
                     Comm,
                     "the host of rank 0 went away while the hosts met",
                     "see its message");
-    if (now_s() < alive + kLifeSignS) continue;
-    alive = now_s();
-    client_.send(FrameWriter(FrameType::Alive));
+    show_life();
   }
+}
+
+void PageMirror::tell_facts(const FactsOfHost& facts) {
+  std::vector<Fact> own;
+  if (facts) own = facts([this] { show_life(); });
+  client_.send(facts_frame(own));
+  heard_ = now_s();
+}
+
+void PageMirror::show_life() {
+  if (now_s() < spoke_ + kLifeSignS) return;
+  spoke_ = now_s();
+  client_.send(FrameWriter(FrameType::Alive));
 }
 
 void PageMirror::answer_probe(const Frame& frame, const RunFolderCheck& folder) {

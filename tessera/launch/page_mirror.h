@@ -19,8 +19,12 @@
 
 namespace tessera::launch {
 
-/// The frame with which a host arrives. `asked`: hash of what must be equal on all hosts.
-FrameWriter join_frame(const HostPart& part, std::uint64_t asked, const HostFacts& facts);
+/// The frame with which a host arrives; it has everything of `facts` but facts.facts, which follow
+/// in a frame of their own.
+FrameWriter join_frame(const HostPart& part, const HostFacts& facts);
+FrameWriter facts_frame(const std::vector<Fact>& facts);
+/// Reads what facts_frame() wrote. Throws Error{Comm}.
+std::vector<Fact> read_facts(FrameReader& body);
 
 /// Reads the end of that frame: the facts by which the hosts check each other. Throws
 /// Error{Comm} if the frame is too short.
@@ -30,12 +34,12 @@ void read_checks(HostFacts& facts, FrameReader& body);
 /// its interval: 0.1 s on up to eight hosts, at most 1 s. Threads: one of its own after start().
 class PageMirror {
  public:
-  /// Connects to the head and waits until all hosts have arrived. `asked`: hash of what must be
-  /// equal on all hosts. Throws Error{Comm} if that takes longer than `timeout_s`, and the refusal
+  /// Connects to the head, tells it the facts of this host, and waits until all hosts have arrived
+  /// and agree. Throws Error{Comm} if their arrival takes longer than `timeout_s`, and the refusal
   /// of the head, if there is one. Starts no thread, so that processes may be forked afterwards.
   /// Before that, this host tries to reach others (host_check.h) and looks for the run folder.
   PageMirror(std::shared_ptr<const HostPart> part,
-             std::uint64_t asked,
+             const FactsOfHost& facts,
              double timeout_s,
              const RunFolderCheck& folder = {});
   /// Tells the head that the ranks of this host have ended.
@@ -51,6 +55,8 @@ class PageMirror {
 
  private:
   void answer_probe(const Frame& frame, const RunFolderCheck& folder);
+  void tell_facts(const FactsOfHost& facts);
+  void show_life();
   void run();
   void obey(const Frame& frame);
   void send_changes(double now);

@@ -28,6 +28,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/launch/head_connections.h"
 #include "tessera/launch/host_check.h"
 #include "tessera/launch/host_part.h"
 #include "tessera/launch/page_mirror.h"
@@ -38,6 +39,23 @@ namespace {
 using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
+
+/// The facts of a host: one setting with this value.
+FactsOfHost setting(const std::string& value) {
+  return [value](const std::function<void()>&) -> std::vector<Fact> {
+    return {{Fact::Kind::Setting, "optimizer.params.lr", "", value}};
+  };
+}
+const FactsOfHost kSame = setting("1");
+
+/// Arrives as a host that has the same facts as others with kSame.
+void arrive(WireClient& client,
+            const HostPart& part,
+            const HostFacts& facts,
+            const FactsOfHost& told = kSame) {
+  client.send(join_frame(part, facts));
+  client.send(facts_frame(told({})));
+}
 
 /// A control page in private memory.
 class Page {
@@ -120,8 +138,8 @@ class HeadOfHosts : public testing::Test {
 struct TwoHosts {
   TwoHosts(const std::shared_ptr<HostPart>& a, const std::shared_ptr<HostPart>& b)
       : pages{Page(a->world_size), Page(a->world_size)} {
-    std::jthread other([&] { mirrors[1] = std::make_unique<PageMirror>(b, 7, 20.0); });
-    mirrors[0] = std::make_unique<PageMirror>(a, 7, 20.0);
+    std::jthread other([&] { mirrors[1] = std::make_unique<PageMirror>(b, kSame, 20.0); });
+    mirrors[0] = std::make_unique<PageMirror>(a, kSame, 20.0);
     other.join();
     for (std::size_t i = 0; i < 2; ++i) {
       mirrors[i]->start(*pages[i], [this, i](int signal) { signals[i] = signal; });
@@ -176,7 +194,7 @@ TEST_F(HeadOfHosts, WaitsUntilAllHaveLeft) {
 /// Joins as a host and then vanishes without a message, like a host that loses its power.
 void vanish(const HostPart& part) {
   WireClient client(part.master, part.port, 1, part.secret, now_s() + 10.0);
-  client.send(join_frame(part, 7, facts_of_this_host()));
+  arrive(client, part, facts_of_this_host());
   const std::optional<Frame> frame = client.receive(now_s() + 10.0);
   ASSERT_TRUE(frame);
 }
@@ -186,7 +204,7 @@ TEST_F(HeadOfHosts, NamesAHostThatIsLost) {
   const auto lost = part(1, 1, 1);
   std::jthread other([&] { vanish(*lost); });
   Page page(2);
-  PageMirror mirror(part(0, 0, 1), 7, 20.0);
+  PageMirror mirror(part(0, 0, 1), kSame, 20.0);
   mirror.start(*page, [](int) {});
 
   EXPECT_TRUE(eventually([&] { return page->aborted != 0; }, 2.0)) << "within 2 s";
@@ -199,11 +217,11 @@ TEST_F(HeadOfHosts, NamesAHostThatFallsSilent) {
   const auto silent = part(1, 1, 1);
   std::jthread other([&] {
     WireClient client(silent->master, silent->port, 1, silent->secret, now_s() + 10.0);
-    client.send(join_frame(*silent, 7, facts_of_this_host()));
+    arrive(client, *silent, facts_of_this_host());
     nap(6.0);
   });
   Page page(2);
-  PageMirror mirror(part(0, 0, 1), 7, 20.0);
+  PageMirror mirror(part(0, 0, 1), kSame, 20.0);
   mirror.start(*page, [](int) {});
 
   EXPECT_TRUE(eventually([&] { return page->aborted != 0; }));
@@ -214,7 +232,7 @@ TEST_F(HeadOfHosts, NamesAHostThatFallsSilent) {
 TEST_F(HeadOfHosts, TellsAHostThatTheHeadIsLost) {
   start(1);
   Page page(1);
-  PageMirror mirror(part(0, 0, 1), 7, 20.0);
+  PageMirror mirror(part(0, 0, 1), kSame, 20.0);
   mirror.start(*page, [](int) {});
 
   head_.reset();
@@ -226,18 +244,19 @@ TEST_F(HeadOfHosts, TellsAHostThatTheHeadIsLost) {
 /// Returns both hosts' errors.
 std::vector<std::string> both_refused(const std::shared_ptr<HostPart>& a,
                                       const std::shared_ptr<HostPart>& b,
-                                      std::uint64_t asked_of_b) {
+                                      const FactsOfHost& facts_of_b = kSame) {
   std::vector<std::string> texts(2);
-  const auto join = [&](std::size_t i, const std::shared_ptr<HostPart>& part, std::uint64_t asked) {
-    try {
-      const PageMirror mirror(part, asked, 5.0);
-      texts[i] = "accepted";
-    } catch (const Error& error) {
-      texts[i] = error.text();
-    }
-  };
-  std::jthread other([&] { join(1, b, asked_of_b); });
-  join(0, a, 7);
+  const auto join =
+      [&](std::size_t i, const std::shared_ptr<HostPart>& part, const FactsOfHost& facts) {
+        try {
+          const PageMirror mirror(part, facts, 5.0);
+          texts[i] = "accepted";
+        } catch (const Error& error) {
+          texts[i] = error.text();
+        }
+      };
+  std::jthread other([&] { join(1, b, facts_of_b); });
+  join(0, a, kSame);
   other.join();
   return texts;
 }
@@ -245,10 +264,146 @@ std::vector<std::string> both_refused(const std::shared_ptr<HostPart>& a,
 TEST_F(HeadOfHosts, RefusesHostsThatWereAskedForDifferentThings) {
   start(4);
 
-  const auto texts = both_refused(part(0, 0, 2), part(1, 2, 2), 8);
+  const auto texts = both_refused(part(0, 0, 2), part(1, 2, 2), setting("2"));
 
   for (const std::string& text : texts)
-    EXPECT_THAT(text, AllOf(HasSubstr("has another configuration"), HasSubstr("node-")));
+    EXPECT_THAT(text, HasSubstr("optimizer.params.lr differs: 2 on host node-1, 1 on host node-0"));
+}
+
+// The files that hosts compare may take longer to read than hosts have to arrive.
+TEST_F(HeadOfHosts, WaitsForAHostThatShowsThatItReads) {
+  start(2, /*join_timeout_s=*/0.5, /*silence_s=*/8.0);
+  const FactsOfHost slow = [](const std::function<void()>& alive) {
+    for (int i = 0; i < 6; ++i) {
+      nap(0.25);
+      alive();
+    }
+    return kSame({});
+  };
+  std::string other_end = "accepted";
+  std::jthread other([&] {
+    try {
+      const PageMirror mirror(part(1, 1, 1), slow, 5.0);
+    } catch (const Error& error) {
+      other_end = error.text();
+    }
+  });
+  const PageMirror mirror(part(0, 0, 1), kSame, 5.0);
+  other.join();
+
+  EXPECT_EQ(other_end, "accepted");
+  EXPECT_THAT(notices(), Contains(HasSubstr("waiting for node-1, which reads")));
+}
+
+/// A host that was started in another way than the head of its job.
+struct Misfit {
+  std::string claim;
+  std::function<void(HostPart&)> change;
+  std::string told_to_it, told_to_others;
+};
+
+TEST_F(HeadOfHosts, TellsBothSidesInWhatTheirStartsDiffer) {
+  const std::vector<Misfit> misfits = {{"another number of ranks",
+                                        [](HostPart& part) {
+                                          part.world_size = 8;
+                                          part.secret =
+                                              random_secret();  // it depends on the number of ranks
+                                        },
+                                        "was started for 2 ranks, and this host for 8",
+                                        "was started for 8 ranks, and this host for 2"},
+                                       {"no secret",
+                                        [](HostPart& part) {
+                                          part.secret = random_secret();
+                                          part.secret.guessable = true;
+                                        },
+                                        "has a secret, and this host has none",
+                                        "has no secret, and this host has one"},
+                                       {"another secret",
+                                        [](HostPart& part) { part.secret = random_secret(); },
+                                        "has another secret than this host",
+                                        "has another secret than this host"}};
+  for (const Misfit& misfit : misfits) {
+    SCOPED_TRACE(misfit.claim);
+    start(2, /*join_timeout_s=*/0.6);
+    const auto wrong = part(1, 1, 1);
+    misfit.change(*wrong);
+    std::string of_misfit, of_other;
+    const auto meet = [](const std::shared_ptr<HostPart>& part, double timeout_s) -> std::string {
+      try {
+        const PageMirror mirror(part, kSame, timeout_s);
+      } catch (const Error& error) {
+        return error.text();
+      }
+      return "accepted";
+    };
+
+    std::jthread other([&] { of_misfit = meet(wrong, 0.3); });
+    of_other = meet(part(0, 0, 1), 5.0);
+    other.join();
+
+    EXPECT_THAT(of_misfit, AllOf(HasSubstr(misfit.told_to_it), HasSubstr("fix: ")));
+    EXPECT_THAT(
+        of_other,
+        AllOf(HasSubstr("a process at 127.0.0.1 " + misfit.told_to_others), HasSubstr("fix: ")));
+    EXPECT_THAT(notices(), testing::SizeIs(1)) << "it has tried several times";
+    head_.reset();
+    notices_.clear();
+  }
+}
+
+/// Sends bytes to a new connection, as a program of another version would.
+template <class Message>
+void send_alone(int fd, const Message& message) {
+  EXPECT_EQ(write(fd, &message, sizeof(message)), static_cast<ssize_t>(sizeof(message)));
+}
+
+TEST_F(HeadOfHosts, TellsOfAnotherVersion) {
+  start(2, /*join_timeout_s=*/0.5);
+  const int fd = stranger();
+  Introduction later = introduction(secret_);
+  ++later.version;
+  send_alone(fd, later);
+  std::string text;
+  try {
+    const PageMirror mirror(part(0, 0, 1), kSame, 5.0);
+  } catch (const Error& error) {
+    text = error.text();
+  }
+  close(fd);
+
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("a process at 127.0.0.1 runs another version of tessera"),
+                    HasSubstr("install the same program on every host")));
+}
+
+TEST(WireClients, TellOfAHeadOfAnotherVersion) {
+  std::string why;
+  const Fd listener = listen_on("127.0.0.1", 0, why);
+  std::jthread head([&](const std::stop_token& stop) {
+    std::vector<Fd> connections;
+    while (!stop.stop_requested()) {
+      Fd fd(accept(listener.get(), nullptr, nullptr));
+      if (fd.get() >= 0) {
+        // The greeting of the first version was shorter.
+        Introduction first = introduction(Secret());
+        first.version = 1;
+        send_alone(fd.get(), first);
+        connections.push_back(std::move(fd));
+      }
+      nap();
+    }
+  });
+
+  std::string text;
+  try {
+    const WireClient client(
+        "127.0.0.1", port_of(listener.get()), 1, random_secret(), now_s() + 0.2);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Config);
+    text = error.text();
+  }
+
+  EXPECT_THAT(text, HasSubstr("runs another version of tessera (protocol 1, and 2 here)"));
 }
 
 TEST_F(HeadOfHosts, RefusesAnotherBuildAndWarnsOfAnotherClock) {
@@ -259,10 +414,10 @@ TEST_F(HeadOfHosts, RefusesAnotherBuildAndWarnsOfAnotherClock) {
   WireClient one(a->master, a->port, 1, a->secret, now_s() + 5.0);
   WireClient other(b->master, b->port, 1, b->secret, now_s() + 5.0);
 
-  one.send(join_frame(*a, 7, facts));
+  arrive(one, *a, facts);
   nap(0.2);
   facts.build = "0123456789abcdef";
-  other.send(join_frame(*b, 7, facts));
+  arrive(other, *b, facts);
 
   std::optional<Frame> frame;
   do {
@@ -284,13 +439,13 @@ TEST_F(HeadOfHosts, NamesTheProblemsOfAllHostsAtOnce) {
 
   facts.torch = "fedcba9876543210";
   facts.problems = {"it cannot listen on 10.0.0.2: no device"};
-  one.send(join_frame(*b, 7, facts));
+  arrive(one, *b, facts);
   facts = facts_of_this_host();
-  two.send(join_frame(*c, 8, facts));
+  arrive(two, *c, facts, setting("2"));
 
   std::string text;
   try {
-    const PageMirror mirror(a, 7, 20.0);
+    const PageMirror mirror(a, kSame, 20.0);
   } catch (const Error& error) {
     text = error.text();
   }
@@ -298,7 +453,7 @@ TEST_F(HeadOfHosts, NamesTheProblemsOfAllHostsAtOnce) {
               AllOf(HasSubstr("the hosts have 3 problems"),
                     HasSubstr("host node-1 has another libtorch than host node-0"),
                     HasSubstr("host node-1: it cannot listen on 10.0.0.2"),
-                    HasSubstr("host node-2 has another configuration")));
+                    HasSubstr("optimizer.params.lr differs: 2 on host node-2, 1 on host node-0")));
   EXPECT_THAT(table(), testing::SizeIs(4)) << "the table is shown all the same";
 }
 
@@ -309,12 +464,12 @@ std::string meet_with_folders(const std::shared_ptr<HostPart>& a,
                               const RunFolderCheck& of_b) {
   std::jthread other([&] {
     try {
-      const PageMirror mirror(b, 7, 20.0, of_b);
+      const PageMirror mirror(b, kSame, 20.0, of_b);
     } catch (const Error&) {  // the same as the first one's
     }
   });
   try {
-    const PageMirror mirror(a, 7, 20.0, of_a);
+    const PageMirror mirror(a, kSame, 20.0, of_a);
     return "accepted";
   } catch (const Error& error) {
     return error.text();
@@ -369,7 +524,7 @@ TEST_F(HeadOfHosts, NamesAHostThatCannotBeReached) {
   }
   std::jthread other([&] {
     WireClient client(b->master, b->port, 1, b->secret, now_s() + 5.0);
-    client.send(join_frame(*b, 7, facts));
+    arrive(client, *b, facts);
     while (const std::optional<Frame> frame = client.receive(now_s() + 5.0)) {
       if (frame->type == FrameType::Refuse) return;
       if (frame->type != FrameType::Probe) continue;
@@ -379,7 +534,7 @@ TEST_F(HeadOfHosts, NamesAHostThatCannotBeReached) {
 
   std::string text;
   try {
-    const PageMirror mirror(part(0, 0, 1), 7, 20.0);
+    const PageMirror mirror(part(0, 0, 1), kSame, 20.0);
   } catch (const Error& error) {
     text = error.text();
   }
@@ -395,8 +550,8 @@ TEST_F(HeadOfHosts, ShowsATableOfHosts) {
   WireClient other(b->master, b->port, 1, b->secret, now_s() + 5.0);
   facts.clock_s -= 100.0;
   facts.memory = std::uint64_t{3} << 30;
-  other.send(join_frame(*b, 7, facts));
-  const PageMirror mirror(a, 7, 20.0);
+  arrive(other, *b, facts);
+  const PageMirror mirror(a, kSame, 20.0);
 
   EXPECT_TRUE(eventually([&] { return !table().empty(); }));
   EXPECT_THAT(table(), testing::SizeIs(3));
@@ -408,14 +563,14 @@ TEST_F(HeadOfHosts, ShowsATableOfHosts) {
 TEST_F(HeadOfHosts, RefusesRanksThatTwoHostsHave) {
   start(4);
 
-  for (const std::string& text : both_refused(part(0, 0, 2), part(1, 1, 2), 7))
+  for (const std::string& text : both_refused(part(0, 0, 2), part(1, 1, 2)))
     EXPECT_THAT(text, HasSubstr("both have rank 1"));
 }
 
 TEST_F(HeadOfHosts, RefusesRanksWithinThoseOfAnotherHost) {
   start(8);
 
-  for (const std::string& text : both_refused(part(0, 0, 4), part(1, 2, 1), 7))
+  for (const std::string& text : both_refused(part(0, 0, 4), part(1, 2, 1)))
     EXPECT_THAT(text, HasSubstr("both have rank 2"));
 }
 
@@ -433,7 +588,7 @@ TEST_F(HeadOfHosts, LetsHundredsMeet) {
     part.host = part.first_rank = (i * 7) % kHosts;
     part.world_size = kHosts;
     part.name = "node-" + std::to_string(part.host);
-    ASSERT_TRUE(clients.back()->send(join_frame(part, 7, facts)));
+    arrive(*clients.back(), part, facts);
   }
 
   for (const auto& client : clients) {
@@ -453,7 +608,7 @@ TEST_F(HeadOfHosts, NamesTheRanksThatDidNotArrive) {
   start(6, /*join_timeout_s=*/0.3);
   std::string text;
   try {
-    const PageMirror mirror(part(0, 0, 2), 7, 5.0);
+    const PageMirror mirror(part(0, 0, 2), kSame, 5.0);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::Comm);
     text = error.text();
@@ -467,7 +622,7 @@ TEST_F(HeadOfHosts, RefusesStrangersAndTellsOfThem) {
   auto wrong = part(0, 0, 1);
   wrong->secret = random_secret();
 
-  EXPECT_THROW(PageMirror(wrong, 7, 0.3), Error);
+  EXPECT_THROW(PageMirror(wrong, kSame, 0.3), Error);
   const int fd = stranger();
   const std::string noise(4096, 'x');
   static_cast<void>(!write(fd, noise.data(), noise.size()));
@@ -484,7 +639,7 @@ TEST_F(HeadOfHosts, RefusesStrangersAndTellsOfThem) {
   EXPECT_LE(answer.size(), sizeof(Greeting));
   close(fd);
   // The job itself is not disturbed.
-  const PageMirror mirror(part(0, 0, 1), 7, 5.0);
+  const PageMirror mirror(part(0, 0, 1), kSame, 5.0);
 }
 
 TEST_F(HeadOfHosts, ClosesAHostWhoseFramesAreMalformed) {
