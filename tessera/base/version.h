@@ -4,6 +4,6 @@
 
 namespace tessera {
 
-inline constexpr const char* kVersion = "0.1.0";
+inline constexpr const char* kTesseraVersion = "0.1.0";
 
 }  // namespace tessera

@@ -155,8 +155,10 @@ std::vector<Fact> contents_facts(const planner::Plan& plan,
   for_each_key(plan.resolved, "", [&](const std::string& path, const json::Value& value) {
     if (!names_inputs(path)) return;
     for_each_string(value, [&](const std::string& text) {
+      // A word such as "text" may by accident be the name of a file.
+      const bool is_path = text.find_first_of("./") != std::string::npos;
       std::error_code unknown;
-      if (!text.empty() && fs::is_regular_file(text, unknown)) add(path, text);
+      if (is_path && fs::is_regular_file(text, unknown)) add(path, text);
     });
   });
   for (const auto& [key, set] : {std::pair{"data.train", data.train.get()},

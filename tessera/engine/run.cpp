@@ -517,7 +517,9 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   }
   if (launcher) early.reset();  // a launcher's rank handles its signals itself
   const Report report = [&](const std::vector<std::string>& lines, int exit_code) {
-    log_failure(lines, exit_code);
+    const bool told_elsewhere = part != nullptr && part->is_agent &&
+                                !lines.front().starts_with(launch::kStoppedAtOnce);
+    log_failure({lines.begin() + (told_elsewhere ? 1 : 0), lines.end()}, exit_code);
     try_to_note([&] {
       folder.write_status(
           "failed", folder.last_metric_step(), exit_code, text::split(lines.front(), '\n').front());

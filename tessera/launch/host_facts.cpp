@@ -73,7 +73,7 @@ std::string first_of(const std::string& hash) {
 HostFacts facts_of_this_host(const std::string& folder) {
   static const std::string kBuild = build_of_this_library();
   HostFacts facts;
-  facts.version = kVersion;
+  facts.version = kTesseraVersion;
   facts.build = kBuild;
   facts.torch = loaded_torch();
   facts.cores = usable_cores();
@@ -121,6 +121,33 @@ std::vector<HostProblem> problems_of(const HostFacts& host, const HostFacts& fir
   for (FactDifference& one : differences(host.name, host.facts, first.name, first.facts))
     out.push_back({Error::Kind::Config, std::move(one.what), std::move(one.fix)});
   return out;
+}
+
+std::string missing_hosts(const std::vector<std::pair<std::string, int>>& hosts,
+                          const std::vector<std::pair<int, int>>& here,
+                          int world_size) {
+  std::vector<bool> arrived(static_cast<std::size_t>(world_size));
+  for (const auto& [first, ranks] : here) {
+    for (int rank = std::max(first, 0); rank < std::min(first + ranks, world_size); ++rank)
+      arrived[static_cast<std::size_t>(rank)] = true;
+  }
+  std::vector<std::string> names;
+  auto begin = arrived.begin();
+  for (const auto& [name, ranks] : hosts) {
+    const auto end = begin + std::min<std::ptrdiff_t>(ranks, arrived.end() - begin);
+    if (std::find(begin, end, false) != end) names.push_back(name);
+    begin = end;
+  }
+  if (!names.empty()) return (names.size() > 1 ? "hosts " : "host ") + text::join_some(names, ", ");
+  std::string ranks;
+  for (std::size_t rank = 0; rank < arrived.size();) {
+    std::size_t end = rank;
+    while (end < arrived.size() && !arrived[end])
+      ++end;
+    if (end > rank) ranks += fmt::format("{}{}-{}", ranks.empty() ? "" : ", ", rank, end - 1);
+    rank = end + 1;
+  }
+  return ranks.empty() ? "" : "the hosts of ranks " + ranks;
 }
 
 HostProblem joined(const std::vector<HostProblem>& problems) {

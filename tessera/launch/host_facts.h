@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -44,6 +45,12 @@ struct HostProblem {
 /// Returns the differences of `host` from `first`, the host of the lowest rank: its version, build,
 /// libtorch and facts; and the host's own problems.
 std::vector<HostProblem> problems_of(const HostFacts& host, const HostFacts& first);
+/// Names the hosts of a job some of whose ranks have not arrived, or those ranks if the hosts are
+/// unknown; empty: all have. `hosts`: names and numbers of ranks, in order; `here`: first rank and
+/// number of ranks of each host that has arrived.
+std::string missing_hosts(const std::vector<std::pair<std::string, int>>& hosts,
+                          const std::vector<std::pair<int, int>>& here,
+                          int world_size);
 /// Returns one error for all problems: the kind of the first one, one line for each, and each fix
 /// once.
 HostProblem joined(const std::vector<HostProblem>& problems);

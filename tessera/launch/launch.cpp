@@ -121,7 +121,10 @@ int launch(const Options& options, const std::function<int(const RankInfo&)>& fn
   }
   // The supervisor of this host treats a signal that was sent to the job like one of its own.
   if (mirror) mirror->start(files.control(), [self](int signal) { kill(self, signal); });
-  return supervisor.watch();
+  const int code = supervisor.watch();
+  if (const auto failure = supervisor.failure(); failure && mirror && options.part->is_agent)
+    mirror->report(*failure);
+  return code;
 }
 
 }  // namespace tessera::launch

@@ -118,7 +118,20 @@ std::vector<Fact> read_facts(FrameReader& body) {
   return out;
 }
 
-void read_checks(HostFacts& facts, FrameReader& body) {
+Arrival read_join(FrameReader& body) {
+  Arrival out;
+  HostFacts& facts = out.facts;
+  out.host = body.number<std::int32_t>();
+  facts.first_rank = body.number<std::int32_t>();
+  facts.ranks = body.number<std::int32_t>();
+  out.world = body.number<std::int32_t>();
+  facts.name = body.text();
+  facts.version = body.text();
+  facts.build = body.text();
+  facts.cores = body.number<std::int32_t>();
+  facts.memory = body.number<std::uint64_t>();
+  facts.disk = body.number<std::uint64_t>();
+  facts.clock_s = body.number<double>();
   facts.torch = body.text();
   facts.address = body.text();
   facts.port = body.number<std::int32_t>();
@@ -128,6 +141,22 @@ void read_checks(HostFacts& facts, FrameReader& body) {
   const auto problems = std::min(body.number<std::uint32_t>(), kMostProblems);
   for (std::uint32_t i = 0; i < problems; ++i)
     facts.problems.push_back(body.text());
+  return out;
+}
+
+FrameWriter& write_problem(FrameWriter& frame, const HostProblem& problem) {
+  return frame.number(static_cast<std::uint32_t>(problem.kind))
+      .text(problem.what)
+      .text(problem.fix);
+}
+
+HostProblem read_problem(FrameReader& body) {
+  HostProblem out;
+  constexpr auto kLast = static_cast<std::uint32_t>(Error::Kind::Bug);
+  out.kind = static_cast<Error::Kind>(std::min(body.number<std::uint32_t>(), kLast));
+  out.what = body.text();
+  out.fix = body.text();
+  return out;
 }
 
 PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
@@ -166,10 +195,8 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
     if (frame && frame->type == FrameType::Probe) answer_probe(*frame, folder);
     if (frame && frame->type == FrameType::Refuse) {
       FrameReader body(*frame);
-      const auto kind = static_cast<Error::Kind>(
-          std::min(body.number<std::uint32_t>(), static_cast<std::uint32_t>(Error::Kind::Bug)));
-      const std::string what = body.text();
-      throw Error(kind, what, body.text());
+      const HostProblem refused = read_problem(body);
+      throw Refusal(refused.kind, refused.what, refused.fix);
     }
     if (frame) heard_ = now_s();
     // Hosts that compare large files are waited for; the head shows that it lives.
@@ -220,6 +247,10 @@ void PageMirror::answer_probe(const Frame& frame, const RunFolderCheck& folder) 
 PageMirror::~PageMirror() {
   ending_ = true;
   if (thread_.joinable()) thread_.join();
+  if (report_) {
+    FrameWriter frame(FrameType::Report);
+    client_.send(write_problem(frame, *report_));
+  }
   // Ranks that never began did not end in order: the head then sees a connection that is lost.
   if (control_ != nullptr) client_.send(FrameWriter(FrameType::Leave));
 }

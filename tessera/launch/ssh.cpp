@@ -15,6 +15,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/launch/job_end.h"
 
 namespace tessera::launch {
 namespace {
@@ -137,8 +138,10 @@ std::vector<std::string> ssh_command(const RemoteOptions& options,
                                      const char* command) {
   std::vector<std::string> words = ssh_words(options);
   words.push_back(host);
-  words.push_back(
-      fmt::format("cd {} && {}", quoted(folder), shell_command(options, environment, command)));
+  words.push_back(fmt::format("cd {} || exit {}; {}",
+                              quoted(folder),
+                              kNoFolder,
+                              shell_command(options, environment, command)));
   return words;
 }
 

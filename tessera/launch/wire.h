@@ -34,11 +34,13 @@ enum class FrameType : std::uint8_t {
   Value,   ///< key, value
   Probe,   ///< what a host is to try: the mark of the run folder; names, addresses and ports
   Probed,  ///< whether it sees the mark (0, 1; 2: not compared), and texts of hosts out of reach
-  Ended,   ///< the agent of a host that mpirun or srun started has ended: host, exit code
+  Ended,   ///< the agent of a host has ended: host, exit code; if an error ended it, that: kind,
+           ///< what, fix. Answered by Alive
   Put,  ///< to a copy server (copy_server.h): set, what to keep, rank, name, bytes; then the bytes
-  Fetch,  ///< to a copy server: set, name, offset, bytes
-  List,   ///< to a copy server: what does it hold?
-  Facts,  ///< of a host that has joined: count, then kind, what, where and value of each
+  Fetch,   ///< to a copy server: set, name, offset, bytes
+  List,    ///< to a copy server: what does it hold?
+  Report,  ///< how the first rank of the job failed: kind, what, fix
+  Facts,   ///< of a host that has joined: count, then kind, what, where and value of each
 };
 
 /// Values in the order in which they are written. Hosts of one job have the same byte order.
