@@ -40,7 +40,7 @@ void meet(int agents) {
     part.host = part.first_rank = i;
     part.world_size = agents;
     part.name = "node-" + std::to_string(i);
-    clients.back()->send(join_frame(part, 7, facts));
+    clients.back()->send(join_frame(part, facts));
   }
   int ready = 0;
   for (const auto& client : clients) {

@@ -49,11 +49,13 @@ namespace {
 // A file descriptor that closes itself.
 class Fd {
  public:
+  explicit Fd(int fd) : fd_(fd) {}
   Fd(const fs::path& path, int flags, mode_t mode = 0666)
       : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {}
   ~Fd() {
     if (fd_ >= 0) ::close(fd_);
   }
+  Fd(Fd&& other) noexcept : fd_(other.release()) {}
   Fd(const Fd&) = delete;
   Fd& operator=(const Fd&) = delete;
   [[nodiscard]] int get() const { return fd_; }
@@ -69,6 +71,46 @@ struct stat status_of(const Fd& fd, const fs::path& path) {
   if (::fstat(fd.get(), &status) != 0) fail("examine", path, errno);
   if (S_ISDIR(status.st_mode)) fail("read", path, EISDIR);
   return status;
+}
+
+/// Returns what is at a path, "a FIFO"; nothing for a file, a folder, or if there is nothing.
+std::optional<std::string> other_than_file_or_folder(mode_t mode) {
+  if (S_ISLNK(mode)) return "a symbolic link";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse_kind(const fs::path& path, mode_t mode, const std::string& expected) {
+  throw Error(Error::Kind::Io,
+              path.string() + " is " + other_than_file_or_folder(mode).value_or("a file") +
+                  ", and a " + expected + " is expected",
+              S_ISLNK(mode) ? "remove the link, and name the place itself: rm " + path.string()
+                            : "name a " + expected + ", or remove what is there");
+}
+
+/// Throws if `status` is not that of a file.
+void require_file(const struct stat& status, const fs::path& path) {
+  if (S_ISDIR(status.st_mode)) fail("read", path, EISDIR);
+  if (other_than_file_or_folder(status.st_mode)) refuse_kind(path, status.st_mode, "file");
+}
+
+/// Opens without waiting for the other end of a FIFO, and refuses what is not a file.
+Fd open_regular(const fs::path& path, int flags, mode_t mode) {
+  Fd fd(path, flags | O_NONBLOCK, mode);
+  if (!fd.ok()) {
+    const int reason = errno;
+    struct stat status {};
+    // ENXIO: a FIFO without a reader, or a socket. ELOOP: a link that is not followed.
+    const bool other = reason == ENXIO || reason == ELOOP;
+    if (other && ::lstat(path.c_str(), &status) == 0) require_file(status, path);
+    fail((flags & O_CREAT) != 0 ? "create" : "open", path, reason);
+  }
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail("examine", path, errno);
+  require_file(status, path);
+  return fd;
 }
 
 void write_all(int fd, std::string_view content, const fs::path& path) {
@@ -175,10 +217,55 @@ void remove_stale_folders(const fs::path& base) {
 }  // namespace
 
 std::string read(const fs::path& path) {
+  const Fd fd(open_file(path));
+  return read_all(fd.get(), path);
+}
+
+std::string read_stream(const fs::path& path) {
   const Fd fd(path, O_RDONLY);
   if (!fd.ok()) fail("open", path, errno);
   status_of(fd, path);
   return read_all(fd.get(), path);
+}
+
+int open_own(const fs::path& path, int flags, mode_t mode) {
+  return open_regular(path, flags | O_NOFOLLOW, mode).release();
+}
+
+int open_file(const fs::path& path) {
+  return open_regular(path, O_RDONLY, 0).release();
+}
+
+int create_own(const fs::path& path, mode_t mode) {
+  // Another process may create the file again in the meantime.
+  constexpr int kAttempts = 8;
+  for (int attempt = 1;; ++attempt) {
+    const int kept = ::unlink(path.c_str()) == 0 ? 0 : errno;
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    if (fd >= 0) return fd;
+    if (errno != EEXIST) fail("create", path, errno);
+    if (attempt == kAttempts) fail("create", path, kept != 0 ? kept : EEXIST);
+  }
+}
+
+void require_own_file(const fs::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0) require_file(status, path);
+}
+
+void require_own_folder(const fs::path& folder) {
+  struct stat status {};
+  if (::lstat(folder.c_str(), &status) != 0) return;
+  if (!S_ISDIR(status.st_mode)) refuse_kind(folder, status.st_mode, "folder");
+  std::error_code failed;  // a folder that cannot be listed is refused where it is used
+  for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
+    struct stat entry {};
+    if (::lstat(at->path().c_str(), &entry) != 0) continue;
+    // A monitor may listen on a socket there; nothing opens it as a file.
+    if (S_ISDIR(entry.st_mode) || S_ISSOCK(entry.st_mode)) continue;
+    if (other_than_file_or_folder(entry.st_mode))
+      refuse_kind(at->path(), entry.st_mode, "file or folder");
+  }
 }
 
 void remove_stale_drafts(const fs::path& path) {
@@ -194,8 +281,7 @@ void write_atomic(const fs::path& path, std::string_view content) {
   // The process number keeps concurrent writers of the same path apart.
   const fs::path temporary = path.string() + kDraft + std::to_string(::getpid());
   try {
-    const Fd fd(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-    if (!fd.ok()) fail("create", temporary, errno);
+    const Fd fd(create_own(temporary));
     mark_in_use(fd.get());
     write_all(fd.get(), content, temporary);
     if (::fsync(fd.get()) != 0) fail("sync", temporary, errno);
@@ -247,8 +333,7 @@ TempDir::~TempDir() {
 }
 
 Mapped::Mapped(const fs::path& path) {
-  const Fd fd(path, O_RDONLY);
-  if (!fd.ok()) fail("open", path, errno);
+  const Fd fd(open_file(path));
   size_ = static_cast<std::size_t>(status_of(fd, path).st_size);
   if (size_ == 0) return;
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd.get(), 0);
@@ -262,8 +347,7 @@ Mapped::~Mapped() {
 
 std::unique_ptr<Lock> Lock::try_acquire(const fs::path& path, std::string* owner) {
   for (;;) {
-    Fd fd(path, O_RDWR | O_CREAT);
-    if (!fd.ok()) fail("open the lock", path, errno);
+    Fd fd(open_own(path, O_RDWR | O_CREAT));
     if (!lock_now(fd, path, LOCK_EX)) {
       if (owner != nullptr) *owner = owner_in(fd, path);
       return nullptr;
@@ -291,9 +375,9 @@ std::unique_ptr<Lock> Lock::acquire(const fs::path& path,
 }
 
 std::optional<std::string> Lock::holder(const fs::path& path) {
-  const Fd fd(path, O_RDONLY);
-  if (!fd.ok() && errno == ENOENT) return std::nullopt;
-  if (!fd.ok()) fail("open the lock", path, errno);
+  std::error_code unknown;
+  if (!fs::exists(fs::symlink_status(path, unknown))) return std::nullopt;
+  const Fd fd(open_own(path, O_RDONLY));
   // A shared lock, so that concurrent queries do not see each other.
   if (lock_now(fd, path, LOCK_SH)) return std::nullopt;
   return owner_in(fd, path);

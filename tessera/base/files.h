@@ -13,11 +13,37 @@
 #include <string_view>
 #include <utility>
 
+#include <sys/types.h>
+
 namespace tessera::files {
 
 namespace fs = std::filesystem;
 
+/// Reads a regular file, also through a link. Never waits: a FIFO or a device is refused.
 std::string read(const fs::path& path);
+/// Reads what a user has named, also a FIFO or a device, to its end.
+std::string read_stream(const fs::path& path);
+
+// Files of folders to which tessera writes: runs, caches, logs. Another user or program may have
+// put a link, a FIFO, a device or a folder in the place of such a file. These functions follow no
+// link in the last part of the path and never wait for another program; they throw Error{Io} that
+// says what is there.
+
+/// Opens a regular file with the flags of open(2), and returns its descriptor.
+int open_own(const fs::path& path, int flags, mode_t mode = 0666);
+/// Removes what is at `path`, but not a folder, and creates a file there that is open for writing.
+/// Returns its descriptor.
+int create_own(const fs::path& path, mode_t mode = 0666);
+/// Throws if there is something else than a file at `path`.
+void require_own_file(const fs::path& path);
+/// Throws if there is something else than a folder at `folder`, or if an entry of the folder is a
+/// link, a FIFO or a device.
+void require_own_folder(const fs::path& folder);
+
+/// Opens a regular file for reading, also through a link. Never waits: throws Error{Io} for a FIFO,
+/// a device, a socket or a folder.
+int open_file(const fs::path& path);
+
 /// Writes a draft beside `path` (`<path>.tmp-<process>`), syncs it, renames it over `path` and
 /// syncs the folder. Drafts of `path` left behind by killed writers are removed first.
 void write_atomic(const fs::path& path, std::string_view content);

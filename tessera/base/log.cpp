@@ -1,19 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/base/log.h"
 
-#include <exception>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
-#include <spdlog/sinks/basic_file_sink.h>
+#include <fcntl.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 
 namespace tessera::log {
 namespace {
+
+/// Appends lines to a file of a run folder. spdlog's own sink would follow a link.
+class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit FileSink(const std::filesystem::path& path) : path_(path) {
+    std::error_code ignored;  // opening reports what is wrong
+    if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
+    fd_ = files::open_own(path, O_WRONLY | O_APPEND | O_CREAT);
+  }
+  ~FileSink() override { ::close(fd_); }
+  FileSink(const FileSink&) = delete;
+  FileSink& operator=(const FileSink&) = delete;
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    for (std::size_t at = 0; at < line.size();) {
+      const ssize_t written = ::write(fd_, line.data() + at, line.size() - at);
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) throw std::runtime_error(path_.string() + ": " + std::strerror(errno));
+      at += static_cast<std::size_t>(written);
+    }
+  }
+  void flush_() override {}
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
 
 struct State {
   std::mutex mutex;
@@ -76,10 +112,11 @@ void open_file(const std::string& path) {
   s.file.reset();
   if (path.empty()) return;
   try {
-    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, /*truncate=*/false);
-    s.file = std::make_shared<spdlog::logger>("file", std::move(sink));
-  } catch (const std::exception& reason) {
-    throw Error(Error::Kind::Io, "cannot open the log file " + path + ": " + reason.what());
+    s.file = std::make_shared<spdlog::logger>("file", std::make_shared<FileSink>(path));
+  } catch (const Error& reason) {
+    throw Error(Error::Kind::Io,
+                std::string("the log file cannot be opened: ") + reason.what(),
+                reason.fix());
   }
   s.file->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
   s.file->set_level(spdlog::level::trace);

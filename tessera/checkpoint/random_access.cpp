@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -24,8 +25,7 @@ namespace {
 }  // namespace
 
 RandomAccess::RandomAccess(const std::filesystem::path& path) : path_(path) {
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd_ < 0) fail("open", path_, errno);
+  fd_ = files::open_file(path);
 }
 
 RandomAccess::~RandomAccess() {

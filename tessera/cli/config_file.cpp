@@ -104,7 +104,7 @@ std::string read_text(const std::string& argument) {
       Config,
       fmt::format("{} has {}, too much for a configuration", argument, text::bytes(size)),
       "name a JSON file");
-  return files::read(path);
+  return files::read_stream(path);
 }
 
 // A file with only assignments is a Colossal-AI configuration; any other is a script.

@@ -489,8 +489,10 @@ int train_on_hosts(const HostFlags& flags,
     options.master_address = part.master;
     options.master_port = part.port;
   }
-  return elastic != nullptr ? launch::run_elastic(options, *elastic)
-                            : launch::run_on_hosts(options);
+  const launch::HostsEnd end = elastic != nullptr ? launch::run_elastic(options, *elastic)
+                                                  : launch::run_job_on_hosts(options);
+  if (end.error) throw Error(end.error->kind, end.error->what, end.error->fix);
+  return end.code;
 }
 
 }  // namespace tessera::cli

@@ -83,7 +83,7 @@ launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& po
 
 /// Runs the command line `line` of `tessera train` on the hosts of the pool, and returns the exit
 /// code of the job. `elastic`: how it goes on after a loss; null: it ends. Throws as
-/// launch::run_on_hosts().
+/// launch::run_job_on_hosts().
 int train_on_hosts(const HostFlags& flags,
                    const HostChoice& choice,
                    const std::vector<std::string>& line,

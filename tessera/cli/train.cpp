@@ -32,6 +32,7 @@
 #include "tessera/launch/copy_server.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/local_start.h"
+#include "tessera/launch/page_mirror.h"
 #include "tessera/launch/remote.h"
 #include "tessera/mesh/host_layout.h"
 #include "tessera/planner/memory.h"
@@ -322,7 +323,7 @@ int train(const std::vector<std::string>& line) {
   return train_part(line, nullptr);
 }
 
-/// Reads what launch::run_on_hosts() writes; the stream stays open as long as the job runs.
+/// Reads what launch::run_job_on_hosts() writes; the stream stays open as long as the job runs.
 std::string read_job() {
   constexpr std::size_t kMostBytes = std::size_t{1} << 20;
   std::string text;
@@ -347,15 +348,23 @@ int agent(const std::vector<std::string>& line) {
   std::optional<launch::ClusterAgent> agent = launch::ClusterAgent::find();
   launch::AgentJob job = agent ? agent->job() : launch::parse_agent_job(read_job());
   const auto part = std::make_shared<launch::HostPart>(std::move(job.part));
-  if (!agent) return train_part(job.words, part);
+  // The launcher would end the other hosts at once because of another code than 0.
+  const auto end = [&](int code, const std::optional<launch::HostProblem>& problem) {
+    return agent && agent->report_end(code, problem) ? kExitOk : code;
+  };
   try {
     const int code = train_part(job.words, part);
     std::fflush(nullptr);
-    // The launcher would end the other hosts at once because of another code.
-    return agent->report_end(code) ? kExitOk : code;
+    return end(code, std::nullopt);
+  } catch (const launch::Refusal& refusal) {
+    return end(exit_code(refusal.kind()), std::nullopt);
   } catch (const Error& error) {
-    static_cast<void>(agent->report_end(exit_code(error.kind())));
-    throw;
+    // The process that started the hosts tells the user, once for all hosts with this error.
+    const int code = exit_code(error.kind());
+    const launch::HostProblem problem{error.kind(), error.what(), error.fix()};
+    const bool told = launch::report_end(*part, code, problem);
+    if (!told) throw;
+    return agent ? kExitOk : code;
   }
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "tessera/base/version.h"
+
 namespace tessera::cli {
 
-inline constexpr const char* kVersion = "0.1.0";
+inline constexpr const char* kVersion = kTesseraVersion;
 
 }  // namespace tessera::cli

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -55,6 +56,8 @@ class Dataset {
   /// The samples in an order that is the same in every epoch. Only datasets that shuffle themselves
   /// return another dataset than this one.
   [[nodiscard]] virtual const Dataset& in_fixed_order() const { return *this; }
+  /// The files whose contents the fingerprint of the data leaves out, because read() reads them.
+  [[nodiscard]] virtual std::vector<std::filesystem::path> files() const { return {}; }
   /// The index in in_fixed_order() of the sample that read() writes for `index` if
   /// SampleWriter::number() is `number`.
   [[nodiscard]] virtual std::int64_t fixed_index(std::int64_t index,
@@ -164,6 +167,7 @@ struct Datasets {
   /// Fingerprint of the training data: a resume with other data is refused. Empty: not compared.
   std::string fingerprint;
   std::string validation_fingerprint;  ///< of data.validation; empty if there is none
+  std::string test_fingerprint;        ///< of data.test; empty if there is none
 };
 
 /// One source of data, opened as one dataset.

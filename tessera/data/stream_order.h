@@ -72,6 +72,9 @@ class StreamedSamples final : public Dataset {
     return samples_->made_by_model();
   }
   [[nodiscard]] const Dataset& in_fixed_order() const override { return *samples_; }
+  [[nodiscard]] std::vector<std::filesystem::path> files() const override {
+    return samples_->files();
+  }
   [[nodiscard]] std::int64_t fixed_index(std::int64_t index, std::int64_t number) const override;
 
  private:

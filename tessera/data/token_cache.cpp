@@ -120,6 +120,7 @@ std::optional<OpenedTokens> look_up(const fs::path& entry) {
   std::error_code ignored;
   if (!fs::exists(entry / "about.json", ignored)) return std::nullopt;
   try {
+    files::require_own_folder(entry);
     const Json about = Json::parse(files::read(entry / "about.json"));
     OpenedTokens found;
     found.file = TokenFile::open(entry / "tokens");

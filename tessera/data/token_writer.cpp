@@ -57,8 +57,7 @@ OutputFile::OutputFile(fs::path path)
     : path_(std::move(path)), temporary_(fmt::format("{}.tmp-{}", path_.string(), ::getpid())) {
   buffer_.reserve(kBufferBytes);
   files::remove_stale_drafts(path_);
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail("create", errno);
+  fd_ = files::create_own(temporary_);
   // For writers that cannot see this process. Best effort: not every file system has locks.
   static_cast<void>(::flock(fd_, LOCK_EX | LOCK_NB));
 }

@@ -61,7 +61,11 @@ std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
   auto data = std::make_shared<data::Datasets>(plan.task->open(request));
   // Opened now, so that errors in it are reported before the training.
   const std::vector<std::string>& test = plan.config.data.test;
-  if (!test.empty()) data->test = plan.task->open_held_out(request, test, "data.test").dataset;
+  if (!test.empty()) {
+    data::OpenedDataset opened = plan.task->open_held_out(request, test, "data.test");
+    data->test = std::move(opened.dataset);
+    data->test_fingerprint = std::move(opened.fingerprint);
+  }
   return data;
 }
 

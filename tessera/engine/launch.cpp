@@ -186,6 +186,7 @@ int run_ranks(const planner::Plan& plan,
   options.stop_asked = how.stop_asked;
   if (how.part) options.ranks = how.part->local_ranks;
   options.asked ^= how.asked;
+  options.facts = how.facts;
   options.folder = how.folder;
   return run(options, mesh, plan.config.run.transport, fn);
 }

@@ -27,7 +27,8 @@ struct HowToStart {
   std::shared_ptr<const launch::HostPart> part;  ///< null: all ranks run on this host
   bool* stop_asked = nullptr;                    ///< as launch::Options::stop_asked
   launch::RunFolderCheck folder;                 ///< the hosts compare it when they meet
-  std::uint64_t asked = 0;  ///< hash of the facts, besides the plan, on which ranks must agree
+  std::uint64_t asked = 0;    ///< hash of the facts, besides the plan, on which ranks must agree
+  launch::FactsOfHost facts;  ///< as launch::Options::facts (engine/agreement.h)
   /// Ranks in addition to those of the plan, behind them; the mesh of the job is then that of
   /// data-parallel ranks.
   int further_ranks = 0;

@@ -39,11 +39,7 @@ double generation_rate(const StepReport& report) {
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t last_step) : path_(path) {
   drop_later_lines(path, last_step);
-  fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  TESSERA_REQUIRE(fd_ >= 0,
-                  Io,
-                  fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)),
-                  "choose a writable run.dir");
+  fd_ = files::open_own(path, O_WRONLY | O_APPEND | O_CREAT, 0644);
 }
 
 MetricsFile::~MetricsFile() {

@@ -81,6 +81,7 @@ std::shared_ptr<const data::Datasets> joined(const std::shared_ptr<const data::D
   out->validation_stats = data->validation_stats;
   out->fingerprint = data->fingerprint;
   out->validation_fingerprint = data->validation_fingerprint;
+  out->test_fingerprint = data->test_fingerprint;
   return out;
 }
 

@@ -21,12 +21,14 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/inputs.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/node_parts.h"
 #include "tessera/checkpoint/peer_copies.h"
 #include "tessera/comm/flight.h"
+#include "tessera/engine/agreement.h"
 #include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/expected_speed.h"
@@ -332,12 +334,15 @@ void tell_of_hosts(const planner::Plan& plan, int ranks_per_host, const TrainCom
     log::warn(warning);
 }
 
-/// A hash of the data and the resume point, which hosts without a shared disk may see differently.
+/// A hash of the data and the resume point, which the ranks of a host compare.
 std::uint64_t asked_besides(const data::Datasets& data, const ResumePoint& resume) {
-  const std::string text = fmt::format("{} tokens, {} samples, step {}",
+  const std::string text = fmt::format("{} tokens, {} samples, step {}, {} {} {}",
                                        data.train_tokens,
                                        data.train->size(),
-                                       resume.position.step);
+                                       resume.position.step,
+                                       data.fingerprint,
+                                       data.validation_fingerprint,
+                                       data.test_fingerprint);
   return files::xxh3(std::as_bytes(std::span(text)));
 }
 
@@ -465,6 +470,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   const std::shared_ptr<const data::Datasets> data =
       open_data(plan, tokenize_options(plan, mine, *early));
   finish_plan(plan, *data);
+  const InputLog inputs(plan.inputs);
   rl::settle_plan(plan, part != nullptr || launcher ? local_ranks : 0);
   // A set of copies, half of what the plan counts, is there already.
   const std::int64_t held = copies ? planner::copy_bytes(plan) / 2 * plan.ranks : 0;
@@ -511,7 +517,9 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   }
   if (launcher) early.reset();  // a launcher's rank handles its signals itself
   const Report report = [&](const std::vector<std::string>& lines, int exit_code) {
-    log_failure(lines, exit_code);
+    const bool told_elsewhere = part != nullptr && part->is_agent &&
+                                !lines.front().starts_with(launch::kStoppedAtOnce);
+    log_failure({lines.begin() + (told_elsewhere ? 1 : 0), lines.end()}, exit_code);
     try_to_note([&] {
       folder.write_status(
           "failed", folder.last_metric_step(), exit_code, text::split(lines.front(), '\n').front());
@@ -524,6 +532,9 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
     };
     HowToStart how = command.how;
     how.asked = asked_besides(*data, resume);
+    how.facts = [&](const std::function<void()>& alive) {
+      return facts_of(plan, *data, resume, alive);
+    };
     how.further_ranks = generators;
     how.folder = {plan.run_dir, saves_into_one_folder(plan)};
     code = run_ranks(plan, report, train, training_words(), how);

@@ -62,7 +62,7 @@ bool make_folder(const fs::path& path, const fs::path& folder) {
 /// Replaces the file's content by `now` in place, which needs no more room on a full disk; the
 /// excess of the old content is truncated last.
 bool overwrite(const fs::path& path, const std::string& now) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return false;
   const auto bytes = static_cast<ssize_t>(now.size());
   const bool done = ::pwrite(fd, now.data(), now.size(), 0) == bytes && ::ftruncate(fd, bytes) == 0;
@@ -168,12 +168,16 @@ void RunFolder::check() const {
   if (owner && !files::Lock::owner_is_gone(*owner)) refuse_locked(path_, *owner);
 }
 
-/// Checks what an earlier run has left in the subfolders.
+/// Checks what an earlier run, or another program, has left in the folder.
 void RunFolder::require_writable_inside() const {
+  // The folder itself may be a link to another disk.
+  std::error_code unknown;
+  files::require_own_folder(fs::weakly_canonical(path_, unknown));
   for (const fs::path& folder : {logs(), checkpoints()}) {
     std::error_code failure;
     if (fs::exists(fs::symlink_status(folder, failure))) require_writable(path_, folder);
   }
+  files::require_own_folder(logs());
 }
 
 void RunFolder::prepare(const json::Value& resolved) const {

@@ -16,6 +16,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/manifest.h"
 #include "tessera/config/fields.h"
 #include "tessera/data/small_file.h"
 #include "tessera/interop/formats/foreign.h"
@@ -421,6 +422,73 @@ models::WeightSource averaged_weights(const fs::path& checkpoint) {
 }
 
 namespace {
+
+/// The files of a checkpoint that decide its contents. Parts on the disks of hosts differ.
+std::vector<fs::path> checkpoint_files(const fs::path& folder) {
+  std::error_code unknown;
+  const fs::path manifest = folder / checkpoint::kManifestName;
+  if (!fs::exists(manifest, unknown)) return {};
+  return {manifest};
+}
+
+/// The files of another program's checkpoint: all of its folder, or a file with the others of its
+/// number, as in model-00001-of-00003.gguf.
+std::vector<fs::path> foreign_files(const fs::path& path) {
+  std::vector<fs::path> out;
+  std::error_code unknown;
+  if (fs::is_directory(path, unknown)) {
+    for (fs::recursive_directory_iterator at(path, unknown), end; !unknown && at != end;
+         at.increment(unknown)) {
+      std::error_code ignored;
+      if (!at->path().filename().string().starts_with('.') && at->is_regular_file(ignored))
+        out.push_back(at->path());
+    }
+  } else {
+    const std::string name = path.filename().string();
+    const std::size_t of = name.rfind("-of-");
+    for (fs::directory_iterator at(fs::absolute(path).parent_path(), unknown), end;
+         of != std::string::npos && !unknown && at != end;
+         at.increment(unknown)) {
+      if (at->path().filename().string().ends_with(name.substr(of))) out.push_back(at->path());
+    }
+    if (out.empty()) out.push_back(path);
+  }
+  std::ranges::sort(out);
+  return out;
+}
+
+std::vector<fs::path> files_of_adapter(const fs::path& folder) {
+  std::vector<fs::path> out = {folder / "adapter_config.json"};
+  std::error_code unknown;
+  for (const char* name : {"adapter_model.safetensors", "adapter_model.bin"}) {
+    if (fs::exists(folder / name, unknown)) {
+      out.push_back(folder / name);
+      break;
+    }
+  }
+  return out;
+}
+
+std::vector<fs::path> files_of_source(const planner::ModelSource& source) {
+  std::vector<fs::path> out;
+  const auto add = [&](const std::vector<fs::path>& more) {
+    out.insert(out.end(), more.begin(), more.end());
+  };
+  if (!source.adapter.empty()) {
+    if (source.base != nullptr) add(files_of_source(*source.base));
+    add(is_peft(source.adapter) ? files_of_adapter(source.adapter)
+                                : checkpoint_files(source.adapter));
+  } else if (source.foreign) {
+    add(foreign_files(*source.foreign));
+  } else if (source.hugging_face) {
+    add({source.folder / "config.json"});
+    add(weight_files(source.weights));
+  } else {
+    add(checkpoint_files(source.folder));
+  }
+  return out;
+}
+
 const bool kRegistered = planner::model_readers().add(
     "files",
     planner::ModelReader{
@@ -429,7 +497,9 @@ const bool kRegistered = planner::model_readers().add(
         [](const fs::path& folder) { return open_peft(folder).options; },
         [](const fs::path& folder, const models::Adapter& adapter, const models::WeightMap& map) {
           return peft_weights(open_peft(folder), adapter, map);
-        }});
+        },
+        files_of_source,
+        files_of_adapter});
 }  // namespace
 
 }  // namespace tessera::interop

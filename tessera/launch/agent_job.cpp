@@ -8,14 +8,30 @@
 
 #include <fmt/core.h>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/version.h"
+#include "tessera/launch/page_mirror.h"
+#include "tessera/launch/wire.h"
 
 namespace tessera::launch {
+namespace {
+
+/// The first line begins with the first text in all versions, and is the second one in this one.
+constexpr std::string_view kName = "tessera-agent ";
+std::string first_line() {
+  return fmt::format("{}2 {}", kName, kTesseraVersion);
+}
+
+constexpr double kEndSeconds = 2.0;
+
+}  // namespace
 
 std::string agent_job_text(const AgentJob& job) {
   const HostPart& part = job.part;
-  std::string text = fmt::format("tessera-agent 1\n{}\n{} {} {} {} {} {} {}\n{}\n{}\n{}\n",
+  std::string text = fmt::format("{}\n{}\n{} {} {} {} {} {} {}\n{}\n{}\n{}\n",
+                                 first_line(),
                                  to_hex(part.secret),
                                  part.host,
                                  part.hosts,
@@ -56,7 +72,17 @@ AgentJob parse_agent_job(const std::string& job_text) {
     rest.remove_prefix(end + 1);
     return found;
   };
-  if (line() != "tessera-agent 1") refuse();
+  const std::string first = line();
+  if (!first.starts_with(kName)) refuse();
+  TESSERA_REQUIRE(
+      first == first_line(),
+      Config,
+      fmt::format("this host has another version of tessera than the one that started the "
+                  "job: {} and {}",
+                  first_line().substr(kName.size()),
+                  first.substr(kName.size())),
+      "install the same program on every host, at the same path");
+  part.is_agent = true;
   const std::optional<Secret> secret = secret_from_hex(line());
   if (!secret) refuse();
   part.secret = *secret;
@@ -105,6 +131,20 @@ AgentJob parse_agent_job(const std::string& job_text) {
                      part.first_rank <= part.world_size - part.local_ranks;
   if (!whole) refuse();
   return job;
+}
+
+bool report_end(const HostPart& part, int code, const std::optional<HostProblem>& problem) {
+  try {
+    WireClient client(
+        part.master, part.port, 1, part.secret, now_s() + kEndSeconds, part.world_size);
+    FrameWriter frame(FrameType::Ended);
+    frame.number(static_cast<std::int32_t>(part.host)).number(static_cast<std::int32_t>(code));
+    if (problem) write_problem(frame, *problem);
+    client.send(frame);
+    return client.receive(now_s() + kEndSeconds).has_value();
+  } catch (const Error&) {
+    return false;  // the process that started the hosts has ended
+  }
 }
 
 }  // namespace tessera::launch

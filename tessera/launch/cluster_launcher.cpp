@@ -19,7 +19,6 @@ namespace tessera::launch {
 namespace {
 
 constexpr double kJobSeconds = 60.0;  // time for the head to answer
-constexpr double kEndSeconds = 2.0;
 /// Precedes the random number of a secret that depends on a file.
 const std::string kOfFile = "file:";
 
@@ -268,18 +267,8 @@ AgentJob ClusterAgent::job() {
               "see the message of the process that started the hosts");
 }
 
-bool ClusterAgent::report_end(int code) const {
-  try {
-    WireClient client(head_.master, head_.port, 1, head_.secret, now_s() + kEndSeconds);
-    client.send(FrameWriter(FrameType::Ended)
-                    .number(static_cast<std::int32_t>(head_.host))
-                    .number(static_cast<std::int32_t>(code)));
-    // An answer to a later frame shows that this one has arrived.
-    client.send(FrameWriter(FrameType::Get).text(agent_job_key(task_)));
-    return client.receive(now_s() + kEndSeconds).has_value();
-  } catch (const Error&) {
-    return false;  // the process that started the hosts has ended
-  }
+bool ClusterAgent::report_end(int code, const std::optional<HostProblem>& problem) const {
+  return launch::report_end(head_, code, problem);
 }
 
 }  // namespace tessera::launch

@@ -87,8 +87,9 @@ class ClusterAgent {
   /// Asks the head for the job, whose text has no secret. Throws Error{Comm} if it cannot be
   /// reached.
   AgentJob job();
-  /// Reports the exit code to the head; returns whether that was possible.
-  [[nodiscard]] bool report_end(int code) const;
+  /// Reports the exit code, and the error behind it, to the head; returns whether that was
+  /// possible.
+  [[nodiscard]] bool report_end(int code, const std::optional<HostProblem>& problem = {}) const;
 
  private:
   HostPart head_;  ///< secret, master, port and, after job(), the part of this host

@@ -72,7 +72,7 @@ Fd listen_on(const std::string& address, int& port) {
 /// Returns whether the client proves that it belongs to the job, and proves the same to it.
 bool shake_hands(int fd, const Secret& secret) {
   const double deadline = now_s() + kHandshakeS;
-  const Greeting greeting = new_greeting();
+  const Greeting greeting = new_greeting(secret);
   ClientProof proof;
   if (!send_all(fd, &greeting, sizeof(greeting), deadline) ||
       !receive_all(fd, &proof, sizeof(proof), deadline) ||

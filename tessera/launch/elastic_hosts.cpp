@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/launch/absent_hosts.h"
 #include "tessera/launch/copy_servers.h"
+#include "tessera/launch/rank_end.h"
 #include "tessera/launch/supervisor.h"
 
 namespace tessera::launch {
@@ -45,7 +46,7 @@ class ElasticJob {
     if (elastic.peer_copies) copies_.emplace(options_);
   }
 
-  int run() {
+  HostsEnd run() {
     std::optional<ElasticChoice> choice = choose_hosts_of(options_.pool, elastic_);
     TESSERA_REQUIRE(
         choice.has_value(),
@@ -57,24 +58,45 @@ class ElasticJob {
         "lower run.min_hosts, or choose another train_batch_size or micro-batch");
     for (int restarts = 0;; ++generation_) {
       const HostsEnd end = start(*choice);
-      if (end.stopped) return end.code;
+      if (end.stopped) return end;
       // A pause before the first step has nothing to save.
       const bool paused = std::exchange(paused_, false) &&
                           (end.code == kExitStopped || end.code == kExitTerminated);
       const bool was_lost = !end.lost.empty() || end.code == tessera::exit_code(Error::Kind::Comm);
-      if (!paused && (!was_lost || restarts++ >= elastic_.restarts)) return end.code;
+      if (!paused && (!was_lost || restarts++ >= elastic_.restarts)) return end;
+      if (end.error) options_.notice(end.error->what);
       absent_.welcome();
       for (const std::string& name : end.lost)
         absent_.add(name);
       if (copies_) copies_->forget(end.lost);
       choice = wait_for_enough();
-      if (!choice) return end.code;
+      if (!choice) return too_few(end);
       if (copies_) found_ = copies_->find();
       say_next(*choice, paused);
     }
   }
 
  private:
+  /// The end of a job that cannot go on, because too few hosts are left.
+  [[nodiscard]] HostsEnd too_few(HostsEnd end) const {
+    std::vector<std::string> left;
+    for (const HostSlots& host : absent_.left(options_.pool, false))
+      left.push_back(host.name);
+    const std::string cause = end.error ? ": " + end.error->what : "";
+    end.error = HostProblem{
+        kind_of(end.code),
+        fmt::format("{} of {} hosts {} left, and at least {} are needed (run.min_hosts){}",
+                    left.size(),
+                    options_.pool.size(),
+                    left.size() == 1 ? "is" : "are",
+                    least_hosts(),
+                    cause),
+        "bring the lost hosts back and start the job again: it goes on from the newest checkpoint; "
+        "or lower run.min_hosts"};
+    end.code = tessera::exit_code(end.error->kind);
+    return end;
+  }
+
   HostsEnd start(const ElasticChoice& choice) {
     RemoteOptions now = options_;
     now.pool = choice.pool;
@@ -188,7 +210,7 @@ std::optional<ElasticChoice> choose_hosts_of(const HostPool& pool, const Elastic
   return std::nullopt;
 }
 
-int run_elastic(const RemoteOptions& options, const ElasticOptions& elastic) {
+HostsEnd run_elastic(const RemoteOptions& options, const ElasticOptions& elastic) {
   ElasticOptions bounded = elastic;
   if (bounded.min_hosts == 0) bounded.min_hosts = static_cast<int>(options.pool.size());
   return ElasticJob(options, bounded).run();

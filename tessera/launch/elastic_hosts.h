@@ -40,11 +40,11 @@ struct ElasticChoice {
 std::optional<ElasticChoice> choose_hosts_of(const HostPool& pool, const ElasticOptions& options);
 
 /// Runs the job of `options` again and again, as run_on_hosts() does, until it ends for another
-/// reason than a lost rank or host, a signal stops it, or the restarts are used up; returns its
-/// exit code. Every start resumes from the copies that the memories of the hosts complete, or else
+/// reason than a lost rank or host, a signal stops it, or the restarts are used up; returns how it
+/// ended. Every start resumes from the copies that the memories of the hosts complete, or else
 /// from the newest checkpoint, and leaves out the hosts that were lost. When an absent host can be
 /// reached again and makes more ranks possible, the ranks save and end, and start again with it.
 /// Throws Error{Config} if no number of slots of the pool is possible.
-int run_elastic(const RemoteOptions& options, const ElasticOptions& elastic);
+HostsEnd run_elastic(const RemoteOptions& options, const ElasticOptions& elastic);
 
 }  // namespace tessera::launch

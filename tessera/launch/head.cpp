@@ -7,6 +7,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
+#include <future>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -19,9 +20,12 @@
 #include "tessera/base/control_page.h"
 #include "tessera/base/error.h"
 #include "tessera/base/quiet_thread.h"
+#include "tessera/base/text.h"
 #include "tessera/launch/head_connections.h"
+#include "tessera/launch/head_store.h"
 #include "tessera/launch/host_check.h"
 #include "tessera/launch/host_facts.h"
+#include "tessera/launch/job_end.h"
 #include "tessera/launch/page_mirror.h"
 #include "tessera/launch/shared_files.h"
 
@@ -34,7 +38,6 @@ constexpr double kMostClockS = 2.0;     // largest difference of clocks without 
 constexpr double kMoreProblemsS = 2.0;  // time for other hosts to arrive after the first problem
 constexpr std::size_t kMostHostName = 1024;
 constexpr const char* kNotCompared = "?";
-constexpr std::size_t kMostKeys = 1U << 20;
 
 double facts_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -49,10 +52,10 @@ class Head::Server {
         connections_(
             std::move(listener),
             options_.secret,
-            static_cast<std::size_t>(options_.world_size),
+            options_.world_size,
             [this](HeadPeer& peer, const Frame& frame) { handle(peer, frame); },
             [this](const std::string& text) { tell(text); }),
-        values_(std::move(options_.values)) {}
+        values_(std::move(options_.values), connections_) {}
 
   void run() {
     deadline_ = now_s() + options_.join_timeout_s;
@@ -61,7 +64,9 @@ class Head::Server {
       obey();
       if (now_s() >= next_look_) {
         next_look_ = now_s() + kTickS;
-        const bool late = now_s() > std::min(deadline_, refuse_at_);
+        const bool all_came = arrived_ == options_.world_size;
+        const bool late = now_s() > (all_came ? refuse_at_ : std::min(deadline_, refuse_at_));
+        tell_of_slow_hosts();
         if (!ready_ && !refused_ && probing_ == 0 && late) refuse_missing();
         find_silent();
       }
@@ -103,6 +108,19 @@ class Head::Server {
     const std::lock_guard lock(mutex_);
     return exit_codes_;
   }
+  HeadNews news() {
+    const std::lock_guard lock(mutex_);
+    return news_;
+  }
+  void settle() {
+    // The second order follows what had arrived when the first one was given.
+    for (int pass = 0; pass < 2; ++pass) {
+      auto done = std::make_shared<std::promise<void>>();
+      std::future<void> handled = done->get_future();
+      order([done] { done->set_value(); });
+      if (handled.wait_for(std::chrono::milliseconds(500)) != std::future_status::ready) return;
+    }
+  }
 
  private:
   using Peer = HeadPeer;
@@ -125,6 +143,8 @@ class Head::Server {
     switch (frame.type) {
       case FrameType::Join:
         return join(peer, body);
+      case FrameType::Facts:
+        return take_facts(peer, body);
       case FrameType::Lines:
         return pass_on(peer, frame);
       case FrameType::Abort: {
@@ -137,17 +157,18 @@ class Head::Server {
         return;
       case FrameType::Set: {
         const std::string key = body.text();
-        return set(key, body.text());
+        return values_.set(key, body.text());
       }
       case FrameType::Get:
-        return get(peer, body.text());
+        return values_.get(peer, body.text());
       case FrameType::Probed:
         return probed(peer, body);
-      case FrameType::Ended: {
-        const auto host = body.number<std::int32_t>();
-        const auto code = body.number<std::int32_t>();
+      case FrameType::Ended:
+        return ended(peer, body);
+      case FrameType::Report: {
+        HostProblem problem = read_problem(body);
         const std::lock_guard lock(mutex_);
-        if (host >= 0 && host < options_.world_size) exit_codes_[host] = code;
+        if (!news_.report) news_.report = std::move(problem);
         return;
       }
       default:
@@ -156,21 +177,12 @@ class Head::Server {
   }
 
   void join(Peer& peer, FrameReader& body) {
-    const auto host = body.number<std::int32_t>();
-    peer.first = body.number<std::int32_t>();
-    peer.ranks = body.number<std::int32_t>();
-    const auto world = body.number<std::int32_t>();
-    peer.facts = HostFacts{};
-    peer.facts.asked = body.number<std::uint64_t>();
-    peer.facts.name = peer.name = body.text();
-    peer.facts.first_rank = peer.first;
-    peer.facts.ranks = peer.ranks;
-    peer.facts.build = body.text();
-    peer.facts.cores = body.number<std::int32_t>();
-    peer.facts.memory = body.number<std::uint64_t>();
-    peer.facts.disk = body.number<std::uint64_t>();
-    peer.facts.clock_s = body.number<double>();
-    read_checks(peer.facts, body);
+    Arrival arrival = read_join(body);
+    const int host = arrival.host, world = arrival.world;
+    peer.facts = std::move(arrival.facts);
+    peer.first = peer.facts.first_rank;
+    peer.ranks = peer.facts.ranks;
+    peer.name = peer.facts.name;
     peer.arrived_at = facts_clock();
     TESSERA_REQUIRE(peer.first >= 0 && peer.ranks >= 1 && peer.ranks <= kMostRanks &&
                         peer.name.size() <= kMostHostName,
@@ -202,10 +214,42 @@ class Head::Server {
     } else {
       hosts_.emplace(peer.first, &peer);
       arrived_ += peer.ranks;
-      // Hosts that have not arrived yet may have problems too; they get some time to report them.
-      if (!problems_of(peer.facts, hosts_.begin()->second->facts).empty()) wait_for_more();
-      if (arrived_ == options_.world_size) all_are_here();
     }
+  }
+
+  void take_facts(Peer& peer, FrameReader& body) {
+    if (refused_ || !hosts_.contains(peer.first) || hosts_.at(peer.first) != &peer) return;
+    TESSERA_REQUIRE(!peer.has_facts && !ready_, Comm, "it told its facts twice", "");
+    peer.facts.facts = read_facts(body);
+    peer.has_facts = true;
+    compared_ += peer.ranks;
+    // Hosts that have not arrived yet may have problems too; they get some time to report them.
+    const Peer& first = *hosts_.begin()->second;
+    if (first.has_facts && !problems_of(peer.facts, first.facts).empty()) wait_for_more();
+    if (compared_ == options_.world_size) all_are_here();
+  }
+
+  /// Tells now and then which hosts still read what all hosts compare.
+  void tell_of_slow_hosts() {
+    if (arrived_ < options_.world_size || compared_ == options_.world_size || ready_ || refused_)
+      return;
+    if (now_s() < told_slow_ + options_.join_timeout_s) return;
+    if (std::exchange(told_slow_, now_s()) == 0.0) return;
+    std::string names;
+    for (const auto& [first, host] : hosts_) {
+      if (!host->has_facts) names += (names.empty() ? "" : ", ") + host->name;
+    }
+    tell(fmt::format("waiting for {}, which reads the files that all hosts compare", names));
+  }
+
+  void ended(Peer& peer, FrameReader& body) {
+    const auto host = body.number<std::int32_t>();
+    const auto code = body.number<std::int32_t>();
+    connections_.send(peer, FrameWriter(FrameType::Alive).finish());
+    const std::lock_guard lock(mutex_);
+    if (host < 0 || host >= options_.world_size) return;
+    exit_codes_[host] = code;
+    if (!body.done()) news_.told.emplace(host, read_problem(body));
   }
 
   void wait_for_more() { refuse_at_ = std::min(refuse_at_, now_s() + kMoreProblemsS); }
@@ -216,8 +260,11 @@ class Head::Server {
 
   /// Adds a problem for each difference between the hosts that have arrived.
   void compare() {
+    const Peer* told = nullptr;  // the first host that has told its facts
     for (const auto& [first, host] : hosts_) {
-      for (HostProblem& problem : problems_of(host->facts, hosts_.begin()->second->facts))
+      if (!host->has_facts) continue;
+      if (told == nullptr) told = host;
+      for (HostProblem& problem : problems_of(host->facts, told->facts))
         problems_.push_back(std::move(problem));
     }
   }
@@ -329,6 +376,10 @@ class Head::Server {
 
   void refuse(Error::Kind kind, const std::string& what, const std::string& fix) {
     refused_ = true;
+    {
+      const std::lock_guard lock(mutex_);
+      news_.refusal = HostProblem{kind, what, fix};
+    }
     const FrameWriter frame = FrameWriter(FrameType::Refuse)
                                   .number(static_cast<std::uint32_t>(kind))
                                   .text(what)
@@ -338,29 +389,25 @@ class Head::Server {
   }
 
   void refuse_missing() {
-    std::vector<bool> here(static_cast<std::size_t>(options_.world_size));
-    for (const auto& peer : peers()) {
-      for (int i = 0; peer->is_host() && i < peer->ranks; ++i) {
-        const int rank = peer->first + i;
-        if (rank >= 0 && rank < options_.world_size) here[static_cast<std::size_t>(rank)] = true;
-      }
-    }
-    std::string missing;
-    for (std::size_t rank = 0; rank < here.size();) {
-      std::size_t end = rank;
-      while (end < here.size() && !here[end])
-        ++end;
-      if (end > rank) missing += fmt::format("{}{}-{}", missing.empty() ? "" : ", ", rank, end - 1);
-      rank = end + 1;
-    }
+    std::vector<std::pair<int, int>> here;
+    for (const auto& [first, host] : hosts_)
+      here.emplace_back(first, host->ranks);
+    const std::string missing = missing_hosts(options_.hosts, here, options_.world_size);
     compare();
-    // Hosts are missing because others were refused.
-    if (problems_.empty() || now_s() >= deadline_) {
-      problems_.push_back({Error::Kind::Comm,
-                           fmt::format("the hosts of ranks {} did not arrive within {} s",
-                                       missing,
-                                       options_.join_timeout_s),
-                           "start all hosts; see whether they can reach this one"});
+    // Hosts that were started in another way cannot join. Others are missing because of them.
+    for (const Mismatch& one : connections_.strangers_of_tessera()) {
+      if (!missing.empty()) problems_.push_back({Error::Kind::Config, one.what, one.fix});
+    }
+    if (!missing.empty() && (problems_.empty() || now_s() >= deadline_)) {
+      problems_.push_back(
+          {Error::Kind::Comm,
+           fmt::format("{} did not arrive within {} s", missing, options_.join_timeout_s),
+           "start all hosts; see whether they can reach this one, and whether ssh "
+           "answers: ssh HOST hostname"});
+    }
+    if (problems_.empty()) {
+      refuse_at_ = std::numeric_limits<double>::infinity();
+      return;
     }
     refuse_all();
   }
@@ -388,6 +435,8 @@ class Head::Server {
       const std::lock_guard lock(mutex_);
       if (!abort_text_.empty()) return;  // the first failure counts
       abort_text_ = text;
+      constexpr auto kLast = static_cast<std::uint32_t>(Error::Kind::Bug);
+      news_.broken = split_remedy(static_cast<Error::Kind>(std::min(kind, kLast)), text);
     }
     const std::string whole = FrameWriter(FrameType::Abort)
                                   .number(static_cast<std::int32_t>(rank))
@@ -436,26 +485,6 @@ class Head::Server {
                 &peer);
   }
 
-  void set(const std::string& key, const std::string& value) {
-    TESSERA_REQUIRE(values_.size() < kMostKeys, Comm, "too many values", "");
-    values_[key] = value;
-    const auto [begin, end] = waiting_.equal_range(key);
-    for (auto at = begin; at != end; ++at)
-      answer(*at->second, key);
-    waiting_.erase(begin, end);
-  }
-
-  void get(Peer& peer, const std::string& key) {
-    if (values_.contains(key))
-      answer(peer, key);
-    else
-      waiting_.emplace(key, &peer);
-  }
-
-  void answer(Peer& peer, const std::string& key) {
-    connections_.send(peer, FrameWriter(FrameType::Value).text(key).text(values_[key]).finish());
-  }
-
   void find_silent() {
     const double now = now_s();
     if (now > told_alive_ + kAliveS) {
@@ -464,8 +493,12 @@ class Head::Server {
     }
     connections_.look(now);
     for (const auto& peer : peers()) {
-      if (peer->is_host() && !peer->has_left && now > peer->heard + options_.silence_s) {
-        lose(*peer, fmt::format("it has sent nothing for {} s", options_.silence_s));
+      // A slow disk may keep a host that reads the files that all compare.
+      const double patience = peer->has_facts
+                                  ? options_.silence_s
+                                  : std::max(options_.silence_s, options_.join_timeout_s);
+      if (peer->is_host() && !peer->has_left && now > peer->heard + patience) {
+        lose(*peer, fmt::format("it has sent nothing for {} s", patience));
         peer->closed = true;
       }
     }
@@ -474,7 +507,7 @@ class Head::Server {
   void forget() {
     connections_.forget([this](Peer& peer) {
       lose(peer, "its connection was closed");
-      std::erase_if(waiting_, [&](const auto& wait) { return wait.second == &peer; });
+      values_.forget(peer);
       forget_ranks(peer);
     });
   }
@@ -490,11 +523,11 @@ class Head::Server {
   double deadline_ = 0.0;
   double refuse_at_ = std::numeric_limits<double>::infinity();  // earlier if there are problems
   int probing_ = 0;  // hosts that have not yet answered whom they reach
-  std::map<std::string, std::string> values_;
-  std::multimap<std::string, Peer*> waiting_;
+  HeadStore values_;
   std::string refusal_;
   double told_alive_ = 0.0, next_look_ = 0.0;
-  int arrived_ = 0;
+  int arrived_ = 0, compared_ = 0;  // ranks whose hosts have joined, and have told their facts
+  double told_slow_ = 0.0;
   std::atomic<bool> ready_{false};
   bool refused_ = false;
   std::atomic<bool> ending_{false};
@@ -506,6 +539,7 @@ class Head::Server {
   int gone_ = 0;  // ranks whose hosts have left
   std::vector<int> lost_;
   std::map<int, int> exit_codes_;
+  HeadNews news_;
 };
 
 Head::Head(HeadOptions options) {
@@ -552,6 +586,12 @@ std::string Head::abort_text() const {
 }
 std::map<int, int> Head::exit_codes() const {
   return server_->exit_codes();
+}
+HeadNews Head::news() const {
+  return server_->news();
+}
+void Head::settle() {
+  server_->settle();
 }
 
 }  // namespace tessera::launch

@@ -8,11 +8,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "tessera/launch/host_facts.h"
 #include "tessera/launch/secret.h"
 #include "tessera/launch/wire.h"
 
@@ -33,8 +36,18 @@ struct HeadOptions {
   std::function<void(const std::string&)> notice;
   /// Called with the table of hosts (host_facts.h) when all have arrived; in the same thread.
   std::function<void(const std::vector<std::string>&)> table;
+  /// The hosts of the job in the order of their ranks, if they are known: name, number of ranks.
+  std::vector<std::pair<std::string, int>> hosts;
   /// Values that are there from the beginning (FrameType::Get).
   std::map<std::string, std::string> values;
+};
+
+/// What a head knows about the end of its job.
+struct HeadNews {
+  std::optional<HostProblem> refusal;  ///< why the hosts were refused
+  std::optional<HostProblem> report;   ///< FrameType::Report
+  std::optional<HostProblem> broken;   ///< why the world was broken
+  std::map<int, HostProblem> told;     ///< errors that ended agents, by host
 };
 
 /// Accepts the hosts of one job, tells them when all have arrived, forwards changes of their
@@ -67,6 +80,10 @@ class Head {
   [[nodiscard]] std::vector<int> lost_hosts() const;
   /// Returns the exit codes that agents have reported (FrameType::Ended), by host.
   [[nodiscard]] std::map<int, int> exit_codes() const;
+  /// Returns what the job's hosts and this head have said about its end so far.
+  [[nodiscard]] HeadNews news() const;
+  /// Waits until everything that has arrived is handled; at most a second.
+  void settle();
 
  private:
   class Server;

@@ -23,6 +23,7 @@ namespace {
 
 constexpr double kProofS = 5.0;             // for a connection to prove that it belongs to the job
 constexpr std::size_t kMostStrangers = 64;  // most connections that have not yet proved it
+constexpr std::size_t kMostTold = 32;       // most notices about strangers
 constexpr int kMostEvents = 512;            // for one call of epoll_wait
 // Most bytes buffered for a host that does not receive them.
 constexpr std::size_t kMostUnsent = std::size_t{64} << 20;
@@ -30,11 +31,11 @@ constexpr std::size_t kMostUnsent = std::size_t{64} << 20;
 }  // namespace
 
 HeadConnections::HeadConnections(
-    Fd listener, const Secret& secret, std::size_t hosts, OnFrame on_frame, Tell tell)
+    Fd listener, const Secret& secret, int world, OnFrame on_frame, Tell tell)
     : listener_(std::move(listener)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       secret_(secret),
-      hosts_(hosts),
+      world_(world),
       on_frame_(std::move(on_frame)),
       tell_(std::move(tell)) {
   std::array<int, 2> ends{-1, -1};
@@ -103,13 +104,13 @@ void HeadConnections::accept_all() {
       return;
     }
     // All hosts of a large job arrive at once; strangers must not displace them.
-    if (strangers_ >= kMostStrangers + 2 * hosts_) continue;
+    if (strangers_ >= kMostStrangers + 2 * static_cast<std::size_t>(world_)) continue;
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     auto peer = std::make_unique<HeadPeer>();
     peer->from = peer_address(fd.get());
     peer->fd_ = std::move(fd);
-    peer->greeting_ = new_greeting();
+    peer->greeting_ = new_greeting(secret_, world_);
     peer->since_ = peer->heard = now_s();
     watch(peer->fd_.get(), peer.get(), /*sends=*/false, EPOLL_CTL_ADD);
     send(*peer, {reinterpret_cast<const char*>(&peer->greeting_), sizeof(Greeting)});
@@ -130,7 +131,10 @@ void HeadConnections::receive(HeadPeer& peer) {
     try {
       take(peer, {part.data(), static_cast<std::size_t>(got)});
     } catch (const Error& error) {
-      tell_(fmt::format("the connection from {} was closed: {}", peer.from, error.what()));
+      // A process that tries again comes from another port.
+      const std::string address = peer.from.substr(0, peer.from.rfind(':'));
+      if (told_.size() < kMostTold && told_.insert(address + error.what()).second)
+        tell_(fmt::format("the connection from {} was closed: {}", peer.from, error.what()));
       return close(peer);
     }
     // Usually nothing is left: another call would only return EAGAIN.
@@ -143,21 +147,43 @@ void HeadConnections::take(HeadPeer& peer, std::string_view bytes) {
     const std::size_t wanted = std::min(bytes.size(), sizeof(ClientProof) - peer.proof_.size());
     peer.proof_.append(bytes.substr(0, wanted));
     bytes.remove_prefix(wanted);
-    if (peer.proof_.size() < sizeof(ClientProof)) return;
-    ClientProof proof;
-    std::memcpy(&proof, peer.proof_.data(), sizeof(proof));
-    TESSERA_REQUIRE(same_mac(proof.mac, client_mac(secret_, peer.greeting_, proof)),
-                    Comm,
-                    "it does not know the secret of this job",
-                    "");
-    peer.proved_ = true;
-    --strangers_;
-    const Mac answer = server_mac(secret_, peer.greeting_, proof);
-    send(peer, {reinterpret_cast<const char*>(answer.data()), answer.size()});
+    check_proof(peer);
+    if (!peer.proved_) return;
   }
   peer.in_.append(bytes.data(), bytes.size());
   while (const std::optional<Frame> frame = peer.in_.next())
     on_frame_(peer, *frame);
+}
+
+void HeadConnections::check_proof(HeadPeer& peer) {
+  ClientProof proof;
+  std::memcpy(&proof, peer.proof_.data(), std::min(sizeof(proof), peer.proof_.size()));
+  if (peer.proof_.size() < sizeof(Introduction)) return;
+  // The messages of other versions have other lengths.
+  const bool other_version =
+      is_of_tessera(proof.about) && proof.about.version != introduction(secret_, world_).version;
+  if (other_version) reject(peer, proof.about);
+  if (peer.proof_.size() < sizeof(proof)) return;
+  if (!same_mac(proof.mac, client_mac(secret_, peer.greeting_, proof))) reject(peer, proof.about);
+  peer.proved_ = true;
+  --strangers_;
+  const Mac answer = server_mac(secret_, peer.greeting_, proof);
+  send(peer, {reinterpret_cast<const char*>(answer.data()), answer.size()});
+}
+
+void HeadConnections::reject(const HeadPeer& peer, const Introduction& about) {
+  std::string text = "it does not know the secret of this job";
+  if (is_of_tessera(about)) {
+    const Mismatch found = mismatch(introduction(secret_, world_), about);
+    text += ": it " + found.what;
+    Mismatch told = {
+        fmt::format("a process at {} {}", peer.from.substr(0, peer.from.rfind(':')), found.what),
+        found.fix};
+    const bool known =
+        std::ranges::any_of(rejected_, [&](const Mismatch& one) { return one.what == told.what; });
+    if (!known && rejected_.size() < kMostTold) rejected_.push_back(std::move(told));
+  }
+  throw Error(Error::Kind::Comm, text, "");
 }
 
 void HeadConnections::send(HeadPeer& peer, std::string_view bytes) {

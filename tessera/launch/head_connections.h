@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,7 @@ struct HeadPeer {
   int host = -1, first = 0, ranks = 0;  ///< host: -1 until it has joined
   std::string name;
   HostFacts facts;
+  bool has_facts = false;   ///< facts.facts are there
   double arrived_at = 0.0;  ///< by the clock of the head, seconds since 1970
   std::string folder =
       "?";  ///< whether it sees the run folder: "shared", "own", "-"; "?": not asked
@@ -54,9 +56,8 @@ class HeadConnections {
  public:
   using OnFrame = std::function<void(HeadPeer& peer, const Frame& frame)>;
   using Tell = std::function<void(const std::string& text)>;
-  /// `hosts`: the expected number; many more connections without a proof are closed at once.
-  HeadConnections(
-      Fd listener, const Secret& secret, std::size_t hosts, OnFrame on_frame, Tell tell);
+  /// `world`: number of ranks of the job; many more connections without a proof are closed at once.
+  HeadConnections(Fd listener, const Secret& secret, int world, OnFrame on_frame, Tell tell);
 
   /// Ends a wait(). From any thread.
   void wake() const;
@@ -74,6 +75,9 @@ class HeadConnections {
   /// Calls `closed` for every closed connection, then forgets them.
   void forget(const std::function<void(HeadPeer& peer)>& closed);
   [[nodiscard]] const std::vector<std::unique_ptr<HeadPeer>>& peers() const { return peers_; }
+  /// Processes of tessera that do not belong to this job, each once: hosts that were started in
+  /// another way, perhaps.
+  [[nodiscard]] const std::vector<Mismatch>& strangers_of_tessera() const { return rejected_; }
 
  private:
   void accept_all();
@@ -81,17 +85,21 @@ class HeadConnections {
   void take(HeadPeer& peer, std::string_view bytes);
   void flush(HeadPeer& peer);
   void close(HeadPeer& peer);
+  void check_proof(HeadPeer& peer);
+  [[noreturn]] void reject(const HeadPeer& peer, const Introduction& about);
   void watch(int fd, void* what, bool sends, int operation) const;
 
   Fd listener_, epoll_, wake_read_, wake_write_;
   Secret secret_;
-  std::size_t hosts_;
+  int world_;
   OnFrame on_frame_;
   Tell tell_;
   std::vector<std::unique_ptr<HeadPeer>> peers_;
   std::vector<HeadPeer*> queued_;  ///< have bytes to send
   std::size_t strangers_ = 0;      ///< connections without a proof
   bool accepts_ = true, told_of_limit_ = false;
+  std::vector<Mismatch> rejected_;
+  std::set<std::string> told_;  ///< notices, each of which is told once
 };
 
 /// Returns a socket that listens, or none and the reason. `port` 0: any free one.

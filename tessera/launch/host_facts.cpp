@@ -7,14 +7,17 @@
 #include <filesystem>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include <dlfcn.h>
 #include <elf.h>
 #include <fmt/core.h>
 #include <link.h>
 
+#include "tessera/base/content_hash.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/base/version.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::launch {
@@ -24,8 +27,13 @@ std::string build_of_this_library() {
   try {
     Dl_info place{};
     if (dladdr(reinterpret_cast<const void*>(&facts_of_this_host), &place) == 0) return "";
-    const std::string file = files::read(place.dli_fname);
-    return files::hex64(files::xxh3(std::as_bytes(std::span(file))));
+    std::error_code unknown;
+    std::vector<std::filesystem::path> files = {place.dli_fname};
+    // A program that uses the library may have blocks of its own.
+    const std::filesystem::path program = std::filesystem::canonical("/proc/self/exe", unknown);
+    if (!unknown && !std::filesystem::equivalent(program, files.front(), unknown))
+      files.push_back(program);
+    return files::hex64(files::content_hash(files));
   } catch (const std::exception&) {
     return "";  // the file was removed or replaced while the program runs
   }
@@ -65,6 +73,7 @@ std::string first_of(const std::string& hash) {
 HostFacts facts_of_this_host(const std::string& folder) {
   static const std::string kBuild = build_of_this_library();
   HostFacts facts;
+  facts.version = kTesseraVersion;
   facts.build = kBuild;
   facts.torch = loaded_torch();
   facts.cores = usable_cores();
@@ -83,7 +92,15 @@ std::vector<HostProblem> problems_of(const HostFacts& host, const HostFacts& fir
   std::vector<HostProblem> out;
   for (const std::string& problem : host.problems)
     out.push_back({Error::Kind::Config, fmt::format("host {}: {}", host.name, problem), ""});
-  if (host.build != first.build) {
+  if (host.version != first.version) {
+    out.push_back({Error::Kind::Config,
+                   fmt::format("host {} runs tessera {} and host {} runs {}",
+                               host.name,
+                               host.version,
+                               first.name,
+                               first.version),
+                   "install the same program on every host, at the same path"});
+  } else if (host.build != first.build) {
     out.push_back({Error::Kind::Config,
                    fmt::format("host {} runs another build of tessera than host {}: {} and {}",
                                host.name,
@@ -101,15 +118,36 @@ std::vector<HostProblem> problems_of(const HostFacts& host, const HostFacts& fir
                                first_of(first.torch)),
                    "run tools/setup.sh of the same version on every host"});
   }
-  if (host.asked != first.asked) {
-    out.push_back(
-        {Error::Kind::Config,
-         fmt::format("host {} has another configuration, data or newest checkpoint than host {}",
-                     host.name,
-                     first.name),
-         "give every host the same files and flags, and a run folder on a disk that all share"});
-  }
+  for (FactDifference& one : differences(host.name, host.facts, first.name, first.facts))
+    out.push_back({Error::Kind::Config, std::move(one.what), std::move(one.fix)});
   return out;
+}
+
+std::string missing_hosts(const std::vector<std::pair<std::string, int>>& hosts,
+                          const std::vector<std::pair<int, int>>& here,
+                          int world_size) {
+  std::vector<bool> arrived(static_cast<std::size_t>(world_size));
+  for (const auto& [first, ranks] : here) {
+    for (int rank = std::max(first, 0); rank < std::min(first + ranks, world_size); ++rank)
+      arrived[static_cast<std::size_t>(rank)] = true;
+  }
+  std::vector<std::string> names;
+  auto begin = arrived.begin();
+  for (const auto& [name, ranks] : hosts) {
+    const auto end = begin + std::min<std::ptrdiff_t>(ranks, arrived.end() - begin);
+    if (std::find(begin, end, false) != end) names.push_back(name);
+    begin = end;
+  }
+  if (!names.empty()) return (names.size() > 1 ? "hosts " : "host ") + text::join_some(names, ", ");
+  std::string ranks;
+  for (std::size_t rank = 0; rank < arrived.size();) {
+    std::size_t end = rank;
+    while (end < arrived.size() && !arrived[end])
+      ++end;
+    if (end > rank) ranks += fmt::format("{}{}-{}", ranks.empty() ? "" : ", ", rank, end - 1);
+    rank = end + 1;
+  }
+  return ranks.empty() ? "" : "the hosts of ranks " + ranks;
 }
 
 HostProblem joined(const std::vector<HostProblem>& problems) {

@@ -4,18 +4,22 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/launch/fact.h"
 
 namespace tessera::launch {
 
 struct HostFacts {
   std::string name;
   int first_rank = 0, ranks = 1;
-  std::string build;  ///< hash of the file that contains this library: the same program everywhere
-  std::string torch;  ///< identity of libtorch; empty if it is not loaded
-  std::uint64_t asked = 0;  ///< hash of what must be equal on all hosts
+  std::string version;  ///< of tessera, "0.1.0"
+  /// Hash of the program and of the file that contains this library: the same ones everywhere.
+  std::string build;
+  std::string torch;        ///< identity of libtorch; empty if it is not loaded
+  std::vector<Fact> facts;  ///< what must be equal on all hosts
   int cores = 1;
   std::uint64_t memory = 0;  ///< bytes that new ranks may use
   std::uint64_t disk = 0;    ///< free bytes at the run folder, or where the job was started
@@ -38,9 +42,15 @@ struct HostProblem {
   Error::Kind kind = Error::Kind::Config;
   std::string what, fix;
 };
-/// Returns the differences of `host` from `first`, the host of the lowest rank: its build,
-/// libtorch, configuration, data or newest checkpoint; and the host's own problems.
+/// Returns the differences of `host` from `first`, the host of the lowest rank: its version, build,
+/// libtorch and facts; and the host's own problems.
 std::vector<HostProblem> problems_of(const HostFacts& host, const HostFacts& first);
+/// Names the hosts of a job some of whose ranks have not arrived, or those ranks if the hosts are
+/// unknown; empty: all have. `hosts`: names and numbers of ranks, in order; `here`: first rank and
+/// number of ranks of each host that has arrived.
+std::string missing_hosts(const std::vector<std::pair<std::string, int>>& hosts,
+                          const std::vector<std::pair<int, int>>& here,
+                          int world_size);
 /// Returns one error for all problems: the kind of the first one, one line for each, and each fix
 /// once.
 HostProblem joined(const std::vector<HostProblem>& problems);

@@ -27,6 +27,8 @@ struct HostPart {
   Secret secret;
   /// True if the head runs in the process of rank 0 instead of the process that started the hosts.
   bool head_in_rank_0 = false;
+  /// True if an agent runs the part: the process that started it tells the user how the job ended.
+  bool is_agent = false;
   /// Number of times that the ranks of the job were started before, because some were lost.
   int generation = 0;
   CopyPart copies;

@@ -71,6 +71,7 @@ class MeetingServer {
   MeetingServer(const Launcher& launcher, const Options& options)
       : launcher_(launcher),
         folder_(options.folder),
+        facts_(options.facts),
         timeout_s_(options.join_timeout_s),
         deadline_(now_s() + options.join_timeout_s),
         // Of several hosts, the page and the arenas are those of all ranks.
@@ -83,7 +84,7 @@ class MeetingServer {
     try {
       while (arrived_ < launcher_.local_world_size - 1)
         wait_for_peers();
-      if (part != nullptr) join_hosts(*part, own_.asked, timeout_s_, folder_);
+      if (part != nullptr) join_hosts(*part, facts_, timeout_s_, folder_);
       for (Peer& peer : peers_)
         welcome(peer);
     } catch (const Error& error) {
@@ -208,6 +209,7 @@ class MeetingServer {
 
   const Launcher& launcher_;
   RunFolderCheck folder_;
+  FactsOfHost facts_;
   double timeout_s_, deadline_;
   SharedFiles files_;
   Listener listener_;
@@ -239,15 +241,17 @@ Shared join_rank_0(const Launcher& launcher, const Options& options) {
   host.send(&hello, sizeof(hello));
   Welcome reply;
   std::vector<Fd> descriptors;
-  const bool answered = host.receive(&reply, sizeof(reply), deadline) && reply.magic == kMeeting;
-  if (answered) throw_refusal(host, reply, deadline);
-  const bool welcome =
-      answered &&
-      host.receive_descriptors(
-          static_cast<std::size_t>(reply.num_descriptors), deadline, descriptors) &&
-      !descriptors.empty();
+  // Local rank 0 may first read the files that all hosts compare; its end closes the connection.
+  constexpr double kReadingS = 24 * 3600.0;
+  const double until = deadline + (launcher.several_hosts() ? kReadingS : 0.0);
+  const bool answered = host.receive(&reply, sizeof(reply), until) && reply.magic == kMeeting;
+  if (answered) throw_refusal(host, reply, until);
+  const bool welcome = answered &&
+                       host.receive_descriptors(
+                           static_cast<std::size_t>(reply.num_descriptors), until, descriptors) &&
+                       !descriptors.empty();
   if (!welcome) {
-    if (now_s() >= deadline) throw_missing(launcher, "another local rank", options.join_timeout_s);
+    if (now_s() >= until) throw_missing(launcher, "another local rank", options.join_timeout_s);
     throw Error(Error::Kind::Comm, "local rank 0 went away while the ranks met", "see its message");
   }
   Shared shared{descriptors.front().release(), {}, reply.arena_bytes, reply.same_mask != 0};

@@ -61,7 +61,7 @@ std::shared_ptr<const HostPart> part_of(const Launcher& launcher) {
 }
 
 void join_hosts(const HostPart& part,
-                std::uint64_t asked,
+                const FactsOfHost& facts,
                 double timeout_s,
                 const RunFolderCheck& folder) {
   TESSERA_ASSERT(session == nullptr);
@@ -88,7 +88,7 @@ void join_hosts(const HostPart& part,
     session->head.emplace(std::move(options));
     session->head->start();
   }
-  session->mirror.emplace(std::make_shared<const HostPart>(part), asked, timeout_s, folder);
+  session->mirror.emplace(std::make_shared<const HostPart>(part), facts, timeout_s, folder);
 }
 
 void mirror_page(ControlPage& control) {

@@ -20,7 +20,7 @@ std::shared_ptr<const HostPart> part_of(const Launcher& launcher);
 /// the secret of the job can be guessed. Throws as Head and PageMirror do. Call it once per
 /// process.
 void join_hosts(const HostPart& part,
-                std::uint64_t asked,
+                const FactsOfHost& facts,
                 double timeout_s,
                 const RunFolderCheck& folder);
 /// On local rank 0, after join_hosts(): begins to keep the lines of other hosts on `control`, which

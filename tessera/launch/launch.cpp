@@ -102,7 +102,7 @@ int launch(const Options& options, const std::function<int(const RankInfo&)>& fn
   const BlockedSignals signals;
   std::optional<PageMirror> mirror;
   if (options.part)
-    mirror.emplace(options.part, options.asked, options.join_timeout_s, options.folder);
+    mirror.emplace(options.part, options.facts, options.join_timeout_s, options.folder);
   Supervisor supervisor(options, signals, files.control());
   std::cout.flush();
   std::fflush(nullptr);  // otherwise every child would write the buffered output again
@@ -121,7 +121,10 @@ int launch(const Options& options, const std::function<int(const RankInfo&)>& fn
   }
   // The supervisor of this host treats a signal that was sent to the job like one of its own.
   if (mirror) mirror->start(files.control(), [self](int signal) { kill(self, signal); });
-  return supervisor.watch();
+  const int code = supervisor.watch();
+  if (const auto failure = supervisor.failure(); failure && mirror && options.part->is_agent)
+    mirror->report(*failure);
+  return code;
 }
 
 }  // namespace tessera::launch

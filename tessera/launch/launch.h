@@ -8,9 +8,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/control_page.h"
+#include "tessera/launch/fact.h"
 #include "tessera/launch/run_folder_check.h"
 
 namespace tessera::launch {
@@ -38,8 +40,11 @@ struct RankInfo {
 
 /// Receives the report of a failure and the exit code of the job. The first line is the failure
 /// ("rank 3 was lost: signal 9 ..."; the fix of an error is on a second line of the same entry);
-/// one line for each other rank follows.
+/// one line for each other rank follows. In an agent (HostPart::is_agent), the process that started
+/// it tells the user the first line, unless that begins with kStoppedAtOnce.
 using Report = std::function<void(const std::vector<std::string>& lines, int exit_code)>;
+
+inline constexpr std::string_view kStoppedAtOnce = "stopped at once by ";
 
 /// Parts of the reports that depend on what the job does.
 struct Messages {
@@ -70,9 +75,10 @@ struct Options {
   /// has one host.
   std::shared_ptr<const HostPart> part;
   RunFolderCheck folder;  ///< the hosts compare it when they meet
-  /// Hash of everything that must be equal on all ranks. Ranks of a launcher compare it when they
-  /// meet: a different hash means another job or another configuration.
+  /// Hash of everything that must be equal on all ranks of a host. Ranks of a launcher compare it
+  /// when they meet: a different hash means another job or another configuration.
   std::uint64_t asked = 0;
+  FactsOfHost facts;  ///< the hosts compare them when they meet; empty: there are none
   Messages messages;
   /// Called in the supervisor. Under a launcher it is called on one rank: the first one that is not
   /// lost; from another thread if that rank does not leave the broken world in time, or on another

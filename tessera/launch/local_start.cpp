@@ -55,11 +55,13 @@ std::vector<Fd> output_files(const LocalStart& start, int first_rank, int local_
   for (int i = 0; i < local_ranks; ++i) {
     const std::string path =
         fmt::format("{}/{}_rank{}.log", start.log_folder, time, first_rank + i);
-    files.emplace_back(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-    TESSERA_REQUIRE(files.back().get() >= 0,
-                    Io,
-                    fmt::format("cannot write {}: {}", path, std::strerror(errno)),
-                    "give --enable_each_rank_log a folder that is writable");
+    try {
+      files.emplace_back(files::open_own(path, O_WRONLY | O_CREAT | O_APPEND));
+    } catch (const Error& error) {
+      throw Error(Error::Kind::Io,
+                  error.what(),
+                  "give --enable_each_rank_log a folder that is writable");
+    }
   }
   return files;
 }

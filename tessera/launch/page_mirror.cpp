@@ -69,14 +69,14 @@ void read_line(FrameReader& body, ControlPage& control, const HostPart& part) {
 
 }  // namespace
 
-FrameWriter join_frame(const HostPart& part, std::uint64_t asked, const HostFacts& facts) {
+FrameWriter join_frame(const HostPart& part, const HostFacts& facts) {
   FrameWriter frame(FrameType::Join);
   frame.number(static_cast<std::int32_t>(part.host))
       .number(static_cast<std::int32_t>(part.first_rank))
       .number(static_cast<std::int32_t>(part.local_ranks))
       .number(static_cast<std::int32_t>(part.world_size))
-      .number(asked)
       .text(part.name)
+      .text(facts.version)
       .text(facts.build)
       .number(static_cast<std::int32_t>(facts.cores))
       .number(facts.memory)
@@ -94,7 +94,44 @@ FrameWriter join_frame(const HostPart& part, std::uint64_t asked, const HostFact
   return frame;
 }
 
-void read_checks(HostFacts& facts, FrameReader& body) {
+FrameWriter facts_frame(const std::vector<Fact>& facts) {
+  FrameWriter frame(FrameType::Facts);
+  frame.number(static_cast<std::uint32_t>(facts.size()));
+  for (const Fact& fact : facts)
+    frame.number(static_cast<std::uint8_t>(fact.kind))
+        .text(fact.what)
+        .text(fact.where)
+        .text(fact.value);
+  return frame;
+}
+
+std::vector<Fact> read_facts(FrameReader& body) {
+  std::vector<Fact> out;
+  for (auto left = body.number<std::uint32_t>(); left > 0; --left) {
+    Fact& fact = out.emplace_back();
+    constexpr auto kLast = static_cast<std::uint8_t>(Fact::Kind::Derived);
+    fact.kind = static_cast<Fact::Kind>(std::min(body.number<std::uint8_t>(), kLast));
+    fact.what = body.text();
+    fact.where = body.text();
+    fact.value = body.text();
+  }
+  return out;
+}
+
+Arrival read_join(FrameReader& body) {
+  Arrival out;
+  HostFacts& facts = out.facts;
+  out.host = body.number<std::int32_t>();
+  facts.first_rank = body.number<std::int32_t>();
+  facts.ranks = body.number<std::int32_t>();
+  out.world = body.number<std::int32_t>();
+  facts.name = body.text();
+  facts.version = body.text();
+  facts.build = body.text();
+  facts.cores = body.number<std::int32_t>();
+  facts.memory = body.number<std::uint64_t>();
+  facts.disk = body.number<std::uint64_t>();
+  facts.clock_s = body.number<double>();
   facts.torch = body.text();
   facts.address = body.text();
   facts.port = body.number<std::int32_t>();
@@ -104,10 +141,26 @@ void read_checks(HostFacts& facts, FrameReader& body) {
   const auto problems = std::min(body.number<std::uint32_t>(), kMostProblems);
   for (std::uint32_t i = 0; i < problems; ++i)
     facts.problems.push_back(body.text());
+  return out;
+}
+
+FrameWriter& write_problem(FrameWriter& frame, const HostProblem& problem) {
+  return frame.number(static_cast<std::uint32_t>(problem.kind))
+      .text(problem.what)
+      .text(problem.fix);
+}
+
+HostProblem read_problem(FrameReader& body) {
+  HostProblem out;
+  constexpr auto kLast = static_cast<std::uint32_t>(Error::Kind::Bug);
+  out.kind = static_cast<Error::Kind>(std::min(body.number<std::uint32_t>(), kLast));
+  out.what = body.text();
+  out.fix = body.text();
+  return out;
 }
 
 PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
-                       std::uint64_t asked,
+                       const FactsOfHost& facts_of_host,
                        double timeout_s,
                        const RunFolderCheck& folder)
     : part_(std::move(part)),
@@ -115,7 +168,8 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
               part_->port,
               part_->head_in_rank_0 ? kMasterPorts : 1,
               part_->secret,
-              now_s() + timeout_s),
+              now_s() + timeout_s,
+              part_->world_size),
       interval_s_(std::clamp(0.1 * part_->hosts / 8, 0.1, 1.0)) {
   HostFacts facts = facts_of_this_host(folder.path);
   const FolderMark mark(part_->first_rank == 0 ? folder.path : "");
@@ -133,27 +187,38 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
   } catch (const Error& error) {
     facts.problems.push_back(error.text());
   }
-  client_.send(join_frame(*part_, asked, facts));
-  const double deadline = now_s() + timeout_s;
-  for (double alive = now_s();;) {
+  client_.send(join_frame(*part_, facts));
+  tell_facts(facts_of_host);
+  for (;;) {
     const std::optional<Frame> frame = client_.receive(now_s() + kTickS);
     if (frame && frame->type == FrameType::Ready) return;
     if (frame && frame->type == FrameType::Probe) answer_probe(*frame, folder);
     if (frame && frame->type == FrameType::Refuse) {
       FrameReader body(*frame);
-      const auto kind = static_cast<Error::Kind>(
-          std::min(body.number<std::uint32_t>(), static_cast<std::uint32_t>(Error::Kind::Bug)));
-      const std::string what = body.text();
-      throw Error(kind, what, body.text());
+      const HostProblem refused = read_problem(body);
+      throw Refusal(refused.kind, refused.what, refused.fix);
     }
-    TESSERA_REQUIRE(!client_.closed() && now_s() < deadline + kSilenceS,
+    if (frame) heard_ = now_s();
+    // Hosts that compare large files are waited for; the head shows that it lives.
+    TESSERA_REQUIRE(!client_.closed() && now_s() < heard_ + kSilenceS,
                     Comm,
                     "the host of rank 0 went away while the hosts met",
                     "see its message");
-    if (now_s() < alive + kLifeSignS) continue;
-    alive = now_s();
-    client_.send(FrameWriter(FrameType::Alive));
+    show_life();
   }
+}
+
+void PageMirror::tell_facts(const FactsOfHost& facts) {
+  std::vector<Fact> own;
+  if (facts) own = facts([this] { show_life(); });
+  client_.send(facts_frame(own));
+  heard_ = now_s();
+}
+
+void PageMirror::show_life() {
+  if (now_s() < spoke_ + kLifeSignS) return;
+  spoke_ = now_s();
+  client_.send(FrameWriter(FrameType::Alive));
 }
 
 void PageMirror::answer_probe(const Frame& frame, const RunFolderCheck& folder) {
@@ -182,6 +247,10 @@ void PageMirror::answer_probe(const Frame& frame, const RunFolderCheck& folder) 
 PageMirror::~PageMirror() {
   ending_ = true;
   if (thread_.joinable()) thread_.join();
+  if (report_) {
+    FrameWriter frame(FrameType::Report);
+    client_.send(write_problem(frame, *report_));
+  }
   // Ranks that never began did not end in order: the head then sees a connection that is lost.
   if (control_ != nullptr) client_.send(FrameWriter(FrameType::Leave));
 }

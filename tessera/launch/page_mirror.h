@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/control_page.h"
@@ -19,23 +21,41 @@
 
 namespace tessera::launch {
 
-/// The frame with which a host arrives. `asked`: hash of what must be equal on all hosts.
-FrameWriter join_frame(const HostPart& part, std::uint64_t asked, const HostFacts& facts);
+/// The frame with which a host arrives; it has everything of `facts` but facts.facts, which follow
+/// in a frame of their own.
+FrameWriter join_frame(const HostPart& part, const HostFacts& facts);
+FrameWriter facts_frame(const std::vector<Fact>& facts);
+/// Reads what facts_frame() wrote. Throws Error{Comm}.
+std::vector<Fact> read_facts(FrameReader& body);
 
-/// Reads the end of that frame: the facts by which the hosts check each other. Throws
-/// Error{Comm} if the frame is too short.
-void read_checks(HostFacts& facts, FrameReader& body);
+/// What a host says when it arrives.
+struct Arrival {
+  int host = 0, world = 0;  ///< its index, and the number of ranks of its job
+  HostFacts facts;
+};
+/// Reads what join_frame() wrote. Throws Error{Comm} if the frame is too short.
+Arrival read_join(FrameReader& body);
+
+/// A problem in a frame: kind, what, fix.
+FrameWriter& write_problem(FrameWriter& frame, const HostProblem& problem);
+HostProblem read_problem(FrameReader& body);
+
+/// The refusal of the head, which the process that started the agents tells the user.
+class Refusal : public Error {
+ public:
+  using Error::Error;
+};
 
 /// One for each host, in its agent or in its local rank 0. The lines that it receives are as old as
 /// its interval: 0.1 s on up to eight hosts, at most 1 s. Threads: one of its own after start().
 class PageMirror {
  public:
-  /// Connects to the head and waits until all hosts have arrived. `asked`: hash of what must be
-  /// equal on all hosts. Throws Error{Comm} if that takes longer than `timeout_s`, and the refusal
+  /// Connects to the head, tells it the facts of this host, and waits until all hosts have arrived
+  /// and agree. Throws Error{Comm} if their arrival takes longer than `timeout_s`, and the Refusal
   /// of the head, if there is one. Starts no thread, so that processes may be forked afterwards.
   /// Before that, this host tries to reach others (host_check.h) and looks for the run folder.
   PageMirror(std::shared_ptr<const HostPart> part,
-             std::uint64_t asked,
+             const FactsOfHost& facts,
              double timeout_s,
              const RunFolderCheck& folder = {});
   /// Tells the head that the ranks of this host have ended.
@@ -48,9 +68,13 @@ class PageMirror {
   /// Starts the thread. `control` has a line for every rank of the job, and must outlive this
   /// object. `on_stop` is called, in that thread, for each signal that the head passes on.
   void start(ControlPage& control, std::function<void(int signal)> on_stop);
+  /// Tells the head, when this object is destroyed, how the first rank of the job failed.
+  void report(HostProblem problem) { report_ = std::move(problem); }
 
  private:
   void answer_probe(const Frame& frame, const RunFolderCheck& folder);
+  void tell_facts(const FactsOfHost& facts);
+  void show_life();
   void run();
   void obey(const Frame& frame);
   void send_changes(double now);
@@ -63,6 +87,7 @@ class PageMirror {
   std::vector<std::string> sent_;  ///< the last line of each local rank that the head received
   double interval_s_, looked_ = 0.0, spoke_ = 0.0, heard_ = 0.0;
   bool told_abort_ = false;
+  std::optional<HostProblem> report_;
   std::atomic<bool> ending_{false};
   std::thread thread_;
 };

@@ -29,6 +29,7 @@
 #include "tessera/base/text.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/head.h"
+#include "tessera/launch/job_end.h"
 #include "tessera/launch/rank_end.h"
 #include "tessera/launch/shared_files.h"
 #include "tessera/launch/ssh.h"
@@ -45,8 +46,8 @@ constexpr std::size_t kMostLine = std::size_t{1} << 16;
 constexpr double kAgentGraceS = 8.0;
 constexpr std::size_t kPipeBytes = std::size_t{1} << 16;
 constexpr double kOwnProblemsS = 3.0;
-/// Exit codes of ssh, and of a shell.
-constexpr int kSshFailed = 255, kNotFound = 127;
+/// Time for agents that the head has refused to end by themselves.
+constexpr double kRefusedS = 1.0;
 constexpr double kLauncherGraceS = 3.0;
 
 /// Returns the fewest processors that the Slurm allocation has on a host; nothing outside of one.
@@ -71,6 +72,7 @@ struct Agent {
   std::string host;  // or the name of the cluster launcher
   pid_t pid = 0;
   bool ended = false;
+  bool killed = false;  // by this process
   int status = 0;
   Fd input;                  // kept open: the agent ends when it is closed
   std::array<Fd, 2> output;  // standard output and error
@@ -139,6 +141,8 @@ class Agents {
     head.join_timeout_s = options.join_timeout_s;
     head.notice = options.notice;
     head.table = options.table;
+    for (const HostSlots& host : options.pool)
+      head.hosts.emplace_back(host.name, static_cast<int>(host.slots.size()));
     address_ = head.address;
     for (std::size_t i = 0; options.cluster_launcher && i < options.pool.size(); ++i)
       head.values[agent_job_key(static_cast<int>(i))] = agent_job_text(job_of(i));
@@ -162,10 +166,48 @@ class Agents {
     read_outputs();
     if (options_.by_hand && first_bad_ == nullptr) head_->wait_until_left();
     note_lost();
-    return {exit_code(), lost_, signals_ > 0};
+    return end_of_job();
   }
 
  private:
+  [[nodiscard]] HostsEnd end_of_job() {
+    HostsEnd end{exit_code(), lost_, signals_ > 0, std::nullopt};
+    if (stopped_by_ != 0 || is_orderly(end.code)) return end;
+    head_->settle();
+    const HeadNews news = head_->news();
+    JobEnd job{{},
+               head_->ready(),
+               news.refusal,
+               news.report,
+               news.broken,
+               options_.program,
+               std::filesystem::current_path().string()};
+    const std::size_t hosts = options_.cluster_launcher ? options_.pool.size() : agents_.size();
+    for (std::size_t i = 0; i < hosts; ++i) {
+      HostEnd& host = job.hosts.emplace_back();
+      host.host = options_.pool[i].name;
+      const auto told = news.told.find(static_cast<int>(i));
+      if (told != news.told.end()) host.told = told->second;
+      // The agents of a cluster launcher are not processes of this one.
+      if (options_.cluster_launcher) continue;
+      host.status = agents_[i].status;
+      host.killed = agents_[i].killed;
+    }
+    end.error = error_of_job(job);
+    if (!end.error) end.error = error_of_launcher();
+    end.error->kind = kind_of(end.code);
+    end.code = tessera::exit_code(end.error->kind);
+    return end;
+  }
+
+  /// The error of a job that nobody has explained.
+  [[nodiscard]] HostProblem error_of_launcher() const {
+    const Agent& agent = first_bad_ != nullptr ? *first_bad_ : agents_.front();
+    return {Error::Kind::Environment,
+            fmt::format("{} ended, and not all agents had", agent.host),
+            "see its messages above"};
+  }
+
   /// The part of host `i`; its port is 0 before the head listens.
   [[nodiscard]] AgentJob job_of(std::size_t i) const {
     AgentJob job{{}, options_.words};
@@ -339,29 +381,9 @@ class Agents {
       if (good || first_bad_ != nullptr) continue;
       first_bad_ = &agent;
       bad_at_ = now_s();
-      say_why(agent);
       // Once the hosts have met, the head notices the loss by itself and tells the others. Before,
       // they get the time to tell their own problems.
       if (!head_->ready()) bad_at_ -= kAgentGraceS - kOwnProblemsS;
-    }
-  }
-
-  void say_why(const Agent& agent) const {
-    if (options_.cluster_launcher) {
-      const bool started = !WIFEXITED(agent.status) || WEXITSTATUS(agent.status) != 8;
-      if (started && stopped_by_ == 0)
-        options_.notice(
-            fmt::format("{} ended, and not all agents had; see its messages", agent.host));
-      return;
-    }
-    if (WIFSIGNALED(agent.status)) {
-      options_.notice(fmt::format(
-          "the agent of host {} was ended by {}", agent.host, signal_text(WTERMSIG(agent.status))));
-    } else if (WEXITSTATUS(agent.status) == kSshFailed) {
-      options_.notice(fmt::format(
-          "ssh cannot reach host {}: type `ssh {} hostname` to see why", agent.host, agent.host));
-    } else if (WEXITSTATUS(agent.status) == kNotFound) {
-      options_.notice(fmt::format("host {} has no program {}", agent.host, options_.program));
     }
   }
 
@@ -380,7 +402,13 @@ class Agents {
       first_bad_ = &agents_.front();
       bad_at_ = now_s() - kAgentGraceS + kOwnProblemsS;
     }
-    if (first_bad_ == nullptr || killed_) return;
+    // Agents that never arrived, such as those behind an ssh that stays silent, do not learn that
+    // the head has refused the job.
+    if (first_bad_ == nullptr && !refused_ && head_->news().refusal) {
+      refused_ = true;
+      bad_at_ = now_s() - kAgentGraceS + kRefusedS;
+    }
+    if ((first_bad_ == nullptr && !refused_) || killed_) return;
     if (now_s() < bad_at_ + kAgentGraceS && !only_lost_remain()) return;
     note_lost();
     kill_all();
@@ -411,13 +439,14 @@ class Agents {
   /// Returns true if an agent that still runs did not join in time, so that the agents that had
   /// joined ended the job.
   [[nodiscard]] bool did_not_arrive() const {
-    return !head_->ready() && first_bad_ != nullptr && WIFEXITED(first_bad_->status) &&
-           WEXITSTATUS(first_bad_->status) == tessera::exit_code(Error::Kind::Comm);
+    if (head_->ready()) return false;
+    return refused_ || (first_bad_ != nullptr && WIFEXITED(first_bad_->status) &&
+                        WEXITSTATUS(first_bad_->status) == tessera::exit_code(Error::Kind::Comm));
   }
 
   static bool never_ran(const Agent& agent) {
     return !WIFEXITED(agent.status) || WEXITSTATUS(agent.status) == kSshFailed ||
-           WEXITSTATUS(agent.status) == kNotFound;
+           WEXITSTATUS(agent.status) == kNotFound || WEXITSTATUS(agent.status) == kNoFolder;
   }
 
   void kill_all() noexcept {
@@ -433,7 +462,9 @@ class Agents {
     }
     for (Agent& agent : agents_) {
       agent.input = Fd();  // ends an agent whose connection does not pass signals on
-      if (!agent.ended) kill(-agent.pid, SIGKILL);
+      if (agent.ended) continue;
+      agent.killed = true;
+      kill(-agent.pid, SIGKILL);
     }
     for (Agent& agent : agents_) {
       if (!std::exchange(agent.ended, true)) waitpid(agent.pid, &agent.status, 0);
@@ -449,15 +480,17 @@ class Agents {
   [[nodiscard]] int exit_code() const {
     const auto code_of = [](const Agent& agent) {
       if (!WIFEXITED(agent.status)) return tessera::exit_code(Error::Kind::Comm);
-      constexpr int kOwn = 126;  // exit codes from here on come from a shell, ssh or a signal
+      constexpr int kOwn = kNoFolder;  // from here on they come from a shell, ssh or a signal
       const int code = WEXITSTATUS(agent.status);
       const bool stopped = code == kExitInterrupted || code == kExitTerminated;
       return code >= kOwn && !stopped ? tessera::exit_code(Error::Kind::Environment) : code;
     };
     if (stopped_by_ != 0) return unsaved_exit_code(stopped_by_);
     if (options_.cluster_launcher) return exit_code_of_agents();
-    const int first = code_of(agents_.front());
-    return first != kExitOk || first_bad_ == nullptr ? first : code_of(*first_bad_);
+    const int first = agents_.front().killed ? kExitOk : code_of(agents_.front());
+    if (first != kExitOk) return first;
+    if (first_bad_ != nullptr) return code_of(*first_bad_);
+    return refused_ ? tessera::exit_code(head_->news().refusal->kind) : kExitOk;
   }
 
   [[nodiscard]] bool agent_failed() const {
@@ -484,7 +517,7 @@ class Agents {
   const Agent* first_bad_ = nullptr;
   double bad_at_ = 0.0, signalled_at_ = 0.0;
   int signals_ = 0, stopped_by_ = 0;
-  bool killed_ = false, paused_ = false, noted_ = false;
+  bool killed_ = false, paused_ = false, noted_ = false, refused_ = false;
   std::vector<std::string> lost_;
 };
 
@@ -527,10 +560,6 @@ std::string master_address(const RemoteOptions& options) {
     if (!is_this_host(host.name)) return address_towards(host.name);
   }
   return "127.0.0.1";
-}
-
-int run_on_hosts(const RemoteOptions& options) {
-  return run_job_on_hosts(options).code;
 }
 
 HostsEnd run_job_on_hosts(const RemoteOptions& options) {

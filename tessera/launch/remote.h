@@ -50,6 +50,9 @@ struct HostsEnd {
   /// Hosts that could not be reached, did not arrive, fell silent, or whose agent has died.
   std::vector<std::string> lost;
   bool stopped = false;  ///< a signal asked this process to stop the job
+  /// The error with which the job ended; its kind has the exit code `code`. Nothing if it ended in
+  /// order or was stopped.
+  std::optional<HostProblem> error;
 };
 
 /// Returns the address of this host on the route to `name`; finding the route sends nothing. Throws
@@ -58,15 +61,13 @@ std::string address_towards(const std::string& name);
 /// Returns the address at which the hosts of a job find its head.
 std::string master_address(const RemoteOptions& options);
 
-/// Runs the job and returns its exit code: that of the host of rank 0, or else the first one that
-/// is not 0. Each agent receives the job's secret and its part on its standard input; agents of a
-/// cluster launcher receive the secret in their environment and their part from the head. The
-/// standard output of the host of rank 0 is passed on unchanged, every other line with the name of
-/// its host. A stop signal is sent to all hosts; one that comes before they have met, or a third
-/// one, ends them. No agent outlives this call or this process. Throws Error{Config} if a host has
-/// no address, and Error{Environment} if ssh, mpirun or srun cannot be run.
-int run_on_hosts(const RemoteOptions& options);
-/// Does the same, and also returns the hosts that were lost.
+/// Runs the job. Its exit code is that of the host of rank 0, or else the first one that is not 0.
+/// Each agent receives the job's secret and its part on its standard input; agents of a cluster
+/// launcher receive the secret in their environment and their part from the head. The standard
+/// output of the host of rank 0 is passed on unchanged, every other line with the name of its host.
+/// A stop signal is sent to all hosts; one that comes before they have met, or a third one, ends
+/// them. No agent outlives this call or this process. Throws Error{Config} if a host has no
+/// address, and Error{Environment} if ssh, mpirun or srun cannot be run.
 HostsEnd run_job_on_hosts(const RemoteOptions& options);
 
 }  // namespace tessera::launch

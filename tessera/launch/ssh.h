@@ -36,9 +36,9 @@ std::vector<std::string> ssh_probe(const RemoteOptions& options, const std::stri
 
 /// Returns the assignments that every host gets: the variables of this process whose names begin
 /// with NCCL, GLOO, PYTHON, MV2, UCX, MLFLOW, OMP, MKL or TESSERA_, and LD_LIBRARY_PATH; then the
-/// lines `NAME=VALUE` of `.deepspeed_env`, or of the name that DS_ENV_FILE gives, in the home
-/// folder and in the current one. Throws Error{Config} with file and line for a line of another
-/// form.
+/// lines `NAME=VALUE` of `.deepspeed_env` in the home folder, or of the file that DS_ENV_FILE
+/// names. Throws Error{Config} with file and line for a line of another form, and for a file that
+/// another user can write.
 std::vector<std::string> passed_environment();
 
 }  // namespace tessera::launch

@@ -14,6 +14,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/host_part.h"
+#include "tessera/launch/job_end.h"
 #include "tessera/launch/machine.h"
 
 namespace tessera::launch {
@@ -217,9 +218,20 @@ int Supervisor::exit_code() const {
   return kExitOk;
 }
 
+std::optional<HostProblem> Supervisor::failure() const {
+  if (output_closed_ || failed_rank_ < 0 || stopped_at_once_ != 0 || !reports())
+    return std::nullopt;
+  if (loss_) return HostProblem{loss_->kind, loss_->text, loss_->remedy};
+  HostProblem found = split_remedy(abort_kind(control_), failure_text(control_));
+  if (found.fix.empty() && found.kind == Error::Kind::Comm) found.fix = options_.messages.again;
+  return found;
+}
+
 void Supervisor::report(int code) const {
   if (!options_.report || output_closed_ || (failed_rank_ < 0 && stopped_at_once_ == 0)) return;
   if (!reports()) return;
+  // The process that started the agents tells how the job ended.
+  if (options_.part && options_.part->is_agent && options_.part->host != 0) return;
   std::vector<std::string> lines = {first_entry()};
   for (int rank = 0; rank < static_cast<int>(control_.ranks); ++rank) {
     if (rank != failed_rank_ || stopped_at_once_ != 0) lines.push_back(rank_line(rank));
@@ -229,7 +241,7 @@ void Supervisor::report(int code) const {
 
 std::string Supervisor::first_entry() const {
   if (stopped_at_once_ != 0) {
-    std::string stopped = "stopped at once by " + signal_text(stopped_at_once_);
+    std::string stopped = std::string(kStoppedAtOnce) + signal_text(stopped_at_once_);
     const std::string& unsaved = options_.messages.unsaved;
     if (unsaved.empty()) return stopped;
     return fmt::format(

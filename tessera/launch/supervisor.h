@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include "tessera/base/control_page.h"
+#include "tessera/launch/host_facts.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/rank_end.h"
 #include "tessera/launch/standstill.h"
@@ -49,6 +50,8 @@ class Supervisor {
   void add(pid_t child);
   /// Waits until every child has ended. Returns the exit code of the job.
   int watch();
+  /// After watch(): how the first rank of the job failed, if this supervisor reports that.
+  [[nodiscard]] std::optional<HostProblem> failure() const;
 
  private:
   struct Child {

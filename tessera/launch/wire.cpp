@@ -23,7 +23,7 @@ namespace tessera::launch {
 namespace {
 
 constexpr std::uint32_t kWireMagic = 0x74736872;  // "tshr"
-constexpr std::uint32_t kWireVersion = 1;
+constexpr std::uint32_t kWireVersion = 2;
 constexpr double kHandshakeS = 5.0;
 constexpr double kSendS = 20.0;
 constexpr useconds_t kRetryUs = 50000;
@@ -72,26 +72,31 @@ Fd connect_one(const addrinfo& to, double deadline, std::string& why) {
   return fd;
 }
 
-/// Proves both sides to each other; false says in `why` what the listener is instead.
-bool shake_hands(int fd, const Secret& secret, std::string& why) {
+/// Proves both sides to each other; otherwise says what the listener is instead. A fix means that
+/// the listener is a part of tessera.
+std::optional<Mismatch> shake_hands(int fd, const Secret& secret, int world) {
   const double deadline = now_s() + kHandshakeS;
+  const Introduction own = introduction(secret, world);
+  constexpr std::size_t kCommon = 2 * sizeof(std::uint32_t);  // of all versions
   Greeting greeting;
-  if (!receive_all(fd, &greeting, sizeof(greeting), deadline) || greeting.magic != kWireMagic) {
-    why = "another program listens there";
-    return false;
+  if (!receive_all(fd, &greeting, kCommon, deadline) || !is_of_tessera(greeting.about))
+    return Mismatch{"is another program", ""};
+  if (greeting.about.version != own.version) {
+    static_cast<void>(send_all(fd, &own, sizeof(own), deadline));  // the listener says so, too
+    return mismatch(own, greeting.about);
   }
-  if (greeting.version != kWireVersion) {
-    why = fmt::format(
-        "another version of tessera listens there ({} and not {})", greeting.version, kWireVersion);
-    return false;
-  }
-  ClientProof proof{random_bytes()};
+  if (!receive_all(fd,
+                   reinterpret_cast<std::byte*>(&greeting) + kCommon,
+                   sizeof(greeting) - kCommon,
+                   deadline))
+    return Mismatch{"ended the connection", ""};
+  ClientProof proof{own, random_bytes()};
   proof.mac = client_mac(secret, greeting, proof);
   Mac answer{};
   const bool answered = send_all(fd, &proof, sizeof(proof), deadline) &&
                         receive_all(fd, &answer, sizeof(answer), deadline);
-  why = "another job listens there";
-  return answered && same_mac(answer, server_mac(secret, greeting, proof));
+  if (answered && same_mac(answer, server_mac(secret, greeting, proof))) return std::nullopt;
+  return mismatch(own, greeting.about);
 }
 
 }  // namespace
@@ -141,8 +146,42 @@ std::optional<Frame> FrameBuffer::next() {
   return frame;
 }
 
-Greeting new_greeting() {
-  return {kWireMagic, kWireVersion, random_bytes()};
+Introduction introduction(const Secret& secret, int world) {
+  return {kWireMagic,
+          kWireVersion,
+          static_cast<std::uint32_t>(std::max(world, 0)),
+          secret.guessable ? 1U : 0U};
+}
+
+bool is_of_tessera(const Introduction& about) {
+  return about.magic == kWireMagic;
+}
+
+Mismatch mismatch(const Introduction& own, const Introduction& other) {
+  if (own.version != other.version) {
+    return {fmt::format("runs another version of tessera (protocol {}, and {} here)",
+                        other.version,
+                        own.version),
+            "install the same program on every host, at the same path"};
+  }
+  if (own.world != other.world && own.world != 0 && other.world != 0) {
+    return {fmt::format("was started for {} ranks, and this host for {}", other.world, own.world),
+            "start all hosts with the same number of hosts and the same -n"};
+  }
+  if (own.guessable != other.guessable) {
+    return {other.guessable != 0 ? "has no secret, and this host has one"
+                                 : "has a secret, and this host has none",
+            fmt::format("set {} on every host to copies of one file", kSecretFile)};
+  }
+  return {
+      "has another secret than this host",
+      fmt::format("give every host the same address and port of the head, and the same file {}; "
+                  "if another job uses that port, choose another one",
+                  kSecretFile)};
+}
+
+Greeting new_greeting(const Secret& secret, int world) {
+  return {introduction(secret, world), random_bytes()};
 }
 
 Mac client_mac(const Secret& secret, const Greeting& greeting, const ClientProof& proof) {
@@ -205,9 +244,13 @@ std::string peer_address(int fd) {
   return known ? fmt::format("{}:{}", host.data(), port.data()) : "an unknown address";
 }
 
-WireClient::WireClient(
-    const std::string& address, int port, int ports, const Secret& secret, double deadline) {
-  std::string why = "nothing listens there";
+WireClient::WireClient(const std::string& address,
+                       int port,
+                       int ports,
+                       const Secret& secret,
+                       double deadline,
+                       int world) {
+  std::string why = "nothing listens there", fix;
   for (;;) {
     for (int at = port; at < port + ports; ++at) {
       const Addresses found(address, at);
@@ -220,24 +263,35 @@ WireClient::WireClient(
       for (const addrinfo* one = found.first(); one != nullptr; one = one->ai_next) {
         std::string reason;
         Fd fd = connect_one(*one, std::min(deadline, now_s() + kHandshakeS), reason);
-        if (fd.get() >= 0 && shake_hands(fd.get(), secret, reason)) {
-          fd_ = std::move(fd);
-          return;
+        std::optional<Mismatch> other;
+        if (fd.get() >= 0) {
+          other = shake_hands(fd.get(), secret, world);
+          if (!other) {
+            fd_ = std::move(fd);
+            return;
+          }
+          reason = "what listens there " + other->what;
         }
-        // An error of a listener is more informative than that no process listens on another port.
-        if (at == port || fd.get() >= 0) why = fmt::format("port {}: {}", at, reason);
+        // An error of a listener is more informative than that no process listens on another port,
+        // and that of another part of tessera is the most informative one.
+        const bool informative = other && (fix.empty() || !other->fix.empty());
+        if (informative || (at == port && fix.empty())) {
+          why = fmt::format("port {}: {}", at, reason);
+          fix = other ? other->fix : "";
+        }
       }
     }
-    TESSERA_REQUIRE(
-        now_s() < deadline,
-        Comm,
-        fmt::format("the host of rank 0 does not answer at {}, ports {} to {}: {}",
-                    address,
-                    port,
-                    port + ports - 1,
-                    why),
-        "check that rank 0 runs, that MASTER_ADDR and MASTER_PORT are the same on every "
-        "host, and that no firewall is between them");
+    if (now_s() >= deadline) {
+      throw Error(fix.empty() ? Error::Kind::Comm : Error::Kind::Config,
+                  fmt::format("the host of rank 0 does not answer at {}, ports {} to {}: {}",
+                              address,
+                              port,
+                              port + ports - 1,
+                              why),
+                  !fix.empty() ? fix
+                               : "check that rank 0 runs, that MASTER_ADDR and MASTER_PORT are the "
+                                 "same on every host, and that no firewall is between them");
+    }
     usleep(kRetryUs);
   }
 }

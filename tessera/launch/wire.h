@@ -34,10 +34,13 @@ enum class FrameType : std::uint8_t {
   Value,   ///< key, value
   Probe,   ///< what a host is to try: the mark of the run folder; names, addresses and ports
   Probed,  ///< whether it sees the mark (0, 1; 2: not compared), and texts of hosts out of reach
-  Ended,   ///< the agent of a host that mpirun or srun started has ended: host, exit code
+  Ended,   ///< the agent of a host has ended: host, exit code; if an error ended it, that: kind,
+           ///< what, fix. Answered by Alive
   Put,  ///< to a copy server (copy_server.h): set, what to keep, rank, name, bytes; then the bytes
-  Fetch,  ///< to a copy server: set, name, offset, bytes
-  List,   ///< to a copy server: what does it hold?
+  Fetch,   ///< to a copy server: set, name, offset, bytes
+  List,    ///< to a copy server: what does it hold?
+  Report,  ///< how the first rank of the job failed: kind, what, fix
+  Facts,   ///< of a host that has joined: count, then kind, what, where and value of each
 };
 
 /// Values in the order in which they are written. Hosts of one job have the same byte order.
@@ -95,16 +98,36 @@ class FrameBuffer {
 
 // The handshake. The listening side sends a Greeting; the other one answers with a ClientProof;
 // then the listening side sends its own Mac.
-struct Greeting {
+
+/// How every message of the handshake begins in all versions, and what a process says about its
+/// job. Nothing vouches for it: it explains why two processes do not know the same secret.
+struct Introduction {
   std::uint32_t magic = 0;
   std::uint32_t version = 0;
+  std::uint32_t world = 0;      ///< number of ranks of the job; 0: unknown
+  std::uint32_t guessable = 0;  ///< Secret::guessable
+};
+struct Greeting {
+  Introduction about;
   std::array<std::byte, kSecretBytes> nonce{};
 };
 struct ClientProof {
+  Introduction about;
   std::array<std::byte, kSecretBytes> nonce{};
   Mac mac{};
 };
-Greeting new_greeting();
+/// `world`: number of ranks of the job; 0: unknown.
+Introduction introduction(const Secret& secret, int world = 0);
+/// Returns whether a message has begun as one of tessera does, of any version.
+bool is_of_tessera(const Introduction& about);
+/// Why two processes that speak this protocol do not belong to one job.
+struct Mismatch {
+  std::string what;  ///< about the other one: "was started for 8 ranks, and this host for 4"
+  std::string fix;
+};
+/// `own`: what this side says; `other`: the other side.
+Mismatch mismatch(const Introduction& own, const Introduction& other);
+Greeting new_greeting(const Secret& secret, int world = 0);
 Mac client_mac(const Secret& secret, const Greeting& greeting, const ClientProof& proof);
 Mac server_mac(const Secret& secret, const Greeting& greeting, const ClientProof& proof);
 
@@ -112,10 +135,15 @@ Mac server_mac(const Secret& secret, const Greeting& greeting, const ClientProof
 class WireClient {
  public:
   /// Connects to the first of `ports` ports of `address` whose listener proves that it belongs to
-  /// the job; tries again until `deadline`. Throws Error{Comm} saying what was found at the ports,
-  /// and Error{Config} if the address has no meaning.
-  WireClient(
-      const std::string& address, int port, int ports, const Secret& secret, double deadline);
+  /// the job; tries again until `deadline`. `world`: number of ranks of the job, for messages.
+  /// Throws Error{Comm} saying what was found at the ports, Error{Config} if that was another part
+  /// of the job, started in another way, or if the address has no meaning.
+  WireClient(const std::string& address,
+             int port,
+             int ports,
+             const Secret& secret,
+             double deadline,
+             int world = 0);
 
   [[nodiscard]] int fd() const { return fd_.get(); }
   /// Returns the address of this host on the way to the listener, for example "10.0.0.2".

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/inputs.h"
 #include "tessera/base/text.h"
 #include "tessera/tensor/init.h"
 
@@ -27,7 +28,9 @@ Registry<ModelReader>& model_readers() {
 }
 
 ModelSource open_model_source(const std::filesystem::path& path) {
-  return reader().open(path);
+  ModelSource source = reader().open(path);
+  note_input({"model", path.string(), reader().files(source)});
+  return source;
 }
 
 models::WeightSource source_weights(const ModelSource& source, const models::Resolved& resolved) {
@@ -35,7 +38,9 @@ models::WeightSource source_weights(const ModelSource& source, const models::Res
 }
 
 models::AdapterOptions open_adapter_options(const std::filesystem::path& folder) {
-  return reader().adapter_options(folder);
+  models::AdapterOptions options = reader().adapter_options(folder);
+  note_input({"adapter", folder.string(), reader().adapter_files(folder)});
+  return options;
 }
 
 models::WeightSource open_adapter_weights(const std::filesystem::path& folder,

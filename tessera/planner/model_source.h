@@ -55,11 +55,16 @@ struct ModelReader {
   models::WeightSource (*adapter_weights)(const std::filesystem::path& folder,
                                           const models::Adapter& adapter,
                                           const models::WeightMap& map);
+  /// The files that decide the model and its weights. A checkpoint of tessera has its manifest,
+  /// which holds the checksums of all others.
+  std::vector<std::filesystem::path> (*files)(const ModelSource& source);
+  /// The files of an adapter that another program saved.
+  std::vector<std::filesystem::path> (*adapter_files)(const std::filesystem::path& folder);
 };
 Registry<ModelReader>& model_readers();
 
-/// Opens what `model.from` names, with the registered reader; throws the errors of
-/// ModelReader::open.
+/// Opens what `model.from` names, with the registered reader, and notes its files (base/inputs.h);
+/// throws the errors of ModelReader::open.
 ModelSource open_model_source(const std::filesystem::path& path);
 /// The weights of a source; throws the errors of ModelReader::weights.
 models::WeightSource source_weights(const ModelSource& source, const models::Resolved& resolved);
@@ -70,7 +75,8 @@ models::WeightSource first_weights(const ModelSource& source,
                                    const models::Resolved& trained,
                                    std::uint64_t seed,
                                    std::vector<std::string>& notes);
-/// The options of an adapter in another program's folder; throws the errors of open_model_source.
+/// The options of an adapter in another program's folder, whose files are noted; throws the errors
+/// of open_model_source.
 models::AdapterOptions open_adapter_options(const std::filesystem::path& folder);
 /// The values in that folder for Adapter::parameters. Throws Error{Format} if they do not fit.
 models::WeightSource open_adapter_weights(const std::filesystem::path& folder,

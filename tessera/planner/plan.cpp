@@ -58,8 +58,7 @@ const json::Value* find_path(const json::Value& source, std::string_view path) {
   return at;
 }
 
-// Removes the value at a path, and an enclosing object that becomes empty, because an empty block
-// has another meaning than an absent one.
+// Removes the value at a path, and an object around it that becomes empty: {} has a meaning.
 void erase_path(json::Value& source, std::string_view path) {
   const std::size_t dot = path.find('.');
   const std::string_view key = path.substr(0, dot);
@@ -510,6 +509,7 @@ class Planner {
   Draft draft_;
   Derived derived_;
   Plan& plan_ = draft_.plan;
+  const InputLog log_{plan_.inputs};
   config::Problems& problems_ = draft_.problems;
   config::Origins& origins_ = draft_.origins;
   std::optional<ModelSource>& source_ = draft_.source;
@@ -519,7 +519,7 @@ class Planner {
 }  // namespace
 
 const std::vector<std::string>& config_paths() {
-  static const std::vector<std::string> paths = config::paths_of(config::document(TrainConfig()));
+  static const auto paths = config::paths_of(config::document(TrainConfig()));
   return paths;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/base/inputs.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
@@ -283,6 +284,7 @@ struct Plan {
   std::int64_t max_steps = 0;      ///< known once the data is open; 0 before
   std::optional<Curve> curve;      ///< by scheduler.on_resume, once the checkpoint is known
   models::WeightSource weights;    ///< of model.from; empty: initialized from the seed
+  std::vector<Input> inputs;       ///< the files that decide the result, apart from the data
   std::vector<std::string>
       notes;  ///< notes for the user, shown once: keys without an effect, oversubscribed cores
   bool quiet = false;

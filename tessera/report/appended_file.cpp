@@ -12,17 +12,14 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 
 namespace tessera::report {
 
 AppendedFile::AppendedFile(std::filesystem::path path) : path_(std::move(path)) {
   std::error_code ignored;  // open() reports what is wrong
   if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), ignored);
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  TESSERA_REQUIRE(fd_ >= 0,
-                  Io,
-                  fmt::format("cannot open {}: {}", path_.string(), std::strerror(errno)),
-                  "choose a folder that can be written, or switch the monitor off");
+  fd_ = files::open_own(path_, O_WRONLY | O_APPEND | O_CREAT, 0644);
 }
 
 AppendedFile::~AppendedFile() {

@@ -31,7 +31,8 @@ constexpr std::size_t kMostSamples = 20, kMostEvents = 50, kMostEvals = 5000;
 /// A file opened for reading; reads return nothing if it could not be opened.
 class Opened {
  public:
-  explicit Opened(const fs::path& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  explicit Opened(const fs::path& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {}
   ~Opened() {
     if (fd_ >= 0) ::close(fd_);
   }

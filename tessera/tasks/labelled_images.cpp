@@ -214,6 +214,14 @@ LabelledImages::ClassCounts LabelledImages::class_counts() const {
   return out;
 }
 
+std::vector<std::filesystem::path> LabelledImages::files() const {
+  std::vector<std::filesystem::path> out;
+  out.reserve(samples_.size());
+  for (const Sample& sample : samples_)
+    out.emplace_back(sample.path);
+  return out;
+}
+
 std::string LabelledImages::fingerprint() const {
   std::string all = text_of(how_);
   for (const std::string& name : labels_.names())

@@ -74,6 +74,7 @@ class LabelledImages final : public RecordDataset {
   [[nodiscard]] ClassCounts class_counts() const override;
   /// A hash of paths, file sizes, labels and preprocessing.
   [[nodiscard]] std::string fingerprint() const override;
+  [[nodiscard]] std::vector<std::filesystem::path> files() const override;
 
  private:
   struct Sample {

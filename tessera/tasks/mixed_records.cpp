@@ -48,6 +48,15 @@ RecordDataset::ClassCounts MixedRecords::class_counts() const {
   return out;
 }
 
+std::vector<std::filesystem::path> MixedRecords::files() const {
+  std::vector<std::filesystem::path> out;
+  for (const auto& part : parts_) {
+    const std::vector<std::filesystem::path> more = part->files();
+    out.insert(out.end(), more.begin(), more.end());
+  }
+  return out;
+}
+
 std::string MixedRecords::fingerprint() const {
   Fingerprint out;
   for (std::size_t s = 0; s < parts_.size(); ++s) {

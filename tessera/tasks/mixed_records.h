@@ -37,6 +37,7 @@ class MixedRecords final : public RecordDataset {
   /// Counts the samples of all sources, each sample once.
   [[nodiscard]] ClassCounts class_counts() const override;
   [[nodiscard]] std::string fingerprint() const override;
+  [[nodiscard]] std::vector<std::filesystem::path> files() const override;
   /// Parts are split before they are mixed.
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
 

@@ -19,6 +19,8 @@ StreamedRecords::StreamedRecords(std::vector<std::string> files, OpenFile open, 
 void StreamedRecords::take_counts(const std::string& path, const RecordDataset& samples) {
   count_in(samples);
   files_.push_back({path, samples.fingerprint()});
+  const std::vector<std::filesystem::path> later = samples.files();
+  read_later_.insert(read_later_.end(), later.begin(), later.end());
   begins_.push_back(size() + samples.size());
   tokens_ += samples.tokens();
   if (samples.size() == 0) return;

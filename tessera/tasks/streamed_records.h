@@ -40,6 +40,7 @@ class StreamedRecords final : public RecordDataset {
   [[nodiscard]] std::int64_t tokens() const override { return tokens_; }
   [[nodiscard]] ClassCounts class_counts() const override { return class_counts_; }
   [[nodiscard]] std::string fingerprint() const override;
+  [[nodiscard]] std::vector<std::filesystem::path> files() const override { return read_later_; }
   /// Throws Error{Bug}: what is held out is cut off each file when it is opened.
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
   /// The number of samples of each file.
@@ -55,7 +56,8 @@ class StreamedRecords final : public RecordDataset {
   OpenFile open_;
   std::int64_t window_;
   std::vector<File> files_;
-  std::vector<std::int64_t> begins_ = {0};  ///< of the files, and the end of the last one
+  std::vector<std::filesystem::path> read_later_;  ///< files() of all samples
+  std::vector<std::int64_t> begins_ = {0};         ///< of the files, and the end of the last one
   std::string name_ = "streamed records";
   std::vector<data::TensorSpec> tensors_;
   std::optional<data::TensorSpec> made_by_model_;

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,6 +55,101 @@ TEST(Files, AFailedWriteLeavesNothingBehind) {
               HasSubstr((folder.path() / "f").string()));
 
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
+}
+
+/// Something else than a file at the path of a file that tessera writes or reads.
+struct Other {
+  std::string name;  ///< as messages name it
+  std::function<void(const fs::path& path, const fs::path& target)> make;
+  bool is_link = false;
+};
+std::vector<Other> other_things() {
+  return {
+      {"a symbolic link",
+       [](const fs::path& path, const fs::path& target) { fs::create_symlink(target, path); },
+       true},
+      {"a FIFO",
+       [](const fs::path& path, const fs::path&) { ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0); }},
+      {"Is a directory",
+       [](const fs::path& path, const fs::path&) { fs::create_directory(path); }}};
+}
+
+TEST(OwnFiles, AreNeverOpenedThroughALinkOrWaitedFor) {
+  struct Opening {
+    std::string name;
+    std::function<void(const fs::path&)> open;
+    bool of_a_user = false;  ///< links are followed
+  };
+  const auto with_flags = [](int flags) {
+    return [flags](const fs::path& path) { ::close(open_own(path, flags)); };
+  };
+  const std::vector<Opening> openings = {
+      {"append", with_flags(O_WRONLY | O_APPEND | O_CREAT)},
+      {"truncate", with_flags(O_WRONLY | O_TRUNC | O_CREAT)},
+      {"read", with_flags(O_RDONLY)},
+      {"lock", [](const fs::path& path) { static_cast<void>(Lock::try_acquire(path)); }},
+      {"holder", [](const fs::path& path) { static_cast<void>(Lock::holder(path)); }},
+      {"check", [](const fs::path& path) { require_own_file(path); }},
+      {"read what a user named", [](const fs::path& path) { static_cast<void>(read(path)); }, true},
+      {"map what a user named", [](const fs::path& path) { const Mapped mapped(path); }, true}};
+  for (const Opening& opening : openings) {
+    for (const Other& other : other_things()) {
+      SCOPED_TRACE(opening.name + ", " + other.name);
+      const TempDir folder;
+      const fs::path path = folder.path() / "f", target = folder.path() / "target";
+      write_atomic(target, "precious");
+      other.make(path, target);
+
+      const std::string refused = refusal([&] { opening.open(path); });
+
+      if (opening.of_a_user && other.is_link) {
+        EXPECT_EQ(refused, "");
+      } else {
+        EXPECT_THAT(refused, AllOf(HasSubstr(path.string()), HasSubstr(other.name)));
+      }
+      EXPECT_EQ(read(target), "precious");
+    }
+  }
+}
+
+TEST(OwnFiles, ReplaceALinkAndNotItsTarget) {
+  const std::vector<std::function<void(const fs::path&)>> writers = {
+      [](const fs::path& path) { ::close(create_own(path)); },
+      [](const fs::path& path) { write_atomic(path, "new"); },
+      // The draft of a writer is a name that others can guess.
+      [](const fs::path& path) {
+        fs::create_symlink("target", path.string() + ".tmp-" + std::to_string(::getpid()));
+        write_atomic(path, "new");
+      }};
+  for (const auto& write : writers) {
+    const TempDir folder;
+    const fs::path path = folder.path() / "f", target = folder.path() / "target";
+    write_atomic(target, "precious");
+    fs::create_symlink(target, path);
+
+    write(path);
+
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(path)));
+    EXPECT_EQ(read(target), "precious");
+  }
+}
+
+TEST(OwnFiles, AFolderWithALinkOrAFifoIsRefused) {
+  const TempDir folder;
+  const fs::path inside = folder.path() / "f", target = folder.path() / "target";
+  write_atomic(target, "precious");
+  fs::create_directory(folder.path() / "sub");
+  EXPECT_EQ(refusal([&] { require_own_folder(folder.path()); }), "");
+
+  for (const Other& other : other_things()) {
+    if (other.name == "Is a directory") continue;
+    other.make(inside, target);
+    EXPECT_THAT(refusal([&] { require_own_folder(folder.path()); }),
+                AllOf(HasSubstr(inside.string()), HasSubstr(other.name)));
+    EXPECT_THAT(refusal([&] { require_own_folder(inside); }),
+                AllOf(HasSubstr(inside.string()), HasSubstr("a folder is expected")));
+    fs::remove(inside);
+  }
 }
 
 /// Returns the number of a process that has ended.

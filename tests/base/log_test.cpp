@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/base/log.h"
 
+#include <csignal>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
@@ -64,16 +66,25 @@ TEST_F(Logs, AppendToAFileWithTheirLevel) {
 }
 
 TEST_F(Logs, AFullDiskIsToldOnceAndInTheirOwnWords) {
-  open_file("/dev/full");
+  const files::TempDir folder;
+  const std::string path = (folder.path() / "rank.log").string();
+  open_file(path);
   testing::internal::CaptureStderr();
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit nothing{0, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &nothing);
 
   info("first");
   info("second");
 
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   EXPECT_THAT(
       heard_,
-      ElementsAre(AllOf(HasSubstr("log file cannot be written any more"), HasSubstr("/dev/full")),
+      ElementsAre(AllOf(HasSubstr("log file cannot be written any more"), HasSubstr(path)),
                   "first",
                   "second"));
 }

@@ -330,11 +330,38 @@ mistakes_are_told() {
   code=$?
   expect "exit code 2, not $code" test "$code" = 2
   expect "the host without an address is named" says "no-such-host.invalid" "$box/bad.err"
+  # Every host finds out by itself that there is no data.
+  printf '127.0.0.1 slots=1\n127.0.0.2 slots=1\n' >"$box/hosts"
+  train alike -H "$box/hosts" --set "data.train=$box/none.txt"
+  code=$?
+  expect "data that is missing on all hosts: exit code 3, not $code" test "$code" = 3
+  expect "is told once" test "$(grep -c 'error: ' "$box/alike.err")" = 1
+  expect "with both hosts" says "hosts 127.0.0.1, 127.0.0.2: " "$box/alike.err"
+  expect "and a fix in the last line" grep -q '^ *fix: ' <(tail -1 "$box/alike.err")
   expect "a launcher that is not installed is named" test "$(PATH=/nowhere "$tessera" train "$box/tiny.json" \
     --set "run.dir=$box/none" -H "$box/hosts" --launcher slurm --master_addr 127.0.0.1 2>&1 | grep -c 'cannot run srun')" = 1
   expect "an agent without a job says so" test "$("$tessera" agent </dev/null 2>&1 | grep -c 'standard input')" = 1
 }
 claim "mistakes are told" mistakes_are_told
+
+other_text_of_the_same_size() {
+  configure
+  mkdir "$box/a" "$box/b"
+  head -c 20000 examples/data/shakespeare.txt >"$box/a/text.txt"
+  tr e a <"$box/a/text.txt" >"$box/b/text.txt"
+  local common=("$box/tiny.json" --set data.train=text.txt --set "run.dir=$box/run" --nnodes 2 -n 1 --master_addr 127.0.0.1
+    --master_port $((20000 + RANDOM % 10000)))
+  (cd "$box/b" && "$tessera" train "${common[@]}" --node_rank 1 >"$box/b.out" 2>"$box/b.err") &
+  other=$!
+  (cd "$box/a" && "$tessera" train "${common[@]}" --node_rank 0 >"$box/a.out" 2>"$box/a.err")
+  code=$?
+  wait "$other"
+  expect "the first host refuses: exit code 2, not $code" test "$code" = 2
+  expect "it names what differs, and where" says "data.train differs: text.txt has other contents on host node-1 than on host node-0" "$box/a.err"
+  expect "so does the second one" says "data.train differs" "$box/b.err"
+  expect "it is told once" test "$(grep -c 'data.train differs' "$box/a.err")" = 1
+}
+claim "hosts with another text of the same size are refused" other_text_of_the_same_size
 
 in_namespaces() {
   configure

@@ -54,7 +54,7 @@ over_ssh() {
   train bad "${flags[@]}"
   code=$?
   expect "without a key the exit code is that of the environment, not $code" test "$code" = 8
-  expect "the host and what to type are told" says "ssh cannot reach host node-" "$box/bad.err"
+  expect "the host and what to type are told" says "ssh cannot reach" "$box/bad.err"
 }
 num_copy_servers() {
   local pid count=0

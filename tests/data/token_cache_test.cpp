@@ -11,6 +11,7 @@
 
 #include "data_support.h"
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -111,6 +112,47 @@ TEST_F(TokenCache, MakesADamagedEntryAnew) {
     EXPECT_EQ(opened.file->tokens(), 9);
   }
   EXPECT_EQ(entries().size(), 1U);
+}
+
+TEST_F(TokenCache, MakesAnEntryAnewThatIsALinkOrHasOneOrAFifo) {
+  const auto path = folder_.write("a.txt", "some text");
+  const auto target = folder_.write("target", "precious");
+  for (const std::string name : {"tokens.bin", "tokens.idx", "about.json", ""}) {
+    for (const bool link : {true, false}) {
+      SCOPED_TRACE(name + (link ? ", a link" : ", a FIFO"));
+      open({path}, *byte());
+      const fs::path entry = entries().front();
+      const fs::path moved = folder_ / "moved";
+      const fs::path place = name.empty() ? entry : entry / name;
+      fs::remove_all(moved);
+      fs::rename(place, moved);
+      if (!link) {
+        ASSERT_EQ(::mkfifo(place.c_str(), 0600), 0);
+      } else {
+        fs::create_symlink(name.empty() ? moved : target, place);
+      }
+
+      const auto opened = open({path}, *byte());
+
+      EXPECT_TRUE(built_);
+      EXPECT_EQ(opened.file->tokens(), 9);
+      EXPECT_TRUE(fs::exists(moved)) << "what a link names stays";
+      EXPECT_EQ(files::read(target), "precious");
+    }
+  }
+}
+
+TEST_F(TokenCache, ALinkInThePlaceOfItsLockIsRefused) {
+  const auto path = folder_.write("a.txt", "some text");
+  const auto target = folder_.write("target", "precious");
+  open({path}, *byte());
+  const fs::path entry = entries().front();
+  fs::remove_all(entry);
+  fs::create_symlink(target, entry.string() + ".lock");
+
+  EXPECT_TRUE(
+      contains(error_of([&] { open({path}, *byte()); }).what(), ".lock is a symbolic link"));
+  EXPECT_EQ(files::read(target), "precious");
 }
 
 TEST_F(TokenCache, RemovesWhatAKilledBuilderLeft) {

@@ -4,6 +4,7 @@
 #include "support/train_runs.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -222,13 +223,46 @@ TEST(RunFolder, WhoseFoldersCannotBeUsedIsRefusedBeforeTheFirstSave) {
       };
 
       std::filesystem::create_symlink("nowhere", inside);
-      EXPECT_THAT(refused(), HasSubstr(inside.string() + ": not a folder"));
+      EXPECT_THAT(refused(), HasSubstr(inside.string() + " is a symbolic link"));
       std::filesystem::remove(inside);
       files::write_atomic(inside, "");
       EXPECT_THAT(refused(), HasSubstr(inside.string() + ": not a folder"));
       std::filesystem::remove(inside);
       std::filesystem::create_directory(inside);
       EXPECT_EQ(refused(), "");
+    }
+  }
+}
+
+// Whoever may write into the folder must not make a training overwrite a file elsewhere, or wait.
+TEST(RunFolder, RefusesLinksAndFifosInThePlaceOfItsFiles) {
+  const std::vector<std::string> names = {
+      "lock", "status.json", "config.json", "metrics.jsonl", "logs/rank_00000.log"};
+  for (const auto access : {RunFolder::Access::Own, RunFolder::Access::Check}) {
+    for (const std::string& name : names) {
+      for (const std::string kind : {"a symbolic link", "a FIFO"}) {
+        SCOPED_TRACE(name + ", " + kind);
+        const files::TempDir dir;
+        const std::filesystem::path run = dir.path() / "run", target = dir.path() / "target";
+        std::filesystem::create_directories(run / "logs");
+        files::write_atomic(target, "precious");
+        if (kind == "a FIFO") {
+          ASSERT_EQ(mkfifo((run / name).c_str(), 0600), 0);
+        } else {
+          std::filesystem::create_symlink(target, run / name);
+        }
+
+        std::string refused;
+        try {
+          const RunFolder folder(run, access);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), Error::Kind::Io);
+          refused = error.what();
+        }
+
+        EXPECT_THAT(refused, HasSubstr((run / name).string() + " is " + kind));
+        EXPECT_EQ(files::read(target), "precious");
+      }
     }
   }
 }

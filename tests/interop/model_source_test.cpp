@@ -5,12 +5,15 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/inputs.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/planner/train_config.h"
 
@@ -95,6 +98,41 @@ TEST(ModelSources, ThatAreALoneFileNeedTheirDescriptionBesideThem) {
   const Error error = refusal("notes.txt");
   EXPECT_EQ(error.kind(), Error::Kind::Config);
   EXPECT_THAT(error.what(), HasSubstr("notes.txt is no file of weights"));
+}
+
+// Hosts compare the files that are noted: whichever decides the model must be among them.
+TEST(ModelSources, NoteTheFilesThatDecideThem) {
+  const files::TempDir folder;
+  const fs::path golden = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/peft";
+  for (const char* name : {"base_gpt2", "gpt2_lora"})
+    fs::copy(golden / name, folder.path() / name, fs::copy_options::recursive);
+  const fs::path base = folder.path() / "base_gpt2", adapter = folder.path() / "gpt2_lora";
+  const std::vector<fs::path> of_base = {base / "config.json", base / "model.safetensors"};
+  const std::vector<fs::path> of_adapter = {adapter / "adapter_config.json",
+                                            adapter / "adapter_model.safetensors"};
+  std::vector<fs::path> both = of_base;
+  both.insert(both.end(), of_adapter.begin(), of_adapter.end());
+  const auto noted = [](const auto& open) {
+    std::vector<Input> inputs;
+    const InputLog log(inputs);
+    open();
+    return inputs;
+  };
+
+  for (const auto& [path, files] : {std::pair{base, of_base},
+                                    std::pair{base / "model.safetensors", of_base},
+                                    std::pair{adapter, both}}) {
+    const auto inputs = noted([&] { (void)planner::open_model_source(path); });
+    ASSERT_EQ(inputs.size(), 1U) << path;
+    EXPECT_EQ(inputs.front().where, path.string());
+    std::vector<fs::path> found;
+    for (const fs::path& file : inputs.front().files)
+      found.push_back(fs::weakly_canonical(file));
+    EXPECT_EQ(found, files) << path;
+  }
+  const auto inputs = noted([&] { (void)planner::open_adapter_options(adapter); });
+  ASSERT_EQ(inputs.size(), 1U);
+  EXPECT_EQ(inputs.front().files, of_adapter);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "launch/fake_job.h"
+#include "launch/head_support.h"
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,6 +29,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/launch/head_connections.h"
 #include "tessera/launch/host_check.h"
 #include "tessera/launch/host_part.h"
 #include "tessera/launch/page_mirror.h"
@@ -39,89 +41,12 @@ using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 
-/// A control page in private memory.
-class Page {
- public:
-  explicit Page(int ranks) : memory_(ControlPage::bytes(ranks) / sizeof(Block) + 1) {
-    page_ = ControlPage::format(memory_.data(), ranks);
-  }
-  ControlPage& operator*() { return *page_; }
-  ControlPage* operator->() { return page_; }
-
- private:
-  struct alignas(64) Block {
-    std::byte bytes[64];
-  };
-  std::vector<Block> memory_;
-  ControlPage* page_;
-};
-
-class HeadOfHosts : public testing::Test {
- protected:
-  void start(int world, double join_timeout_s = 20.0, double silence_s = 8.0) {
-    HeadOptions options;
-    options.address = "127.0.0.1";
-    options.secret = secret_;
-    options.world_size = world;
-    options.join_timeout_s = join_timeout_s;
-    options.silence_s = silence_s;
-    options.notice = [this](const std::string& text) {
-      const std::lock_guard lock(mutex_);
-      notices_.push_back(text);
-    };
-    options.table = [this](const std::vector<std::string>& lines) {
-      const std::lock_guard lock(mutex_);
-      table_ = lines;
-    };
-    head_.emplace(options);
-    head_->start();
-    world_ = world;
-  }
-  std::shared_ptr<HostPart> part(int host, int first, int ranks) const {
-    auto out = std::make_shared<HostPart>();
-    out->host = host;
-    out->hosts = 2;
-    out->first_rank = first;
-    out->local_ranks = ranks;
-    out->world_size = world_;
-    out->name = "node-" + std::to_string(host);
-    out->master = "127.0.0.1";
-    out->port = head_->port();
-    out->secret = secret_;
-    return out;
-  }
-  std::vector<std::string> notices() {
-    const std::lock_guard lock(mutex_);
-    return notices_;
-  }
-  std::vector<std::string> table() {
-    const std::lock_guard lock(mutex_);
-    return table_;
-  }
-  /// Connects without sending anything.
-  int stranger() const {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(static_cast<std::uint16_t>(head_->port()));
-    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
-    EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-    return fd;
-  }
-
-  Secret secret_ = random_secret();
-  int world_ = 0;
-  std::mutex mutex_;
-  std::vector<std::string> notices_, table_;
-  std::optional<Head> head_;  // its thread uses what stands above
-};
-
 /// Two hosts that have met, each with a control page.
 struct TwoHosts {
   TwoHosts(const std::shared_ptr<HostPart>& a, const std::shared_ptr<HostPart>& b)
       : pages{Page(a->world_size), Page(a->world_size)} {
-    std::jthread other([&] { mirrors[1] = std::make_unique<PageMirror>(b, 7, 20.0); });
-    mirrors[0] = std::make_unique<PageMirror>(a, 7, 20.0);
+    std::jthread other([&] { mirrors[1] = std::make_unique<PageMirror>(b, kSame, 20.0); });
+    mirrors[0] = std::make_unique<PageMirror>(a, kSame, 20.0);
     other.join();
     for (std::size_t i = 0; i < 2; ++i) {
       mirrors[i]->start(*pages[i], [this, i](int signal) { signals[i] = signal; });
@@ -176,7 +101,7 @@ TEST_F(HeadOfHosts, WaitsUntilAllHaveLeft) {
 /// Joins as a host and then vanishes without a message, like a host that loses its power.
 void vanish(const HostPart& part) {
   WireClient client(part.master, part.port, 1, part.secret, now_s() + 10.0);
-  client.send(join_frame(part, 7, facts_of_this_host()));
+  arrive(client, part, facts_of_this_host());
   const std::optional<Frame> frame = client.receive(now_s() + 10.0);
   ASSERT_TRUE(frame);
 }
@@ -186,7 +111,7 @@ TEST_F(HeadOfHosts, NamesAHostThatIsLost) {
   const auto lost = part(1, 1, 1);
   std::jthread other([&] { vanish(*lost); });
   Page page(2);
-  PageMirror mirror(part(0, 0, 1), 7, 20.0);
+  PageMirror mirror(part(0, 0, 1), kSame, 20.0);
   mirror.start(*page, [](int) {});
 
   EXPECT_TRUE(eventually([&] { return page->aborted != 0; }, 2.0)) << "within 2 s";
@@ -199,11 +124,11 @@ TEST_F(HeadOfHosts, NamesAHostThatFallsSilent) {
   const auto silent = part(1, 1, 1);
   std::jthread other([&] {
     WireClient client(silent->master, silent->port, 1, silent->secret, now_s() + 10.0);
-    client.send(join_frame(*silent, 7, facts_of_this_host()));
+    arrive(client, *silent, facts_of_this_host());
     nap(6.0);
   });
   Page page(2);
-  PageMirror mirror(part(0, 0, 1), 7, 20.0);
+  PageMirror mirror(part(0, 0, 1), kSame, 20.0);
   mirror.start(*page, [](int) {});
 
   EXPECT_TRUE(eventually([&] { return page->aborted != 0; }));
@@ -214,7 +139,7 @@ TEST_F(HeadOfHosts, NamesAHostThatFallsSilent) {
 TEST_F(HeadOfHosts, TellsAHostThatTheHeadIsLost) {
   start(1);
   Page page(1);
-  PageMirror mirror(part(0, 0, 1), 7, 20.0);
+  PageMirror mirror(part(0, 0, 1), kSame, 20.0);
   mirror.start(*page, [](int) {});
 
   head_.reset();
@@ -226,18 +151,19 @@ TEST_F(HeadOfHosts, TellsAHostThatTheHeadIsLost) {
 /// Returns both hosts' errors.
 std::vector<std::string> both_refused(const std::shared_ptr<HostPart>& a,
                                       const std::shared_ptr<HostPart>& b,
-                                      std::uint64_t asked_of_b) {
+                                      const FactsOfHost& facts_of_b = kSame) {
   std::vector<std::string> texts(2);
-  const auto join = [&](std::size_t i, const std::shared_ptr<HostPart>& part, std::uint64_t asked) {
-    try {
-      const PageMirror mirror(part, asked, 5.0);
-      texts[i] = "accepted";
-    } catch (const Error& error) {
-      texts[i] = error.text();
-    }
-  };
-  std::jthread other([&] { join(1, b, asked_of_b); });
-  join(0, a, 7);
+  const auto join =
+      [&](std::size_t i, const std::shared_ptr<HostPart>& part, const FactsOfHost& facts) {
+        try {
+          const PageMirror mirror(part, facts, 5.0);
+          texts[i] = "accepted";
+        } catch (const Error& error) {
+          texts[i] = error.text();
+        }
+      };
+  std::jthread other([&] { join(1, b, facts_of_b); });
+  join(0, a, kSame);
   other.join();
   return texts;
 }
@@ -245,10 +171,10 @@ std::vector<std::string> both_refused(const std::shared_ptr<HostPart>& a,
 TEST_F(HeadOfHosts, RefusesHostsThatWereAskedForDifferentThings) {
   start(4);
 
-  const auto texts = both_refused(part(0, 0, 2), part(1, 2, 2), 8);
+  const auto texts = both_refused(part(0, 0, 2), part(1, 2, 2), setting("2"));
 
   for (const std::string& text : texts)
-    EXPECT_THAT(text, AllOf(HasSubstr("has another configuration"), HasSubstr("node-")));
+    EXPECT_THAT(text, HasSubstr("optimizer.params.lr differs: 2 on host node-1, 1 on host node-0"));
 }
 
 TEST_F(HeadOfHosts, RefusesAnotherBuildAndWarnsOfAnotherClock) {
@@ -259,10 +185,10 @@ TEST_F(HeadOfHosts, RefusesAnotherBuildAndWarnsOfAnotherClock) {
   WireClient one(a->master, a->port, 1, a->secret, now_s() + 5.0);
   WireClient other(b->master, b->port, 1, b->secret, now_s() + 5.0);
 
-  one.send(join_frame(*a, 7, facts));
+  arrive(one, *a, facts);
   nap(0.2);
   facts.build = "0123456789abcdef";
-  other.send(join_frame(*b, 7, facts));
+  arrive(other, *b, facts);
 
   std::optional<Frame> frame;
   do {
@@ -284,13 +210,13 @@ TEST_F(HeadOfHosts, NamesTheProblemsOfAllHostsAtOnce) {
 
   facts.torch = "fedcba9876543210";
   facts.problems = {"it cannot listen on 10.0.0.2: no device"};
-  one.send(join_frame(*b, 7, facts));
+  arrive(one, *b, facts);
   facts = facts_of_this_host();
-  two.send(join_frame(*c, 8, facts));
+  arrive(two, *c, facts, setting("2"));
 
   std::string text;
   try {
-    const PageMirror mirror(a, 7, 20.0);
+    const PageMirror mirror(a, kSame, 20.0);
   } catch (const Error& error) {
     text = error.text();
   }
@@ -298,7 +224,7 @@ TEST_F(HeadOfHosts, NamesTheProblemsOfAllHostsAtOnce) {
               AllOf(HasSubstr("the hosts have 3 problems"),
                     HasSubstr("host node-1 has another libtorch than host node-0"),
                     HasSubstr("host node-1: it cannot listen on 10.0.0.2"),
-                    HasSubstr("host node-2 has another configuration")));
+                    HasSubstr("optimizer.params.lr differs: 2 on host node-2, 1 on host node-0")));
   EXPECT_THAT(table(), testing::SizeIs(4)) << "the table is shown all the same";
 }
 
@@ -309,12 +235,12 @@ std::string meet_with_folders(const std::shared_ptr<HostPart>& a,
                               const RunFolderCheck& of_b) {
   std::jthread other([&] {
     try {
-      const PageMirror mirror(b, 7, 20.0, of_b);
+      const PageMirror mirror(b, kSame, 20.0, of_b);
     } catch (const Error&) {  // the same as the first one's
     }
   });
   try {
-    const PageMirror mirror(a, 7, 20.0, of_a);
+    const PageMirror mirror(a, kSame, 20.0, of_a);
     return "accepted";
   } catch (const Error& error) {
     return error.text();
@@ -369,7 +295,7 @@ TEST_F(HeadOfHosts, NamesAHostThatCannotBeReached) {
   }
   std::jthread other([&] {
     WireClient client(b->master, b->port, 1, b->secret, now_s() + 5.0);
-    client.send(join_frame(*b, 7, facts));
+    arrive(client, *b, facts);
     while (const std::optional<Frame> frame = client.receive(now_s() + 5.0)) {
       if (frame->type == FrameType::Refuse) return;
       if (frame->type != FrameType::Probe) continue;
@@ -379,7 +305,7 @@ TEST_F(HeadOfHosts, NamesAHostThatCannotBeReached) {
 
   std::string text;
   try {
-    const PageMirror mirror(part(0, 0, 1), 7, 20.0);
+    const PageMirror mirror(part(0, 0, 1), kSame, 20.0);
   } catch (const Error& error) {
     text = error.text();
   }
@@ -395,8 +321,8 @@ TEST_F(HeadOfHosts, ShowsATableOfHosts) {
   WireClient other(b->master, b->port, 1, b->secret, now_s() + 5.0);
   facts.clock_s -= 100.0;
   facts.memory = std::uint64_t{3} << 30;
-  other.send(join_frame(*b, 7, facts));
-  const PageMirror mirror(a, 7, 20.0);
+  arrive(other, *b, facts);
+  const PageMirror mirror(a, kSame, 20.0);
 
   EXPECT_TRUE(eventually([&] { return !table().empty(); }));
   EXPECT_THAT(table(), testing::SizeIs(3));
@@ -408,14 +334,14 @@ TEST_F(HeadOfHosts, ShowsATableOfHosts) {
 TEST_F(HeadOfHosts, RefusesRanksThatTwoHostsHave) {
   start(4);
 
-  for (const std::string& text : both_refused(part(0, 0, 2), part(1, 1, 2), 7))
+  for (const std::string& text : both_refused(part(0, 0, 2), part(1, 1, 2)))
     EXPECT_THAT(text, HasSubstr("both have rank 1"));
 }
 
 TEST_F(HeadOfHosts, RefusesRanksWithinThoseOfAnotherHost) {
   start(8);
 
-  for (const std::string& text : both_refused(part(0, 0, 4), part(1, 2, 1), 7))
+  for (const std::string& text : both_refused(part(0, 0, 4), part(1, 2, 1)))
     EXPECT_THAT(text, HasSubstr("both have rank 2"));
 }
 
@@ -433,7 +359,7 @@ TEST_F(HeadOfHosts, LetsHundredsMeet) {
     part.host = part.first_rank = (i * 7) % kHosts;
     part.world_size = kHosts;
     part.name = "node-" + std::to_string(part.host);
-    ASSERT_TRUE(clients.back()->send(join_frame(part, 7, facts)));
+    arrive(*clients.back(), part, facts);
   }
 
   for (const auto& client : clients) {
@@ -453,7 +379,7 @@ TEST_F(HeadOfHosts, NamesTheRanksThatDidNotArrive) {
   start(6, /*join_timeout_s=*/0.3);
   std::string text;
   try {
-    const PageMirror mirror(part(0, 0, 2), 7, 5.0);
+    const PageMirror mirror(part(0, 0, 2), kSame, 5.0);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::Comm);
     text = error.text();
@@ -467,7 +393,7 @@ TEST_F(HeadOfHosts, RefusesStrangersAndTellsOfThem) {
   auto wrong = part(0, 0, 1);
   wrong->secret = random_secret();
 
-  EXPECT_THROW(PageMirror(wrong, 7, 0.3), Error);
+  EXPECT_THROW(PageMirror(wrong, kSame, 0.3), Error);
   const int fd = stranger();
   const std::string noise(4096, 'x');
   static_cast<void>(!write(fd, noise.data(), noise.size()));
@@ -484,7 +410,7 @@ TEST_F(HeadOfHosts, RefusesStrangersAndTellsOfThem) {
   EXPECT_LE(answer.size(), sizeof(Greeting));
   close(fd);
   // The job itself is not disturbed.
-  const PageMirror mirror(part(0, 0, 1), 7, 5.0);
+  const PageMirror mirror(part(0, 0, 1), kSame, 5.0);
 }
 
 TEST_F(HeadOfHosts, ClosesAHostWhoseFramesAreMalformed) {

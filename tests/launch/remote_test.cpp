@@ -14,10 +14,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/log.h"
 #include "tessera/launch/ssh.h"
 
 namespace tessera::launch {
 namespace {
+
+namespace fs = std::filesystem;
 
 using testing::AllOf;
 using testing::Contains;
@@ -45,6 +48,7 @@ TEST(AgentJob, IsReadAsItWasWritten) {
 
   const AgentJob read = parse_agent_job(agent_job_text(job));
 
+  EXPECT_TRUE(read.part.is_agent);
   EXPECT_EQ(read.words, job.words);
   EXPECT_EQ(read.part.secret.key, job.part.secret.key);
   EXPECT_EQ(read.part.first_rank, 4);
@@ -72,6 +76,19 @@ TEST(AgentJob, RefusesEveryTextThatWasCutShort) {
   EXPECT_THROW(parse_agent_job(agent_job_text(wrong)), Error);
 }
 
+TEST(AgentJob, OfAnotherVersionIsToldAsSuch) {
+  std::string text = agent_job_text(job_with({}));
+  text.replace(0, text.find('\n'), "tessera-agent 1");
+  try {
+    parse_agent_job(text);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.text(),
+                AllOf(HasSubstr("another version of tessera than the one that started the job"),
+                      HasSubstr("install the same program on every host")));
+  }
+}
+
 TEST(SshCommand, QuotesWhatTheShellOfTheHostReads) {
   RemoteOptions options;
   options.program = "/opt/a b/tessera";
@@ -92,7 +109,7 @@ TEST(SshCommand, QuotesWhatTheShellOfTheHostReads) {
                           "-i",
                           "key",
                           "node-1",
-                          "cd '/home/o'\\''neil/runs' && exec env 'A=$(x) '\\''y'\\''' "
+                          "cd '/home/o'\\''neil/runs' || exit 121; exec env 'A=$(x) '\\''y'\\''' "
                           "'/opt/a b/tessera' agent"));
 }
 
@@ -102,7 +119,7 @@ TEST(SshCommand, RunsACommandBefore) {
   options.launcher_args = "source setup_env.sh";
 
   EXPECT_THAT(ssh_command(options, "a", "/", {}).back(),
-              HasSubstr("cd '/' && source setup_env.sh && exec env 'tessera' agent"));
+              HasSubstr("cd '/' || exit 121; source setup_env.sh && exec env 'tessera' agent"));
 }
 
 TEST(PassedEnvironment, ContainsTheVariablesAndTheFile) {
@@ -138,10 +155,44 @@ TEST(PassedEnvironment, ContainsTheVariablesAndTheFile) {
   unsetenv("HIDDEN_PASSWORD");
 }
 
+// A configuration that comes from someone else may have the file beside it.
+TEST(PassedEnvironment, LeavesTheFileOfTheCurrentFolderUnread) {
+  const files::TempDir home, here;
+  const fs::path before = fs::current_path();
+  const char* const set = std::getenv("HOME");
+  const std::string home_before = set == nullptr ? "" : set;
+  files::write_atomic(here.path() / ".deepspeed_env", "LD_PRELOAD=/tmp/evil.so\n");
+  files::write_atomic(home.path() / ".deepspeed_env", "MINE=1\n");
+  fs::current_path(here.path());
+  setenv("HOME", home.path().c_str(), 1);
+  std::vector<std::string> told;
+  log::set_sink([&](log::Level, std::string_view message) { told.emplace_back(message); });
+
+  const std::vector<std::string> unnamed = passed_environment();
+  setenv("DS_ENV_FILE", ".deepspeed_env", 1);
+  const std::vector<std::string> named = passed_environment();
+  chmod((here.path() / ".deepspeed_env").c_str(), 0606);
+  std::string refused;
+  try {
+    passed_environment();
+  } catch (const Error& error) {
+    refused = error.text();
+  }
+  unsetenv("DS_ENV_FILE");
+  log::set_sink(nullptr);
+  fs::current_path(before);
+  setenv("HOME", home_before.c_str(), 1);
+
+  EXPECT_THAT(unnamed, AllOf(Contains("MINE=1"), Not(Contains(HasSubstr("LD_PRELOAD")))));
+  EXPECT_THAT(told, Contains(AllOf(HasSubstr("is not read"), HasSubstr("DS_ENV_FILE"))));
+  EXPECT_THAT(named, Contains("LD_PRELOAD=/tmp/evil.so"));
+  EXPECT_THAT(refused, HasSubstr("another user can write the file"));
+}
+
 /// Hosts whose agents are a script; all of them are this host, which needs no ssh.
 class Remote : public testing::Test {
  protected:
-  int run(const std::string& script, int hosts = 2) {
+  int run(const std::string& script, int hosts = 2, double join_timeout_s = 60.0) {
     const std::string program = (folder_.path() / "agent.sh").string();
     files::write_atomic(program,
                         "#!/bin/bash\nread -r first; read -r secret; read -r host rest\n" + script);
@@ -151,17 +202,21 @@ class Remote : public testing::Test {
       options.pool.push_back({"127.0.0." + std::to_string(host + 1), {0, 1}});
     options.program = program;
     options.words = {"c.json"};
+    options.join_timeout_s = join_timeout_s;
     options.notice = [this](const std::string& text) { notices_.push_back(text); };
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
-    const int code = run_on_hosts(options);
+    const HostsEnd end = run_job_on_hosts(options);
     out_ = testing::internal::GetCapturedStdout();
     err_ = testing::internal::GetCapturedStderr();
-    return code;
+    error_ = end.error ? end.error->what + "\n  fix: " + end.error->fix : "";
+    lost_ = end.lost;
+    return end.code;
   }
   files::TempDir folder_;
   std::vector<std::string> notices_;
-  std::string out_, err_;
+  std::string out_, err_, error_;
+  std::vector<std::string> lost_;
 };
 
 TEST_F(Remote, PassesOutputOnWithTheNameOfTheHost) {
@@ -176,6 +231,7 @@ TEST_F(Remote, ReturnsTheCodeOfTheFirstHostOrOfOneThatFailed) {
   EXPECT_EQ(run("exit 7"), 7);
   EXPECT_EQ(run("[[ $host == 0 ]] || exit 3"), 3);
   EXPECT_EQ(run("exit 75"), 75) << "stopped and saved";
+  EXPECT_EQ(error_, "");
 }
 
 TEST_F(Remote, EndsAgentsThatHaveNotMetAtTheFirstSignal) {
@@ -187,10 +243,21 @@ TEST_F(Remote, EndsAgentsThatHaveNotMetAtTheFirstSignal) {
 
 TEST_F(Remote, TellsWhichAgentCouldNotBeStartedOrWasKilled) {
   EXPECT_EQ(run("[[ $host == 0 ]] || exit 255"), 8);
-  EXPECT_THAT(notices_, Contains(HasSubstr("ssh cannot reach host 127.0.0.2")));
-  notices_.clear();
+  EXPECT_THAT(error_, HasSubstr("host 127.0.0.2: ssh cannot reach it"));
+  EXPECT_EQ(run("[[ $host == 0 ]] || exit 121"), 8);
+  EXPECT_THAT(error_, HasSubstr("host 127.0.0.2: it has no folder"));
   EXPECT_EQ(run("[[ $host == 0 ]] || kill -9 $$"), 6);
-  EXPECT_THAT(notices_, Contains(AllOf(HasSubstr("127.0.0.2"), HasSubstr("SIGKILL"))));
+  EXPECT_THAT(error_, AllOf(HasSubstr("127.0.0.2"), HasSubstr("SIGKILL")));
+}
+
+// As an ssh that connects and stays silent, on all hosts.
+TEST_F(Remote, EndsIfNoHostArrives) {
+  EXPECT_EQ(run("exec sleep 60", 2, /*join_timeout_s=*/0.3), 6);
+
+  EXPECT_THAT(error_,
+              AllOf(HasSubstr("hosts 127.0.0.1, 127.0.0.2 did not arrive within 0.3 s"),
+                    HasSubstr("fix: ")));
+  EXPECT_THAT(lost_, ElementsAre("127.0.0.1", "127.0.0.2"));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/memory/ledger.h"
@@ -50,12 +51,13 @@ double resident_bytes() {
 /// a lost one.
 void replace(const fs::path& path, const std::string& content) {
   const fs::path draft = path.string() + ".new";
-  std::ofstream out(draft, std::ios::binary | std::ios::trunc);
-  out << content;
-  out.close();
+  const int fd = files::create_own(draft);
+  const ssize_t written = ::write(fd, content.data(), content.size());
+  ::close(fd);
+  const bool whole = written == static_cast<ssize_t>(content.size());
   std::error_code failure;
-  if (out) fs::rename(draft, path, failure);
-  TESSERA_REQUIRE(out && !failure,
+  if (whole) fs::rename(draft, path, failure);
+  TESSERA_REQUIRE(whole && !failure,
                   Io,
                   fmt::format("cannot write {}", path.string()),
                   "free disk space, or choose a writable run.dir");

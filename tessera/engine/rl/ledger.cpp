@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
 #include "tessera/base/text.h"
 
 namespace tessera::engine::rl {
@@ -236,8 +237,8 @@ json::Value to_json(std::int64_t version,
 
 Ledger::Ledger(std::filesystem::path path, std::int64_t last_version) : path_(std::move(path)) {
   const std::int64_t size = std::filesystem::exists(path_) ? whole_size(path_, last_version) : 0;
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  TESSERA_REQUIRE(fd_ >= 0 && ::ftruncate(fd_, size) == 0,
+  fd_ = files::open_own(path_, O_WRONLY | O_APPEND | O_CREAT, 0644);
+  TESSERA_REQUIRE(::ftruncate(fd_, size) == 0,
                   Io,
                   fmt::format("cannot write {}: {}", path_.string(), std::strerror(errno)),
                   "choose a writable run.dir");

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/inputs.h"
 #include "tessera/base/text.h"
 #include "tessera/tasks/rl/reward_http.h"
 
@@ -126,6 +127,7 @@ RlReward read_reward(json::Value item, config::Problems& problems) {
   }
   if (*type == kCommand) {
     config::read(item, out.command.emplace(), problems, origins);
+    note_program("reward program", out.command->command);
     if (out.command->command.empty())
       problems.add(place, "command", "the command is empty", "name a program and its words");
   } else if (*type == kHttp) {
