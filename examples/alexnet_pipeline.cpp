@@ -26,11 +26,11 @@
 
 #include "tessera/base/files.h"
 #include "tessera/base/philox.h"
+#include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/nn/functional.h"
-#include "tessera/planner/overrides.h"
 #include "tessera/planner/parallel_options.h"
 #include "tessera/planner/stages.h"
 #include "tessera/planner/train_config.h"
@@ -260,9 +260,9 @@ json::Value read_config(const Options& options) {
 planner::Plan make_plan(const Options& options) {
   json::Value c = read_config(options);
   const auto set = [&](const std::string& key, std::int64_t number) {
-    planner::set_key(c, key, json::Value::integer(number), kProgram);
+    config::set_key(c, key, json::Value::integer(number), kProgram);
   };
-  planner::set_key(c, "data.train", json::Value::string("synthetic pictures"), kProgram);
+  config::set_key(c, "data.train", json::Value::string("synthetic pictures"), kProgram);
   if (c.find("trainer") == nullptr) set("trainer.max_steps", 200);
   for (const auto& [key, number] : options.keys)
     set(key, number);

@@ -25,11 +25,11 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/verify_rl.h"
+#include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/overrides.h"
 #include "tessera/planner/reference.h"
 
 namespace tessera::cli {
@@ -94,7 +94,7 @@ json::Value source_of(const VerifyWords& words,
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
   // More threads would split sums by the number of cores that a rank happens to have.
-  planner::set_key(source, "run.threads_per_rank", json::Value::integer(1), "tessera verify");
+  config::set_key(source, "run.threads_per_rank", json::Value::integer(1), "tessera verify");
   return source;
 }
 

@@ -434,9 +434,9 @@ Converted from_deepspeed(const json::Value& source) {
                                    planner::config_paths(),
                                    problems);
   out.value = std::move(taken.left);
-  for (planner::TakenKey& key : taken.automatic)
+  for (config::TakenKey& key : taken.automatic)
     put(out.value, key.path, std::move(key.value));
-  for (const planner::TakenKey& key : taken.accepted) {
+  for (const config::TakenKey& key : taken.accepted) {
     out.notes.push_back(fmt::format(
         "{} = {} has no counterpart in tessera: {}", key.path, key.value.dump(), key.why));
   }
@@ -593,8 +593,8 @@ Converted convert_config(const json::Value& source, Dialect from, Dialect to) {
 }
 
 namespace {
-const bool kRegisteredKeys = planner::key_dialects().add(
-    "configuration files", planner::KeyDialect{with_new_names, take_deepspeed_keys});
+const bool kRegisteredKeys = config::key_dialects().add(
+    "configuration files", config::KeyDialect{with_new_names, take_deepspeed_keys});
 }  // namespace
 
 }  // namespace tessera::interop

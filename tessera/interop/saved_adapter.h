@@ -22,7 +22,7 @@ struct SavedAdapter {
 };
 
 /// Reads no values. The base of a PEFT folder need not exist. Throws Error{Config} if there is no
-/// adapter; other errors as open_peft() and planner::open_model_source().
+/// adapter; other errors as open_peft() and models::open_model_source().
 SavedAdapter open_saved_adapter(const std::filesystem::path& path);
 
 }  // namespace tessera::interop

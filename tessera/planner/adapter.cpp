@@ -17,8 +17,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/models/model_source.h"
 #include "tessera/parallel/packed_weights.h"
-#include "tessera/planner/model_source.h"
 #include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/init.h"
 
@@ -56,7 +56,7 @@ void take_options(models::AdapterOptions& options,
                  fmt::format("{} says it already", written.from),
                  "remove it, or give adapter.type and all that differs from the defaults");
   }
-  options = open_adapter_options(written.from);
+  options = models::open_adapter_options(written.from);
   options.from = written.from;
   options.lr_ratio = written.lr_ratio;
   options.quantize_base = written.quantize_base;
@@ -214,7 +214,7 @@ void plan_adapter_weights(Plan& plan) {
   plan.weights =
       [adapter = plan.adapter,
        base = std::move(base),
-       own = open_adapter_weights(
+       own = models::open_adapter_weights(
            from, *plan.adapter, models::families().get(plan.config.model.family()).weight_map)](
           const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
         (adapter->trains(info.name) ? own : base)(info, begin, end, out);

@@ -10,10 +10,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/models/model_source.h"
 #include "tessera/models/objectives/distilled.h"
 #include "tessera/nn/block.h"
-#include "tessera/planner/model_source.h"
-#include "tessera/planner/stages.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -25,7 +24,7 @@ constexpr const char* kLayers = "distill.layers";
 std::vector<const nn::BlockSpec*> layers_of(const nn::Model& model) {
   std::vector<const nn::BlockSpec*> out;
   for (const nn::BlockSpec& block : model.blocks) {
-    if (is_layer(block)) out.push_back(&block);
+    if (nn::is_layer(block)) out.push_back(&block);
   }
   return out;
 }
@@ -146,8 +145,8 @@ void plan_distillation(Plan& plan, config::Problems& problems, const config::Ori
            "has no effect on predicted numbers, whose squared difference is learned",
            "remove it");
   }
-  const ModelSource source = open_model_source(*options.teacher);
-  if (source_tokenizer(source)->fingerprint() != plan.tokenizer->fingerprint()) {
+  const models::ModelSource source = models::open_model_source(*options.teacher);
+  if (models::source_tokenizer(source)->fingerprint() != plan.tokenizer->fingerprint()) {
     refuse(kTeacher,
            fmt::format("{} has another tokenizer than the model", *options.teacher),
            "choose a teacher with the model's tokenizer, or tokenizer.vocab of the teacher");
@@ -175,7 +174,7 @@ void plan_distillation(Plan& plan, config::Problems& problems, const config::Ori
                                    text::bytes(static_cast<std::uint64_t>(bytes))));
 }
 
-models::WeightSource weights_of_layers(const ModelSource& source,
+models::WeightSource weights_of_layers(const models::ModelSource& source,
                                        const std::vector<std::int64_t>& layers,
                                        const models::Resolved& trained,
                                        std::uint64_t seed,
@@ -185,7 +184,7 @@ models::WeightSource weights_of_layers(const ModelSource& source,
       source.model, trained.tokenizer_size, std::nullopt, problems, {}, trained.objective);
   problems.raise();
   std::map<std::string, std::string> names = names_in_full(full, trained, layers);
-  return [weights = first_weights(source, full, seed, notes), names = std::move(names)](
+  return [weights = models::first_weights(source, full, seed, notes), names = std::move(names)](
              const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     const auto found = names.find(info.name);
     if (found == names.end()) return weights(info, begin, end, out);

@@ -12,9 +12,11 @@
 #include "tessera/config/json.h"
 #include "tessera/models/family.h"
 
+namespace tessera::models {
+struct ModelSource;
+}
 namespace tessera::planner {
 
-struct ModelSource;
 struct Plan;
 
 struct DistillOptions {
@@ -37,7 +39,7 @@ void plan_distillation(Plan& plan, config::Problems& problems, const config::Ori
 /// parameters, such as embeddings, are those of the saved model, and a head that it lacks is
 /// initialized as in first_weights(). Throws Error{Config} for a layer that the saved model lacks
 /// or for layers of two kinds, and the errors of first_weights().
-models::WeightSource weights_of_layers(const ModelSource& source,
+models::WeightSource weights_of_layers(const models::ModelSource& source,
                                        const std::vector<std::int64_t>& layers,
                                        const models::Resolved& trained,
                                        std::uint64_t seed,

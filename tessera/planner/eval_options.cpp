@@ -156,8 +156,8 @@ void EvalOptions::describe(config::Fields& f) {
 void check_eval(const EvalOptions& options,
                 config::Problems& problems,
                 const config::Origins& origins) {
-  check_cadence(options.every, "eval.every", problems);
-  check_cadence(options.test_every, "eval.test_every", problems);
+  config::check_cadence(options.every, "eval.every", problems);
+  config::check_cadence(options.test_every, "eval.test_every", problems);
   if (!options.best.is_null() && !options.best.is_string() && !options.best.is_object()) {
     problems.add(options.best.place,
                  kBest,

@@ -8,10 +8,10 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/config/cadence.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 #include "tessera/data/token_dataset.h"
-#include "tessera/planner/cadence.h"
 
 namespace tessera::planner {
 
@@ -45,8 +45,8 @@ struct EvalOptions {
   std::int64_t max_new_tokens = 50, top_k = 1;
   double temperature = 1.0;
 
-  [[nodiscard]] Cadence when() const { return cadence_of(every); }
-  [[nodiscard]] Cadence test_when() const { return cadence_of(test_every); }
+  [[nodiscard]] config::Cadence when() const { return config::cadence_of(every); }
+  [[nodiscard]] config::Cadence test_when() const { return config::cadence_of(test_every); }
   /// Requires values that check_eval() has accepted.
   [[nodiscard]] BestRule rule() const;
   /// True if a training may end before its last step.

@@ -5,18 +5,16 @@
 #include <cmath>
 #include <cstddef>
 
-#include "tessera/planner/stages.h"
-
 namespace tessera::planner {
 
 std::map<std::string, std::int64_t> layer_depths(const nn::Model& model) {
-  const auto layers = std::count_if(model.blocks.begin(), model.blocks.end(), is_layer);
+  const auto layers = std::count_if(model.blocks.begin(), model.blocks.end(), nn::is_layer);
   std::map<std::string, std::int64_t> out;
   std::int64_t passed = 0;
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     const nn::BlockSpec& block = model.blocks[b];
-    if (is_layer(block)) ++passed;
-    std::int64_t depth = is_layer(block) || passed == 0 ? passed : passed + 1;
+    if (nn::is_layer(block)) ++passed;
+    std::int64_t depth = nn::is_layer(block) || passed == 0 ? passed : passed + 1;
     if (b + 1 == model.blocks.size()) depth = layers + 2;
     for (const auto& info : nn::declared_by(block))
       out.try_emplace(info->name, depth);
@@ -25,7 +23,7 @@ std::map<std::string, std::int64_t> layer_depths(const nn::Model& model) {
 }
 
 std::map<std::string, double> layer_factors(const nn::Model& model, double decay) {
-  const auto layers = std::count_if(model.blocks.begin(), model.blocks.end(), is_layer);
+  const auto layers = std::count_if(model.blocks.begin(), model.blocks.end(), nn::is_layer);
   std::map<std::string, double> out;
   for (const auto& [name, depth] : layer_depths(model))
     out[name] = std::pow(decay, static_cast<double>(layers + 2 - depth));
@@ -37,7 +35,7 @@ void check_layers(const char* path,
                   config::Problems& problems,
                   const config::Origins& origins) {
   const auto& blocks = model.blocks;
-  if (blocks.empty() || std::any_of(blocks.begin(), blocks.end(), is_layer)) return;
+  if (blocks.empty() || std::any_of(blocks.begin(), blocks.end(), nn::is_layer)) return;
   problems.add(origins.place(path),
                path,
                "the model has no layers: none of its blocks has a number, as in \"layers.0\"",

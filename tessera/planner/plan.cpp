@@ -13,8 +13,10 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/document.h"
+#include "tessera/config/key_dialect.h"
 #include "tessera/data/mixture.h"
 #include "tessera/launch/launch.h"
+#include "tessera/models/model_source.h"
 #include "tessera/models/presets.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/adapter.h"
@@ -22,9 +24,7 @@
 #include "tessera/planner/distillation.h"
 #include "tessera/planner/draft.h"
 #include "tessera/planner/embedding_noise.h"
-#include "tessera/planner/key_dialect.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/model_source.h"
 #include "tessera/planner/precision.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/stages.h"
@@ -237,16 +237,16 @@ class Planner {
     tasks::spell_out_task(spelled);
     data::spell_out_sources(spelled);
     const std::int64_t unit = ranks_per_model(spelled);
-    draft_.written = key_dialect().with_new_names(
+    draft_.written = config::key_dialect().with_new_names(
         derived_.take(std::move(spelled), static_cast<int>(plan_.ranks / unit)), problems_);
     check_written(draft_.written, problems_);
-    auto taken = key_dialect().take(draft_.written, config_paths(), problems_);
+    auto taken = config::key_dialect().take(draft_.written, config_paths(), problems_);
     drop_max_grad_norm(taken.left);
     draft_.automatic = resolve_auto(taken.automatic, taken.left);
     config::read(taken.left, plan_.config, problems_, origins_);
     draft_.accepted = std::move(taken.accepted);
-    for (const TakenKey& key : draft_.accepted)
-      plan_.notes.push_back(note_of(key));
+    for (const config::TakenKey& key : draft_.accepted)
+      plan_.notes.push_back(config::note_of(key));
     for (const AutoValue& value : draft_.automatic) {
       if (value.how.find("Hugging Face") != std::string::npos)
         plan_.notes.push_back(fmt::format("{} is \"auto\": {}", value.path, value.how));
@@ -394,7 +394,7 @@ class Planner {
     }
     if (!plan_.config.model->from && !by_layers) return;
     const std::string from = by_layers ? *distill.teacher : *plan_.config.model->from;
-    source_ = open_model_source(from);
+    source_ = models::open_model_source(from);
     if (source_->bf16 && plan_.working == DType::F16) {
       plan_.notes.push_back(fmt::format(
           "the weights of {} were made in bf16: what they compute may lie beyond 65504, "
@@ -419,7 +419,7 @@ class Planner {
       plan_.config.tokenizer =
           data::tokenizer_options_of(std::filesystem::absolute(source_->folder));
     plan_.tokenizer =
-        own ? source_tokenizer(*source_) : data::make_tokenizer(plan_.config.tokenizer);
+        own ? models::source_tokenizer(*source_) : data::make_tokenizer(plan_.config.tokenizer);
     // Makes paths absolute, so that the files are found from any folder.
     for (std::string* const file :
          {&plan_.config.tokenizer.vocab, &plan_.config.tokenizer.merges}) {
@@ -512,7 +512,7 @@ class Planner {
   Plan& plan_ = draft_.plan;
   config::Problems& problems_ = draft_.problems;
   config::Origins& origins_ = draft_.origins;
-  std::optional<ModelSource>& source_ = draft_.source;
+  std::optional<models::ModelSource>& source_ = draft_.source;
   std::vector<std::int64_t>& layers_ = draft_.layers;
 };
 
@@ -576,7 +576,7 @@ Plan finished(Draft draft) {
     const auto seed = static_cast<std::uint64_t>(draft.plan.config.trainer.seed);
     draft.plan.weights =
         draft.layers.empty()
-            ? first_weights(*draft.source, begun, seed, draft.plan.notes)
+            ? models::first_weights(*draft.source, begun, seed, draft.plan.notes)
             : weights_of_layers(*draft.source, draft.layers, begun, seed, draft.plan.notes);
   }
   plan_adapter_weights(draft.plan);

@@ -179,12 +179,6 @@ std::string names_of(const nn::Model& model, std::pair<int, int> blocks) {
 
 }  // namespace
 
-bool is_layer(const nn::BlockSpec& block) {
-  const std::size_t dot = block.name.rfind('.');
-  return dot != std::string::npos && dot + 1 < block.name.size() &&
-         block.name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
-}
-
 void complete_pipeline(PipelineOptions& options,
                        config::Problems& problems,
                        const config::Origins& origins) {
@@ -349,9 +343,9 @@ std::vector<std::string> build_lines(const Plan& plan, int rank) {
   std::vector<std::string> out;
   const auto& blocks = plan.model.model.blocks;
   const int all = static_cast<int>(blocks.size());
-  const bool has_layers = std::any_of(blocks.begin(), blocks.end(), is_layer);
+  const bool has_layers = std::any_of(blocks.begin(), blocks.end(), nn::is_layer);
   const auto layers_before = [&](int end) {
-    return has_layers ? std::count_if(blocks.begin(), blocks.begin() + end, is_layer) : end;
+    return has_layers ? std::count_if(blocks.begin(), blocks.begin() + end, nn::is_layer) : end;
   };
   const int stage = plan.mesh().coordinate(rank, mesh::Axis::Pp);
   for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {

@@ -14,8 +14,6 @@
 
 namespace tessera::planner {
 
-/// True if the block is one of a numbered sequence: "layers.3", "h.3".
-bool is_layer(const nn::BlockSpec& block);
 /// Completes and checks the keys of a pipeline, without its model; a pipeline of size 1 is not
 /// checked.
 void complete_pipeline(PipelineOptions& options,

@@ -145,7 +145,7 @@ void RunOptions::describe(config::Fields& f) {
            .type = "string or list of strings"});
   f.choice("transport",
            transport,
-           kLinkEngines,
+           comm::kLinkEngines,
            {.text = "The engine that moves data between hosts: gloo; mpi, if mpirun has started "
                     "the ranks; auto is gloo. Within a host data moves through shared memory. The "
                     "results are the same with each."});

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/comm/link_engine.h"
+#include "tessera/config/cadence.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
@@ -32,7 +34,6 @@
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/reduction_options.h"
 #include "tessera/parallel/shard_store.h"
-#include "tessera/planner/cadence.h"
 #include "tessera/planner/distillation.h"
 #include "tessera/planner/elasticity.h"
 #include "tessera/planner/eval_options.h"
@@ -73,24 +74,17 @@ struct CheckpointOptions {
     const double minutes = every_minutes.value_or(every.is_null() ? kDefaultMinutes : 0);
     return minutes > 0 ? std::optional(60 * minutes) : std::nullopt;
   }
-  [[nodiscard]] Cadence when() const { return cadence_of(every); }
+  [[nodiscard]] config::Cadence when() const { return config::cadence_of(every); }
   [[nodiscard]] bool keeps_best() const { return best.value_or(false); }
   void describe(config::Fields& fields);
 };
-/// The engine that moves bytes between hosts.
-enum class LinkEngine : std::uint8_t { Auto, Gloo, Mpi, Ucx };
-inline constexpr auto kLinkEngines =
-    std::to_array<config::Named<LinkEngine>>({{LinkEngine::Auto, "auto"},
-                                              {LinkEngine::Gloo, "gloo"},
-                                              {LinkEngine::Mpi, "mpi"},
-                                              {LinkEngine::Ucx, "ucx"}});
 /// DeepSpeed's number of restarts of an elastic training.
 inline constexpr std::int64_t kElasticRestarts = 100;
 struct RunOptions {
   std::string dir;  ///< empty: runs/<name of the file>
   std::optional<std::int64_t> threads_per_rank;
   json::Value hosts;  ///< path of a hostfile, or its lines as a list; null: this host
-  LinkEngine transport = LinkEngine::Auto;
+  comm::LinkEngine transport = comm::LinkEngine::Auto;
   /// Number of times that the job goes on by itself after it lost a rank or a host. Absent: 0, or
   /// kElasticRestarts if min_hosts is given.
   std::optional<std::int64_t> restarts;

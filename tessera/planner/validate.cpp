@@ -285,7 +285,7 @@ void check_config(const TrainConfig& config,
                           problems.concern("data.validation_fraction");
   check_eval(config.eval, problems, origins);
   check_monitors(config.monitors, problems, origins);
-  check_cadence(config.checkpoint.every, "checkpoint.every", problems);
+  config::check_cadence(config.checkpoint.every, "checkpoint.every", problems);
   if (config.eval.when().any() && !validation) {
     add("eval.every",
         "there is nothing to evaluate on: neither data.validation nor data.validation_fraction is "

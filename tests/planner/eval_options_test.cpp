@@ -61,11 +61,12 @@ TEST(Answers, AreScoredWhereSamplesHaveOne) {
 }
 
 TEST(Cadences, AreStepsOrEpochs) {
-  const Cadence steps = plan_of(R"("eval": {"every": 3})").config.eval.when();
+  const config::Cadence steps = plan_of(R"("eval": {"every": 3})").config.eval.when();
   EXPECT_FALSE(steps.due(4, true));
   EXPECT_TRUE(steps.due(6, false));
 
-  const Cadence epochs = plan_of(R"("checkpoint": {"every": "epoch"})").config.checkpoint.when();
+  const config::Cadence epochs =
+      plan_of(R"("checkpoint": {"every": "epoch"})").config.checkpoint.when();
   EXPECT_FALSE(epochs.due(6, false));
   EXPECT_TRUE(epochs.due(7, true));
 

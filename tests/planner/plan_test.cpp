@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
-#include "tessera/planner/overrides.h"
+#include "tessera/config/overrides.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/train_config.h"
 
@@ -103,7 +103,7 @@ TEST(Plans, ResolvedConfigurationsPlanTheSame) {
 Plan again(const Plan& plan, int ranks, const std::vector<std::string>& overrides = {}) {
   json::Value source = json::parse(plan.resolved.dump(2), "runs/my/config.json");
   for (const std::string& assignment : overrides)
-    apply_override(source, assignment);
+    config::apply_override(source, assignment);
   return make_plan(source, ranks, "runs/my/config.json");
 }
 
@@ -521,7 +521,7 @@ TEST(Plans, KeepGradientsOfRanksApartForRulesThatExchangeSigns) {
 
 TEST(Plans, NameAnOverrideInMessages) {
   json::Value source = source_of(with(kBatch));
-  apply_override(source, "optimizer.lr=fast");
+  config::apply_override(source, "optimizer.lr=fast");
 
   try {
     make_plan(source, 1, "c.json");

@@ -14,10 +14,10 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/rl/layouts.h"
+#include "tessera/models/model_source.h"
 #include "tessera/models/objective.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/adapter.h"
-#include "tessera/planner/model_source.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::engine::rl {
@@ -126,8 +126,8 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
   const std::optional<std::string> from =
       options.critic.from ? options.critic.from : policy.config.model->from;
   const models::ObjectiveChoice objective = objective_of(options);
-  std::optional<planner::ModelSource> source;
-  if (from) source = planner::open_model_source(*from);
+  std::optional<models::ModelSource> source;
+  if (from) source = models::open_model_source(*from);
   if (options.critic.from) {
     out.config.model = source->model;
     out.config.model->from = from;
@@ -138,7 +138,7 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
         source->model, policy.tokenizer->size(), std::nullopt, problems, {}, objective);
     problems.raise();
     TESSERA_REQUIRE(
-        planner::source_tokenizer(*source)->fingerprint() == policy.tokenizer->fingerprint() &&
+        models::source_tokenizer(*source)->fingerprint() == policy.tokenizer->fingerprint() &&
             out.model.max_positions >= policy.sequence_length,
         Config,
         fmt::format("the critic {} reads other tokens than the policy writes, or fewer "
@@ -156,7 +156,7 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
   out.weights = nullptr;
   if (source) {
     std::vector<std::string> notes;  // a critic's head is expected to be newly initialized
-    out.weights = planner::first_weights(
+    out.weights = models::first_weights(
         *source, out.model, static_cast<std::uint64_t>(policy.config.trainer.seed), notes);
   }
   add_adapter(options.models.critic.adapter, out);

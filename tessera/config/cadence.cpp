@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/cadence.h"
+#include "tessera/config/cadence.h"
 
 #include <optional>
 
 #include <fmt/format.h>
 
-namespace tessera::planner {
+namespace tessera::config {
 namespace {
 
 constexpr const char* kEpoch = "epoch";
@@ -31,7 +31,7 @@ Cadence cadence_of(const json::Value& value) {
   return {.steps = steps > 0 ? steps : 0, .epoch = false};
 }
 
-void check_cadence(const json::Value& value, const std::string& path, config::Problems& problems) {
+void check_cadence(const json::Value& value, const std::string& path, Problems& problems) {
   if (value.is_null() || is_epoch(value)) return;
   const auto steps = steps_in(value);
   if (steps && *steps >= 0) return;
@@ -44,4 +44,4 @@ void check_cadence(const json::Value& value, const std::string& path, config::Pr
       "set it to a number of steps, or to \"epoch\"");
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::config

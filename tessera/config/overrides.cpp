@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/overrides.h"
+#include "tessera/config/overrides.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 
-namespace tessera::planner {
+namespace tessera::config {
 namespace {
 
 // "optimizer.lr" -> optimizer, params, lr.
@@ -106,4 +106,4 @@ void apply_override(json::Value& source, std::string_view assignment) {
   set_key(source, path, std::move(value), origin);
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::config

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/model_source.h"
+#include "tessera/models/model_source.h"
 
 #include <set>
 #include <utility>
@@ -12,7 +12,7 @@
 #include "tessera/base/text.h"
 #include "tessera/tensor/init.h"
 
-namespace tessera::planner {
+namespace tessera::models {
 namespace {
 
 const ModelReader& reader() {
@@ -30,28 +30,28 @@ ModelSource open_model_source(const std::filesystem::path& path) {
   return reader().open(path);
 }
 
-models::WeightSource source_weights(const ModelSource& source, const models::Resolved& resolved) {
+WeightSource source_weights(const ModelSource& source, const Resolved& resolved) {
   return reader().weights(source, resolved);
 }
 
-models::AdapterOptions open_adapter_options(const std::filesystem::path& folder) {
+AdapterOptions open_adapter_options(const std::filesystem::path& folder) {
   return reader().adapter_options(folder);
 }
 
-models::WeightSource open_adapter_weights(const std::filesystem::path& folder,
-                                          const models::Adapter& adapter,
-                                          const models::WeightMap& map) {
+WeightSource open_adapter_weights(const std::filesystem::path& folder,
+                                  const Adapter& adapter,
+                                  const WeightMap& map) {
   return reader().adapter_weights(folder, adapter, map);
 }
 
-models::WeightSource first_weights(const ModelSource& source,
-                                   const models::Resolved& trained,
-                                   std::uint64_t seed,
-                                   std::vector<std::string>& notes) {
+WeightSource first_weights(const ModelSource& source,
+                           const Resolved& trained,
+                           std::uint64_t seed,
+                           std::vector<std::string>& notes) {
   // A checkpoint without an objective has its family's default.
   config::Problems problems;
-  const models::Resolved saved = models::resolve(
-      source.model, trained.tokenizer_size, std::nullopt, problems, {}, source.objective);
+  const Resolved saved =
+      resolve(source.model, trained.tokenizer_size, std::nullopt, problems, {}, source.objective);
   problems.raise();
   if (saved.objective.name == trained.objective.name) return source_weights(source, trained);
   std::set<std::string> known, begun;
@@ -84,4 +84,4 @@ data::TokenizerPtr source_tokenizer(const ModelSource& source) {
                              : data::make_tokenizer(source.tokenizer);
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::models

@@ -15,7 +15,7 @@
 #include "tessera/models/adapter.h"
 #include "tessera/models/family.h"
 
-namespace tessera::planner {
+namespace tessera::models {
 
 /// The description of a saved model. No weights are read before `weights` is called.
 struct ModelSource {
@@ -23,14 +23,14 @@ struct ModelSource {
   std::filesystem::path weights;  ///< the Hugging Face folder, or a single file of weights
   bool hugging_face = false;      ///< config.json and the tokenizer are in Hugging Face's format
   std::optional<std::filesystem::path> foreign;  ///< the checkpoint of another program
-  models::ModelOptions model;                    ///< the options that describe the saved model
+  ModelOptions model;                            ///< the options that describe the saved model
   /// Objective of the saved model; no name: the family's default.
-  models::ObjectiveChoice objective;
+  ObjectiveChoice objective;
   data::TokenizerOptions tokenizer;  ///< only for a run of tessera
   /// If the weights are a base with an adapter: the folder of PEFT, or the checkpoint, with the
   /// adapter, and the base that it adapts. The model is then the merged one.
   std::filesystem::path adapter;
-  models::AdapterOptions adapter_options;
+  AdapterOptions adapter_options;
   std::shared_ptr<const ModelSource> base;  ///< nullptr: the checkpoint also contains the base
   std::string base_fingerprint;             ///< required fingerprint of the base; empty: any
   std::uint64_t seed = 0;                   ///< seed for what the base lacks
@@ -49,12 +49,12 @@ struct ModelReader {
   ModelSource (*open)(const std::filesystem::path& path);
   /// The weights under tessera's parameter names; nothing is read before the first call. Throws
   /// Error{Format} that lists missing, unexpected and mis-shaped tensors.
-  models::WeightSource (*weights)(const ModelSource& source, const models::Resolved& resolved);
+  WeightSource (*weights)(const ModelSource& source, const Resolved& resolved);
   /// Reads the options and values of an adapter that another program saved.
-  models::AdapterOptions (*adapter_options)(const std::filesystem::path& folder);
-  models::WeightSource (*adapter_weights)(const std::filesystem::path& folder,
-                                          const models::Adapter& adapter,
-                                          const models::WeightMap& map);
+  AdapterOptions (*adapter_options)(const std::filesystem::path& folder);
+  WeightSource (*adapter_weights)(const std::filesystem::path& folder,
+                                  const Adapter& adapter,
+                                  const WeightMap& map);
 };
 Registry<ModelReader>& model_readers();
 
@@ -62,21 +62,21 @@ Registry<ModelReader>& model_readers();
 /// ModelReader::open.
 ModelSource open_model_source(const std::filesystem::path& path);
 /// The weights of a source; throws the errors of ModelReader::weights.
-models::WeightSource source_weights(const ModelSource& source, const models::Resolved& resolved);
+WeightSource source_weights(const ModelSource& source, const Resolved& resolved);
 /// The initial weights of `trained`, which starts from the saved model: if its objective differs,
 /// parameters that the saved model lacks (a head) are initialized from the seed as in a new model,
 /// and a note is added. Throws the errors of ModelReader::weights.
-models::WeightSource first_weights(const ModelSource& source,
-                                   const models::Resolved& trained,
-                                   std::uint64_t seed,
-                                   std::vector<std::string>& notes);
+WeightSource first_weights(const ModelSource& source,
+                           const Resolved& trained,
+                           std::uint64_t seed,
+                           std::vector<std::string>& notes);
 /// The options of an adapter in another program's folder; throws the errors of open_model_source.
-models::AdapterOptions open_adapter_options(const std::filesystem::path& folder);
+AdapterOptions open_adapter_options(const std::filesystem::path& folder);
 /// The values in that folder for Adapter::parameters. Throws Error{Format} if they do not fit.
-models::WeightSource open_adapter_weights(const std::filesystem::path& folder,
-                                          const models::Adapter& adapter,
-                                          const models::WeightMap& map);
+WeightSource open_adapter_weights(const std::filesystem::path& folder,
+                                  const Adapter& adapter,
+                                  const WeightMap& map);
 /// The tokenizer that belongs to the source. Throws Error{Config} if it was converted without one.
 data::TokenizerPtr source_tokenizer(const ModelSource& source);
 
-}  // namespace tessera::planner
+}  // namespace tessera::models

@@ -10,7 +10,7 @@
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 
-namespace tessera::planner {
+namespace tessera::config {
 
 /// A key that was removed from the configuration.
 struct TakenKey {
@@ -33,16 +33,14 @@ std::string note_of(const TakenKey& key);
 struct KeyDialect {
   /// Replaces other names of a key by the current one. Two names of one key with different values
   /// are reported in `problems`.
-  json::Value (*with_new_names)(json::Value source, config::Problems& problems);
+  json::Value (*with_new_names)(json::Value source, Problems& problems);
   /// Splits a configuration that uses current names. `own`: paths of the keys and sections of
   /// tessera's options. Wrong types, unknown keys (with the nearest name) and rejected keys are
   /// reported in `problems`.
-  TakenKeys (*take)(json::Value source,
-                    std::span<const std::string> own,
-                    config::Problems& problems);
+  TakenKeys (*take)(json::Value source, std::span<const std::string> own, Problems& problems);
 };
 Registry<KeyDialect>& key_dialects();
 /// The registered dialect.
 const KeyDialect& key_dialect();
 
-}  // namespace tessera::planner
+}  // namespace tessera::config

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/key_dialect.h"
+#include "tessera/config/key_dialect.h"
 
 #include <fmt/format.h>
 
-namespace tessera::planner {
+namespace tessera::config {
 
 std::string note_of(const TakenKey& key) {
   return fmt::format("{} is accepted but has no effect here: {}", key.path, key.why);
@@ -18,4 +18,4 @@ const KeyDialect& key_dialect() {
   return key_dialects().get("configuration files");
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::config

@@ -7,7 +7,7 @@
 
 #include "tessera/config/json.h"
 
-namespace tessera::planner {
+namespace tessera::config {
 
 /// Sets the key `path` of `source` to `value` and creates the enclosing objects. `optimizer.lr` and
 /// `scheduler.X` mean `optimizer.params.lr` and `scheduler.params.X`; `origin` is what the user
@@ -27,4 +27,4 @@ void set_key(json::Value& source,
 /// Error{Config} without "=".
 void apply_override(json::Value& source, std::string_view assignment);
 
-}  // namespace tessera::planner
+}  // namespace tessera::config

@@ -8,7 +8,7 @@
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 
-namespace tessera::planner {
+namespace tessera::config {
 
 /// Every given number of steps, or at the end of every epoch, or never.
 struct Cadence {
@@ -27,6 +27,6 @@ struct Cadence {
 /// check_cadence() rejects mean never.
 Cadence cadence_of(const json::Value& value);
 /// Reports an invalid value of the key `path`.
-void check_cadence(const json::Value& value, const std::string& path, config::Problems& problems);
+void check_cadence(const json::Value& value, const std::string& path, Problems& problems);
 
-}  // namespace tessera::planner
+}  // namespace tessera::config

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/overrides.h"
+#include "tessera/config/overrides.h"
 
 #include <string>
 
@@ -8,7 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/config/json.h"
 
-namespace tessera::planner {
+namespace tessera::config {
 namespace {
 
 json::Value parsed(const std::string& text) {
@@ -77,4 +77,4 @@ TEST(Overrides, OfANumberOfRanksMayStandBeforeOrAfterWhatElseIsSaid) {
 }
 
 }  // namespace
-}  // namespace tessera::planner
+}  // namespace tessera::config
