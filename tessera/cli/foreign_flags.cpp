@@ -24,7 +24,7 @@
 #include "tessera/cli/monitor_flags.h"
 #include "tessera/config/overrides.h"
 #include "tessera/interop/dialects/deepspeed_keys.h"
-#include "tessera/planner/parallel_options.h"
+#include "tessera/interop/dialects/short_forms.h"
 
 namespace tessera::cli {
 namespace {
@@ -418,7 +418,7 @@ void set_best_metric(json::Value& source,
 // old name would coexist with the new one. If the file itself sets two names differently, both are
 // kept and reported with the other errors.
 json::Value in_flags_names(json::Value source) {
-  source = planner::spell_out_parallel(std::move(source));
+  source = interop::spell_out_parallel(std::move(source));
   config::Problems problems;
   json::Value renamed = interop::with_new_names(source, problems);
   if (problems.empty()) return renamed;

@@ -38,13 +38,13 @@ mesh::Mesh mesh_of(const models::Resolved& model, const RankWords& words, int ra
                   "choose a divisor, or remove -n");
   planner::Plan plan;
   plan.model = model;
-  planner::TensorOptions& tensor = plan.config.parallel.tensor;
+  parallel::TensorOptions& tensor = plan.config.parallel.tensor;
   tensor.size = sharers;
   tensor.share_head = planner::ranks_that_share_a_head(model.model, sharers);
   config::Problems problems;
   planner::check_tensor_parallel(plan, /*own_model=*/true, problems, {});
   problems.raise();
-  const planner::TensorOptions::Grid grid = tensor.grid();
+  const parallel::TensorOptions::Grid grid = tensor.grid();
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   return mesh::Mesh({1, 1, ranks / of(sharers), 1, of(grid.depth), of(grid.row), of(grid.col)});
 }

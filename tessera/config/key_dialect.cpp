@@ -3,10 +3,16 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/text.h"
+
 namespace tessera::config {
 
 std::string note_of(const TakenKey& key) {
   return fmt::format("{} is accepted but has no effect here: {}", key.path, key.why);
+}
+
+std::string amp_type(std::string_view mode) {
+  return text::lower(mode.substr(mode.rfind('.') + 1));
 }
 
 Registry<KeyDialect>& key_dialects() {

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/registry.h"
@@ -27,10 +28,15 @@ struct TakenKeys {
 /// Returns "PATH is accepted but has no effect here: WHY".
 std::string note_of(const TakenKey& key);
 
+/// Normalizes Colossal-AI's fp16.mode: "AMP_TYPE.NAIVE" and "NAIVE" become "naive".
+std::string amp_type(std::string_view mode);
+
 /// The interface to a table of other programs' keys, which the planner applies before it reads its
-/// options. The planner knows no such program: interop/ registers the only dialect. Both functions
+/// options. The planner knows no such program: interop/ registers the only dialect. All functions
 /// are pure.
 struct KeyDialect {
+  /// Replaces short forms ("pipeline": 2) and other programs' forms of a setting by the long form.
+  json::Value (*spell_out)(json::Value source);
   /// Replaces other names of a key by the current one. Two names of one key with different values
   /// are reported in `problems`.
   json::Value (*with_new_names)(json::Value source, Problems& problems);

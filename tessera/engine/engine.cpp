@@ -242,7 +242,7 @@ std::vector<Contribution> Engine::contributions() {
 
 /// The number of validation samples to evaluate.
 std::int64_t Engine::evaluated_samples() const {
-  const planner::EvalOptions& options = plan_.config.eval;
+  const tasks::EvalOptions& options = plan_.config.eval;
   const std::int64_t samples = data_->validation == nullptr ? 0 : data_->validation->size();
   // Task metrics on few samples are not meaningful.
   constexpr std::int64_t kBatches = 10;
@@ -253,7 +253,7 @@ std::int64_t Engine::evaluated_samples() const {
 template <class Work>
 auto Engine::with_eval_weights(Work work) {
   state_.wait();
-  if (plan_.config.eval.weights == planner::EvalWeights::Trained) return work();
+  if (plan_.config.eval.weights == tasks::EvalWeights::Trained) return work();
   leave_save_behind();
   state_.exchange_average();
   auto out = work();
@@ -297,7 +297,7 @@ EvalReport Engine::evaluate_on(const data::Dataset& dataset,
 }
 
 void Engine::add_answer_scores(EvalReport& report, const data::Dataset& dataset) {
-  const planner::EvalOptions& options = plan_.config.eval;
+  const tasks::EvalOptions& options = plan_.config.eval;
   if (options.generate == 0) return;
   // The scores, and the number of texts.
   std::vector<double> values(tasks::kTextScores.size() + 1, 0.0);
@@ -345,7 +345,7 @@ bool Engine::generates() {
 std::string Engine::sample_text() {
   std::string text;
   if (generates()) {
-    const planner::EvalOptions& options = plan_.config.eval;
+    const tasks::EvalOptions& options = plan_.config.eval;
     Generator generator(executor(), *plan_.tokenizer, plan_.model);
     GenerateOptions how;
     how.max_new_tokens = options.max_new_tokens;

@@ -318,7 +318,7 @@ ResumePoint find_resume_point(const ResumeFrom& from,
       point.copies ? *point.copies : interop::open_training(*point.checkpoint, plan);
   point.position = {opened.meta().step, opened.meta().samples};
   if (const json::Value* evaluations = opened.meta().extra.find("evaluations")) {
-    const planner::EvalOptions& eval = plan.config.eval;
+    const tasks::EvalOptions& eval = plan.config.eval;
     point.stopped_early = Standing::from(*evaluations, eval).why_stop(eval).value_or("");
   }
   try {

@@ -24,9 +24,9 @@
 #include "tessera/interop/label_thresholds.h"
 #include "tessera/interop/peft.h"
 #include "tessera/interop/weights_of.h"
+#include "tessera/models/fingerprint.h"
 #include "tessera/models/hf_objective.h"
 #include "tessera/optim/average.h"
-#include "tessera/planner/adapter.h"
 #include "tessera/tasks/conversation.h"
 #include "tessera/tasks/labelled_images.h"
 
@@ -375,7 +375,7 @@ models::WeightSource adapted_weights(const models::ModelSource& source,
       };
   if (source.base == nullptr) return models::merged_weights(adapter, saved, saved);
   models::WeightSource base = models::first_weights(*source.base, resolved, source.seed, notes);
-  TESSERA_REQUIRE(planner::fingerprint_of(resolved, base) == source.base_fingerprint,
+  TESSERA_REQUIRE(models::fingerprint_of(resolved, base) == source.base_fingerprint,
                   Format,
                   fmt::format("{} was trained on another model than {} is now",
                               source.adapter.string(),

@@ -24,7 +24,7 @@ namespace {
 constexpr double kMargin = 1.05;
 
 parallel::ProbedModel probed(const Plan& plan, std::int64_t samples) {
-  const TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
+  const parallel::TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   parallel::ProbedModel out;
   out.model = plan.model.model;
@@ -54,7 +54,7 @@ std::int64_t batch_bytes(const Plan& plan) {
 
 // Everything besides the model on which a block's need depends.
 std::string key_of(const Plan& plan, std::int64_t samples) {
-  const TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
+  const parallel::TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
   std::string out = fmt::format("{} {} {} {}x{}x{} {} {} {} {}",
                                 samples,
                                 plan.threads,

@@ -5,7 +5,6 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,8 +14,8 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/models/fingerprint.h"
 #include "tessera/models/model_source.h"
 #include "tessera/parallel/packed_weights.h"
 #include "tessera/tensor/flat_buffer.h"
@@ -204,7 +203,7 @@ void plan_adapter_weights(Plan& plan) {
   const auto seed = static_cast<std::uint64_t>(plan.config.trainer.seed);
   const bool from_files = static_cast<bool>(plan.weights);
   models::WeightSource base = from_files ? plan.weights : from_seed(seed);
-  if (from_files) plan.base_fingerprint = fingerprint_of(*plan.base, base);
+  if (from_files) plan.base_fingerprint = models::fingerprint_of(*plan.base, base);
   const std::string& from = plan.config.adapter.from;
   if (from.empty()) {
     plan.weights = with_norms_of_packed(
@@ -219,22 +218,6 @@ void plan_adapter_weights(Plan& plan) {
           const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
         (adapter->trains(info.name) ? own : base)(info, begin, end, out);
       };
-}
-
-std::string fingerprint_of(const models::Resolved& model, const models::WeightSource& weights) {
-  constexpr std::int64_t kSample = 256;
-  files::Hasher hasher;
-  std::vector<float> values(kSample);
-  for (const auto& info : nn::parameters_of(model.model)) {
-    hasher.update(std::as_bytes(std::span(info->name)));
-    hasher.update(std::as_bytes(std::span(info->shape)));
-    const std::int64_t numel = info->numel(), count = std::min(kSample, numel);
-    for (const std::int64_t begin : {std::int64_t{0}, (numel - count) / 2, numel - count}) {
-      weights(*info, begin, begin + count, values.data());
-      hasher.update(std::as_bytes(std::span(values).first(static_cast<std::size_t>(count))));
-    }
-  }
-  return files::hex64(hasher.digest());
 }
 
 }  // namespace tessera::planner

@@ -123,7 +123,7 @@ std::vector<AutoValue> resolve_auto(const std::vector<config::TakenKey>& found,
 
 void resolve_auto_sizes(std::int64_t hidden_size,
                         std::vector<AutoValue>& values,
-                        ZeroOptions& options) {
+                        parallel::ZeroOptions& options) {
   for (AutoValue& value : values) {
     const Size* const size = find_size(value.path);
     if (size == nullptr) continue;

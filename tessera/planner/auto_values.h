@@ -31,7 +31,7 @@ std::vector<AutoValue> resolve_auto(const std::vector<config::TakenKey>& found,
 /// Resolves the bucket sizes, once the model is known.
 void resolve_auto_sizes(std::int64_t hidden_size,
                         std::vector<AutoValue>& values,
-                        ZeroOptions& options);
+                        parallel::ZeroOptions& options);
 
 /// Marks the batch size keys as resolved.
 void resolve_auto_batch(std::vector<AutoValue>& values);

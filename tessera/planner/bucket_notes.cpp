@@ -28,7 +28,7 @@ std::shared_ptr<const ParamInfo> largest_parameter(const nn::Model& model, bool 
 
 std::vector<std::string> bucket_notes(const Plan& plan, const config::Origins& origins) {
   std::vector<std::string> out;
-  const ZeroOptions& zero = plan.config.zero_optimization;
+  const parallel::ZeroOptions& zero = plan.config.zero_optimization;
   const auto look = [&](const char* key,
                         const std::optional<std::int64_t>& limit,
                         bool trained,

@@ -105,7 +105,7 @@ double exchange_bytes(const Plan& plan) {
 
 // The blocks of the model with their parameters as the first rank holds them.
 std::vector<parallel::BlockParams> placed_blocks(const Plan& plan) {
-  const TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
+  const parallel::TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   std::unique_ptr<comm::World> world;
   nn::TensorParallel tensor;
@@ -421,7 +421,7 @@ std::int64_t copy_bytes(const Plan& plan) {
 }
 
 std::int64_t saving_bytes(const Plan& plan) {
-  const CheckpointOptions& options = plan.config.checkpoint;
+  const checkpoint::Options& options = plan.config.checkpoint;
   const bool copies = options.peer_copies > 0;
   // The last checkpoint, and that after a signal, are written directly from the tensors.
   const bool during = options.interval_s() || options.when().any() || options.keeps_best();

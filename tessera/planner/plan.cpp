@@ -16,21 +16,25 @@
 #include "tessera/config/key_dialect.h"
 #include "tessera/data/mixture.h"
 #include "tessera/launch/launch.h"
+#include "tessera/models/distillation.h"
 #include "tessera/models/model_source.h"
 #include "tessera/models/presets.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/embedding_noise.h"
 #include "tessera/planner/adapter.h"
 #include "tessera/planner/auto_values.h"
+#include "tessera/planner/derived_keys.h"
 #include "tessera/planner/distillation.h"
 #include "tessera/planner/draft.h"
-#include "tessera/planner/embedding_noise.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/precision.h"
+#include "tessera/planner/rank_product.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/stages.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
 #include "tessera/planner/zero_stage.h"
+#include "tessera/tasks/embedding_noise.h"
 
 namespace tessera::planner {
 namespace {
@@ -45,93 +49,6 @@ std::string run_dir_of(const TrainConfig& config, const std::string& name_of_fil
 constexpr const char* kGlobal = "train_batch_size";
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulation = "gradient_accumulation_steps";
-constexpr const char* kStage = "zero_optimization.stage";
-constexpr const char* kThreads = "run.threads_per_rank";
-
-// The value at a path like "run.dir"; nullptr if there is none.
-const json::Value* find_path(const json::Value& source, std::string_view path) {
-  const json::Value* at = &source;
-  for (const std::string& key : text::split(path, '.')) {
-    at = at->is_object() ? at->find(key) : nullptr;
-    if (at == nullptr) return nullptr;
-  }
-  return at;
-}
-
-// Removes the value at a path, and an enclosing object that becomes empty, because an empty block
-// has another meaning than an absent one.
-void erase_path(json::Value& source, std::string_view path) {
-  const std::size_t dot = path.find('.');
-  const std::string_view key = path.substr(0, dot);
-  if (dot != std::string_view::npos) {
-    json::Value& inner = *source.find(key);
-    erase_path(inner, path.substr(dot + 1));
-    if (!inner.members().empty()) return;
-  }
-  std::erase_if(source.members(), [&](const auto& member) { return member.first == key; });
-}
-
-// The part of a resolved configuration that depends on the number of ranks for which it was
-// resolved.
-class Derived {
- public:
-  // Removes the keys of run.derived from `source`, unless they were overwritten since (--set).
-  json::Value take(json::Value source, int ranks) {
-    const json::Value* const found = find_path(source, "run.derived");
-    if (found == nullptr || !found->is_array()) return source;
-    const json::Value names = *found;
-    for (const json::Value& name : names.items()) {
-      const json::Value* const value =
-          name.is_string() ? find_path(source, name.as_string()) : nullptr;
-      if (value == nullptr || value->place.source != names.place.source) continue;
-      // The same micro-batches give the same bits.
-      if (name.as_string() == kMicro && still_divides(source, ranks)) {
-        micro_was_derived_ = true;
-        continue;
-      }
-      before_.emplace_back(name.as_string(), *value);
-      erase_path(source, name.as_string());
-    }
-    return source;
-  }
-
-  // The list for a configuration in which the user set the keys that `origins` knows.
-  [[nodiscard]] std::vector<std::string> names(const config::Origins& origins) const {
-    std::vector<std::string> out = {kAccumulation};
-    if (!origins.given(kMicro) || micro_was_derived_) out.emplace_back(kMicro);
-    if (!origins.given("zero_optimization")) out.emplace_back(kStage);
-    if (!origins.given(kThreads)) out.emplace_back(kThreads);
-    return out;
-  }
-
-  // One line per changed value.
-  [[nodiscard]] std::vector<std::string> notes(const json::Value& resolved, int ranks) const {
-    std::vector<std::string> out;
-    for (const auto& [name, before] : before_) {
-      const json::Value* const now = find_path(resolved, name);
-      if (now == nullptr || *now == before) continue;
-      out.push_back(fmt::format("{} was {} and is {} with {} {} (run.derived)",
-                                name,
-                                before.dump(),
-                                now->dump(),
-                                ranks,
-                                ranks == 1 ? "rank" : "ranks"));
-    }
-    return out;
-  }
-
- private:
-  static bool still_divides(const json::Value& source, int ranks) {
-    const json::Value *const global = source.find(kGlobal), *const micro = source.find(kMicro);
-    if (global == nullptr || micro == nullptr || !global->is_number() || !micro->is_number())
-      return true;
-    const std::int64_t step = micro->as_integer().value_or(0) * ranks;
-    return step <= 0 || global->as_integer().value_or(0) % step == 0;
-  }
-
-  std::vector<std::pair<std::string, json::Value>> before_;
-  bool micro_was_derived_ = false;
-};
 
 // Makes one plan. A step that fails because of a configuration error adds it to the list, and the
 // other steps continue.
@@ -165,32 +82,35 @@ class Planner {
       if (plan_.tokenizer) attempt("model", [&] { resolve_model(); });
       if (!plan_.model.model.blocks.empty())
         attempt("adapter", [&] { plan_adapter(plan_, problems_, origins_); });
-      plan_embedding_noise(plan_);
+      if (const auto* noise = dynamic_cast<const tasks::EmbeddingNoise*>(plan_.task.get());
+          noise != nullptr && noise->noise_alpha() > 0.0)
+        nn::add_embedding_noise(plan_.model.model, noise->noise_alpha(), plan_.sequence_length);
       if (!plan_.model.model.blocks.empty() && plan_.tokenizer)
         attempt("distill", [&] { plan_distillation(plan_, problems_, origins_); });
     }
     attempt("optimizer.groups", [&] {
-      plan_.param_groups = read_param_groups(plan_.config.optimizer.groups, problems_);
+      plan_.param_groups = parallel::read_param_groups(plan_.config.optimizer.groups, problems_);
       if (plan_.model.model.blocks.empty()) return;
-      check_param_groups(plan_.param_groups, plan_.model.model, problems_);
-      plan_.weight_layout.frozen = frozen_by(plan_.param_groups);
-      plan_.freezing = make_freeze_schedule(plan_.config.optimizer.gradual_unfreezing,
-                                            plan_.param_groups,
-                                            plan_.model.model,
-                                            trained_names(plan_.model.model, plan_.param_groups),
-                                            problems_,
-                                            origins_);
+      parallel::check_param_groups(plan_.param_groups, plan_.model.model, problems_);
+      plan_.weight_layout.frozen = parallel::frozen_by(plan_.param_groups);
+      plan_.freezing = parallel::make_freeze_schedule(
+          plan_.config.optimizer.gradual_unfreezing,
+          plan_.param_groups,
+          plan_.model.model,
+          parallel::trained_names(plan_.model.model, plan_.param_groups),
+          problems_,
+          origins_);
       if (!plan_.freezing.any()) return;
       plan_.weight_layout.apart = [schedule = plan_.freezing](const std::string& name) {
         return schedule.set_of(name);
       };
-      for (std::string& note : freezing_notes(plan_))
+      for (std::string& note : parallel::freezing_notes(plan_.freezing))
         plan_.notes.push_back(std::move(note));
     });
     fill_width(plan_.config.optimizer, plan_.model);
     attempt("optimizer", [&] { check_rule(plan_, problems_, origins_); });
-    if (TensorOptions& tensor = plan_.config.parallel.tensor;
-        tensor.layout() == TensorLayout::OneD && !plan_.model.model.blocks.empty())
+    if (parallel::TensorOptions& tensor = plan_.config.parallel.tensor;
+        tensor.layout() == parallel::TensorLayout::OneD && !plan_.model.model.blocks.empty())
       tensor.share_head = ranks_that_share_a_head(plan_.model.model, tensor.size);
     attempt("parallel.tensor",
             [&] { check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_); });
@@ -208,7 +128,7 @@ class Planner {
       for (std::string& note : bucket_notes(plan_, origins_))
         plan_.notes.push_back(std::move(note));
     }
-    settle_sampling(plan_.config.eval, plan_.model.vocab_size, origins_);
+    tasks::settle_sampling(plan_.config.eval, plan_.model.vocab_size, origins_);
     draft_.derived = derived_.names(origins_);
     if (problems_.empty() && !plan_.model.model.blocks.empty()) {
       fix_recompute();
@@ -232,7 +152,7 @@ class Planner {
   }
 
   void read(const json::Value& source) {
-    json::Value spelled = spell_out_parallel(source);
+    json::Value spelled = config::key_dialect().spell_out(source);
     models::spell_out_family(spelled);
     tasks::spell_out_task(spelled);
     data::spell_out_sources(spelled);
@@ -272,8 +192,8 @@ class Planner {
     for (const char* key : {kGlobal, kMicro, kAccumulation}) {
       if (problems_.concern(key)) return true;  // the key is given as well, which is refused
     }
-    const auto batch =
-        elastic_batch(config.elasticity, plan_.ranks, plan_.data_ranks, problems_, origins_);
+    const auto batch = parallel::elastic_batch(
+        config.elasticity, plan_.ranks, plan_.data_ranks, problems_, origins_);
     if (!batch) return false;
     config.train_batch_size = batch->global;
     config.train_micro_batch_size_per_gpu = batch->micro;
@@ -330,7 +250,7 @@ class Planner {
   // The options of the policies between blocks.
   void fix_sharding() {
     const TrainConfig& config = plan_.config;
-    const ZeroOptions& zero = config.zero_optimization;
+    const parallel::ZeroOptions& zero = config.zero_optimization;
     parallel::WeightOptions& weights = plan_.weight_layout;
     weights.working = plan_.working;
     weights.sequence = config.parallel.sequence;
@@ -364,27 +284,28 @@ class Planner {
   // If the configuration defines the best evaluation, or stops without gains, the best is saved by
   // default.
   static void settle_best(TrainConfig& config) {
-    const EvalOptions& eval = config.eval;
+    const tasks::EvalOptions& eval = config.eval;
     const bool asked = !eval.best.is_null() || eval.stops_early();
     config.checkpoint.best = config.checkpoint.best.value_or(asked && eval.when().any());
   }
 
   // The blocks that are recomputed; never the objective.
   void fix_recompute() {
-    const RecomputeOptions& options = plan_.config.activation_checkpointing;
-    const RecomputeKind kind = options.kind();
-    plan_.recompute.regions = kind == RecomputeKind::Selective;
+    const parallel::RecomputeOptions& options = plan_.config.activation_checkpointing;
+    const parallel::RecomputeKind kind = options.kind();
+    plan_.recompute.regions = kind == parallel::RecomputeKind::Selective;
     plan_.recompute.blocks.assign(plan_.model.model.blocks.size(), false);
-    if (kind == RecomputeKind::Auto) recompute_what_memory_needs(plan_, launch::available_memory());
-    if (kind != RecomputeKind::Full) return;
+    if (kind == parallel::RecomputeKind::Auto)
+      recompute_what_memory_needs(plan_, launch::available_memory());
+    if (kind != parallel::RecomputeKind::Full) return;
     for (std::size_t b = 0; b < plan_.recompute.blocks.size(); ++b)
       plan_.recompute.blocks[b] = b % static_cast<std::size_t>(options.every_n) == 0;
   }
 
   void open_source() {
-    const DistillOptions& distill = plan_.config.distill;
+    const models::DistillOptions& distill = plan_.config.distill;
     // plan_distillation() reports layers without a teacher.
-    if (distill.teacher) layers_ = teacher_layers(distill, problems_);
+    if (distill.teacher) layers_ = models::teacher_layers(distill, problems_);
     const bool by_layers = !layers_.empty();
     if (by_layers && plan_.config.model->from) {
       problems_.add(origins_.place("distill.layers"),
@@ -433,7 +354,7 @@ class Planner {
     if (plan_.task)
       tasks::check_data(*plan_.task, plan_.config.task, plan_.config.data, problems_, origins_);
     if (plan_.task && !problems_.concern("eval.best"))
-      check_answers(
+      tasks::check_answers(
           plan_.config.eval, plan_.config.task.type, plan_.config.data, problems_, origins_);
   }
 
@@ -508,7 +429,7 @@ class Planner {
   const nn::Model* own_;
   bool wrong_product_ = false;
   Draft draft_;
-  Derived derived_;
+  DerivedKeys derived_;
   Plan& plan_ = draft_.plan;
   config::Problems& problems_ = draft_.problems;
   config::Origins& origins_ = draft_.origins;
@@ -577,7 +498,7 @@ Plan finished(Draft draft) {
     draft.plan.weights =
         draft.layers.empty()
             ? models::first_weights(*draft.source, begun, seed, draft.plan.notes)
-            : weights_of_layers(*draft.source, draft.layers, begun, seed, draft.plan.notes);
+            : models::weights_of_layers(*draft.source, draft.layers, begun, seed, draft.plan.notes);
   }
   plan_adapter_weights(draft.plan);
   draft.plan.resolved = resolved_config(draft);

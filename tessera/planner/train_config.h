@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/checkpoint/options.h"
 #include "tessera/comm/link_engine.h"
-#include "tessera/config/cadence.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
@@ -22,25 +22,27 @@
 #include "tessera/data/tokenizer.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/models/adapter.h"
+#include "tessera/models/distillation.h"
 #include "tessera/models/family.h"
 #include "tessera/optim/average.h"
 #include "tessera/optim/batch_ramp.h"
 #include "tessera/optim/decay_ramp.h"
 #include "tessera/optim/loss_scale.h"
+#include "tessera/optim/options.h"
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
+#include "tessera/parallel/elastic_batch.h"
 #include "tessera/parallel/executor.h"
+#include "tessera/parallel/freezing.h"
 #include "tessera/parallel/gather_order.h"
+#include "tessera/parallel/options.h"
+#include "tessera/parallel/param_groups.h"
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/reduction_options.h"
 #include "tessera/parallel/shard_store.h"
-#include "tessera/planner/distillation.h"
-#include "tessera/planner/elasticity.h"
-#include "tessera/planner/eval_options.h"
-#include "tessera/planner/freezing.h"
+#include "tessera/parallel/zero_options.h"
 #include "tessera/planner/monitor_options.h"
-#include "tessera/planner/parallel_options.h"
-#include "tessera/planner/param_groups.h"
+#include "tessera/tasks/eval_options.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::planner {
@@ -52,30 +54,6 @@ struct TrainerOptions {
   optim::OnNonfinite on_nonfinite = optim::OnNonfinite::Stop;
   bool clip_after_warmup = false;
   optim::AverageOptions ema;
-  void describe(config::Fields& fields);
-};
-struct CheckpointOptions {
-  static constexpr double kDefaultMinutes = 15;
-  json::Value every;                    ///< steps or "epoch"; 0: never
-  std::optional<double> every_minutes;  ///< 0: never
-  std::int64_t keep = 3;
-  /// True if the best evaluation is saved and kept; absent: if `eval` defines it, or stops early.
-  /// Resolved in a plan.
-  std::optional<bool> best;
-  bool final = true;
-  bool save_on_signal = true;
-  bool async = true;
-  bool load_universal = false;
-  bool use_node_local_storage = false;
-  std::int64_t peer_copies = 0;  ///< hosts, besides its own, that hold a rank's state in memory
-  std::int64_t peer_every = 10;  ///< steps between two copies
-  /// Seconds between two checkpoints; absent if only steps count.
-  [[nodiscard]] std::optional<double> interval_s() const {
-    const double minutes = every_minutes.value_or(every.is_null() ? kDefaultMinutes : 0);
-    return minutes > 0 ? std::optional(60 * minutes) : std::nullopt;
-  }
-  [[nodiscard]] config::Cadence when() const { return config::cadence_of(every); }
-  [[nodiscard]] bool keeps_best() const { return best.value_or(false); }
   void describe(config::Fields& fields);
 };
 /// DeepSpeed's number of restarts of an elastic training.
@@ -95,26 +73,6 @@ struct RunOptions {
     return static_cast<int>(restarts.value_or(elastic() ? kElasticRestarts : 0));
   }
   std::vector<std::string> derived;  ///< in a resolved configuration: see make_plan()
-  void describe(config::Fields& fields);
-};
-struct OptimizerOptions {
-  std::string type = "AdamW";
-  json::Value params;
-  json::Value groups;
-  optim::DecayRampOptions weight_decay_schedule;
-  bool decay_all = false;
-  double layer_decay = 1.0;
-  UnfreezingOptions gradual_unfreezing;
-  void describe(config::Fields& fields);
-};
-/// The learning-rate curve that a training follows when it resumes with other settings.
-enum class OnResume : std::uint8_t { Keep, Restart };
-inline constexpr auto kOnResume = std::to_array<config::Named<OnResume>>(
-    {{OnResume::Keep, "keep"}, {OnResume::Restart, "restart"}});
-struct SchedulerOptions {
-  std::string type;  ///< empty: constant
-  json::Value params;
-  std::optional<OnResume> on_resume;  ///< empty: the curve of these options, from the first step
   void describe(config::Fields& fields);
 };
 struct Bf16Options {
@@ -148,52 +106,19 @@ struct DataTypesOptions {
   std::optional<DType> grad_accum_dtype;
   void describe(config::Fields& fields);
 };
-enum class RecomputeKind : std::uint8_t { None, Full, Selective, Auto };
-struct RecomputeOptions {
-  std::optional<bool> enabled;
-  std::optional<RecomputeKind> granularity;
-  std::int64_t every_n = 1;
-  /// The parts that are recomputed: `granularity`, or what `enabled` implies.
-  [[nodiscard]] RecomputeKind kind() const {
-    return granularity.value_or(enabled.value_or(false) ? RecomputeKind::Full
-                                                        : RecomputeKind::None);
-  }
-  void describe(config::Fields& fields);
-};
-/// Error feedback of gradients in 8 bits, in DeepSpeed's notation of LoCo.
-struct FeedbackKeys {
-  std::optional<double> err_beta;
-  std::optional<std::int64_t> reset_T;
-  [[nodiscard]] bool on() const { return err_beta || reset_T; }
-  void describe(config::Fields& fields);
-};
-struct ZeroOptions {
-  std::optional<std::int64_t> stage;
-  std::optional<std::int64_t> reduce_bucket_size;
-  std::optional<std::int64_t> stage3_prefetch_bucket_size, stage3_param_persistence_threshold,
-      stage3_model_persistence_threshold, stage3_max_live_parameters, stage3_max_reuse_distance;
-  std::optional<std::int64_t> zero_hpz_partition_size, mics_shard_size;
-  std::optional<bool> zero_quantized_weights, zero_quantized_nontrainable_weights,
-      zero_quantized_gradients;
-  FeedbackKeys zeropp_loco_param;
-  /// Number of ranks that together hold the working weights; absent: all.
-  [[nodiscard]] std::optional<std::int64_t> group() const;
-  void describe(config::Fields& fields);
-};
-
 /// The configuration as written, completed with defaults.
 struct TrainConfig {
   models::ModelOptions model;
   tasks::TaskOptions task;
   models::AdapterOptions adapter;
-  DistillOptions distill;
+  models::DistillOptions distill;
   data::TokenizerOptions tokenizer;
   data::DataOptions data;
   std::optional<std::int64_t> train_batch_size, train_micro_batch_size_per_gpu,
       gradient_accumulation_steps;
   json::Value rampup_batch_size;
-  OptimizerOptions optimizer;
-  SchedulerOptions scheduler;
+  optim::OptimizerOptions optimizer;
+  optim::SchedulerOptions scheduler;
   double gradient_clipping = 0.0;
   double gradient_clip_value = 0.0;
   optim::Fp16Options fp16;
@@ -201,9 +126,9 @@ struct TrainConfig {
   AmpOptions amp;
   TorchAutocastOptions torch_autocast;
   DataTypesOptions data_types;
-  ZeroOptions zero_optimization;
-  ParallelOptions parallel;
-  RecomputeOptions activation_checkpointing;
+  parallel::ZeroOptions zero_optimization;
+  parallel::ParallelOptions parallel;
+  parallel::RecomputeOptions activation_checkpointing;
   parallel::Reduction gradient_reduction = parallel::Reduction::Each;
   DType communication_data_type = DType::F32;
   /// The dtype that this key or zero_quantized_gradients asks for; U8 stands for codes.
@@ -214,10 +139,10 @@ struct TrainConfig {
   bool sparse_gradients = false;
   TrainerOptions trainer;
   std::int64_t steps_per_print = 10;
-  EvalOptions eval;
-  CheckpointOptions checkpoint;
+  tasks::EvalOptions eval;
+  checkpoint::Options checkpoint;
   RunOptions run;
-  ElasticityOptions elasticity;
+  parallel::ElasticityOptions elasticity;
   bool wall_clock_breakdown = false, memory_breakdown = false;
   MonitorOptions monitors;
   void describe(config::Fields& fields);
@@ -271,12 +196,12 @@ struct Plan {
   parallel::Recompute recompute;
   parallel::StageLayout stages;         ///< which blocks are on which stage
   parallel::PipelineSchedule schedule;  ///< if there are several stages
-  std::vector<ParamGroup> param_groups;
-  FreezeSchedule freezing;         ///< of parameters that are trained in a part of the training
-  bool save_in_background = true;  ///< checkpoints are written in the background
-  std::int64_t max_steps = 0;      ///< known once the data is open; 0 before
-  std::optional<Curve> curve;      ///< by scheduler.on_resume, once the checkpoint is known
-  models::WeightSource weights;    ///< of model.from; empty: initialized from the seed
+  std::vector<parallel::ParamGroup> param_groups;
+  parallel::FreezeSchedule freezing;  ///< of parameters that are trained in a part of the training
+  bool save_in_background = true;     ///< checkpoints are written in the background
+  std::int64_t max_steps = 0;         ///< known once the data is open; 0 before
+  std::optional<Curve> curve;         ///< by scheduler.on_resume, once the checkpoint is known
+  models::WeightSource weights;       ///< of model.from; empty: initialized from the seed
   std::vector<std::string>
       notes;  ///< notes for the user, shown once: keys without an effect, oversubscribed cores
   bool quiet = false;

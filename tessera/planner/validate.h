@@ -34,7 +34,7 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
                                       const config::Origins& origins);
 
 /// Completes the keys of error feedback and returns it; nothing if none of them is given.
-std::optional<parallel::FeedbackOptions> complete_feedback(ZeroOptions& options);
+std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions& options);
 
 /// Rules between keys as written (with current names), before keys without an effect are removed:
 /// the combinations that DeepSpeed itself refuses.
@@ -62,7 +62,7 @@ bool knows_size(const models::ModelOptions& options,
                 const config::Problems& problems);
 
 /// The nn mode for that section.
-nn::TensorMode tensor_mode(const TensorOptions& tensor);
+nn::TensorMode tensor_mode(const parallel::TensorOptions& tensor);
 
 /// Number of ranks, of `size` ranks in mode 1d, that have the same head of keys and values because
 /// there are more ranks than such heads: 1 if there are enough heads, if they do not divide the

@@ -21,35 +21,38 @@ namespace tessera::planner {
 namespace {
 
 // Modes other than 1d arrange their ranks in squares.
-void check_grid(const TensorOptions& tensor,
+void check_grid(const parallel::TensorOptions& tensor,
                 config::Problems& problems,
                 const config::Origins& origins) {
   if (problems.concern("parallel.tensor.mode")) return;  // its requirements are unknown
-  const TensorLayout mode = tensor.layout();
+  const parallel::TensorLayout mode = tensor.layout();
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
-  if (tensor.depth.value_or(1) != 1 && mode != TensorLayout::TwoAndAHalfD) {
+  if (tensor.depth.value_or(1) != 1 && mode != parallel::TensorLayout::TwoAndAHalfD) {
     add("parallel.tensor.depth",
         fmt::format("mode {} has no depth", tensor.name()),
         "remove it, or set parallel.tensor.mode to \"2.5d\"");
   }
-  if (mode == TensorLayout::OneD || problems.concern("parallel.tensor.size") ||
+  if (mode == parallel::TensorLayout::OneD || problems.concern("parallel.tensor.size") ||
       problems.concern("parallel.tensor.depth"))
     return;
-  const std::int64_t depth = mode == TensorLayout::TwoAndAHalfD ? tensor.depth.value_or(1) : 1;
+  const std::int64_t depth =
+      mode == parallel::TensorLayout::TwoAndAHalfD ? tensor.depth.value_or(1) : 1;
   std::int64_t below = 0, above = 0;
   for (std::int64_t side = 1; above == 0; ++side) {
-    const std::int64_t size = depth * side * side * (mode == TensorLayout::ThreeD ? side : 1);
+    const std::int64_t size =
+        depth * side * side * (mode == parallel::TensorLayout::ThreeD ? side : 1);
     if (size == tensor.size) return;
     (size < tensor.size ? below : above) = size;
   }
   add("parallel.tensor.size",
       fmt::format("{} ranks are no {}",
                   tensor.size,
-                  mode == TensorLayout::TwoD     ? "square"
-                  : mode == TensorLayout::ThreeD ? "cube"
-                                                 : fmt::format("{} squares of one size", depth)),
+                  mode == parallel::TensorLayout::TwoD ? "square"
+                  : mode == parallel::TensorLayout::ThreeD
+                      ? "cube"
+                      : fmt::format("{} squares of one size", depth)),
       below > 0 ? fmt::format("set it to {} or {}", below, above)
                 : fmt::format("set it to {}", above));
 }
@@ -69,7 +72,7 @@ constexpr std::array kCutAxes = {
     CutAxis{LogicalAxis::Embed, "hidden_size", "channels"},
     CutAxis{LogicalAxis::None, "max_positions", "positions"}};
 
-mesh::Mesh mesh_of(const TensorOptions::Grid& grid) {
+mesh::Mesh mesh_of(const parallel::TensorOptions::Grid& grid) {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   return mesh::Mesh({1, 1, 1, 1, of(grid.depth), of(grid.row), of(grid.col)});
 }
@@ -88,23 +91,25 @@ std::int64_t parts_of(const ParamInfo& info,
 
 // The largest size of the mode, at most that of `tensor`, whose grid has at most `most` parts along
 // the axes that split into `parts`.
-std::int64_t nearest_grid(const TensorOptions& tensor, std::int64_t parts, std::int64_t most) {
-  const TensorOptions::Grid grid = tensor.grid();
+std::int64_t nearest_grid(const parallel::TensorOptions& tensor,
+                          std::int64_t parts,
+                          std::int64_t most) {
+  const parallel::TensorOptions::Grid grid = tensor.grid();
   if (tensor_mode(tensor) == nn::TensorMode::OneD) return most;
   std::int64_t side = grid.row;
   // In 3d, channels are split twice.
   const auto parts_at = [&](std::int64_t s) { return parts > grid.row ? s * s : s; };
   while (side > 1 && parts_at(side) > most)
     --side;
-  return side * side * (tensor.layout() == TensorLayout::ThreeD ? side : grid.depth);
+  return side * side * (tensor.layout() == parallel::TensorLayout::ThreeD ? side : grid.depth);
 }
 
 // Every rank of a grid must have samples and an equal part of the channels.
 void check_micro_batch(const Plan& plan,
                        config::Problems& problems,
                        const config::Origins& origins) {
-  const TensorOptions& tensor = plan.config.parallel.tensor;
-  const TensorOptions::Grid grid = tensor.grid();
+  const parallel::TensorOptions& tensor = plan.config.parallel.tensor;
+  const parallel::TensorOptions::Grid grid = tensor.grid();
   const std::int64_t samples = grid.size() / grid.row;
   // If the batch could not be solved, uses the given value.
   const std::int64_t micro = plan.micro_batch > 0
@@ -150,14 +155,14 @@ bool knows_size(const models::ModelOptions& options,
          !problems.concern("model.hidden_size");
 }
 
-nn::TensorMode tensor_mode(const TensorOptions& tensor) {
+nn::TensorMode tensor_mode(const parallel::TensorOptions& tensor) {
   switch (tensor.layout()) {
-    case TensorLayout::OneD:
+    case parallel::TensorLayout::OneD:
       return nn::TensorMode::OneD;
-    case TensorLayout::TwoD:
-    case TensorLayout::TwoAndAHalfD:
+    case parallel::TensorLayout::TwoD:
+    case parallel::TensorLayout::TwoAndAHalfD:
       return nn::TensorMode::TwoD;
-    case TensorLayout::ThreeD:
+    case parallel::TensorLayout::ThreeD:
       return nn::TensorMode::ThreeD;
   }
   TESSERA_ASSERT(false);
@@ -171,7 +176,7 @@ void check_cuts(const Plan& plan,
                 config::Problems& problems,
                 const config::Origins& origins) {
   constexpr const char* kSize = "parallel.tensor.size";
-  const TensorOptions& tensor = plan.config.parallel.tensor;
+  const parallel::TensorOptions& tensor = plan.config.parallel.tensor;
   const nn::TensorMode mode = tensor_mode(tensor);
   const mesh::Mesh mesh = mesh_of(tensor.grid());
   const auto parameters = nn::parameters_of(plan.model.model);
@@ -210,7 +215,7 @@ bool knows_length(const TrainConfig& config, const config::Problems& problems) {
 }
 
 // True if it is known how layers are split; problems with it were reported.
-bool knows_cut(const TensorOptions& tensor, const config::Problems& problems) {
+bool knows_cut(const parallel::TensorOptions& tensor, const config::Problems& problems) {
   return tensor.grid().size() == tensor.size && !problems.concern("parallel.tensor.mode") &&
          !problems.concern("parallel.tensor.size") && !problems.concern("parallel.tensor.depth");
 }
@@ -273,8 +278,8 @@ void check_tensor_parallel(const Plan& plan,
                            bool own_model,
                            config::Problems& problems,
                            const config::Origins& origins) {
-  const ParallelOptions& parallel = plan.config.parallel;
-  const TensorOptions& tensor = parallel.tensor;
+  const parallel::ParallelOptions& parallel = plan.config.parallel;
+  const parallel::TensorOptions& tensor = parallel.tensor;
   if (tensor.size <= 1) return;
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
@@ -336,10 +341,10 @@ namespace {
 
 void check_length(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
   // Settings that were already reported have no requirements.
-  ParallelOptions parallel = plan.config.parallel;
+  parallel::ParallelOptions parallel = plan.config.parallel;
   parallel.sequence = parallel.sequence && knows_cut(parallel.tensor, problems) &&
                       tensor_mode(parallel.tensor) == nn::TensorMode::OneD;
-  const ContextOptions& context = parallel.context;
+  const parallel::ContextOptions& context = parallel.context;
   const bool mode = !problems.concern("parallel.context.mode");
   // In every mode a rank has at least one chunk.
   if (!mode) parallel.context.mode = nn::ContextMode::Ulysses;
@@ -366,13 +371,13 @@ void check_heads(const Plan& plan,
                  bool own_model,
                  config::Problems& problems,
                  const config::Origins& origins) {
-  const ParallelOptions& parallel = plan.config.parallel;
+  const parallel::ParallelOptions& parallel = plan.config.parallel;
   if (problems.concern("parallel.context.mode") ||
       parallel.context.mode != nn::ContextMode::Ulysses ||
       (!own_model && !knows_size(plan.config.model, "num_heads", problems)))
     return;
   // One side of a grid splits the heads, the others split samples.
-  const TensorOptions& tensor = parallel.tensor;
+  const parallel::TensorOptions& tensor = parallel.tensor;
   const bool in_a_row = tensor_mode(tensor) == nn::TensorMode::OneD;
   const std::int64_t parts = !knows_cut(tensor, problems) ? 1
                              : in_a_row                   ? tensor.size
@@ -404,7 +409,7 @@ void check_context_parallel(const Plan& plan,
                             bool own_model,
                             config::Problems& problems,
                             const config::Origins& origins) {
-  const ContextOptions& context = plan.config.parallel.context;
+  const parallel::ContextOptions& context = plan.config.parallel.context;
   if (context.size <= 1) return;
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));

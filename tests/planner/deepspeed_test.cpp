@@ -194,7 +194,7 @@ TEST(AutoValues, ComeFromTheCommandLineAndTheModel) {
                               2,
                               "ds.json");
 
-  const ZeroOptions& zero = plan.config.zero_optimization;
+  const parallel::ZeroOptions& zero = plan.config.zero_optimization;
   EXPECT_EQ(plan.global_batch, 4);  // 2 x 1 x 2 ranks
   EXPECT_EQ(plan.working, DType::BF16);
   EXPECT_EQ(zero.reduce_bucket_size, 128 * 128);

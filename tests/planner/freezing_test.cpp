@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which parameters a configuration trains when.
-#include "tessera/planner/freezing.h"
+#include "tessera/parallel/freezing.h"
 
 #include <string>
 #include <vector>
@@ -34,7 +34,7 @@ std::string refusal(const std::string& optimizer, const std::string& more = "") 
   return "";
 }
 
-bool frozen(const Plan& plan, const std::string& name, const Progress& now) {
+bool frozen(const Plan& plan, const std::string& name, const parallel::Progress& now) {
   const int set = plan.freezing.set_of(name);
   return set > 0 && plan.freezing.frozen_sets(now).at(static_cast<std::size_t>(set) - 1);
 }

@@ -146,7 +146,7 @@ class TestHook final : public Hook {
 /// written, a warning says so and training continues.
 class CheckpointHook final : public Hook {
  public:
-  explicit CheckpointHook(planner::CheckpointOptions options);
+  explicit CheckpointHook(checkpoint::Options options);
   [[nodiscard]] std::string_view name() const override { return "checkpoint"; }
   [[nodiscard]] bool does(Duty duty) const override { return duty == Duty::Save; }
   void before_train(Trainer& trainer) override;
@@ -162,7 +162,7 @@ class CheckpointHook final : public Hook {
   void finish(Trainer& trainer);
   void attempt(Trainer& trainer, const std::function<void()>& work);
 
-  planner::CheckpointOptions options_;
+  checkpoint::Options options_;
   std::optional<BestEvaluation> found_;   ///< better than the best one in any checkpoint
   std::optional<BestEvaluation> before_;  ///< the best evaluation before the last save
   double last_ = 0.0;                     ///< time of the last save

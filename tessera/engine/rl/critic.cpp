@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/rl/layouts.h"
+#include "tessera/models/fingerprint.h"
 #include "tessera/models/model_source.h"
 #include "tessera/models/objective.h"
 #include "tessera/nn/block.h"
@@ -113,7 +114,7 @@ void share_trunk(planner::Plan& plan) {
                                also = weights.frozen](const std::string& name) {
     return !head.contains(name) || (also && also(name));
   };
-  plan.base_fingerprint = planner::fingerprint_of(plan.model, plan.weights);
+  plan.base_fingerprint = models::fingerprint_of(plan.model, plan.weights);
 }
 
 }  // namespace
@@ -151,7 +152,7 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
     out.model.objective = objective;
   }
   nn::declare_all(out.model.model);
-  planner::TensorOptions& tensor = out.config.parallel.tensor;
+  parallel::TensorOptions& tensor = out.config.parallel.tensor;
   if (ranks) tensor.share_head = planner::ranks_that_share_a_head(out.model.model, tensor.size);
   out.weights = nullptr;
   if (source) {

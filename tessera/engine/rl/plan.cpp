@@ -32,11 +32,11 @@ namespace {
 template <class Refuse>
 void refuse_layouts(const planner::Plan& plan, const Refuse& refuse) {
   if (plan.data_ranks == plan.ranks) return;
-  const planner::ParallelOptions& layout = plan.config.parallel;
+  const parallel::ParallelOptions& layout = plan.config.parallel;
   if (layout.pipeline.size > 1 || layout.context.size > 1 || layout.sequence)
     refuse("ranks that share stages or tokens",
            "set parallel.tensor alone, or remove the section parallel");
-  if (layout.tensor.layout() != planner::TensorLayout::OneD)
+  if (layout.tensor.layout() != parallel::TensorLayout::OneD)
     refuse("parallel.tensor.mode " + layout.tensor.name(), "set parallel.tensor.mode to 1d");
 }
 
@@ -46,13 +46,13 @@ void require_share(const planner::Plan& plan,
                    const std::optional<ModelRanks>& ranks,
                    const models::Resolved& model,
                    const std::string& what,
-                   const planner::OptimizerOptions& optimizer = {},
+                   const optim::OptimizerOptions& optimizer = {},
                    const std::string& key = "rl.models, tensor") {
-  const planner::TensorOptions& of_policy = plan.config.parallel.tensor;
+  const parallel::TensorOptions& of_policy = plan.config.parallel.tensor;
   planner::Plan other;
   other.model = model;
   other.config.optimizer = optimizer;
-  planner::TensorOptions& tensor = other.config.parallel.tensor;
+  parallel::TensorOptions& tensor = other.config.parallel.tensor;
   tensor.size = ranks ? ranks->tensor : of_policy.size;
   if (tensor.size == 1) return;
   tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
@@ -209,7 +209,7 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
 /// Requires that a checkpoint from before an alarm is still there when the alarm has its effect.
 void require_checkpoints(const planner::Plan& plan, const tasks::RlOptions& options) {
   if (options.on_alarm != tasks::OnAlarm::RollBack) return;
-  const planner::CheckpointOptions& saved = plan.config.checkpoint;
+  const checkpoint::Options& saved = plan.config.checkpoint;
   TESSERA_REQUIRE(!saved.use_node_local_storage,
                   Unsupported,
                   "not built yet: rl.on_alarm roll_back with checkpoint.use_node_local_storage",
@@ -243,7 +243,7 @@ void require_checkpoints(const planner::Plan& plan, const tasks::RlOptions& opti
 void check_hosts(const planner::Plan& plan, const tasks::RlOptions& options, int ranks_of_host) {
   const bool several = ranks_of_host > 0 && ranks_of_host < plan.ranks + options.generators();
   if (options.overlap == 0 || !several) return;
-  const planner::CheckpointOptions& saved = plan.config.checkpoint;
+  const checkpoint::Options& saved = plan.config.checkpoint;
   TESSERA_REQUIRE(
       !saved.use_node_local_storage && saved.peer_copies == 0,
       Unsupported,

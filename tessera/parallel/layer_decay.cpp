@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/layer_decay.h"
+#include "tessera/parallel/layer_decay.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 
-namespace tessera::planner {
+namespace tessera::parallel {
 
 std::map<std::string, std::int64_t> layer_depths(const nn::Model& model) {
   const auto layers = std::count_if(model.blocks.begin(), model.blocks.end(), nn::is_layer);
@@ -58,4 +58,4 @@ void check_layer_decay(double decay,
   check_layers(kPath, model, problems, origins);
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel

@@ -13,12 +13,12 @@
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 #include "tessera/nn/block.h"
+#include "tessera/optim/options.h"
 #include "tessera/optim/rule.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 
 struct ParamGroup;
-struct Plan;
 
 /// The progress of a training: its updates so far, and the epoch of the next batch, from 0.
 struct Progress {
@@ -42,13 +42,6 @@ struct Moment {
 std::optional<Moment> read_moment(const json::Value& value,
                                   const std::string& path,
                                   config::Problems& problems);
-
-/// The members of optimizer.gradual_unfreezing.
-struct UnfreezingOptions {
-  json::Value every;
-  std::int64_t layers = 1;
-  void describe(config::Fields& fields);
-};
 
 /// The parameters with a schedule. Parameters with the same schedule form a set.
 class FreezeSchedule {
@@ -86,18 +79,21 @@ class FreezeSchedule {
 /// The schedule of the plan's groups and gradual unfreezing. `trained` are the names of the
 /// parameters that are not frozen for the whole training. Reports keys without effect, and a
 /// training that begins or ends with all parameters frozen.
-FreezeSchedule make_freeze_schedule(const UnfreezingOptions& options,
+FreezeSchedule make_freeze_schedule(const optim::UnfreezingOptions& options,
                                     const std::vector<ParamGroup>& groups,
                                     const nn::Model& model,
                                     const std::vector<std::string>& trained,
                                     config::Problems& problems,
                                     const config::Origins& origins);
 /// Reports rules whose state cannot begin in the middle of a training, and adapters.
-void check_freeze_schedule(const Plan& plan,
+void check_freeze_schedule(const FreezeSchedule& schedule,
+                           const optim::UnfreezingOptions& options,
+                           const nn::Model& model,
+                           bool has_adapter,
                            const optim::Rule& rule,
                            config::Problems& problems,
                            const config::Origins& origins);
 /// A note for the user about what is trained when; empty without a schedule.
-std::vector<std::string> freezing_notes(const Plan& plan);
+std::vector<std::string> freezing_notes(const FreezeSchedule& schedule);
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/eval_options.h"
+#include "tessera/tasks/eval_options.h"
 
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@
 #include "tessera/config/choices.h"
 #include "tessera/tasks/text_scores.h"
 
-namespace tessera::planner {
+namespace tessera::tasks {
 namespace {
 
 constexpr double kMostMicroBatch = 1e5;
@@ -199,7 +199,7 @@ void check_answers(const EvalOptions& options,
   };
   if (options.generate == 0) {
     const std::string metric = options.rule().metric;
-    if (std::ranges::find(tasks::kTextScores, metric) != tasks::kTextScores.end() && has_answers) {
+    if (std::ranges::find(kTextScores, metric) != kTextScores.end() && has_answers) {
       refuse(kBest,
              fmt::format("{} is a score of answers, and the model writes none", metric),
              "set eval.generate to the number of samples to answer, such as 100");
@@ -228,4 +228,4 @@ void settle_sampling(EvalOptions& options, std::int64_t vocab, const config::Ori
   if (!origins.given("eval.temperature")) options.temperature = kTemperature;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::tasks

@@ -13,7 +13,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/token_dataset.h"
 
-namespace tessera::planner {
+namespace tessera::tasks {
 
 /// Decides which of two evaluations is better.
 struct BestRule {
@@ -71,4 +71,4 @@ void check_answers(const EvalOptions& options,
                    config::Problems& problems,
                    const config::Origins& origins);
 
-}  // namespace tessera::planner
+}  // namespace tessera::tasks

@@ -12,9 +12,9 @@
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 #include "tessera/nn/block.h"
-#include "tessera/planner/freezing.h"
+#include "tessera/parallel/freezing.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 
 struct ParamGroup {
   std::string pattern;
@@ -41,4 +41,4 @@ void check_param_groups(const std::vector<ParamGroup>& groups,
 /// freezes any.
 std::function<bool(const std::string&)> frozen_by(std::vector<ParamGroup> groups);
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel

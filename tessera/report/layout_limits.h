@@ -7,7 +7,7 @@
 
 #include "tessera/models/family.h"
 
-namespace tessera::planner {
+namespace tessera::report {
 
 struct LayoutLimit {
   std::string layout;  ///< configuration keys: "parallel.sequence"
@@ -22,4 +22,4 @@ std::vector<LayoutLimit> layout_limits(const models::Resolved& model,
 /// it supports.
 std::string layouts_markdown();
 
-}  // namespace tessera::planner
+}  // namespace tessera::report

@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
+#include "tessera/config/choices.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 
 struct PipelineOptions {
   std::int64_t size = 1;
@@ -69,29 +69,4 @@ struct ParallelOptions {
   void describe(config::Fields& fields);
 };
 
-/// `source` with short forms expanded: "pipeline": 2 is {"size": 2}, null is absent, and
-/// Colossal-AI's tensor mode "sequence", which splits tokens but no weights, is `context`; its
-/// model.num_chunks is NUM_CHUNKS. In DeepSpeed's blocks `pipeline` and `tensor_parallel`, whose
-/// sizes are other names of keys here, settings without a meaning ("auto", an autotp_size of 0) are
-/// removed, and the partition "best" is "parameters"; an interval of `pipeline` above 0 enables
-/// recompute unless `activation_checkpointing` selects it. Colossal-AI's fp16.mode without
-/// fp16.enabled enables fp16 with the scaler "megatron". Pure.
-json::Value spell_out_parallel(json::Value source);
-
-/// Normalizes Colossal-AI's fp16.mode: "AMP_TYPE.NAIVE" and "NAIVE" become "naive".
-std::string amp_type(std::string_view mode);
-
-/// ParallelOptions::ranks_per_model() of a configuration with expanded short forms; 1 if it cannot
-/// be read.
-std::int64_t ranks_per_model(const json::Value& source);
-
-/// True if none of the sizes that ranks_per_model() multiplies was reported as wrong, so that
-/// values derived from the product are meaningful.
-bool sizes_are_known(const config::Problems& problems);
-/// Reports the whole product if the sizes do not divide `ranks`.
-void check_product(const ParallelOptions& options,
-                   int ranks,
-                   config::Problems& problems,
-                   const config::Origins& origins);
-
-}  // namespace tessera::planner
+}  // namespace tessera::parallel

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/freezing.h"
+#include "tessera/parallel/freezing.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,12 +10,11 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/parallel/layer_decay.h"
 #include "tessera/parallel/param_facts.h"
-#include "tessera/planner/layer_decay.h"
-#include "tessera/planner/param_groups.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/parallel/param_groups.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 namespace {
 
 constexpr const char* kEvery = "optimizer.gradual_unfreezing.every";
@@ -75,20 +74,6 @@ std::optional<Moment> read_moment(const json::Value& value,
   return std::nullopt;
 }
 
-void UnfreezingOptions::describe(config::Fields& f) {
-  f.field("every",
-          every,
-          {.text = "Number of steps, \"epoch\" or \"N epochs\" until the next layers are trained "
-                   "too. At first only the objective and what follows the last layer are trained.",
-           .default_text = "null (off)",
-           .type = "integer or string"});
-  f.field("layers",
-          layers,
-          {.text = "Number of layers that begin to be trained each time. What precedes the first "
-                   "layer begins after it.",
-           .min = 1});
-}
-
 void FreezeSchedule::add(const std::string& parameter, const Span& span) {
   const auto found = std::find(spans_.begin(), spans_.end(), span);
   sets_[parameter] = static_cast<int>(found - spans_.begin()) + 1;
@@ -111,7 +96,7 @@ std::vector<bool> FreezeSchedule::frozen_sets(const Progress& now) const {
   return out;
 }
 
-FreezeSchedule make_freeze_schedule(const UnfreezingOptions& options,
+FreezeSchedule make_freeze_schedule(const optim::UnfreezingOptions& options,
                                     const std::vector<ParamGroup>& groups,
                                     const nn::Model& model,
                                     const std::vector<std::string>& trained,
@@ -157,25 +142,27 @@ FreezeSchedule make_freeze_schedule(const UnfreezingOptions& options,
   return out;
 }
 
-void check_freeze_schedule(const Plan& plan,
+void check_freeze_schedule(const FreezeSchedule& schedule,
+                           const optim::UnfreezingOptions& options,
+                           const nn::Model& model,
+                           bool has_adapter,
                            const optim::Rule& rule,
                            config::Problems& problems,
                            const config::Origins& origins) {
-  if (!plan.freezing.any()) return;
-  const char* const path =
-      plan.config.optimizer.gradual_unfreezing.every.is_null() ? kGroups : kEvery;
+  if (!schedule.any()) return;
+  const char* const path = options.every.is_null() ? kGroups : kEvery;
   const auto refuse = [&](std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
-  if (plan.adapter != nullptr) {
+  if (has_adapter) {
     refuse("not built: parameters of an adapter are trained from the first to the last step",
            "remove frozen_until, frozen_from and gradual_unfreezing, or the section adapter");
   }
-  const bool whole = std::any_of(
-      plan.freezing.sets().begin(), plan.freezing.sets().end(), [&](const auto& scheduled) {
-        for (const auto& info : nn::parameters_of(plan.model.model)) {
+  const bool whole =
+      std::any_of(schedule.sets().begin(), schedule.sets().end(), [&](const auto& scheduled) {
+        for (const auto& info : nn::parameters_of(model)) {
           if (info->name != scheduled.first) continue;
-          const auto states = rule.state(parallel::facts_of(*info));
+          const auto states = rule.state(facts_of(*info));
           return std::any_of(states.begin(), states.end(), [](const optim::StateSpec& state) {
             return state.extent != optim::Extent::Elements;
           });
@@ -191,12 +178,12 @@ void check_freeze_schedule(const Plan& plan,
   }
 }
 
-std::vector<std::string> freezing_notes(const Plan& plan) {
+std::vector<std::string> freezing_notes(const FreezeSchedule& schedule) {
   std::vector<std::string> out;
-  const auto& spans = plan.freezing.spans();
+  const auto& spans = schedule.spans();
   for (std::size_t set = 0; set < spans.size(); ++set) {
     std::vector<std::string> names;
-    for (const auto& [name, number] : plan.freezing.sets()) {
+    for (const auto& [name, number] : schedule.sets()) {
       if (number == static_cast<int>(set) + 1) names.push_back(name);
     }
     std::string when;
@@ -207,4 +194,4 @@ std::vector<std::string> freezing_notes(const Plan& plan) {
   return out;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel

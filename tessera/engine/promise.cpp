@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/reference.h"
+#include "tessera/engine/promise.h"
 
 #include <cmath>
 #include <string_view>
@@ -12,7 +12,7 @@
 #include "tessera/base/text.h"
 #include "tessera/planner/recipe.h"
 
-namespace tessera::planner {
+namespace tessera::engine {
 namespace {
 
 // Bounds for sums that are split, and therefore rounded, differently: in fp32, and in 16 bits,
@@ -27,16 +27,16 @@ void erase(json::Value& object, std::string_view key) {
   std::erase_if(object.members(), [&](const auto& member) { return member.first == key; });
 }
 
-bool sums_first(const Plan& plan) {
+bool sums_first(const planner::Plan& plan) {
   return plan.reduction.mode == parallel::Reduction::Once && plan.accumulation > 1;
 }
 
-bool gathers_codes(const Plan& plan) {
+bool gathers_codes(const planner::Plan& plan) {
   return plan.data_ranks > 1 && plan.weight_layout.residency == parallel::Residency::Sharded &&
          plan.weight_layout.trained_gather == parallel::GatherForm::Int8;
 }
 
-std::vector<std::string> what_rounds_elsewhere(const Plan& plan) {
+std::vector<std::string> what_rounds_elsewhere(const planner::Plan& plan) {
   std::vector<std::string> out;
   if (plan.config.parallel.tensor.size > 1)
     out.emplace_back("ranks that share a layer sum parts of it");
@@ -67,9 +67,9 @@ bool derive_stage_alone(json::Value& resolved) {
 
 }  // namespace
 
-Promise promise_of(const Plan& plan) {
+Promise promise_of(const planner::Plan& plan) {
   TESSERA_REQUIRE(
-      plan.data_ranks == 1 || !exchange_needs(plan.config.optimizer).compressed,
+      plan.data_ranks == 1 || !planner::exchange_needs(plan.config.optimizer).compressed,
       Unsupported,
       fmt::format("{} promises nothing against one rank: what its ranks compress depends on how "
                   "many there are",
@@ -89,7 +89,7 @@ Promise promise_of(const Plan& plan) {
   return out;
 }
 
-json::Value on_one_rank(const Plan& plan) {
+json::Value on_one_rank(const planner::Plan& plan) {
   json::Value out = plan.resolved;
   erase(out, "parallel");
   const bool derived = derive_stage_alone(out);
@@ -107,7 +107,7 @@ json::Value on_one_rank(const Plan& plan) {
   }
   // If a rank first sums several micro-batches itself, stage 0 does so in place.
   const bool in_place = sums_first(plan) && plan.reduction.locally();
-  if (!in_place && !exchange_needs(plan.config.optimizer).compressed)
+  if (!in_place && !planner::exchange_needs(plan.config.optimizer).compressed)
     out["gradient_reduction"] = json::Value::string("each");
   return out;
 }
@@ -141,4 +141,4 @@ json::Value keeping_gradient(json::Value resolved) {
   return resolved;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::engine

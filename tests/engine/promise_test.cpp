@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/reference.h"
+#include "tessera/engine/promise.h"
 
 #include <cmath>
 #include <string>
@@ -8,20 +8,22 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/train_config.h"
 
-namespace tessera::planner {
+namespace tessera::engine {
 namespace {
 
 using testing::HasSubstr;
 
-Plan plan_of(const std::string& members, int ranks) {
-  return make_plan(json::parse(R"({"model": {"num_layers": 3, "hidden_size": 32, "num_heads": 4,
+planner::Plan plan_of(const std::string& members, int ranks) {
+  return planner::make_plan(
+      json::parse(R"({"model": {"num_layers": 3, "hidden_size": 32, "num_heads": 4,
                       "max_positions": 16}, "data": {"train": "a.txt"},
                       "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2)" +
-                                   members + "}",
-                               "c.json"),
-                   ranks,
-                   "c.json");
+                      members + "}",
+                  "c.json"),
+      ranks,
+      "c.json");
 }
 
 TEST(Promises, ZeroAndPipelinesGiveTheSameBits) {
@@ -76,11 +78,12 @@ TEST(Promises, CompressedGradientsPromiseNothing) {
 }
 
 TEST(OnOneRank, TheSameMicroBatchesMakeTheSameGlobalBatch) {
-  const Plan spread = plan_of(R"(, "parallel": {"pipeline": 2, "tensor": 2}, "zero_optimization":
+  const planner::Plan spread =
+      plan_of(R"(, "parallel": {"pipeline": 2, "tensor": 2}, "zero_optimization":
       {"stage": 3, "zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 0})",
-                              8);
+              8);
 
-  const Plan one = make_plan(on_one_rank(spread), 1, "c.json");
+  const planner::Plan one = planner::make_plan(on_one_rank(spread), 1, "c.json");
 
   EXPECT_EQ(one.global_batch, spread.global_batch);
   EXPECT_EQ(one.micro_batch, 2);
@@ -93,12 +96,12 @@ TEST(OnOneRank, TheSameMicroBatchesMakeTheSameGlobalBatch) {
 // DeepSpeed's scaler follows another rule in stage 0.
 TEST(OnOneRank, TheLossScaleFollowsTheSameRule) {
   for (const char* stage : {"0", "2"}) {
-    const Plan spread = plan_of(std::string(R"(, "fp16": {"enabled": true},
-        "zero_optimization": {"stage": )") +
-                                    stage + "}",
-                                2);
+    const planner::Plan spread = plan_of(std::string(R"(, "fp16": {"enabled": true},
+        "zero_optimization": {"stage": )") + stage +
+                                             "}",
+                                         2);
 
-    const Plan one = make_plan(on_one_rank(spread), 1, "c.json");
+    const planner::Plan one = planner::make_plan(on_one_rank(spread), 1, "c.json");
 
     EXPECT_EQ(one.scaling_stage > 0, spread.scaling_stage > 0) << stage;
   }
@@ -109,11 +112,12 @@ TEST(OnOneRank, TheLossScaleFollowsTheSameRule) {
 TEST(OnOneRank, AStageThatNobodyWroteStaysSo) {
   for (const char* precision :
        {R"(, "amp": {"enabled": true})", R"(, "fp16": {"enabled": true})"}) {
-    const Plan spread = plan_of(precision, 2);
+    const planner::Plan spread = plan_of(precision, 2);
 
-    const Plan one = make_plan(on_one_rank(spread), 1, "c.json");
-    const Plan kept = make_plan(keeping_gradient(spread.resolved), 2, "c.json");
-    const Plan one_kept = make_plan(keeping_gradient(on_one_rank(spread)), 1, "c.json");
+    const planner::Plan one = planner::make_plan(on_one_rank(spread), 1, "c.json");
+    const planner::Plan kept = planner::make_plan(keeping_gradient(spread.resolved), 2, "c.json");
+    const planner::Plan one_kept =
+        planner::make_plan(keeping_gradient(on_one_rank(spread)), 1, "c.json");
 
     EXPECT_EQ(one.scaling_stage, spread.scaling_stage);
     EXPECT_EQ(kept.scaling_stage, spread.scaling_stage);
@@ -125,7 +129,7 @@ TEST(OnOneRank, AStageThatNobodyWroteStaysSo) {
 TEST(OnOneRank, OnceIsEachWhereNoRankSumsSeveralFirst) {
   const std::string once = R"(, "gradient_reduction": "once", "gradient_accumulation_steps": )";
   const auto reduction = [&](const std::string& micros, const std::string& stage) {
-    const Plan spread = make_plan(
+    const planner::Plan spread = planner::make_plan(
         json::parse(R"({"model": {"num_layers": 1, "hidden_size": 32, "num_heads": 4,
                       "max_positions": 16}, "data": {"train": "a.txt"},
                       "train_micro_batch_size_per_gpu": 2)" +
@@ -133,7 +137,7 @@ TEST(OnOneRank, OnceIsEachWhereNoRankSumsSeveralFirst) {
                     "c.json"),
         2,
         "c.json");
-    return make_plan(on_one_rank(spread), 1, "c.json").reduction.mode;
+    return planner::make_plan(on_one_rank(spread), 1, "c.json").reduction.mode;
   };
 
   EXPECT_EQ(reduction("1", "0"), parallel::Reduction::Each);
@@ -143,21 +147,22 @@ TEST(OnOneRank, OnceIsEachWhereNoRankSumsSeveralFirst) {
 
 // Optimizers that exchange signs keep gradients apart, and refuse "each".
 TEST(OnOneRank, OnceStaysWhereTheOptimizerWantsIt) {
-  const Plan spread = plan_of(
+  const planner::Plan spread = plan_of(
       R"(, "gradient_reduction": "once", "optimizer": {"type": "OneBitAdam"}, "parallel": {"pipeline": 2})",
       2);
 
-  EXPECT_EQ(make_plan(on_one_rank(spread), 1, "c.json").reduction.mode, parallel::Reduction::Once);
+  EXPECT_EQ(planner::make_plan(on_one_rank(spread), 1, "c.json").reduction.mode,
+            parallel::Reduction::Once);
 }
 
 TEST(KeepingGradient, LeavesWhatTheGradientDependsOn) {
-  const Plan plan = plan_of(R"(, "gradient_clipping": 0.5, "optimizer": {"type": "Lamb",
+  const planner::Plan plan = plan_of(R"(, "gradient_clipping": 0.5, "optimizer": {"type": "Lamb",
       "params": {"lr": 1e-2}, "groups": [{"pattern": "wte", "frozen": true},
       {"pattern": "bias", "lr": 1e-4, "weight_decay": 0.1}]},
       "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5}})",
-                            2);
+                                     2);
 
-  const Plan keeping = make_plan(keeping_gradient(plan.resolved), 2, "c.json");
+  const planner::Plan keeping = planner::make_plan(keeping_gradient(plan.resolved), 2, "c.json");
 
   EXPECT_EQ(keeping.config.optimizer.type, "SGD");
   EXPECT_EQ(keeping.config.gradient_clipping, 0);
@@ -168,5 +173,15 @@ TEST(KeepingGradient, LeavesWhatTheGradientDependsOn) {
   EXPECT_FALSE(keeping.param_groups[1].lr.has_value());
 }
 
+TEST(Promises, ErrorFeedbackHasTheBoundOfNarrowGradients) {
+  const std::string keys = R"(, "communication_data_type": "int8",
+      "zero_optimization": {"stage": 1, "zeropp_loco_param": {"err_beta": 0.8}})";
+
+  const Promise promise = promise_of(plan_of(keys, 2));
+  EXPECT_FALSE(promise.bits);
+  EXPECT_THAT(promise.why, HasSubstr("what its gradients lost in 8 bits"));
+  EXPECT_TRUE(promise_of(plan_of(keys, 1)).bits);
+}
+
 }  // namespace
-}  // namespace tessera::planner
+}  // namespace tessera::engine

@@ -10,7 +10,7 @@
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 
 struct ElasticityOptions {
   bool enabled = false;
@@ -43,4 +43,4 @@ std::optional<ElasticBatch> elastic_batch(const ElasticityOptions& options,
                                           config::Problems& problems,
                                           const config::Origins& origins);
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/layout_limits.h"
+#include "tessera/report/layout_limits.h"
 
 #include <array>
 #include <map>
@@ -16,7 +16,7 @@
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
 
-namespace tessera::planner {
+namespace tessera::report {
 namespace {
 
 /// Sizes for which every first preset can be split.
@@ -24,7 +24,7 @@ constexpr std::int64_t kTokens = 64, kSamples = 8, kTokenizer = 256;
 
 struct TriedLayout {
   const char* name;
-  TensorLayout mode = TensorLayout::OneD;
+  parallel::TensorLayout mode = parallel::TensorLayout::OneD;
   std::int64_t tensor = 1, context = 1;
   std::optional<std::int64_t> depth = {};
   bool sequence = false;
@@ -35,7 +35,7 @@ constexpr std::array kTried = {
     // Two grids of one rank each, because a model with one head of keys and values has no larger
     // one.
     TriedLayout{.name = "tensor modes 2d, 2.5d and 3d",
-                .mode = TensorLayout::TwoAndAHalfD,
+                .mode = parallel::TensorLayout::TwoAndAHalfD,
                 .tensor = 2,
                 .depth = 2},
     TriedLayout{.name = "`parallel.sequence`", .tensor = 2, .sequence = true},
@@ -44,8 +44,8 @@ constexpr std::array kTried = {
                 .context = 2,
                 .context_mode = nn::ContextMode::Ulysses}};
 
-std::string reason_in(Plan& plan, const TriedLayout& tried) {
-  ParallelOptions& parallel = plan.config.parallel;
+std::string reason_in(planner::Plan& plan, const TriedLayout& tried) {
+  parallel::ParallelOptions& parallel = plan.config.parallel;
   parallel = {};
   parallel.tensor.mode = tried.mode;
   parallel.tensor.size = tried.tensor;
@@ -53,12 +53,12 @@ std::string reason_in(Plan& plan, const TriedLayout& tried) {
   parallel.sequence = tried.sequence;
   parallel.context.size = tried.context;
   parallel.context.mode = tried.context_mode;
-  if (tried.mode == TensorLayout::OneD)
-    parallel.tensor.share_head = ranks_that_share_a_head(plan.model.model, tried.tensor);
+  if (tried.mode == parallel::TensorLayout::OneD)
+    parallel.tensor.share_head = planner::ranks_that_share_a_head(plan.model.model, tried.tensor);
   config::Problems problems;
   const config::Origins origins;
-  check_tensor_parallel(plan, /*own_model=*/false, problems, origins);
-  check_context_parallel(plan, /*own_model=*/false, problems, origins);
+  planner::check_tensor_parallel(plan, /*own_model=*/false, problems, origins);
+  planner::check_context_parallel(plan, /*own_model=*/false, problems, origins);
   std::vector<std::string> reasons;
   for (const auto& problem : problems.list())
     reasons.push_back(problem.what);
@@ -106,7 +106,7 @@ void add_family(const std::string& family, std::map<LimitKey, FamiliesByObjectiv
 
 std::vector<LayoutLimit> layout_limits(const models::Resolved& model,
                                        const models::ModelOptions& options) {
-  Plan plan;
+  planner::Plan plan;
   plan.model = model;
   plan.config.model = options;
   plan.sequence_length = kTokens;
@@ -146,4 +146,4 @@ sizes (heads, features or tokens that the ranks cannot share) are reported with 
   return out;
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::report

@@ -10,7 +10,7 @@
 #include "tessera/nn/block.h"
 #include "tessera/optim/rule.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 
 /// The depth of every parameter, by name, in a model of n layers (blocks with a number). Layer i,
 /// counted from 0, has depth i + 1; blocks before the first layer have depth 0; blocks between or
@@ -32,4 +32,4 @@ void check_layer_decay(double decay,
                        config::Problems& problems,
                        const config::Origins& origins);
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel

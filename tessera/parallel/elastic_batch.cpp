@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/elasticity.h"
+#include "tessera/parallel/elastic_batch.h"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 
 #include "tessera/base/text.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 namespace {
 
 constexpr const char* kSizes = "elasticity.micro_batch_sizes";
@@ -285,4 +285,4 @@ std::optional<ElasticBatch> elastic_batch(const ElasticityOptions& options,
   return Solver(options, problems, origins).solve(ranks, data_ranks);
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/param_groups.h"
+#include "tessera/parallel/param_groups.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,7 @@
 
 #include "tessera/nn/block.h"
 
-namespace tessera::planner {
+namespace tessera::parallel {
 namespace {
 
 struct GroupOptions {
@@ -171,4 +171,4 @@ std::function<bool(const std::string&)> frozen_by(std::vector<ParamGroup> groups
   };
 }
 
-}  // namespace tessera::planner
+}  // namespace tessera::parallel
