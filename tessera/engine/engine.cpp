@@ -20,6 +20,7 @@
 #include "tessera/engine/rl/rollouts.h"
 #include "tessera/engine/shared_values.h"
 #include "tessera/engine/written_texts.h"
+#include "tessera/report/monitors/tensorboard.h"
 #include "tessera/tasks/text_scores.h"
 
 namespace tessera::engine {
@@ -143,7 +144,7 @@ StepExtras Engine::extras(StepReport& report) {
   };
   extras.before_update = [this, &report] {
     report.save_s = leave_save_behind();
-    const planner::TensorboardOptions& tensorboard = plan_.config.monitors.tensorboard;
+    const auto& tensorboard = plan_.config.sections.get<report::TensorboardOptions>();
     const bool shown = tensorboard.enabled && tensorboard.histograms > 0 &&
                        (step() + 1) % tensorboard.histograms == 0;
     if (shown) report.histograms = trained_histograms(state_, state_.loss_scale());

@@ -261,7 +261,7 @@ void TrainConfig::describe(config::Fields& f) {
       {.text =
            "Print the milliseconds spent on data, forward, backward, reduction and optimizer."});
   f.field("memory_breakdown", memory_breakdown, {.text = "Print the memory by category."});
-  monitors.describe(f);
+  sections.describe(f);
 }
 
 }  // namespace tessera::planner

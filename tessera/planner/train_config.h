@@ -17,6 +17,7 @@
 #include "tessera/comm/link_engine.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
+#include "tessera/config/sections.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/token_dataset.h"
 #include "tessera/data/tokenizer.h"
@@ -41,7 +42,6 @@
 #include "tessera/parallel/reduction_options.h"
 #include "tessera/parallel/shard_store.h"
 #include "tessera/parallel/zero_options.h"
-#include "tessera/planner/monitor_options.h"
 #include "tessera/tasks/eval_options.h"
 #include "tessera/tasks/task.h"
 
@@ -144,7 +144,7 @@ struct TrainConfig {
   RunOptions run;
   parallel::ElasticityOptions elasticity;
   bool wall_clock_breakdown = false, memory_breakdown = false;
-  MonitorOptions monitors;
+  config::Sections sections;  ///< registered by their owners, such as monitors
   void describe(config::Fields& fields);
 };
 

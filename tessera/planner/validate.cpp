@@ -285,7 +285,7 @@ void check_config(const TrainConfig& config,
                           problems.concern("data.validation") ||
                           problems.concern("data.validation_fraction");
   tasks::check_eval(config.eval, problems, origins);
-  check_monitors(config.monitors, problems, origins);
+  config.sections.check(problems, origins);
   config::check_cadence(config.checkpoint.every, "checkpoint.every", problems);
   if (config.eval.when().any() && !validation) {
     add("eval.every",
