@@ -28,27 +28,25 @@ void erase(json::Value& object, std::string_view key) {
 }
 
 bool sums_first(const planner::Plan& plan) {
-  return plan.reduction.mode == parallel::Reduction::Once && plan.accumulation > 1;
+  return plan.reduction == parallel::Reduction::Once && plan.accumulation > 1;
 }
 
 bool gathers_codes(const planner::Plan& plan) {
-  return plan.data_ranks > 1 && plan.weight_layout.residency == parallel::Residency::Sharded &&
-         plan.weight_layout.trained_gather == parallel::GatherForm::Int8;
+  return plan.data_ranks > 1 && plan.residency() == parallel::Residency::Sharded &&
+         plan.trained_gather == parallel::GatherForm::Int8;
 }
 
 std::vector<std::string> what_rounds_elsewhere(const planner::Plan& plan) {
   std::vector<std::string> out;
-  if (plan.config.parallel.tensor.size > 1)
-    out.emplace_back("ranks that share a layer sum parts of it");
-  if (plan.config.parallel.context.size > 1)
-    out.emplace_back("ranks that share tokens sum each other's gradients");
+  if (plan.grid.size() > 1) out.emplace_back("ranks that share a layer sum parts of it");
+  if (plan.context > 1) out.emplace_back("ranks that share tokens sum each other's gradients");
   const bool spread = plan.data_ranks > 1;
   if (spread && sums_first(plan))
     out.emplace_back("gradient_reduction \"once\" sums each rank's micro-batches first");
-  if (spread && plan.reduction.accumulate != DType::F32)
+  if (spread && plan.sums != DType::F32)
     out.emplace_back("16-bit sums of gradients are rounded where ranks meet");
   if (gathers_codes(plan)) out.emplace_back("ranks that gather weights round them to 8 bits");
-  if (spread && plan.reduction.keeps_residuals(plan.data_ranks))
+  if (spread && plan.reduction_options().keeps_residuals(plan.data_ranks))
     out.emplace_back("each rank adds what its gradients lost in 8 bits to its next ones");
   return out;
 }
@@ -79,8 +77,8 @@ Promise promise_of(const planner::Plan& plan) {
   Promise out;
   const std::vector<std::string> reasons = what_rounds_elsewhere(plan);
   if (reasons.empty()) return out;
-  const bool narrow = plan.working != DType::F32 || plan.reduction.accumulate != DType::F32 ||
-                      plan.reduction.comm_dtype != DType::F32 || gathers_codes(plan);
+  const bool narrow = plan.working != DType::F32 || plan.sums != DType::F32 ||
+                      plan.sent != DType::F32 || gathers_codes(plan);
   const auto layers = static_cast<double>(plan.model.num_layers);
   out.bits = false;
   out.gradient = narrow ? kNarrowGradient * std::sqrt(layers / kLayers) : kGradient;
@@ -106,7 +104,7 @@ json::Value on_one_rank(const planner::Plan& plan) {
         json::Value::object({{"stage", json::Value::integer(scaled ? 1 : 0)}});
   }
   // If a rank first sums several micro-batches itself, stage 0 does so in place.
-  const bool in_place = sums_first(plan) && plan.reduction.locally();
+  const bool in_place = sums_first(plan) && plan.reduction_options().locally();
   if (!in_place && !planner::exchange_needs(plan.config.optimizer).compressed)
     out["gradient_reduction"] = json::Value::string("each");
   return out;

@@ -40,6 +40,7 @@ struct TensorOptions {
   struct Grid {
     std::int64_t depth = 1, row = 1, col = 1;
     [[nodiscard]] std::int64_t size() const { return depth * row * col; }
+    bool operator==(const Grid&) const = default;
   };
   [[nodiscard]] Grid grid() const;
   [[nodiscard]] TensorLayout layout() const { return mode.value_or(TensorLayout::OneD); }

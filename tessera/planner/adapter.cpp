@@ -67,7 +67,7 @@ void pack_base(Plan& plan, std::shared_ptr<const models::Adapter> adapter) {
   const models::AdapterOptions& options = adapter->options;
   if (adapter->quantized.empty()) return;
   const bool nf4 = options.quantize_base == models::QuantizedBase::Nf4;
-  plan.weight_layout.packing = {
+  plan.rules.packing = {
       .packing = nf4 ? parallel::Packing::Nf4 : parallel::Packing::Int8,
       .double_scales = nf4 && options.double_quantization,
   };
@@ -84,9 +84,9 @@ void pack_base(Plan& plan, std::shared_ptr<const models::Adapter> adapter) {
                                        : "; checkpoints of a base that begins from the seed do not "
                                          "hold it, and only this run reads them"));
   // Unpacking weights ahead of their use would only take memory: it does not wait for other ranks.
-  if (plan.weight_layout.residency != parallel::Residency::Sharded && !plan.gather.prefetch)
+  if (plan.residency() != parallel::Residency::Sharded && !plan.gather.prefetch)
     plan.gather.prefetch = 0;
-  plan.weight_layout.packed = [adapter = std::move(adapter)](const std::string& name) {
+  plan.rules.packed = [adapter = std::move(adapter)](const std::string& name) {
     return adapter->quantized.contains(name);
   };
 }
@@ -124,7 +124,7 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
   auto adapter =
       std::make_shared<const models::Adapter>(models::find_adapter(options, plan.model, map));
   for (const models::AdapterModule& module : adapter->modules) {
-    if (!module.table || plan.weight_layout.tensor == nn::TensorMode::OneD) continue;
+    if (!module.table || plan.tensor == nn::TensorMode::OneD) continue;
     problems.add(origins.place("adapter.targets"),
                  "adapter.targets",
                  fmt::format("not built: the adapter of a table ({}) on a grid of ranks",
@@ -189,7 +189,7 @@ models::WeightSource with_norms_of_packed(models::WeightSource first,
   for (const models::AdapterModule& module : adapter.modules)
     magnitudes.insert(module.magnitude());
   models::WeightSource norms = models::first_adapter_weights(
-      adapter, unpacked(std::move(base), plan.adapter, plan.weight_layout.packing), seed);
+      adapter, unpacked(std::move(base), plan.adapter, plan.rules.packing), seed);
   return [first = std::move(first), norms = std::move(norms), magnitudes = std::move(magnitudes)](
              const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     (magnitudes.contains(info.name) ? norms : first)(info, begin, end, out);

@@ -33,7 +33,6 @@
 #include "tessera/planner/stages.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
-#include "tessera/planner/zero_stage.h"
 #include "tessera/tasks/embedding_noise.h"
 
 namespace tessera::planner {
@@ -92,7 +91,7 @@ class Planner {
       plan_.param_groups = parallel::read_param_groups(plan_.config.optimizer.groups, problems_);
       if (plan_.model.model.blocks.empty()) return;
       parallel::check_param_groups(plan_.param_groups, plan_.model.model, problems_);
-      plan_.weight_layout.frozen = parallel::frozen_by(plan_.param_groups);
+      plan_.rules.frozen = parallel::frozen_by(plan_.param_groups);
       plan_.freezing = parallel::make_freeze_schedule(
           plan_.config.optimizer.gradual_unfreezing,
           plan_.param_groups,
@@ -101,7 +100,7 @@ class Planner {
           problems_,
           origins_);
       if (!plan_.freezing.any()) return;
-      plan_.weight_layout.apart = [schedule = plan_.freezing](const std::string& name) {
+      plan_.rules.apart = [schedule = plan_.freezing](const std::string& name) {
         return schedule.set_of(name);
       };
       for (std::string& note : parallel::freezing_notes(plan_.freezing))
@@ -109,9 +108,9 @@ class Planner {
     });
     fill_width(plan_.config.optimizer, plan_.model);
     attempt("optimizer", [&] { check_rule(plan_, problems_, origins_); });
-    if (parallel::TensorOptions& tensor = plan_.config.parallel.tensor;
+    if (const parallel::TensorOptions& tensor = plan_.config.parallel.tensor;
         tensor.layout() == parallel::TensorLayout::OneD && !plan_.model.model.blocks.empty())
-      tensor.share_head = ranks_that_share_a_head(plan_.model.model, tensor.size);
+      share_layers(plan_, tensor.size);
     attempt("parallel.tensor",
             [&] { check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_); });
     attempt("parallel.context",
@@ -251,33 +250,32 @@ class Planner {
   void fix_sharding() {
     const TrainConfig& config = plan_.config;
     const parallel::ZeroOptions& zero = config.zero_optimization;
-    parallel::WeightOptions& weights = plan_.weight_layout;
-    weights.working = plan_.working;
-    weights.sequence = config.parallel.sequence;
-    weights.tensor = tensor_mode(config.parallel.tensor);
-    weights.context = config.parallel.context.mode;
+    plan_.tensor = tensor_mode(config.parallel.tensor);
+    plan_.grid = config.parallel.tensor.grid();
+    plan_.sequence = config.parallel.sequence;
+    plan_.context = static_cast<int>(config.parallel.context.size);
+    plan_.context_mode = config.parallel.context.mode;
+    plan_.scatter_gather = config.parallel.pipeline.scatter_gather;
     plan_.shard_ranks = static_cast<int>(
         std::min<std::int64_t>(zero.group().value_or(plan_.data_ranks), plan_.data_ranks));
-    set_zero_stage(plan_, plan_.zero_stage);
-    weights.persistence_threshold =
+    plan_.persistence_threshold =
         zero.stage3_param_persistence_threshold.value_or(parallel::kPersistenceThreshold);
-    weights.persistent = zero.stage3_model_persistence_threshold.value_or(weights.persistent);
+    plan_.persistent = zero.stage3_model_persistence_threshold.value_or(plan_.persistent);
     if (zero.zero_quantized_weights.value_or(false))
-      weights.trained_gather = weights.frozen_gather = parallel::GatherForm::Int8;
+      plan_.trained_gather = plan_.frozen_gather = parallel::GatherForm::Int8;
     if (zero.zero_quantized_nontrainable_weights.value_or(false))
-      weights.frozen_gather = parallel::GatherForm::Int8;
+      plan_.frozen_gather = parallel::GatherForm::Int8;
     parallel::GatherOptions& gather = plan_.gather;
     gather.prefetch = zero.stage3_prefetch_bucket_size;
     gather.max_live = zero.stage3_max_live_parameters.value_or(gather.max_live);
     gather.max_reuse_distance = zero.stage3_max_reuse_distance.value_or(gather.max_reuse_distance);
-    plan_.reduction.bucket = zero.reduce_bucket_size.value_or(plan_.reduction.bucket);
-    plan_.reduction.mode = config.gradient_reduction;
-    plan_.reduction.accumulate = config.data_types.grad_accum_dtype.value_or(
+    plan_.bucket = zero.reduce_bucket_size.value_or(plan_.bucket);
+    plan_.reduction = config.gradient_reduction;
+    plan_.sums = config.data_types.grad_accum_dtype.value_or(
         plan_.kept.masters == DType::BF16 ? DType::BF16 : DType::F32);
-    plan_.reduction.comm_dtype = config.gradient_travel();
-    plan_.reduction.feedback = complete_feedback(plan_.config.zero_optimization);
-    plan_.reduction.sparse_rows = weights.tables_apart = config.sparse_gradients;
-    plan_.reduction.max_micros = static_cast<int>(plan_.accumulation);
+    plan_.sent = config.gradient_travel();
+    plan_.feedback = complete_feedback(plan_.config.zero_optimization);
+    plan_.sparse_rows = config.sparse_gradients;
     plan_.save_in_background = config.checkpoint.async;
   }
 
@@ -416,8 +414,8 @@ class Planner {
             "the blocks when they start");
       }
     }
-    const bool whole = plan_.data_ranks == 1 || plan_.reduction.comm_dtype != DType::F32 ||
-                       plan_.reduction.accumulate != DType::F32;
+    const bool whole =
+        plan_.data_ranks == 1 || plan_.sent != DType::F32 || plan_.sums != DType::F32;
     if (config.sparse_gradients && !whole && plan_.model.tied_head) {
       plan_.notes.emplace_back(
           "sparse_gradients does not pay for the tied table's use by the head, whose gradient is "

@@ -157,21 +157,6 @@ void DataTypesOptions::describe(config::Fields& f) {
             .default_text = "fp32"});
 }
 
-mesh::Mesh Plan::mesh() const {
-  const bool groups = zero_stage == 3 && shard_ranks > 1 && shard_ranks < data_ranks;
-  const int shard = groups ? shard_ranks : data_ranks;
-  const auto of = [](std::int64_t size) { return static_cast<int>(size); };
-  const parallel::ParallelOptions& parallel = config.parallel;
-  const parallel::TensorOptions::Grid tensor = parallel.tensor.grid();
-  return mesh::Mesh({of(parallel.pipeline.size),
-                     data_ranks / shard,
-                     shard,
-                     of(parallel.context.size),
-                     of(tensor.depth),
-                     of(tensor.row),
-                     of(tensor.col)});
-}
-
 void TrainConfig::describe(config::Fields& f) {
   f.section("model", model, "The model and its size.");
   f.section("task", task, "What the model learns, and what a record of the data is.");

@@ -21,7 +21,6 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/token_dataset.h"
 #include "tessera/data/tokenizer.h"
-#include "tessera/mesh/mesh.h"
 #include "tessera/models/adapter.h"
 #include "tessera/models/distillation.h"
 #include "tessera/models/family.h"
@@ -33,14 +32,11 @@
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/elastic_batch.h"
-#include "tessera/parallel/executor.h"
 #include "tessera/parallel/freezing.h"
-#include "tessera/parallel/gather_order.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/parallel/options.h"
 #include "tessera/parallel/param_groups.h"
-#include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/reduction_options.h"
-#include "tessera/parallel/shard_store.h"
 #include "tessera/parallel/zero_options.h"
 #include "tessera/tasks/eval_options.h"
 #include "tessera/tasks/task.h"
@@ -160,8 +156,9 @@ class ProbeCache;
 std::shared_ptr<ProbeCache> make_probe_cache();
 
 /// Everything that a rank needs, checked and with every number resolved. Made before any rank
-/// starts; pure except for reading files.
-struct Plan {
+/// starts; pure except for reading files. It contains its layout as a base, whose numbers are read
+/// as members of the plan.
+struct Plan : parallel::Layout {
   TrainConfig config;
   json::Value resolved;  ///< config.json of the run folder: every key with its value
   models::Resolved model;
@@ -177,25 +174,12 @@ struct Plan {
   std::int64_t sequence_length = 0;
   /// The tensors of every sample: by the task, and once the data is open, by the data.
   std::vector<data::TensorSpec> sample;
-  int ranks = 1;
-  int data_ranks = 1;  ///< ranks / config.parallel.ranks_per_model()
-  int threads = 1;     ///< per rank
-  std::int64_t global_batch = 0, micro_batch = 0, accumulation = 0;
+  int ranks = 1;  ///< mesh().size(), or the number that was asked for while the layout is unknown
+  std::int64_t global_batch = 0;
   std::optional<optim::BatchRamp> batch_ramp;  ///< how the global batch grows to global_batch
-  int zero_stage = 0;
-  /// Number of data-parallel ranks that together hold all working weights in stage 3: all, or a
-  /// group.
-  int shard_ranks = 1;
-  DType working = DType::F32;
-  optim::Fp16Options scaling;             ///< loss scaling, if `working` is fp16
-  int scaling_stage = 1;                  ///< ZeRO stage for DeepSpeed's loss scaler rule
-  parallel::KeptTypes kept;               ///< dtypes of masters and moments
-  parallel::WeightOptions weight_layout;  ///< how working weights are distributed
-  parallel::GatherOptions gather;
-  parallel::ReductionOptions reduction;
-  parallel::Recompute recompute;
-  parallel::StageLayout stages;         ///< which blocks are on which stage
-  parallel::PipelineSchedule schedule;  ///< if there are several stages
+  optim::Fp16Options scaling;                  ///< loss scaling, if `working` is fp16
+  int scaling_stage = 1;                       ///< ZeRO stage for DeepSpeed's loss scaler rule
+  parallel::ParameterRules rules;              ///< what the parameters need of their buffers
   std::vector<parallel::ParamGroup> param_groups;
   parallel::FreezeSchedule freezing;  ///< of parameters that are trained in a part of the training
   bool save_in_background = true;     ///< checkpoints are written in the background
@@ -210,8 +194,11 @@ struct Plan {
   std::int64_t traveling = 0;  ///< bytes per rank of buffers between hosts (planner/travel.h)
   /// Measured memory needs of the model's blocks (activations.h).
   std::shared_ptr<ProbeCache> probes = make_probe_cache();
-  /// The mesh of the ranks.
-  [[nodiscard]] mesh::Mesh mesh() const;
+  [[nodiscard]] const parallel::Layout& layout() const { return *this; }
+  /// How the working weights of the model are distributed.
+  [[nodiscard]] parallel::WeightOptions weight_options() const {
+    return Layout::weight_options(rules);
+  }
 };
 
 /// Reads and checks a whole configuration for `ranks` ranks and throws all problems together as one

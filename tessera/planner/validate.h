@@ -68,6 +68,8 @@ nn::TensorMode tensor_mode(const parallel::TensorOptions& tensor);
 /// there are more ranks than such heads: 1 if there are enough heads, if they do not divide the
 /// ranks, if some ranks would have no query, or if layers differ.
 std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size);
+/// Lets `size` ranks in a row share every layer of the plan's model (mode 1d).
+void share_layers(Plan& plan, std::int64_t size);
 
 /// Checks what tensor parallelism requires of the model, the micro-batch, the sequence length and
 /// the optimizer. `own_model`: the model is the program's, and the section `model` does not

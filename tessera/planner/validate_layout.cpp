@@ -274,6 +274,13 @@ std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size) 
   return size / heads;
 }
 
+void share_layers(Plan& plan, std::int64_t size) {
+  parallel::TensorOptions& tensor = plan.config.parallel.tensor;
+  tensor.size = size;
+  tensor.share_head = ranks_that_share_a_head(plan.model.model, size);
+  plan.grid = tensor.grid();
+}
+
 void check_tensor_parallel(const Plan& plan,
                            bool own_model,
                            config::Problems& problems,

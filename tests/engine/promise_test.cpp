@@ -137,7 +137,7 @@ TEST(OnOneRank, OnceIsEachWhereNoRankSumsSeveralFirst) {
                     "c.json"),
         2,
         "c.json");
-    return planner::make_plan(on_one_rank(spread), 1, "c.json").reduction.mode;
+    return planner::make_plan(on_one_rank(spread), 1, "c.json").reduction;
   };
 
   EXPECT_EQ(reduction("1", "0"), parallel::Reduction::Each);
@@ -151,7 +151,7 @@ TEST(OnOneRank, OnceStaysWhereTheOptimizerWantsIt) {
       R"(, "gradient_reduction": "once", "optimizer": {"type": "OneBitAdam"}, "parallel": {"pipeline": 2})",
       2);
 
-  EXPECT_EQ(planner::make_plan(on_one_rank(spread), 1, "c.json").reduction.mode,
+  EXPECT_EQ(planner::make_plan(on_one_rank(spread), 1, "c.json").reduction,
             parallel::Reduction::Once);
 }
 

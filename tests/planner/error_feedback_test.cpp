@@ -37,7 +37,7 @@ TEST(ErrorFeedback, HasDeepSpeedsKeysAndDefaults) {
                       "zeropp_loco_param": )" +
                        keys + "}",
                    2)
-        .reduction.feedback;
+        .feedback;
   };
 
   const auto both = feedback(R"({"err_beta": 0.5, "reset_T": 16})");

@@ -75,7 +75,7 @@ TEST(Freezing, GroupsHaveTheirOwnSchedule) {
   EXPECT_TRUE(frozen(plan, "wpe.weight", {.steps = 2, .epoch = 0}));
   EXPECT_FALSE(frozen(plan, "wpe.weight", {.steps = 3, .epoch = 0}));
   EXPECT_TRUE(frozen(plan, "wpe.weight", {.steps = 3, .epoch = 1}));
-  EXPECT_TRUE(plan.weight_layout.frozen("wte.weight"));
+  EXPECT_TRUE(plan.rules.frozen("wte.weight"));
   EXPECT_EQ(plan.freezing.set_of("wte.weight"), 0);
   EXPECT_TRUE(frozen(plan, "h.0.ln_1.weight", {.steps = 29, .epoch = 0}));
   EXPECT_THAT(plan.notes, testing::Contains("frozen until step 3 and from 1 epoch: wpe.weight"));

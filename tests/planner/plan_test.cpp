@@ -424,10 +424,10 @@ TEST(Plans, ZeroKeysSetWhatIsGatheredAndWhatStays) {
       "stage3_prefetch_bucket_size": 1e6, "reduce_bucket_size": 5e8})"));
 
   EXPECT_EQ(plan.gather.prefetch, 1'000'000);
-  EXPECT_EQ(plan.weight_layout.persistence_threshold, 100'000);
+  EXPECT_EQ(plan.persistence_threshold, 100'000);
   EXPECT_EQ(plan.gather.max_live, 1'000'000'000);
   EXPECT_EQ(plan.gather.max_reuse_distance, 0);
-  EXPECT_EQ(plan.weight_layout.residency, parallel::Residency::Sharded);
+  EXPECT_EQ(plan.residency(), parallel::Residency::Sharded);
 }
 
 TEST(Plans, CutTheRanksIntoGroupsThatShardTheWeights) {
@@ -441,8 +441,7 @@ TEST(Plans, CutTheRanksIntoGroupsThatShardTheWeights) {
   EXPECT_EQ(two.mesh().size(mesh::Axis::DpRep), 4);
   EXPECT_EQ(two.mesh().group(5, {mesh::Axis::DpShard}), (std::vector<int>{4, 5}));
   EXPECT_EQ(groups(R"("mics_shard_size": 4)", 8).shard_ranks, 4);
-  EXPECT_EQ(groups(R"("mics_shard_size": 1)", 8).weight_layout.residency,
-            parallel::Residency::Whole);
+  EXPECT_EQ(groups(R"("mics_shard_size": 1)", 8).residency(), parallel::Residency::Whole);
   for (const char* off : {R"("zero_hpz_partition_size": 1)",
                           R"("mics_shard_size": -1)",
                           R"("zero_hpz_partition_size": 0, "mics_shard_size": 0)"}) {
@@ -513,10 +512,9 @@ TEST(Plans, RunRulesOfLocalWeightsInStageZeroAndTellIt) {
 TEST(Plans, KeepGradientsOfRanksApartForRulesThatExchangeSigns) {
   const Plan plan = plan_of(with(R"("train_batch_size": 4, "optimizer": {"type": "OneBitAdam"})"));
 
-  EXPECT_EQ(plan.reduction.mode, parallel::Reduction::Once);
+  EXPECT_EQ(plan.reduction, parallel::Reduction::Once);
   // And the resolved configuration plans the same again.
-  EXPECT_EQ(make_plan(plan.resolved, plan.ranks, "c.json").reduction.mode,
-            parallel::Reduction::Once);
+  EXPECT_EQ(make_plan(plan.resolved, plan.ranks, "c.json").reduction, parallel::Reduction::Once);
 }
 
 TEST(Plans, NameAnOverrideInMessages) {

@@ -61,8 +61,8 @@ void drop_adapter(planner::Plan& plan) {
   plan.adapter = nullptr;
   plan.base.reset();
   plan.base_fingerprint.clear();
-  plan.weight_layout.packed = {};
-  plan.weight_layout.packing = {};
+  plan.rules.packed = {};
+  plan.rules.packing = {};
 }
 
 /// Adds the adapter that `written` describes as the section `adapter` does; null: none.
@@ -91,10 +91,9 @@ void share_trunk(planner::Plan& plan) {
                     "model would be another one",
                 fix);
   };
-  const parallel::WeightOptions& weights = plan.weight_layout;
-  if (weights.packed)
+  if (plan.rules.packed)
     refuse("the adapter keeps it in fewer bits", "remove quantize_base from the critic's adapter");
-  if (weights.frozen_gather != parallel::GatherForm::Values) {
+  if (plan.frozen_gather != parallel::GatherForm::Values) {
     refuse("frozen weights are sent in fewer bits",
            "remove zero_optimization.zero_quantized_nontrainable_weights");
   }
@@ -110,8 +109,7 @@ void share_trunk(planner::Plan& plan) {
     }
     return;
   }
-  plan.weight_layout.frozen = [head = std::move(head),
-                               also = weights.frozen](const std::string& name) {
+  plan.rules.frozen = [head = std::move(head), also = plan.rules.frozen](const std::string& name) {
     return !head.contains(name) || (also && also(name));
   };
   plan.base_fingerprint = models::fingerprint_of(plan.model, plan.weights);
@@ -152,8 +150,7 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
     out.model.objective = objective;
   }
   nn::declare_all(out.model.model);
-  parallel::TensorOptions& tensor = out.config.parallel.tensor;
-  if (ranks) tensor.share_head = planner::ranks_that_share_a_head(out.model.model, tensor.size);
+  if (ranks) planner::share_layers(out, ranks->tensor);
   out.weights = nullptr;
   if (source) {
     std::vector<std::string> notes;  // a critic's head is expected to be newly initialized

@@ -95,7 +95,7 @@ void check_fused(const planner::Plan& plan, const tasks::RlOptions& options) {
                       "rounds the weights of rollouts, so that sampling cannot have the "
                       "log-probabilities of training, and rl.parity is exact",
                   "remove it, or set rl.parity to measure");
-  TESSERA_REQUIRE(!plan.weight_layout.packed,
+  TESSERA_REQUIRE(!plan.rules.packed,
                   Config,
                   key +
                       "keeps copies of the weights in full, and adapter.quantize_base has them in "
@@ -140,7 +140,7 @@ void check_regrouped(const planner::Plan& plan, const tasks::RlOptions& options)
                               tensor,
                               plan.config.parallel.tensor.size),
                   "set rl.parity to measure, or rl.rollout_tensor to parallel.tensor");
-  TESSERA_REQUIRE(!plan.weight_layout.packed,
+  TESSERA_REQUIRE(!plan.rules.packed,
                   Unsupported,
                   "not built yet: rl.rollout_tensor other than parallel.tensor with "
                   "adapter.quantize_base",
@@ -182,8 +182,7 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
     refuse("data.sources", "give one list of files in data.train");
   const tasks::RlOptions& options = task.options();
   if (options.overlap > 0) {
-    if (plan.weight_layout.packed)
-      refuse("rl.overlap and adapter.quantize_base", "remove one of them");
+    if (plan.rules.packed) refuse("rl.overlap and adapter.quantize_base", "remove one of them");
   }
   const bool same = options.cache == tasks::RlCache::Same ||
                     (options.cache == tasks::RlCache::BF16 && plan.working == DType::BF16);
