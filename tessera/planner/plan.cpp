@@ -258,18 +258,15 @@ class Planner {
     plan_.scatter_gather = config.parallel.pipeline.scatter_gather;
     plan_.shard_ranks = static_cast<int>(
         std::min<std::int64_t>(zero.group().value_or(plan_.data_ranks), plan_.data_ranks));
-    plan_.persistence_threshold =
-        zero.stage3_param_persistence_threshold.value_or(parallel::kPersistenceThreshold);
+    take_sizes();
     plan_.persistent = zero.stage3_model_persistence_threshold.value_or(plan_.persistent);
     if (zero.zero_quantized_weights.value_or(false))
       plan_.trained_gather = plan_.frozen_gather = parallel::GatherForm::Int8;
     if (zero.zero_quantized_nontrainable_weights.value_or(false))
       plan_.frozen_gather = parallel::GatherForm::Int8;
     parallel::GatherOptions& gather = plan_.gather;
-    gather.prefetch = zero.stage3_prefetch_bucket_size;
     gather.max_live = zero.stage3_max_live_parameters.value_or(gather.max_live);
     gather.max_reuse_distance = zero.stage3_max_reuse_distance.value_or(gather.max_reuse_distance);
-    plan_.bucket = zero.reduce_bucket_size.value_or(plan_.bucket);
     plan_.reduction = config.gradient_reduction;
     plan_.sums = config.data_types.grad_accum_dtype.value_or(
         plan_.kept.masters == DType::BF16 ? DType::BF16 : DType::F32);
@@ -277,6 +274,15 @@ class Planner {
     plan_.feedback = complete_feedback(plan_.config.zero_optimization);
     plan_.sparse_rows = config.sparse_gradients;
     plan_.save_in_background = config.checkpoint.async;
+  }
+
+  // The sizes that may be "auto", which are known with the model.
+  void take_sizes() {
+    const parallel::ZeroOptions& zero = plan_.config.zero_optimization;
+    plan_.persistence_threshold =
+        zero.stage3_param_persistence_threshold.value_or(parallel::kPersistenceThreshold);
+    plan_.gather.prefetch = zero.stage3_prefetch_bucket_size;
+    plan_.bucket = zero.reduce_bucket_size.value_or(plan_.bucket);
   }
 
   // If the configuration defines the best evaluation, or stops without gains, the best is saved by
@@ -398,6 +404,7 @@ class Planner {
                                                     objective());
     nn::declare_all(plan_.model.model);
     resolve_auto_sizes(plan_.model.hidden_size, draft_.automatic, plan_.config.zero_optimization);
+    take_sizes();
     plan_.sequence_length = config.data.sequence_length.value_or(
         plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
     if (plan_.task != nullptr && own_ == nullptr)
