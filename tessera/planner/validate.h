@@ -71,6 +71,14 @@ std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size);
 /// Lets `size` ranks in a row share every layer of the plan's model (mode 1d).
 void share_layers(Plan& plan, std::int64_t size);
 
+/// Reports layers of a program's own model that the ranks of `tensor` (mode 1d) cannot share.
+void check_shared_layers(const parallel::TensorOptions& tensor,
+                         const nn::Model& model,
+                         config::Problems& problems);
+/// Reports an optimizer that needs whole gradients, of which ranks that share layers have parts.
+void check_shared_gradients(const optim::OptimizerOptions& optimizer,
+                            config::Problems& problems,
+                            const config::Origins& origins);
 /// Checks what tensor parallelism requires of the model, the micro-batch, the sequence length and
 /// the optimizer. `own_model`: the model is the program's, and the section `model` does not
 /// describe it.

@@ -2,6 +2,7 @@
 // Rules of the section `parallel`: the requirements of sharing layers and tokens.
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -171,17 +172,18 @@ nn::TensorMode tensor_mode(const parallel::TensorOptions& tensor) {
 namespace {
 
 // Every rank must have an equal number of heads, features, and so on, or at least one of them.
-void check_cuts(const Plan& plan,
-                bool own_model,
+// `knows`: whether the size with this key is known.
+void check_cuts(const parallel::TensorOptions& tensor,
+                const nn::Model& model,
+                const std::function<bool(const char* key)>& knows,
                 config::Problems& problems,
                 const config::Origins& origins) {
   constexpr const char* kSize = "parallel.tensor.size";
-  const parallel::TensorOptions& tensor = plan.config.parallel.tensor;
   const nn::TensorMode mode = tensor_mode(tensor);
   const mesh::Mesh mesh = mesh_of(tensor.grid());
-  const auto parameters = nn::parameters_of(plan.model.model);
+  const auto parameters = nn::parameters_of(model);
   for (const CutAxis& cut : kCutAxes) {
-    if (!own_model && !knows_size(plan.config.model, cut.key, problems)) continue;
+    if (!knows(cut.key)) continue;
     std::int64_t least = std::numeric_limits<std::int64_t>::max(), parts = 1;
     for (const auto& info : parameters) {
       for (std::size_t dim = 0; dim < info->axes.size(); ++dim) {
@@ -205,7 +207,6 @@ void check_cuts(const Plan& plan,
                     nearest_grid(tensor, parts, least),
                     cut.key));
   }
-  if (mode != nn::TensorMode::OneD) check_micro_batch(plan, problems, origins);
 }
 
 // True if the number of tokens of a sample is known: given, or the model's number of positions.
@@ -281,6 +282,25 @@ void share_layers(Plan& plan, std::int64_t size) {
   plan.grid = tensor.grid();
 }
 
+void check_shared_layers(const parallel::TensorOptions& tensor,
+                         const nn::Model& model,
+                         config::Problems& problems) {
+  check_cuts(
+      tensor, model, [](const char* /*key*/) { return true; }, problems, config::Origins());
+}
+
+void check_shared_gradients(const optim::OptimizerOptions& optimizer,
+                            config::Problems& problems,
+                            const config::Origins& origins) {
+  if (problems.concern("optimizer") || !exchange_needs(optimizer).compressed) return;
+  problems.add(origins.place("optimizer.type"),
+               "optimizer.type",
+               fmt::format("{} compresses whole gradients, and tensor-parallel ranks hold parts of "
+                           "them (parallel.tensor)",
+                           optimizer.type),
+               "use AdamW, or set parallel.tensor.size to 1");
+}
+
 void check_tensor_parallel(const Plan& plan,
                            bool own_model,
                            config::Problems& problems,
@@ -307,7 +327,11 @@ void check_tensor_parallel(const Plan& plan,
         fmt::format("mode {} does not cut {}, of block {}", tensor.name(), obstacle, block->name),
         "set it to \"1d\"");
   } else if (known && modelled) {
-    check_cuts(plan, own_model, problems, origins);
+    const auto knows = [&](const char* key) {
+      return own_model || knows_size(plan.config.model, key, problems);
+    };
+    check_cuts(tensor, plan.model.model, knows, problems, origins);
+    if (on_grid) check_micro_batch(plan, problems, origins);
   }
   if (parallel.sequence && on_grid) {
     add("parallel.sequence",
@@ -329,13 +353,7 @@ void check_tensor_parallel(const Plan& plan,
         fmt::format("set it to {}, or parallel.sequence to false",
                     std::max(tensor.size, plan.sequence_length / tensor.size * tensor.size)));
   }
-  if (problems.concern("optimizer")) return;
-  if (!exchange_needs(plan.config.optimizer).compressed) return;
-  add("optimizer.type",
-      fmt::format("{} compresses whole gradients, and tensor-parallel ranks hold parts of "
-                  "them (parallel.tensor)",
-                  plan.config.optimizer.type),
-      "use AdamW, or set parallel.tensor.size to 1");
+  check_shared_gradients(plan.config.optimizer, problems, origins);
 }
 
 void check_layout(const TrainConfig& config,

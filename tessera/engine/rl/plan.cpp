@@ -49,15 +49,13 @@ void require_share(const planner::Plan& plan,
                    const optim::OptimizerOptions& optimizer = {},
                    const std::string& key = "rl.models, tensor") {
   const parallel::TensorOptions& of_policy = plan.config.parallel.tensor;
-  planner::Plan other;
-  other.model = model;
-  other.config.optimizer = optimizer;
-  parallel::TensorOptions& tensor = other.config.parallel.tensor;
+  parallel::TensorOptions tensor;
   tensor.size = ranks ? ranks->tensor : of_policy.size;
   if (tensor.size == 1) return;
   tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
   config::Problems problems;
-  planner::check_tensor_parallel(other, /*own_model=*/true, problems, {});
+  planner::check_shared_layers(tensor, model.model, problems);
+  planner::check_shared_gradients(optimizer, problems, {});
   TESSERA_REQUIRE(problems.empty() || !ranks,
                   Config,
                   fmt::format("the layers of the {} do not divide among {} ranks ({}): {}",
