@@ -35,12 +35,12 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
+#include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/metrics.h"
 #include "tessera/engine/random_tokens.h"
 #include "tessera/parallel/pipeline/simulate.h"
-#include "tessera/planner/overrides.h"
 
 namespace {
 
@@ -199,7 +199,7 @@ int run(std::map<std::string, std::string> given) {
   const Saves saves_of_all(given);
   tessera::json::Value source = tessera::json::parse(text, "step_bench");
   for (const std::string& assignment : tessera::text::split(option(given, "set", ""), '\n')) {
-    if (!assignment.empty()) tessera::planner::apply_override(source, assignment);
+    if (!assignment.empty()) tessera::config::apply_override(source, assignment);
   }
   tessera::planner::Plan plan = tessera::planner::make_plan(source, ranks, "step_bench");
   auto data = std::make_shared<tessera::data::Datasets>();

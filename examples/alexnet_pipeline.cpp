@@ -26,12 +26,13 @@
 
 #include "tessera/base/files.h"
 #include "tessera/base/philox.h"
+#include "tessera/config/key_dialect.h"
+#include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/nn/functional.h"
-#include "tessera/planner/overrides.h"
-#include "tessera/planner/parallel_options.h"
+#include "tessera/planner/rank_product.h"
 #include "tessera/planner/stages.h"
 #include "tessera/planner/train_config.h"
 
@@ -250,7 +251,8 @@ Options read_options(int argc, char** argv) {
 /// The file's or the one of the tutorial.
 json::Value read_config(const Options& options) {
   if (!options.config.empty())
-    return planner::spell_out_parallel(json::parse(files::read(options.config), options.config));
+    return config::key_dialect().spell_out(
+        json::parse(files::read(options.config), options.config));
   return json::parse(R"({"train_batch_size": 256, "train_micro_batch_size_per_gpu": 8,
     "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8}},
     "parallel": {"pipeline": {"partition": "parameters"}}})",
@@ -260,9 +262,9 @@ json::Value read_config(const Options& options) {
 planner::Plan make_plan(const Options& options) {
   json::Value c = read_config(options);
   const auto set = [&](const std::string& key, std::int64_t number) {
-    planner::set_key(c, key, json::Value::integer(number), kProgram);
+    config::set_key(c, key, json::Value::integer(number), kProgram);
   };
-  planner::set_key(c, "data.train", json::Value::string("synthetic pictures"), kProgram);
+  config::set_key(c, "data.train", json::Value::string("synthetic pictures"), kProgram);
   if (c.find("trainer") == nullptr) set("trainer.max_steps", 200);
   for (const auto& [key, number] : options.keys)
     set(key, number);

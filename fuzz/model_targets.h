@@ -13,7 +13,7 @@
 
 namespace tessera::fuzz {
 
-/// Reads a description as planner::open_model_source does, and the model's shape from it.
+/// Reads a description as models::open_model_source does, and the model's shape from it.
 inline void read_config(const fs::path& path) {
   const json::Value hf = json::parse_strict(files::read(path), path.string());
   const models::ModelOptions options = models::options_from_hf(hf);

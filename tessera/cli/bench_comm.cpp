@@ -126,16 +126,16 @@ int ranks_of_comm(const CommWords& words) {
 }
 
 /// Returns the engine between hosts. Throws if it cannot be used, or if there is one host.
-planner::LinkEngine engine_of(const CommWords& words) {
-  if (words.transport == "shm" || words.transport == "threads") return planner::LinkEngine::Auto;
+comm::LinkEngine engine_of(const CommWords& words) {
+  if (words.transport == "shm" || words.transport == "threads") return comm::LinkEngine::Auto;
   const auto launcher = launch::detect_launcher();
   TESSERA_REQUIRE(launcher && launcher->several_hosts(),
                   Config,
                   fmt::format("--transport {} moves data between hosts, and all ranks are on one",
                               words.transport),
                   "start it with torchrun, mpirun or srun on several hosts, or remove --transport");
-  const planner::LinkEngine engine =
-      words.transport == "mpi" ? planner::LinkEngine::Mpi : planner::LinkEngine::Gloo;
+  const comm::LinkEngine engine =
+      words.transport == "mpi" ? comm::LinkEngine::Mpi : comm::LinkEngine::Gloo;
   engine::check_engine(engine);
   return engine;
 }
@@ -209,7 +209,7 @@ int bench_comm(const std::vector<std::string>& line) {
   if (!parse(words, line)) return kExitOk;
   const comm::MeasureOptions options = options_of(words);
   const int ranks = ranks_of_comm(words);
-  const planner::LinkEngine engine = engine_of(words);
+  const comm::LinkEngine engine = engine_of(words);
   check_memory(options, ranks);
   if (words.transport == "threads") {
     comm::run_threads(ranks, [&](comm::World& world) { measure(world, options, words.common); });

@@ -16,6 +16,7 @@
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/config/json.h"
+#include "tessera/config/overrides.h"
 #include "tessera/data/dataset.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/random_tokens.h"
@@ -23,7 +24,6 @@
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/overrides.h"
 
 namespace tessera::cli {
 namespace {
@@ -67,9 +67,9 @@ planner::Plan plan_of(const StepWords& words) {
                   "");
   json::Value source = read_config(words.config);
   for (const std::string& assignment : words.set)
-    planner::apply_override(source, assignment);
+    config::apply_override(source, assignment);
   // Evaluation is disabled, so that no validation data is required.
-  planner::set_key(source, "eval.every", json::Value::integer(0), "tessera bench step");
+  config::set_key(source, "eval.every", json::Value::integer(0), "tessera bench step");
   return planner::make_plan(source, ranks_of(words.ranks), words.config);
 }
 

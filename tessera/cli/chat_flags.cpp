@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/planner/overrides.h"
+#include "tessera/config/overrides.h"
 
 namespace tessera::cli {
 namespace {
@@ -32,9 +32,9 @@ void set_minimum_rate(json::Value& source, const ForeignFlags::Setting& setting)
       fmt::format(
           "{} {}: the schedule {} has no lowest rate", setting.flag, setting.value.dump(), name),
       "use --lr_scheduler_type cosine, or remove it");
-  planner::set_key(
+  config::set_key(
       source, "scheduler.type", json::Value::string("cosine_with_min_lr"), setting.flag);
-  planner::set_key(source, "scheduler.min_lr", setting.value, setting.flag);
+  config::set_key(source, "scheduler.min_lr", setting.value, setting.flag);
 }
 
 }  // namespace
@@ -127,10 +127,10 @@ void add_further_data(json::Value& source,
     return;
   }
   const json::Value* const train = value_at(source, {"data", "train"});
-  planner::set_key(source,
-                   "data.train",
-                   with_further_data(train == nullptr ? json::Value() : *train, setting.value),
-                   setting.flag);
+  config::set_key(source,
+                  "data.train",
+                  with_further_data(train == nullptr ? json::Value() : *train, setting.value),
+                  setting.flag);
 }
 
 }  // namespace
@@ -141,14 +141,14 @@ void apply_chat_settings(const ChatSettings& settings,
   if (settings.minimum_rate != nullptr) set_minimum_rate(source, *settings.minimum_rate);
   if (const ForeignFlags::Setting* const rate = settings.lora_rate; rate != nullptr) {
     if (value_at(source, {"adapter", "type"}) != nullptr) {
-      planner::set_key(source, "optimizer.lr", rate->value, rate->flag);
+      config::set_key(source, "optimizer.lr", rate->value, rate->flag);
     } else {
       notes.push_back(fmt::format("{} has no effect without an adapter: --lora_dim 8", rate->flag));
     }
   }
   if (settings.further_data != nullptr) add_further_data(source, *settings.further_data, notes);
   const ForeignFlags::Setting *const prompt = settings.prompt, *const answer = settings.answer;
-  if (answer != nullptr) planner::set_key(source, "rl.max_new_tokens", answer->value, answer->flag);
+  if (answer != nullptr) config::set_key(source, "rl.max_new_tokens", answer->value, answer->flag);
   if (prompt == nullptr) return;
   TESSERA_REQUIRE(answer != nullptr,
                   Config,
@@ -159,7 +159,7 @@ void apply_chat_settings(const ChatSettings& settings,
                   Config,
                   fmt::format("{} and {}: expected integers", prompt->flag, answer->flag),
                   "--max_prompt_seq_len 256 --max_answer_seq_len 256");
-  planner::set_key(
+  config::set_key(
       source, "data.sequence_length", json::Value::integer(*of_prompt + *of_answer), prompt->flag);
 }
 

@@ -20,8 +20,8 @@
 #include "tessera/models/family.h"
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
-#include "tessera/planner/layout_limits.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/report/layout_limits.h"
 
 namespace tessera::cli {
 namespace {
@@ -203,7 +203,7 @@ int docs(const std::string& page) {
   if (page.empty()) {
     std::printf("%s%s", kIntroduction, config::markdown(keys).c_str());
   } else if (page == "layouts") {
-    std::fputs(planner::layouts_markdown().c_str(), stdout);
+    std::fputs(report::layouts_markdown().c_str(), stdout);
   } else {
     TESSERA_REQUIRE(page == "deepspeed",
                     Config,

@@ -22,9 +22,9 @@
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
+#include "tessera/config/overrides.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/launch/early_stop.h"
-#include "tessera/planner/overrides.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/tasks/data_survey.h"
 #include "tessera/tasks/record_dataset.h"
@@ -130,7 +130,7 @@ struct Opened {
 void open_config(const DataWords& words, Opened& out) {
   json::Value source = read_config(words.source);
   for (const std::string& one : words.set)
-    planner::apply_override(source, one);
+    config::apply_override(source, one);
   if (!words.model.empty() && source.is_object()) {
     std::erase_if(source.members(), [](const auto& member) {
       return member.first == "model" || member.first == "tokenizer";
@@ -196,7 +196,7 @@ void open_file(const DataWords& words, Opened& out) {
   json::Value source = json::Value::object();
   source["data"] = json::Value::object({{"train", json::Value::string(words.source)}});
   for (const std::string& one : words.set)
-    planner::apply_override(source, one);
+    config::apply_override(source, one);
   config::Problems problems;
   config::Origins origins;
   for (const auto& [key, value] : source.members()) {

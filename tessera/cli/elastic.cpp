@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/planner/overrides.h"
+#include "tessera/config/overrides.h"
 
 namespace tessera::cli {
 namespace {
@@ -49,7 +49,7 @@ std::optional<std::vector<std::string>> words_for(const planner::Plan& first,
   }
   json::Value changed = source;
   for (std::size_t i = 1; i < words.size(); i += 2)
-    planner::apply_override(changed, words[i]);
+    config::apply_override(changed, words[i]);
   try {
     if (planner::make_plan(changed, ranks, name).global_batch == first.global_batch) return words;
   } catch (const Error&) {
@@ -63,9 +63,9 @@ void apply_elastic_flags(const HostFlags& flags, json::Value& source) {
   if (!flags.elastic) return;
   const std::string why = "--elastic_training";
   const int least = std::max(1, flags.min_elastic_nodes.value_or(1));
-  planner::set_key(source, "run.min_hosts", json::Value::integer(least), why);
+  config::set_key(source, "run.min_hosts", json::Value::integer(least), why);
   if (flags.max_elastic_nodes && *flags.max_elastic_nodes > 0) {
-    planner::set_key(source, "run.max_hosts", json::Value::integer(*flags.max_elastic_nodes), why);
+    config::set_key(source, "run.max_hosts", json::Value::integer(*flags.max_elastic_nodes), why);
   }
 }
 

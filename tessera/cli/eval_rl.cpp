@@ -10,12 +10,12 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/rl/validation.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/overrides.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/rl.h"
@@ -46,7 +46,7 @@ planner::Plan plan_of(const engine::OpenModel& found, const RankWords& words) {
   // An adapter needs its base; other weights are in the checkpoint.
   json::Value config = meta.extra.find("base") != nullptr ? meta.config : *found.config;
   if (words.threads) {
-    planner::set_key(
+    config::set_key(
         config, "run.threads_per_rank", json::Value::integer(*words.threads), "--threads");
   }
   planner::Plan plan = planner::make_plan(config, ranks_of(words.ranks), found.source.string());

@@ -22,9 +22,9 @@
 #include "tessera/cli/foreign_flag_table.h"
 #include "tessera/cli/megatron_flags.h"
 #include "tessera/cli/monitor_flags.h"
+#include "tessera/config/overrides.h"
 #include "tessera/interop/dialects/deepspeed_keys.h"
-#include "tessera/planner/overrides.h"
-#include "tessera/planner/parallel_options.h"
+#include "tessera/interop/dialects/short_forms.h"
 
 namespace tessera::cli {
 namespace {
@@ -255,7 +255,7 @@ void set_beta(json::Value& source, std::size_t index, const ForeignFlags::Settin
     at = at != nullptr && at->is_object() ? at->find(step) : nullptr;
   if (at != nullptr && at->is_array() && at->items().size() == 2) betas = *at;
   betas.items()[index] = setting.value;
-  planner::set_key(source, "optimizer.params.betas", betas, setting.flag);
+  config::set_key(source, "optimizer.params.betas", betas, setting.flag);
 }
 
 // scheduler.type of the configuration; empty: none.
@@ -280,7 +280,7 @@ bool is_deepspeed_schedule(std::string_view schedule) {
 std::string warmup_key(json::Value& source) {
   const std::string type = schedule_in(source);
   if (type.empty()) {
-    planner::set_key(
+    config::set_key(
         source, std::string(kSchedule), json::Value::string("linear"), "--warmup_steps");
     return "scheduler.num_warmup_steps";
   }
@@ -328,7 +328,7 @@ void set_warmup_ratio(json::Value& source, const ForeignFlags::Setting& setting)
                               setting.flag),
                   "add --max_steps 1000, or give --warmup_steps instead");
   const auto warmup = static_cast<std::int64_t>(std::ceil(static_cast<double>(*steps) * ratio));
-  planner::set_key(source, warmup_key(source), json::Value::integer(warmup), setting.flag);
+  config::set_key(source, warmup_key(source), json::Value::integer(warmup), setting.flag);
 }
 
 // Megatron-LM counts the layers of a chunk, and tessera the chunks of a stage.
@@ -352,7 +352,7 @@ void set_chunks(json::Value& source, const ForeignFlags::Setting& setting) {
                   stages,
                   stages == 1 ? "stage" : "stages"),
       "set parallel.pipeline.chunks instead: chunks may differ in size");
-  planner::set_key(source, kChunks, json::Value::integer(*layers / (*each * stages)), setting.flag);
+  config::set_key(source, kChunks, json::Value::integer(*layers / (*each * stages)), setting.flag);
 }
 
 // Megatron-LM also refuses the combination.
@@ -375,10 +375,10 @@ void set_sharing(json::Value& source, const ForeignFlags::Setting& setting) {
                   Unsupported,
                   fmt::format("not built yet: {} {}", setting.flag, word),
                   "use p2p (ring) or a2a (Ulysses)");
-  planner::set_key(source,
-                   "parallel.context.mode",
-                   json::Value::string(ring ? "ring" : "ulysses"),
-                   setting.flag);
+  config::set_key(source,
+                  "parallel.context.mode",
+                  json::Value::string(ring ? "ring" : "ulysses"),
+                  setting.flag);
 }
 
 // Hugging Face's strategies: "no", "steps" (as given by --eval_steps and --save_steps), "epoch",
@@ -393,8 +393,8 @@ void set_strategy(json::Value& source, const ForeignFlags::Setting& setting) {
                   saves ? "use no, steps, epoch or best" : "use no, steps or epoch");
   if (word == "steps") return;
   const json::Value every = word == "epoch" ? json::Value::string(word) : json::Value::integer(0);
-  planner::set_key(source, saves ? "checkpoint.every" : "eval.every", every, setting.flag);
-  if (best) planner::set_key(source, "checkpoint.best", json::Value::boolean(true), setting.flag);
+  config::set_key(source, saves ? "checkpoint.every" : "eval.every", every, setting.flag);
+  if (best) config::set_key(source, "checkpoint.best", json::Value::boolean(true), setting.flag);
 }
 
 // Hugging Face's metrics of evaluations have the prefix "eval_".
@@ -411,14 +411,14 @@ void set_best_metric(json::Value& source,
         {{"metric", best},
          {"mode", json::Value::string(greater->value.as_bool() ? "max" : "min")}});
   }
-  planner::set_key(source, "eval.best", best, (metric != nullptr ? metric : greater)->flag);
+  config::set_key(source, "eval.best", best, (metric != nullptr ? metric : greater)->flag);
 }
 
 // The configuration with the key names that flags set, because "pipeline": 2 has no size, and an
 // old name would coexist with the new one. If the file itself sets two names differently, both are
 // kept and reported with the other errors.
 json::Value in_flags_names(json::Value source) {
-  source = planner::spell_out_parallel(std::move(source));
+  source = interop::spell_out_parallel(std::move(source));
   config::Problems problems;
   json::Value renamed = interop::with_new_names(source, problems);
   if (problems.empty()) return renamed;
@@ -430,7 +430,7 @@ void set_one(json::Value& source, const ForeignFlags::Setting& setting) {
   if (setting.key.starts_with(kBetas))
     return set_beta(source, setting.key.back() == '1' ? 1 : 0, setting);
   if (setting.key == kSharing) return set_sharing(source, setting);
-  planner::set_key(source, setting.key, setting.value, setting.flag);
+  config::set_key(source, setting.key, setting.value, setting.flag);
 }
 
 }  // namespace
@@ -507,12 +507,12 @@ std::vector<std::string> apply(const ForeignFlags& flags,
     set_chunks(source, *chunks);
   }
   for (const std::string& assignment : overrides)
-    planner::apply_override(source, assignment);
+    config::apply_override(source, assignment);
   // In Hugging Face's Trainer, with 0 steps the ratio counts.
   if (ratio != nullptr && (warmup == nullptr || warmup->value.as_double() <= 0)) {
     set_warmup_ratio(source, *ratio);
   } else if (warmup != nullptr) {
-    planner::set_key(source, warmup_key(source), warmup->value, warmup->flag);
+    config::set_key(source, warmup_key(source), warmup->value, warmup->flag);
   }
   return notes;
 }

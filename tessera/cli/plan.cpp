@@ -17,9 +17,9 @@
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/models/family.h"
+#include "tessera/models/model_source.h"
 #include "tessera/models/presets.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/model_source.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/travel.h"
 #include "tessera/planner/validate.h"
@@ -153,7 +153,7 @@ json::Value source_of_preset(const std::string& preset, const std::string& famil
 }
 
 Source source_of_folder(const std::string& folder) {
-  planner::ModelSource source = planner::open_model_source(folder);
+  models::ModelSource source = models::open_model_source(folder);
   json::Value config;
   config["model"] = config::write(source.model);
   std::erase_if(config["model"].members(),

@@ -36,15 +36,13 @@ mesh::Mesh mesh_of(const models::Resolved& model, const RankWords& words, int ra
                   Config,
                   fmt::format("--tensor {} does not divide {} ranks", sharers, ranks),
                   "choose a divisor, or remove -n");
-  planner::Plan plan;
-  plan.model = model;
-  planner::TensorOptions& tensor = plan.config.parallel.tensor;
+  parallel::TensorOptions tensor;
   tensor.size = sharers;
   tensor.share_head = planner::ranks_that_share_a_head(model.model, sharers);
   config::Problems problems;
-  planner::check_tensor_parallel(plan, /*own_model=*/true, problems, {});
+  planner::check_shared_layers(tensor, model.model, problems);
   problems.raise();
-  const planner::TensorOptions::Grid grid = tensor.grid();
+  const parallel::TensorOptions::Grid grid = tensor.grid();
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   return mesh::Mesh({.dp_shard = ranks / of(sharers),
                      .tp_depth = of(grid.depth),

@@ -26,9 +26,9 @@
 #include "tessera/cli/rlhf_parts.h"
 #include "tessera/cli/rollout_ranks.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/config/overrides.h"
 #include "tessera/engine/run.h"
 #include "tessera/launch/launch.h"
-#include "tessera/planner/overrides.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::cli {
@@ -171,10 +171,10 @@ void apply_flags(const RlhfWords& words, json::Value& source) {
                   "not supported: --unsupervised-dataset-config-name: nothing is downloaded",
                   "name the files of this part: --unsupervised-dataset-name texts.jsonl");
   if (words.texts_coefficient) {
-    planner::set_key(source,
-                     "rl.rl.ptx.coefficient",
-                     json::Value::number(*words.texts_coefficient),
-                     "--unsup-coef");
+    config::set_key(source,
+                    "rl.rl.ptx.coefficient",
+                    json::Value::number(*words.texts_coefficient),
+                    "--unsup-coef");
   }
   for (const auto& [flag, path, key] :
        {std::tuple("--actor-model", &words.actor, "sft.model.from"),
@@ -187,7 +187,7 @@ void apply_flags(const RlhfWords& words, json::Value& source) {
         fmt::format("{} {}: there is no such path, and nothing is downloaded", flag, **path),
         path == &words.texts ? "name a file or a folder of texts on this disk"
                              : "name a Hugging Face folder, a run or a checkpoint on this disk");
-    planner::set_key(source, key, json::Value::string(**path), flag);
+    config::set_key(source, key, json::Value::string(**path), flag);
   }
   if (!words.deployment) return;
   const std::string& deployment = *words.deployment;
@@ -327,10 +327,10 @@ void divide(json::Value& source, const std::filesystem::path& folder) {
                     fmt::format("\"split\" leaves no records for the step {}, which names none",
                                 kRlhfSteps[number].name),
                     fmt::format("name them in {}.data.train", kRlhfSteps[number].name));
-    planner::set_key(source,
-                     std::string(kRlhfSteps[number].name) + ".data.train",
-                     json::Value::string(parts[number].string()),
-                     "split");
+    config::set_key(source,
+                    std::string(kRlhfSteps[number].name) + ".data.train",
+                    json::Value::string(parts[number].string()),
+                    "split");
   }
 }
 
@@ -340,10 +340,10 @@ void add_sft_only(json::Value& source) {
   if (more == nullptr) return;
   const json::Value* train = find_in(source, {"sft", "data", "train"});
   if (train == nullptr) train = find_in(source, {"common", "data", "train"});
-  planner::set_key(source,
-                   "sft.data.train",
-                   with_further_data(train == nullptr ? json::Value() : *train, *more),
-                   "sft_only");
+  config::set_key(source,
+                  "sft.data.train",
+                  with_further_data(train == nullptr ? json::Value() : *train, *more),
+                  "sft_only");
 }
 
 void set_unless_given(json::Value& source, const char* path, json::Value value) {
@@ -355,7 +355,7 @@ void set_unless_given(json::Value& source, const char* path, json::Value value) 
     rest = rest.substr(dot + 1);
   }
   if (at != nullptr && at->is_object() && at->find(rest) != nullptr) return;
-  planner::set_key(source, path, std::move(value), "tessera rlhf");
+  config::set_key(source, path, std::move(value), "tessera rlhf");
 }
 
 /// Lets a reward model compare scores as DeepSpeed-Chat does, unless options are given that only
@@ -377,7 +377,7 @@ json::Value config_of_step(const json::Value& source, std::size_t number) {
   const json::Value* const common = source.find("common");
   json::Value out =
       merged_over(common == nullptr ? json::Value::object() : *common, *source.find(step.name));
-  planner::set_key(
+  config::set_key(
       out, "run.dir", json::Value::string((dir / step.folder).string()), "tessera rlhf");
   set_unless_given(out, "task", json::Value::string(step.task));
   if (number == 0) return out;
@@ -399,7 +399,7 @@ json::Value config_of_step(const json::Value& source, std::size_t number) {
   const json::Value& rl = *out.find("rl");
   const json::Value *preset = rl.find("preset"), *algorithm = rl.find("algorithm");
   if (preset == nullptr && algorithm == nullptr)
-    planner::set_key(out, "rl.preset", json::Value::string("dschat:ppo"), "tessera rlhf");
+    config::set_key(out, "rl.preset", json::Value::string("dschat:ppo"), "tessera rlhf");
   const json::Value* const named =
       out.find("rl")->find(preset != nullptr || algorithm == nullptr ? "preset" : "algorithm");
   // DeepSpeed-Chat's critic starts from the reward model.
@@ -434,7 +434,7 @@ int rlhf(const std::vector<std::string>& line) {
                   "start it without the launcher: tessera rlhf CONFIG -n 2");
   json::Value source = read_config(words.config);
   for (const std::string& assignment : words.set)
-    planner::apply_override(source, assignment);
+    config::apply_override(source, assignment);
   // DeepSpeed's launcher, which DeepSpeed-Chat starts on several hosts, reads it without a flag.
   const bool many = words.deployment == "multi_node";
   if (many && words.hosts.empty() && !names_hosts(source) &&

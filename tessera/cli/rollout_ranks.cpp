@@ -5,8 +5,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/cli/elastic.h"
+#include "tessera/config/overrides.h"
 #include "tessera/launch/launch.h"
-#include "tessera/planner/overrides.h"
 #include "tessera/tasks/rl/rl.h"
 
 namespace tessera::cli {
@@ -28,10 +28,10 @@ int ranks_that_learn(json::Value& source, int ranks, int local_ranks) {
                   fmt::format("-n {} or more", writers + 1));
   const json::Value* const run = source.find("run");
   if (run == nullptr || !run->is_object() || run->find("threads_per_rank") == nullptr) {
-    planner::set_key(source,
-                     "run.threads_per_rank",
-                     json::Value::integer(launch::threads_per_rank(local_ranks)),
-                     "rl.overlap");
+    config::set_key(source,
+                    "run.threads_per_rank",
+                    json::Value::integer(launch::threads_per_rank(local_ranks)),
+                    "rl.overlap");
   }
   return ranks - static_cast<int>(writers);
 }

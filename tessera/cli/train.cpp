@@ -26,6 +26,7 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/rollout_ranks.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/config/overrides.h"
 #include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/run.h"
 #include "tessera/launch/cluster_launcher.h"
@@ -36,7 +37,6 @@
 #include "tessera/launch/remote.h"
 #include "tessera/mesh/host_layout.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/overrides.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/travel.h"
 
@@ -148,15 +148,15 @@ void set_defaults_of_hosts(json::Value& source, int ranks, int local_ranks) {
       run != nullptr && run->is_object() && run->find("threads_per_rank") != nullptr;
   const std::string why = "several hosts";
   if (!has_threads) {
-    planner::set_key(source,
-                     "run.threads_per_rank",
-                     json::Value::integer(launch::threads_per_rank(local_ranks)),
-                     why);
+    config::set_key(source,
+                    "run.threads_per_rank",
+                    json::Value::integer(launch::threads_per_rank(local_ranks)),
+                    why);
   }
   if (source.find("gradient_reduction") != nullptr) return;
   // The bits of an elastic training do not depend on how many hosts are left.
   const char* const reduction = is_elastic(source) ? "each" : "once";
-  planner::set_key(source, "gradient_reduction", json::Value::string(reduction), why);
+  config::set_key(source, "gradient_reduction", json::Value::string(reduction), why);
 }
 
 /// Throws if the hosts have different numbers of ranks, so that `key` "auto" has no meaning.
@@ -205,10 +205,10 @@ bool set_groups_of_hosts(json::Value& source,
     if (value == nullptr || !value->is_string() || value->as_string() != "auto") continue;
     const std::string key = json::join_path("zero_optimization", name);
     require_equal_hosts(key, plan, local_ranks, part, pool);
-    planner::set_key(source,
-                     key,
-                     json::Value::integer(mesh::group_of_host(plan.mesh(), local_ranks)),
-                     "several hosts");
+    config::set_key(source,
+                    key,
+                    json::Value::integer(mesh::group_of_host(plan.mesh(), local_ranks)),
+                    "several hosts");
     found = true;
   }
   return found;
@@ -216,10 +216,10 @@ bool set_groups_of_hosts(json::Value& source,
 
 /// Throws if run.transport cannot be used, and warns if it has no effect.
 void check_transport(const planner::Plan& plan, bool several_hosts) {
-  const planner::LinkEngine engine = plan.config.run.transport;
+  const comm::LinkEngine engine = plan.config.run.transport;
   if (several_hosts) return engine::check_engine(engine);
   const auto launcher = launch::detect_launcher();
-  const bool usual = engine == planner::LinkEngine::Auto || engine == planner::LinkEngine::Gloo;
+  const bool usual = engine == comm::LinkEngine::Auto || engine == comm::LinkEngine::Gloo;
   if (usual || (launcher && launcher->rank != 0)) return;
   log::warn(fmt::format("run.transport: \"{}\" has no effect: all ranks are on one host",
                         engine::engine_name(engine)));

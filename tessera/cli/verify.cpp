@@ -25,12 +25,12 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/verify_rl.h"
+#include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/promise.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/overrides.h"
-#include "tessera/planner/reference.h"
 
 namespace tessera::cli {
 namespace {
@@ -94,7 +94,7 @@ json::Value source_of(const VerifyWords& words,
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
   // More threads would split sums by the number of cores that a rank happens to have.
-  planner::set_key(source, "run.threads_per_rank", json::Value::integer(1), "tessera verify");
+  config::set_key(source, "run.threads_per_rank", json::Value::integer(1), "tessera verify");
   return source;
 }
 
@@ -105,7 +105,7 @@ struct Side {
 
 /// All errors that can be detected are reported before the first rank starts.
 Side side_of(planner::Plan plan, const std::string& path) {
-  const json::Value keeping = planner::keeping_gradient(plan.resolved);
+  const json::Value keeping = engine::keeping_gradient(plan.resolved);
   planner::Plan gradient = planner::make_plan(keeping, plan.ranks, path);
   return {std::move(plan), std::move(gradient)};
 }
@@ -145,7 +145,7 @@ struct Finding {
   bool kept = true;
 };
 
-Finding loss_finding(const engine::Deviations& found, const planner::Promise& promise) {
+Finding loss_finding(const engine::Deviations& found, const engine::Promise& promise) {
   Finding out{.what = "loss", .where = "every step", .bound = promise.loss};
   for (std::size_t s = 0; s < found.losses.size(); ++s) {
     const double deviation = found.losses[s];
@@ -180,7 +180,7 @@ Finding tensor_finding(const std::string& what,
   return out;
 }
 
-std::vector<Finding> findings_of(const engine::Deviations& found, const planner::Promise& promise) {
+std::vector<Finding> findings_of(const engine::Deviations& found, const engine::Promise& promise) {
   // Optimizers like Adam turn a gradient that is only rounding error into a full-size update.
   const std::optional<double> weights = promise.bits ? std::optional(0.0) : std::nullopt;
   return {
@@ -197,7 +197,7 @@ std::string in_words(double deviation) {
   return deviation == 0 ? "0" : fmt::format("{:.2e}", deviation);
 }
 
-std::string bound_in_words(const Finding& finding, const planner::Promise& promise) {
+std::string bound_in_words(const Finding& finding, const engine::Promise& promise) {
   if (promise.bits) return "the same bits";
   return finding.bound ? fmt::format("at most {:.1e}", *finding.bound) : "no bound";
 }
@@ -216,7 +216,7 @@ std::string layout_text(const planner::Plan& plan) {
 struct Verdict {
   const Side& layout;
   const Side& single;
-  const planner::Promise& promise;
+  const engine::Promise& promise;
   const engine::Deviations& found;
   std::vector<Finding> findings;
   /// True if all bits are equal, whatever was promised.
@@ -363,8 +363,8 @@ std::string path_of(const VerifyWords& words, const ForeignFlags& foreign) {
 
 int run_verify(const VerifyWords& words, const json::Value& source, const std::string& path) {
   planner::Plan plan = planner::make_plan(source, ranks_of(words.ranks), path);
-  const planner::Promise promise = planner::promise_of(plan);
-  Side single = side_of(planner::make_plan(planner::on_one_rank(plan), 1, path), path);
+  const engine::Promise promise = engine::promise_of(plan);
+  Side single = side_of(planner::make_plan(engine::on_one_rank(plan), 1, path), path);
   Side layout = side_of(std::move(plan), path);
 
   const launch::EarlyStop early;

@@ -11,12 +11,12 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/ranks.h"
+#include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/rl/plan.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/overrides.h"
 #include "tessera/tasks/rl/rl.h"
 
 namespace tessera::cli {
@@ -80,7 +80,7 @@ int verify_rl(const std::vector<std::string>& line) {
   if (!parse(words, line)) return kExitOk;
   json::Value source = read_config(words.config);
   for (const std::string& assignment : words.set)
-    planner::apply_override(source, assignment);
+    config::apply_override(source, assignment);
   planner::Plan plan =
       planner::make_plan(source, ranks_of(words.ranks), name_of_config(words.config));
   const tasks::Rl* const task = tasks::as_rl(plan.task.get());

@@ -9,8 +9,8 @@
 #include "tessera/base/error.h"
 #include "tessera/interop/saved_adapter.h"
 #include "tessera/models/adapter_choice.h"
-#include "tessera/planner/adapter.h"
-#include "tessera/planner/model_source.h"
+#include "tessera/models/fingerprint.h"
+#include "tessera/models/model_source.h"
 
 namespace tessera::engine {
 namespace {
@@ -30,7 +30,7 @@ const models::WeightMap& map_of(const OpenModel& model) {
 void add_adapters(OpenModel& model, const std::vector<AdapterName>& adapters) {
   if (adapters.empty()) return;
   if (!model.weights) {
-    model.weights = planner::source_weights(planner::open_model_source(model.source), model.shape);
+    model.weights = models::source_weights(models::open_model_source(model.source), model.shape);
   }
   const models::WeightMap& map = map_of(model);
   std::set<std::string> names;
@@ -48,7 +48,7 @@ void add_adapters(OpenModel& model, const std::vector<AdapterName>& adapters) {
                                 adapter.path.string()),
                     "use it without --adapter, as the model");
     TESSERA_REQUIRE(saved.fingerprint.empty() ||
-                        saved.fingerprint == planner::fingerprint_of(model.shape, model.weights),
+                        saved.fingerprint == models::fingerprint_of(model.shape, model.weights),
                     Format,
                     fmt::format("{} was trained on another model than {}: on {}",
                                 adapter.path.string(),

@@ -66,30 +66,30 @@ std::map<int, comm::LinkNonce> exchange_nonces(launch::HeadValues& values,
 
 }  // namespace
 
-void check_engine(planner::LinkEngine engine) {
-  if (engine == planner::LinkEngine::Mpi) check_module("mpi");
-  TESSERA_REQUIRE(engine != planner::LinkEngine::Ucx,
+void check_engine(comm::LinkEngine engine) {
+  if (engine == comm::LinkEngine::Mpi) check_module("mpi");
+  TESSERA_REQUIRE(engine != comm::LinkEngine::Ucx,
                   Unsupported,
                   "run.transport: \"ucx\" is not built: over TCP, UCX was not faster than gloo "
                   "(docs/hosts.md has the figures)",
                   "set run.transport to \"auto\"");
 }
 
-std::string engine_name(planner::LinkEngine engine) {
-  return config::name_of(planner::kLinkEngines,
-                         engine == planner::LinkEngine::Auto ? planner::LinkEngine::Gloo : engine);
+std::string engine_name(comm::LinkEngine engine) {
+  return config::name_of(comm::kLinkEngines,
+                         engine == comm::LinkEngine::Auto ? comm::LinkEngine::Gloo : engine);
 }
 
 HostConnection connect_hosts(int rank,
                              const launch::HostPart& part,
-                             planner::LinkEngine engine,
+                             comm::LinkEngine engine,
                              double timeout_s) {
   launch::HeadValues values(part, timeout_s);
   comm::HostLayout layout = exchange_layout(values, rank, part);
   const std::map<int, comm::LinkNonce> nonces = exchange_nonces(values, rank, layout);
   std::unique_ptr<comm::HostLink> link =
-      engine == planner::LinkEngine::Mpi ? open_module_link("mpi", rank, part.world_size)
-                                         : connect_gloo(rank, part.world_size, values, timeout_s);
+      engine == comm::LinkEngine::Mpi ? open_module_link("mpi", rank, part.world_size)
+                                      : connect_gloo(rank, part.world_size, values, timeout_s);
   return {std::make_unique<comm::AuthenticatedLink>(std::move(link), rank, part.secret, nonces),
           std::move(layout)};
 }

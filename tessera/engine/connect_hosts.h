@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "tessera/comm/link_engine.h"
 #include "tessera/comm/transports/host_link.h"
 #include "tessera/launch/host_part.h"
-#include "tessera/planner/train_config.h"
 
 namespace tessera::engine {
 
@@ -19,9 +19,9 @@ struct HostConnection {
 
 /// Throws if the engine cannot be used by ranks on several hosts that were started as this process:
 /// Error{Unsupported}, Error{Environment} or Error{Config}, with the line to type.
-void check_engine(planner::LinkEngine engine);
+void check_engine(comm::LinkEngine engine);
 /// Returns the name of the engine that is used, for messages: "gloo".
-std::string engine_name(planner::LinkEngine engine);
+std::string engine_name(comm::LinkEngine engine);
 
 /// Connects this rank with those of other hosts. The ranks exchange their layout, and the numbers
 /// from which the keys of their messages are derived, through the head of the job, over
@@ -30,7 +30,7 @@ std::string engine_name(planner::LinkEngine engine);
 /// if the engine cannot be used here.
 HostConnection connect_hosts(int rank,
                              const launch::HostPart& part,
-                             planner::LinkEngine engine,
+                             comm::LinkEngine engine,
                              double timeout_s);
 
 }  // namespace tessera::engine

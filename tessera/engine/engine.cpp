@@ -20,6 +20,7 @@
 #include "tessera/engine/rl/rollouts.h"
 #include "tessera/engine/shared_values.h"
 #include "tessera/engine/written_texts.h"
+#include "tessera/report/monitors/tensorboard.h"
 #include "tessera/tasks/text_scores.h"
 
 namespace tessera::engine {
@@ -143,7 +144,7 @@ StepExtras Engine::extras(StepReport& report) {
   };
   extras.before_update = [this, &report] {
     report.save_s = leave_save_behind();
-    const planner::TensorboardOptions& tensorboard = plan_.config.monitors.tensorboard;
+    const auto& tensorboard = plan_.config.sections.get<report::TensorboardOptions>();
     const bool shown = tensorboard.enabled && tensorboard.histograms > 0 &&
                        (step() + 1) % tensorboard.histograms == 0;
     if (shown) report.histograms = trained_histograms(state_, state_.loss_scale());
@@ -242,7 +243,7 @@ std::vector<Contribution> Engine::contributions() {
 
 /// The number of validation samples to evaluate.
 std::int64_t Engine::evaluated_samples() const {
-  const planner::EvalOptions& options = plan_.config.eval;
+  const tasks::EvalOptions& options = plan_.config.eval;
   const std::int64_t samples = data_->validation == nullptr ? 0 : data_->validation->size();
   // Task metrics on few samples are not meaningful.
   constexpr std::int64_t kBatches = 10;
@@ -253,7 +254,7 @@ std::int64_t Engine::evaluated_samples() const {
 template <class Work>
 auto Engine::with_eval_weights(Work work) {
   state_.wait();
-  if (plan_.config.eval.weights == planner::EvalWeights::Trained) return work();
+  if (plan_.config.eval.weights == tasks::EvalWeights::Trained) return work();
   leave_save_behind();
   state_.exchange_average();
   auto out = work();
@@ -297,7 +298,7 @@ EvalReport Engine::evaluate_on(const data::Dataset& dataset,
 }
 
 void Engine::add_answer_scores(EvalReport& report, const data::Dataset& dataset) {
-  const planner::EvalOptions& options = plan_.config.eval;
+  const tasks::EvalOptions& options = plan_.config.eval;
   if (options.generate == 0) return;
   // The scores, and the number of texts.
   std::vector<double> values(tasks::kTextScores.size() + 1, 0.0);
@@ -345,7 +346,7 @@ bool Engine::generates() {
 std::string Engine::sample_text() {
   std::string text;
   if (generates()) {
-    const planner::EvalOptions& options = plan_.config.eval;
+    const tasks::EvalOptions& options = plan_.config.eval;
     Generator generator(executor(), *plan_.tokenizer, plan_.model);
     GenerateOptions how;
     how.max_new_tokens = options.max_new_tokens;

@@ -224,7 +224,7 @@ class Engine {
   double clock_ = 0.0;  ///< start time of the step
   double paused_at_ = 0.0;
   double comm_before_pause_ = 0.0;  ///< seconds spent in collectives of this step so far
-  std::vector<bool> frozen_sets_;   ///< see planner::FreezeSchedule
+  std::vector<bool> frozen_sets_;   ///< see parallel::FreezeSchedule
   bool save_proposed_ = false;
   std::optional<BestEvaluation> best_;
   Standing standing_;

@@ -113,18 +113,17 @@ TrainStateOptions train_state_options(const planner::Plan& plan) {
   options.model = with_teacher(plan);
   options.seed = static_cast<std::uint64_t>(plan.config.trainer.seed);
   options.weights = plan.weights;
-  options.weight_layout = plan.weight_layout;
+  options.weight_layout = plan.weight_options();
   options.frozen_sets = plan.freezing.frozen_sets({});
   options.gather = plan.gather;
-  options.reduction = plan.reduction;
+  options.reduction = plan.reduction_options();
   options.recompute = plan.recompute;
   options.kept = plan.kept;
-  options.trained_alone =
-      !plan.base_fingerprint.empty() || static_cast<bool>(plan.weight_layout.packed);
+  options.trained_alone = !plan.base_fingerprint.empty() || static_cast<bool>(plan.rules.packed);
   options.zero_stage = plan.zero_stage;
   options.stages = plan.stages;
   options.pipeline = plan.schedule;
-  options.scatter_gather = plan.config.parallel.pipeline.scatter_gather;
+  options.scatter_gather = plan.scatter_gather;
   options.rule = planner::make_rule(plan);
   options.schedule = planner::make_schedule(plan, *options.rule);
   options.decay_ramp = planner::make_decay_ramp(plan);

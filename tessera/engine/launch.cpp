@@ -49,7 +49,7 @@ constexpr double kConnectSeconds = 60.0;
 std::unique_ptr<comm::World> world_of_hosts(const launch::RankInfo& info,
                                             const mesh::Mesh& mesh,
                                             ControlPage* control,
-                                            planner::LinkEngine engine) {
+                                            comm::LinkEngine engine) {
   HostConnection hosts = connect_hosts(info.rank, *info.part, engine, kConnectSeconds);
   const comm::World::Host host{
       hosts.layout.host_of(info.rank), hosts.layout.hosts(), info.local_rank};
@@ -66,7 +66,7 @@ std::unique_ptr<comm::World> world_of_hosts(const launch::RankInfo& info,
 
 std::unique_ptr<comm::World> make_world(const launch::RankInfo& info,
                                         const mesh::Mesh& mesh,
-                                        planner::LinkEngine engine) {
+                                        comm::LinkEngine engine) {
   if (info.control < 0) return comm::solo_world();
   ControlPage* control = launch::map_control(info.control, info.world_size);
   // A single rank has a supervisor and its control page, but no peers to share memory with, also if
@@ -114,7 +114,7 @@ void require_threads(int threads) {
 
 int run(const launch::Options& options,
         const mesh::Mesh& mesh,
-        planner::LinkEngine engine,
+        comm::LinkEngine engine,
         const std::function<int(comm::World&)>& fn) {
   const auto body = [&](const launch::RankInfo& info) {
     try {
@@ -195,7 +195,7 @@ int run_ranks(const mesh::Mesh& mesh,
               int threads,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              planner::LinkEngine transport) {
+              comm::LinkEngine transport) {
   launch::Options options = options_of(mesh, threads, report);
   options.stops_at_once = true;
   return run(options, mesh, transport, fn);

@@ -56,7 +56,7 @@ int run_ranks(const mesh::Mesh& mesh,
               int threads,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              planner::LinkEngine transport = planner::LinkEngine::Auto);
+              comm::LinkEngine transport = comm::LinkEngine::Auto);
 
 /// Sets libtorch's global state, once on each rank: allocator and number of threads. Throws
 /// Error{Environment} if the process cannot start that number of threads.

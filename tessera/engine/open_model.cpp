@@ -26,11 +26,11 @@
 #include "tessera/interop/weights_of.h"
 #include "tessera/launch/launch.h"
 #include "tessera/models/hf_objective.h"
+#include "tessera/models/model_source.h"
 #include "tessera/models/objective.h"
 #include "tessera/parallel/held.h"
 #include "tessera/parallel/weight_gather.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/model_source.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/tensor/init.h"
 
@@ -155,14 +155,14 @@ void load(OpenModel& out) {
 
 // A converted checkpoint, one of another program, or a single file: there is no run to plan.
 void find_imported(OpenModel& out) {
-  const planner::ModelSource source = planner::open_model_source(out.source);
+  const models::ModelSource source = models::open_model_source(out.source);
   out.beside = source.folder;
-  out.tokenizer = planner::source_tokenizer(source);
+  out.tokenizer = models::source_tokenizer(source);
   config::Problems problems;
   out.shape = models::resolve(
       source.model, out.tokenizer->size(), std::nullopt, problems, {}, source.objective);
   problems.raise();
-  out.weights = planner::source_weights(source, out.shape);
+  out.weights = models::source_weights(source, out.shape);
 }
 
 // A run's resolved configuration describes shape and tokenizer completely; the source of its
@@ -194,8 +194,8 @@ void find_run(OpenModel& out) {
   out.trained_on = trained_on;
   out.tokenizer = plan.tokenizer;
   // The weights that are read already include an adapter's change.
-  const planner::ModelSource source = planner::open_model_source(out.source);
-  if (!source.adapter.empty()) out.weights = planner::source_weights(source, out.shape);
+  const models::ModelSource source = models::open_model_source(out.source);
+  if (!source.adapter.empty()) out.weights = models::source_weights(source, out.shape);
 }
 
 void find_hugging_face(OpenModel& out, bool needs_tokenizer) {

@@ -196,7 +196,7 @@ std::optional<std::string> state_anew(const checkpoint::Checkpoint& opened,
   std::vector<std::string> names;
   const auto rule = planner::make_rule(plan);
   for (const auto& info : nn::parameters_of(plan.model.model)) {
-    const auto& frozen = plan.weight_layout.frozen;
+    const auto& frozen = plan.rules.frozen;
     // State that begins in the middle of the training is missing by plan.
     if (!info->trainable || (frozen && frozen(info->name)) || plan.freezing.set_of(info->name) > 0)
       continue;
@@ -318,7 +318,7 @@ ResumePoint find_resume_point(const ResumeFrom& from,
       point.copies ? *point.copies : interop::open_training(*point.checkpoint, plan);
   point.position = {opened.meta().step, opened.meta().samples};
   if (const json::Value* evaluations = opened.meta().extra.find("evaluations")) {
-    const planner::EvalOptions& eval = plan.config.eval;
+    const tasks::EvalOptions& eval = plan.config.eval;
     point.stopped_early = Standing::from(*evaluations, eval).why_stop(eval).value_or("");
   }
   try {

@@ -14,8 +14,8 @@
 namespace tessera::engine {
 namespace {
 
+using optim::OnResume;
 using planner::Curve;
-using planner::OnResume;
 
 /// A rate counts as risen if it exceeds the old one by this factor.
 constexpr double kRise = 1.1;
@@ -93,7 +93,7 @@ bool is_same_run(const checkpoint::Meta& meta, const SavedRun& saved, const plan
 }
 
 Curve own_curve(const planner::Plan& plan) {
-  const planner::SchedulerOptions& options = plan.config.scheduler;
+  const optim::SchedulerOptions& options = plan.config.scheduler;
   return {.type = options.type, .params = options.params, .length = plan.max_steps};
 }
 

@@ -106,7 +106,7 @@ checkpoint::Meta Engine::meta() const {
   meta.extra["ranks"] = json::Value::integer(world_.size());
   meta.extra["data_ranks"] = json::Value::integer(plan_.data_ranks);
   meta.extra["schedule"] = curve_of_run(plan_);
-  const planner::EvalOptions& eval = plan_.config.eval;
+  const tasks::EvalOptions& eval = plan_.config.eval;
   if (best_) meta.extra["best_evaluation"] = to_json(*best_, eval.rule());
   if (eval.stops_early()) meta.extra["evaluations"] = standing_.state(eval);
   return meta;
@@ -225,7 +225,7 @@ void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   const checkpoint::Meta& meta = checkpoint.meta();
   samples_ = meta.samples;
   tokens_ = meta.tokens;
-  const planner::EvalOptions& eval = plan_.config.eval;
+  const tasks::EvalOptions& eval = plan_.config.eval;
   const json::Value *best = meta.extra.find("best_evaluation"),
                     *evaluations = meta.extra.find("evaluations");
   if (best != nullptr) best_ = best_from(*best, eval.rule());

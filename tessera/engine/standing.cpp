@@ -14,12 +14,12 @@ namespace {
 
 constexpr const char* kLoss = "loss";
 
-const char* mode_of(const planner::BestRule& rule) {
+const char* mode_of(const tasks::BestRule& rule) {
   return rule.higher ? "max" : "min";
 }
 
 /// True if a state written by to_json() or state() belongs to this rule.
-bool is_of(const json::Value& value, const planner::BestRule& rule) {
+bool is_of(const json::Value& value, const tasks::BestRule& rule) {
   if (!value.is_object()) return false;
   const json::Value *metric = value.find("metric"), *mode = value.find("mode");
   // Older states have no metric, because the loss alone decided then.
@@ -36,14 +36,14 @@ std::optional<std::int64_t> count_in(const json::Value& value, std::string_view 
 
 }  // namespace
 
-json::Value to_json(const BestEvaluation& best, const planner::BestRule& rule) {
+json::Value to_json(const BestEvaluation& best, const tasks::BestRule& rule) {
   return json::Value::object({{"step", json::Value::integer(best.step)},
                               {"metric", json::Value::string(rule.metric)},
                               {"mode", json::Value::string(mode_of(rule))},
                               {"value", json::Value::number(best.value)}});
 }
 
-std::optional<BestEvaluation> best_from(const json::Value& value, const planner::BestRule& rule) {
+std::optional<BestEvaluation> best_from(const json::Value& value, const tasks::BestRule& rule) {
   if (!is_of(value, rule)) return std::nullopt;
   const auto step = count_in(value, "step");
   const json::Value* number = value.find("value");
@@ -52,7 +52,7 @@ std::optional<BestEvaluation> best_from(const json::Value& value, const planner:
   return BestEvaluation{*step, number->as_double()};
 }
 
-double value_of(const EvalReport& report, const planner::BestRule& rule) {
+double value_of(const EvalReport& report, const tasks::BestRule& rule) {
   if (rule.metric == kLoss) return report.loss;
   if (const Metric* const metric = find_metric(report.metrics, rule.metric)) return metric->mean;
   std::vector<std::string> names = {kLoss};
@@ -65,8 +65,8 @@ double value_of(const EvalReport& report, const planner::BestRule& rule) {
       text::suggestion(rule.metric, names));
 }
 
-void Standing::add(std::int64_t step, double value, const planner::EvalOptions& options) {
-  const planner::BestRule rule = options.rule();
+void Standing::add(std::int64_t step, double value, const tasks::EvalOptions& options) {
+  const tasks::BestRule rule = options.rule();
   const bool better = std::isfinite(value) && (!best_ || rule.better(value, best_->value));
   const bool gain = better && (!best_ || std::abs(value - best_->value) > options.min_gain);
   last_step_ = step;
@@ -75,7 +75,7 @@ void Standing::add(std::int64_t step, double value, const planner::EvalOptions& 
   if (better) best_ = {step, value};
 }
 
-std::optional<std::string> Standing::why_stop(const planner::EvalOptions& options) const {
+std::optional<std::string> Standing::why_stop(const tasks::EvalOptions& options) const {
   const bool by_evaluations = options.patience && without_gain_ >= *options.patience;
   const std::int64_t steps = last_step_ - gain_step_;
   const bool by_steps = options.patience_steps && steps >= *options.patience_steps;
@@ -98,8 +98,8 @@ std::optional<std::string> Standing::why_stop(const planner::EvalOptions& option
                                       best);
 }
 
-json::Value Standing::state(const planner::EvalOptions& options) const {
-  const planner::BestRule rule = options.rule();
+json::Value Standing::state(const tasks::EvalOptions& options) const {
+  const tasks::BestRule rule = options.rule();
   json::Value out = json::Value::object({{"metric", json::Value::string(rule.metric)},
                                          {"mode", json::Value::string(mode_of(rule))},
                                          {"without_gain", json::Value::integer(without_gain_)},
@@ -112,7 +112,7 @@ json::Value Standing::state(const planner::EvalOptions& options) const {
   return out;
 }
 
-Standing Standing::from(const json::Value& state, const planner::EvalOptions& options) {
+Standing Standing::from(const json::Value& state, const tasks::EvalOptions& options) {
   Standing out;
   if (!is_of(state, options.rule())) return out;
   const auto without_gain = count_in(state, "without_gain"), gain = count_in(state, "gain_step"),

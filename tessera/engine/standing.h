@@ -8,22 +8,22 @@
 
 #include "tessera/config/json.h"
 #include "tessera/engine/evaluate.h"
-#include "tessera/planner/eval_options.h"
+#include "tessera/tasks/eval_options.h"
 
 namespace tessera::engine {
 
-/// The best evaluation according to a planner::BestRule.
+/// The best evaluation according to a tasks::BestRule.
 struct BestEvaluation {
   std::int64_t step = 0;
   double value = 0.0;  ///< value of the rule's metric
 };
-json::Value to_json(const BestEvaluation& best, const planner::BestRule& rule);
+json::Value to_json(const BestEvaluation& best, const tasks::BestRule& rule);
 /// Returns nothing if the value belongs to another rule or cannot be parsed.
-std::optional<BestEvaluation> best_from(const json::Value& value, const planner::BestRule& rule);
+std::optional<BestEvaluation> best_from(const json::Value& value, const tasks::BestRule& rule);
 
 /// The value of the rule's metric. If the report lacks it, throws Error{Config} with the metrics
 /// that exist.
-double value_of(const EvalReport& report, const planner::BestRule& rule);
+double value_of(const EvalReport& report, const tasks::BestRule& rule);
 
 /// All evaluations of a training so far. Every rank and every checkpoint has the same, so a resumed
 /// training stops at the same step as an uninterrupted one.
@@ -31,15 +31,15 @@ class Standing {
  public:
   /// Counts an evaluation. A non-finite value is no gain. Source of the rule for gains:
   /// transformers' EarlyStoppingCallback.
-  void add(std::int64_t step, double value, const planner::EvalOptions& options);
+  void add(std::int64_t step, double value, const tasks::EvalOptions& options);
   [[nodiscard]] const std::optional<BestEvaluation>& best() const { return best_; }
   /// The reason to end the training now; empty: it continues.
-  [[nodiscard]] std::optional<std::string> why_stop(const planner::EvalOptions& options) const;
+  [[nodiscard]] std::optional<std::string> why_stop(const tasks::EvalOptions& options) const;
 
-  [[nodiscard]] json::Value state(const planner::EvalOptions& options) const;
+  [[nodiscard]] json::Value state(const tasks::EvalOptions& options) const;
   /// Restores the result of state(); returns a new object if it belongs to another metric or cannot
   /// be parsed.
-  static Standing from(const json::Value& state, const planner::EvalOptions& options);
+  static Standing from(const json::Value& state, const tasks::EvalOptions& options);
 
  private:
   std::optional<BestEvaluation> best_;

@@ -35,7 +35,7 @@ std::shared_ptr<OpenModel> open_teacher(const planner::Plan& plan) {
 
 nn::Model with_teacher(const planner::Plan& plan) {
   nn::Model out = plan.model.model;
-  const planner::DistillOptions& options = plan.config.distill;
+  const models::DistillOptions& options = plan.config.distill;
   if (!options.enabled()) return out;
   const auto teacher = std::make_shared<std::shared_ptr<OpenModel>>();
   const auto logits = [plan, teacher](const nn::Batch& batch) {

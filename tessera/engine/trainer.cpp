@@ -15,8 +15,8 @@ namespace tessera::engine {
 namespace {
 
 /// True if the section's settings of when to save and what to keep differ from its defaults.
-bool asks_for_checkpoints(const planner::CheckpointOptions& options) {
-  const planner::CheckpointOptions defaults;
+bool asks_for_checkpoints(const checkpoint::Options& options) {
+  const checkpoint::Options defaults;
   return options.when().any() ||
          (options.interval_s() && options.interval_s() != defaults.interval_s()) ||
          options.keeps_best() || options.keep != defaults.keep;

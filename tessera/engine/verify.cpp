@@ -18,8 +18,8 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/promise.h"
 #include "tessera/launch/early_stop.h"
-#include "tessera/planner/reference.h"
 
 namespace tessera::engine {
 namespace {
@@ -249,7 +249,7 @@ Deviations compare_traces(const LayoutTrace& reference, const LayoutTrace& other
   compare_tensors(
       reference.gradient,
       other.gradient,
-      fmt::format("optimizer.{}.", planner::kGradientState),
+      fmt::format("optimizer.{}.", kGradientState),
       [&](const std::string& name, const Deviation& found) { at(name).gradient = found; });
   compare_tensors(
       reference.weights, other.weights, "", [&](const std::string& name, const Deviation& found) {

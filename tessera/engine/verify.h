@@ -18,7 +18,7 @@ namespace tessera::engine {
 struct LayoutTrace {
   int code = 0;                ///< exit code of the ranks; if it is not 0, the rest is empty
   std::vector<double> losses;  ///< of each step
-  /// Checkpoints of the first gradient (planner::keeping_gradient) and of the weights after the
+  /// Checkpoints of the first gradient (keeping_gradient) and of the weights after the
   /// last step.
   std::filesystem::path gradient, weights;
 };

@@ -6,19 +6,19 @@
 #include "tessera/base/error.h"
 #include "tessera/interop/peft.h"
 #include "tessera/interop/saved_adapter.h"
-#include "tessera/planner/model_source.h"
+#include "tessera/models/model_source.h"
 
 namespace tessera::interop {
 
 AdapterExport open_adapter_export(const std::filesystem::path& path) {
-  const planner::ModelSource source = planner::open_model_source(path);
+  const models::ModelSource source = models::open_model_source(path);
   TESSERA_REQUIRE(!source.adapter.empty(),
                   Config,
                   fmt::format("{} holds no adapter", path.string()),
                   "name a run with the section \"adapter\", or a folder of PEFT's");
   config::Problems problems;
   const std::int64_t tokens = source.says_tokenizer && !source.hugging_face
-                                  ? planner::source_tokenizer(source)->size()
+                                  ? models::source_tokenizer(source)->size()
                                   : source.model->vocab_size.value_or(1);
   const models::Resolved resolved =
       models::resolve(source.model, tokens, std::nullopt, problems, {}, source.objective);

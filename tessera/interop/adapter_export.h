@@ -20,7 +20,7 @@ struct AdapterExport {
 };
 
 /// Reads no values until they are requested. Throws Error{Config} if there is no adapter; other
-/// errors as planner::open_model_source.
+/// errors as models::open_model_source.
 AdapterExport open_adapter_export(const std::filesystem::path& source);
 
 }  // namespace tessera::interop

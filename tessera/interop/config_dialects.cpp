@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/interop/dialects/deepspeed_keys.h"
+#include "tessera/interop/dialects/short_forms.h"
 #include "tessera/interop/python_classes.h"
 #include "tessera/planner/draft.h"
 
@@ -210,7 +211,7 @@ void fp16_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::str
   const auto enabled = from.take("fp16.enabled");
   const bool on = !enabled || !enabled->is_bool() || enabled->as_bool();
   scaler_from_colossal(from, "fp16", on, out);
-  const std::string name = planner::amp_type(mode);
+  const std::string name = config::amp_type(mode);
   if (!on) return;
   if (name == "torch" || name == "apex") {
     notes.push_back(fmt::format(
@@ -430,13 +431,12 @@ Converted to_colossal(const json::Value& ours) {
 Converted from_deepspeed(const json::Value& source) {
   Converted out;
   config::Problems problems;
-  auto taken = take_deepspeed_keys(with_new_names(planner::spell_out_parallel(source), problems),
-                                   planner::config_paths(),
-                                   problems);
+  auto taken = take_deepspeed_keys(
+      with_new_names(spell_out_parallel(source), problems), planner::config_paths(), problems);
   out.value = std::move(taken.left);
-  for (planner::TakenKey& key : taken.automatic)
+  for (config::TakenKey& key : taken.automatic)
     put(out.value, key.path, std::move(key.value));
-  for (const planner::TakenKey& key : taken.accepted) {
+  for (const config::TakenKey& key : taken.accepted) {
     out.notes.push_back(fmt::format(
         "{} = {} has no counterpart in tessera: {}", key.path, key.value.dump(), key.why));
   }
@@ -579,8 +579,7 @@ Converted convert_config(const json::Value& source, Dialect from, Dialect to) {
   config::Problems problems;
   Converted ours =
       direct && from != Dialect::ColossalAi
-          ? Converted{with_new_names(short_forms ? source : planner::spell_out_parallel(source),
-                                     problems),
+          ? Converted{with_new_names(short_forms ? source : spell_out_parallel(source), problems),
                       {}}
       : from == Dialect::ColossalAi ? from_colossal(source)
                                     : from_deepspeed(source);
@@ -593,8 +592,8 @@ Converted convert_config(const json::Value& source, Dialect from, Dialect to) {
 }
 
 namespace {
-const bool kRegisteredKeys = planner::key_dialects().add(
-    "configuration files", planner::KeyDialect{with_new_names, take_deepspeed_keys});
+constexpr config::KeyDialect kDialect{spell_out_parallel, with_new_names, take_deepspeed_keys};
+const bool kRegisteredKeys = config::key_dialects().add("configuration files", kDialect);
 }  // namespace
 
 }  // namespace tessera::interop

@@ -136,13 +136,13 @@ Read read_tensor(const models::WeightSource& weights,
 
 /// Number of ids of the source's tokenizer; the whole vocabulary if the source does not describe
 /// one.
-std::int64_t tokenizer_size(const planner::ModelSource& source) {
+std::int64_t tokenizer_size(const models::ModelSource& source) {
   if (source.says_tokenizer && !source.hugging_face)
-    return planner::source_tokenizer(source)->size();
+    return models::source_tokenizer(source)->size();
   return source.model->vocab_size.value_or(data::make_tokenizer({})->size());
 }
 
-models::Resolved resolve(const planner::ModelSource& source, std::int64_t tokenizer_size) {
+models::Resolved resolve(const models::ModelSource& source, std::int64_t tokenizer_size) {
   config::Problems problems;
   models::Resolved resolved =
       models::resolve(source.model, tokenizer_size, std::nullopt, problems, {}, source.objective);
@@ -157,13 +157,13 @@ void checkpoint_objective(checkpoint::Meta& meta, const models::Resolved& resolv
 
 using models::Parameters;
 
-const models::Family& family_of(const planner::ModelSource& source) {
+const models::Family& family_of(const models::ModelSource& source) {
   return models::families().get(source.model.family());
 }
 
 /// tessera's tensors under Hugging Face's names, as `dtype`.
 std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
-                                    const planner::ModelSource& source,
+                                    const models::ModelSource& source,
                                     const Parameters& parameters,
                                     DType dtype,
                                     const SharedOverflows& overflows = nullptr) {
@@ -217,7 +217,7 @@ void say_again(json::Value& config, const fs::path& checkpoint) {
     config[key] = id;
 }
 
-ModelExport of_checkpoint(const planner::ModelSource& source,
+ModelExport of_checkpoint(const models::ModelSource& source,
                           std::optional<DType> wanted,
                           bool averaged) {
   const DType dtype = wanted.value_or(DType::F32);
@@ -226,17 +226,17 @@ ModelExport of_checkpoint(const planner::ModelSource& source,
   json::Value config = family_of(source).to_hf(*source.model);
   models::say_objective(config, resolved.objective);
   config["torch_dtype"] = json::Value::string(torch_name(dtype));
-  out.tensors = renamed(
-      averaged ? averaged_weights(source.folder) : planner::source_weights(source, resolved),
-      source,
-      nn::parameters_of(resolved.model),
-      dtype,
-      out.overflows);
+  out.tensors =
+      renamed(averaged ? averaged_weights(source.folder) : models::source_weights(source, resolved),
+              source,
+              nn::parameters_of(resolved.model),
+              dtype,
+              out.overflows);
   // A converted checkpoint keeps the files with which it came; no others are generated.
   out.files = files_beside(source.folder);
   const bool brought = !out.files.empty();
   if (source.says_tokenizer) {
-    const json::Value end = json::Value::integer(planner::source_tokenizer(source)->end_of_text());
+    const json::Value end = json::Value::integer(models::source_tokenizer(source)->end_of_text());
     config["bos_token_id"] = end;
     config["eos_token_id"] = end;
     const json::Value generation =
@@ -315,14 +315,14 @@ std::optional<double> next_rate(const json::Value& config, std::int64_t updates)
   }
 }
 
-interop::Foreign training_of_checkpoint(const planner::ModelSource& source) {
+interop::Foreign training_of_checkpoint(const models::ModelSource& source) {
   const auto opened = std::make_shared<const checkpoint::Checkpoint>(source.folder);
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
   Foreign out;
   out.what = "a checkpoint of tessera";
   out.path = source.folder;
   const Parameters parameters = nn::parameters_of(resolved.model);
-  out.weights = renamed(planner::source_weights(source, resolved), source, parameters, DType::F32);
+  out.weights = renamed(models::source_weights(source, resolved), source, parameters, DType::F32);
   for (const auto& [state, kept] : states_of(*opened, parameters)) {
     auto tensors = renamed(state_source(opened, state), source, kept, DType::F32);
     for (checkpoint::StreamedTensor& tensor : tensors)
@@ -456,7 +456,7 @@ void require_its_weights(const fs::path& folder) {
   const json::Value config = json::parse_strict(data::read_small_file(path), path.string());
   if (!config.is_object() || !models::knows_head(config)) return;
   try {
-    const planner::ModelSource source = planner::open_model_source(folder);
+    const models::ModelSource source = models::open_model_source(folder);
     const models::Resolved resolved = resolve(source, tokenizer_size(source));
     (void)weights_from_hf(folder, family_of(source), resolved);
   } catch (const Error& error) {
@@ -486,13 +486,13 @@ ModelExport of_hugging_face(const fs::path& folder, std::optional<DType> dtype) 
 }
 
 /// A base with a PEFT adapter merged into it.
-ModelExport of_adapted(const planner::ModelSource& source, std::optional<DType> wanted) {
+ModelExport of_adapted(const models::ModelSource& source, std::optional<DType> wanted) {
   if (!source.hugging_face) return of_checkpoint(source, wanted, /*averaged=*/false);
   const DType dtype = wanted.value_or(source.bf16 ? DType::BF16 : DType::F32);
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
   ModelExport out;
   add_files(out, source.folder, dtype);
-  out.tensors = renamed(planner::source_weights(source, resolved),
+  out.tensors = renamed(models::source_weights(source, resolved),
                         source,
                         nn::parameters_of(resolved.model),
                         dtype,
@@ -536,8 +536,8 @@ ModelExport open_model_export(const fs::path& source, std::optional<DType> dtype
                   fmt::format("there is no folder {}", source.string()),
                   "name a run or checkpoint of tessera, or a Hugging Face folder");
   if (checkpoint::is_ours(source))
-    return of_checkpoint(planner::open_model_source(source), dtype, averaged);
-  if (is_peft(source)) return of_adapted(planner::open_model_source(source), dtype);
+    return of_checkpoint(models::open_model_source(source), dtype, averaged);
+  if (is_peft(source)) return of_adapted(models::open_model_source(source), dtype);
   return of_hugging_face(source, dtype);
 }
 
@@ -548,7 +548,7 @@ interop::Foreign open_training_export(const fs::path& source) {
       Config,
       fmt::format("{} holds no training: optimizer state is asked for", source.string()),
       "name a run or checkpoint of tessera, or another program's checkpoint");
-  const planner::ModelSource opened = planner::open_model_source(source);
+  const models::ModelSource opened = models::open_model_source(source);
   TESSERA_REQUIRE(opened.adapter.empty(),
                   Unsupported,
                   fmt::format("{} trained an adapter, whose optimizer state no other program's "
@@ -564,7 +564,7 @@ NativeExport open_native_export(const fs::path& path) {
                   Config,
                   fmt::format("{} is tessera's already", path.string()),
                   "copy it, or merge its files: tessera checkpoint merge");
-  const planner::ModelSource source = planner::open_model_source(path);
+  const models::ModelSource source = models::open_model_source(path);
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
   NativeExport out;
   if (source.foreign) {
@@ -573,7 +573,7 @@ NativeExport open_native_export(const fs::path& path) {
     out.meta = opened->meta();
     out.tensors = checkpoint::tensors_of(opened);
   } else {
-    const models::WeightSource weights = planner::source_weights(source, resolved);
+    const models::WeightSource weights = models::source_weights(source, resolved);
     for (const auto& info : nn::parameters_of(resolved.model)) {
       const auto read = [weights, info](std::int64_t begin, std::int64_t end, std::byte* bytes) {
         weights(*info, begin, end, reinterpret_cast<float*>(bytes));

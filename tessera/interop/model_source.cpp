@@ -25,16 +25,16 @@
 #include "tessera/interop/label_thresholds.h"
 #include "tessera/interop/peft.h"
 #include "tessera/interop/weights_of.h"
+#include "tessera/models/fingerprint.h"
 #include "tessera/models/hf_objective.h"
 #include "tessera/optim/average.h"
-#include "tessera/planner/adapter.h"
 #include "tessera/tasks/conversation.h"
 #include "tessera/tasks/labelled_images.h"
 
 namespace tessera::interop {
 
-planner::ModelSource open_source(const std::filesystem::path& path);
-models::WeightSource weights_of_source(const planner::ModelSource& source,
+models::ModelSource open_source(const std::filesystem::path& path);
+models::WeightSource weights_of_source(const models::ModelSource& source,
                                        const models::Resolved& resolved);
 
 namespace {
@@ -70,8 +70,8 @@ bool is_on(const json::Value& config, const char* block) {
   return enabled != nullptr && enabled->is_bool() && enabled->as_bool();
 }
 
-planner::ModelSource open_hugging_face(const fs::path& folder, json::Value hf) {
-  planner::ModelSource out;
+models::ModelSource open_hugging_face(const fs::path& folder, json::Value hf) {
+  models::ModelSource out;
   drop_bitsandbytes(hf);
   out.folder = folder;
   out.weights = folder;
@@ -108,7 +108,7 @@ void read_section(const json::Value& config, const char* key, const fs::path& fo
 // Reads the adapter of a checkpoint, and the base that it omits.
 void read_adapter(const checkpoint::Checkpoint& opened,
                   const fs::path& folder,
-                  planner::ModelSource& out) {
+                  models::ModelSource& out) {
   const json::Value& config = opened.meta().config;
   const json::Value* section = config.find("adapter");
   if (section == nullptr) return;
@@ -139,14 +139,14 @@ void read_adapter(const checkpoint::Checkpoint& opened,
       fmt::format(
           "{} holds an adapter of {}, which is not there", folder.string(), path->as_string()),
       "put that model back: the checkpoint has only what was trained");
-  out.base = std::make_shared<const planner::ModelSource>(open_source(path->as_string()));
+  out.base = std::make_shared<const models::ModelSource>(open_source(path->as_string()));
   out.base_fingerprint = print->as_string();
 }
 
-planner::ModelSource open_checkpoint(const fs::path& folder) {
+models::ModelSource open_checkpoint(const fs::path& folder) {
   const checkpoint::Checkpoint opened(folder);
   require_family(opened.meta(), folder);
-  planner::ModelSource out;
+  models::ModelSource out;
   out.folder = folder;
   read_section(opened.meta().config, "model", folder, out.model);
   out.objective = objective_of(opened.meta());
@@ -191,9 +191,9 @@ fs::path unpacked(const std::vector<std::pair<std::string, std::string>>& files)
 
 // Another program's checkpoint describes its shape in its own format, or in a config.json next to
 // it.
-planner::ModelSource open_foreign_source(const fs::path& path) {
+models::ModelSource open_foreign_source(const fs::path& path) {
   const Foreign opened = *open_foreign(path);
-  planner::ModelSource out;
+  models::ModelSource out;
   if (opened.model_config.is_object()) {
     out =
         open_hugging_face(fs::is_directory(path) ? path : path.parent_path(), opened.model_config);
@@ -216,7 +216,7 @@ planner::ModelSource open_foreign_source(const fs::path& path) {
               "put Hugging Face's config.json of the model into its folder");
 }
 
-planner::ModelSource open_folder(const fs::path& folder) {
+models::ModelSource open_folder(const fs::path& folder) {
   const fs::path file = folder / "config.json";
   TESSERA_REQUIRE(
       fs::exists(file),
@@ -227,7 +227,7 @@ planner::ModelSource open_folder(const fs::path& folder) {
 }
 
 // A PEFT folder: the model that it adapts, merged with the adapter.
-planner::ModelSource open_peft_source(const fs::path& folder) {
+models::ModelSource open_peft_source(const fs::path& folder) {
   const PeftFolder peft = open_peft(folder);
   const fs::path base = base_of(peft);
   TESSERA_REQUIRE(
@@ -235,8 +235,8 @@ planner::ModelSource open_peft_source(const fs::path& folder) {
       Unsupported,
       fmt::format("{} adapts {}, which is an adapter itself", folder.string(), base.string()),
       "merge that one first: tessera adapter merge");
-  auto source = std::make_shared<const planner::ModelSource>(open_source(base));
-  planner::ModelSource out = *source;
+  auto source = std::make_shared<const models::ModelSource>(open_source(base));
+  models::ModelSource out = *source;
   out.base = std::move(source);
   out.adapter = folder;
   out.adapter_options = peft.options;
@@ -244,14 +244,14 @@ planner::ModelSource open_peft_source(const fs::path& folder) {
 }
 
 // Weights only reveal the shapes of the model; the rest is in files next to them.
-planner::ModelSource open_lone_file(const fs::path& path) {
+models::ModelSource open_lone_file(const fs::path& path) {
   const fs::path folder = fs::absolute(path).parent_path();
   TESSERA_REQUIRE(
       fs::exists(folder / "config.json"),
       Format,
       fmt::format("{}: no config.json beside it says the model's shape", path.string()),
       "put Hugging Face's config.json and tokenizer files of the model into its folder");
-  planner::ModelSource out = open_folder(folder);
+  models::ModelSource out = open_folder(folder);
   out.weights = path;
   return out;
 }
@@ -331,7 +331,7 @@ std::string fix_of_missing(const fs::path& path) {
 
 }  // namespace
 
-planner::ModelSource open_source(const fs::path& path) {
+models::ModelSource open_source(const fs::path& path) {
   if (is_foreign_source(path)) return open_foreign_source(path);
   if (is_weight_file(path)) return open_lone_file(path);
   std::error_code failed;
@@ -359,16 +359,15 @@ planner::ModelSource open_source(const fs::path& path) {
 namespace {
 
 // The base with the adapter merged into it.
-models::WeightSource adapted_weights(const planner::ModelSource& source,
+models::WeightSource adapted_weights(const models::ModelSource& source,
                                      const models::Resolved& resolved) {
   const models::WeightMap& map = models::families().get(source.model.family()).weight_map;
   const models::Adapter adapter = models::find_adapter(source.adapter_options, resolved, map);
   std::vector<std::string> notes;
   if (is_peft(source.adapter)) {
-    return models::merged_weights(
-        adapter,
-        planner::first_weights(*source.base, resolved, source.seed, notes),
-        peft_weights(open_peft(source.adapter), adapter, map));
+    return models::merged_weights(adapter,
+                                  models::first_weights(*source.base, resolved, source.seed, notes),
+                                  peft_weights(open_peft(source.adapter), adapter, map));
   }
   const auto opened = std::make_shared<const checkpoint::Checkpoint>(source.adapter);
   const models::WeightSource saved =
@@ -376,8 +375,8 @@ models::WeightSource adapted_weights(const planner::ModelSource& source,
         load_range(*opened, info.name, info, begin, end, out);
       };
   if (source.base == nullptr) return models::merged_weights(adapter, saved, saved);
-  models::WeightSource base = planner::first_weights(*source.base, resolved, source.seed, notes);
-  TESSERA_REQUIRE(planner::fingerprint_of(resolved, base) == source.base_fingerprint,
+  models::WeightSource base = models::first_weights(*source.base, resolved, source.seed, notes);
+  TESSERA_REQUIRE(models::fingerprint_of(resolved, base) == source.base_fingerprint,
                   Format,
                   fmt::format("{} was trained on another model than {} is now",
                               source.adapter.string(),
@@ -388,7 +387,7 @@ models::WeightSource adapted_weights(const planner::ModelSource& source,
 
 }  // namespace
 
-models::WeightSource weights_of_source(const planner::ModelSource& source,
+models::WeightSource weights_of_source(const models::ModelSource& source,
                                        const models::Resolved& resolved) {
   if (!source.adapter.empty()) return adapted_weights(source, resolved);
   if (source.foreign) {
@@ -469,7 +468,7 @@ std::vector<fs::path> files_of_adapter(const fs::path& folder) {
   return out;
 }
 
-std::vector<fs::path> files_of_source(const planner::ModelSource& source) {
+std::vector<fs::path> files_of_source(const models::ModelSource& source) {
   std::vector<fs::path> out;
   const auto add = [&](const std::vector<fs::path>& more) {
     out.insert(out.end(), more.begin(), more.end());
@@ -489,9 +488,9 @@ std::vector<fs::path> files_of_source(const planner::ModelSource& source) {
   return out;
 }
 
-const bool kRegistered = planner::model_readers().add(
+const bool kRegistered = models::model_readers().add(
     "files",
-    planner::ModelReader{
+    models::ModelReader{
         open_source,
         weights_of_source,
         [](const fs::path& folder) { return open_peft(folder).options; },

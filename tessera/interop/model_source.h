@@ -7,7 +7,7 @@
 
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/models/family.h"
-#include "tessera/planner/model_source.h"
+#include "tessera/models/model_source.h"
 
 namespace tessera::interop {
 

@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/interop/peft.h"
-#include "tessera/planner/model_source.h"
+#include "tessera/models/model_source.h"
 
 namespace tessera::interop {
 
@@ -26,7 +26,7 @@ SavedAdapter open_saved_adapter(const std::filesystem::path& path) {
     };
     return out;
   }
-  const planner::ModelSource source = planner::open_model_source(path);
+  const models::ModelSource source = models::open_model_source(path);
   TESSERA_REQUIRE(!source.adapter.empty(),
                   Config,
                   fmt::format("{} holds no adapter", path.string()),

@@ -14,7 +14,7 @@ namespace tessera::interop {
 struct SavedAdapter {
   models::AdapterOptions options;
   std::string base;         ///< name of the base; empty: the checkpoint contains it
-  std::string fingerprint;  ///< planner::fingerprint_of() the base; empty: any
+  std::string fingerprint;  ///< models::fingerprint_of() the base; empty: any
   /// The values of models::Adapter::parameters of the adapter that the options describe. Can be
   /// used from any thread.
   std::function<models::WeightSource(const models::Adapter& adapter, const models::WeightMap& map)>
@@ -22,7 +22,7 @@ struct SavedAdapter {
 };
 
 /// Reads no values. The base of a PEFT folder need not exist. Throws Error{Config} if there is no
-/// adapter; other errors as open_peft() and planner::open_model_source().
+/// adapter; other errors as open_peft() and models::open_model_source().
 SavedAdapter open_saved_adapter(const std::filesystem::path& path);
 
 }  // namespace tessera::interop

@@ -123,6 +123,12 @@ Param* Params::tied(std::string global_name,
   return list_.back().get();
 }
 
+bool is_layer(const BlockSpec& block) {
+  const std::size_t dot = block.name.rfind('.');
+  return dot != std::string::npos && dot + 1 < block.name.size() &&
+         block.name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
+}
+
 std::unique_ptr<Block> make_block(const BlockSpec& spec, Params& params) {
   std::unique_ptr<Block> block = spec.make ? spec.make() : nullptr;
   TESSERA_REQUIRE(block != nullptr,

@@ -157,6 +157,8 @@ struct BlockSpec {
   std::function<void(Params&)> adapt = {};
   std::shared_ptr<const ParamInfos> declared = {};  ///< set by declare_all()
 };
+/// True if the block is one of a numbered sequence: "layers.3", "h.3".
+bool is_layer(const BlockSpec& block);
 /// A model is a list of blocks; the last one is an Objective.
 struct Model {
   std::vector<BlockSpec> blocks;

@@ -2,6 +2,7 @@
 #include "tessera/nn/embedding_noise.h"
 
 #include <cmath>
+#include <cstddef>
 #include <memory>
 
 #include <fmt/format.h>
@@ -82,6 +83,16 @@ void add_embedding_noise(Params& params, double alpha, std::int64_t tokens) {
         "leave the embedding out of adapter.targets, or set neftune_alpha to 0");
     const double size = static_cast<double>(tokens) * static_cast<double>(info.shape.back());
     param->extend(std::make_shared<NoisyLookUp>(static_cast<float>(alpha / std::sqrt(size))));
+  }
+}
+
+void add_embedding_noise(Model& model, double alpha, std::int64_t tokens) {
+  // The objective does not look up embeddings, although it may use the table.
+  for (std::size_t b = 0; b + 1 < model.blocks.size(); ++b) {
+    model.blocks[b].adapt = [before = model.blocks[b].adapt, alpha, tokens](Params& params) {
+      if (before) before(params);
+      add_embedding_noise(params, alpha, tokens);
+    };
   }
 }
 

@@ -19,5 +19,8 @@ at::Tensor uniform_noise(const at::Tensor& x, const ops::DropoutKey& key, float 
 /// uniform(+-alpha / sqrt(tokens * C)). `tokens`: tokens of a sample including its padding, as in
 /// TRL. Throws Error{Unsupported} for a table that already has a form.
 void add_embedding_noise(Params& params, double alpha, std::int64_t tokens);
+/// Adds the noise to every block of the model except the last one, its objective. Throws the same
+/// error when the blocks are made.
+void add_embedding_noise(Model& model, double alpha, std::int64_t tokens);
 
 }  // namespace tessera::nn

@@ -69,6 +69,7 @@ struct StepTimes {
 struct Recompute {
   std::vector<bool> blocks;  ///< one entry per block, or empty; the objective is never recomputed
   bool regions = false;      ///< selective recompute: the named regions of blocks (attention cores)
+  bool operator==(const Recompute&) const = default;
 };
 
 /// Executes the actions of one pipeline stage: runs its blocks and exchanges flows and gradients

@@ -20,6 +20,7 @@ struct GatherOptions {
   /// Weights that are used again within this many elements stay gathered; 0: only those that the
   /// very next run of a block uses.
   std::int64_t max_reuse_distance = 0;
+  bool operator==(const GatherOptions&) const = default;
 };
 
 /// For each block, the indices of its sharded buffers.

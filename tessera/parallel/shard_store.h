@@ -29,6 +29,7 @@ namespace tessera::parallel {
 struct KeptTypes {
   DType masters = DType::F32;
   DType states = DType::F32;  ///< states of Extent::Elements
+  bool operator==(const KeptTypes&) const = default;
 };
 /// Settings for the update of one parameter, in addition to the rule's options.
 struct ParamSetting {

@@ -24,15 +24,15 @@ namespace {
 constexpr double kMargin = 1.05;
 
 parallel::ProbedModel probed(const Plan& plan, std::int64_t samples) {
-  const TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
+  const parallel::TensorOptions::Grid& grid = plan.grid;
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   parallel::ProbedModel out;
   out.model = plan.model.model;
-  out.mesh = mesh::Mesh({.cp = of(plan.config.parallel.context.size),
+  out.mesh = mesh::Mesh({.cp = plan.context,
                          .tp_depth = of(grid.depth),
                          .tp_row = of(grid.row),
                          .tp_col = of(grid.col)});
-  out.weights = plan.weight_layout;
+  out.weights = plan.weight_options();
   out.threads = plan.threads;
   for (const data::TensorSpec& spec : plan.sample) {
     std::vector<std::int64_t> shape = {samples};
@@ -56,18 +56,18 @@ std::int64_t batch_bytes(const Plan& plan) {
 
 // Everything besides the model on which a block's need depends.
 std::string key_of(const Plan& plan, std::int64_t samples) {
-  const TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
+  const parallel::TensorOptions::Grid& grid = plan.grid;
   std::string out = fmt::format("{} {} {} {}x{}x{} {} {} {} {}",
                                 samples,
                                 plan.threads,
-                                static_cast<int>(plan.weight_layout.working),
+                                static_cast<int>(plan.working),
                                 grid.depth,
                                 grid.row,
                                 grid.col,
-                                static_cast<int>(plan.weight_layout.tensor),
-                                plan.weight_layout.sequence,
-                                plan.config.parallel.context.size,
-                                static_cast<int>(plan.weight_layout.context));
+                                static_cast<int>(plan.tensor),
+                                plan.sequence,
+                                plan.context,
+                                static_cast<int>(plan.context_mode));
   for (const data::TensorSpec& spec : plan.sample) {
     out += ' ';
     for (const std::int64_t size : spec.shape)

@@ -5,7 +5,6 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,10 +14,10 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/models/fingerprint.h"
+#include "tessera/models/model_source.h"
 #include "tessera/parallel/packed_weights.h"
-#include "tessera/planner/model_source.h"
 #include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/init.h"
 
@@ -56,7 +55,7 @@ void take_options(models::AdapterOptions& options,
                  fmt::format("{} says it already", written.from),
                  "remove it, or give adapter.type and all that differs from the defaults");
   }
-  options = open_adapter_options(written.from);
+  options = models::open_adapter_options(written.from);
   options.from = written.from;
   options.lr_ratio = written.lr_ratio;
   options.quantize_base = written.quantize_base;
@@ -68,7 +67,7 @@ void pack_base(Plan& plan, std::shared_ptr<const models::Adapter> adapter) {
   const models::AdapterOptions& options = adapter->options;
   if (adapter->quantized.empty()) return;
   const bool nf4 = options.quantize_base == models::QuantizedBase::Nf4;
-  plan.weight_layout.packing = {
+  plan.rules.packing = {
       .packing = nf4 ? parallel::Packing::Nf4 : parallel::Packing::Int8,
       .double_scales = nf4 && options.double_quantization,
   };
@@ -85,9 +84,9 @@ void pack_base(Plan& plan, std::shared_ptr<const models::Adapter> adapter) {
                                        : "; checkpoints of a base that begins from the seed do not "
                                          "hold it, and only this run reads them"));
   // Unpacking weights ahead of their use would only take memory: it does not wait for other ranks.
-  if (plan.weight_layout.residency != parallel::Residency::Sharded && !plan.gather.prefetch)
+  if (plan.residency() != parallel::Residency::Sharded && !plan.gather.prefetch)
     plan.gather.prefetch = 0;
-  plan.weight_layout.packed = [adapter = std::move(adapter)](const std::string& name) {
+  plan.rules.packed = [adapter = std::move(adapter)](const std::string& name) {
     return adapter->quantized.contains(name);
   };
 }
@@ -125,7 +124,7 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
   auto adapter =
       std::make_shared<const models::Adapter>(models::find_adapter(options, plan.model, map));
   for (const models::AdapterModule& module : adapter->modules) {
-    if (!module.table || plan.weight_layout.tensor == nn::TensorMode::OneD) continue;
+    if (!module.table || plan.tensor == nn::TensorMode::OneD) continue;
     problems.add(origins.place("adapter.targets"),
                  "adapter.targets",
                  fmt::format("not built: the adapter of a table ({}) on a grid of ranks",
@@ -190,7 +189,7 @@ models::WeightSource with_norms_of_packed(models::WeightSource first,
   for (const models::AdapterModule& module : adapter.modules)
     magnitudes.insert(module.magnitude());
   models::WeightSource norms = models::first_adapter_weights(
-      adapter, unpacked(std::move(base), plan.adapter, plan.weight_layout.packing), seed);
+      adapter, unpacked(std::move(base), plan.adapter, plan.rules.packing), seed);
   return [first = std::move(first), norms = std::move(norms), magnitudes = std::move(magnitudes)](
              const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     (magnitudes.contains(info.name) ? norms : first)(info, begin, end, out);
@@ -204,7 +203,7 @@ void plan_adapter_weights(Plan& plan) {
   const auto seed = static_cast<std::uint64_t>(plan.config.trainer.seed);
   const bool from_files = static_cast<bool>(plan.weights);
   models::WeightSource base = from_files ? plan.weights : from_seed(seed);
-  if (from_files) plan.base_fingerprint = fingerprint_of(*plan.base, base);
+  if (from_files) plan.base_fingerprint = models::fingerprint_of(*plan.base, base);
   const std::string& from = plan.config.adapter.from;
   if (from.empty()) {
     plan.weights = with_norms_of_packed(
@@ -214,27 +213,11 @@ void plan_adapter_weights(Plan& plan) {
   plan.weights =
       [adapter = plan.adapter,
        base = std::move(base),
-       own = open_adapter_weights(
+       own = models::open_adapter_weights(
            from, *plan.adapter, models::families().get(plan.config.model.family()).weight_map)](
           const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
         (adapter->trains(info.name) ? own : base)(info, begin, end, out);
       };
-}
-
-std::string fingerprint_of(const models::Resolved& model, const models::WeightSource& weights) {
-  constexpr std::int64_t kSample = 256;
-  files::Hasher hasher;
-  std::vector<float> values(kSample);
-  for (const auto& info : nn::parameters_of(model.model)) {
-    hasher.update(std::as_bytes(std::span(info->name)));
-    hasher.update(std::as_bytes(std::span(info->shape)));
-    const std::int64_t numel = info->numel(), count = std::min(kSample, numel);
-    for (const std::int64_t begin : {std::int64_t{0}, (numel - count) / 2, numel - count}) {
-      weights(*info, begin, begin + count, values.data());
-      hasher.update(std::as_bytes(std::span(values).first(static_cast<std::size_t>(count))));
-    }
-  }
-  return files::hex64(hasher.digest());
 }
 
 }  // namespace tessera::planner

@@ -2,11 +2,7 @@
 // Applies the section `adapter` to a plan's model and its initial weights.
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-
 #include "tessera/config/fields.h"
-#include "tessera/models/adapter.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -19,9 +15,5 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
 /// Replaces the initial weights of the base in Plan::weights by those of the adapted model. A base
 /// without a source is initialized from the seed and is saved in its checkpoints.
 void plan_adapter_weights(Plan& plan);
-
-/// Distinguishes two models by samples of their weights; it is the same for every file format with
-/// the same numbers. Cost: reads some kilobytes of every parameter.
-std::string fingerprint_of(const models::Resolved& model, const models::WeightSource& weights);
 
 }  // namespace tessera::planner

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "tessera/planner/overrides.h"
+#include "tessera/config/overrides.h"
 
 namespace tessera::planner {
 namespace {
@@ -67,8 +67,8 @@ const Size* find_size(std::string_view path) {
   return it == kSizes.end() ? nullptr : &*it;
 }
 
-void put(json::Value& source, const TakenKey& key, json::Value value) {
-  set_key(source, key.path, std::move(value), key.value.place);
+void put(json::Value& source, const config::TakenKey& key, json::Value value) {
+  config::set_key(source, key.path, std::move(value), key.value.place);
 }
 
 // The learning rate of the optimizer, if it is a number.
@@ -81,7 +81,7 @@ const json::Value* learning_rate(const json::Value& source) {
   return at->is_number() ? at : nullptr;
 }
 
-AutoValue resolve(const TakenKey& key, json::Value& source) {
+AutoValue resolve(const config::TakenKey& key, json::Value& source) {
   AutoValue out{key.path, key.value.place, false, "", ""};
   const auto known = [&](std::string_view how) {
     out.resolved = true;
@@ -113,16 +113,17 @@ AutoValue resolve(const TakenKey& key, json::Value& source) {
 
 }  // namespace
 
-std::vector<AutoValue> resolve_auto(const std::vector<TakenKey>& found, json::Value& source) {
+std::vector<AutoValue> resolve_auto(const std::vector<config::TakenKey>& found,
+                                    json::Value& source) {
   std::vector<AutoValue> out;
-  for (const TakenKey& key : found)
+  for (const config::TakenKey& key : found)
     out.push_back(resolve(key, source));
   return out;
 }
 
 void resolve_auto_sizes(std::int64_t hidden_size,
                         std::vector<AutoValue>& values,
-                        ZeroOptions& options) {
+                        parallel::ZeroOptions& options) {
   for (AutoValue& value : values) {
     const Size* const size = find_size(value.path);
     if (size == nullptr) continue;

@@ -9,7 +9,7 @@
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
-#include "tessera/planner/key_dialect.h"
+#include "tessera/config/key_dialect.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -25,12 +25,13 @@ struct AutoValue {
 
 /// Writes the values that are already known to `source`, from which they were taken. Values from
 /// the command line have replaced their "auto" before.
-std::vector<AutoValue> resolve_auto(const std::vector<TakenKey>& found, json::Value& source);
+std::vector<AutoValue> resolve_auto(const std::vector<config::TakenKey>& found,
+                                    json::Value& source);
 
 /// Resolves the bucket sizes, once the model is known.
 void resolve_auto_sizes(std::int64_t hidden_size,
                         std::vector<AutoValue>& values,
-                        ZeroOptions& options);
+                        parallel::ZeroOptions& options);
 
 /// Marks the batch size keys as resolved.
 void resolve_auto_batch(std::vector<AutoValue>& values);

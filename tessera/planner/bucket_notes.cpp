@@ -28,7 +28,7 @@ std::shared_ptr<const ParamInfo> largest_parameter(const nn::Model& model, bool 
 
 std::vector<std::string> bucket_notes(const Plan& plan, const config::Origins& origins) {
   std::vector<std::string> out;
-  const ZeroOptions& zero = plan.config.zero_optimization;
+  const parallel::ZeroOptions& zero = plan.config.zero_optimization;
   const auto look = [&](const char* key,
                         const std::optional<std::int64_t>& limit,
                         bool trained,
@@ -52,12 +52,11 @@ std::vector<std::string> bucket_notes(const Plan& plan, const config::Origins& o
          /*trained=*/true,
          "a block's gradients are reduced together all the same, one block of a size at a time");
   }
-  const parallel::WeightOptions& weights = plan.weight_layout;
-  if (weights.residency != parallel::Residency::Sharded) return out;
+  if (plan.residency() != parallel::Residency::Sharded) return out;
   // Weights that every rank keeps are never gathered.
   const auto largest = largest_parameter(plan.model.model, /*trained=*/false);
-  const bool kept = largest != nullptr && largest->numel() < weights.persistence_threshold &&
-                    largest->numel() <= weights.persistent;
+  const bool kept = largest != nullptr && largest->numel() < plan.persistence_threshold &&
+                    largest->numel() <= plan.persistent;
   const char* const stays = "every rank keeps it whole, as stage3_param_persistence_threshold says";
   // 0 disables prefetching.
   if (zero.stage3_prefetch_bucket_size.value_or(0) > 0) {

@@ -11,9 +11,9 @@
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
+#include "tessera/config/key_dialect.h"
+#include "tessera/models/model_source.h"
 #include "tessera/planner/auto_values.h"
-#include "tessera/planner/key_dialect.h"
-#include "tessera/planner/model_source.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -23,11 +23,12 @@ struct Draft {
   json::Value written;  ///< the configuration with current key names, complete
   config::Problems problems;
   config::Origins origins;
-  std::vector<TakenKey> accepted;  ///< other programs' keys that have no effect here
+  std::vector<config::TakenKey> accepted;  ///< other programs' keys that have no effect here
   std::vector<AutoValue> automatic;
-  std::vector<std::string> derived;   ///< keys that follow from others and from the ranks
-  std::optional<ModelSource> source;  ///< of model.from, or the teacher that gives its layers
-  std::vector<std::int64_t> layers;   ///< the teacher's layers with which the model begins
+  std::vector<std::string> derived;  ///< keys that follow from others and from the ranks
+  std::optional<models::ModelSource>
+      source;                        ///< of model.from, or the teacher that gives its layers
+  std::vector<std::int64_t> layers;  ///< the teacher's layers with which the model begins
   /// The first failure that is not an error of the configuration: a missing file, a damaged
   /// checkpoint.
   std::exception_ptr failure;

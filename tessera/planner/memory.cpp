@@ -49,7 +49,7 @@ struct Buffer {
 
 // True if checkpoints contain frozen parameters; those of an adapter name its base instead.
 bool saves_frozen(const Plan& plan) {
-  return plan.adapter == nullptr || (!plan.config.model->from && !plan.weight_layout.packed);
+  return plan.adapter == nullptr || (!plan.config.model->from && !plan.rules.packed);
 }
 
 // Bytes of the states of a parameter of which the rank updates `numel` elements; `elements`: dtype
@@ -105,7 +105,7 @@ double exchange_bytes(const Plan& plan) {
 
 // The blocks of the model with their parameters as the first rank holds them.
 std::vector<parallel::BlockParams> placed_blocks(const Plan& plan) {
-  const TensorOptions::Grid grid = plan.config.parallel.tensor.grid();
+  const parallel::TensorOptions::Grid& grid = plan.grid;
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   std::unique_ptr<comm::World> world;
   nn::TensorParallel tensor;
@@ -113,14 +113,14 @@ std::vector<parallel::BlockParams> placed_blocks(const Plan& plan) {
     world = comm::shape_world(
         mesh::Mesh({.tp_depth = of(grid.depth), .tp_row = of(grid.row), .tp_col = of(grid.col)}),
         /*rank=*/0);
-    tensor = {world.get(), &world->group(mesh::AxisSet::tp()), plan.weight_layout.tensor};
+    tensor = {world.get(), &world->group(mesh::AxisSet::tp()), plan.tensor};
   }
   std::vector<parallel::BlockParams> out;
   for (const nn::BlockSpec& spec : plan.model.model.blocks) {
     parallel::BlockParams block{spec.name, {}};
     for (const auto& declared : nn::declared_by(spec)) {
       Param param(declared);
-      if (plan.weight_layout.frozen && plan.weight_layout.frozen(declared->name)) param.freeze();
+      if (plan.rules.frozen && plan.rules.frozen(declared->name)) param.freeze();
       if (world) nn::place(param, tensor);
       block.params.push_back(param.shared_info());
     }
@@ -143,7 +143,7 @@ std::vector<int> blocks_of(const Plan& plan, int stage) {
 
 std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
   const auto rule = make_rule(plan);
-  parallel::WeightOptions weights = plan.weight_layout;
+  parallel::WeightOptions weights = plan.weight_options();
   const bool sharding = plan.zero_stage == 3 && plan.shard_ranks > 1;
   weights.residency = sharding ? parallel::Residency::Sharded : parallel::Residency::Whole;
   const std::vector<int> blocks = blocks_of(plan, stage);
@@ -246,10 +246,9 @@ std::int64_t direction_bytes(std::int64_t numel, std::int64_t largest, std::int6
 std::int64_t rows_kept(const Plan& plan, const Buffer& buffer) {
   constexpr std::int64_t kShare = parallel::TablePlace::kShare;
   const std::int64_t n = plan.data_ranks, tokens = plan.micro_batch * plan.sequence_length;
-  const bool wide =
-      plan.reduction.accumulate == DType::F32 && plan.reduction.comm_dtype == DType::F32;
-  const bool asked = buffer.uses > 1 || (plan.reduction.sparse_rows && n > 1);
-  const std::int64_t own = plan.reduction.locally() ? plan.accumulation * tokens : tokens;
+  const bool wide = plan.sums == DType::F32 && plan.sent == DType::F32;
+  const bool asked = buffer.uses > 1 || (plan.sparse_rows && n > 1);
+  const std::int64_t own = plan.reduction_options().locally() ? plan.accumulation * tokens : tokens;
   if (buffer.rows == 0 || !wide || !asked || n * own * kShare > buffer.rows) return 0;
   const std::int64_t owned = buffer.rows / n, sums = n * plan.accumulation * tokens;
   const std::int64_t in_sums = sums * kShare > owned ? owned : 2 * sums;
@@ -279,8 +278,9 @@ namespace {
 MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   const std::int64_t n = plan.data_ranks, shards = plan.zero_stage >= 1 ? n : 1;
   const auto value = static_cast<std::int64_t>(size_of(plan.working));
-  const auto sum = static_cast<std::int64_t>(size_of(plan.reduction.accumulate));
-  const bool local = plan.reduction.locally();
+  const auto sum = static_cast<std::int64_t>(size_of(plan.sums));
+  const parallel::ReductionOptions reduction = plan.reduction_options();
+  const bool local = reduction.locally();
   const double exchange = exchange_bytes(plan);
   MemoryEstimate out;
   std::map<std::int64_t, int> uses_of_size;
@@ -315,8 +315,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
     sums += (instead ? buffer.uses - 1 : buffer.uses) * bytes;
     in_rows += rows * buffer.width * sum;
     largest_sum = std::max(largest_sum, bytes);
-    if (plan.reduction.keeps_residuals(plan.data_ranks))
-      residuals += 2 * buffer.uses * buffer.numel;
+    if (reduction.keeps_residuals(plan.data_ranks)) residuals += 2 * buffer.uses * buffer.numel;
     uses_of_size[buffer.numel] += static_cast<int>(buffer.uses);
   }
   out.gradients = sums + in_rows + residuals;
@@ -324,7 +323,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
   const int ranks = plan.data_ranks;
   for (const auto& [numel, uses] : uses_of_size)
     out.gradients +=
-        parallel::in_flight(plan.reduction, ranks, numel, uses).bytes(plan.reduction, ranks, numel);
+        parallel::in_flight(reduction, ranks, numel, uses).bytes(reduction, ranks, numel);
   // Values kept in 16 bits are updated in fp32, one parameter after the other.
   if (narrow_masters) out.optimizer += 4 * widest;
   if (narrow_states) out.optimizer += 8 * widest;
@@ -386,7 +385,7 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
   std::int64_t bytes = 0;
   // Checkpoints contain fp32, whatever the dtypes of the run.
   const auto rule = make_rule(plan);
-  const auto& frozen = plan.weight_layout.frozen;
+  const auto& frozen = plan.rules.frozen;
   for (const auto& info : nn::parameters_of(plan.model.model)) {
     const bool trained = info->trainable && !(frozen && frozen(info->name));
     if (!trained && !saves_frozen(plan)) continue;
@@ -394,7 +393,7 @@ std::int64_t checkpoint_bytes(const Plan& plan) {
     if (!trained) continue;
     bytes += state_bytes(*rule, *info, info->numel(), DType::F32, /*ranks=*/1, /*saved=*/true);
   }
-  if (!plan.reduction.keeps_residuals(plan.data_ranks)) return bytes;
+  if (!plan.reduction_options().keeps_residuals(plan.data_ranks)) return bytes;
   for (const nn::BlockSpec& spec : plan.model.model.blocks) {
     for (const auto& info : nn::declared_by(spec)) {
       if (info->trainable && !(frozen && frozen(info->name)))
@@ -409,7 +408,7 @@ namespace {
 // Returns the number of ranks that write. Ranks that share tokens hold the same data, and the first
 // of them writes it.
 std::int64_t writers(const Plan& plan) {
-  return plan.ranks / plan.config.parallel.context.size;
+  return plan.ranks / plan.context;
 }
 
 }  // namespace
@@ -422,7 +421,7 @@ std::int64_t copy_bytes(const Plan& plan) {
 }
 
 std::int64_t saving_bytes(const Plan& plan) {
-  const CheckpointOptions& options = plan.config.checkpoint;
+  const checkpoint::Options& options = plan.config.checkpoint;
   const bool copies = options.peer_copies > 0;
   // The last checkpoint, and that after a signal, are written directly from the tensors.
   const bool during = options.interval_s() || options.when().any() || options.keeps_best();

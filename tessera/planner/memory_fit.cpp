@@ -98,19 +98,13 @@ class Search {
     return true;
   }
 
-  static void set_accumulation(Plan& plan, std::int64_t micros) {
-    plan.accumulation = micros;
-    plan.reduction.max_micros = static_cast<int>(micros);
-  }
-  static void set_stage(Plan& plan, int stage) { plan.zero_stage = plan.reduction.stage = stage; }
-
   // Keeps the global batch: accumulation grows as the micro-batch shrinks.
   bool smaller_micro(Plan plan, const std::string& before) {
     const std::int64_t each = plan.micro_batch * plan.accumulation;
     for (std::int64_t micro = plan.micro_batch / 2; micro >= 1; micro /= 2) {
       if (each % micro != 0) continue;
       plan.micro_batch = micro;
-      set_accumulation(plan, each / micro);
+      plan.accumulation = each / micro;
       const std::string text =
           fmt::format("train_micro_batch_size_per_gpu {} and gradient_accumulation_steps {}",
                       micro,
@@ -139,11 +133,11 @@ class Search {
     for (int ranks = plan_.data_ranks / 2; ranks >= 1; ranks /= 2) {
       plan.data_ranks = ranks;
       plan.ranks = ranks * unit;
-      if (ranks == 1) set_stage(plan, 0);
+      if (ranks == 1) plan.zero_stage = 0;
       if (plan_.shard_ranks == plan_.data_ranks) plan.shard_ranks = ranks;
       if (ranks % plan.shard_ranks != 0) continue;
       if (plan.global_batch % (plan.micro_batch * ranks) != 0) continue;
-      set_accumulation(plan, plan.global_batch / plan.micro_batch / ranks);
+      plan.accumulation = plan.global_batch / plan.micro_batch / ranks;
       if (offer(plan,
                 fmt::format(
                     "-n {} and gradient_accumulation_steps {}", plan.ranks, plan.accumulation)))
@@ -154,7 +148,7 @@ class Search {
   void in_bf16() {
     if (plan_.working != DType::F32) return;
     Plan plan = plan_;
-    plan.working = plan.weight_layout.working = DType::BF16;
+    plan.working = DType::BF16;
     if (!offer(plan, "bf16.enabled true")) smaller_micro(plan, "bf16.enabled true, ");
   }
 
@@ -163,7 +157,7 @@ class Search {
     const ExchangeNeeds needs = exchange_needs(plan_.config.optimizer);
     const int most = needs.local_weights ? 0 : needs.compressed ? 1 : 3;
     while (plan.data_ranks > 1 && plan.zero_stage < most) {
-      set_stage(plan, plan.zero_stage + 1);
+      ++plan.zero_stage;
       if (offer(plan, fmt::format("zero_optimization.stage {}", plan.zero_stage))) return;
     }
   }

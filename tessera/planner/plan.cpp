@@ -13,24 +13,27 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/document.h"
+#include "tessera/config/key_dialect.h"
 #include "tessera/data/mixture.h"
 #include "tessera/launch/launch.h"
+#include "tessera/models/distillation.h"
+#include "tessera/models/model_source.h"
 #include "tessera/models/presets.h"
 #include "tessera/nn/block.h"
+#include "tessera/nn/embedding_noise.h"
 #include "tessera/planner/adapter.h"
 #include "tessera/planner/auto_values.h"
+#include "tessera/planner/derived_keys.h"
 #include "tessera/planner/distillation.h"
 #include "tessera/planner/draft.h"
-#include "tessera/planner/embedding_noise.h"
-#include "tessera/planner/key_dialect.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/model_source.h"
 #include "tessera/planner/precision.h"
+#include "tessera/planner/rank_product.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/stages.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
-#include "tessera/planner/zero_stage.h"
+#include "tessera/tasks/embedding_noise.h"
 
 namespace tessera::planner {
 namespace {
@@ -45,92 +48,6 @@ std::string run_dir_of(const TrainConfig& config, const std::string& name_of_fil
 constexpr const char* kGlobal = "train_batch_size";
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
 constexpr const char* kAccumulation = "gradient_accumulation_steps";
-constexpr const char* kStage = "zero_optimization.stage";
-constexpr const char* kThreads = "run.threads_per_rank";
-
-// The value at a path like "run.dir"; nullptr if there is none.
-const json::Value* find_path(const json::Value& source, std::string_view path) {
-  const json::Value* at = &source;
-  for (const std::string& key : text::split(path, '.')) {
-    at = at->is_object() ? at->find(key) : nullptr;
-    if (at == nullptr) return nullptr;
-  }
-  return at;
-}
-
-// Removes the value at a path, and an object around it that becomes empty: {} has a meaning.
-void erase_path(json::Value& source, std::string_view path) {
-  const std::size_t dot = path.find('.');
-  const std::string_view key = path.substr(0, dot);
-  if (dot != std::string_view::npos) {
-    json::Value& inner = *source.find(key);
-    erase_path(inner, path.substr(dot + 1));
-    if (!inner.members().empty()) return;
-  }
-  std::erase_if(source.members(), [&](const auto& member) { return member.first == key; });
-}
-
-// The part of a resolved configuration that depends on the number of ranks for which it was
-// resolved.
-class Derived {
- public:
-  // Removes the keys of run.derived from `source`, unless they were overwritten since (--set).
-  json::Value take(json::Value source, int ranks) {
-    const json::Value* const found = find_path(source, "run.derived");
-    if (found == nullptr || !found->is_array()) return source;
-    const json::Value names = *found;
-    for (const json::Value& name : names.items()) {
-      const json::Value* const value =
-          name.is_string() ? find_path(source, name.as_string()) : nullptr;
-      if (value == nullptr || value->place.source != names.place.source) continue;
-      // The same micro-batches give the same bits.
-      if (name.as_string() == kMicro && still_divides(source, ranks)) {
-        micro_was_derived_ = true;
-        continue;
-      }
-      before_.emplace_back(name.as_string(), *value);
-      erase_path(source, name.as_string());
-    }
-    return source;
-  }
-
-  // The list for a configuration in which the user set the keys that `origins` knows.
-  [[nodiscard]] std::vector<std::string> names(const config::Origins& origins) const {
-    std::vector<std::string> out = {kAccumulation};
-    if (!origins.given(kMicro) || micro_was_derived_) out.emplace_back(kMicro);
-    if (!origins.given("zero_optimization")) out.emplace_back(kStage);
-    if (!origins.given(kThreads)) out.emplace_back(kThreads);
-    return out;
-  }
-
-  // One line per changed value.
-  [[nodiscard]] std::vector<std::string> notes(const json::Value& resolved, int ranks) const {
-    std::vector<std::string> out;
-    for (const auto& [name, before] : before_) {
-      const json::Value* const now = find_path(resolved, name);
-      if (now == nullptr || *now == before) continue;
-      out.push_back(fmt::format("{} was {} and is {} with {} {} (run.derived)",
-                                name,
-                                before.dump(),
-                                now->dump(),
-                                ranks,
-                                ranks == 1 ? "rank" : "ranks"));
-    }
-    return out;
-  }
-
- private:
-  static bool still_divides(const json::Value& source, int ranks) {
-    const json::Value *const global = source.find(kGlobal), *const micro = source.find(kMicro);
-    if (global == nullptr || micro == nullptr || !global->is_number() || !micro->is_number())
-      return true;
-    const std::int64_t step = micro->as_integer().value_or(0) * ranks;
-    return step <= 0 || global->as_integer().value_or(0) % step == 0;
-  }
-
-  std::vector<std::pair<std::string, json::Value>> before_;
-  bool micro_was_derived_ = false;
-};
 
 // Makes one plan. A step that fails because of a configuration error adds it to the list, and the
 // other steps continue.
@@ -164,33 +81,36 @@ class Planner {
       if (plan_.tokenizer) attempt("model", [&] { resolve_model(); });
       if (!plan_.model.model.blocks.empty())
         attempt("adapter", [&] { plan_adapter(plan_, problems_, origins_); });
-      plan_embedding_noise(plan_);
+      if (const auto* noise = dynamic_cast<const tasks::EmbeddingNoise*>(plan_.task.get());
+          noise != nullptr && noise->noise_alpha() > 0.0)
+        nn::add_embedding_noise(plan_.model.model, noise->noise_alpha(), plan_.sequence_length);
       if (!plan_.model.model.blocks.empty() && plan_.tokenizer)
         attempt("distill", [&] { plan_distillation(plan_, problems_, origins_); });
     }
     attempt("optimizer.groups", [&] {
-      plan_.param_groups = read_param_groups(plan_.config.optimizer.groups, problems_);
+      plan_.param_groups = parallel::read_param_groups(plan_.config.optimizer.groups, problems_);
       if (plan_.model.model.blocks.empty()) return;
-      check_param_groups(plan_.param_groups, plan_.model.model, problems_);
-      plan_.weight_layout.frozen = frozen_by(plan_.param_groups);
-      plan_.freezing = make_freeze_schedule(plan_.config.optimizer.gradual_unfreezing,
-                                            plan_.param_groups,
-                                            plan_.model.model,
-                                            trained_names(plan_.model.model, plan_.param_groups),
-                                            problems_,
-                                            origins_);
+      parallel::check_param_groups(plan_.param_groups, plan_.model.model, problems_);
+      plan_.rules.frozen = parallel::frozen_by(plan_.param_groups);
+      plan_.freezing = parallel::make_freeze_schedule(
+          plan_.config.optimizer.gradual_unfreezing,
+          plan_.param_groups,
+          plan_.model.model,
+          parallel::trained_names(plan_.model.model, plan_.param_groups),
+          problems_,
+          origins_);
       if (!plan_.freezing.any()) return;
-      plan_.weight_layout.apart = [schedule = plan_.freezing](const std::string& name) {
+      plan_.rules.apart = [schedule = plan_.freezing](const std::string& name) {
         return schedule.set_of(name);
       };
-      for (std::string& note : freezing_notes(plan_))
+      for (std::string& note : parallel::freezing_notes(plan_.freezing))
         plan_.notes.push_back(std::move(note));
     });
     fill_width(plan_.config.optimizer, plan_.model);
     attempt("optimizer", [&] { check_rule(plan_, problems_, origins_); });
-    if (TensorOptions& tensor = plan_.config.parallel.tensor;
-        tensor.layout() == TensorLayout::OneD && !plan_.model.model.blocks.empty())
-      tensor.share_head = ranks_that_share_a_head(plan_.model.model, tensor.size);
+    if (const parallel::TensorOptions& tensor = plan_.config.parallel.tensor;
+        tensor.layout() == parallel::TensorLayout::OneD && !plan_.model.model.blocks.empty())
+      share_layers(plan_, tensor.size);
     attempt("parallel.tensor",
             [&] { check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_); });
     attempt("parallel.context",
@@ -207,7 +127,7 @@ class Planner {
       for (std::string& note : bucket_notes(plan_, origins_))
         plan_.notes.push_back(std::move(note));
     }
-    settle_sampling(plan_.config.eval, plan_.model.vocab_size, origins_);
+    tasks::settle_sampling(plan_.config.eval, plan_.model.vocab_size, origins_);
     draft_.derived = derived_.names(origins_);
     if (problems_.empty() && !plan_.model.model.blocks.empty()) {
       fix_recompute();
@@ -231,21 +151,21 @@ class Planner {
   }
 
   void read(const json::Value& source) {
-    json::Value spelled = spell_out_parallel(source);
+    json::Value spelled = config::key_dialect().spell_out(source);
     models::spell_out_family(spelled);
     tasks::spell_out_task(spelled);
     data::spell_out_sources(spelled);
     const std::int64_t unit = ranks_per_model(spelled);
-    draft_.written = key_dialect().with_new_names(
+    draft_.written = config::key_dialect().with_new_names(
         derived_.take(std::move(spelled), static_cast<int>(plan_.ranks / unit)), problems_);
     check_written(draft_.written, problems_);
-    auto taken = key_dialect().take(draft_.written, config_paths(), problems_);
+    auto taken = config::key_dialect().take(draft_.written, config_paths(), problems_);
     drop_max_grad_norm(taken.left);
     draft_.automatic = resolve_auto(taken.automatic, taken.left);
     config::read(taken.left, plan_.config, problems_, origins_);
     draft_.accepted = std::move(taken.accepted);
-    for (const TakenKey& key : draft_.accepted)
-      plan_.notes.push_back(note_of(key));
+    for (const config::TakenKey& key : draft_.accepted)
+      plan_.notes.push_back(config::note_of(key));
     for (const AutoValue& value : draft_.automatic) {
       if (value.how.find("Hugging Face") != std::string::npos)
         plan_.notes.push_back(fmt::format("{} is \"auto\": {}", value.path, value.how));
@@ -271,8 +191,8 @@ class Planner {
     for (const char* key : {kGlobal, kMicro, kAccumulation}) {
       if (problems_.concern(key)) return true;  // the key is given as well, which is refused
     }
-    const auto batch =
-        elastic_batch(config.elasticity, plan_.ranks, plan_.data_ranks, problems_, origins_);
+    const auto batch = parallel::elastic_batch(
+        config.elasticity, plan_.ranks, plan_.data_ranks, problems_, origins_);
     if (!batch) return false;
     config.train_batch_size = batch->global;
     config.train_micro_batch_size_per_gpu = batch->micro;
@@ -329,61 +249,67 @@ class Planner {
   // The options of the policies between blocks.
   void fix_sharding() {
     const TrainConfig& config = plan_.config;
-    const ZeroOptions& zero = config.zero_optimization;
-    parallel::WeightOptions& weights = plan_.weight_layout;
-    weights.working = plan_.working;
-    weights.sequence = config.parallel.sequence;
-    weights.tensor = tensor_mode(config.parallel.tensor);
-    weights.context = config.parallel.context.mode;
+    const parallel::ZeroOptions& zero = config.zero_optimization;
+    plan_.tensor = tensor_mode(config.parallel.tensor);
+    plan_.grid = config.parallel.tensor.grid();
+    plan_.sequence = config.parallel.sequence;
+    plan_.context = static_cast<int>(config.parallel.context.size);
+    plan_.context_mode = config.parallel.context.mode;
+    plan_.scatter_gather = config.parallel.pipeline.scatter_gather;
     plan_.shard_ranks = static_cast<int>(
         std::min<std::int64_t>(zero.group().value_or(plan_.data_ranks), plan_.data_ranks));
-    set_zero_stage(plan_, plan_.zero_stage);
-    weights.persistence_threshold =
-        zero.stage3_param_persistence_threshold.value_or(parallel::kPersistenceThreshold);
-    weights.persistent = zero.stage3_model_persistence_threshold.value_or(weights.persistent);
+    take_sizes();
+    plan_.persistent = zero.stage3_model_persistence_threshold.value_or(plan_.persistent);
     if (zero.zero_quantized_weights.value_or(false))
-      weights.trained_gather = weights.frozen_gather = parallel::GatherForm::Int8;
+      plan_.trained_gather = plan_.frozen_gather = parallel::GatherForm::Int8;
     if (zero.zero_quantized_nontrainable_weights.value_or(false))
-      weights.frozen_gather = parallel::GatherForm::Int8;
+      plan_.frozen_gather = parallel::GatherForm::Int8;
     parallel::GatherOptions& gather = plan_.gather;
-    gather.prefetch = zero.stage3_prefetch_bucket_size;
     gather.max_live = zero.stage3_max_live_parameters.value_or(gather.max_live);
     gather.max_reuse_distance = zero.stage3_max_reuse_distance.value_or(gather.max_reuse_distance);
-    plan_.reduction.bucket = zero.reduce_bucket_size.value_or(plan_.reduction.bucket);
-    plan_.reduction.mode = config.gradient_reduction;
-    plan_.reduction.accumulate = config.data_types.grad_accum_dtype.value_or(
+    plan_.reduction = config.gradient_reduction;
+    plan_.sums = config.data_types.grad_accum_dtype.value_or(
         plan_.kept.masters == DType::BF16 ? DType::BF16 : DType::F32);
-    plan_.reduction.comm_dtype = config.gradient_travel();
-    plan_.reduction.feedback = complete_feedback(plan_.config.zero_optimization);
-    plan_.reduction.sparse_rows = weights.tables_apart = config.sparse_gradients;
-    plan_.reduction.max_micros = static_cast<int>(plan_.accumulation);
+    plan_.sent = config.gradient_travel();
+    plan_.feedback = complete_feedback(plan_.config.zero_optimization);
+    plan_.sparse_rows = config.sparse_gradients;
     plan_.save_in_background = config.checkpoint.async;
+  }
+
+  // The sizes that may be "auto", which are known with the model.
+  void take_sizes() {
+    const parallel::ZeroOptions& zero = plan_.config.zero_optimization;
+    plan_.persistence_threshold =
+        zero.stage3_param_persistence_threshold.value_or(parallel::kPersistenceThreshold);
+    plan_.gather.prefetch = zero.stage3_prefetch_bucket_size;
+    plan_.bucket = zero.reduce_bucket_size.value_or(plan_.bucket);
   }
 
   // If the configuration defines the best evaluation, or stops without gains, the best is saved by
   // default.
   static void settle_best(TrainConfig& config) {
-    const EvalOptions& eval = config.eval;
+    const tasks::EvalOptions& eval = config.eval;
     const bool asked = !eval.best.is_null() || eval.stops_early();
     config.checkpoint.best = config.checkpoint.best.value_or(asked && eval.when().any());
   }
 
   // The blocks that are recomputed; never the objective.
   void fix_recompute() {
-    const RecomputeOptions& options = plan_.config.activation_checkpointing;
-    const RecomputeKind kind = options.kind();
-    plan_.recompute.regions = kind == RecomputeKind::Selective;
+    const parallel::RecomputeOptions& options = plan_.config.activation_checkpointing;
+    const parallel::RecomputeKind kind = options.kind();
+    plan_.recompute.regions = kind == parallel::RecomputeKind::Selective;
     plan_.recompute.blocks.assign(plan_.model.model.blocks.size(), false);
-    if (kind == RecomputeKind::Auto) recompute_what_memory_needs(plan_, launch::available_memory());
-    if (kind != RecomputeKind::Full) return;
+    if (kind == parallel::RecomputeKind::Auto)
+      recompute_what_memory_needs(plan_, launch::available_memory());
+    if (kind != parallel::RecomputeKind::Full) return;
     for (std::size_t b = 0; b < plan_.recompute.blocks.size(); ++b)
       plan_.recompute.blocks[b] = b % static_cast<std::size_t>(options.every_n) == 0;
   }
 
   void open_source() {
-    const DistillOptions& distill = plan_.config.distill;
+    const models::DistillOptions& distill = plan_.config.distill;
     // plan_distillation() reports layers without a teacher.
-    if (distill.teacher) layers_ = teacher_layers(distill, problems_);
+    if (distill.teacher) layers_ = models::teacher_layers(distill, problems_);
     const bool by_layers = !layers_.empty();
     if (by_layers && plan_.config.model->from) {
       problems_.add(origins_.place("distill.layers"),
@@ -393,7 +319,7 @@ class Planner {
     }
     if (!plan_.config.model->from && !by_layers) return;
     const std::string from = by_layers ? *distill.teacher : *plan_.config.model->from;
-    source_ = open_model_source(from);
+    source_ = models::open_model_source(from);
     if (source_->bf16 && plan_.working == DType::F16) {
       plan_.notes.push_back(fmt::format(
           "the weights of {} were made in bf16: what they compute may lie beyond 65504, "
@@ -418,7 +344,7 @@ class Planner {
       plan_.config.tokenizer =
           data::tokenizer_options_of(std::filesystem::absolute(source_->folder));
     plan_.tokenizer =
-        own ? source_tokenizer(*source_) : data::make_tokenizer(plan_.config.tokenizer);
+        own ? models::source_tokenizer(*source_) : data::make_tokenizer(plan_.config.tokenizer);
     // Makes paths absolute, so that the files are found from any folder.
     for (std::string* const file :
          {&plan_.config.tokenizer.vocab, &plan_.config.tokenizer.merges}) {
@@ -432,7 +358,7 @@ class Planner {
     if (plan_.task)
       tasks::check_data(*plan_.task, plan_.config.task, plan_.config.data, problems_, origins_);
     if (plan_.task && !problems_.concern("eval.best"))
-      check_answers(
+      tasks::check_answers(
           plan_.config.eval, plan_.config.task.type, plan_.config.data, problems_, origins_);
   }
 
@@ -478,6 +404,7 @@ class Planner {
                                                     objective());
     nn::declare_all(plan_.model.model);
     resolve_auto_sizes(plan_.model.hidden_size, draft_.automatic, plan_.config.zero_optimization);
+    take_sizes();
     plan_.sequence_length = config.data.sequence_length.value_or(
         plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
     if (plan_.task != nullptr && own_ == nullptr)
@@ -494,8 +421,8 @@ class Planner {
             "the blocks when they start");
       }
     }
-    const bool whole = plan_.data_ranks == 1 || plan_.reduction.comm_dtype != DType::F32 ||
-                       plan_.reduction.accumulate != DType::F32;
+    const bool whole =
+        plan_.data_ranks == 1 || plan_.sent != DType::F32 || plan_.sums != DType::F32;
     if (config.sparse_gradients && !whole && plan_.model.tied_head) {
       plan_.notes.emplace_back(
           "sparse_gradients does not pay for the tied table's use by the head, whose gradient is "
@@ -507,12 +434,12 @@ class Planner {
   const nn::Model* own_;
   bool wrong_product_ = false;
   Draft draft_;
-  Derived derived_;
+  DerivedKeys derived_;
   Plan& plan_ = draft_.plan;
   const InputLog log_{plan_.inputs};
   config::Problems& problems_ = draft_.problems;
   config::Origins& origins_ = draft_.origins;
-  std::optional<ModelSource>& source_ = draft_.source;
+  std::optional<models::ModelSource>& source_ = draft_.source;
   std::vector<std::int64_t>& layers_ = draft_.layers;
 };
 
@@ -576,8 +503,8 @@ Plan finished(Draft draft) {
     const auto seed = static_cast<std::uint64_t>(draft.plan.config.trainer.seed);
     draft.plan.weights =
         draft.layers.empty()
-            ? first_weights(*draft.source, begun, seed, draft.plan.notes)
-            : weights_of_layers(*draft.source, draft.layers, begun, seed, draft.plan.notes);
+            ? models::first_weights(*draft.source, begun, seed, draft.plan.notes)
+            : models::weights_of_layers(*draft.source, draft.layers, begun, seed, draft.plan.notes);
   }
   plan_adapter_weights(draft.plan);
   draft.plan.resolved = resolved_config(draft);

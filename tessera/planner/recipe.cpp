@@ -17,7 +17,7 @@
 #include "tessera/optim/average.h"
 #include "tessera/optim/compressed.h"
 #include "tessera/optim/eight_bit.h"
-#include "tessera/planner/layer_decay.h"
+#include "tessera/parallel/layer_decay.h"
 
 namespace tessera::planner {
 namespace {
@@ -29,7 +29,7 @@ json::Value object_or(const json::Value& params, const json::Place& place) {
   return out;
 }
 
-std::unique_ptr<optim::Rule> build_rule(const OptimizerOptions& options,
+std::unique_ptr<optim::Rule> build_rule(const optim::OptimizerOptions& options,
                                         const json::Place& place,
                                         config::Problems& problems) {
   const optim::RuleFactory factory = optim::rule_factory(options.type);
@@ -40,7 +40,7 @@ std::unique_ptr<optim::Rule> build_rule(const OptimizerOptions& options,
   return rule;
 }
 
-std::unique_ptr<optim::Schedule> build_schedule(const SchedulerOptions& options,
+std::unique_ptr<optim::Schedule> build_schedule(const optim::SchedulerOptions& options,
                                                 const optim::ScheduleContext& context,
                                                 const json::Place& place,
                                                 config::Problems& problems) {
@@ -109,7 +109,7 @@ optim::ScheduleContext context_of(const optim::Rule* rule,
 
 // The rule of options that may have errors, which are reported elsewhere; nullptr if it cannot be
 // made.
-std::unique_ptr<optim::Rule> rule_if_any(const OptimizerOptions& options) {
+std::unique_ptr<optim::Rule> rule_if_any(const optim::OptimizerOptions& options) {
   const bool fits = options.params.is_null() || options.params.is_object();
   if (!fits || !optim::rules().has(options.type)) return nullptr;
   config::Problems ignored;
@@ -119,10 +119,10 @@ std::unique_ptr<optim::Rule> rule_if_any(const OptimizerOptions& options) {
 // For an optimizer with an unknown name: checks its parameters against the one with the nearest
 // name, or against AdamW. The intended one may have other parameters, so an unknown key is not
 // reported.
-void check_params_of_unknown(const OptimizerOptions& options,
+void check_params_of_unknown(const optim::OptimizerOptions& options,
                              const json::Place& place,
                              config::Problems& problems) {
-  OptimizerOptions nearest = options;
+  optim::OptimizerOptions nearest = options;
   nearest.type = text::nearest(options.type, optim::rules().names()).value_or("AdamW");
   config::Problems all;
   build_rule(nearest, place, all);
@@ -139,20 +139,20 @@ optim::BatchRamp ramp_of(const Plan& plan) {
 
 // The value that weight_decay_schedule changes: the rule's weight decay or, if only groups have
 // one, the largest of theirs.
-double weight_decay_of(const optim::Rule& rule, const std::vector<ParamGroup>& groups) {
+double weight_decay_of(const optim::Rule& rule, const std::vector<parallel::ParamGroup>& groups) {
   double out = rule.base_weight_decay();
   if (out != 0.0) return out;
-  for (const ParamGroup& group : groups)
+  for (const parallel::ParamGroup& group : groups)
     out = std::max(out, group.weight_decay.value_or(0.0));
   return out;
 }
 
 // A group's rate is a multiple of the rate that the schedule changes.
 void check_group_rates(const optim::Rule& rule,
-                       const std::vector<ParamGroup>& groups,
+                       const std::vector<parallel::ParamGroup>& groups,
                        config::Problems& problems) {
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    const ParamGroup& group = groups[i];
+    const parallel::ParamGroup& group = groups[i];
     if (!group.lr || group.frozen) continue;
     const std::string path = fmt::format("optimizer.groups[{}].lr", i);
     if (rule.makes_lr()) {
@@ -182,7 +182,7 @@ void check_average(const Plan& plan,
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
-  if (plan.config.eval.weights == EvalWeights::Ema && !ema.enabled()) {
+  if (plan.config.eval.weights == tasks::EvalWeights::Ema && !ema.enabled()) {
     add("eval.weights",
         "there is no average: trainer.ema.decay is not given",
         "add \"ema\": {\"decay\": 0.999} to trainer");
@@ -213,15 +213,21 @@ void check_average(const Plan& plan,
 }  // namespace
 
 void check_rule(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
-  const OptimizerOptions& options = plan.config.optimizer;
+  const optim::OptimizerOptions& options = plan.config.optimizer;
   if (!is_params(options.params, "optimizer.params", problems)) return;
   if (!optim::rules().has(options.type))
     check_params_of_unknown(options, origins.place("optimizer"), problems);
   const auto rule = build_rule(options, origins.place("optimizer"), problems);
   check_group_rates(*rule, plan.param_groups, problems);
-  check_layer_decay(options.layer_decay, plan.model.model, *rule, problems, origins);
+  parallel::check_layer_decay(options.layer_decay, plan.model.model, *rule, problems, origins);
   check_average(plan, *rule, problems, origins);
-  check_freeze_schedule(plan, *rule, problems, origins);
+  parallel::check_freeze_schedule(plan.freezing,
+                                  options.gradual_unfreezing,
+                                  plan.model.model,
+                                  plan.adapter != nullptr,
+                                  *rule,
+                                  problems,
+                                  origins);
   config::Problems part;
   optim::check_decay_ramp(options.weight_decay_schedule,
                           weight_decay_of(*rule, plan.param_groups),
@@ -230,7 +236,7 @@ void check_rule(const Plan& plan, config::Problems& problems, const config::Orig
   problems.adopt(part, "optimizer.weight_decay_schedule");
 }
 
-std::vector<std::string> optimizer_notes(const OptimizerOptions& options) {
+std::vector<std::string> optimizer_notes(const optim::OptimizerOptions& options) {
   std::vector<std::string> out;
   const std::string type = text::lower(options.type);
   const auto given = [&](const char* key) {
@@ -257,7 +263,7 @@ std::vector<std::string> optimizer_notes(const OptimizerOptions& options) {
 }
 
 std::vector<std::string> schedule_notes(const TrainConfig& config) {
-  const SchedulerOptions& options = config.scheduler;
+  const optim::SchedulerOptions& options = config.scheduler;
   if (text::lower(options.type) == "onecycle") {
     const json::Value* const cycles =
         options.params.is_object() ? options.params.find("cycle_momentum") : nullptr;
@@ -278,7 +284,7 @@ std::vector<std::string> schedule_notes(const TrainConfig& config) {
       "Face; constant_with_warmup does"};
 }
 
-void fill_width(OptimizerOptions& options, const models::Resolved& model) {
+void fill_width(optim::OptimizerOptions& options, const models::Resolved& model) {
   const std::string type = text::lower(options.type);
   if (type != "muadam" && type != "muadamw" && type != "musgd") return;
   if (!options.params.is_object() || model.hidden_size <= 0) return;
@@ -294,7 +300,7 @@ void check_schedule(const Plan& plan, config::Problems& problems, const config::
   build_schedule(config.scheduler, context, origins.place("scheduler"), problems);
 }
 
-ExchangeNeeds exchange_needs(const OptimizerOptions& options) {
+ExchangeNeeds exchange_needs(const optim::OptimizerOptions& options) {
   const auto rule = rule_if_any(options);
   const auto* compressed = rule != nullptr ? rule->compressed() : nullptr;
   if (compressed == nullptr) return {};
@@ -323,7 +329,7 @@ std::vector<std::string> warnings_of(const Plan& plan, int local_ranks) {
   return out;
 }
 
-json::Value complete_optimizer_params(const OptimizerOptions& options) {
+json::Value complete_optimizer_params(const optim::OptimizerOptions& options) {
   json::Value out = options.params.is_object() ? options.params : json::Value::object();
   if (text::lower(options.type) != "adamw") return out;
   const auto fill = [&](const char* key, json::Value value) {
@@ -340,7 +346,7 @@ parallel::ParamSettings settings_of(const Plan& plan, double base_lr) {
   // Factors of the base rate by name: for the layer's depth, and for an adapter's second matrix.
   const double layer_decay = plan.config.optimizer.layer_decay;
   std::map<std::string, double> factors;
-  if (layer_decay != 1.0) factors = layer_factors(plan.model.model, layer_decay);
+  if (layer_decay != 1.0) factors = parallel::layer_factors(plan.model.model, layer_decay);
   if (plan.adapter != nullptr && plan.adapter->options.lr_ratio) {
     for (const models::AdapterModule& module : plan.adapter->modules)
       factors.try_emplace(module.b(), 1.0).first->second *= *plan.adapter->options.lr_ratio;
@@ -353,7 +359,7 @@ parallel::ParamSettings settings_of(const Plan& plan, double base_lr) {
     setting.decay = decay_all || decays(info);
     const auto factor = factors.find(info.name);
     if (factor != factors.end()) setting.lr_scale = factor->second;
-    const ParamGroup* group = group_of(groups, info.name);
+    const parallel::ParamGroup* group = parallel::group_of(groups, info.name);
     if (group == nullptr) return setting;
     if (group->lr) setting.lr_scale = *group->lr == 0.0 ? 0.0 : *group->lr / base_lr;
     if (group->weight_decay) {

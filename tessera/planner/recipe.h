@@ -17,10 +17,10 @@ namespace tessera::planner {
 /// that the rule cannot apply are added to `problems` or thrown as Error{Config}.
 void check_rule(const Plan& plan, config::Problems& problems, const config::Origins& origins);
 /// Notes for the user about parameters that have no effect.
-std::vector<std::string> optimizer_notes(const OptimizerOptions& options);
+std::vector<std::string> optimizer_notes(const optim::OptimizerOptions& options);
 std::vector<std::string> schedule_notes(const TrainConfig& config);
 /// Sets hidden_size of a mu-P rule if the configuration leaves it to the model.
-void fill_width(OptimizerOptions& options, const models::Resolved& model);
+void fill_width(optim::OptimizerOptions& options, const models::Resolved& model);
 /// Checks the schedule of a plan whose batch may be unknown (0).
 void check_schedule(const Plan& plan, config::Problems& problems, const config::Origins& origins);
 
@@ -31,7 +31,7 @@ struct ExchangeNeeds {
   bool local_weights = false;  ///< it is also one of local weights
   bool fused = false;          ///< it also sends all parameters as one vector
 };
-ExchangeNeeds exchange_needs(const OptimizerOptions& options);
+ExchangeNeeds exchange_needs(const optim::OptimizerOptions& options);
 
 /// Weight decay and learning rate of each parameter, as a function that outlives the plan. Decay
 /// applies by the rule "two or more dimensions", unless optimizer.decay_all or a group of
@@ -47,6 +47,6 @@ std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t s
 std::vector<std::string> warnings_of(const Plan& plan, int local_ranks);
 
 /// optimizer.params completed with the defaults.
-json::Value complete_optimizer_params(const OptimizerOptions& options);
+json::Value complete_optimizer_params(const optim::OptimizerOptions& options);
 
 }  // namespace tessera::planner

@@ -24,7 +24,7 @@ void advise_stage(Plan& plan, std::uint64_t available) {
   if (plan.zero_stage < 2 || plan.data_ranks < 2 || needs_its_stage(plan)) return;
   for (int stage = 1; stage < plan.zero_stage; ++stage) {
     Plan lower = plan;
-    lower.zero_stage = lower.reduction.stage = stage;
+    lower.zero_stage = stage;
     const MemoryEstimate need = estimate_memory(lower);
     if (!need.unknown.empty()) return;
     const double all = static_cast<double>(need.total()) * plan.ranks;

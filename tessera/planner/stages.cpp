@@ -27,7 +27,7 @@ constexpr std::string_view kType = "type:", kProfile = "profile";
 /// Finds the bounds, or reports why there are none.
 class Partition {
  public:
-  Partition(const PipelineOptions& options,
+  Partition(const parallel::PipelineOptions& options,
             const nn::Model& model,
             std::int64_t sequence_length,
             config::Problems& problems,
@@ -160,7 +160,7 @@ class Partition {
     return {};
   }
 
-  const PipelineOptions& options_;
+  const parallel::PipelineOptions& options_;
   const nn::Model& model_;
   std::int64_t sequence_length_;
   config::Problems& problems_;
@@ -179,13 +179,7 @@ std::string names_of(const nn::Model& model, std::pair<int, int> blocks) {
 
 }  // namespace
 
-bool is_layer(const nn::BlockSpec& block) {
-  const std::size_t dot = block.name.rfind('.');
-  return dot != std::string::npos && dot + 1 < block.name.size() &&
-         block.name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
-}
-
-void complete_pipeline(PipelineOptions& options,
+void complete_pipeline(parallel::PipelineOptions& options,
                        config::Problems& problems,
                        const config::Origins& origins) {
   // With an invalid schedule or number of chunks neither can be checked.
@@ -208,20 +202,20 @@ void complete_pipeline(PipelineOptions& options,
                    : fmt::format("set it to {}", schedule.least_chunks));
 }
 
-bool measures_blocks(const PipelineOptions& options) {
+bool measures_blocks(const parallel::PipelineOptions& options) {
   return options.size > 1 && options.partition.is_string() &&
          options.partition.as_string() == kProfile;
 }
 
 void check_pipeline(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
-  const ParallelOptions& parallel = plan.config.parallel;
-  const PipelineOptions& options = parallel.pipeline;
+  const parallel::ParallelOptions& parallel = plan.config.parallel;
+  const parallel::PipelineOptions& options = parallel.pipeline;
   const auto single = [&](std::int64_t size, const char* key) {
     return size <= 1 && !problems.concern(key);
   };
   if (options.scatter_gather &&
       (single(options.size, kSize) || single(parallel.tensor.size, "parallel.tensor.size") ||
-       parallel.sequence || parallel.tensor.layout() != TensorLayout::OneD)) {
+       parallel.sequence || parallel.tensor.layout() != parallel::TensorLayout::OneD)) {
     problems.add(origins.place("parallel.pipeline.scatter_gather"),
                  "parallel.pipeline.scatter_gather",
                  "there is nothing to scatter: only with several stages, and tensor parallelism 1d "
@@ -282,7 +276,7 @@ std::vector<double> predicted_work(const nn::Model& model, std::int64_t sequence
   return out;
 }
 
-parallel::StageLayout place_blocks(const PipelineOptions& options,
+parallel::StageLayout place_blocks(const parallel::PipelineOptions& options,
                                    const nn::Model& model,
                                    std::int64_t sequence_length,
                                    config::Problems& problems,
@@ -349,9 +343,9 @@ std::vector<std::string> build_lines(const Plan& plan, int rank) {
   std::vector<std::string> out;
   const auto& blocks = plan.model.model.blocks;
   const int all = static_cast<int>(blocks.size());
-  const bool has_layers = std::any_of(blocks.begin(), blocks.end(), is_layer);
+  const bool has_layers = std::any_of(blocks.begin(), blocks.end(), nn::is_layer);
   const auto layers_before = [&](int end) {
-    return has_layers ? std::count_if(blocks.begin(), blocks.begin() + end, is_layer) : end;
+    return has_layers ? std::count_if(blocks.begin(), blocks.begin() + end, nn::is_layer) : end;
   };
   const int stage = plan.mesh().coordinate(rank, mesh::Axis::Pp);
   for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {

@@ -14,15 +14,13 @@
 
 namespace tessera::planner {
 
-/// True if the block is one of a numbered sequence: "layers.3", "h.3".
-bool is_layer(const nn::BlockSpec& block);
 /// Completes and checks the keys of a pipeline, without its model; a pipeline of size 1 is not
 /// checked.
-void complete_pipeline(PipelineOptions& options,
+void complete_pipeline(parallel::PipelineOptions& options,
                        config::Problems& problems,
                        const config::Origins& origins);
 /// True if the ranks measure the blocks before they divide them: the partition is "profile".
-bool measures_blocks(const PipelineOptions& options);
+bool measures_blocks(const parallel::PipelineOptions& options);
 /// Checks the pipeline against the rest of the plan: micro-batches and optimizer.
 void check_pipeline(const Plan& plan, config::Problems& problems, const config::Origins& origins);
 
@@ -31,7 +29,7 @@ void check_pipeline(const Plan& plan, config::Problems& problems, const config::
 /// nothing.
 std::vector<double> predicted_work(const nn::Model& model, std::int64_t sequence_length);
 /// Assigns the model's blocks to the stages by `options.partition`. Errors are added to `problems`.
-parallel::StageLayout place_blocks(const PipelineOptions& options,
+parallel::StageLayout place_blocks(const parallel::PipelineOptions& options,
                                    const nn::Model& model,
                                    std::int64_t sequence_length,
                                    config::Problems& problems,

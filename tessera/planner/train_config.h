@@ -14,33 +14,32 @@
 
 #include "tessera/base/dtype.h"
 #include "tessera/base/inputs.h"
+#include "tessera/checkpoint/options.h"
+#include "tessera/comm/link_engine.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
+#include "tessera/config/sections.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/token_dataset.h"
 #include "tessera/data/tokenizer.h"
-#include "tessera/mesh/mesh.h"
 #include "tessera/models/adapter.h"
+#include "tessera/models/distillation.h"
 #include "tessera/models/family.h"
 #include "tessera/optim/average.h"
 #include "tessera/optim/batch_ramp.h"
 #include "tessera/optim/decay_ramp.h"
 #include "tessera/optim/loss_scale.h"
+#include "tessera/optim/options.h"
 #include "tessera/optim/rule.h"
 #include "tessera/optim/schedule.h"
-#include "tessera/parallel/executor.h"
-#include "tessera/parallel/gather_order.h"
-#include "tessera/parallel/pipeline/schedule.h"
+#include "tessera/parallel/elastic_batch.h"
+#include "tessera/parallel/freezing.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/parallel/options.h"
+#include "tessera/parallel/param_groups.h"
 #include "tessera/parallel/reduction_options.h"
-#include "tessera/parallel/shard_store.h"
-#include "tessera/planner/cadence.h"
-#include "tessera/planner/distillation.h"
-#include "tessera/planner/elasticity.h"
-#include "tessera/planner/eval_options.h"
-#include "tessera/planner/freezing.h"
-#include "tessera/planner/monitor_options.h"
-#include "tessera/planner/parallel_options.h"
-#include "tessera/planner/param_groups.h"
+#include "tessera/parallel/zero_options.h"
+#include "tessera/tasks/eval_options.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::planner {
@@ -54,44 +53,13 @@ struct TrainerOptions {
   optim::AverageOptions ema;
   void describe(config::Fields& fields);
 };
-struct CheckpointOptions {
-  static constexpr double kDefaultMinutes = 15;
-  json::Value every;                    ///< steps or "epoch"; 0: never
-  std::optional<double> every_minutes;  ///< 0: never
-  std::int64_t keep = 3;
-  /// True if the best evaluation is saved and kept; absent: if `eval` defines it, or stops early.
-  /// Resolved in a plan.
-  std::optional<bool> best;
-  bool final = true;
-  bool save_on_signal = true;
-  bool async = true;
-  bool load_universal = false;
-  bool use_node_local_storage = false;
-  std::int64_t peer_copies = 0;  ///< hosts, besides its own, that hold a rank's state in memory
-  std::int64_t peer_every = 10;  ///< steps between two copies
-  /// Seconds between two checkpoints; absent if only steps count.
-  [[nodiscard]] std::optional<double> interval_s() const {
-    const double minutes = every_minutes.value_or(every.is_null() ? kDefaultMinutes : 0);
-    return minutes > 0 ? std::optional(60 * minutes) : std::nullopt;
-  }
-  [[nodiscard]] Cadence when() const { return cadence_of(every); }
-  [[nodiscard]] bool keeps_best() const { return best.value_or(false); }
-  void describe(config::Fields& fields);
-};
-/// The engine that moves bytes between hosts.
-enum class LinkEngine : std::uint8_t { Auto, Gloo, Mpi, Ucx };
-inline constexpr auto kLinkEngines =
-    std::to_array<config::Named<LinkEngine>>({{LinkEngine::Auto, "auto"},
-                                              {LinkEngine::Gloo, "gloo"},
-                                              {LinkEngine::Mpi, "mpi"},
-                                              {LinkEngine::Ucx, "ucx"}});
 /// DeepSpeed's number of restarts of an elastic training.
 inline constexpr std::int64_t kElasticRestarts = 100;
 struct RunOptions {
   std::string dir;  ///< empty: runs/<name of the file>
   std::optional<std::int64_t> threads_per_rank;
   json::Value hosts;  ///< path of a hostfile, or its lines as a list; null: this host
-  LinkEngine transport = LinkEngine::Auto;
+  comm::LinkEngine transport = comm::LinkEngine::Auto;
   /// Number of times that the job goes on by itself after it lost a rank or a host. Absent: 0, or
   /// kElasticRestarts if min_hosts is given.
   std::optional<std::int64_t> restarts;
@@ -102,26 +70,6 @@ struct RunOptions {
     return static_cast<int>(restarts.value_or(elastic() ? kElasticRestarts : 0));
   }
   std::vector<std::string> derived;  ///< in a resolved configuration: see make_plan()
-  void describe(config::Fields& fields);
-};
-struct OptimizerOptions {
-  std::string type = "AdamW";
-  json::Value params;
-  json::Value groups;
-  optim::DecayRampOptions weight_decay_schedule;
-  bool decay_all = false;
-  double layer_decay = 1.0;
-  UnfreezingOptions gradual_unfreezing;
-  void describe(config::Fields& fields);
-};
-/// The learning-rate curve that a training follows when it resumes with other settings.
-enum class OnResume : std::uint8_t { Keep, Restart };
-inline constexpr auto kOnResume = std::to_array<config::Named<OnResume>>(
-    {{OnResume::Keep, "keep"}, {OnResume::Restart, "restart"}});
-struct SchedulerOptions {
-  std::string type;  ///< empty: constant
-  json::Value params;
-  std::optional<OnResume> on_resume;  ///< empty: the curve of these options, from the first step
   void describe(config::Fields& fields);
 };
 struct Bf16Options {
@@ -155,52 +103,19 @@ struct DataTypesOptions {
   std::optional<DType> grad_accum_dtype;
   void describe(config::Fields& fields);
 };
-enum class RecomputeKind : std::uint8_t { None, Full, Selective, Auto };
-struct RecomputeOptions {
-  std::optional<bool> enabled;
-  std::optional<RecomputeKind> granularity;
-  std::int64_t every_n = 1;
-  /// The parts that are recomputed: `granularity`, or what `enabled` implies.
-  [[nodiscard]] RecomputeKind kind() const {
-    return granularity.value_or(enabled.value_or(false) ? RecomputeKind::Full
-                                                        : RecomputeKind::None);
-  }
-  void describe(config::Fields& fields);
-};
-/// Error feedback of gradients in 8 bits, in DeepSpeed's notation of LoCo.
-struct FeedbackKeys {
-  std::optional<double> err_beta;
-  std::optional<std::int64_t> reset_T;
-  [[nodiscard]] bool on() const { return err_beta || reset_T; }
-  void describe(config::Fields& fields);
-};
-struct ZeroOptions {
-  std::optional<std::int64_t> stage;
-  std::optional<std::int64_t> reduce_bucket_size;
-  std::optional<std::int64_t> stage3_prefetch_bucket_size, stage3_param_persistence_threshold,
-      stage3_model_persistence_threshold, stage3_max_live_parameters, stage3_max_reuse_distance;
-  std::optional<std::int64_t> zero_hpz_partition_size, mics_shard_size;
-  std::optional<bool> zero_quantized_weights, zero_quantized_nontrainable_weights,
-      zero_quantized_gradients;
-  FeedbackKeys zeropp_loco_param;
-  /// Number of ranks that together hold the working weights; absent: all.
-  [[nodiscard]] std::optional<std::int64_t> group() const;
-  void describe(config::Fields& fields);
-};
-
 /// The configuration as written, completed with defaults.
 struct TrainConfig {
   models::ModelOptions model;
   tasks::TaskOptions task;
   models::AdapterOptions adapter;
-  DistillOptions distill;
+  models::DistillOptions distill;
   data::TokenizerOptions tokenizer;
   data::DataOptions data;
   std::optional<std::int64_t> train_batch_size, train_micro_batch_size_per_gpu,
       gradient_accumulation_steps;
   json::Value rampup_batch_size;
-  OptimizerOptions optimizer;
-  SchedulerOptions scheduler;
+  optim::OptimizerOptions optimizer;
+  optim::SchedulerOptions scheduler;
   double gradient_clipping = 0.0;
   double gradient_clip_value = 0.0;
   optim::Fp16Options fp16;
@@ -208,9 +123,9 @@ struct TrainConfig {
   AmpOptions amp;
   TorchAutocastOptions torch_autocast;
   DataTypesOptions data_types;
-  ZeroOptions zero_optimization;
-  ParallelOptions parallel;
-  RecomputeOptions activation_checkpointing;
+  parallel::ZeroOptions zero_optimization;
+  parallel::ParallelOptions parallel;
+  parallel::RecomputeOptions activation_checkpointing;
   parallel::Reduction gradient_reduction = parallel::Reduction::Each;
   DType communication_data_type = DType::F32;
   /// The dtype that this key or zero_quantized_gradients asks for; U8 stands for codes.
@@ -221,12 +136,12 @@ struct TrainConfig {
   bool sparse_gradients = false;
   TrainerOptions trainer;
   std::int64_t steps_per_print = 10;
-  EvalOptions eval;
-  CheckpointOptions checkpoint;
+  tasks::EvalOptions eval;
+  checkpoint::Options checkpoint;
   RunOptions run;
-  ElasticityOptions elasticity;
+  parallel::ElasticityOptions elasticity;
   bool wall_clock_breakdown = false, memory_breakdown = false;
-  MonitorOptions monitors;
+  config::Sections sections;  ///< registered by their owners, such as monitors
   void describe(config::Fields& fields);
 };
 
@@ -242,8 +157,9 @@ class ProbeCache;
 std::shared_ptr<ProbeCache> make_probe_cache();
 
 /// Everything that a rank needs, checked and with every number resolved. Made before any rank
-/// starts; pure except for reading files.
-struct Plan {
+/// starts; pure except for reading files. It contains its layout as a base, whose numbers are read
+/// as members of the plan.
+struct Plan : parallel::Layout {
   TrainConfig config;
   json::Value resolved;  ///< config.json of the run folder: every key with its value
   models::Resolved model;
@@ -259,32 +175,19 @@ struct Plan {
   std::int64_t sequence_length = 0;
   /// The tensors of every sample: by the task, and once the data is open, by the data.
   std::vector<data::TensorSpec> sample;
-  int ranks = 1;
-  int data_ranks = 1;  ///< ranks / config.parallel.ranks_per_model()
-  int threads = 1;     ///< per rank
-  std::int64_t global_batch = 0, micro_batch = 0, accumulation = 0;
+  int ranks = 1;  ///< mesh().size(), or the number that was asked for while the layout is unknown
+  std::int64_t global_batch = 0;
   std::optional<optim::BatchRamp> batch_ramp;  ///< how the global batch grows to global_batch
-  int zero_stage = 0;
-  /// Number of data-parallel ranks that together hold all working weights in stage 3: all, or a
-  /// group.
-  int shard_ranks = 1;
-  DType working = DType::F32;
-  optim::Fp16Options scaling;             ///< loss scaling, if `working` is fp16
-  int scaling_stage = 1;                  ///< ZeRO stage for DeepSpeed's loss scaler rule
-  parallel::KeptTypes kept;               ///< dtypes of masters and moments
-  parallel::WeightOptions weight_layout;  ///< how working weights are distributed
-  parallel::GatherOptions gather;
-  parallel::ReductionOptions reduction;
-  parallel::Recompute recompute;
-  parallel::StageLayout stages;         ///< which blocks are on which stage
-  parallel::PipelineSchedule schedule;  ///< if there are several stages
-  std::vector<ParamGroup> param_groups;
-  FreezeSchedule freezing;         ///< of parameters that are trained in a part of the training
-  bool save_in_background = true;  ///< checkpoints are written in the background
-  std::int64_t max_steps = 0;      ///< known once the data is open; 0 before
-  std::optional<Curve> curve;      ///< by scheduler.on_resume, once the checkpoint is known
-  models::WeightSource weights;    ///< of model.from; empty: initialized from the seed
-  std::vector<Input> inputs;       ///< the files that decide the result, apart from the data
+  optim::Fp16Options scaling;                  ///< loss scaling, if `working` is fp16
+  int scaling_stage = 1;                       ///< ZeRO stage for DeepSpeed's loss scaler rule
+  parallel::ParameterRules rules;              ///< what the parameters need of their buffers
+  std::vector<parallel::ParamGroup> param_groups;
+  parallel::FreezeSchedule freezing;  ///< of parameters that are trained in a part of the training
+  bool save_in_background = true;     ///< checkpoints are written in the background
+  std::int64_t max_steps = 0;         ///< known once the data is open; 0 before
+  std::optional<Curve> curve;         ///< by scheduler.on_resume, once the checkpoint is known
+  models::WeightSource weights;       ///< of model.from; empty: initialized from the seed
+  std::vector<Input> inputs;          ///< the files that decide the result, apart from the data
   std::vector<std::string>
       notes;  ///< notes for the user, shown once: keys without an effect, oversubscribed cores
   bool quiet = false;
@@ -293,8 +196,11 @@ struct Plan {
   std::int64_t traveling = 0;  ///< bytes per rank of buffers between hosts (planner/travel.h)
   /// Measured memory needs of the model's blocks (activations.h).
   std::shared_ptr<ProbeCache> probes = make_probe_cache();
-  /// The mesh of the ranks.
-  [[nodiscard]] mesh::Mesh mesh() const;
+  [[nodiscard]] const parallel::Layout& layout() const { return *this; }
+  /// How the working weights of the model are distributed.
+  [[nodiscard]] parallel::WeightOptions weight_options() const {
+    return Layout::weight_options(rules);
+  }
 };
 
 /// Reads and checks a whole configuration for `ranks` ranks and throws all problems together as one

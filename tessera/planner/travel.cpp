@@ -33,7 +33,7 @@ std::size_t bytes_of(std::int64_t numel, DType dtype) {
 
 /// Bytes for one reduction of `numel` gradients.
 std::size_t reduction(const Plan& plan, GroupPlace place, std::int64_t numel) {
-  const parallel::ReductionOptions& options = plan.reduction;
+  const parallel::ReductionOptions options = plan.reduction_options();
   if (options.narrow())
     return comm::memory_of_all_to_all(place, bytes_of(options.sent(numel), options.comm_dtype));
   const std::size_t bytes = bytes_of(numel, options.accumulate);
@@ -68,7 +68,7 @@ std::int64_t travel_bytes(const Plan& plan,
   std::size_t bytes = kGroups * comm::memory_of_posts(all) + kSmallInputs;
   std::map<std::int64_t, int> uses_of_size;
   // Stage 0 gathers the sums of gradients, the others the weights that an update has changed.
-  const DType updated = plan.zero_stage == 0 ? plan.reduction.accumulate : plan.working;
+  const DType updated = plan.zero_stage == 0 ? plan.sums : plan.working;
   const int groups = plan.data_ranks / plan.shard_ranks;
   const GroupPlace owners = place_of(groups, std::max(1, locals / plan.shard_ranks));
   for (const TravelingBuffer& buffer : buffers) {
@@ -78,12 +78,12 @@ std::int64_t travel_bytes(const Plan& plan,
                                   owners, bytes_of(buffer.numel / plan.shard_ranks, plan.working))
                             : comm::memory_of_all_gather(all, bytes_of(buffer.numel, updated));
   }
+  const parallel::ReductionOptions options = plan.reduction_options();
   for (const auto& [numel, uses] : uses_of_size) {
     const int most =
-        plan.reduction.locally()
+        options.locally()
             ? uses
-            : std::min(uses,
-                       parallel::in_flight(plan.reduction, plan.data_ranks, numel, uses).buffers);
+            : std::min(uses, parallel::in_flight(options, plan.data_ranks, numel, uses).buffers);
     bytes += static_cast<std::size_t>(most) * reduction(plan, all, numel);
   }
   // The memory of gathers of another size is kept for a while.

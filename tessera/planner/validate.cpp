@@ -11,7 +11,8 @@
 
 #include "tessera/base/control_page.h"
 #include "tessera/base/text.h"
-#include "tessera/planner/param_groups.h"
+#include "tessera/parallel/param_groups.h"
+#include "tessera/planner/rank_product.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::planner {
@@ -72,7 +73,7 @@ void check_shard_group(const TrainConfig& config,
                        int ranks,
                        config::Problems& problems,
                        const config::Origins& origins) {
-  const ZeroOptions& zero = config.zero_optimization;
+  const parallel::ZeroOptions& zero = config.zero_optimization;
   const auto size = zero.group();
   if (!size || ranks <= 1 || ranks % *size == 0) return;
   const char* const key =
@@ -100,7 +101,7 @@ void check_feedback(const TrainConfig& config,
             std::string(config::name_of(kGradientTypes, config.gradient_travel())),
         "set communication_data_type to \"int8\", or remove the key");
   }
-  const ParallelOptions& parallel = config.parallel;
+  const parallel::ParallelOptions& parallel = config.parallel;
   const bool tensor = parallel.tensor.size > 1;
   if (tensor || parallel.context.size > 1) {
     add(fmt::format("does not go with {}: what a rank of it keeps would not be in checkpoints",
@@ -157,8 +158,8 @@ void check_exchange(const TrainConfig& config,
 
 }  // namespace
 
-std::optional<parallel::FeedbackOptions> complete_feedback(ZeroOptions& options) {
-  FeedbackKeys& keys = options.zeropp_loco_param;
+std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions& options) {
+  parallel::FeedbackKeys& keys = options.zeropp_loco_param;
   if (!keys.on()) return std::nullopt;
   parallel::FeedbackOptions out;
   keys.err_beta = out.beta = keys.err_beta.value_or(out.beta);
@@ -283,9 +284,9 @@ void check_config(const TrainConfig& config,
   const bool validation = !config.data.validation.empty() || config.data.validation_fraction > 0 ||
                           problems.concern("data.validation") ||
                           problems.concern("data.validation_fraction");
-  check_eval(config.eval, problems, origins);
-  check_monitors(config.monitors, problems, origins);
-  check_cadence(config.checkpoint.every, "checkpoint.every", problems);
+  tasks::check_eval(config.eval, problems, origins);
+  config.sections.check(problems, origins);
+  config::check_cadence(config.checkpoint.every, "checkpoint.every", problems);
   if (config.eval.when().any() && !validation) {
     add("eval.every",
         "there is nothing to evaluate on: neither data.validation nor data.validation_fraction is "
@@ -325,7 +326,7 @@ namespace {
 // A note about keys that only stage 3 uses, in another stage.
 std::optional<std::string> idle_keys_note(const TrainConfig& config,
                                           const config::Origins& origins) {
-  const ZeroOptions& zero = config.zero_optimization;
+  const parallel::ZeroOptions& zero = config.zero_optimization;
   if (zero.stage.value_or(0) == 3) return std::nullopt;
   std::vector<std::string> idle;
   // A file may spell out DeepSpeed's defaults.
@@ -349,7 +350,7 @@ std::optional<std::string> idle_keys_note(const TrainConfig& config,
 }  // namespace
 
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins) {
-  const ZeroOptions& zero = config.zero_optimization;
+  const parallel::ZeroOptions& zero = config.zero_optimization;
   std::vector<std::string> out;
   if (zero.stage.value_or(0) == 1 && exchange_needs(config.optimizer).local_weights) {
     out.push_back(

@@ -34,7 +34,7 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
                                       const config::Origins& origins);
 
 /// Completes the keys of error feedback and returns it; nothing if none of them is given.
-std::optional<parallel::FeedbackOptions> complete_feedback(ZeroOptions& options);
+std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions& options);
 
 /// Rules between keys as written (with current names), before keys without an effect are removed:
 /// the combinations that DeepSpeed itself refuses.
@@ -62,13 +62,23 @@ bool knows_size(const models::ModelOptions& options,
                 const config::Problems& problems);
 
 /// The nn mode for that section.
-nn::TensorMode tensor_mode(const TensorOptions& tensor);
+nn::TensorMode tensor_mode(const parallel::TensorOptions& tensor);
 
 /// Number of ranks, of `size` ranks in mode 1d, that have the same head of keys and values because
 /// there are more ranks than such heads: 1 if there are enough heads, if they do not divide the
 /// ranks, if some ranks would have no query, or if layers differ.
 std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size);
+/// Lets `size` ranks in a row share every layer of the plan's model (mode 1d).
+void share_layers(Plan& plan, std::int64_t size);
 
+/// Reports layers of a program's own model that the ranks of `tensor` (mode 1d) cannot share.
+void check_shared_layers(const parallel::TensorOptions& tensor,
+                         const nn::Model& model,
+                         config::Problems& problems);
+/// Reports an optimizer that needs whole gradients, of which ranks that share layers have parts.
+void check_shared_gradients(const optim::OptimizerOptions& optimizer,
+                            config::Problems& problems,
+                            const config::Origins& origins);
 /// Checks what tensor parallelism requires of the model, the micro-batch, the sequence length and
 /// the optimizer. `own_model`: the model is the program's, and the section `model` does not
 /// describe it.

@@ -2,6 +2,7 @@
 // Rules of the section `parallel`: the requirements of sharing layers and tokens.
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -21,35 +22,38 @@ namespace tessera::planner {
 namespace {
 
 // Modes other than 1d arrange their ranks in squares.
-void check_grid(const TensorOptions& tensor,
+void check_grid(const parallel::TensorOptions& tensor,
                 config::Problems& problems,
                 const config::Origins& origins) {
   if (problems.concern("parallel.tensor.mode")) return;  // its requirements are unknown
-  const TensorLayout mode = tensor.layout();
+  const parallel::TensorLayout mode = tensor.layout();
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
-  if (tensor.depth.value_or(1) != 1 && mode != TensorLayout::TwoAndAHalfD) {
+  if (tensor.depth.value_or(1) != 1 && mode != parallel::TensorLayout::TwoAndAHalfD) {
     add("parallel.tensor.depth",
         fmt::format("mode {} has no depth", tensor.name()),
         "remove it, or set parallel.tensor.mode to \"2.5d\"");
   }
-  if (mode == TensorLayout::OneD || problems.concern("parallel.tensor.size") ||
+  if (mode == parallel::TensorLayout::OneD || problems.concern("parallel.tensor.size") ||
       problems.concern("parallel.tensor.depth"))
     return;
-  const std::int64_t depth = mode == TensorLayout::TwoAndAHalfD ? tensor.depth.value_or(1) : 1;
+  const std::int64_t depth =
+      mode == parallel::TensorLayout::TwoAndAHalfD ? tensor.depth.value_or(1) : 1;
   std::int64_t below = 0, above = 0;
   for (std::int64_t side = 1; above == 0; ++side) {
-    const std::int64_t size = depth * side * side * (mode == TensorLayout::ThreeD ? side : 1);
+    const std::int64_t size =
+        depth * side * side * (mode == parallel::TensorLayout::ThreeD ? side : 1);
     if (size == tensor.size) return;
     (size < tensor.size ? below : above) = size;
   }
   add("parallel.tensor.size",
       fmt::format("{} ranks are no {}",
                   tensor.size,
-                  mode == TensorLayout::TwoD     ? "square"
-                  : mode == TensorLayout::ThreeD ? "cube"
-                                                 : fmt::format("{} squares of one size", depth)),
+                  mode == parallel::TensorLayout::TwoD ? "square"
+                  : mode == parallel::TensorLayout::ThreeD
+                      ? "cube"
+                      : fmt::format("{} squares of one size", depth)),
       below > 0 ? fmt::format("set it to {} or {}", below, above)
                 : fmt::format("set it to {}", above));
 }
@@ -69,7 +73,7 @@ constexpr std::array kCutAxes = {
     CutAxis{LogicalAxis::Embed, "hidden_size", "channels"},
     CutAxis{LogicalAxis::None, "max_positions", "positions"}};
 
-mesh::Mesh mesh_of(const TensorOptions::Grid& grid) {
+mesh::Mesh mesh_of(const parallel::TensorOptions::Grid& grid) {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   return mesh::Mesh({.tp_depth = of(grid.depth), .tp_row = of(grid.row), .tp_col = of(grid.col)});
 }
@@ -88,23 +92,25 @@ std::int64_t parts_of(const ParamInfo& info,
 
 // The largest size of the mode, at most that of `tensor`, whose grid has at most `most` parts along
 // the axes that split into `parts`.
-std::int64_t nearest_grid(const TensorOptions& tensor, std::int64_t parts, std::int64_t most) {
-  const TensorOptions::Grid grid = tensor.grid();
+std::int64_t nearest_grid(const parallel::TensorOptions& tensor,
+                          std::int64_t parts,
+                          std::int64_t most) {
+  const parallel::TensorOptions::Grid grid = tensor.grid();
   if (tensor_mode(tensor) == nn::TensorMode::OneD) return most;
   std::int64_t side = grid.row;
   // In 3d, channels are split twice.
   const auto parts_at = [&](std::int64_t s) { return parts > grid.row ? s * s : s; };
   while (side > 1 && parts_at(side) > most)
     --side;
-  return side * side * (tensor.layout() == TensorLayout::ThreeD ? side : grid.depth);
+  return side * side * (tensor.layout() == parallel::TensorLayout::ThreeD ? side : grid.depth);
 }
 
 // Every rank of a grid must have samples and an equal part of the channels.
 void check_micro_batch(const Plan& plan,
                        config::Problems& problems,
                        const config::Origins& origins) {
-  const TensorOptions& tensor = plan.config.parallel.tensor;
-  const TensorOptions::Grid grid = tensor.grid();
+  const parallel::TensorOptions& tensor = plan.config.parallel.tensor;
+  const parallel::TensorOptions::Grid grid = tensor.grid();
   const std::int64_t samples = grid.size() / grid.row;
   // If the batch could not be solved, uses the given value.
   const std::int64_t micro = plan.micro_batch > 0
@@ -150,14 +156,14 @@ bool knows_size(const models::ModelOptions& options,
          !problems.concern("model.hidden_size");
 }
 
-nn::TensorMode tensor_mode(const TensorOptions& tensor) {
+nn::TensorMode tensor_mode(const parallel::TensorOptions& tensor) {
   switch (tensor.layout()) {
-    case TensorLayout::OneD:
+    case parallel::TensorLayout::OneD:
       return nn::TensorMode::OneD;
-    case TensorLayout::TwoD:
-    case TensorLayout::TwoAndAHalfD:
+    case parallel::TensorLayout::TwoD:
+    case parallel::TensorLayout::TwoAndAHalfD:
       return nn::TensorMode::TwoD;
-    case TensorLayout::ThreeD:
+    case parallel::TensorLayout::ThreeD:
       return nn::TensorMode::ThreeD;
   }
   TESSERA_ASSERT(false);
@@ -166,17 +172,18 @@ nn::TensorMode tensor_mode(const TensorOptions& tensor) {
 namespace {
 
 // Every rank must have an equal number of heads, features, and so on, or at least one of them.
-void check_cuts(const Plan& plan,
-                bool own_model,
+// `knows`: whether the size with this key is known.
+void check_cuts(const parallel::TensorOptions& tensor,
+                const nn::Model& model,
+                const std::function<bool(const char* key)>& knows,
                 config::Problems& problems,
                 const config::Origins& origins) {
   constexpr const char* kSize = "parallel.tensor.size";
-  const TensorOptions& tensor = plan.config.parallel.tensor;
   const nn::TensorMode mode = tensor_mode(tensor);
   const mesh::Mesh mesh = mesh_of(tensor.grid());
-  const auto parameters = nn::parameters_of(plan.model.model);
+  const auto parameters = nn::parameters_of(model);
   for (const CutAxis& cut : kCutAxes) {
-    if (!own_model && !knows_size(plan.config.model, cut.key, problems)) continue;
+    if (!knows(cut.key)) continue;
     std::int64_t least = std::numeric_limits<std::int64_t>::max(), parts = 1;
     for (const auto& info : parameters) {
       for (std::size_t dim = 0; dim < info->axes.size(); ++dim) {
@@ -200,7 +207,6 @@ void check_cuts(const Plan& plan,
                     nearest_grid(tensor, parts, least),
                     cut.key));
   }
-  if (mode != nn::TensorMode::OneD) check_micro_batch(plan, problems, origins);
 }
 
 // True if the number of tokens of a sample is known: given, or the model's number of positions.
@@ -210,7 +216,7 @@ bool knows_length(const TrainConfig& config, const config::Problems& problems) {
 }
 
 // True if it is known how layers are split; problems with it were reported.
-bool knows_cut(const TensorOptions& tensor, const config::Problems& problems) {
+bool knows_cut(const parallel::TensorOptions& tensor, const config::Problems& problems) {
   return tensor.grid().size() == tensor.size && !problems.concern("parallel.tensor.mode") &&
          !problems.concern("parallel.tensor.size") && !problems.concern("parallel.tensor.depth");
 }
@@ -269,12 +275,38 @@ std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size) 
   return size / heads;
 }
 
+void share_layers(Plan& plan, std::int64_t size) {
+  parallel::TensorOptions& tensor = plan.config.parallel.tensor;
+  tensor.size = size;
+  tensor.share_head = ranks_that_share_a_head(plan.model.model, size);
+  plan.grid = tensor.grid();
+}
+
+void check_shared_layers(const parallel::TensorOptions& tensor,
+                         const nn::Model& model,
+                         config::Problems& problems) {
+  check_cuts(
+      tensor, model, [](const char* /*key*/) { return true; }, problems, config::Origins());
+}
+
+void check_shared_gradients(const optim::OptimizerOptions& optimizer,
+                            config::Problems& problems,
+                            const config::Origins& origins) {
+  if (problems.concern("optimizer") || !exchange_needs(optimizer).compressed) return;
+  problems.add(origins.place("optimizer.type"),
+               "optimizer.type",
+               fmt::format("{} compresses whole gradients, and tensor-parallel ranks hold parts of "
+                           "them (parallel.tensor)",
+                           optimizer.type),
+               "use AdamW, or set parallel.tensor.size to 1");
+}
+
 void check_tensor_parallel(const Plan& plan,
                            bool own_model,
                            config::Problems& problems,
                            const config::Origins& origins) {
-  const ParallelOptions& parallel = plan.config.parallel;
-  const TensorOptions& tensor = parallel.tensor;
+  const parallel::ParallelOptions& parallel = plan.config.parallel;
+  const parallel::TensorOptions& tensor = parallel.tensor;
   if (tensor.size <= 1) return;
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
@@ -295,7 +327,11 @@ void check_tensor_parallel(const Plan& plan,
         fmt::format("mode {} does not cut {}, of block {}", tensor.name(), obstacle, block->name),
         "set it to \"1d\"");
   } else if (known && modelled) {
-    check_cuts(plan, own_model, problems, origins);
+    const auto knows = [&](const char* key) {
+      return own_model || knows_size(plan.config.model, key, problems);
+    };
+    check_cuts(tensor, plan.model.model, knows, problems, origins);
+    if (on_grid) check_micro_batch(plan, problems, origins);
   }
   if (parallel.sequence && on_grid) {
     add("parallel.sequence",
@@ -317,13 +353,7 @@ void check_tensor_parallel(const Plan& plan,
         fmt::format("set it to {}, or parallel.sequence to false",
                     std::max(tensor.size, plan.sequence_length / tensor.size * tensor.size)));
   }
-  if (problems.concern("optimizer")) return;
-  if (!exchange_needs(plan.config.optimizer).compressed) return;
-  add("optimizer.type",
-      fmt::format("{} compresses whole gradients, and tensor-parallel ranks hold parts of "
-                  "them (parallel.tensor)",
-                  plan.config.optimizer.type),
-      "use AdamW, or set parallel.tensor.size to 1");
+  check_shared_gradients(plan.config.optimizer, problems, origins);
 }
 
 void check_layout(const TrainConfig& config,
@@ -336,10 +366,10 @@ namespace {
 
 void check_length(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
   // Settings that were already reported have no requirements.
-  ParallelOptions parallel = plan.config.parallel;
+  parallel::ParallelOptions parallel = plan.config.parallel;
   parallel.sequence = parallel.sequence && knows_cut(parallel.tensor, problems) &&
                       tensor_mode(parallel.tensor) == nn::TensorMode::OneD;
-  const ContextOptions& context = parallel.context;
+  const parallel::ContextOptions& context = parallel.context;
   const bool mode = !problems.concern("parallel.context.mode");
   // In every mode a rank has at least one chunk.
   if (!mode) parallel.context.mode = nn::ContextMode::Ulysses;
@@ -366,13 +396,13 @@ void check_heads(const Plan& plan,
                  bool own_model,
                  config::Problems& problems,
                  const config::Origins& origins) {
-  const ParallelOptions& parallel = plan.config.parallel;
+  const parallel::ParallelOptions& parallel = plan.config.parallel;
   if (problems.concern("parallel.context.mode") ||
       parallel.context.mode != nn::ContextMode::Ulysses ||
       (!own_model && !knows_size(plan.config.model, "num_heads", problems)))
     return;
   // One side of a grid splits the heads, the others split samples.
-  const TensorOptions& tensor = parallel.tensor;
+  const parallel::TensorOptions& tensor = parallel.tensor;
   const bool in_a_row = tensor_mode(tensor) == nn::TensorMode::OneD;
   const std::int64_t parts = !knows_cut(tensor, problems) ? 1
                              : in_a_row                   ? tensor.size
@@ -404,7 +434,7 @@ void check_context_parallel(const Plan& plan,
                             bool own_model,
                             config::Problems& problems,
                             const config::Origins& origins) {
-  const ContextOptions& context = plan.config.parallel.context;
+  const parallel::ContextOptions& context = plan.config.parallel.context;
   if (context.size <= 1) return;
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));

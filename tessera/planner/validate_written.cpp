@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
-#include "tessera/planner/parallel_options.h"
+#include "tessera/config/key_dialect.h"
 #include "tessera/planner/validate.h"
 #include "tessera/tasks/rl/rl.h"
 #include "tessera/tasks/task.h"
@@ -114,9 +114,9 @@ void check_mode(Written& written) {
   const char* const path = "fp16.mode";
   const json::Value* value = written.find(path);
   if (value == nullptr || !value->is_string()) return;
-  const std::string type = amp_type(value->as_string());
+  const std::string type = config::amp_type(value->as_string());
   const bool known = std::any_of(
-      kKnown.begin(), kKnown.end(), [&](const auto& one) { return amp_type(one) == type; });
+      kKnown.begin(), kKnown.end(), [&](const auto& one) { return config::amp_type(one) == type; });
   if (!known) {
     written.refuse(path,
                    fmt::format("unknown value {}", value->dump()),

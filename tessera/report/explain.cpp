@@ -236,7 +236,7 @@ class Explainer {
   }
 
   void add_accepted() {
-    for (const planner::TakenKey& key : draft_.accepted) {
+    for (const config::TakenKey& key : draft_.accepted) {
       out_.accepted.push_back({key.path,
                                key.value,
                                in_words(key.value),

@@ -61,7 +61,7 @@ std::string layout_line(const planner::Plan& plan) {
   const std::string groups = plan.zero_stage == 3 && plan.shard_ranks < plan.data_ranks
                                  ? fmt::format(" in groups of {}", plan.shard_ranks)
                                  : "";
-  const planner::ParallelOptions& parallel = plan.config.parallel;
+  const parallel::ParallelOptions& parallel = plan.config.parallel;
   const std::string tensor = parallel.tensor.size == 1
                                  ? ""
                                  : fmt::format(", tensor parallel {} ({}{})",
@@ -73,7 +73,7 @@ std::string layout_line(const planner::Plan& plan) {
           ? ""
           : fmt::format(", context parallel {} ({})",
                         parallel.context.size,
-                        config::name_of(planner::kContextModes, parallel.context.mode));
+                        config::name_of(parallel::kContextModes, parallel.context.mode));
   return fmt::format("{} x {}, data parallel {}{}{}, ZeRO stage {}{}, {}",
                      plural(plan.ranks, "rank"),
                      plural(plan.threads, "thread"),
@@ -118,7 +118,7 @@ std::string classes_line(const TableFacts& facts) {
 }
 
 /// Returns what ends a training early.
-std::string patience_text(const planner::EvalOptions& eval) {
+std::string patience_text(const tasks::EvalOptions& eval) {
   std::vector<std::string> limits;
   if (eval.patience) limits.push_back(plural(*eval.patience, "evaluation"));
   if (eval.patience_steps) limits.push_back(plural(*eval.patience_steps, "step"));
@@ -133,7 +133,7 @@ std::string validation_line(const planner::Plan& plan, const TableFacts& facts) 
       plan.config.data.validation.empty()
           ? fmt::format("the last {} of the data", plan.config.data.validation_fraction)
           : sources_text(plan.config.data.validation);
-  const planner::EvalOptions& eval = plan.config.eval;
+  const tasks::EvalOptions& eval = plan.config.eval;
   const std::string when = eval.when().any() ? eval.when().text() : "never read";
   return fmt::format("{}: {} tokens, {}{}",
                      source,
@@ -225,7 +225,7 @@ std::string optimizer_line(const planner::Plan& plan) {
   return out;
 }
 
-std::string when_saved(const planner::CheckpointOptions& options) {
+std::string when_saved(const checkpoint::Options& options) {
   std::vector<std::string> when;
   if (options.when().any()) when.push_back(options.when().text());
   if (const auto interval = options.interval_s())
@@ -236,7 +236,7 @@ std::string when_saved(const planner::CheckpointOptions& options) {
 }
 
 std::string checkpoint_line(const planner::Plan& plan, const TableFacts& facts) {
-  const planner::CheckpointOptions& options = plan.config.checkpoint;
+  const checkpoint::Options& options = plan.config.checkpoint;
   const std::int64_t one = planner::checkpoint_bytes(plan),
                      kept = options.keep + (options.keeps_best() ? 1 : 0);
   const bool tight = static_cast<std::uint64_t>(one * kept) > facts.free_disk_bytes;

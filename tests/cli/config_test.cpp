@@ -11,8 +11,8 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
+#include "tessera/config/overrides.h"
 #include "tessera/planner/draft.h"
-#include "tessera/planner/overrides.h"
 
 namespace tessera::cli {
 namespace {
@@ -316,7 +316,7 @@ TEST(NullValues, AreNotGiven) {
 
   for (const std::string& path : paths) {
     json::Value source = whole;
-    planner::set_key(source, path, json::Value(), "--set");
+    config::set_key(source, path, json::Value(), "--set");
     const planner::Draft draft = planner::make_draft(source, 1, "my.json");
     for (const auto& problem : draft.problems.list()) {
       EXPECT_TRUE(problem.kind == config::Problems::Kind::Missing)

@@ -18,7 +18,7 @@
 #include "tessera/engine/open_model.h"
 #include "tessera/interop/formats/weights.h"
 #include "tessera/models/family.h"
-#include "tessera/planner/model_source.h"
+#include "tessera/models/model_source.h"
 
 namespace tessera::cli {
 namespace {
@@ -47,7 +47,7 @@ TEST_F(Convert, TheFolderOfARunsCheckpointsStandsForTheNewest) {
 
   ASSERT_EQ(o.code, 0) << o.err;
   expect_weights(path("hf"));
-  EXPECT_EQ(planner::open_model_source(run_folder() / "checkpoints").folder.filename(),
+  EXPECT_EQ(models::open_model_source(run_folder() / "checkpoints").folder.filename(),
             "step-00000003");
 }
 
@@ -384,11 +384,11 @@ TEST_F(Convert, ALoneFileIsAModelWithItsDescriptionBesideIt) {
 
   for (const char* name : {"hf/model.safetensors", "torch/pytorch_model.bin", "torch/lone.pth"}) {
     SCOPED_TRACE(name);
-    const planner::ModelSource start = planner::open_model_source(path(name));
+    const models::ModelSource start = models::open_model_source(path(name));
     const auto read = engine::find_model(path(name));
 
     EXPECT_EQ(start.model->num_layers, 2);
-    expect_ours(planner::source_weights(start, resolved));
+    expect_ours(models::source_weights(start, resolved));
     EXPECT_EQ(read->tokenizer->name(), "byte");
     expect_ours(read->weights);
   }

@@ -17,7 +17,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/interop/model_export.h"
-#include "tessera/planner/model_source.h"
+#include "tessera/models/model_source.h"
 
 namespace tessera::cli {
 namespace {
@@ -151,7 +151,7 @@ TEST_F(ConvertedTokenizerJson, IsTheTokenizerOfTheCheckpoint) {
   fs::remove_all(path("hf"));
 
   ASSERT_EQ(there.code, 0) << there.err;
-  expect_golden_ids(*planner::source_tokenizer(planner::open_model_source(path("ours"))));
+  expect_golden_ids(*models::source_tokenizer(models::open_model_source(path("ours"))));
 }
 
 TEST_F(ConvertedTokenizerJson, GoesAlongWhenTheCheckpointIsMerged) {
@@ -164,7 +164,7 @@ TEST_F(ConvertedTokenizerJson, GoesAlongWhenTheCheckpointIsMerged) {
 
   EXPECT_FALSE(beside.empty());
   EXPECT_EQ(interop::files_beside(path("one")), beside);
-  expect_golden_ids(*planner::source_tokenizer(planner::open_model_source(path("one"))));
+  expect_golden_ids(*models::source_tokenizer(models::open_model_source(path("one"))));
 }
 
 TEST_F(ConvertedTokenizerJson, IsTheTokenizerOfARunThatGoesOnFromIt) {
@@ -177,7 +177,7 @@ TEST_F(ConvertedTokenizerJson, IsTheTokenizerOfARunThatGoesOnFromIt) {
   const Outcome trained = run_program({"train", path("c.json")});
   ASSERT_EQ(trained.code, 0) << trained.err;
 
-  expect_golden_ids(*planner::source_tokenizer(planner::open_model_source(path("tuned"))));
+  expect_golden_ids(*models::source_tokenizer(models::open_model_source(path("tuned"))));
   const Outcome back = convert({path("tuned"), path("again")});
   ASSERT_EQ(back.code, 0) << back.err;
   EXPECT_FALSE(fs::exists(path("again/vocab.json")));

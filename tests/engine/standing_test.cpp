@@ -16,7 +16,7 @@
 namespace tessera::engine {
 namespace {
 
-using planner::EvalOptions;
+using tasks::EvalOptions;
 using testing::HasSubstr;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 

@@ -12,7 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
-#include "tessera/planner/reference.h"
+#include "tessera/engine/promise.h"
 
 namespace tessera::engine {
 namespace {
@@ -27,7 +27,7 @@ LayoutTrace trace_of(const planner::Plan& plan, const files::TempDir& folder) {
   prepare_process(1);
   planner::Plan mine = plan;
   planner::Plan keeping =
-      planner::make_plan(planner::keeping_gradient(plan.resolved), plan.ranks, "tiny.json");
+      planner::make_plan(keeping_gradient(plan.resolved), plan.ranks, "tiny.json");
   const auto data = open_data(mine, {});
   finish_plan(mine, *data);
   finish_plan(keeping, *data);
@@ -44,7 +44,7 @@ LayoutTrace trace_of(const planner::Plan& plan, const files::TempDir& folder) {
 
 Deviations deviations(const planner::Plan& plan) {
   const files::TempDir single, layout;
-  const planner::Plan one = planner::make_plan(planner::on_one_rank(plan), 1, "tiny.json");
+  const planner::Plan one = planner::make_plan(on_one_rank(plan), 1, "tiny.json");
   return compare_traces(trace_of(one, single), trace_of(plan, layout));
 }
 
@@ -67,7 +67,7 @@ TEST(Verify, FindsTheSameBitsInAPipelineOfShardedRanks) {
 TEST(Verify, MeasuresTheRoundingOfRanksThatShareLayers) {
   const TinyRun run;
   const planner::Plan plan = run.plan({.ranks = 2, .tensor = 2});
-  const planner::Promise promise = planner::promise_of(plan);
+  const Promise promise = promise_of(plan);
 
   const Deviations found = deviations(plan);
 

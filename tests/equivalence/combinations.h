@@ -23,8 +23,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/engine/promise.h"
 #include "tessera/engine/verify.h"
-#include "tessera/planner/reference.h"
 
 namespace tessera::test {
 
@@ -255,7 +255,7 @@ class Combinations {
       compare_refusal(cell, out);
       return out;
     }
-    const planner::Promise promise = planner::promise_of(*plan);
+    const engine::Promise promise = engine::promise_of(*plan);
     out.bits = cell.same_bits();
     if (promise.bits != out.bits || std::abs(promise.gradient - cell.gradient_bound()) > 1e-12 ||
         promise.loss != cell.loss_bound()) {

@@ -32,7 +32,7 @@ inline constexpr std::array kRecomputes = {"none", "full", "selective"};
 inline std::vector<std::string> exact_rules() {
   std::vector<std::string> names = optim::rules().names();
   std::erase_if(names, [](const std::string& name) {
-    const planner::OptimizerOptions options{.type = name};
+    const optim::OptimizerOptions options{.type = name};
     return planner::exchange_needs(options).compressed;
   });
   return names;

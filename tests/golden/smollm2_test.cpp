@@ -16,7 +16,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/files.h"
-#include "tessera/planner/model_source.h"
+#include "tessera/models/model_source.h"
 
 namespace tessera {
 namespace {
@@ -41,14 +41,14 @@ class SmolLm2 : public testing::Test {
   void SetUp() override {
     const fs::path path = files::cache_dir() / "models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
     if (!fs::exists(path)) GTEST_SKIP() << path << " is not there: tools/fetch_model.sh smollm2";
-    const planner::ModelSource source = planner::open_model_source(path);
+    const models::ModelSource source = models::open_model_source(path);
     config::Problems problems;
     const models::Resolved resolved = models::resolve(
         source.model, *source.model->vocab_size, std::nullopt, problems, config::Origins());
     problems.raise();
     vocab_size_ = resolved.vocab_size;
     runner_ = std::make_unique<test::ModelRunner>(resolved.model, DType::F32);
-    const models::WeightSource weights = planner::source_weights(source, resolved);
+    const models::WeightSource weights = models::source_weights(source, resolved);
     runner_->fill([&](const ParamInfo& info, const at::Tensor& out) {
       weights(info, 0, info.numel(), out.data_ptr<float>());
     });

@@ -433,10 +433,10 @@ TEST(DocumentedKeys, OfTheNewestReleasePass) {
         R"({"compile": {"autoep_non_moe": false}})"}) {
     config::Problems problems;
     const json::Value source = with_new_names(json::parse(text, "ds.json"), problems);
-    const planner::TakenKeys taken = take_deepspeed_keys(source, own_keys(), problems);
+    const config::TakenKeys taken = take_deepspeed_keys(source, own_keys(), problems);
 
     EXPECT_TRUE(problems.empty()) << text << ": " << problems.list().front().what;
-    for (const planner::TakenKey& key : taken.accepted)
+    for (const config::TakenKey& key : taken.accepted)
       EXPECT_FALSE(key.why.empty()) << key.path;
   }
 }

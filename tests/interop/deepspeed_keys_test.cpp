@@ -45,13 +45,13 @@ const std::vector<std::string> kOwn = {"model",
 struct Taken {
   json::Value left;
   std::string problems;
-  std::vector<planner::TakenKey> accepted, automatic;
+  std::vector<config::TakenKey> accepted, automatic;
 };
 
 Taken take(const std::string& text) {
   config::Problems problems;
   const json::Value source = with_new_names(json::parse(text, "ds.json"), problems);
-  planner::TakenKeys taken = take_deepspeed_keys(source, kOwn, problems);
+  config::TakenKeys taken = take_deepspeed_keys(source, kOwn, problems);
   Taken out{std::move(taken.left), "", std::move(taken.accepted), std::move(taken.automatic)};
   try {
     problems.raise();
@@ -61,9 +61,9 @@ Taken take(const std::string& text) {
   return out;
 }
 
-std::vector<std::string> paths_of(const std::vector<planner::TakenKey>& keys) {
+std::vector<std::string> paths_of(const std::vector<config::TakenKey>& keys) {
   std::vector<std::string> out;
-  for (const planner::TakenKey& key : keys)
+  for (const config::TakenKey& key : keys)
     out.push_back(key.path);
   return out;
 }
@@ -171,8 +171,8 @@ TEST(DeepSpeedKeys, OfMonitorsAndProfilersAreNeverRefused) {
       "wall_clock_breakdown": true, "memory_breakdown": true, "dump_state": true})");
 
   EXPECT_EQ(t.problems, "");
-  for (const planner::TakenKey& key : t.accepted)
-    EXPECT_THAT(planner::note_of(key), testing::Not(HasSubstr("secret")));
+  for (const config::TakenKey& key : t.accepted)
+    EXPECT_THAT(config::note_of(key), testing::Not(HasSubstr("secret")));
   EXPECT_EQ(t.left.find("comet")->find("api_key"), nullptr);
 }
 
@@ -183,7 +183,7 @@ TEST(DeepSpeedKeys, WithoutMeaningAreToldOnceEach) {
 
   EXPECT_EQ(t.problems, "");
   ASSERT_THAT(t.accepted, SizeIs(3));
-  EXPECT_THAT(planner::note_of(t.accepted[0]),
+  EXPECT_THAT(config::note_of(t.accepted[0]),
               AllOf(HasSubstr("zero_optimization.overlap_comm"), HasSubstr("no effect here: ")));
   EXPECT_EQ(t.accepted[0].value.key_place.text(), "ds.json:1:36");
   EXPECT_EQ(t.left, json::parse(R"({"zero_optimization": {"stage": 1}})", "x"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parts of a plan that come from elsewhere: a model's folder and its tokenizer.
-#include "tessera/planner/model_source.h"
+#include "tessera/models/model_source.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -48,7 +48,7 @@ TEST(ModelSources, HaveAConfigJsonThatEnds) {
   const files::TempDir folder;
   fs::create_symlink("/dev/zero", folder.path() / "config.json");
   try {
-    (void)planner::open_model_source(folder.path());
+    (void)models::open_model_source(folder.path());
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::Format);
@@ -64,7 +64,7 @@ TEST(ModelSources, ThatHaveAPublishedNameAreFoundInTheCacheOfHuggingFace) {
   files::write_atomic(model / "refs/main", "0a1b\n");
   const auto fix_of = [](const char* name) -> std::string {
     try {
-      (void)planner::open_model_source(name);
+      (void)models::open_model_source(name);
     } catch (const Error& error) {
       return error.fix();
     }
@@ -83,7 +83,7 @@ TEST(ModelSources, ThatAreALoneFileNeedTheirDescriptionBesideThem) {
   const auto refusal = [&](const char* name) -> Error {
     files::write_atomic(folder.path() / name, "no weights are read");
     try {
-      (void)planner::open_model_source(folder.path() / name);
+      (void)models::open_model_source(folder.path() / name);
     } catch (const Error& error) {
       return error;
     }
@@ -122,7 +122,7 @@ TEST(ModelSources, NoteTheFilesThatDecideThem) {
   for (const auto& [path, files] : {std::pair{base, of_base},
                                     std::pair{base / "model.safetensors", of_base},
                                     std::pair{adapter, both}}) {
-    const auto inputs = noted([&] { (void)planner::open_model_source(path); });
+    const auto inputs = noted([&] { (void)models::open_model_source(path); });
     ASSERT_EQ(inputs.size(), 1U) << path;
     EXPECT_EQ(inputs.front().where, path.string());
     std::vector<fs::path> found;

@@ -139,6 +139,13 @@ TEST(Models, NeedABlockForEveryName) {
   EXPECT_EQ(refusal({{"a", {}}}), "BlockSpec::make of \"a\" gives no block");
 }
 
+TEST(Models, HaveLayersThatAreBlocksWithANumberAtTheEnd) {
+  for (const char* layer : {"h.0", "layers.12", "encoder.block.3"})
+    EXPECT_TRUE(is_layer({.name = layer})) << layer;
+  for (const char* other : {"wte", "layers.", "layers.3.mlp", "head2", "3"})
+    EXPECT_FALSE(is_layer({.name = other})) << other;
+}
+
 TEST(Batch, GivesSomeOfItsSamples) {
   Batch batch;
   batch.set("input_ids", at::arange(12, at::kLong).view({4, 3}));

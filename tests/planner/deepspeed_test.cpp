@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/config/overrides.h"
 #include "tessera/planner/draft.h"
-#include "tessera/planner/overrides.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
 
@@ -182,7 +182,7 @@ constexpr const char* kTrainerFile = R"(
 json::Value from_trainer(const std::vector<std::pair<std::string, std::string>>& flags) {
   json::Value source = json::parse(with(kTrainerFile), "ds.json");
   for (const auto& [key, value] : flags)
-    set_key(source, key, json::parse(value, "flag"), "--flag");
+    config::set_key(source, key, json::parse(value, "flag"), "--flag");
   return source;
 }
 
@@ -194,7 +194,7 @@ TEST(AutoValues, ComeFromTheCommandLineAndTheModel) {
                               2,
                               "ds.json");
 
-  const ZeroOptions& zero = plan.config.zero_optimization;
+  const parallel::ZeroOptions& zero = plan.config.zero_optimization;
   EXPECT_EQ(plan.global_batch, 4);  // 2 x 1 x 2 ranks
   EXPECT_EQ(plan.working, DType::BF16);
   EXPECT_EQ(zero.reduce_bucket_size, 128 * 128);

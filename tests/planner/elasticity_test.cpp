@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeepSpeed's choice of a batch. The expected numbers are those of its own tests and documentation.
-#include "tessera/planner/elasticity.h"
-
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/parallel/elastic_batch.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -24,8 +23,8 @@ json::Value list(std::initializer_list<int> sizes) {
 }
 
 /// The example of DeepSpeed's documentation.
-ElasticityOptions ten_thousand() {
-  ElasticityOptions options;
+parallel::ElasticityOptions ten_thousand() {
+  parallel::ElasticityOptions options;
   options.enabled = true;
   options.max_train_batch_size = 10000;
   options.micro_batch_sizes = list({8, 12, 16, 17});
@@ -36,13 +35,15 @@ ElasticityOptions ten_thousand() {
 }
 
 struct Solved {
-  std::optional<ElasticBatch> batch;
+  std::optional<parallel::ElasticBatch> batch;
   std::string problem;
 };
-Solved solve(const ElasticityOptions& options, std::int64_t ranks, std::int64_t data_ranks) {
+Solved solve(const parallel::ElasticityOptions& options,
+             std::int64_t ranks,
+             std::int64_t data_ranks) {
   config::Problems problems;
   Solved out;
-  out.batch = elastic_batch(options, ranks, data_ranks, problems, {});
+  out.batch = parallel::elastic_batch(options, ranks, data_ranks, problems, {});
   if (!problems.empty())
     out.problem = problems.list().front().what + "; " + problems.list().front().fix;
   return out;
@@ -72,7 +73,7 @@ TEST(Elasticity, NamesTheNumbersOfRanksThatCanShareTheBatch) {
 }
 
 TEST(Elasticity, CountsNodesInVersionTwo) {
-  ElasticityOptions options;
+  parallel::ElasticityOptions options;
   options.enabled = true;
   options.num_gpus_per_node = 8;
 
@@ -89,7 +90,7 @@ TEST(Elasticity, CountsNodesInVersionTwo) {
 }
 
 TEST(Elasticity, HasTheDefaultsOfDeepSpeed) {
-  ElasticityOptions options;
+  parallel::ElasticityOptions options;
   options.enabled = true;
   options.version = 0.1;
 
@@ -103,7 +104,7 @@ TEST(Elasticity, HasTheDefaultsOfDeepSpeed) {
 }
 
 TEST(Elasticity, TakesTheLargestMicroBatchThatFitsTheShare) {
-  ElasticityOptions options = ten_thousand();
+  parallel::ElasticityOptions options = ten_thousand();
   options.min_gpus = 1;
   options.max_train_batch_size = 32;
   options.micro_batch_sizes = list({1, 2, 3, 7});
@@ -117,7 +118,7 @@ TEST(Elasticity, TakesTheLargestMicroBatchThatFitsTheShare) {
 }
 
 TEST(Elasticity, PrefersTheLargerOrTheSmallerOfTwoBatchesThatEquallyManyShare) {
-  ElasticityOptions options = ten_thousand();
+  parallel::ElasticityOptions options = ten_thousand();
   options.min_gpus = 1;
   options.micro_batch_sizes = list({2, 3});
   options.max_train_batch_size = 20;
@@ -134,7 +135,7 @@ TEST(Elasticity, PrefersTheLargerOrTheSmallerOfTwoBatchesThatEquallyManyShare) {
 }
 
 TEST(Elasticity, CountsOnlyNumbersOfRanksWithinItsBounds) {
-  ElasticityOptions options = ten_thousand();
+  parallel::ElasticityOptions options = ten_thousand();
   options.min_gpus = 64;
   options.max_gpus = 200;
 
@@ -150,7 +151,7 @@ TEST(Elasticity, CountsOnlyNumbersOfRanksWithinItsBounds) {
 /// Expected numbers: those of DeepSpeed's own functions (_get_compatible_gpus_v02) for these
 /// options.
 TEST(Elasticity, CountsModelsInVersionTwo) {
-  ElasticityOptions options;
+  parallel::ElasticityOptions options;
   options.enabled = true;
   options.num_gpus_per_node = 8;
   options.model_parallel_size = 4;
@@ -174,20 +175,20 @@ TEST(Elasticity, CountsModelsInVersionTwo) {
 }
 
 TEST(Elasticity, RefusesWhatContradictsItself) {
-  ElasticityOptions sizes = ten_thousand();
+  parallel::ElasticityOptions sizes = ten_thousand();
   sizes.micro_batch_sizes = list({0});
   EXPECT_THAT(solve(sizes, 1, 1).problem, HasSubstr("[0] is no list"));
-  ElasticityOptions large = ten_thousand();
+  parallel::ElasticityOptions large = ten_thousand();
   large.max_train_batch_size = 16;
   EXPECT_THAT(solve(large, 1, 1).problem, HasSubstr("17 is larger"));
-  ElasticityOptions version = ten_thousand();
+  parallel::ElasticityOptions version = ten_thousand();
   version.version = 0.3;
   EXPECT_THAT(solve(version, 1, 1).problem, HasSubstr("0.1 or 0.2"));
-  ElasticityOptions bounds = ten_thousand();
+  parallel::ElasticityOptions bounds = ten_thousand();
   bounds.min_gpus = 2000;
   EXPECT_THAT(solve(bounds, 1, 1).problem, HasSubstr("max_gpus 1500"));
   EXPECT_THAT(solve(ten_thousand(), 64, 32).problem, HasSubstr("2 do; set it to 2"));
-  ElasticityOptions models = ten_thousand();
+  parallel::ElasticityOptions models = ten_thousand();
   models.model_parallel_size = 4;
   EXPECT_THAT(solve(models, 64, 16).problem, HasSubstr("set elasticity.version to 0.2"));
   models.version = 0.2;

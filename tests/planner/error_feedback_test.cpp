@@ -9,7 +9,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/reference.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -38,7 +37,7 @@ TEST(ErrorFeedback, HasDeepSpeedsKeysAndDefaults) {
                       "zeropp_loco_param": )" +
                        keys + "}",
                    2)
-        .reduction.feedback;
+        .feedback;
   };
 
   const auto both = feedback(R"({"err_beta": 0.5, "reset_T": 16})");
@@ -86,15 +85,6 @@ TEST(ErrorFeedback, TakesTwoBytesPerParameterOnEveryRank) {
 
   near(estimate_memory(with).gradients - estimate_memory(without).gradients, 2 * parameters);
   near(checkpoint_bytes(with) - checkpoint_bytes(without), 4 * 2 * parameters);
-}
-
-TEST(ErrorFeedback, PromisesTheBoundOfNarrowGradients) {
-  const std::string keys = stage_one(R"({"err_beta": 0.8})") + kCoded;
-
-  const Promise promise = promise_of(plan_of(keys, 2));
-  EXPECT_FALSE(promise.bits);
-  EXPECT_THAT(promise.why, HasSubstr("what its gradients lost in 8 bits"));
-  EXPECT_TRUE(promise_of(plan_of(keys, 1)).bits);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which evaluation is the best, in which cases there is one, and what is refused.
-#include "tessera/planner/eval_options.h"
+#include "tessera/tasks/eval_options.h"
 
 #include <string>
 
@@ -34,16 +34,16 @@ std::string refusal(const std::string& members) {
   return "";
 }
 
-BestRule rule_of(const std::string& best) {
+tasks::BestRule rule_of(const std::string& best) {
   return plan_of(R"("eval": {"every": 5, "best": )" + best + "}").config.eval.rule();
 }
 
 TEST(Samples, AreDrawnUnlessTheConfigurationSaysHow) {
-  const EvalOptions unsaid = plan_of(R"("eval": {"every": 5, "prompt": "a"})").config.eval;
+  const tasks::EvalOptions unsaid = plan_of(R"("eval": {"every": 5, "prompt": "a"})").config.eval;
   EXPECT_EQ(unsaid.top_k, 40);
   EXPECT_EQ(unsaid.temperature, 0.8);
 
-  const EvalOptions greedy =
+  const tasks::EvalOptions greedy =
       plan_of(R"("eval": {"every": 5, "prompt": "a", "top_k": 1, "temperature": 1})").config.eval;
   EXPECT_EQ(greedy.top_k, 1);
   EXPECT_EQ(greedy.temperature, 1.0);
@@ -61,11 +61,12 @@ TEST(Answers, AreScoredWhereSamplesHaveOne) {
 }
 
 TEST(Cadences, AreStepsOrEpochs) {
-  const Cadence steps = plan_of(R"("eval": {"every": 3})").config.eval.when();
+  const config::Cadence steps = plan_of(R"("eval": {"every": 3})").config.eval.when();
   EXPECT_FALSE(steps.due(4, true));
   EXPECT_TRUE(steps.due(6, false));
 
-  const Cadence epochs = plan_of(R"("checkpoint": {"every": "epoch"})").config.checkpoint.when();
+  const config::Cadence epochs =
+      plan_of(R"("checkpoint": {"every": "epoch"})").config.checkpoint.when();
   EXPECT_FALSE(epochs.due(6, false));
   EXPECT_TRUE(epochs.due(7, true));
 

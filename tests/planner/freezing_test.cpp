@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which parameters a configuration trains when.
-#include "tessera/planner/freezing.h"
+#include "tessera/parallel/freezing.h"
 
 #include <string>
 #include <vector>
@@ -34,7 +34,7 @@ std::string refusal(const std::string& optimizer, const std::string& more = "") 
   return "";
 }
 
-bool frozen(const Plan& plan, const std::string& name, const Progress& now) {
+bool frozen(const Plan& plan, const std::string& name, const parallel::Progress& now) {
   const int set = plan.freezing.set_of(name);
   return set > 0 && plan.freezing.frozen_sets(now).at(static_cast<std::size_t>(set) - 1);
 }
@@ -75,7 +75,7 @@ TEST(Freezing, GroupsHaveTheirOwnSchedule) {
   EXPECT_TRUE(frozen(plan, "wpe.weight", {.steps = 2, .epoch = 0}));
   EXPECT_FALSE(frozen(plan, "wpe.weight", {.steps = 3, .epoch = 0}));
   EXPECT_TRUE(frozen(plan, "wpe.weight", {.steps = 3, .epoch = 1}));
-  EXPECT_TRUE(plan.weight_layout.frozen("wte.weight"));
+  EXPECT_TRUE(plan.rules.frozen("wte.weight"));
   EXPECT_EQ(plan.freezing.set_of("wte.weight"), 0);
   EXPECT_TRUE(frozen(plan, "h.0.ln_1.weight", {.steps = 29, .epoch = 0}));
   EXPECT_THAT(plan.notes, testing::Contains("frozen until step 3 and from 1 epoch: wpe.weight"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rates of layers, by ELECTRA's formula.
-#include "tessera/planner/layer_decay.h"
+#include "tessera/parallel/layer_decay.h"
 
 #include <optional>
 #include <string>
@@ -77,11 +77,11 @@ TEST(LayerDecay, ReachesTheObjectiveWithAFactorOfOne) {
   const Plan plan = plan_of(R"({"type": "AdamW"})");
   nn::Model model = plan.model.model;
   // In a model of fewer blocks, the last block is taken for the objective and has a factor of 1.
-  const auto factors = layer_factors(model, 0.5);
+  const auto factors = parallel::layer_factors(model, 0.5);
   for (const auto& info : nn::declared_by(model.blocks.back()))
     EXPECT_EQ(factors.at(info->name), info->tied ? 0.0625 : 1.0) << info->name;
   model.blocks.resize(2);
-  EXPECT_EQ(layer_factors(model, 0.5).at("h.0.ln_1.bias"), 1.0);
+  EXPECT_EQ(parallel::layer_factors(model, 0.5).at("h.0.ln_1.bias"), 1.0);
 }
 
 }  // namespace

@@ -55,8 +55,8 @@ TEST(OwnModel, IsShardedAndRunTwiceAsTheConfigurationSays) {
 
   EXPECT_EQ(plan.model.num_parameters, 5 * 7 * 2 + 3);
   EXPECT_EQ(plan.recompute.blocks, (std::vector<bool>{true, true}));
-  EXPECT_TRUE(plan.weight_layout.frozen("first.weight"));
-  EXPECT_FALSE(plan.weight_layout.frozen("second.weight"));
+  EXPECT_TRUE(plan.rules.frozen("first.weight"));
+  EXPECT_FALSE(plan.rules.frozen("second.weight"));
   EXPECT_EQ(plan.resolved.find("model")->find("second.weight")->dump(), "[5,7]");
 }
 

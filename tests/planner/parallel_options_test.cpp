@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/planner/parallel_options.h"
-
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/config/key_dialect.h"
+#include "tessera/parallel/options.h"
+#include "tessera/planner/rank_product.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -30,7 +31,7 @@ std::string problems_of(const std::string& parallel, int ranks) {
 }
 
 TEST(ParallelOptions, ANumberIsShortForItsSize) {
-  const json::Value source = spell_out_parallel(
+  const json::Value source = config::key_dialect().spell_out(
       json::parse(R"({"parallel": {"pipeline": 2, "tensor": {"size": 3}, "context": 1}})", "c"));
 
   EXPECT_EQ(source,
@@ -47,7 +48,7 @@ TEST(ParallelOptions, OfSizeOneChangesNothing) {
 }
 
 json::Value spelled(const std::string& text) {
-  return spell_out_parallel(json::parse(text, "c"));
+  return config::key_dialect().spell_out(json::parse(text, "c"));
 }
 
 TEST(ParallelOptions, NothingIsNoneAndTheSequenceModeIsContext) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rates and weight decays of groups, and schedules of the optimizer that they follow.
-#include "tessera/planner/param_groups.h"
+#include "tessera/parallel/param_groups.h"
 
 #include <string>
 #include <utility>

@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
-#include "tessera/planner/overrides.h"
+#include "tessera/config/overrides.h"
 #include "tessera/planner/recipe.h"
 #include "tessera/planner/train_config.h"
 
@@ -103,7 +103,7 @@ TEST(Plans, ResolvedConfigurationsPlanTheSame) {
 Plan again(const Plan& plan, int ranks, const std::vector<std::string>& overrides = {}) {
   json::Value source = json::parse(plan.resolved.dump(2), "runs/my/config.json");
   for (const std::string& assignment : overrides)
-    apply_override(source, assignment);
+    config::apply_override(source, assignment);
   return make_plan(source, ranks, "runs/my/config.json");
 }
 
@@ -424,10 +424,10 @@ TEST(Plans, ZeroKeysSetWhatIsGatheredAndWhatStays) {
       "stage3_prefetch_bucket_size": 1e6, "reduce_bucket_size": 5e8})"));
 
   EXPECT_EQ(plan.gather.prefetch, 1'000'000);
-  EXPECT_EQ(plan.weight_layout.persistence_threshold, 100'000);
+  EXPECT_EQ(plan.persistence_threshold, 100'000);
   EXPECT_EQ(plan.gather.max_live, 1'000'000'000);
   EXPECT_EQ(plan.gather.max_reuse_distance, 0);
-  EXPECT_EQ(plan.weight_layout.residency, parallel::Residency::Sharded);
+  EXPECT_EQ(plan.residency(), parallel::Residency::Sharded);
 }
 
 TEST(Plans, CutTheRanksIntoGroupsThatShardTheWeights) {
@@ -441,8 +441,7 @@ TEST(Plans, CutTheRanksIntoGroupsThatShardTheWeights) {
   EXPECT_EQ(two.mesh().size(mesh::Axis::DpRep), 4);
   EXPECT_EQ(two.mesh().group(5, {mesh::Axis::DpShard}), (std::vector<int>{4, 5}));
   EXPECT_EQ(groups(R"("mics_shard_size": 4)", 8).shard_ranks, 4);
-  EXPECT_EQ(groups(R"("mics_shard_size": 1)", 8).weight_layout.residency,
-            parallel::Residency::Whole);
+  EXPECT_EQ(groups(R"("mics_shard_size": 1)", 8).residency(), parallel::Residency::Whole);
   for (const char* off : {R"("zero_hpz_partition_size": 1)",
                           R"("mics_shard_size": -1)",
                           R"("zero_hpz_partition_size": 0, "mics_shard_size": 0)"}) {
@@ -513,15 +512,14 @@ TEST(Plans, RunRulesOfLocalWeightsInStageZeroAndTellIt) {
 TEST(Plans, KeepGradientsOfRanksApartForRulesThatExchangeSigns) {
   const Plan plan = plan_of(with(R"("train_batch_size": 4, "optimizer": {"type": "OneBitAdam"})"));
 
-  EXPECT_EQ(plan.reduction.mode, parallel::Reduction::Once);
+  EXPECT_EQ(plan.reduction, parallel::Reduction::Once);
   // And the resolved configuration plans the same again.
-  EXPECT_EQ(make_plan(plan.resolved, plan.ranks, "c.json").reduction.mode,
-            parallel::Reduction::Once);
+  EXPECT_EQ(make_plan(plan.resolved, plan.ranks, "c.json").reduction, parallel::Reduction::Once);
 }
 
 TEST(Plans, NameAnOverrideInMessages) {
   json::Value source = source_of(with(kBatch));
-  apply_override(source, "optimizer.lr=fast");
+  config::apply_override(source, "optimizer.lr=fast");
 
   try {
     make_plan(source, 1, "c.json");

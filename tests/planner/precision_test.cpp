@@ -46,7 +46,7 @@ TEST(Fp16, HasDeepSpeedsDynamicScaleAndFp32Masters) {
 
   EXPECT_EQ(plan.working, DType::F16);
   EXPECT_EQ(plan.kept.masters, DType::F32);
-  EXPECT_EQ(plan.reduction.accumulate, DType::F32);
+  EXPECT_EQ(plan.sums, DType::F32);
   EXPECT_EQ(scaler_of(plan).scale(), 4096.0);
   EXPECT_EQ(precision_text(plan), "fp16 with fp32 masters, loss scale 4096 (dynamic)");
   EXPECT_THAT(plan.notes, Not(Contains(HasSubstr("fp16"))));
@@ -167,7 +167,7 @@ TEST(PureBf16, KeepsNoFp32MastersAndSumsInBf16UnlessToldOtherwise) {
   const Plan pure = plan_of(R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true})");
   EXPECT_EQ(pure.kept.masters, DType::BF16);
   EXPECT_EQ(pure.kept.states, DType::F32);
-  EXPECT_EQ(pure.reduction.accumulate, DType::BF16);
+  EXPECT_EQ(pure.sums, DType::BF16);
   EXPECT_EQ(precision_text(pure), "bf16 without fp32 masters");
 
   const Plan wide = plan_of(
@@ -175,11 +175,11 @@ TEST(PureBf16, KeepsNoFp32MastersAndSumsInBf16UnlessToldOtherwise) {
                   "bf16_optimizer_states": true},
          "data_types": {"grad_accum_dtype": "fp32"})");
   EXPECT_EQ(wide.kept.states, DType::BF16);
-  EXPECT_EQ(wide.reduction.accumulate, DType::F32);
+  EXPECT_EQ(wide.sums, DType::F32);
 
   const Plan off = plan_of(R"("bf16": {"enabled": false, "bf16_master_weights_and_grads": true})");
   EXPECT_EQ(off.kept.masters, DType::F32);
-  EXPECT_EQ(off.reduction.accumulate, DType::F32);
+  EXPECT_EQ(off.sums, DType::F32);
   EXPECT_THAT(refusal(R"("bf16": {"enabled": true, "bf16_optimizer_states": true})"),
               HasSubstr("needs bf16.bf16_master_weights_and_grads"));
 }
@@ -188,7 +188,7 @@ TEST(PureFp16, KeepsNoFp32MastersAndSumsInFp32) {
   const Plan pure = plan_of(R"("fp16": {"enabled": true, "fp16_master_weights_and_grads": true})");
   EXPECT_EQ(pure.kept.masters, DType::F16);
   EXPECT_EQ(pure.kept.states, DType::F32);
-  EXPECT_EQ(pure.reduction.accumulate, DType::F32);
+  EXPECT_EQ(pure.sums, DType::F32);
   EXPECT_THAT(precision_text(pure), HasSubstr("fp16 without fp32 masters"));
   EXPECT_THAT(pure.notes, Contains(HasSubstr("gradients are summed in fp32")));
 

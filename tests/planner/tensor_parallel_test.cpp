@@ -174,7 +174,7 @@ TEST(TensorParallelOptions, OfTheProgramsOwnModelCutTokensOfBlocksThatWorkByToke
   };
 
   EXPECT_EQ(plan(R"({"tensor": 2})").data_ranks, 1);
-  EXPECT_TRUE(plan(R"({"tensor": 2, "sequence": true})").weight_layout.sequence);
+  EXPECT_TRUE(plan(R"({"tensor": 2, "sequence": true})").sequence);
 }
 
 TEST(TensorParallelOptions, SequenceAloneIsNoted) {

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/text.h"
+#include "tessera/config/overrides.h"
 #include "tessera/planner/draft.h"
-#include "tessera/planner/overrides.h"
 
 namespace tessera::report {
 namespace {
@@ -42,8 +42,8 @@ TEST(Explained, ValuesSayWhereTheyComeFrom) {
   "bfloat16": {"enabled": true}
 })",
                                    "ds.json");
-  planner::set_key(source, "optimizer.lr", json::Value::number(3e-5), "--learning_rate");
-  planner::apply_override(source, "trainer.seed=7");
+  config::set_key(source, "optimizer.lr", json::Value::number(3e-5), "--learning_rate");
+  config::apply_override(source, "trainer.seed=7");
 
   const Explanation e = explain_config(source, 2, "ds.json");
 

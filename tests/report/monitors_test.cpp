@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "support/source_dir.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,6 @@
 namespace tessera::report {
 namespace {
 
-using planner::TagStyle;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -170,6 +170,15 @@ class MonitorFiles : public testing::Test {
     out.host = "host";
     return out;
   }
+  /// The sections with values from a configuration.
+  [[nodiscard]] static config::Sections sections(const std::string& text) {
+    config::Sections out;
+    config::Problems problems;
+    config::Origins origins;
+    config::read(json::parse(text, "c"), out, problems, origins);
+    problems.raise();
+    return out;
+  }
   [[nodiscard]] static std::unique_ptr<Monitor> make(const char* name,
                                                      const MonitorContext& context) {
     return monitors().get(name).make(context);
@@ -192,7 +201,8 @@ TEST_F(MonitorFiles, OfCsvHaveDeepSpeedsNamesAndColumns) {
 
 TEST_F(MonitorFiles, OfCsvHaveEveryStepOnceAfterAResume) {
   MonitorContext at = context();
-  at.options.csv_monitor.output_path = (dir_.path() / "out").string();
+  at.sections = sections(
+      fmt::format(R"({{"csv_monitor": {{"output_path": "{}"}}}})", (dir_.path() / "out").string()));
   auto csv = make("csv_monitor", at);
   csv->write(reading_of(R"({"loss":3})", 1, 16));
   csv->write(reading_of(R"({"loss":2})", 2, 32));
@@ -222,7 +232,7 @@ TEST_F(MonitorFiles, OfWandbLieWhereItsToolLooksForThem) {
 
 TEST_F(MonitorFiles, OfCometAreMessagesAndAnArchive) {
   MonitorContext at = context();
-  at.options.comet.samples_log_interval = 32;
+  at.sections = sections(R"({"comet": {"samples_log_interval": 32}})");
   const auto comet = make("comet", at);
   for (const int step : {1, 2, 3})
     comet->write(reading_of(R"({"loss":2.5})", step, 16 * step));
@@ -244,7 +254,7 @@ TEST_F(MonitorFiles, OfCometAreMessagesAndAnArchive) {
 
 TEST_F(MonitorFiles, OfPrometheusAreServedOnThisHostAlone) {
   MonitorContext at = context();
-  at.options.prometheus.address = "127.0.0.1:0";
+  at.sections = sections(R"({"prometheus": {"address": "127.0.0.1:0"}})");
   const auto prometheus = make("prometheus", at);
   prometheus->write(reading_of(R"({"step":7,"loss":2.5,"eval_terms":{"accuracy":0.5}})", 7, 112));
 

@@ -31,8 +31,7 @@ void tell_unpruned(Trainer& trainer, const std::optional<Error>& failure) {
 
 }  // namespace
 
-CheckpointHook::CheckpointHook(planner::CheckpointOptions options)
-    : Hook(kReport), options_(options) {}
+CheckpointHook::CheckpointHook(checkpoint::Options options) : Hook(kReport), options_(options) {}
 
 void CheckpointHook::before_train(Trainer& trainer) {
   last_ = now_s();
@@ -62,7 +61,7 @@ void CheckpointHook::before_train_iter(Trainer& trainer) {
 void CheckpointHook::after_test(Trainer& trainer, const EvalReport& report) {
   const auto& best = trainer.engine().best();
   if (!options_.keeps_best()) return;
-  const planner::BestRule rule = trainer.engine().plan().config.eval.rule();
+  const tasks::BestRule rule = trainer.engine().plan().config.eval.rule();
   const double value = value_of(report, rule);
   if (!std::isfinite(value) || (best && !rule.better(value, best->value))) return;
   found_ = {trainer.engine().step(), value};

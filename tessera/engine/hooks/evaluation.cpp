@@ -73,7 +73,7 @@ void EvaluationHook::run(Trainer& trainer) {
 
 void PatienceHook::after_test(Trainer& trainer, const EvalReport& report) {
   Engine& engine = trainer.engine();
-  const planner::EvalOptions& options = engine.plan().config.eval;
+  const tasks::EvalOptions& options = engine.plan().config.eval;
   engine.standing().add(engine.step(), value_of(report, options.rule()), options);
   const auto reason = engine.standing().why_stop(options);
   // After the last step there is nothing left to stop.

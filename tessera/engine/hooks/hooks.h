@@ -99,9 +99,9 @@ class ThroughputHook final : public Hook {
 /// the times that `when` sets and at the end.
 class EvaluationHook final : public Hook {
  public:
-  explicit EvaluationHook(planner::Cadence when) : Hook(kReport), when_(when) {}
+  explicit EvaluationHook(config::Cadence when) : Hook(kReport), when_(when) {}
   /// Evaluates every `every` steps.
-  explicit EvaluationHook(std::int64_t every) : EvaluationHook(planner::Cadence{every}) {}
+  explicit EvaluationHook(std::int64_t every) : EvaluationHook(config::Cadence{every}) {}
   [[nodiscard]] std::string_view name() const override { return "evaluation"; }
   [[nodiscard]] bool does(Duty duty) const override { return duty == Duty::Evaluate; }
   void before_train(Trainer& trainer) override;
@@ -110,7 +110,7 @@ class EvaluationHook final : public Hook {
 
  private:
   void run(Trainer& trainer);
-  planner::Cadence when_;
+  config::Cadence when_;
   std::int64_t evaluated_step_ = -1;
 };
 
@@ -129,7 +129,7 @@ class PatienceHook final : public Hook {
 /// evaluated. A training that was stopped is not evaluated at its end.
 class TestHook final : public Hook {
  public:
-  explicit TestHook(planner::Cadence when = {}) : Hook(kReport), when_(when) {}
+  explicit TestHook(config::Cadence when = {}) : Hook(kReport), when_(when) {}
   [[nodiscard]] std::string_view name() const override { return "test set"; }
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
   void after_train(Trainer& trainer) override;
@@ -137,7 +137,7 @@ class TestHook final : public Hook {
  private:
   /// `weights`: which ones they are, for the console.
   void run(Trainer& trainer, const std::string& weights);
-  planner::Cadence when_;
+  config::Cadence when_;
   std::optional<std::pair<std::int64_t, EvalReport>> last_;  ///< and the step of its weights
 };
 
@@ -146,7 +146,7 @@ class TestHook final : public Hook {
 /// written, a warning says so and training continues.
 class CheckpointHook final : public Hook {
  public:
-  explicit CheckpointHook(planner::CheckpointOptions options);
+  explicit CheckpointHook(checkpoint::Options options);
   [[nodiscard]] std::string_view name() const override { return "checkpoint"; }
   [[nodiscard]] bool does(Duty duty) const override { return duty == Duty::Save; }
   void before_train(Trainer& trainer) override;
@@ -162,7 +162,7 @@ class CheckpointHook final : public Hook {
   void finish(Trainer& trainer);
   void attempt(Trainer& trainer, const std::function<void()>& work);
 
-  planner::CheckpointOptions options_;
+  checkpoint::Options options_;
   std::optional<BestEvaluation> found_;   ///< better than the best one in any checkpoint
   std::optional<BestEvaluation> before_;  ///< the best evaluation before the last save
   double last_ = 0.0;                     ///< time of the last save

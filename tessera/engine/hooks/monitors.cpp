@@ -18,7 +18,7 @@ namespace {
 report::MonitorContext context_of(Trainer& trainer) {
   Engine& engine = trainer.engine();
   return {.run_dir = trainer.run_dir(),
-          .options = engine.plan().config.monitors,
+          .sections = engine.plan().config.sections,
           .resolved = engine.plan().resolved,
           .step = engine.step(),
           .samples = engine.samples(),
@@ -101,7 +101,7 @@ void MonitorHook::after_train(Trainer& trainer) {
 void attach_monitors(Trainer& trainer) {
   if (trainer.run_dir().empty()) return;
   for (const std::string& name : report::monitors().names()) {
-    if (report::monitors().get(name).enabled(trainer.engine().plan().config.monitors))
+    if (report::monitors().get(name).enabled(trainer.engine().plan().config.sections))
       trainer.attach(std::make_unique<MonitorHook>(name));
   }
 }

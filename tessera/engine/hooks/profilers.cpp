@@ -196,13 +196,13 @@ void CommsHook::after_train(Trainer& trainer) {
 
 void attach_profilers(Trainer& trainer) {
   if (trainer.run_dir().empty()) return;
-  const planner::MonitorOptions& options = trainer.engine().plan().config.monitors;
-  if (const auto range = options.profile.range())
+  const config::Sections& sections = trainer.engine().plan().config.sections;
+  if (const auto range = sections.get<report::ProfileOptions>().range())
     trainer.attach(std::make_unique<TraceHook>(*range));
-  if (options.flops_profiler.enabled)
-    trainer.attach(std::make_unique<FlopsHook>(options.flops_profiler));
-  if (options.comms_logger.enabled)
-    trainer.attach(std::make_unique<CommsHook>(options.comms_logger));
+  if (const auto& options = sections.get<report::FlopsProfilerOptions>(); options.enabled)
+    trainer.attach(std::make_unique<FlopsHook>(options));
+  if (const auto& options = sections.get<report::CommsLoggerOptions>(); options.enabled)
+    trainer.attach(std::make_unique<CommsHook>(options));
 }
 
 }  // namespace tessera::engine

@@ -10,6 +10,7 @@
 #include "tessera/ops/op_log.h"
 #include "tessera/report/comms_report.h"
 #include "tessera/report/flops_report.h"
+#include "tessera/report/profiler_options.h"
 #include "tessera/report/trace_events.h"
 
 namespace tessera::engine {
@@ -34,14 +35,14 @@ class TraceHook final : public Hook {
 /// step.
 class FlopsHook final : public Hook {
  public:
-  explicit FlopsHook(planner::FlopsProfilerOptions options)
+  explicit FlopsHook(report::FlopsProfilerOptions options)
       : Hook(kReport), options_(std::move(options)) {}
   [[nodiscard]] std::string_view name() const override { return "flops_profiler"; }
   void before_train_iter(Trainer& trainer) override;
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
 
  private:
-  planner::FlopsProfilerOptions options_;
+  report::FlopsProfilerOptions options_;
   std::unique_ptr<report::WorkCounter> counter_;
   std::unique_ptr<ops::OpLog> operations_;
 };
@@ -50,7 +51,7 @@ class FlopsHook final : public Hook {
 /// comms.txt, including how much longer than the fastest rank it waited.
 class CommsHook final : public Hook {
  public:
-  explicit CommsHook(planner::CommsLoggerOptions options)
+  explicit CommsHook(report::CommsLoggerOptions options)
       : Hook(kReport), options_(std::move(options)) {}
   ~CommsHook() override;
   [[nodiscard]] std::string_view name() const override { return "comms_logger"; }
@@ -58,7 +59,7 @@ class CommsHook final : public Hook {
   void after_train(Trainer& trainer) override;
 
  private:
-  planner::CommsLoggerOptions options_;
+  report::CommsLoggerOptions options_;
   std::unique_ptr<report::CommsCounter> counter_;
 };
 

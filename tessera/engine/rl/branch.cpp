@@ -9,12 +9,12 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/metric_lines.h"
 #include "tessera/engine/rl/generators.h"
 #include "tessera/engine/rl/ledger.h"
 #include "tessera/engine/rl/replay.h"
-#include "tessera/planner/overrides.h"
 #include "tessera/tasks/rl/rl.h"
 
 namespace tessera::engine::rl {
@@ -58,13 +58,13 @@ BranchPlans branch_plans(const fs::path& run,
                          const std::vector<std::string>& changes,
                          int ranks) {
   json::Value config = config_of_run(run);
-  planner::set_key(config, "run.dir", json::Value::string(out.string()), "--out");
+  config::set_key(config, "run.dir", json::Value::string(out.string()), "--out");
   for (const std::string& change : changes) {
     // The options of a recorded configuration are those of its task.
     constexpr std::string_view kSection = "rl.";
     const bool of_task = change.starts_with(kSection);
-    planner::apply_override(config,
-                            of_task ? "task.params." + change.substr(kSection.size()) : change);
+    config::apply_override(config,
+                           of_task ? "task.params." + change.substr(kSection.size()) : change);
   }
   BranchPlans plans{.run = plan_of_run(run, ranks),
                     .next = planner::make_plan(config, ranks, (run / "config.json").string())};

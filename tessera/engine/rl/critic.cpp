@@ -14,10 +14,11 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/rl/layouts.h"
+#include "tessera/models/fingerprint.h"
+#include "tessera/models/model_source.h"
 #include "tessera/models/objective.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/adapter.h"
-#include "tessera/planner/model_source.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::engine::rl {
@@ -60,8 +61,8 @@ void drop_adapter(planner::Plan& plan) {
   plan.adapter = nullptr;
   plan.base.reset();
   plan.base_fingerprint.clear();
-  plan.weight_layout.packed = {};
-  plan.weight_layout.packing = {};
+  plan.rules.packed = {};
+  plan.rules.packing = {};
 }
 
 /// Adds the adapter that `written` describes as the section `adapter` does; null: none.
@@ -90,10 +91,9 @@ void share_trunk(planner::Plan& plan) {
                     "model would be another one",
                 fix);
   };
-  const parallel::WeightOptions& weights = plan.weight_layout;
-  if (weights.packed)
+  if (plan.rules.packed)
     refuse("the adapter keeps it in fewer bits", "remove quantize_base from the critic's adapter");
-  if (weights.frozen_gather != parallel::GatherForm::Values) {
+  if (plan.frozen_gather != parallel::GatherForm::Values) {
     refuse("frozen weights are sent in fewer bits",
            "remove zero_optimization.zero_quantized_nontrainable_weights");
   }
@@ -109,11 +109,10 @@ void share_trunk(planner::Plan& plan) {
     }
     return;
   }
-  plan.weight_layout.frozen = [head = std::move(head),
-                               also = weights.frozen](const std::string& name) {
+  plan.rules.frozen = [head = std::move(head), also = plan.rules.frozen](const std::string& name) {
     return !head.contains(name) || (also && also(name));
   };
-  plan.base_fingerprint = planner::fingerprint_of(plan.model, plan.weights);
+  plan.base_fingerprint = models::fingerprint_of(plan.model, plan.weights);
 }
 
 }  // namespace
@@ -126,8 +125,8 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
   const std::optional<std::string> from =
       options.critic.from ? options.critic.from : policy.config.model->from;
   const models::ObjectiveChoice objective = objective_of(options);
-  std::optional<planner::ModelSource> source;
-  if (from) source = planner::open_model_source(*from);
+  std::optional<models::ModelSource> source;
+  if (from) source = models::open_model_source(*from);
   if (options.critic.from) {
     out.config.model = source->model;
     out.config.model->from = from;
@@ -138,7 +137,7 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
         source->model, policy.tokenizer->size(), std::nullopt, problems, {}, objective);
     problems.raise();
     TESSERA_REQUIRE(
-        planner::source_tokenizer(*source)->fingerprint() == policy.tokenizer->fingerprint() &&
+        models::source_tokenizer(*source)->fingerprint() == policy.tokenizer->fingerprint() &&
             out.model.max_positions >= policy.sequence_length,
         Config,
         fmt::format("the critic {} reads other tokens than the policy writes, or fewer "
@@ -151,12 +150,11 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
     out.model.objective = objective;
   }
   nn::declare_all(out.model.model);
-  planner::TensorOptions& tensor = out.config.parallel.tensor;
-  if (ranks) tensor.share_head = planner::ranks_that_share_a_head(out.model.model, tensor.size);
+  if (ranks) planner::share_layers(out, ranks->tensor);
   out.weights = nullptr;
   if (source) {
     std::vector<std::string> notes;  // a critic's head is expected to be newly initialized
-    out.weights = planner::first_weights(
+    out.weights = models::first_weights(
         *source, out.model, static_cast<std::uint64_t>(policy.config.trainer.seed), notes);
   }
   add_adapter(options.models.critic.adapter, out);

@@ -27,7 +27,7 @@ namespace tessera::engine::rl {
 /// Returns the plan of a critic: the policy's with another model, and the layout, the ranks and the
 /// adapter of rl.models.critic; beside a policy in fp16 it is in fp32. If it shares a reward
 /// model's trunk and has no adapter, everything before the objective is frozen. Throws as
-/// planner::open_model_source() and ranks_of(), Error{Config} for a wrong adapter, and
+/// models::open_model_source() and ranks_of(), Error{Config} for a wrong adapter, and
 /// Error{Unsupported} for a trunk that cannot be shared.
 planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options);
 

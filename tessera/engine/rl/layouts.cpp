@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/block.h"
 #include "tessera/planner/precision.h"
-#include "tessera/planner/zero_stage.h"
+#include "tessera/planner/validate.h"
 
 namespace tessera::engine::rl {
 
@@ -149,21 +149,19 @@ void apply_layout(const tasks::RlModel& model,
   if (ranks) {
     plan.ranks = ranks->count;
     plan.data_ranks = plan.shard_ranks = ranks->count / ranks->tensor;
-    plan.config.parallel.tensor.size = ranks->tensor;
+    planner::share_layers(plan, ranks->tensor);
     // The last micro-batches may have no samples.
     const std::int64_t each = plan.micro_batch * plan.data_ranks;
     plan.accumulation = (plan.global_batch + each - 1) / each;
-    plan.reduction.max_micros = static_cast<int>(plan.accumulation);
   }
-  const int stage = static_cast<int>(model.zero_stage.value_or(plan.zero_stage));
-  if (ranks || model.zero_stage) planner::set_zero_stage(plan, stage);
+  plan.zero_stage = static_cast<int>(model.zero_stage.value_or(plan.zero_stage));
   const bool other = model.dtype || plan.working == DType::F16;
   if (!other) return;
   const DType working = model.dtype == "bf16" ? DType::BF16 : DType::F32;
   if (working == plan.working) return;
-  plan.working = plan.weight_layout.working = working;
+  plan.working = working;
   plan.kept = {};  // masters and moments in fp32
-  plan.reduction.accumulate = DType::F32;
+  plan.sums = DType::F32;
 }
 
 }  // namespace tessera::engine::rl

@@ -11,10 +11,10 @@
 namespace tessera::engine::rl {
 
 mesh::Mesh mesh_of(const ModelRanks& ranks, const models::Resolved& model) {
-  planner::TensorOptions tensor;
+  parallel::TensorOptions tensor;
   tensor.size = ranks.tensor;
   tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
-  const planner::TensorOptions::Grid grid = tensor.grid();
+  const parallel::TensorOptions::Grid grid = tensor.grid();
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   return mesh::Mesh({.dp_shard = ranks.count / ranks.tensor,
                      .tp_depth = of(grid.depth),

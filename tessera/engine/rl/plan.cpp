@@ -32,11 +32,11 @@ namespace {
 template <class Refuse>
 void refuse_layouts(const planner::Plan& plan, const Refuse& refuse) {
   if (plan.data_ranks == plan.ranks) return;
-  const planner::ParallelOptions& layout = plan.config.parallel;
+  const parallel::ParallelOptions& layout = plan.config.parallel;
   if (layout.pipeline.size > 1 || layout.context.size > 1 || layout.sequence)
     refuse("ranks that share stages or tokens",
            "set parallel.tensor alone, or remove the section parallel");
-  if (layout.tensor.layout() != planner::TensorLayout::OneD)
+  if (layout.tensor.layout() != parallel::TensorLayout::OneD)
     refuse("parallel.tensor.mode " + layout.tensor.name(), "set parallel.tensor.mode to 1d");
 }
 
@@ -46,18 +46,16 @@ void require_share(const planner::Plan& plan,
                    const std::optional<ModelRanks>& ranks,
                    const models::Resolved& model,
                    const std::string& what,
-                   const planner::OptimizerOptions& optimizer = {},
+                   const optim::OptimizerOptions& optimizer = {},
                    const std::string& key = "rl.models, tensor") {
-  const planner::TensorOptions& of_policy = plan.config.parallel.tensor;
-  planner::Plan other;
-  other.model = model;
-  other.config.optimizer = optimizer;
-  planner::TensorOptions& tensor = other.config.parallel.tensor;
+  const parallel::TensorOptions& of_policy = plan.config.parallel.tensor;
+  parallel::TensorOptions tensor;
   tensor.size = ranks ? ranks->tensor : of_policy.size;
   if (tensor.size == 1) return;
   tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
   config::Problems problems;
-  planner::check_tensor_parallel(other, /*own_model=*/true, problems, {});
+  planner::check_shared_layers(tensor, model.model, problems);
+  planner::check_shared_gradients(optimizer, problems, {});
   TESSERA_REQUIRE(problems.empty() || !ranks,
                   Config,
                   fmt::format("the layers of the {} do not divide among {} ranks ({}): {}",
@@ -97,7 +95,7 @@ void check_fused(const planner::Plan& plan, const tasks::RlOptions& options) {
                       "rounds the weights of rollouts, so that sampling cannot have the "
                       "log-probabilities of training, and rl.parity is exact",
                   "remove it, or set rl.parity to measure");
-  TESSERA_REQUIRE(!plan.weight_layout.packed,
+  TESSERA_REQUIRE(!plan.rules.packed,
                   Config,
                   key +
                       "keeps copies of the weights in full, and adapter.quantize_base has them in "
@@ -142,7 +140,7 @@ void check_regrouped(const planner::Plan& plan, const tasks::RlOptions& options)
                               tensor,
                               plan.config.parallel.tensor.size),
                   "set rl.parity to measure, or rl.rollout_tensor to parallel.tensor");
-  TESSERA_REQUIRE(!plan.weight_layout.packed,
+  TESSERA_REQUIRE(!plan.rules.packed,
                   Unsupported,
                   "not built yet: rl.rollout_tensor other than parallel.tensor with "
                   "adapter.quantize_base",
@@ -184,8 +182,7 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
     refuse("data.sources", "give one list of files in data.train");
   const tasks::RlOptions& options = task.options();
   if (options.overlap > 0) {
-    if (plan.weight_layout.packed)
-      refuse("rl.overlap and adapter.quantize_base", "remove one of them");
+    if (plan.rules.packed) refuse("rl.overlap and adapter.quantize_base", "remove one of them");
   }
   const bool same = options.cache == tasks::RlCache::Same ||
                     (options.cache == tasks::RlCache::BF16 && plan.working == DType::BF16);
@@ -211,7 +208,7 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
 /// Requires that a checkpoint from before an alarm is still there when the alarm has its effect.
 void require_checkpoints(const planner::Plan& plan, const tasks::RlOptions& options) {
   if (options.on_alarm != tasks::OnAlarm::RollBack) return;
-  const planner::CheckpointOptions& saved = plan.config.checkpoint;
+  const checkpoint::Options& saved = plan.config.checkpoint;
   TESSERA_REQUIRE(!saved.use_node_local_storage,
                   Unsupported,
                   "not built yet: rl.on_alarm roll_back with checkpoint.use_node_local_storage",
@@ -245,7 +242,7 @@ void require_checkpoints(const planner::Plan& plan, const tasks::RlOptions& opti
 void check_hosts(const planner::Plan& plan, const tasks::RlOptions& options, int ranks_of_host) {
   const bool several = ranks_of_host > 0 && ranks_of_host < plan.ranks + options.generators();
   if (options.overlap == 0 || !several) return;
-  const planner::CheckpointOptions& saved = plan.config.checkpoint;
+  const checkpoint::Options& saved = plan.config.checkpoint;
   TESSERA_REQUIRE(
       !saved.use_node_local_storage && saved.peer_copies == 0,
       Unsupported,

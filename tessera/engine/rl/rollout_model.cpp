@@ -10,7 +10,6 @@
 #include "tessera/nn/block.h"
 #include "tessera/parallel/assembled.h"
 #include "tessera/planner/validate.h"
-#include "tessera/planner/zero_stage.h"
 #include "tessera/tasks/rl/rl.h"
 
 namespace tessera::engine::rl {
@@ -25,10 +24,8 @@ planner::Plan plan_of_writers(const planner::Plan& plan, int ranks) {
   const int tensor = rollout_tensor(plan);
   out.ranks = ranks;
   out.data_ranks = out.shard_ranks = ranks / tensor;
-  out.config.parallel.tensor.size = tensor;
-  out.config.parallel.tensor.share_head =
-      planner::ranks_that_share_a_head(plan.model.model, tensor);
-  planner::set_zero_stage(out, 0);
+  planner::share_layers(out, tensor);
+  out.zero_stage = 0;
   return out;
 }
 
@@ -83,7 +80,7 @@ void for_each_whole(TrainState& policy, bool all, const TakeWhole& take) {
 
 RolloutModel::RolloutModel(const planner::Plan& plan, comm::World& world)
     : plan_(plan_of_writers(plan, world.size())),
-      model_(plan_.model.model, plan_.weight_layout, world),
+      model_(plan_.model.model, plan_.weight_options(), world),
       gather_(model_, {}),
       executor_(model_, {&gather_}) {}
 

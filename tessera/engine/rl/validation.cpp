@@ -98,7 +98,7 @@ EvalReport validate_checkpoint(const planner::Plan& plan,
   if (task->options().parity == tasks::Parity::Exact) alone.emplace();
   TrainState policy(train_state_options(plan), world);
   policy.load(checkpoint::Checkpoint(checkpoint));
-  if (plan.config.eval.weights != planner::EvalWeights::Trained) policy.exchange_average();
+  if (plan.config.eval.weights != tasks::EvalWeights::Trained) policy.exchange_average();
   tasks::RlModel layout = task->options().models.reward;
   // A command may have other ranks than the training, which can lack those of reward models.
   if (layout.has_own_groups() && !has_ranks(layout, plan)) {

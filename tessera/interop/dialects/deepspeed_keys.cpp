@@ -139,7 +139,7 @@ class KeyReader {
   KeyReader(std::span<const std::string> own, config::Problems& problems)
       : own_(own.begin(), own.end()), own_set_(own_.begin(), own_.end()), problems_(problems) {}
 
-  planner::TakenKeys take(json::Value source) {
+  config::TakenKeys take(json::Value source) {
     walk(source, "");
     taken_.left = std::move(source);
     return std::move(taken_);
@@ -258,7 +258,7 @@ class KeyReader {
   std::vector<std::string> own_;
   std::unordered_set<std::string> own_set_;
   config::Problems& problems_;
-  planner::TakenKeys taken_;
+  config::TakenKeys taken_;
 };
 
 // ---- old names ----
@@ -421,9 +421,9 @@ json::Value with_new_names(json::Value source, config::Problems& problems) {
   return source;
 }
 
-planner::TakenKeys take_deepspeed_keys(json::Value source,
-                                       std::span<const std::string> own,
-                                       config::Problems& problems) {
+config::TakenKeys take_deepspeed_keys(json::Value source,
+                                      std::span<const std::string> own,
+                                      config::Problems& problems) {
   if (!source.is_object()) return {std::move(source), {}, {}};
   return KeyReader(own, problems).take(std::move(source));
 }

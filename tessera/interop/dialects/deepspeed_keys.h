@@ -12,7 +12,7 @@
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
-#include "tessera/planner/key_dialect.h"
+#include "tessera/config/key_dialect.h"
 
 namespace tessera::interop {
 
@@ -58,9 +58,9 @@ json::Value with_new_names(json::Value source, config::Problems& problems);
 /// Splits a configuration that uses current names. `own`: paths of the keys and sections of
 /// tessera's options. Wrong types, unknown keys (with the nearest name) and rejected keys are
 /// reported in `problems`. Pure.
-planner::TakenKeys take_deepspeed_keys(json::Value source,
-                                       std::span<const std::string> own,
-                                       config::Problems& problems);
+config::TakenKeys take_deepspeed_keys(json::Value source,
+                                      std::span<const std::string> own,
+                                      config::Problems& problems);
 
 /// Returns whether the configuration has no key that only tessera knows (`own`, as above).
 bool is_pure_deepspeed(const json::Value& source, std::span<const std::string> own);

@@ -27,6 +27,7 @@ struct PipelineSchedule {
   int least_chunks = 1, most_chunks = 1;
   /// The number of micro-batches of a step must be a multiple of the number of stages.
   bool whole_rounds = false;
+  bool operator==(const PipelineSchedule&) const = default;
 };
 Registry<PipelineSchedule>& pipeline_schedules();
 #define TESSERA_PIPELINE_SCHEDULE(name, variable, ...)     \

@@ -46,6 +46,7 @@ struct StageLayout {
       ++v;
     return stage_of_part(v);
   }
+  bool operator==(const StageLayout&) const = default;
 };
 
 }  // namespace tessera::parallel

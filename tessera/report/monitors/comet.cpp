@@ -20,6 +20,71 @@
 namespace tessera::report {
 namespace {
 
+/// The use that the upload of an offline run makes of its experiment key.
+enum class CometMode : std::uint8_t { Create, Get, GetOrCreate };
+inline constexpr auto kCometModes =
+    std::to_array<config::Named<CometMode>>({{CometMode::Create, "create"},
+                                             {CometMode::Get, "get"},
+                                             {CometMode::GetOrCreate, "get_or_create"}});
+
+struct CometOptions {
+  bool enabled = false;
+  std::int64_t samples_log_interval = 100;
+  std::string project, workspace, experiment_name, experiment_key;
+  CometMode mode = CometMode::Create;
+  TagStyle tags = TagStyle::DeepSpeed;
+  void describe(config::Fields& fields);
+  void check(config::Problems& problems, const config::Origins& origins) const;
+};
+
+constexpr double kMostSamples = 1e15;
+
+void CometOptions::describe(config::Fields& f) {
+  f.field("enabled",
+          enabled,
+          {.text = "Write an offline experiment for Comet in the folder comet of the run folder; "
+                   "comet upload uploads it."});
+  f.field("samples_log_interval",
+          samples_log_interval,
+          {.text = "Write a metric once in this number of samples.",
+           .unit = "samples",
+           .min = 1,
+           .max = kMostSamples});
+  f.field("project", project, {.text = "Project of the experiment.", .default_text = "none"});
+  f.field("workspace", workspace, {.text = "Workspace of the project.", .default_text = "none"});
+  f.field("experiment_name",
+          experiment_name,
+          {.text = "Displayed name.", .default_text = "name of the run folder"});
+  f.field("experiment_key",
+          experiment_key,
+          {.text = "Key of the experiment: 32 to 50 letters and digits.",
+           .default_text = "a new one for each start"});
+  f.choice("mode",
+           mode,
+           kCometModes,
+           {.text = "What the upload does with experiment_key: continue that experiment (get), "
+                    "create one (create), or whichever is possible (get_or_create)."});
+  describe_tags(f, tags);
+}
+
+void CometOptions::check(config::Problems& problems, const config::Origins& origins) const {
+  const std::string& key = experiment_key;
+  const bool fits =
+      key.size() >= 32 && key.size() <= 50 &&
+      std::all_of(key.begin(), key.end(), [](unsigned char c) {
+        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+      });
+  if (enabled && !key.empty() && !fits) {
+    problems.add(origins.place("comet.experiment_key"),
+                 "comet.experiment_key",
+                 "expected 32 to 50 letters and digits",
+                 "remove it: each start then has a key of its own");
+  }
+}
+
+const bool kCometIsASection =
+    config::add_section<CometOptions>("comet", 40, "Offline experiments for Comet.");
+
 json::Value milliseconds(double seconds) {
   return json::Value::integer(static_cast<std::int64_t>(seconds * 1e3));
 }
@@ -30,7 +95,8 @@ json::Value text_or_null(const std::string& text) {
 
 /// Returns the given key, or a new one of 32 digits.
 std::string experiment_key(const MonitorContext& context) {
-  if (!context.options.comet.experiment_key.empty()) return context.options.comet.experiment_key;
+  const auto& given = context.sections.get<CometOptions>().experiment_key;
+  if (!given.empty()) return given;
   const auto half = [&](int part) {
     const std::string seed = fmt::format("{} {} {} {:.6f} {}",
                                          part,
@@ -56,7 +122,7 @@ std::filesystem::path free_folder(const std::filesystem::path& wanted) {
 class CometMonitor final : public Monitor {
  public:
   CometMonitor(const MonitorContext& context, std::string key)
-      : options_(context.options.comet),
+      : options_(context.sections.get<CometOptions>()),
         key_(std::move(key)),
         folder_(free_folder(context.run_dir / "comet" / key_)),
         start_(context.time),
@@ -130,8 +196,7 @@ class CometMonitor final : public Monitor {
     out["stop_time"] = milliseconds(time);
     out["tags"] = json::Value::array();
     out["workspace"] = text_or_null(options_.workspace);
-    out["resume_strategy"] =
-        json::Value::string(config::name_of(planner::kCometModes, options_.mode));
+    out["resume_strategy"] = json::Value::string(config::name_of(kCometModes, options_.mode));
     out["customer_error_reported"] = json::Value::boolean(false);
     out["customer_error_message"] = json::Value();
     out["user_provided_experiment_key"] = json::Value::boolean(!options_.experiment_key.empty());
@@ -139,7 +204,7 @@ class CometMonitor final : public Monitor {
     files::write_atomic(folder_ / "experiment.json", out.dump());
   }
 
-  planner::CometOptions options_;
+  CometOptions options_;
   std::string key_;
   std::filesystem::path folder_;
   double start_;
@@ -150,7 +215,7 @@ class CometMonitor final : public Monitor {
 
 const bool kCometIsThere =
     monitors().add("comet",
-                   {[](const planner::MonitorOptions& options) { return options.comet.enabled; },
+                   {[](const config::Sections& all) { return all.get<CometOptions>().enabled; },
                     [](const MonitorContext& context) -> std::unique_ptr<Monitor> {
                       return std::make_unique<CometMonitor>(context, experiment_key(context));
                     }});

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -19,6 +20,21 @@
 
 namespace tessera::report {
 namespace {
+
+struct CsvMonitorOptions {
+  bool enabled = false;
+  std::string output_path;  ///< empty: in the run folder
+  std::optional<std::string> job_name;
+  void describe(config::Fields& fields);
+};
+
+void CsvMonitorOptions::describe(config::Fields& f) {
+  f.field("enabled", enabled, {.text = "Write a csv file for each metric, as DeepSpeed does."});
+  describe_folder(f, output_path, job_name, "csv files", "csv_monitor");
+}
+
+const bool kCsvIsASection =
+    config::add_section<CsvMonitorOptions>("csv_monitor", 20, "Metrics as csv files.");
 
 constexpr std::string_view kLineEnd = "\r\n";  // as written by Python's csv module
 
@@ -48,13 +64,13 @@ class CsvMonitor final : public Monitor {
  public:
   explicit CsvMonitor(const MonitorContext& context)
       : folder_(monitor_folder(context,
-                               context.options.csv_monitor.output_path,
-                               context.options.csv_monitor.job_name,
+                               context.sections.get<CsvMonitorOptions>().output_path,
+                               context.sections.get<CsvMonitorOptions>().job_name,
                                "csv_monitor")),
         samples_(context.samples) {}
 
   void write(const Reading& reading) override {
-    for (const Scalar& scalar : scalars_of(reading, planner::TagStyle::DeepSpeed)) {
+    for (const Scalar& scalar : scalars_of(reading, TagStyle::DeepSpeed)) {
       file_of(scalar.tag)
           .append_soon(
               fmt::format("{},{}{}", reading.samples, python_float(scalar.value), kLineEnd));
@@ -88,7 +104,7 @@ class CsvMonitor final : public Monitor {
 
 const bool kCsvIsThere = monitors().add(
     "csv_monitor",
-    {[](const planner::MonitorOptions& options) { return options.csv_monitor.enabled; },
+    {[](const config::Sections& all) { return all.get<CsvMonitorOptions>().enabled; },
      [](const MonitorContext& context) -> std::unique_ptr<Monitor> {
        return std::make_unique<CsvMonitor>(context);
      }});

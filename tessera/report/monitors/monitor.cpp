@@ -8,6 +8,21 @@ Registry<MonitorMaker>& monitors() {
   return registry;
 }
 
+void describe_folder(config::Fields& fields,
+                     std::string& output_path,
+                     std::optional<std::string>& job_name,
+                     const std::string& what,
+                     const std::string& folder) {
+  fields.field(
+      "output_path",
+      output_path,
+      {.text = "Folder of the " + what + ".", .default_text = folder + " in the run folder"});
+  fields.field("job_name",
+               job_name,
+               {.text = "Folder inside output_path.",
+                .default_text = "DeepSpeedJobName if output_path is given, else none"});
+}
+
 std::filesystem::path monitor_folder(const MonitorContext& context,
                                      const std::string& output_path,
                                      const std::optional<std::string>& job_name,

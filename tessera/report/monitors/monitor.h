@@ -6,13 +6,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "tessera/base/registry.h"
+#include "tessera/config/fields.h"
 #include "tessera/config/json.h"
-#include "tessera/planner/monitor_options.h"
+#include "tessera/config/sections.h"
 #include "tessera/report/monitors/histogram.h"
 
 namespace tessera::report {
@@ -48,7 +50,7 @@ class Monitor {
 /// The facts from which a monitor is made.
 struct MonitorContext {
   std::filesystem::path run_dir;
-  planner::MonitorOptions options;
+  config::Sections sections;           ///< the options of the monitors
   json::Value resolved;                ///< config.json of the run folder
   std::int64_t step = 0, samples = 0;  ///< position at the start of the training
   double time = 0.0;                   ///< seconds since 1970
@@ -56,11 +58,18 @@ struct MonitorContext {
 };
 
 struct MonitorMaker {
-  bool (*enabled)(const planner::MonitorOptions& options);
+  bool (*enabled)(const config::Sections& sections);
   std::unique_ptr<Monitor> (*make)(const MonitorContext& context);
 };
 Registry<MonitorMaker>& monitors();
 
+/// Describes the keys "output_path" and "job_name" of a section: `what` ("csv files") is written in
+/// `folder` of the run folder by default.
+void describe_folder(config::Fields& fields,
+                     std::string& output_path,
+                     std::optional<std::string>& job_name,
+                     const std::string& what,
+                     const std::string& folder);
 /// Returns the folder of a monitor's files: `output_path`/`job_name` as in DeepSpeed, else `name`
 /// in the run folder.
 std::filesystem::path monitor_folder(const MonitorContext& context,

@@ -16,6 +16,34 @@
 namespace tessera::report {
 namespace {
 
+struct PrometheusOptions {
+  bool enabled = false;
+  std::string address = "127.0.0.1:9464";
+  void describe(config::Fields& fields);
+  void check(config::Problems& problems, const config::Origins& origins) const;
+};
+
+void PrometheusOptions::describe(config::Fields& f) {
+  f.field("enabled", enabled, {.text = "Serve the newest metrics for Prometheus while training."});
+  f.field("address",
+          address,
+          {.text = "Where they are served: a port of this host (127.0.0.1:9464; port 0 takes a "
+                   "free one) or a socket (unix:/path). Other hosts cannot connect."});
+}
+
+void PrometheusOptions::check(config::Problems& problems, const config::Origins& origins) const {
+  if (!enabled) return;
+  if (const auto why = loopback::problem_of(address)) {
+    problems.add(origins.place("prometheus.address"),
+                 "prometheus.address",
+                 fmt::format("\"{}\": {}", address, *why),
+                 "write \"127.0.0.1:9464\", or \"unix:/path/of/a.sock\"");
+  }
+}
+
+const bool kPrometheusIsASection =
+    config::add_section<PrometheusOptions>("prometheus", 50, "Metrics for Prometheus.");
+
 /// Replaces all characters except letters, digits and underscores.
 std::string metric_name(std::string_view text) {
   std::string out = "tessera_" + file_name_of(text);
@@ -38,7 +66,7 @@ class PrometheusMonitor final : public Monitor {
  public:
   explicit PrometheusMonitor(const MonitorContext& context)
       : run_(label_value(context.run_dir.filename().string())),
-        server_(context.options.prometheus.address,
+        server_(context.sections.get<PrometheusOptions>().address,
                 [this](const loopback::Request& request) { return answer(request); }) {}
 
   void write(const Reading& reading) override {
@@ -79,7 +107,7 @@ class PrometheusMonitor final : public Monitor {
 
 const bool kPrometheusIsThere = monitors().add(
     "prometheus",
-    {[](const planner::MonitorOptions& options) { return options.prometheus.enabled; },
+    {[](const config::Sections& all) { return all.get<PrometheusOptions>().enabled; },
      [](const MonitorContext& context) -> std::unique_ptr<Monitor> {
        return std::make_unique<PrometheusMonitor>(context);
      }});

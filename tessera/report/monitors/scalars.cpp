@@ -8,8 +8,6 @@
 namespace tessera::report {
 namespace {
 
-using planner::TagStyle;
-
 constexpr std::string_view kEval = "eval_", kTest = "test_", kTerms = "terms";
 constexpr std::string_view kDeepSpeed = "Train/Samples/";
 
@@ -67,6 +65,15 @@ void collect(const std::string& path, const json::Value& value, std::vector<Hype
 }
 
 }  // namespace
+
+void describe_tags(config::Fields& fields, TagStyle& tags) {
+  fields.choice(
+      "tags",
+      tags,
+      kTagStyles,
+      {.text = "Names of the metrics: deepspeed (Train/Samples/train_loss, over samples) or "
+               "huggingface (train/loss, over steps)."});
+}
 
 std::int64_t axis_of(const Reading& reading, TagStyle style) {
   return style == TagStyle::DeepSpeed ? reading.samples : reading.step;

@@ -179,15 +179,31 @@ std::string event_file_name(double time, std::string_view host, int process, int
                      number);
 }
 
+void TensorboardOptions::describe(config::Fields& f) {
+  f.field("enabled", enabled, {.text = "Write event files for TensorBoard."});
+  describe_folder(f, output_path, job_name, "event files", "tensorboard");
+  describe_tags(f, tags);
+  f.field("histograms",
+          histograms,
+          {.text = "Write histograms of the weights and gradients of every trained parameter after "
+                   "this number of steps; 0 writes none.",
+           .unit = "steps",
+           .min = 0,
+           .max = 1e12});
+}
+
 namespace {
+
+const bool kTensorboardIsASection =
+    config::add_section<TensorboardOptions>("tensorboard", 10, "Event files for TensorBoard.");
 
 class TensorboardMonitor final : public Monitor {
  public:
   explicit TensorboardMonitor(const MonitorContext& context)
-      : style_(context.options.tensorboard.tags),
+      : style_(context.sections.get<TensorboardOptions>().tags),
         file_(monitor_folder(context,
-                             context.options.tensorboard.output_path,
-                             context.options.tensorboard.job_name,
+                             context.sections.get<TensorboardOptions>().output_path,
+                             context.sections.get<TensorboardOptions>().job_name,
                              "tensorboard") /
                   event_file_name(context.time, context.host, ::getpid(), 0),
               context.time) {
@@ -221,13 +237,13 @@ class TensorboardMonitor final : public Monitor {
   [[nodiscard]] std::string place() const override { return file_.path().parent_path().string(); }
 
  private:
-  planner::TagStyle style_;
+  TagStyle style_;
   EventFile file_;
 };
 
 const bool kTensorboardIsThere = monitors().add(
     "tensorboard",
-    {[](const planner::MonitorOptions& options) { return options.tensorboard.enabled; },
+    {[](const config::Sections& all) { return all.get<TensorboardOptions>().enabled; },
      [](const MonitorContext& context) -> std::unique_ptr<Monitor> {
        return std::make_unique<TensorboardMonitor>(context);
      }});

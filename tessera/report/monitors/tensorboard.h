@@ -4,16 +4,28 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "tessera/base/wire.h"
+#include "tessera/config/fields.h"
 #include "tessera/report/appended_file.h"
 #include "tessera/report/monitors/histogram.h"
 #include "tessera/report/monitors/scalars.h"
 
 namespace tessera::report {
+
+/// The section `tensorboard`.
+struct TensorboardOptions {
+  bool enabled = false;
+  std::string output_path;  ///< empty: in the run folder
+  std::optional<std::string> job_name;
+  TagStyle tags = TagStyle::DeepSpeed;
+  std::int64_t histograms = 0;  ///< steps between histograms; 0: none
+  void describe(config::Fields& fields);
+};
 
 /// CRC-32C (Castagnoli), and its form in TensorFlow's records: rotated right by 15 bits plus a
 /// constant, so that the checksum of data that contains checksums is not degenerate.

@@ -161,17 +161,39 @@ void WandbFile::end(double time, int exit_code) {
 
 namespace {
 
+struct WandbOptions {
+  bool enabled = false;
+  std::string project = "deepspeed";
+  std::string group, team, name;
+  TagStyle tags = TagStyle::DeepSpeed;
+  void describe(config::Fields& fields);
+};
+
+void WandbOptions::describe(config::Fields& f) {
+  f.field("enabled",
+          enabled,
+          {.text = "Write an offline run for Weights & Biases in the folder wandb of the run "
+                   "folder; wandb sync uploads it."});
+  f.field("project", project, {.text = "Project of the run."});
+  f.field("group", group, {.text = "Group of the run.", .default_text = "none"});
+  f.field("team", team, {.text = "Team or user that owns the project.", .default_text = "none"});
+  f.field("name", name, {.text = "Displayed name.", .default_text = "name of the run folder"});
+  describe_tags(f, tags);
+}
+
+const bool kWandbIsASection =
+    config::add_section<WandbOptions>("wandb", 30, "Offline runs for Weights & Biases.");
+
 class WandbMonitor final : public Monitor {
  public:
-  WandbMonitor(const MonitorContext& context, const std::string& id)
-      : style_(context.options.wandb.tags),
+  WandbMonitor(const MonitorContext& context, const WandbOptions& options, const std::string& id)
+      : style_(options.tags),
         file_(run_file(context, id),
               {.id = id,
-               .project = context.options.wandb.project,
-               .group = context.options.wandb.group,
-               .team = context.options.wandb.team,
-               .name = context.options.wandb.name.empty() ? context.run_dir.filename().string()
-                                                          : context.options.wandb.name,
+               .project = options.project,
+               .group = options.group,
+               .team = options.team,
+               .name = options.name.empty() ? context.run_dir.filename().string() : options.name,
                .host = context.host,
                .start = context.time},
               context.resolved) {}
@@ -183,15 +205,16 @@ class WandbMonitor final : public Monitor {
   [[nodiscard]] std::string place() const override { return file_.path().parent_path().string(); }
 
  private:
-  planner::TagStyle style_;
+  TagStyle style_;
   WandbFile file_;
 };
 
 const bool kWandbIsThere =
     monitors().add("wandb",
-                   {[](const planner::MonitorOptions& options) { return options.wandb.enabled; },
+                   {[](const config::Sections& all) { return all.get<WandbOptions>().enabled; },
                     [](const MonitorContext& context) -> std::unique_ptr<Monitor> {
-                      return std::make_unique<WandbMonitor>(context, run_id(context));
+                      return std::make_unique<WandbMonitor>(
+                          context, context.sections.get<WandbOptions>(), run_id(context));
                     }});
 
 }  // namespace

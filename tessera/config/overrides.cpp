@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/config/overrides.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::config {
+namespace {
+
+// "optimizer.lr" -> optimizer, params, lr.
+std::vector<std::string> steps_of(std::string_view path) {
+  std::vector<std::string> steps = text::split(path, '.');
+  if (steps.size() != 2) return steps;
+  constexpr std::array<std::string_view, 9> kOwn = {"type",
+                                                    "params",
+                                                    "decay_all",
+                                                    "layer_decay",
+                                                    "gradual_unfreezing",
+                                                    "legacy_fusion",
+                                                    "groups",
+                                                    "weight_decay_schedule",
+                                                    "on_resume"};
+  const bool holder = steps[0] == "optimizer" || steps[0] == "scheduler";
+  const bool own = std::find(kOwn.begin(), kOwn.end(), steps[1]) != kOwn.end();
+  if (holder && !own) steps.insert(steps.begin() + 1, "params");
+  return steps;
+}
+
+void set_place(json::Value& value, const json::Place& place) {
+  value.place = value.key_place = place;
+  if (value.is_array()) {
+    for (json::Value& item : value.items())
+      set_place(item, place);
+  }
+  if (value.is_object()) {
+    for (auto& [key, member] : value.members())
+      set_place(member, place);
+  }
+}
+
+json::Value value_of(std::string_view text) {
+  try {
+    return json::parse(text, "--set");
+  } catch (const Error&) {
+    return json::Value::string(std::string(text));
+  }
+}
+
+// A number of ranks instead of an object with a size; other members of the object are kept.
+std::string spelled_out(std::string_view path, const json::Value& value) {
+  constexpr std::array<std::string_view, 3> kShort = {
+      "parallel.pipeline", "parallel.tensor", "parallel.context"};
+  const bool is_size =
+      value.is_number() && std::find(kShort.begin(), kShort.end(), path) != kShort.end();
+  return std::string(path) + (is_size ? ".size" : "");
+}
+
+}  // namespace
+
+void set_key(json::Value& source,
+             std::string_view path,
+             json::Value value,
+             const std::string& origin) {
+  set_key(source, path, std::move(value), json::Place{origin});
+}
+
+void set_key(json::Value& source,
+             std::string_view path,
+             json::Value value,
+             const json::Place& place) {
+  const std::string origin = place.text();
+  json::Value* at = &source;
+  for (const std::string& step : steps_of(path)) {
+    TESSERA_REQUIRE(!step.empty(),
+                    Config,
+                    fmt::format("{}: \"{}\" is no key", origin, path),
+                    "keys look like optimizer.params.lr");
+    TESSERA_REQUIRE(
+        at->is_object() || at->is_null(),
+        Config,
+        fmt::format("{}: there is no \"{}\" inside of {}", origin, step, at->type_name()),
+        "name a key of an object");
+    json::Value& next = (*at)[step];
+    if (next.is_null()) next.place = next.key_place = place;
+    at = &next;
+  }
+  set_place(value, place);
+  *at = std::move(value);
+}
+
+void apply_override(json::Value& source, std::string_view assignment) {
+  const std::size_t equals = assignment.find('=');
+  TESSERA_REQUIRE(equals != std::string_view::npos && equals > 0,
+                  Config,
+                  fmt::format("--set {}: expected KEY=VALUE", assignment),
+                  "such as --set optimizer.lr=3e-4");
+  const std::string origin = fmt::format("--set {}", assignment);
+  json::Value value = value_of(assignment.substr(equals + 1));
+  const std::string path = spelled_out(text::trim(assignment.substr(0, equals)), value);
+  set_key(source, path, std::move(value), origin);
+}
+
+}  // namespace tessera::config

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/models/model_source.h"
+
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/inputs.h"
+#include "tessera/base/text.h"
+#include "tessera/tensor/init.h"
+
+namespace tessera::models {
+namespace {
+
+const ModelReader& reader() {
+  return model_readers().get("files");
+}
+
+}  // namespace
+
+Registry<ModelReader>& model_readers() {
+  static Registry<ModelReader> registry("reader of models");
+  return registry;
+}
+
+ModelSource open_model_source(const std::filesystem::path& path) {
+  ModelSource source = reader().open(path);
+  note_input({"model", path.string(), reader().files(source)});
+  return source;
+}
+
+WeightSource source_weights(const ModelSource& source, const Resolved& resolved) {
+  return reader().weights(source, resolved);
+}
+
+AdapterOptions open_adapter_options(const std::filesystem::path& folder) {
+  AdapterOptions options = reader().adapter_options(folder);
+  note_input({"adapter", folder.string(), reader().adapter_files(folder)});
+  return options;
+}
+
+WeightSource open_adapter_weights(const std::filesystem::path& folder,
+                                  const Adapter& adapter,
+                                  const WeightMap& map) {
+  return reader().adapter_weights(folder, adapter, map);
+}
+
+WeightSource first_weights(const ModelSource& source,
+                           const Resolved& trained,
+                           std::uint64_t seed,
+                           std::vector<std::string>& notes) {
+  // A checkpoint without an objective has its family's default.
+  config::Problems problems;
+  const Resolved saved =
+      resolve(source.model, trained.tokenizer_size, std::nullopt, problems, {}, source.objective);
+  problems.raise();
+  if (saved.objective.name == trained.objective.name) return source_weights(source, trained);
+  std::set<std::string> known, begun;
+  for (const auto& info : nn::parameters_of(saved.model))
+    known.insert(info->name);
+  for (const auto& info : nn::parameters_of(trained.model)) {
+    if (known.count(info->name) == 0) begun.insert(info->name);
+  }
+  if (!begun.empty()) {
+    notes.push_back(
+        fmt::format("model.from has a head for {}: that for {} begins anew ({})",
+                    saved.objective.name,
+                    trained.objective.name,
+                    text::join(std::vector<std::string>(begun.begin(), begun.end()), ", ")));
+  }
+  return [weights = source_weights(source, saved), begun = std::move(begun), seed](
+             const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    if (begun.count(info.name) == 0) return weights(info, begin, end, out);
+    initialize_range(info, seed, begin, at::from_blob(out, {end - begin}, at::kFloat));
+  };
+}
+
+data::TokenizerPtr source_tokenizer(const ModelSource& source) {
+  TESSERA_REQUIRE(
+      source.says_tokenizer,
+      Config,
+      fmt::format("{} was converted from weights without a tokenizer", source.folder.string()),
+      "name one with tokenizer.type (and tokenizer.vocab, tokenizer.merges)");
+  return source.hugging_face ? data::tokenizer_from_folder(source.folder)
+                             : data::make_tokenizer(source.tokenizer);
+}
+
+}  // namespace tessera::models

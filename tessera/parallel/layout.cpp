@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/parallel/layout.h"
+
+namespace tessera::parallel {
+
+mesh::Mesh Layout::mesh() const {
+  const bool groups = zero_stage == 3 && shard_ranks > 1 && shard_ranks < data_ranks;
+  const int shard = groups ? shard_ranks : data_ranks;
+  const auto of = [](std::int64_t size) { return static_cast<int>(size); };
+  return mesh::Mesh({.pp = stages.stages,
+                     .dp_rep = data_ranks / shard,
+                     .dp_shard = shard,
+                     .cp = context,
+                     .tp_depth = of(grid.depth),
+                     .tp_row = of(grid.row),
+                     .tp_col = of(grid.col)});
+}
+
+Residency Layout::residency() const {
+  const bool whole = shard_ranks == 1 && data_ranks > 1;
+  if (zero_stage == 0) return Residency::Replicated;
+  return zero_stage == 3 && !whole ? Residency::Sharded : Residency::Whole;
+}
+
+ReductionOptions Layout::reduction_options() const {
+  return {.stage = zero_stage,
+          .mode = reduction,
+          .accumulate = sums,
+          .comm_dtype = sent,
+          .feedback = feedback,
+          .bucket = bucket,
+          .sparse_rows = sparse_rows,
+          .max_micros = static_cast<int>(accumulation)};
+}
+
+WeightOptions Layout::weight_options(const ParameterRules& rules) const {
+  return {.working = working,
+          .residency = residency(),
+          .persistence_threshold = persistence_threshold,
+          .persistent = persistent,
+          .tensor = tensor,
+          .sequence = sequence,
+          .context = context_mode,
+          .tables_apart = sparse_rows,
+          .frozen = rules.frozen,
+          .apart = rules.apart,
+          .packed = rules.packed,
+          .packing = rules.packing,
+          .trained_gather = trained_gather,
+          .frozen_gather = frozen_gather};
+}
+
+}  // namespace tessera::parallel

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a training is divided over ranks: the numbers that may differ between two runs with the same
+// mathematics, and what follows from them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "tessera/base/dtype.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/nn/context_parallel/context_parallel.h"
+#include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/parallel/executor.h"
+#include "tessera/parallel/flat_group_plan.h"
+#include "tessera/parallel/gather_order.h"
+#include "tessera/parallel/options.h"
+#include "tessera/parallel/pipeline/schedule.h"
+#include "tessera/parallel/pipeline/stage_layout.h"
+#include "tessera/parallel/reduction_options.h"
+#include "tessera/parallel/shard_store.h"
+
+namespace tessera::parallel {
+
+/// What a model's parameters need of their buffers, whatever the layout; see WeightOptions.
+struct ParameterRules {
+  std::function<bool(const std::string&)> frozen = {};
+  std::function<int(const std::string&)> apart = {};
+  std::function<bool(const std::string&)> packed = {};
+  PackingOptions packing = {};
+};
+
+/// A value: two layouts can be compared, and a copy with other numbers is another layout. What
+/// follows from the numbers is computed by the functions and never stored.
+struct Layout {
+  // ---- the groups of ranks ----
+  StageLayout stages;         ///< which blocks are on which stage of the pipeline
+  PipelineSchedule schedule;  ///< if there are several stages
+  bool scatter_gather = false;
+  nn::TensorMode tensor = nn::TensorMode::OneD;
+  TensorOptions::Grid grid;  ///< the ranks that share a layer
+  bool sequence = false;     ///< they share the tokens between layers too
+  int context = 1;           ///< number of ranks that share the tokens of every sample
+  nn::ContextMode context_mode = nn::ContextMode::Ring;
+  int data_ranks = 1;
+  /// Number of data-parallel ranks that together hold all working weights in stage 3: all, or a
+  /// group.
+  int shard_ranks = 1;
+  int threads = 1;  ///< per rank
+  // ---- a step ----
+  std::int64_t micro_batch = 0, accumulation = 0;
+  Recompute recompute;
+  // ---- what a rank keeps ----
+  int zero_stage = 0;
+  DType working = DType::F32;
+  KeptTypes kept;  ///< dtypes of masters and moments
+  std::int64_t persistence_threshold = 0;
+  std::int64_t persistent = std::numeric_limits<std::int64_t>::max();
+  // ---- what ranks send ----
+  GatherOptions gather;
+  GatherForm trained_gather = GatherForm::Values, frozen_gather = GatherForm::Values;
+  Reduction reduction = Reduction::Each;
+  DType sums = DType::F32;  ///< dtype in which gradients are accumulated
+  DType sent = DType::F32;  ///< dtype in which they are sent; U8 stands for codes
+  std::optional<FeedbackOptions> feedback;
+  std::int64_t bucket = std::numeric_limits<std::int64_t>::max();
+  bool sparse_rows = false;
+
+  /// The mesh of the ranks.
+  [[nodiscard]] mesh::Mesh mesh() const;
+  /// How the working weights are distributed, except for packed ones.
+  [[nodiscard]] Residency residency() const;
+  [[nodiscard]] ReductionOptions reduction_options() const;
+  [[nodiscard]] WeightOptions weight_options(const ParameterRules& rules) const;
+  bool operator==(const Layout&) const = default;
+};
+
+}  // namespace tessera::parallel

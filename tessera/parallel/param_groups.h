@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// optimizer.groups: parameters, selected by name, with their own learning rate or weight decay, or
+// without training.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "tessera/config/fields.h"
+#include "tessera/config/json.h"
+#include "tessera/nn/block.h"
+#include "tessera/parallel/freezing.h"
+
+namespace tessera::parallel {
+
+struct ParamGroup {
+  std::string pattern;
+  std::regex regex;  ///< ECMAScript, searched anywhere in the name
+  std::optional<double> lr, weight_decay;
+  bool frozen = false;  ///< for the whole training
+  std::optional<Moment> frozen_until = {}, frozen_from = {};
+  json::Place place = {};
+};
+
+/// Reads the list; errors are added to `problems` with their places.
+std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Problems& problems);
+/// The first group whose pattern matches in `name`, or nullptr.
+const ParamGroup* group_of(const std::vector<ParamGroup>& groups, const std::string& name);
+/// The names of the parameters that are trained in at least a part of the training.
+std::vector<std::string> trained_names(const nn::Model& model,
+                                       const std::vector<ParamGroup>& groups);
+/// Reports a group that matches no parameter, which is a typing mistake, and a model without a
+/// trained parameter.
+void check_param_groups(const std::vector<ParamGroup>& groups,
+                        const nn::Model& model,
+                        config::Problems& problems);
+/// Returns whether the parameter of that name is frozen for the whole training; empty if no group
+/// freezes any.
+std::function<bool(const std::string&)> frozen_by(std::vector<ParamGroup> groups);
+
+}  // namespace tessera::parallel

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sections `zero_optimization` and `activation_checkpointing`: what is sharded over
+// data-parallel ranks, and what is computed again in the backward pass.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "tessera/config/fields.h"
+
+namespace tessera::parallel {
+
+enum class RecomputeKind : std::uint8_t { None, Full, Selective, Auto };
+struct RecomputeOptions {
+  std::optional<bool> enabled;
+  std::optional<RecomputeKind> granularity;
+  std::int64_t every_n = 1;
+  /// The parts that are recomputed: `granularity`, or what `enabled` implies.
+  [[nodiscard]] RecomputeKind kind() const {
+    return granularity.value_or(enabled.value_or(false) ? RecomputeKind::Full
+                                                        : RecomputeKind::None);
+  }
+  void describe(config::Fields& fields);
+};
+/// Error feedback of gradients in 8 bits, in DeepSpeed's notation of LoCo.
+struct FeedbackKeys {
+  std::optional<double> err_beta;
+  std::optional<std::int64_t> reset_T;
+  [[nodiscard]] bool on() const { return err_beta || reset_T; }
+  void describe(config::Fields& fields);
+};
+struct ZeroOptions {
+  std::optional<std::int64_t> stage;
+  std::optional<std::int64_t> reduce_bucket_size;
+  std::optional<std::int64_t> stage3_prefetch_bucket_size, stage3_param_persistence_threshold,
+      stage3_model_persistence_threshold, stage3_max_live_parameters, stage3_max_reuse_distance;
+  std::optional<std::int64_t> zero_hpz_partition_size, mics_shard_size;
+  std::optional<bool> zero_quantized_weights, zero_quantized_nontrainable_weights,
+      zero_quantized_gradients;
+  FeedbackKeys zeropp_loco_param;
+  /// Number of ranks that together hold the working weights; absent: all.
+  [[nodiscard]] std::optional<std::int64_t> group() const;
+  void describe(config::Fields& fields);
+};
+
+}  // namespace tessera::parallel
