@@ -168,6 +168,12 @@ planner::ModelSource open_checkpoint(const fs::path& folder) {
   return out;
 }
 
+bool has_content(const fs::path& path, const std::string& content) {
+  std::error_code absent;
+  return fs::is_regular_file(path, absent) && fs::file_size(path, absent) == content.size() &&
+         files::read(path) == content;
+}
+
 // Writes the files contained in a single file to a cache folder that is named by their contents.
 fs::path unpacked(const std::vector<std::pair<std::string, std::string>>& files) {
   files::Hasher hasher;
@@ -183,7 +189,7 @@ fs::path unpacked(const std::vector<std::pair<std::string, std::string>>& files)
                   fmt::format("cannot create {}: {}", folder.string(), failed.message()),
                   "name a folder that can be written: TESSERA_CACHE=/some/folder");
   for (const auto& [name, content] : files) {
-    if (!fs::exists(folder / name)) files::write_atomic(folder / name, content);
+    if (!has_content(folder / name, content)) files::write_atomic(folder / name, content);
   }
   return folder;
 }
