@@ -23,6 +23,7 @@
 #include "tessera/interop/formats/weights_bitsandbytes.h"
 #include "tessera/interop/label_thresholds.h"
 #include "tessera/interop/peft.h"
+#include "tessera/interop/stored_head.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/hf_objective.h"
 #include "tessera/optim/average.h"
@@ -69,14 +70,17 @@ bool is_on(const json::Value& config, const char* block) {
   return enabled != nullptr && enabled->is_bool() && enabled->as_bool();
 }
 
-planner::ModelSource open_hugging_face(const fs::path& folder, json::Value hf) {
+planner::ModelSource open_hugging_face(const fs::path& folder,
+                                       json::Value hf,
+                                       const fs::path& weights) {
   planner::ModelSource out;
   drop_bitsandbytes(hf);
   out.folder = folder;
-  out.weights = folder;
+  out.weights = weights;
   out.hugging_face = true;
   out.bf16 = says_bf16(hf);
   out.model = models::options_from_hf(hf);
+  if (!weights.empty()) settle_stored_head(weights, hf, out.model);
   out.objective = models::objective_of_hf(hf);
   interop::add_label_thresholds(folder, out.objective);
   return out;
@@ -200,8 +204,8 @@ planner::ModelSource open_foreign_source(const fs::path& path) {
   const Foreign opened = *open_foreign(path);
   planner::ModelSource out;
   if (opened.model_config.is_object()) {
-    out =
-        open_hugging_face(fs::is_directory(path) ? path : path.parent_path(), opened.model_config);
+    out = open_hugging_face(
+        fs::is_directory(path) ? path : path.parent_path(), opened.model_config, {});
     if (!opened.beside.empty()) out.folder = unpacked(opened.beside);
     out.foreign = path;
     return out;
@@ -210,7 +214,8 @@ planner::ModelSource open_foreign_source(const fs::path& path) {
   for (const fs::path& folder : {real, real.parent_path(), real.parent_path().parent_path()}) {
     const fs::path file = folder / "config.json";
     if (!fs::is_regular_file(file)) continue;
-    out = open_hugging_face(folder, json::parse_strict(data::read_small_file(file), file.string()));
+    out = open_hugging_face(
+        folder, json::parse_strict(data::read_small_file(file), file.string()), {});
     out.foreign = path;
     return out;
   }
@@ -221,14 +226,16 @@ planner::ModelSource open_foreign_source(const fs::path& path) {
               "put Hugging Face's config.json of the model into its folder");
 }
 
-planner::ModelSource open_folder(const fs::path& folder) {
+// `weights`: the folder, or a single file of it.
+planner::ModelSource open_folder(const fs::path& folder, const fs::path& weights) {
   const fs::path file = folder / "config.json";
   TESSERA_REQUIRE(
       fs::exists(file),
       Format,
       fmt::format("{} has no config.json, manifest.json or checkpoints", folder.string()),
       "name a Hugging Face folder, or a run or checkpoint of tessera");
-  return open_hugging_face(folder, json::parse_strict(data::read_small_file(file), file.string()));
+  return open_hugging_face(
+      folder, json::parse_strict(data::read_small_file(file), file.string()), weights);
 }
 
 // A PEFT folder: the model that it adapts, merged with the adapter.
@@ -256,9 +263,7 @@ planner::ModelSource open_lone_file(const fs::path& path) {
       Format,
       fmt::format("{}: no config.json beside it says the model's shape", path.string()),
       "put Hugging Face's config.json and tokenizer files of the model into its folder");
-  planner::ModelSource out = open_folder(folder);
-  out.weights = path;
-  return out;
+  return open_folder(folder, path);
 }
 
 // A checkpoint as a source of weights: the requested range is one piece of the whole tensor.
@@ -358,7 +363,7 @@ planner::ModelSource open_source(const fs::path& path) {
     return open_checkpoint(*newest);
   }
   if (is_peft(path)) return open_peft_source(path);
-  return open_folder(path);
+  return open_folder(path, path);
 }
 
 namespace {

@@ -96,8 +96,24 @@ std::int64_t read_range(const Source& source, std::int64_t begin, std::int64_t e
   return elements;
 }
 
-/// True if two tensors have the same bits as fp32.
-bool equal(const checkpoint::StreamedTensor& a, const checkpoint::StreamedTensor& b) {
+/// A head that is stored next to the token table of a tied model must equal that table.
+void require_tied(const checkpoint::StreamedTensor& head,
+                  const checkpoint::StreamedTensor& table,
+                  const std::string& what) {
+  TESSERA_REQUIRE(
+      same_values(head, table),
+      Format,
+      fmt::format("{}: {} differs from {}, and the model has one matrix for both",
+                  what,
+                  head.name,
+                  table.name),
+      "set tie_word_embeddings to false in config.json (model.tie_embeddings in a configuration), "
+      "or drop the head from the file");
+}
+
+}  // namespace
+
+bool same_values(const checkpoint::StreamedTensor& a, const checkpoint::StreamedTensor& b) {
   if (a.shape != b.shape || !checkpoint::convertible(a.dtype, DType::F32)) return false;
   constexpr std::int64_t kElements = 1 << 18;
   const auto numel = static_cast<std::int64_t>(b.bytes() / size_of(b.dtype));
@@ -112,23 +128,6 @@ bool equal(const checkpoint::StreamedTensor& a, const checkpoint::StreamedTensor
   }
   return true;
 }
-
-/// A head that is stored next to the token table of a tied model must equal that table.
-void require_tied(const checkpoint::StreamedTensor& head,
-                  const checkpoint::StreamedTensor& table,
-                  const std::string& what) {
-  TESSERA_REQUIRE(
-      equal(head, table),
-      Format,
-      fmt::format("{}: {} differs from {}, and the model has one matrix for both",
-                  what,
-                  head.name,
-                  table.name),
-      "set tie_word_embeddings to false in config.json (model.tie_embeddings in a configuration), "
-      "or drop the head from the file");
-}
-
-}  // namespace
 
 std::string unwrapped(std::string name) {
   constexpr std::array<std::string_view, 2> kWrappers = {"module.", "_orig_mod."};
