@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/models/objective.h"
 #include "tessera/tensor/init.h"
 
 namespace tessera::planner {
@@ -48,6 +49,8 @@ models::WeightSource first_weights(const ModelSource& source,
                                    const models::Resolved& trained,
                                    std::uint64_t seed,
                                    std::vector<std::string>& notes) {
+  if (trained.objective.name == models::kEmbedding && source.adapter.empty())
+    return source_weights(source, trained);
   // A checkpoint without an objective has its family's default.
   config::Problems problems;
   const models::Resolved saved = models::resolve(

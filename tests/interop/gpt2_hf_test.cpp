@@ -252,6 +252,32 @@ TEST(Gpt2HfWeights, OfATiedModelMayStoreTheHeadOnlyAsTheTable) {
   expect_all_loaded(folder, tiny_model(/*tie=*/false));
 }
 
+// Whichever head a file has, an embedding is a hidden state before it.
+TEST(WeightsOf, AModelWithoutAHeadTakesNoneOfAFile) {
+  json::Value sizes = json::parse(R"({"num_layers": 1, "hidden_size": 4, "num_heads": 2,
+      "vocab_size": 5, "max_positions": 3, "ffn_hidden_size": 6, "tie_embeddings": false})",
+                                  "test");
+  config::Problems problems;
+  const Resolved model =
+      resolve(options_of(sizes.dump()), 5, std::nullopt, problems, {}, {"embedding"});
+  problems.raise();
+  HfFolder folder;
+  folder.write_whole();
+  expect_all_loaded(folder, model);
+  for (const char* head : {"lm_head.weight", "score.weight", "v_head.summary.weight"})
+    folder.add(head, {2, 4});
+  folder.write_whole("");
+
+  expect_all_loaded(folder, model);
+  HfFolder other;
+  other.add("h.0.extra.weight", {2});
+  other.write_whole();
+
+  EXPECT_NE(error_of([&] { source_of(other.dir.path(), model); }, Error::Kind::Format)
+                .find("h.0.extra.weight"),
+            std::string::npos);
+}
+
 TEST(WeightsOf, ATiedModelTakeAHeadOnlyWhereItIsTheTable) {
   HfFolder folder;
   folder.tensors["lm_head.weight"] = folder.tensors.at("wte.weight").clone();
