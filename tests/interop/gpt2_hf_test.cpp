@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -123,6 +124,24 @@ TEST(HfFamily, IsNamedByTheModelType) {
       error_of([] { family_of_hf(json::parse_strict("{\"model_type\": \"gpt\"}", "config.json")); },
                Error::Kind::Unsupported);
   EXPECT_NE(text.find("gpt2"), std::string::npos);
+}
+
+TEST(HfFamily, IsNamedInTheFixIfTheFileDoesNotSayIt) {
+  for (const auto& [architecture, family] : {std::pair("BertForMaskedLM", "bert"),
+                                             {"GPT2LMHeadModel", "gpt2"},
+                                             {"GPTNeoXForCausalLM", "gpt_neox"},
+                                             {"XLMRobertaModel", "xlm-roberta"},
+                                             {"Qwen3ForCausalLM", "qwen3"},
+                                             {"MT5ForConditionalGeneration", "mt5"}}) {
+    const std::string config = fmt::format("{{\"architectures\": [\"{}\"]}}", architecture);
+    const std::string text = error_of(
+        [&] { family_of_hf(json::parse_strict(config, "config.json")); }, Error::Kind::Format);
+    EXPECT_NE(text.find(fmt::format("add \"model_type\": \"{}\"", family)), std::string::npos)
+        << text;
+  }
+  const std::string text =
+      error_of([] { family_of_hf(json::parse_strict("{}", "config.json")); }, Error::Kind::Format);
+  EXPECT_NE(text.find("one of"), std::string::npos) << text;
 }
 
 /// A folder with a model of 1 layer, 4 channels, 2 heads, 6 channels in its MLP, 5 tokens, 3
