@@ -272,8 +272,20 @@ TEST(Encoders, RefuseKeysThatComputeSomethingElse) {
   EXPECT_THAT(text_of(R"({"model_type": "bert", "position_embedding_type": "relative_key"})"),
               HasSubstr("position_embedding_type"));
   EXPECT_THAT(text_of(R"({"model_type": "bert", "is_decoder": true})"), HasSubstr("is_decoder"));
-  EXPECT_THAT(text_of(R"({"model_type": "distilbert", "sinusoidal_pos_embds": true})"),
-              HasSubstr("sinusoidal_pos_embds"));
+}
+
+// The table of sines is stored like any other weight.
+TEST(Encoders, ReadStoredSinusoidsAndTellThatTheyAreTrained) {
+  std::string said;
+  log::set_sink([&](log::Level, std::string_view message) { said += message; });
+  const ModelOptions read =
+      options_from_hf(config_of(R"({"model_type": "distilbert", "sinusoidal_pos_embds": true})"));
+  log::set_sink({});
+
+  EXPECT_EQ(
+      resolved(read).description.dump(),
+      resolved(options_from_hf(config_of(R"({"model_type": "distilbert"})"))).description.dump());
+  EXPECT_THAT(said, HasSubstr("optimizer.groups"));
 }
 
 // The defaults of transformers, which the hub's files override for RoBERTa.
