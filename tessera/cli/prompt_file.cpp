@@ -226,7 +226,7 @@ namespace {
 std::vector<Asked> read_asked(const std::string& path, const std::vector<std::string>& names) {
   std::vector<Asked> out;
   std::size_t number = 0;
-  for (const std::string& line : text::split(files::read(path), '\n')) {
+  for (const std::string& line : text::split(files::read_within(path), '\n')) {
     ++number;
     if (!text::trim(line).empty())
       out.push_back(asked_of(line, names, fmt::format("{}:{}", path, number)));

@@ -16,7 +16,7 @@ namespace tessera::cli {
 namespace {
 
 std::vector<std::string> lines_of(const std::string& file) {
-  std::vector<std::string> lines = text::split(files::read(file), '\n');
+  std::vector<std::string> lines = text::split(files::read_within(file), '\n');
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
   return lines;
 }

@@ -355,7 +355,7 @@ HostPool read_hostfile(const std::string& path) {
                   Config,
                   fmt::format("{} has {} and is no hostfile", path, text::bytes(bytes)),
                   "write one host a line: node-0 slots=4");
-  return parse_hostfile(files::read(path), path);
+  return parse_hostfile(files::read_within(path), path);
 }
 
 HostPool filter_hosts(HostPool pool, const HostFilter& filter) {

@@ -213,7 +213,7 @@ std::string chat_template_text(const std::string& name) {
                   Config,
                   fmt::format("there is no chat template {}", name),
                   "give a file with a template in Jinja, or \"chatml\"");
-  return files::read(name);
+  return files::read_within(name);
 }
 
 std::optional<data::chat::ChatTemplate> open_chat_template(
