@@ -200,7 +200,7 @@ int after_output(int code) {
 }
 
 int tell_foreign(const std::string& what) {
-  return tell(Error(Error::Kind::Bug, what));
+  return tell(foreign_error(what));
 }
 
 }  // namespace

@@ -87,8 +87,12 @@ int run_guarded(const RankInfo& rank,
   } catch (const std::bad_alloc&) {
     return fail(rank, control, Error::Kind::Memory, "memory ran out");
   } catch (const std::exception& error) {
-    return fail(
-        rank, control, Error::Kind::Bug, fmt::format("unexpected exception: {}", error.what()));
+    const Error own = foreign_error(error.what());
+    const bool bug = own.kind() == Error::Kind::Bug;
+    return fail(rank,
+                control,
+                own.kind(),
+                bug ? fmt::format("unexpected exception: {}", error.what()) : own.text());
   }
 }
 
