@@ -61,10 +61,6 @@ inline constexpr int kExitStopped = 75;       ///< stopped by SIGTERM after savi
 inline constexpr int kExitInterrupted = 130;  ///< stopped by Ctrl-C after saving
 inline constexpr int kExitTerminated = 143;   ///< stopped by SIGTERM before anything could be saved
 
-/// The error for a message of the standard library or libtorch: Error{Memory} if it says that
-/// memory or a thread could not be had, else Error{Bug}.
-Error foreign_error(const std::string& what, Where where = Where::here());
-
 int exit_code(Error::Kind kind) noexcept;
 std::string_view name(Error::Kind kind) noexcept;
 

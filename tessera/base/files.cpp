@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/base/files.h"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -81,15 +80,14 @@ void write_all(int fd, std::string_view content, const fs::path& path) {
   }
 }
 
-// `most`: bytes after which the rest is not read.
-std::string read_all(int fd, const fs::path& path, std::uint64_t most = UINT64_MAX) {
+std::string read_all(int fd, const fs::path& path) {
   std::string out;
   std::array<char, 1 << 16> buffer;
   for (;;) {
     const ssize_t n = ::read(fd, buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail("read", path, errno);
-    if (n == 0 || out.size() > most) return out;
+    if (n == 0) return out;
     out.append(buffer.data(), static_cast<std::size_t>(n));
   }
 }
@@ -181,38 +179,6 @@ std::string read(const fs::path& path) {
   if (!fd.ok()) fail("open", path, errno);
   status_of(fd, path);
   return read_all(fd.get(), path);
-}
-
-std::string read_within(const fs::path& path, std::uint64_t most) {
-  constexpr std::uint64_t kStream = std::uint64_t{64} << 20;  // a device or pipe has no size
-  const Fd fd(path, O_RDONLY);
-  if (!fd.ok()) fail("open", path, errno);
-  const struct stat status = status_of(fd, path);
-  const bool plain = S_ISREG(status.st_mode);
-  if (!plain) most = std::min(most, kStream);
-  const auto require = [&](std::uint64_t bytes) {
-    budget::require_bytes(bytes,
-                          most,
-                          path.string(),
-                          plain ? "a file" : "a device or pipe",
-                          "name a file with the text itself");
-  };
-  if (plain) require(static_cast<std::uint64_t>(status.st_size));
-  std::string out = read_all(fd.get(), path, most);
-  require(out.size());
-  return out;
-}
-
-std::optional<std::uint64_t> first_hole(const fs::path& path) {
-  const Fd fd(path, O_RDONLY | O_NONBLOCK);
-  struct stat status {};
-  if (!fd.ok() || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-  const off_t hole = ::lseek(fd.get(), 0, SEEK_HOLE);
-  if (hole < 0 || hole >= status.st_size) return std::nullopt;
-  // Some file systems call a hole what is only not yet written to the disk.
-  char byte = 1;
-  if (::pread(fd.get(), &byte, 1, hole) != 1 || byte != 0) return std::nullopt;
-  return static_cast<std::uint64_t>(hole);
 }
 
 void remove_stale_drafts(const fs::path& path) {

@@ -13,19 +13,11 @@
 #include <string_view>
 #include <utility>
 
-#include "tessera/base/budget.h"
-
 namespace tessera::files {
 
 namespace fs = std::filesystem;
 
 std::string read(const fs::path& path);
-/// As read(), for a file from outside: throws Error{Data} for one of more than `most` bytes, before
-/// it reads them if the size is known, and for one that never ends, such as a device.
-std::string read_within(const fs::path& path, std::uint64_t most = budget::kWholeFileBytes);
-/// The first byte of a hole, a part of a file that is not stored and reads as zeros; nothing if the
-/// file has none, or cannot be opened.
-std::optional<std::uint64_t> first_hole(const fs::path& path);
 /// Writes a draft beside `path` (`<path>.tmp-<process>`), syncs it, renames it over `path` and
 /// syncs the folder. Drafts of `path` left behind by killed writers are removed first.
 void write_atomic(const fs::path& path, std::string_view content);

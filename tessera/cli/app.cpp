@@ -20,6 +20,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/foreign_error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/command.h"

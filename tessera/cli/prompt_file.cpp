@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/bounded_file.h"
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"

@@ -19,7 +19,7 @@
 #include "tessera/checkpoint/convert.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/weights_bitsandbytes.h"
-#include "tessera/models/objective.h"
+#include "tessera/models/hf_objective.h"
 
 namespace tessera::interop {
 namespace {

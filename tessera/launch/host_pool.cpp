@@ -15,6 +15,7 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include "tessera/base/bounded_file.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"

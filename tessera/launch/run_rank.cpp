@@ -12,6 +12,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/foreign_error.h"
 #include "tessera/base/log.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/host_part.h"

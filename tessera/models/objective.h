@@ -24,8 +24,6 @@ using ObjectiveFactory = nn::BlockSpec (*)(const TrunkOutput& trunk,
                                            config::Problems& problems,
                                            config::Origins& origins);
 Registry<ObjectiveFactory>& objectives();
-/// The objective without a head.
-inline constexpr const char* kEmbedding = "embedding";
 #define TESSERA_OBJECTIVE(name, factory) \
   static const bool tessera_objective_##factory = ::tessera::models::objectives().add(name, factory)
 

@@ -10,7 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/models/objective.h"
+#include "tessera/models/hf_objective.h"
 #include "tessera/tensor/init.h"
 
 namespace tessera::planner {

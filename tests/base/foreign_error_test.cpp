@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/base/error.h"
+#include "tessera/base/foreign_error.h"
 
 #include <new>
 #include <string>
