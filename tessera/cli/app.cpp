@@ -20,6 +20,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/foreign_error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/command.h"
@@ -200,7 +201,7 @@ int after_output(int code) {
 }
 
 int tell_foreign(const std::string& what) {
-  return tell(Error(Error::Kind::Bug, what));
+  return tell(foreign_error(what));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/bounded_file.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
@@ -74,7 +75,7 @@ bool parse(ChatWords& words, const std::vector<std::string>& line) {
 ChatTemplate template_of(const ChatWords& words, const engine::OpenModel& model) {
   if (!words.chat_template.empty()) {
     auto folders = data::chat::find_chat_template(model.source);
-    return ChatTemplate(files::read_stream(words.chat_template),
+    return ChatTemplate(files::read_within(words.chat_template),
                         folders ? folders->special_tokens() : json::Value());
   }
   std::vector<std::filesystem::path> folders = {model.source, words.path, model.beside};

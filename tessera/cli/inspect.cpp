@@ -20,11 +20,13 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/inspect_described.h"
 #include "tessera/config/json.h"
 #include "tessera/data/llmc_tokens.h"
 #include "tessera/data/token_file.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/gguf.h"
+#include "tessera/interop/formats/onnx_file.h"
 #include "tessera/interop/formats/torch_file.h"
 #include "tessera/interop/formats/weights.h"
 
@@ -234,6 +236,23 @@ Findings of_gguf(const fs::path& path, bool digest) {
   return found;
 }
 
+/// Lists the initializers of an ONNX file under its own names and types, without digests.
+Findings of_onnx(const fs::path& path) {
+  const interop::OnnxFile onnx = interop::read_onnx(path);
+  Findings found;
+  found.facts = {{"file", json::Value::string(path.string())}};
+  for (auto& fact : facts_of(onnx))
+    found.facts.push_back(std::move(fact));
+  for (const interop::OnnxTensor& tensor : onnx.tensors) {
+    found.rows.push_back({.name = tensor.name, .shape = tensor.shape, .digest = {}});
+    found.rows.back().stored = tensor.type;
+    found.rows.back().stored_bytes = tensor.bytes;
+  }
+  sort_rows(found);
+  count_tensors(found);
+  return found;
+}
+
 Findings findings(const fs::path& path, bool digest) {
   const bool pair =
       fs::exists(with_extension(path, ".idx")) && fs::exists(with_extension(path, ".bin"));
@@ -253,6 +272,8 @@ Findings findings(const fs::path& path, bool digest) {
     }
   }
   if (interop::is_gguf(path) && fs::is_regular_file(path)) return of_gguf(path, digest);
+  if (path.extension() == ".onnx" && fs::is_regular_file(path)) return of_onnx(path);
+  if (auto facts = facts_of_tokenizer(path)) return {.facts = std::move(*facts), .rows = {}};
   if (interop::is_foreign(path)) return of_foreign(path, digest);
   if (is_weight_file(path)) {
     // Any torch.save file: values other than tensors are ignored.
@@ -270,7 +291,8 @@ Findings findings(const fs::path& path, bool digest) {
       fmt::format(
           "{} is not a run with a complete checkpoint, a checkpoint of tessera's or another "
           "program's, "
-          ".safetensors, .bin, .pt, .pth or .gguf file, Hugging Face folder or .bin/.idx pair",
+          ".safetensors, .bin, .pt, .pth, .gguf or .onnx file, tokenizer.json, Hugging Face folder "
+          "or .bin/.idx pair",
           path.string()),
       "name one of these");
 }
@@ -333,8 +355,8 @@ int inspect(const std::vector<std::string>& line) {
   Arguments arguments(
       "inspect",
       "Shows the contents of a run (its newest complete checkpoint), a checkpoint (also of "
-      "DeepSpeed, Megatron-LM, BMTrain, llm.c or a torch loop), a .safetensors or .gguf file, a "
-      "torch.save file, a Hugging Face folder or a .bin/.idx pair.",
+      "DeepSpeed, Megatron-LM, BMTrain, llm.c, nanoGPT or a torch loop), a .safetensors, .gguf or "
+      ".onnx file, a torch.save file, a tokenizer.json, a Hugging Face folder or a .bin/.idx pair.",
       {"tessera inspect runs/my",
        "tessera inspect runs/my --digest > before.txt",
        "tessera inspect model.safetensors --json"});

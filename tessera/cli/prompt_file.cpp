@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/bounded_file.h"
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
@@ -226,7 +227,7 @@ namespace {
 std::vector<Asked> read_asked(const std::string& path, const std::vector<std::string>& names) {
   std::vector<Asked> out;
   std::size_t number = 0;
-  for (const std::string& line : text::split(files::read_stream(path), '\n')) {
+  for (const std::string& line : text::split(files::read_within(path), '\n')) {
     ++number;
     if (!text::trim(line).empty())
       out.push_back(asked_of(line, names, fmt::format("{}:{}", path, number)));

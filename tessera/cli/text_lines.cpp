@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/bounded_file.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
@@ -16,7 +17,7 @@ namespace tessera::cli {
 namespace {
 
 std::vector<std::string> lines_of(const std::string& file) {
-  std::vector<std::string> lines = text::split(files::read_stream(file), '\n');
+  std::vector<std::string> lines = text::split(files::read_within(file), '\n');
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
   return lines;
 }

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/budget.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 
@@ -82,6 +83,12 @@ class Reader : public Fields {
                     unknown_key_fix(unknown.key, unknown.known, paths_),
                     Problems::Kind::Unknown);
     }
+    if (untold_ > 0)
+      problems_.add(first_untold_->place,
+                    "",
+                    fmt::format("{} more unknown keys", untold_),
+                    "look at the whole file: is it a configuration of tessera?",
+                    Problems::Kind::Unknown);
   }
 
  private:
@@ -123,8 +130,12 @@ class Reader : public Fields {
       report_not_an_object(*frame.wrong, frame.path, frame.known, problems_);
     if (frame.object == nullptr) return;
     for (const auto& [key, value] : frame.object->members()) {
-      if (std::find(frame.known.begin(), frame.known.end(), key) == frame.known.end())
+      if (std::find(frame.known.begin(), frame.known.end(), key) != frame.known.end()) continue;
+      if (unknown_.size() < budget::kProblems) {
         unknown_.push_back({frame.path, key, &value, frame.known});
+      } else if (++untold_ == 1) {
+        first_untold_ = &value;
+      }
     }
   }
 
@@ -294,7 +305,9 @@ class Reader : public Fields {
   Origins& origins_;
   std::vector<Frame> frames_;
   std::vector<std::string> paths_;  // all paths that describe() requested
-  std::vector<Unknown> unknown_;
+  std::vector<Unknown> unknown_;    // at most budget::kProblems
+  std::size_t untold_ = 0;          // further ones
+  const json::Value* first_untold_ = nullptr;
 };
 
 // The writer: a stack of the objects that are being filled.
@@ -428,10 +441,11 @@ void Problems::raise() const {
     return std::pair(a.place.line, a.place.column) < std::pair(b.place.line, b.place.column);
   });
   std::string what = std::to_string(sorted.size()) + " problems in the configuration:";
-  for (const Problem& problem : sorted) {
-    what += "\n  " + line_of(problem);
-    if (!problem.fix.empty()) what += "\n    fix: " + problem.fix;
+  for (std::size_t i = 0; i < std::min(sorted.size(), budget::kProblems + 1); ++i) {
+    what += "\n  " + line_of(sorted[i]);
+    if (!sorted[i].fix.empty()) what += "\n    fix: " + sorted[i].fix;
   }
+  if (sorted.size() > budget::kProblems + 1) what += "\n  and others";
   throw Error(Error::Kind::Config, what);
 }
 

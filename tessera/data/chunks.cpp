@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/budget.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/data/json_line.h"
@@ -85,9 +86,19 @@ bool Chunker::next(Chunk& chunk) {
 std::size_t Chunker::end_of(std::string_view text, std::size_t begin) const {
   if (text.size() - begin <= kChunkBytes) return text.size();
   const std::size_t from = begin + kChunkBytes;
-  if (sources_[source_].kind == Source::Kind::Text) return tokenizer_.cut(text, from);
-  const std::size_t newline = text.find('\n', from);
-  return newline == std::string_view::npos ? text.size() : newline + 1;
+  const bool lines = sources_[source_].kind != Source::Kind::Text;
+  const std::size_t newline = lines ? text.find('\n', from) : tokenizer_.cut(text, from);
+  const std::size_t end =
+      newline == std::string_view::npos ? text.size() : newline + (lines ? 1 : 0);
+  // Before `from` the chunk may have other lines.
+  if (end - from > budget::kLineBytes)
+    budget::require_bytes(
+        end - from,
+        budget::kLineBytes,
+        fmt::format("{}: from byte {} on", sources_[source_].path.string(), from),
+        lines ? "a line" : "a stretch without white space",
+        lines ? "write one record a line" : "put white space between words, or leave the file out");
+  return end;
 }
 
 Encoded ChunkEncoder::encode(const Chunk& chunk) {

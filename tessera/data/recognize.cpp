@@ -25,9 +25,9 @@ constexpr std::size_t kLook = 65536;
 struct Format {
   std::string_view magic, what, fix;
 };
-const std::array<Format, 8>& formats() {
+const std::array<Format, 9>& formats() {
   using std::string_view_literals::operator""sv;
-  static const std::array<Format, 8> all = {
+  static const std::array<Format, 9> all = {
       {{"\xfd\x37zXZ\x00"sv, "compressed (xz)", "xz -dk {0}"},
        {"BZh"sv, "compressed (bzip2)", "bunzip2 -k {0}"},
        {"PK\x03\x04"sv, "an archive (zip)", "unzip {0}, and name the folder"},
@@ -35,6 +35,7 @@ const std::array<Format, 8>& formats() {
        {"\xff\xd8\xff"sv, "a picture", "set \"task\": \"image_classify\""},
        {"%PDF-"sv, "a PDF document", "pdftotext {0}"},
        {"SQLite format 3"sv, "a database", "export its texts to a .jsonl file"},
+       {kFeather1, "a table (Feather version 1)", kFeather1Fix},
        {"GGUF"sv, "a model", "name it in model.from"}}};
   return all;
 }

@@ -278,6 +278,7 @@ std::vector<std::string> record_files(const std::vector<std::string>& names, Spl
                       Data,
                       file + " is no file and no folder",
                       "name files of records, or a folder of them");
+      refuse_hole(file);
     }
     out.insert(out.end(), some.begin(), some.end());
   }

@@ -88,6 +88,12 @@ Registry<RecordFormat>& record_formats();
   static const bool tessera_record_format_##name = \
       ::tessera::data::record_formats().add(#name, __VA_ARGS__)
 
+/// The first bytes of Feather's version 1, another format than Arrow's, and what to do with it.
+inline constexpr std::string_view kFeather1 = "FEA1";
+inline constexpr const char* kFeather1Fix =
+    "write it again with Arrow 1.0 or later: python3 -c 'import pyarrow.feather as f; "
+    "f.write_feather(f.read_table(\"{0}\"), \"new.feather\")'";
+
 /// Decompresses gzip or zstd, which is detected by content, into `kept`; returns other contents
 /// unchanged. Throws Error{Data} for damaged files and for more than 64 GiB.
 std::string_view decompressed(std::string_view bytes, const std::string& name, std::string& kept);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "tessera/base/bounded_file.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
@@ -120,6 +121,17 @@ void refuse_missing(const fs::path& path) {
            : fmt::format("relative paths are relative to {}", fs::current_path(ignored).string()));
 }
 
+void refuse_hole(const fs::path& path) {
+  const auto hole = files::first_hole(path);
+  TESSERA_REQUIRE(!hole,
+                  Data,
+                  fmt::format("{} is sparse: from byte {} on it has zeros that are not stored, "
+                              "which are no text",
+                              path.string(),
+                              *hole),
+                  "fetch the file again, or name another one");
+}
+
 std::vector<Source> expand_sources(const std::vector<fs::path>& paths) {
   std::vector<Source> sources;
   for (const fs::path& path : paths) {
@@ -144,6 +156,8 @@ std::vector<Source> expand_sources(const std::vector<fs::path>& paths) {
         ".bin/.idx pair");
     sources.push_back(recognize(path));
   }
+  for (const Source& source : sources)
+    refuse_hole(source.path);
   return sources;
 }
 

@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
+#include <stdexcept>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -87,6 +89,13 @@ class Seen {
   std::vector<std::tuple<fs::path, dev_t, ino_t, off_t, time_t, long>> files_;
 };
 
+using Poll = std::function<void()>;
+
+std::string sum_of(const Json& about) {
+  const std::string text = about.dump();
+  return files::hex64(files::xxh3(std::as_bytes(std::span(text))));
+}
+
 bool writable_folder(const fs::path& folder) {
   std::error_code reason;
   fs::create_directories(folder, reason);
@@ -106,38 +115,84 @@ fs::path place_for(const fs::path& wanted) {
   return here;
 }
 
-Json as_json(const TokenizeStats& stats) {
-  return {{"documents", stats.documents},
-          {"tokens", stats.tokens},
-          {"bytes", stats.bytes},
-          {"skipped_empty", stats.skipped_empty},
-          {"replaced_utf8", stats.replaced_utf8}};
+// about.json: the counts, the checksums of the pair, and one of all this.
+std::string about_text(const TokenizeStats& stats, const fs::path& prefix, const Poll& poll) {
+  const files::Mapped bin(prefix.string() + ".bin"), idx(prefix.string() + ".idx");
+  Json blocks = Json::array();
+  for (const std::uint64_t sum : block_sums(bin.bytes(), poll).blocks)
+    blocks.push_back(files::hex64(sum));
+  Json about = {{"documents", stats.documents},
+                {"tokens", stats.tokens},
+                {"bytes", stats.bytes},
+                {"skipped_empty", stats.skipped_empty},
+                {"replaced_utf8", stats.replaced_utf8},
+                {"block_bytes", BlockSums::kBlockBytes},
+                {"blocks", std::move(blocks)},
+                {"index", files::hex64(files::xxh3(idx.bytes()))}};
+  about["checksum"] = sum_of(about);
+  return about.dump(2) + "\n";
 }
 
-// The entry, if it is complete. Its folder was renamed into place when it was complete; later
-// damage by the disk is detected by the sizes.
+TokenizeStats stats_in(const Json& about) {
+  return {.documents = about.at("documents"),
+          .tokens = about.at("tokens"),
+          .bytes = about.at("bytes"),
+          .skipped_empty = about.at("skipped_empty"),
+          .replaced_utf8 = about.at("replaced_utf8")};
+}
+
+// Whether the entry was made by a version that stored no checksums.
+bool is_unsigned(const Json& about) {
+  return about.is_object() && !about.contains("checksum");
+}
+
+BlockSums sums_in(const Json& about) {
+  BlockSums sums;
+  for (const Json& sum : about.at("blocks"))
+    sums.blocks.push_back(std::stoull(sum.get<std::string>(), nullptr, 16));
+  return sums;
+}
+
+// Throws unless counts and index are the ones that were written.
+OpenedTokens open_entry(const fs::path& entry, Json about) {
+  const std::string sum = about.at("checksum");
+  about.erase("checksum");
+  const files::Mapped idx(entry / "tokens.idx");
+  const bool same = sum == sum_of(about) && about.at("block_bytes") == BlockSums::kBlockBytes &&
+                    about.at("index") == files::hex64(files::xxh3(idx.bytes()));
+  TESSERA_REQUIRE(same, Data, entry.string() + " does not match its checksums", "");
+  OpenedTokens found;
+  found.stats = stats_in(about);
+  found.file = TokenFile::open_verified(
+      entry / "tokens",
+      sums_in(about),
+      fmt::format("remove the folder {} and run again: the next run tokenizes the text anew",
+                  entry.string()));
+  TESSERA_REQUIRE(found.stats.tokens == found.file->tokens(), Data, "other counts", "");
+  return found;
+}
+
+// The entry, if it is complete. Its folder was renamed into place when it was complete. Counts,
+// sizes and the index are verified here, the tokens as they are read.
 std::optional<OpenedTokens> look_up(const fs::path& entry) {
   std::error_code ignored;
   if (!fs::exists(entry / "about.json", ignored)) return std::nullopt;
+  bool old = false;
   try {
     files::require_own_folder(entry);
     const Json about = Json::parse(files::read(entry / "about.json"));
-    OpenedTokens found;
-    found.file = TokenFile::open(entry / "tokens");
-    found.stats = {.documents = about.at("documents"),
-                   .tokens = about.at("tokens"),
-                   .bytes = about.at("bytes"),
-                   .skipped_empty = about.at("skipped_empty"),
-                   .replaced_utf8 = about.at("replaced_utf8")};
-    if (found.stats.tokens == found.file->tokens()) {
-      // Records the last use; in a read-only cache this is skipped.
-      fs::last_write_time(entry / "about.json", fs::file_time_type::clock::now(), ignored);
-      return found;
-    }
+    old = is_unsigned(about);
+    OpenedTokens found = open_entry(entry, about);
+    // Records the last use; in a read-only cache this is skipped.
+    fs::last_write_time(entry / "about.json", fs::file_time_type::clock::now(), ignored);
+    return found;
   } catch (const Error&) {
   } catch (const Json::exception&) {
+  } catch (const std::logic_error&) {  // of std::stoull
   }
-  log::warn(fmt::format("the cached token file {} is damaged: making it anew", entry.string()));
+  log::warn(fmt::format("the cached token file {} {}: making it anew",
+                        entry.string(),
+                        old ? "has no checksums" : "is damaged"));
   return std::nullopt;
 }
 
@@ -191,7 +246,8 @@ void build(const std::vector<fs::path>& sources,
   Workplace work(fmt::format("{}.tmp-{}", entry.string(), ::getpid()));
   const TokenizeStats stats = tokenize(sources, tokenizer, work.path() / "tokens", options);
   hashed.require_same(Seen(expand_sources(sources)));
-  files::write_atomic(work.path() / "about.json", as_json(stats).dump(2) + "\n");
+  files::write_atomic(work.path() / "about.json",
+                      about_text(stats, work.path() / "tokens", options.poll));
   work.keep_as(entry);
 }
 

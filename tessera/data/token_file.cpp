@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -107,6 +108,11 @@ class MappedTokenFile final : public TokenFile {
     check_sequences();
     check_documents();
   }
+  /// The blocks of the .bin are verified as they are read.
+  MappedTokenFile(const fs::path& prefix, BlockSums sums, const std::string& fix)
+      : MappedTokenFile(prefix) {
+    verified_ = std::make_unique<VerifiedBytes>(bin_->bytes(), std::move(sums), bin_path_, fix);
+  }
 
   [[nodiscard]] std::int64_t tokens() const override { return tokens_; }
   [[nodiscard]] std::int64_t sequences() const override { return sequences_; }
@@ -120,6 +126,10 @@ class MappedTokenFile final : public TokenFile {
   }
   void read(std::int64_t begin, std::int64_t count, std::int64_t* out) const override {
     TESSERA_ASSERT(begin >= 0 && count >= 0 && begin <= tokens_ && count <= tokens_ - begin);
+    if (verified_) {
+      verified_->verify(static_cast<std::size_t>(begin * width_),
+                        static_cast<std::size_t>(count * width_));
+    }
     const std::byte* const data = bin_->bytes().data();
     typed(code_, [&](auto zero) {
       using T = decltype(zero);
@@ -253,6 +263,7 @@ class MappedTokenFile final : public TokenFile {
 
   fs::path bin_path_, idx_path_;
   std::unique_ptr<files::Mapped> bin_, idx_;
+  std::unique_ptr<const VerifiedBytes> verified_;  // null: there are no checksums
   Code code_ = Code::U16;
   std::int64_t width_ = 2, sequences_ = 0, documents_ = 0, tokens_ = 0;
   const std::byte* lengths_ = nullptr;
@@ -266,6 +277,12 @@ std::shared_ptr<const TokenFile> TokenFile::open(const fs::path& path) {
   if (is_llmc_tokens(path)) return open_llmc_tokens(path);
   if (is_bare_tokens(path)) return open_bare_tokens(path);
   return std::make_shared<MappedTokenFile>(prefix_of(path));
+}
+
+std::shared_ptr<const TokenFile> TokenFile::open_verified(const fs::path& prefix,
+                                                          BlockSums sums,
+                                                          const std::string& fix) {
+  return std::make_shared<MappedTokenFile>(prefix, std::move(sums), fix);
 }
 
 }  // namespace tessera::data

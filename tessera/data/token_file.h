@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/data/block_sums.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {
@@ -20,6 +21,11 @@ class TokenFile {
  public:
   /// `path`: the prefix, or the name of the .bin or .idx.
   static std::shared_ptr<const TokenFile> open(const std::filesystem::path& path);
+  /// As open(), for a pair of the cache: read() verifies the blocks of the .bin against `sums` and
+  /// throws Error{Data} with `fix` if one was changed.
+  static std::shared_ptr<const TokenFile> open_verified(const std::filesystem::path& prefix,
+                                                        BlockSums sums,
+                                                        const std::string& fix);
   virtual ~TokenFile() = default;
   [[nodiscard]] virtual std::int64_t tokens() const = 0;
   [[nodiscard]] virtual std::int64_t sequences() const = 0;

@@ -57,7 +57,8 @@ std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
       .model = &plan.model.description,
       .model_folder = plan.config.model->from.value_or(""),
       .tokenizer_folder = std::filesystem::path(plan.config.tokenizer.vocab).parent_path(),
-      .seed = static_cast<std::uint64_t>(plan.config.trainer.seed)};
+      .seed = static_cast<std::uint64_t>(plan.config.trainer.seed),
+      .micro_batch = plan.micro_batch};
   auto data = std::make_shared<data::Datasets>(plan.task->open(request));
   // Opened now, so that errors in it are reported before the training.
   const std::vector<std::string>& test = plan.config.data.test;

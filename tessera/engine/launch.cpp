@@ -17,6 +17,7 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/foreign_error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/transports/hosts.h"
@@ -39,7 +40,7 @@ constexpr double kConnectSeconds = 60.0;
   } catch (const Error&) {
     throw;
   } catch (const c10::Error& error) {
-    throw Error(Error::Kind::Bug, error.what_without_backtrace());
+    throw foreign_error(error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
     throw Error(
         Error::Kind::Memory, "out of memory", "use a smaller micro-batch or a shorter sequence");

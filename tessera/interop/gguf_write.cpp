@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/storage.h"
@@ -285,8 +286,19 @@ class Planner {
         keys_.count(key(entry.gguf), hidden->data.shape.front());
       } else if (!entry.config.empty() && (said || entry.required)) {
         keys_.count(key(entry.gguf), required(entry.gguf));
+        if (entry.gguf == models::kGgufWindow && !names_->stored_as.empty()) tell_of_window();
       }
     }
+  }
+
+  /// llama.cpp reads these files with attention to all positions.
+  void tell_of_window() const {
+    const std::int64_t window = required(models::kGgufWindow);
+    if (count_of("context_length").value_or(0) <= window) return;
+    log::warn_once(fmt::format(
+        "llama.cpp has no attention window for this architecture and computes the same only for "
+        "texts of up to {} tokens; tessera reads the window from the file",
+        window));
   }
 
   /// True if config.json has the base of the frequencies under the family's own key.
@@ -348,6 +360,7 @@ class Planner {
       keys_.add(key("rope.scaling.type"), "linear");
       keys_.real(key("rope.scaling.factor"), number_at(*found, "factor").value_or(1));
     } else if (kind == "llama3") {
+      keys_.add(kGgufRotaryRule, found->dump());
       const auto factors =
           std::make_shared<const std::vector<float>>(rotary_factors(*found, theta, channels));
       const auto read = [factors](std::int64_t begin, std::int64_t end, std::byte* out) {

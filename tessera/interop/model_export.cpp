@@ -21,6 +21,7 @@
 #include "tessera/checkpoint/streamed_save.h"
 #include "tessera/data/small_file.h"
 #include "tessera/data/tokenizer_json.h"
+#include "tessera/interop/decoder_padding.h"
 #include "tessera/interop/foreign_training.h"
 #include "tessera/interop/formats/weights_bitsandbytes.h"
 #include "tessera/interop/model_source.h"
@@ -251,10 +252,7 @@ ModelExport of_checkpoint(const models::ModelSource& source,
   }
   if (source.preprocessing) add_preprocessing(out.files, *source.preprocessing, config);
   say_again(config, source.folder);
-  // If the key is missing, transformers uses the padding id of the published model, which can be
-  // beyond this vocabulary.
-  if (family_of(source).objective == "causal_lm" && config.find("pad_token_id") == nullptr)
-    config["pad_token_id"] = json::Value();
+  if (family_of(source).objective == "causal_lm") say_padding(source, config, out.files, brought);
   out.files.emplace(out.files.begin(), "config.json", config.dump(2) + "\n");
   return out;
 }

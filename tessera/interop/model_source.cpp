@@ -24,6 +24,7 @@
 #include "tessera/interop/formats/weights_bitsandbytes.h"
 #include "tessera/interop/label_thresholds.h"
 #include "tessera/interop/peft.h"
+#include "tessera/interop/stored_head.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/fingerprint.h"
 #include "tessera/models/hf_objective.h"
@@ -70,14 +71,17 @@ bool is_on(const json::Value& config, const char* block) {
   return enabled != nullptr && enabled->is_bool() && enabled->as_bool();
 }
 
-models::ModelSource open_hugging_face(const fs::path& folder, json::Value hf) {
+models::ModelSource open_hugging_face(const fs::path& folder,
+                                       json::Value hf,
+                                       const fs::path& weights) {
   models::ModelSource out;
   drop_bitsandbytes(hf);
   out.folder = folder;
-  out.weights = folder;
+  out.weights = weights;
   out.hugging_face = true;
   out.bf16 = says_bf16(hf);
   out.model = models::options_from_hf(hf);
+  if (!weights.empty()) settle_stored_head(weights, hf, out.model);
   out.objective = models::objective_of_hf(hf);
   interop::add_label_thresholds(folder, out.objective);
   return out;
@@ -169,6 +173,12 @@ models::ModelSource open_checkpoint(const fs::path& folder) {
   return out;
 }
 
+bool has_content(const fs::path& path, const std::string& content) {
+  std::error_code absent;
+  return fs::is_regular_file(path, absent) && fs::file_size(path, absent) == content.size() &&
+         files::read(path) == content;
+}
+
 // Writes the files contained in a single file to a cache folder that is named by their contents.
 fs::path unpacked(const std::vector<std::pair<std::string, std::string>>& files) {
   files::Hasher hasher;
@@ -184,7 +194,7 @@ fs::path unpacked(const std::vector<std::pair<std::string, std::string>>& files)
                   fmt::format("cannot create {}: {}", folder.string(), failed.message()),
                   "name a folder that can be written: TESSERA_CACHE=/some/folder");
   for (const auto& [name, content] : files) {
-    if (!fs::exists(folder / name)) files::write_atomic(folder / name, content);
+    if (!has_content(folder / name, content)) files::write_atomic(folder / name, content);
   }
   return folder;
 }
@@ -195,8 +205,8 @@ models::ModelSource open_foreign_source(const fs::path& path) {
   const Foreign opened = *open_foreign(path);
   models::ModelSource out;
   if (opened.model_config.is_object()) {
-    out =
-        open_hugging_face(fs::is_directory(path) ? path : path.parent_path(), opened.model_config);
+    out = open_hugging_face(
+        fs::is_directory(path) ? path : path.parent_path(), opened.model_config, {});
     if (!opened.beside.empty()) out.folder = unpacked(opened.beside);
     out.foreign = path;
     return out;
@@ -205,7 +215,8 @@ models::ModelSource open_foreign_source(const fs::path& path) {
   for (const fs::path& folder : {real, real.parent_path(), real.parent_path().parent_path()}) {
     const fs::path file = folder / "config.json";
     if (!fs::is_regular_file(file)) continue;
-    out = open_hugging_face(folder, json::parse_strict(data::read_small_file(file), file.string()));
+    out = open_hugging_face(
+        folder, json::parse_strict(data::read_small_file(file), file.string()), {});
     out.foreign = path;
     return out;
   }
@@ -216,14 +227,16 @@ models::ModelSource open_foreign_source(const fs::path& path) {
               "put Hugging Face's config.json of the model into its folder");
 }
 
-models::ModelSource open_folder(const fs::path& folder) {
+// `weights`: the folder, or a single file of it.
+models::ModelSource open_folder(const fs::path& folder, const fs::path& weights) {
   const fs::path file = folder / "config.json";
   TESSERA_REQUIRE(
       fs::exists(file),
       Format,
       fmt::format("{} has no config.json, manifest.json or checkpoints", folder.string()),
       "name a Hugging Face folder, or a run or checkpoint of tessera");
-  return open_hugging_face(folder, json::parse_strict(data::read_small_file(file), file.string()));
+  return open_hugging_face(
+      folder, json::parse_strict(data::read_small_file(file), file.string()), weights);
 }
 
 // A PEFT folder: the model that it adapts, merged with the adapter.
@@ -251,9 +264,7 @@ models::ModelSource open_lone_file(const fs::path& path) {
       Format,
       fmt::format("{}: no config.json beside it says the model's shape", path.string()),
       "put Hugging Face's config.json and tokenizer files of the model into its folder");
-  models::ModelSource out = open_folder(folder);
-  out.weights = path;
-  return out;
+  return open_folder(folder, path);
 }
 
 // A checkpoint as a source of weights: the requested range is one piece of the whole tensor.
@@ -353,7 +364,7 @@ models::ModelSource open_source(const fs::path& path) {
     return open_checkpoint(*newest);
   }
   if (is_peft(path)) return open_peft_source(path);
-  return open_folder(path);
+  return open_folder(path, path);
 }
 
 namespace {

@@ -19,6 +19,7 @@
 #include "tessera/checkpoint/convert.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/weights_bitsandbytes.h"
+#include "tessera/models/hf_objective.h"
 
 namespace tessera::interop {
 namespace {
@@ -96,8 +97,24 @@ std::int64_t read_range(const Source& source, std::int64_t begin, std::int64_t e
   return elements;
 }
 
-/// True if two tensors have the same bits as fp32.
-bool equal(const checkpoint::StreamedTensor& a, const checkpoint::StreamedTensor& b) {
+/// A head that is stored next to the token table of a tied model must equal that table.
+void require_tied(const checkpoint::StreamedTensor& head,
+                  const checkpoint::StreamedTensor& table,
+                  const std::string& what) {
+  TESSERA_REQUIRE(
+      same_values(head, table),
+      Format,
+      fmt::format("{}: {} differs from {}, and the model has one matrix for both",
+                  what,
+                  head.name,
+                  table.name),
+      "set tie_word_embeddings to false in config.json (model.tie_embeddings in a configuration), "
+      "or drop the head from the file");
+}
+
+}  // namespace
+
+bool same_values(const checkpoint::StreamedTensor& a, const checkpoint::StreamedTensor& b) {
   if (a.shape != b.shape || !checkpoint::convertible(a.dtype, DType::F32)) return false;
   constexpr std::int64_t kElements = 1 << 18;
   const auto numel = static_cast<std::int64_t>(b.bytes() / size_of(b.dtype));
@@ -112,23 +129,6 @@ bool equal(const checkpoint::StreamedTensor& a, const checkpoint::StreamedTensor
   }
   return true;
 }
-
-/// A head that is stored next to the token table of a tied model must equal that table.
-void require_tied(const checkpoint::StreamedTensor& head,
-                  const checkpoint::StreamedTensor& table,
-                  const std::string& what) {
-  TESSERA_REQUIRE(
-      equal(head, table),
-      Format,
-      fmt::format("{}: {} differs from {}, and the model has one matrix for both",
-                  what,
-                  head.name,
-                  table.name),
-      "set tie_word_embeddings to false in config.json (model.tie_embeddings in a configuration), "
-      "or drop the head from the file");
-}
-
-}  // namespace
 
 std::string unwrapped(std::string name) {
   constexpr std::array<std::string_view, 2> kWrappers = {"module.", "_orig_mod."};
@@ -227,18 +227,28 @@ class Found {
     }
     return tensor;
   }
-  /// Adds every tensor to the mismatch that is neither taken nor the alias of a tie.
-  void finish() {
+  /// Adds every tensor to the mismatch that is neither taken nor the alias of a tie. `heads`: nor
+  /// outside of the modules of which some tensor was taken.
+  void finish(bool heads) {
+    std::set<std::string> modules;
+    for (const auto& [name, tensor] : by_name_) {
+      if (used_.count(tensor) > 0) modules.insert(first_module(name));
+    }
     for (const models::Tie& tie : ties_) {
       if (const StreamedTensor* tensor = find(tie.alias)) used_.insert(tensor);
     }
     for (const auto& [name, tensor] : by_name_) {
       if (map_.may_be_unused != nullptr && map_.may_be_unused(name)) continue;
+      if (heads && !modules.empty() && modules.count(first_module(name)) == 0) continue;
       if (used_.count(tensor) == 0) mismatch_.unexpected.push_back(tensor->name);
     }
   }
 
  private:
+  static std::string first_module(const std::string& name) {
+    return name.substr(0, name.find('.'));
+  }
+
   const models::WeightMap& map_;
   std::vector<models::Tie> ties_;
   Mismatch& mismatch_;
@@ -269,9 +279,12 @@ models::WeightSource weights_of(const std::vector<StreamedTensor>& tensors,
         sources.push_back({composition.copy_of(part), *tensor});
     }
   }
-  found.finish();
+  // Embeddings need no head, so that it does not matter which one the file has.
+  const bool without_head = resolved.objective.name == models::kEmbedding;
+  found.finish(without_head);
   mismatch.require_none(what);
   for (const models::Tie& tie : ties) {
+    if (without_head) break;
     const StreamedTensor* alias = found.find(tie.alias);
     const StreamedTensor* tensor = found.find(tie.of);
     if (alias != nullptr && tensor != nullptr && !tie.unused) require_tied(*alias, *tensor, what);

@@ -20,6 +20,9 @@ namespace tessera::interop {
 /// Removes the prefixes that wrappers add to a name: "module." and "_orig_mod.", in any order.
 std::string unwrapped(std::string name);
 
+/// True if both tensors have the same shape and the same bits as fp32.
+bool same_values(const checkpoint::StreamedTensor& a, const checkpoint::StreamedTensor& b);
+
 /// The tensors of a model's state_dict that a training loop saved together with other things, under
 /// "state_dict", "model_state_dict", "model", "module" or "net": without that key and without
 /// wrappers. Returns all tensors if there is no such state_dict.

@@ -15,6 +15,7 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include "tessera/base/bounded_file.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
@@ -355,7 +356,7 @@ HostPool read_hostfile(const std::string& path) {
                   Config,
                   fmt::format("{} has {} and is no hostfile", path, text::bytes(bytes)),
                   "write one host a line: node-0 slots=4");
-  return parse_hostfile(files::read_stream(path), path);
+  return parse_hostfile(files::read_within(path), path);
 }
 
 HostPool filter_hosts(HostPool pool, const HostFilter& filter) {

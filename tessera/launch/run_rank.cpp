@@ -12,6 +12,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/foreign_error.h"
 #include "tessera/base/log.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/host_part.h"
@@ -87,8 +88,12 @@ int run_guarded(const RankInfo& rank,
   } catch (const std::bad_alloc&) {
     return fail(rank, control, Error::Kind::Memory, "memory ran out");
   } catch (const std::exception& error) {
-    return fail(
-        rank, control, Error::Kind::Bug, fmt::format("unexpected exception: {}", error.what()));
+    const Error own = foreign_error(error.what());
+    const bool bug = own.kind() == Error::Kind::Bug;
+    return fail(rank,
+                control,
+                own.kind(),
+                bug ? fmt::format("unexpected exception: {}", error.what()) : own.text());
   }
 }
 

@@ -201,7 +201,8 @@ PolicyOutcome policy_loss(const PolicyLoss& loss,
   }
   out.losses_BT = losses.expand(log_p_BT.sizes());
   if (loss.clips) {
-    const at::Tensor ratios = of.ratios_BL.detach();
+    at::Tensor ratios = of.ratios_BL.detach();
+    if (options.delta) ratios = ratios.clamp_max(*options.delta);  // as TRL counts them
     out.low_BL = ratios.lt(1 - options.epsilon_low).bitwise_and(of.advantages.lt(0));
     out.high_BL = ratios.gt(1 + options.epsilon_high).bitwise_and(of.advantages.gt(0));
   }

@@ -283,4 +283,33 @@ double AdapterRules::alpha(const std::string& module) const {
   return number_of(alphas_, module).value_or(options_.alpha);
 }
 
+std::vector<std::string> AdapterRules::unused(const std::vector<std::string>& adapted) const {
+  std::vector<std::string> out;
+  const auto add = [&](const char* key, const std::string& said, const auto& fits) {
+    if (std::none_of(adapted.begin(), adapted.end(), fits))
+      out.push_back(fmt::format("{} {}", key, said));
+  };
+  for (const std::string& name : names_) {
+    add("targets", fmt::format("\"{}\"", name), [&](const std::string& module) {
+      return means_module(name, module);
+    });
+  }
+  for (const auto& [key, numbers] :
+       {std::pair{"rank_pattern", &ranks_}, std::pair{"alpha_pattern", &alphas_}}) {
+    for (const auto& one : *numbers) {
+      add(key, fmt::format("\"{}\"", one.first), [&](const std::string& module) {
+        return number_of({one}, module).has_value();
+      });
+    }
+  }
+  for (const std::int64_t layer : layers_) {
+    add("layers", fmt::format("{}", layer), [&](const std::string& module) {
+      const std::vector<std::string>& lists = options_.layers_pattern;
+      const auto in = [&](const std::string& list) { return layer_of(module, list) == layer; };
+      return lists.empty() ? in("") : std::any_of(lists.begin(), lists.end(), in);
+    });
+  }
+  return out;
+}
+
 }  // namespace tessera::models

@@ -68,6 +68,9 @@ class AdapterRules {
   [[nodiscard]] bool targets(const std::string& module, bool everything) const;
   [[nodiscard]] std::int64_t rank(const std::string& module) const;
   [[nodiscard]] double alpha(const std::string& module) const;
+  /// The names, patterns and layer numbers that fit none of the adapted modules, each with its key:
+  /// `alpha_pattern "w_query"`.
+  [[nodiscard]] std::vector<std::string> unused(const std::vector<std::string>& adapted) const;
 
  private:
   using Names = std::vector<std::string>;

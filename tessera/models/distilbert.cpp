@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/models/encoder.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_config.h"
@@ -101,9 +102,12 @@ DistilBertOptions from_hf(const json::Value& config) {
   keys.refuse("model_type",
               keys.word("model_type", "distilbert") == "distilbert",
               "\"model_type\": \"distilbert\"");
-  keys.refuse("sinusoidal_pos_embds",
-              !keys.flag("sinusoidal_pos_embds", false),
-              "sinusoidal_pos_embds false");
+  // Files have the table of sines as a weight.
+  if (keys.flag("sinusoidal_pos_embds", false))
+    log::warn_once(
+        "config.json: sinusoidal_pos_embds is true: the stored table of positions is read, and a "
+        "training changes it, which transformers does not (freeze it with \"frozen\" in "
+        "optimizer.groups)");
   keys.refuse("pruned_heads", keys.empty("pruned_heads"), "all their heads");
   keys.refuse("quantization_config", keys.empty("quantization_config"), "plain float weights");
   DistilBertOptions out;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -122,6 +123,12 @@ std::int64_t token_of(const HfConfig& keys, const char* key, std::int64_t absent
   const double id = keys.number(key, static_cast<double>(absent), 0, 1e8);
   keys.refuse(key, id == std::floor(id), "tokens that are whole numbers");
   return static_cast<std::int64_t>(id);
+}
+
+/// True if transformers 5 or a later version wrote the file.
+bool is_of_transformers_5(const HfConfig& keys) {
+  const std::string version = keys.word("transformers_version", "");
+  return std::atoi(version.c_str()) >= 5;
 }
 
 std::string feed_forward_of(const EncoderDecoderOptions& options) {
@@ -283,8 +290,26 @@ void read_encoder_decoder(const json::Value& hf_config,
   out.start_token = token_of(keys, "decoder_start_token_id", out.pad_token);
   // transformers 5 writes that the head is tied, whatever the model is.
   const bool said = keys.flag("tie_word_embeddings", defaults.tied);
-  out.scale_output = keys.flag("scale_decoder_outputs", said);
+  const bool newer = is_of_transformers_5(keys);
+  out.scale_output =
+      keys.flag("scale_decoder_outputs", said && (!newer || defaults.scaled_since_5));
   out.tie_embeddings = said && *out.scale_output;
+}
+
+std::string settle_head(const json::Value& hf_config,
+                        bool own_head,
+                        EncoderDecoderOptions& options) {
+  const HfConfig keys(hf_config);
+  const bool guess = options.tie_embeddings, said = keys.flag("tie_word_embeddings", guess);
+  options.tie_embeddings = !own_head;
+  if (guess == !own_head || (said && !own_head)) return "";
+  return fmt::format(
+      "config.json says that the output layer {} the token embedding, but the "
+      "weights have {}: the weights decide (tie_embeddings {}, scale_output {})",
+      guess ? "is tied to" : "is not tied to",
+      own_head ? "two different matrices" : "one matrix for both",
+      !own_head,
+      options.scale_output.value_or(guess));
 }
 
 json::Value encoder_decoder_to_hf(const EncoderDecoderOptions& options,
@@ -352,7 +377,7 @@ Composition compose_encoder_decoder(const ParamInfo& info) {
 
 WeightMap encoder_decoder_weights() {
   return {.compose = compose_encoder_decoder,
-          .ties = {{"lm_head.weight", "shared.weight"},
+          .ties = {{kEncoderDecoderHead, "shared.weight"},
                    {"encoder.embed_tokens.weight", "shared.weight"},
                    {"decoder.embed_tokens.weight", "shared.weight"}},
           // Old files contain a table that no layer reads.

@@ -14,6 +14,9 @@
 
 namespace tessera::models {
 
+/// The name of the output layer's weight in files.
+inline constexpr const char* kEncoderDecoderHead = "lm_head.weight";
+
 struct EncoderDecoderOptions : FamilyOptions {
   std::optional<std::int64_t> num_decoder_layers, head_dim;
   std::int64_t position_buckets = 32, position_max_distance = 128;
@@ -39,6 +42,8 @@ struct HfEncoderDecoder {
   std::int64_t vocab, hidden, ffn, layers, heads;
   const char* feed_forward;
   bool tied;
+  /// Whether transformers 5 scales the head's input if config.json does not say it.
+  bool scaled_since_5 = true;
 };
 
 /// Family::resolve for such a family.
@@ -50,11 +55,17 @@ Resolved resolve_encoder_decoder(const std::string& family,
                                  config::Problems& problems,
                                  const config::Origins& origins);
 /// Reads a config.json. `max_positions` remains unset, because no weight depends on it.
-/// `scale_decoder_outputs` decides whether the head's input is scaled and the head is tied, if the
-/// file has that key (transformers 5); else `tie_word_embeddings` does.
+/// Transformers 5 writes `tie_word_embeddings` true for every model, and `scale_decoder_outputs`
+/// says whether the head's input is scaled; without the latter key the former decides both. Whether
+/// the head is tied is a guess until settle_head() is called.
 void read_encoder_decoder(const json::Value& hf_config,
                           const HfEncoderDecoder& defaults,
                           EncoderDecoderOptions& out);
+/// Ties the head or not, as the stored tensors do: `own_head` says that the files have a head that
+/// differs from the token table. Returns a warning if `hf_config` says otherwise; else "".
+std::string settle_head(const json::Value& hf_config,
+                        bool own_head,
+                        EncoderDecoderOptions& options);
 /// Writes a config.json from resolved options.
 json::Value encoder_decoder_to_hf(const EncoderDecoderOptions& options,
                                   const HfEncoderDecoder& names);

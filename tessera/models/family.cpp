@@ -71,6 +71,30 @@ const char* unbuilt_kind(const json::Value& hf_config) {
   return nullptr;
 }
 
+/// Lower case without separators: "GPTNeoX" and "gpt_neox" are "gptneox".
+std::string condensed(std::string_view name) {
+  std::string out = text::lower(name);
+  std::erase_if(out, [](char c) { return c == '_' || c == '-'; });
+  return out;
+}
+
+/// The fix for a config.json without model_type: the family with the longest name with which the
+/// name of the architecture begins, or else all families.
+std::string fix_of_unnamed(const json::Value& hf_config) {
+  const json::Value* const names = hf_config.find("architectures");
+  const bool named = names != nullptr && names->is_array() && !names->items().empty() &&
+                     names->items().front().is_string();
+  const std::string architecture = named ? names->items().front().as_string() : "";
+  std::string best;
+  for (const std::string& family : families().names()) {
+    if (condensed(architecture).starts_with(condensed(family)) && family.size() > best.size())
+      best = family;
+  }
+  if (!best.empty())
+    return fmt::format("add \"model_type\": \"{}\", the family of {}", best, architecture);
+  return fmt::format("add \"model_type\" with one of {}", text::join(families().names(), ", "));
+}
+
 }  // namespace
 
 std::string family_of_hf(const json::Value& hf_config) {
@@ -78,7 +102,7 @@ std::string family_of_hf(const json::Value& hf_config) {
   TESSERA_REQUIRE(type != nullptr && type->is_string(),
                   Format,
                   hf_config.place.text() + ": no \"model_type\" that names the architecture",
-                  "point at the folder of a transformers model");
+                  fix_of_unnamed(hf_config));
   const auto names = families().names();
   if (const auto text = family_of_text_in(type->as_string())) return *text;
   const bool known = families().has(type->as_string());

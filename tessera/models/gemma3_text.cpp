@@ -151,8 +151,7 @@ void read_both_rotaries(const HfConfig& keys, Gemma3Options& out) {
     rope.refuse("truncate", rope.flag("truncate", true), "true");
     rope.refuse("partial_rotary_factor", rope.number("partial_rotary_factor", 1, 0, 1) == 1, "1");
     read_rotary(rope, rope, *out.max_positions, rotary);
-    if (rotary.depend_on_length() && !keys.empty("rope_length"))
-      out.rope_length = keys.count("rope_length", 1, 1e8);
+    take_length(keys, rotary, out);
   };
   read_kind(kFullAttention, out);
   read_kind(kSlidingAttention, out.local);

@@ -14,6 +14,9 @@
 
 namespace tessera::models {
 
+/// The key of the attention window.
+inline constexpr const char* kGgufWindow = "attention.sliding_window";
+
 /// A family's names in GGUF files and in Hugging Face. "*" stands for a layer's number.
 struct GgufNames {
   /// A number in the file: its key without the architecture prefix ("block_count") and its key in

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/log.h"
 #include "tessera/models/hf_config.h"
 #include "tessera/models/objective.h"
 
@@ -86,9 +87,16 @@ std::string architecture_of(const json::Value& config) {
 std::int64_t num_labels_of(const HfConfig& keys) {
   constexpr std::int64_t kDefault = 2;
   const json::Value* names = keys.find("id2label");
-  if (names != nullptr && names->is_object() && !names->members().empty())
-    return static_cast<std::int64_t>(names->members().size());
-  return keys.count("num_labels", kDefault, kMostLabels);
+  const std::int64_t said = keys.count("num_labels", kDefault, kMostLabels);
+  if (names == nullptr || !names->is_object() || names->members().empty()) return said;
+  const auto named = static_cast<std::int64_t>(names->members().size());
+  if (!keys.empty("num_labels") && said != named)
+    log::warn_once(
+        fmt::format("config.json: num_labels is {}, and id2label names {} labels: "
+                    "id2label decides, as in transformers",
+                    said,
+                    named));
+  return named;
 }
 
 std::string unnamed(std::int64_t id) {
@@ -103,7 +111,13 @@ json::Value label_names_of(const HfConfig& keys, std::int64_t labels) {
   bool named = false;
   for (std::int64_t id = 0; id < labels; ++id) {
     const json::Value* name = names->find(std::to_string(id));
-    if (name == nullptr || !name->is_string()) return json::Value::array();
+    if (name == nullptr || !name->is_string()) {
+      log::warn_once(fmt::format(
+          "config.json: id2label has {} labels and no name for label {}: its names are not used",
+          labels,
+          id));
+      return json::Value::array();
+    }
     named |= name->as_string() != unnamed(id);
     out.push_back(*name);
   }

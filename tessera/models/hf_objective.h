@@ -10,6 +10,9 @@
 
 namespace tessera::models {
 
+/// The objective without a head.
+inline constexpr const char* kEmbedding = "embedding";
+
 /// The objective whose head `architectures` names ("...ForSequenceClassification"), with the number
 /// of labels and the problem type as transformers reads them: 2 labels by default, and regression
 /// for one label. An encoder without a head ("...Model") has the objective embedding. If

@@ -112,10 +112,11 @@ TESSERA_MODEL(
 
 TESSERA_MODULE_ORDER("mistral", decoder_order());
 
-// llama.cpp has no window for this family.
+// llama.cpp has no window for this family; a file of llama with a window is read as this one.
 TESSERA_GGUF_NAMES("mistral", [] {
   GgufNames names = rotary_decoder_names("MistralForCausalLM", "mistral");
-  names.implied.emplace_back("sliding_window", json::Value());
+  names.keys.push_back({kGgufWindow, "sliding_window", /*real=*/false, /*required=*/false});
+  names.implied.emplace_back("layer_types", json::Value());
   names.rotated = {{"blk.*.attn_q", "attention.head_count"},
                    {"blk.*.attn_k", "attention.head_count_kv"}};
   names.stored_as = "llama";

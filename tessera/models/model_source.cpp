@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/inputs.h"
 #include "tessera/base/text.h"
+#include "tessera/models/hf_objective.h"
 #include "tessera/tensor/init.h"
 
 namespace tessera::models {
@@ -50,9 +51,11 @@ WeightSource open_adapter_weights(const std::filesystem::path& folder,
 }
 
 WeightSource first_weights(const ModelSource& source,
-                           const Resolved& trained,
-                           std::uint64_t seed,
-                           std::vector<std::string>& notes) {
+                                   const Resolved& trained,
+                                   std::uint64_t seed,
+                                   std::vector<std::string>& notes) {
+  if (trained.objective.name == kEmbedding && source.adapter.empty())
+    return source_weights(source, trained);
   // A checkpoint without an objective has its family's default.
   config::Problems problems;
   const Resolved saved =

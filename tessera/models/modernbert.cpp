@@ -318,8 +318,7 @@ void read_both_rotaries(const HfConfig& keys, ModernBertOptions& out) {
     rope.refuse("truncate", rope.flag("truncate", true), "true");
     rope.refuse("partial_rotary_factor", rope.number("partial_rotary_factor", 1, 0, 1) == 1, "1");
     read_rotary(rope, rope, *out.max_positions, rotary);
-    if (rotary.depend_on_length() && !keys.empty("rope_length"))
-      out.rotary.rope_length = keys.count("rope_length", 1, 1e8);
+    take_length(keys, rotary, out.rotary);
   };
   if (!keys.empty("rope_parameters")) {
     const HfConfig both(*keys.find("rope_parameters"));

@@ -63,7 +63,8 @@ TESSERA_MODEL("mt5",
                          .layers = 8,
                          .heads = 6,
                          .feed_forward = "gated-gelu",
-                         .tied = false}});
+                         .tied = false,
+                         .scaled_since_5 = false}});
 
 TESSERA_MODULE_ORDER("mt5", {.modules = encoder_decoder_modules()});
 

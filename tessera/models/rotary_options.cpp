@@ -301,8 +301,11 @@ void read_rotary(const HfConfig& keys,
       keys.empty(kOriginal) ? rope.count(kOriginal, original, 1e8) : original;
   const bool yarn = out.rope_scaling == "yarn", longrope = out.rope_scaling == kLongRope;
   if (out.rope_scaling == kDynamic) out.rope_original_positions = positions;
-  if (out.depend_on_length() && !keys.empty("rope_length"))
-    out.rope_length = keys.count("rope_length", 1, 1e8);
+  if (out.depend_on_length()) {
+    // Up to this length published programs scale no text for its length.
+    const std::int64_t short_text = std::min(out.rope_original_positions, positions);
+    out.rope_length = keys.count("rope_length", short_text, 1e8);
+  }
   out.rope_factor = rope.number(
       "factor",
       yarn || longrope
@@ -324,6 +327,14 @@ void read_rotary(const HfConfig& keys,
   out.rope_mscale = rope.number("mscale", 0.0, 0, kLargest);
   out.rope_mscale_all_dim = rope.number("mscale_all_dim", 0.0, 0, kLargest);
   out.rope_truncate = rope.flag("truncate", true);
+}
+
+void take_length(const HfConfig& keys, const RotaryOptions& from, RotaryOptions& out) {
+  if (!from.depend_on_length()) return;
+  const std::int64_t own = from.rope_length.value_or(1);
+  const bool given = !keys.empty("rope_length");
+  out.rope_length =
+      given ? keys.count("rope_length", 1, 1e8) : std::min(out.rope_length.value_or(own), own);
 }
 
 void read_rotary(const HfConfig& keys, std::int64_t positions, RotaryOptions& out) {

@@ -79,13 +79,18 @@ void set_longest_text(const RotaryOptions& options,
                       Checks& checks);
 
 /// Reads rope_parameters (transformers 5), or rope_scaling before that. `positions`: the model's
-/// max_position_embeddings. Throws Error{Unsupported} for other scalings.
+/// max_position_embeddings. If a scaling depends on the longest text and the file does not say its
+/// length, `rope_length` is the one up to which published programs scale nothing. Throws
+/// Error{Unsupported} for other scalings.
 void read_rotary(const HfConfig& keys, std::int64_t positions, RotaryOptions& out);
 /// The same from the object `rope` of a file with several; lengths may also be among `keys`.
 void read_rotary(const HfConfig& keys,
                  const HfConfig& rope,
                  std::int64_t positions,
                  RotaryOptions& out);
+/// For a file with several such objects: takes the length of the longest text from `keys`, or else
+/// the shortest of those of the objects, of which `from` is one.
+void take_length(const HfConfig& keys, const RotaryOptions& from, RotaryOptions& out);
 /// The number of positions that the frequencies serve: with YaRN `rope_factor` times the original
 /// ones, even if `positions`, a file's max_position_embeddings, is only the original number, as
 /// where users extend Qwen; otherwise `positions`.

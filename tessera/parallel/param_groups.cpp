@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/block.h"
 
 namespace tessera::parallel {
@@ -108,8 +109,8 @@ std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Pro
                      .place = item.place};
     read_moments(options, path, group, problems);
     try {
-      group.regex = std::regex(options.pattern);
-    } catch (const std::regex_error&) {
+      group.regex = data::tokenizers::regex_pattern(options.pattern);
+    } catch (const Error&) {
       problems.add(item.place,
                    path,
                    fmt::format("\"{}\" is not a valid regular expression", options.pattern),
@@ -121,10 +122,30 @@ std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Pro
   return out;
 }
 
+namespace {
+
+bool matches(const ParamGroup& group, const std::string& name) {
+  data::tokenizers::Ranges found;
+  try {
+    group.regex->find(name, found);
+  } catch (const Error&) {
+    throw Error(Error::Kind::Config,
+                fmt::format("{}: {}: the pattern \"{}\" takes more than 10 million steps for the "
+                            "parameter {}",
+                            group.place.text(),
+                            kPath,
+                            group.pattern,
+                            name),
+                "write it without a repetition inside of another one");
+  }
+  return !found.empty();
+}
+
+}  // namespace
+
 const ParamGroup* group_of(const std::vector<ParamGroup>& groups, const std::string& name) {
-  const auto found = std::find_if(groups.begin(), groups.end(), [&](const ParamGroup& group) {
-    return std::regex_search(name, group.regex);
-  });
+  const auto found = std::find_if(
+      groups.begin(), groups.end(), [&](const ParamGroup& group) { return matches(group, name); });
   return found == groups.end() ? nullptr : &*found;
 }
 
@@ -145,7 +166,7 @@ void check_param_groups(const std::vector<ParamGroup>& groups,
   const std::vector<std::string> names = trained_names(model, {});
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const bool fits = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return std::regex_search(name, groups[i].regex);
+      return matches(groups[i], name);
     });
     if (fits) continue;
     problems.add(groups[i].place,

@@ -5,12 +5,12 @@
 
 #include <functional>
 #include <optional>
-#include <regex>
 #include <string>
 #include <vector>
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
+#include "tessera/data/tokenizers/pattern.h"
 #include "tessera/nn/block.h"
 #include "tessera/parallel/freezing.h"
 
@@ -18,7 +18,7 @@ namespace tessera::parallel {
 
 struct ParamGroup {
   std::string pattern;
-  std::regex regex;  ///< ECMAScript, searched anywhere in the name
+  data::tokenizers::PatternPtr regex;  ///< searched anywhere in the name, with a limit of steps
   std::optional<double> lr, weight_decay;
   bool frozen = false;  ///< for the whole training
   std::optional<Moment> frozen_until = {}, frozen_from = {};

@@ -91,6 +91,18 @@ void pack_base(Plan& plan, std::shared_ptr<const models::Adapter> adapter) {
   };
 }
 
+// PEFT accepts a name or pattern that fits nothing, so that one list serves several models.
+void tell_unused(Plan& plan, const models::Adapter& adapter) {
+  std::vector<std::string> modules;
+  for (const models::AdapterModule& module : adapter.modules)
+    modules.push_back(module.part.module);
+  for (const std::string& unused : models::AdapterRules(adapter.options).unused(modules))
+    plan.notes.push_back(
+        fmt::format("adapter.{} fits none of the adapted layers and has no effect; they are {}",
+                    unused,
+                    text::join_some(modules, ", ")));
+}
+
 }  // namespace
 
 void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins& origins) {
@@ -141,6 +153,7 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
                                    text::with_commas(trained),
                                    text::with_commas(plan.base->num_parameters + trained),
                                    adapter->modules.size()));
+  tell_unused(plan, *adapter);
   pack_base(plan, adapter);
   plan.adapter = std::move(adapter);
 }

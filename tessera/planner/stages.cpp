@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <optional>
-#include <regex>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/data/tokenizers/pattern.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/pipeline/partition.h"
 #include "tessera/parallel/pipeline/schedule.h"
@@ -141,10 +142,13 @@ class Partition {
   std::vector<int> by_name(const std::string& pattern, int parts) {
     std::vector<double> weights;
     try {
-      const std::regex regex(pattern, std::regex::ECMAScript | std::regex::icase);
-      for (const nn::BlockSpec& spec : model_.blocks)
-        weights.push_back(std::regex_search(spec.name, regex) ? 1.0 : 0.0);
-    } catch (const std::regex_error& error) {
+      const auto regex = data::tokenizers::regex_pattern("(?i)" + pattern);
+      for (const nn::BlockSpec& spec : model_.blocks) {
+        data::tokenizers::Ranges found;
+        regex->find(spec.name, found);
+        weights.push_back(found.empty() ? 0.0 : 1.0);
+      }
+    } catch (const Error& error) {
       refuse(kPartition,
              fmt::format("\"{}\" is no regular expression: {}", pattern, error.what()),
              "use for example \"type:^h\\\\.\"");

@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -222,6 +226,34 @@ std::optional<BatchSizes> solve_batch(const TrainConfig& config,
   return std::nullopt;
 }
 
+namespace {
+
+/// Why no run can have this folder; nothing if one can. What a run writes into it has names of up
+/// to 256 bytes below the folder's.
+std::optional<std::string> obstacle_of_run_dir(const std::string& dir) {
+  constexpr std::size_t kBelow = 256, kLongestName = 255, kLongestPath = 4096;
+  namespace fs = std::filesystem;
+  std::error_code unknown;
+  const fs::path whole = fs::absolute(dir, unknown).lexically_normal();
+  if (dir.empty() || unknown) return std::nullopt;
+  if (whole == whole.root_path())
+    return "is the root of the file system, and a run writes, moves and removes what is in its "
+           "folder";
+  for (const fs::path& part : whole) {
+    if (part.native().size() > kLongestName)
+      return fmt::format("has a name of {} bytes: file systems have names of up to {}",
+                         part.native().size(),
+                         kLongestName);
+  }
+  if (whole.native().size() + kBelow > kLongestPath)
+    return fmt::format("has {} bytes: the files of a run need a path of up to {}",
+                       whole.native().size(),
+                       kLongestPath - kBelow);
+  return std::nullopt;
+}
+
+}  // namespace
+
 void check_config(const TrainConfig& config,
                   int ranks,
                   config::Problems& problems,
@@ -242,6 +274,8 @@ void check_config(const TrainConfig& config,
         "copies in memory serve a job that goes on by itself after a loss, and this one does not",
         "set run.min_hosts or run.restarts, or remove the key");
   }
+  if (const auto wrong = obstacle_of_run_dir(config.run.dir))
+    add("run.dir", *wrong, "name a folder of the run's own, such as runs/my");
   const json::Value& hosts = config.run.hosts;
   const bool listed = hosts.is_array() && !hosts.items().empty() &&
                       std::all_of(hosts.items().begin(),

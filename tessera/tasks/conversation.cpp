@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/bounded_file.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
@@ -213,7 +214,7 @@ std::string chat_template_text(const std::string& name) {
                   Config,
                   fmt::format("there is no chat template {}", name),
                   "give a file with a template in Jinja, or \"chatml\"");
-  return files::read(name);
+  return files::read_within(name);
 }
 
 std::optional<data::chat::ChatTemplate> open_chat_template(

@@ -17,17 +17,20 @@ void describe_chat_template(std::string& chat_template, config::Fields& fields) 
                 .default_text = "the one of the model's folder"});
 }
 
-PreferenceOptions PreferenceTask::samples(std::int64_t length, std::int32_t pad_id) const {
+PreferenceOptions PreferenceTask::samples(std::int64_t length,
+                                          std::int32_t pad_id,
+                                          std::int64_t micro_batch) const {
   return {.length = length,
           .pad_id = pad_id,
           .kind = settings_.kind,
           .reference = settings_.reference,
           .margins = settings_.margins,
-          .aligned = settings_.aligned};
+          .aligned = settings_.aligned,
+          .group = micro_batch};
 }
 
 std::vector<data::TensorSpec> PreferenceTask::tensors(std::int64_t sequence_length) const {
-  const PreferenceSamples none(samples(sequence_length, 0));
+  const PreferenceSamples none(samples(sequence_length, 0, 0));
   std::vector<data::TensorSpec> out = none.tensors();
   std::erase_if(out, [](const data::TensorSpec& spec) { return spec.optional; });
   if (auto reference = none.made_by_model()) out.push_back(*std::move(reference));
@@ -40,7 +43,7 @@ ReadRecords PreferenceTask::reader(const DataRequest& request) const {
                                          {request.model_folder, request.tokenizer_folder},
                                          request.tokenizer);
     auto out = std::make_unique<PreferenceSamples>(
-        samples(request.sequence_length, request.tokenizer.padding()));
+        samples(request.sequence_length, request.tokenizer.padding(), request.micro_batch));
     out->read_files(data::record_files(names, split),
                     record_options(request.options,
                                    settings_.kind == PreferenceKind::Pairs

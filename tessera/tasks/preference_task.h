@@ -30,7 +30,9 @@ class PreferenceTask : public RecordTask {
  private:
   [[nodiscard]] ReadRecords reader(const DataRequest& request) const override;
   [[nodiscard]] const char* noun() const override { return "preferences"; }
-  [[nodiscard]] PreferenceOptions samples(std::int64_t length, std::int32_t pad_id) const;
+  [[nodiscard]] PreferenceOptions samples(std::int64_t length,
+                                          std::int32_t pad_id,
+                                          std::int64_t micro_batch) const;
   Settings settings_;
 };
 

@@ -246,6 +246,14 @@ std::unique_ptr<RecordDataset> PreferenceSamples::split_off(std::int64_t count) 
   return tail;
 }
 
+// As TRL pairs them, so that the divergence of a group is that of its own completions.
+std::size_t PreferenceSamples::partner_of(std::size_t sample) const {
+  const std::size_t all = samples_.size(),
+                    size = options_.group > 1 ? static_cast<std::size_t>(options_.group) : all,
+                    begin = sample / size * size, end = std::min(begin + size, all);
+  return (sample == begin ? end : sample) - 1;
+}
+
 void PreferenceSamples::arrange() {
   if (options_.kind == PreferenceKind::Pairs || samples_.empty()) return;
   TESSERA_REQUIRE(samples_.size() > 1,
@@ -257,10 +265,10 @@ void PreferenceSamples::arrange() {
   for (const Sample& sample : samples_)
     firsts.push_back(sample.first);
   for (std::size_t i = 0; i < samples_.size(); ++i) {
-    const LearnedTokens &own = firsts[i], &next = firsts[(i + 1) % firsts.size()];
+    const LearnedTokens &own = firsts[i], &other = firsts[partner_of(i)];
     LearnedTokens& out = samples_[i].second;
     for (const bool completion : {false, true}) {
-      const LearnedTokens& from = completion ? next : own;
+      const LearnedTokens& from = completion ? other : own;
       for (std::size_t t = 0; t < from.ids.size(); ++t) {
         if ((from.learned[t] != 0) != completion) continue;
         out.ids.push_back(from.ids[t]);

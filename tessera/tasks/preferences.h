@@ -43,6 +43,8 @@ struct PreferenceOptions {
   /// Both sequences take the same number of tokens of the row, so that their tokens can be compared
   /// one by one: padding follows the shorter one, which sees its sequence.
   bool aligned = false;
+  /// Labelled: the number of consecutive samples that exchange their completions; below 2: all.
+  std::int64_t group = 0;
 };
 
 /// "input_ids" [T], int64: both sequences, one after the other. "document_starts" [T]: for each
@@ -52,8 +54,9 @@ struct PreferenceOptions {
 /// begins. "attention_mask" [T], 0 at padding, if a sample of the batch has padding. Pairs:
 /// optionally "margin", fp32; if aligned "ends" [2], the numbers of tokens of both, and "compared"
 /// [2], the first token that differs and the end of the longer one. Labelled: "wanted", 1 or 0; the
-/// second sequence is the prompt with the next sample's completion. If the sequences together
-/// exceed T, their ends are truncated. Const methods can be called from any thread.
+/// second sequence is the prompt with the completion of the sample before it, or, for the first of
+/// a group, of the last one. If the sequences together exceed T, their ends are truncated. Const
+/// methods can be called from any thread.
 class PreferenceSamples final : public RecordDataset {
  public:
   explicit PreferenceSamples(PreferenceOptions options) : options_(options) {}
@@ -91,6 +94,8 @@ class PreferenceSamples final : public RecordDataset {
     bool wanted = true;
   };
   void fit(Sample& sample);
+  /// The sample whose completion follows this one's prompt in its second sequence.
+  [[nodiscard]] std::size_t partner_of(std::size_t sample) const;
 
   PreferenceOptions options_;
   std::vector<Sample> samples_;

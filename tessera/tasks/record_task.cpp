@@ -29,7 +29,8 @@ struct KeptRequest {
                 .model_folder = from.model_folder,
                 .tokenizer_folder = from.tokenizer_folder,
                 .predict = from.predict,
-                .seed = from.seed} {}
+                .seed = from.seed,
+                .micro_batch = from.micro_batch} {}
   KeptRequest(const KeptRequest&) = delete;
   KeptRequest& operator=(const KeptRequest&) = delete;
 };

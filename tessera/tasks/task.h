@@ -43,6 +43,7 @@ struct DataRequest {
   std::filesystem::path tokenizer_folder = {};  ///< folder of the tokenizer's files; empty: none
   bool predict = false;                         ///< reads only the model's inputs, no labels
   std::uint64_t seed = 0;                       ///< of the order, with data.streaming
+  std::int64_t micro_batch = 0;                 ///< samples of one; 0: unknown
 };
 
 /// Const methods can be called from any thread.

@@ -196,6 +196,18 @@ TEST(FieldReader, WritesTheObjectThatALoneValueMeans) {
   EXPECT_EQ(fix("[]"), "write {\"key\": value, ...}");
 }
 
+// Each would be compared with every known key, and named.
+TEST(UnknownKeys, AreNamedUpToALimit) {
+  std::string text = "{\"k0\": 0";
+  for (int i = 1; i < 100'000; ++i)
+    text += ", \"k" + std::to_string(i) + "\": 0";
+
+  const std::string problems = problems_of(text + "}");
+
+  EXPECT_THAT(problems, AllOf(HasSubstr("k0: unknown key"), HasSubstr("99900 more unknown keys")));
+  EXPECT_LT(problems.size(), 20'000U);
+}
+
 TEST(UnknownKeys, AreFoundWhereTheyBelong) {
   const std::vector<std::string> here = {"type", "params", "weight_decay_schedule"};
   const std::vector<std::string> all = {"optimizer.type",

@@ -155,6 +155,97 @@ TEST_F(TokenCache, ALinkInThePlaceOfItsLockIsRefused) {
   EXPECT_EQ(files::read(target), "precious");
 }
 
+// The bytes of `file` with one bit inverted.
+void flip(const fs::path& file, std::uintmax_t byte, int bit) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(byte));
+  const int was = stream.get();
+  stream.seekp(static_cast<std::streamoff>(byte));
+  stream.put(static_cast<char>(was ^ (1 << bit)));
+}
+
+std::vector<std::int64_t> all_tokens(const TokenFile& file) {
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(file.tokens()));
+  file.read(0, file.tokens(), ids.data());
+  return ids;
+}
+
+// `give` gives the tokens that were made, or refuses with the file's name and the way to rebuild.
+void expect_right_or_refused(const fs::path& entry,
+                             const std::vector<std::int64_t>& right,
+                             const std::function<std::vector<std::int64_t>()>& give) {
+  try {
+    EXPECT_EQ(give(), right);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::Data);
+    EXPECT_TRUE(contains(error.what(), (entry / "tokens.bin").string())) << error.what();
+    EXPECT_TRUE(contains(error.fix(), "remove the folder " + entry.string())) << error.fix();
+  }
+}
+
+TEST_F(TokenCache, NeverGivesOtherTokensAfterABitWasFlipped) {
+  const auto path = folder_.write("a.txt", "some text of a few words");
+  const std::vector<std::int64_t> right = all_tokens(*open({path}, *byte()).file);
+  const fs::path entry = entries().front(), kept = folder_ / "kept";
+  fs::copy(entry, kept);
+  for (const auto& [name, every] :
+       {std::pair{"tokens.bin", 1U}, {"tokens.idx", 9U}, {"about.json", 31U}}) {
+    for (std::uintmax_t at = 0; at < fs::file_size(kept / name); at += every) {
+      SCOPED_TRACE(name + (" byte " + std::to_string(at)));
+      fs::copy(kept, entry, fs::copy_options::overwrite_existing);
+      flip(entry / name, at, static_cast<int>(at % 8));
+
+      expect_right_or_refused(
+          entry, right, [&] { return all_tokens(*open({path}, *byte()).file); });
+
+      EXPECT_EQ(built_, name != std::string("tokens.bin"));
+    }
+  }
+}
+
+TEST_F(TokenCache, RefusesTokensThatWereReplaced) {
+  const auto path = folder_.write("a.txt", "some text of a few words");
+  open({path}, *byte());
+  const fs::path bin = entries().front() / "tokens.bin";
+  const std::string other(fs::file_size(bin), '\1');
+  std::ofstream(bin, std::ios::binary) << other;
+
+  const OpenedTokens opened = open({path}, *byte());
+  const Error error = error_of([&] { all_tokens(*opened.file); });
+
+  EXPECT_EQ(error.kind(), Error::Kind::Data);
+  EXPECT_TRUE(contains(error.what(), bin.string() + " is damaged or was replaced")) << error.what();
+  fs::remove_all(entries().front());
+  EXPECT_EQ(all_tokens(*open({path}, *byte()).file).size(), 24U);
+}
+
+TEST_F(TokenCache, MakesAnEntryWithoutChecksumsAnew) {
+  const auto path = folder_.write("a.txt", "some text");
+  open({path}, *byte());
+  std::ofstream(entries().front() / "about.json")
+      << R"({"bytes":9,"documents":1,"replaced_utf8":0,"skipped_empty":0,"tokens":9})";
+
+  open({path}, *byte());
+
+  EXPECT_TRUE(built_);
+}
+
+TEST(VerifiedBytes, ChecksTheBlocksThatAreReadAndNoOthers) {
+  constexpr std::size_t kBlock = BlockSums::kBlockBytes;
+  std::vector<std::byte> bytes(2 * kBlock + 10, std::byte{7});
+  const BlockSums sums = block_sums(bytes);
+  bytes[kBlock] = std::byte{8};
+  const VerifiedBytes verified(bytes, sums, "x.bin", "make it anew");
+
+  EXPECT_EQ(sums.blocks.size(), 3U);
+  verified.verify(0, kBlock);
+  verified.verify(2 * kBlock, 10);
+  verified.verify(kBlock, 0);
+  EXPECT_THROW(verified.verify(kBlock - 1, 2), Error);
+  EXPECT_THROW(verified.verify(2 * kBlock - 1, 1), Error);
+  EXPECT_THROW(verified.verify(2 * kBlock - 1, 2), Error);
+}
+
 TEST_F(TokenCache, RemovesWhatAKilledBuilderLeft) {
   const auto path = folder_.write("a.txt", "some text");
   open({path}, *byte());

@@ -103,6 +103,9 @@ class GgufFamilyFiles : public test::ForeignCheckpoints {
     write_gguf(file, plan_gguf(weights, {{"config.json", config.dump()}}, std::nullopt));
     return file;
   }
+  static json::Value opened_again(const fs::path& file) {
+    return open_foreign(file).value().model_config;
+  }
 };
 
 // A config.json as a family writes it, with the keys of both versions of transformers.
@@ -164,7 +167,7 @@ TEST_F(GgufFamilyFiles, WithOtherSwitchesThanTheArchitecturesAreRefused) {
 }
 
 // llama.cpp has no separate architecture for Mistral, and no window.
-TEST_F(GgufFamilyFiles, OfMistralAreFilesOfLlamaWithoutAWindow) {
+TEST_F(GgufFamilyFiles, OfMistralAreFilesOfLlamaWithTheirWindow) {
   const Foreign model = open_foreign(folder() / "../gguf_rotary.gguf").value();
   json::Value config = model.model_config;
   config["model_type"] = json::Value::string("mistral");
@@ -177,11 +180,18 @@ TEST_F(GgufFamilyFiles, OfMistralAreFilesOfLlamaWithoutAWindow) {
   EXPECT_EQ(file.text("general.architecture"), "llama");
   EXPECT_TRUE(std::ranges::equal(file.tensor("blk.1.attn_q.weight")->data,
                                  theirs.tensor("blk.1.attn_q.weight")->data));
+  EXPECT_EQ(opened_again(file.path()).find("model_type")->as_string(), "llama");
   config["sliding_window"] = json::Value::integer(4);
+
+  const json::Value again = opened_again(written(model.weights, config));
+
+  EXPECT_EQ(again.find("model_type")->as_string(), "mistral");
+  EXPECT_EQ(description_of(again), description_of(config));
+  config["layer_types"] = json::parse_strict(R"(["full_attention", "sliding_attention"])", "");
   EXPECT_THAT(test::error_of([&] {
                 plan_gguf(model.weights, {{"config.json", config.dump()}}, {});
               }).text(),
-              HasSubstr("sliding_window"));
+              HasSubstr("layer_types"));
 }
 
 // If the folder's model also sees images, its text model is written.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <random>
 #include <string>
@@ -18,7 +19,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
+#include "tessera/data/tokenizer.h"
 #include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/formats/gguf_tokenizer.h"
 #include "tessera/interop/gguf_write.h"
 
 namespace tessera::interop {
@@ -300,6 +303,60 @@ TEST_F(GgufFiles, ThatLieAreRefusedByWhatIsWrong) {
   refused(changed(good.substr(0, good.size() - 64)), "tensor");
 }
 
+// The bytes of a value, which follow its key and its type.
+std::string with_value(const std::string& good, const std::string& key, const std::string& value) {
+  const std::size_t at = good.find(key);
+  EXPECT_NE(at, std::string::npos) << key;
+  std::string out = good;
+  return out.replace(at + key.size() + sizeof(std::uint32_t), value.size(), value);
+}
+
+TEST_F(GgufFiles, WithNumbersThatNoModelHasAreRefused) {
+  const std::string good = files::read(data("gguf_rotary.gguf"));
+  const auto real = [](float value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  const auto whole = [](std::uint32_t value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
+  struct Row {
+    const char* key;
+    std::string value;
+    const char* reason;
+  };
+  for (const Row& row : {Row{"llama.rope.freq_base", real(nan), "no finite number"},
+                         {"llama.rope.freq_base", real(infinity), "no finite number"},
+                         {"llama.attention.layer_norm_rms_epsilon", real(nan), "no finite number"},
+                         {"llama.attention.layer_norm_rms_epsilon", real(-infinity), "no finite"},
+                         {"llama.vocab_size", whole(0), "vocab_size is 0"},
+                         {"llama.vocab_size", whole(~0U), "vocab_size is 4294967295"}}) {
+    SCOPED_TRACE(row.key);
+    refused(changed(with_value(good, row.key, row.value)), row.reason);
+  }
+}
+
+// A file with one key and no tensor.
+TEST_F(GgufFiles, WithAlignmentsThatTheFormatDoesNotHaveAreRefused) {
+  const auto file = [](std::uint32_t alignment) {
+    const auto raw = [](auto value) {
+      return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+    };
+    const std::string key = "general.alignment";
+    return "GGUF" + raw(std::uint32_t{3}) + raw(std::uint64_t{0}) + raw(std::uint64_t{1}) +
+           raw(std::uint64_t{key.size()}) + key + raw(static_cast<std::uint32_t>(GgufType::U32)) +
+           raw(alignment);
+  };
+  for (const std::uint32_t alignment : {0U, 1U, 2U, 4U, 7U, 24U, 1U << 21, ~0U}) {
+    const Error error = test::error_of([&] { const GgufFile opened(changed(file(alignment))); });
+    EXPECT_EQ(error.kind(), Error::Kind::Format) << alignment;
+    EXPECT_THAT(error.text(), testing::HasSubstr("alignment")) << alignment;
+  }
+  for (const std::uint32_t alignment : {8U, 32U, 64U})
+    EXPECT_NO_THROW(const GgufFile opened(changed(file(alignment)))) << alignment;
+}
+
 TEST_F(GgufFiles, CutAnywhereOrWithBitsFlippedAreReadOrRefused) {
   for (const char* name : {"gguf_rotary.gguf", "gguf_spm.gguf", "gguf_blocks.gguf"}) {
     const std::string good = files::read(data(name));
@@ -319,6 +376,61 @@ TEST_F(GgufFiles, CutAnywhereOrWithBitsFlippedAreReadOrRefused) {
       }
     }
   }
+}
+
+// Whatever rule a model has, the file that is written of it computes the same when it is read.
+TEST_F(GgufFiles, KeepEveryRotaryRule) {
+  const Foreign opened = open_foreign(data("gguf_rotary.gguf")).value();
+  const auto channels = static_cast<std::int64_t>(
+      opened.model_config.find("hidden_size")->as_integer().value() /
+      opened.model_config.find("num_attention_heads")->as_integer().value());
+  for (const double theta : {10.0, 10'000.0, 500'000.0, 1e9}) {
+    for (const double factor : {1.0, 1.5, 8.0, 40.0}) {
+      for (const double low : {0.5, 1.0, 3.0}) {
+        for (const std::int64_t original : {16, 100, 8192, 1'000'000}) {
+          json::Value rule = json::Value::object(
+              {{"rope_type", json::Value::string("llama3")},
+               {"factor", json::Value::number(factor)},
+               {"low_freq_factor", json::Value::number(low)},
+               {"high_freq_factor", json::Value::number(low + 1.5)},
+               {"original_max_position_embeddings", json::Value::integer(original)}});
+          json::Value config = opened.model_config;
+          config["rope_scaling"] = rule;
+          config["rope_theta"] = json::Value::number(theta);
+          SCOPED_TRACE(config.dump());
+          fs::remove(path("rule.gguf"));
+          write_gguf(path("rule.gguf"),
+                     plan_gguf(opened.weights, {{"config.json", config.dump()}}, {}));
+
+          const json::Value again = open_foreign(path("rule.gguf")).value().model_config;
+
+          const json::Value* const read = again.find("rope_scaling");
+          const std::vector<float> expected = rotary_factors(rule, theta, channels),
+                                   plain(expected.size(), 1.0F);
+          EXPECT_NEAR(again.find("rope_theta")->as_double(), theta, theta * 1e-6);
+          EXPECT_TRUE(same_factors(
+              read == nullptr || read->is_null() ? plain : rotary_factors(*read, theta, channels),
+              expected));
+        }
+      }
+    }
+  }
+}
+
+// Each byte is a token, so that no split changes the tokens.
+TEST_F(GgufFiles, KeepTheByteTokenizer) {
+  const FilesBeside files = {{"tokenizer.json", data::byte_tokenizer_json()},
+                             {"tokenizer_config.json", R"({"eos_token": "\u0000"})"}};
+
+  const auto written = gguf_tokenizer_of(files, 300);
+
+  ASSERT_TRUE(written.has_value());
+  EXPECT_EQ(written->tokenizer, "gpt2");
+  EXPECT_EQ(written->pre, "gpt-2");
+  EXPECT_TRUE(written->merges.empty());
+  EXPECT_EQ(written->tokens.at(0), std::string(1, '\0'));
+  EXPECT_EQ(written->tokens.at('A'), "A");
+  EXPECT_EQ(written->tokens.at(' '), "\u0120");
 }
 
 TEST(GgufRotary, FactorsOfOtherNumbersAreRecognisedAndOthersRefused) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
@@ -123,6 +124,24 @@ TEST(HfFamily, IsNamedByTheModelType) {
       error_of([] { family_of_hf(json::parse_strict("{\"model_type\": \"gpt\"}", "config.json")); },
                Error::Kind::Unsupported);
   EXPECT_NE(text.find("gpt2"), std::string::npos);
+}
+
+TEST(HfFamily, IsNamedInTheFixIfTheFileDoesNotSayIt) {
+  for (const auto& [architecture, family] : {std::pair("BertForMaskedLM", "bert"),
+                                             {"GPT2LMHeadModel", "gpt2"},
+                                             {"GPTNeoXForCausalLM", "gpt_neox"},
+                                             {"XLMRobertaModel", "xlm-roberta"},
+                                             {"Qwen3ForCausalLM", "qwen3"},
+                                             {"MT5ForConditionalGeneration", "mt5"}}) {
+    const std::string config = fmt::format("{{\"architectures\": [\"{}\"]}}", architecture);
+    const std::string text = error_of(
+        [&] { family_of_hf(json::parse_strict(config, "config.json")); }, Error::Kind::Format);
+    EXPECT_NE(text.find(fmt::format("add \"model_type\": \"{}\"", family)), std::string::npos)
+        << text;
+  }
+  const std::string text =
+      error_of([] { family_of_hf(json::parse_strict("{}", "config.json")); }, Error::Kind::Format);
+  EXPECT_NE(text.find("one of"), std::string::npos) << text;
 }
 
 /// A folder with a model of 1 layer, 4 channels, 2 heads, 6 channels in its MLP, 5 tokens, 3
@@ -250,6 +269,32 @@ TEST(Gpt2HfWeights, OfATiedModelMayStoreTheHeadOnlyAsTheTable) {
   EXPECT_NE(text.find("lm_head.weight differs from wte.weight"), std::string::npos) << text;
   EXPECT_NE(text.find("tie_word_embeddings"), std::string::npos) << text;
   expect_all_loaded(folder, tiny_model(/*tie=*/false));
+}
+
+// Whichever head a file has, an embedding is a hidden state before it.
+TEST(WeightsOf, AModelWithoutAHeadTakesNoneOfAFile) {
+  json::Value sizes = json::parse(R"({"num_layers": 1, "hidden_size": 4, "num_heads": 2,
+      "vocab_size": 5, "max_positions": 3, "ffn_hidden_size": 6, "tie_embeddings": false})",
+                                  "test");
+  config::Problems problems;
+  const Resolved model =
+      resolve(options_of(sizes.dump()), 5, std::nullopt, problems, {}, {"embedding"});
+  problems.raise();
+  HfFolder folder;
+  folder.write_whole();
+  expect_all_loaded(folder, model);
+  for (const char* head : {"lm_head.weight", "score.weight", "v_head.summary.weight"})
+    folder.add(head, {2, 4});
+  folder.write_whole("");
+
+  expect_all_loaded(folder, model);
+  HfFolder other;
+  other.add("h.0.extra.weight", {2});
+  other.write_whole();
+
+  EXPECT_NE(error_of([&] { source_of(other.dir.path(), model); }, Error::Kind::Format)
+                .find("h.0.extra.weight"),
+            std::string::npos);
 }
 
 TEST(WeightsOf, ATiedModelTakeAHeadOnlyWhereItIsTheTable) {

@@ -3,6 +3,7 @@
 // recorded trainers.
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -253,6 +254,27 @@ TEST(PolicyLosses, OfABatchInPartsAddUpToThatOfTheWhole) {
                 kTolerance)
         << name;
   }
+}
+
+/// TRL bounds ratios by delta before it counts those that were clipped.
+TEST(PolicyLosses, CountClippedRatiosAfterDelta) {
+  const auto clipped = [](std::optional<double> delta) {
+    PolicyOptions options;
+    options.delta = delta;
+    const PolicySample sample = {.log_probabilities_BT = row({1.5, 0.5, 1.1}).log().unsqueeze(1),
+                                 .old_BT = at::zeros({3, 1}, at::kDouble),
+                                 .reference_BT = {},
+                                 .mask_BT = at::ones({3, 1}, at::kDouble),
+                                 .advantages = row({1, -1, 1}),
+                                 .entropies_BT = {}};
+    const PolicyOutcome out = policy_loss(policy_losses().get("grpo"), sample, options);
+    return std::pair(out.low_BL.sum().item<std::int64_t>(), out.high_BL.sum().item<std::int64_t>());
+  };
+
+  EXPECT_EQ(clipped({}), std::pair(1L, 1L));
+  EXPECT_EQ(clipped(1.3), std::pair(1L, 1L));
+  EXPECT_EQ(clipped(1.1), std::pair(1L, 0L));
+  EXPECT_EQ(clipped(0.7), std::pair(1L, 0L));
 }
 
 /// With the policy that wrote the texts, every ratio is 1, and the gradient is that of the

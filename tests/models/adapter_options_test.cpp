@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -84,6 +85,25 @@ TEST(AdapterRules, ScalesByTheRankOrItsRoot) {
   EXPECT_DOUBLE_EQ(options.scale(4, 8), 2);
   options.rank_stabilized = true;
   EXPECT_DOUBLE_EQ(options.scale(3, 9), 9 / std::sqrt(3.0));
+}
+
+TEST(AdapterRules, NameEverythingThatFitsNoLayer) {
+  const std::vector<std::string> layers = {"model.layers.0.self_attn.q_proj",
+                                           "model.layers.11.self_attn.q_proj"};
+  const auto unused = [&](const std::string& targets, const std::string& more) {
+    const AdapterOptions options = options_with(targets, more);
+    return AdapterRules(options).unused(layers);
+  };
+  using Names = std::vector<std::string>;
+
+  EXPECT_EQ(unused(R"(["q_proj", "c_attn"])", ""), Names{R"(targets "c_attn")"});
+  EXPECT_EQ(unused("null", R"(, "alpha_pattern": {"w_query": 100, "q_.*": 2})"),
+            Names{R"(alpha_pattern "w_query")"});
+  EXPECT_EQ(unused("null", R"(, "rank_pattern": {"layers.1.self_attn.q_proj": 3})"),
+            Names{R"(rank_pattern "layers.1.self_attn.q_proj")"});
+  EXPECT_EQ(unused(R"(["q_proj"])", R"(, "layers": [0, 12], "layers_pattern": ["layers"])"),
+            Names{"layers 12"});
+  EXPECT_EQ(unused(R"(".*q_proj")", R"(, "rank_pattern": {"q_proj": 3, "11.*": 4})"), Names());
 }
 
 TEST(AdapterRules, RefuseWhatTheyCannotMean) {

@@ -15,6 +15,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/models/decoder_options.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_objective.h"
 
@@ -56,13 +57,16 @@ std::string with(const std::string& type, const std::string& more) {
     "intermediate_size": 24, "max_position_embeddings": 32)" +
          (more.empty() ? "" : ", " + more) + "}";
 }
-std::string refusal_to_resolve(const std::string& hf_config) {
+std::string refusal_to_resolve(const ModelOptions& options) {
   try {
-    (void)resolved(options_of(hf_config));
+    (void)resolved(options);
   } catch (const Error& error) {
     return error.text();
   }
   return "accepted";
+}
+std::string refusal_to_resolve(const std::string& hf_config) {
+  return refusal_to_resolve(options_of(hf_config));
 }
 std::string longrope(const std::string& type) {
   return R"("original_max_position_embeddings": 8, "rope_scaling": {"type": ")" + type +
@@ -127,6 +131,24 @@ TEST(Decoders, TurnByTheBaseThatALengthAsksFor) {
   EXPECT_GT(apart(dynamic(48), with("llama", "")), 1e-3);
 }
 
+// A file that does not say the length of the longest text is read for texts that published programs
+// do not scale.
+TEST(Decoders, ServeShortTextsIfNoLengthIsSaid) {
+  const std::string dynamic = R"("rope_scaling": {"type": "dynamic", "factor": 2})";
+  EXPECT_LT(apart(with("llama", dynamic), with("llama", "")), 1e-12);
+  for (const char* type : {"longrope", "su"}) {
+    const std::string config = longrope(type);
+    const auto options = options_of(with("phi3", config));
+    const auto& decoder = dynamic_cast<const DecoderOptions&>(*options);
+    const std::string said = with(
+        "phi3", config + fmt::format(R"(, "rope_length": {})", decoder.rope_original_positions));
+
+    EXPECT_EQ(decoder.rope_length, decoder.rope_original_positions);
+    EXPECT_EQ(resolved(options).max_positions, decoder.rope_original_positions);
+    EXPECT_LT(apart(with("phi3", config), said), 1e-12);
+  }
+}
+
 TEST(Decoders, WriteTheScalingsOfTheirFrequencies) {
   const std::string yarn = R"("rope_scaling": {"rope_type": "yarn", "factor": 4.0,
       "original_max_position_embeddings": 8, "mscale": 0.7, "mscale_all_dim": 0.9,
@@ -173,12 +195,10 @@ TEST(Decoders, HaveThePositionsToWhichYarnStretchesThem) {
 
 TEST(Decoders, RefuseWhatTheyWouldComputeOtherwise) {
   const std::string dynamic = R"("rope_scaling": {"type": "dynamic", "factor": 2})";
-  EXPECT_THAT(refusal_to_resolve(with("llama", dynamic)),
+  ModelOptions own = options_of(with("llama", dynamic + R"(, "rope_length": 48)"));
+  dynamic_cast<DecoderOptions&>(*own).rope_length.reset();
+  EXPECT_THAT(refusal_to_resolve(own),
               AllOf(HasSubstr("model.rope_length"), HasSubstr("the longest text of a batch")));
-  for (const char* type : {"longrope", "su"}) {
-    EXPECT_THAT(refusal_to_resolve(with("qwen3", longrope(type))),
-                AllOf(HasSubstr("longrope"), HasSubstr("the longest text of a batch")));
-  }
   EXPECT_THAT(refusal_to_resolve(with("llama", dynamic + R"(, "rope_length": 48)")), "accepted");
   EXPECT_THAT(refusal_to_resolve(with("qwen3", longrope("su") + R"(, "rope_length": 33)")),
               HasSubstr("rope_length 33"));

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_objective.h"
 
@@ -135,6 +136,27 @@ TEST(Encoders, HaveTwoLabelsWhereNothingIsSaid) {
   EXPECT_EQ(one.find("problem_type")->as_string(), "regression");
 }
 
+TEST(Encoders, TellOfLabelsThatContradictEachOther) {
+  std::string said;
+  const auto labels_of = [&](const char* more) {
+    said.clear();
+    log::set_sink([&](log::Level, std::string_view message) { said += message; });
+    const auto out = objective_of_hf(config_of(
+        R"({"architectures": ["BertForSequenceClassification"], )" + std::string(more) + "}"));
+    log::set_sink({});
+    return out.options;
+  };
+  EXPECT_EQ(labels_of(R"("num_labels": 7, "id2label": {"0": "a", "1": "b"})")
+                .find("num_labels")
+                ->as_integer(),
+            2);
+  EXPECT_THAT(said, HasSubstr("num_labels is 7, and id2label names 2 labels"));
+  EXPECT_EQ(labels_of(R"("id2label": {"1": "a", "2": "b", "3": "c"})").find("labels"), nullptr);
+  EXPECT_THAT(said, HasSubstr("no name for label 0"));
+  (void)labels_of(R"("num_labels": 2, "id2label": {"0": "a", "1": "b"})");
+  EXPECT_EQ(said, "");
+}
+
 // The objective that is written for a model's head is read back unchanged.
 TEST(Encoders, SayTheirObjectiveInConfigJson) {
   for (const std::string family :
@@ -250,8 +272,20 @@ TEST(Encoders, RefuseKeysThatComputeSomethingElse) {
   EXPECT_THAT(text_of(R"({"model_type": "bert", "position_embedding_type": "relative_key"})"),
               HasSubstr("position_embedding_type"));
   EXPECT_THAT(text_of(R"({"model_type": "bert", "is_decoder": true})"), HasSubstr("is_decoder"));
-  EXPECT_THAT(text_of(R"({"model_type": "distilbert", "sinusoidal_pos_embds": true})"),
-              HasSubstr("sinusoidal_pos_embds"));
+}
+
+// The table of sines is stored like any other weight.
+TEST(Encoders, ReadStoredSinusoidsAndTellThatTheyAreTrained) {
+  std::string said;
+  log::set_sink([&](log::Level, std::string_view message) { said += message; });
+  const ModelOptions read =
+      options_from_hf(config_of(R"({"model_type": "distilbert", "sinusoidal_pos_embds": true})"));
+  log::set_sink({});
+
+  EXPECT_EQ(
+      resolved(read).description.dump(),
+      resolved(options_from_hf(config_of(R"({"model_type": "distilbert"})"))).description.dump());
+  EXPECT_THAT(said, HasSubstr("optimizer.groups"));
 }
 
 // The defaults of transformers, which the hub's files override for RoBERTa.

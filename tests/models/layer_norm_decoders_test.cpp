@@ -89,7 +89,7 @@ TEST(GptNeox, RefusesScalingsThatItCannotCompute) {
   EXPECT_THAT(refusal(neox(R"("rope_scaling": {"type": "proportional", "factor": 2.0})")),
               HasSubstr("\"proportional\""));
   const std::string dynamic = R"("rope_scaling": {"type": "dynamic", "factor": 2.0})";
-  EXPECT_THAT(refusal(neox(dynamic)), HasSubstr("model.rope_length"));
+  EXPECT_EQ(refusal(neox(dynamic)), "accepted");
   EXPECT_EQ(refusal(neox(dynamic + R"(, "rope_length": 48)")), "accepted");
   // A quarter of the 8 channels of a head is one pair.
   EXPECT_THAT(refusal(neox(R"("rope_length": 16, "rope_scaling": {"type": "longrope",

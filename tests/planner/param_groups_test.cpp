@@ -55,6 +55,16 @@ TEST(RatesOfGroups, AreMultiplesOfTheOptimizers) {
   EXPECT_FALSE(setting(plan, "ln_f.weight").lr_scale.has_value());
 }
 
+// A pattern whose search takes exponential time ends after some steps.
+TEST(PatternsOfGroups, HaveALimitOfSteps) {
+  EXPECT_THAT(refusal(R"({"type": "AdamW", "groups": [{"pattern": "(((.|.)+)+)+!", "lr": 0.1}]})"),
+              AllOf(HasSubstr("takes more than 10 million steps"), HasSubstr("c.json:")));
+  const Plan plan = plan_of(R"({"type": "AdamW", "params": {"lr": 0.5},
+      "groups": [{"pattern": "^h\\.[01]\\.(ln_\\d|bias).*", "lr": 0.25}]})");
+  EXPECT_EQ(setting(plan, "h.0.ln_1.weight").lr_scale, 0.5);
+  EXPECT_FALSE(setting(plan, "ln_f.bias").lr_scale.has_value());
+}
+
 TEST(RatesOfGroups, AreRefusedBesideARateOfZero) {
   EXPECT_THAT(refusal(R"({"type": "AdamW", "params": {"lr": 0},
                           "groups": [{"pattern": "ln"}, {"pattern": "wpe", "lr": 0.001}]})"),

@@ -44,6 +44,22 @@ std::string refusal(const std::string& text, int ranks = 1) {
   return "";
 }
 
+TEST(Plans, HaveAFolderThatARunCanHave) {
+  const auto refused = [](const std::string& dir) {
+    return refusal(with(R"("train_batch_size": 4, "run": {"dir": ")" + dir + "\"}"));
+  };
+  std::string deep;
+  while (deep.size() < 4050)
+    deep += "/0123456789";
+
+  for (const char* root : {"/", "//", "/.", "/tmp/.."})
+    EXPECT_THAT(refused(root), AllOf(HasSubstr("run.dir"), HasSubstr("root of the file system")));
+  EXPECT_THAT(refused(std::string(4050, 'a')), HasSubstr("has a name of 4050 bytes"));
+  EXPECT_THAT(refused(deep), HasSubstr("need a path of up to 3840"));
+  EXPECT_EQ(refused(deep.substr(0, 3000)), "");
+  EXPECT_EQ(refused(std::string(255, 'a')), "");
+}
+
 TEST(Plans, HaveTheDefaultsOfTheDocumentation) {
   const Plan plan = plan_of(R"({"data": {"train": "a.txt"}, "train_batch_size": 4})");
 

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records of preferences as samples of two texts.
+#include "tessera/tasks/preferences.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tasks/tasks_support.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/files.h"
 #include "tessera/tasks/data_survey.h"
 #include "tessera/tasks/task.h"
 
@@ -157,7 +161,7 @@ TEST_F(Preferences, WithoutRoomForACompletionAreLeftOut) {
   EXPECT_EQ(opened("prefer", records, 11).train->size(), 1);
 }
 
-TEST_F(Preferences, OfLabelsCompareACompletionWithTheNextOne) {
+TEST_F(Preferences, OfLabelsCompareACompletionWithAnotherOne) {
   const data::Datasets data = opened("prefer",
                                      R"({"prompt": "a", "completion": "1", "label": true}
 {"prompt": "b", "completion": "22", "label": false})",
@@ -172,6 +176,38 @@ TEST_F(Preferences, OfLabelsCompareACompletionWithTheNextOne) {
       refused(R"({"prompt": "a", "completion": "1", "label": true})", R"({"method": "kto"})")
           .what(),
       HasSubstr("compared with another"));
+}
+
+// The mismatched pairs of TRL's KTOTrainer: within each batch of the file, completions move on by
+// one, and the last one goes to the first prompt.
+TEST(LabelledPairs, AreThoseOfTrl) {
+  const auto seconds = [](std::int64_t group) {
+    const files::TempDir dir;
+    std::string records;
+    for (char c = 'a'; c <= 'e'; ++c)
+      records += fmt::format("{{\"prompt\": \"{}\", \"completion\": \"{}\", \"label\": true}}\n",
+                             c,
+                             static_cast<char>(c - 'a' + '1'));
+    files::write_atomic(dir.path() / "a.jsonl", records);
+    const auto tokenizer = data::make_tokenizer({.type = "byte"});
+    PreferenceSamples samples({.length = 8, .kind = PreferenceKind::Labelled, .group = group});
+    samples.read_files(
+        {dir.path() / "a.jsonl"}, {}, ConversationTokenizer(*tokenizer, nullptr), {});
+    samples.arrange();
+    std::string out;
+    for (std::int64_t i = 0; i < samples.size(); ++i) {
+      for (const std::int32_t id : samples.texts(i).second.ids)
+        if (id > 0) out += static_cast<char>(id);
+      out += ' ';
+    }
+    return out;
+  };
+
+  EXPECT_EQ(seconds(2), "a2 b1 c4 d3 e5 ");
+  EXPECT_EQ(seconds(3), "a3 b1 c2 d5 e4 ");
+  EXPECT_EQ(seconds(8), "a5 b1 c2 d3 e4 ");
+  EXPECT_EQ(seconds(0), seconds(5));
+  EXPECT_EQ(seconds(1), seconds(5));
 }
 
 TEST_F(Preferences, HaveAReferenceWhereTheMethodReadsOne) {

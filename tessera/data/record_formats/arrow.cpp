@@ -156,6 +156,10 @@ class ArrowReader {
 };
 
 void read_arrow(const RecordText& text, const RecordSink& sink) {
+  TESSERA_REQUIRE(!text.bytes.starts_with(kFeather1),
+                  Data,
+                  text.name + " is of Feather's version 1, which is not read",
+                  fmt::format(fmt::runtime(kFeather1Fix), text.name));
   ArrowReader(text, sink).read();
 }
 

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/budget.h"
 #include "tessera/base/dtype.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -18,7 +19,6 @@ namespace tessera::data::arrow {
 namespace {
 
 constexpr int kMostLevels = 32;
-constexpr std::uint64_t kMostColumns = 10'000;
 constexpr std::int64_t kMostRows = std::int64_t{1} << 40;
 /// Most rows of columns without data.
 constexpr std::int64_t kMostEmptyRows = 1'000'000;
@@ -147,7 +147,7 @@ Field field_of(const FlatTable& table, int level, const std::string& place) {
   read_type(table, static_cast<Type>(table.scalar<std::uint8_t>(2, 0)), out, place);
   const FlatTable::Vector children = table.vector(5, 4);
   const bool list = out.kind == Kind::List || out.kind == Kind::FixedList;
-  if (children.count > kMostColumns || (list && children.count != 1) ||
+  if (children.count > budget::kColumns || (list && children.count != 1) ||
       (!list && out.kind != Kind::Struct && children.count != 0))
     refuse_damage(place, fmt::format("the column \"{}\" has {} parts", out.name, children.count));
   for (std::uint64_t i = 0; i < children.count; ++i)
@@ -351,7 +351,7 @@ std::vector<Field> fields_of(const FlatTable& schema, const std::string& place) 
   if (schema.scalar<std::int16_t>(0, 0) != 0)
     refuse(place, "its numbers have the bytes of another machine", "write .jsonl");
   const FlatTable::Vector fields = schema.vector(1, 4);
-  if (fields.count > kMostColumns)
+  if (fields.count > budget::kColumns)
     refuse(place, fmt::format("has {} columns", fields.count), "leave out some of them");
   std::vector<Field> out;
   for (std::uint64_t i = 0; i < fields.count; ++i)

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/budget.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
@@ -209,6 +210,11 @@ void read_table(const RecordText& text, const RecordSink& sink, char separator) 
     rows.push_back(std::move(*header));
     header->cells = {"source", "label", "star", "sentence"};
   }
+  budget::require_count(header->cells.size(),
+                        budget::kColumns,
+                        text.name + ":1",
+                        "columns",
+                        "keep the columns that are used");
   name_all(*header);
   check_names(*header, text.name);
   while (std::optional<Row> row = reader.next()) {

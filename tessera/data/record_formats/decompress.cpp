@@ -10,13 +10,14 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include "tessera/base/budget.h"
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/data/records.h"
 
 namespace tessera::data {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 36;
 constexpr std::size_t kPiece = std::size_t{1} << 20;
 
 [[noreturn]] void damaged(const std::string& name, const char* why) {
@@ -25,12 +26,13 @@ constexpr std::size_t kPiece = std::size_t{1} << 20;
               "fetch the file again");
 }
 
-/// Grows `out` by another block.
-char* grow(std::string& out, std::size_t used, const std::string& name) {
-  TESSERA_REQUIRE(used < kMostBytes,
-                  Data,
-                  fmt::format("{} becomes larger than 64 GiB", name),
-                  "split it into several files");
+/// Grows `out` by another block. `stored`: the bytes of the compressed file.
+char* grow(std::string& out, std::size_t used, std::size_t stored, const std::string& name) {
+  budget::require_bytes(used,
+                        budget::inflated(stored),
+                        name,
+                        fmt::format("{} become a text", text::bytes(stored)),
+                        "if the file is what it should be, decompress it with gzip or zstd first");
   out.resize(used + kPiece);
   return out.data() + used;
 }
@@ -50,7 +52,7 @@ void inflate_gzip(std::string_view bytes, const std::string& name, std::string& 
       stream.avail_in = static_cast<uInt>(some);
       taken += some;
     }
-    stream.next_out = reinterpret_cast<Bytef*>(grow(out, used, name));
+    stream.next_out = reinterpret_cast<Bytef*>(grow(out, used, bytes.size(), name));
     stream.avail_out = kPiece;
     const int state = inflate(&stream, Z_NO_FLUSH);
     used += kPiece - stream.avail_out;
@@ -71,7 +73,7 @@ void inflate_zstd(std::string_view bytes, const std::string& name, std::string& 
   ZSTD_inBuffer in{bytes.data(), bytes.size(), 0};
   std::size_t used = 0, left = 1;
   while (in.pos < in.size || left != 0) {
-    ZSTD_outBuffer made{grow(out, used, name), kPiece, 0};
+    ZSTD_outBuffer made{grow(out, used, bytes.size(), name), kPiece, 0};
     const std::size_t before = in.pos;
     left = ZSTD_decompressStream(stream.get(), &made, &in);
     if (ZSTD_isError(left) != 0) damaged(name, ZSTD_getErrorName(left));

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/budget.h"
 #include "tessera/base/error.h"
 #include "tessera/data/records.h"
 
@@ -26,6 +27,7 @@ void read_lines(const RecordText& text, const RecordSink& sink) {
     const std::string_view line = text.bytes.substr(begin, end - begin);
     begin = end + 1;
     ++number;
+    budget::require_line(line.size(), text.name, number);
     if (is_blank(line)) {
       sink.blank();
     } else {

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/budget.h"
 #include "tessera/base/error.h"
 #include "tessera/data/record_formats/parquet_column.h"
 #include "tessera/data/record_formats/thrift.h"
@@ -25,7 +26,6 @@ using parquet::Leaf;
 constexpr std::string_view kParquetMagic = "PAR1";
 constexpr std::size_t kFooter = 8;  // its length and the magic number
 constexpr int kMostDepth = 32;
-constexpr std::size_t kMostNodes = 10'000;
 /// Limits of a row group's values, because runs need almost no bytes: a free number, and values per
 /// byte.
 constexpr std::int64_t kFreeValues = 16'000'000, kValuesPerByte = 64;
@@ -68,7 +68,7 @@ class ParquetReader {
   }
 
   void read_schema(const std::vector<Thrift>& elements) {
-    if (elements.empty() || elements.size() > kMostNodes)
+    if (elements.empty() || elements.size() > budget::kColumns)
       refuse(fmt::format("it has {} columns", elements.size()));
     std::size_t next = 0;
     root_ = read_node(elements, next, {}, /*depth=*/0);

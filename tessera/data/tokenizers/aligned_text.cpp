@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <array>
 
+#include "tessera/base/budget.h"
 #include "tessera/base/error.h"
 #include "tessera/data/tokenizers/characters.h"
 
 namespace tessera::data::tokenizers {
 
 AlignedText::AlignedText(std::string_view text, std::size_t at, bool tracked)
-    : text_(text), tracked_(tracked), at_start_(at == 0) {
+    : text_(text), room_(budget::normalized(text.size())), tracked_(tracked), at_start_(at == 0) {
   if (!tracked) return;
   spans_.reserve(text.size());
   for (std::size_t i = 0; i < text.size();) {
@@ -25,6 +26,7 @@ AlignedText::AlignedText(std::string_view text, std::size_t at, bool tracked)
 AlignedText AlignedText::slice(std::size_t begin, std::size_t end) const {
   AlignedText out;
   out.text_ = text_.substr(begin, end - begin);
+  out.room_ = room_;
   out.tracked_ = tracked_;
   out.at_start_ = at_start_ && begin == 0;
   if (tracked_) {
@@ -41,7 +43,17 @@ Span AlignedText::original(std::size_t begin, std::size_t end) const {
   return {spans_[begin].begin, spans_[end - 1].end};
 }
 
+void AlignedText::require_room(std::size_t bytes) const {
+  budget::require_bytes(bytes,
+                        room_,
+                        "the tokenizer's normalizer",
+                        "makes a text",
+                        "look at the section normalizer of tokenizer.json: it inserts or repeats "
+                        "text without an end");
+}
+
 void AlignedText::transform(const std::vector<Change>& changes, std::size_t skipped) {
+  require_room(changes.size());
   std::string text;
   text.reserve(text_.size());
   std::vector<Span> spans;
@@ -71,6 +83,7 @@ void AlignedText::rewrite(std::string text) {
 
 void AlignedText::prepend(std::string_view inserted) {
   if (text_.empty()) return;
+  require_room(text_.size() + inserted.size());
   text_.insert(0, inserted);
   if (tracked_) spans_.insert(spans_.begin(), inserted.size(), Span(spans_.front()));
 }
@@ -78,6 +91,8 @@ void AlignedText::prepend(std::string_view inserted) {
 void AlignedText::replace(const std::vector<std::pair<std::size_t, std::size_t>>& ranges,
                           std::string_view content) {
   if (ranges.empty()) return;
+  // Neither factor exceeds 2^32, because texts have at most 2^30 bytes, and files 2^28.
+  require_room(text_.size() + ranges.size() * content.size());
   std::string text;
   std::vector<Span> spans;
   std::size_t done = 0;
@@ -101,6 +116,7 @@ void AlignedText::replace(const std::vector<std::pair<std::size_t, std::size_t>>
 }
 
 void AlignedText::to_byte_characters() {
+  require_room(text_.size());
   std::string text;
   text.reserve(text_.size() * 2);
   std::vector<Span> spans;

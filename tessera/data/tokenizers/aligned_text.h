@@ -45,6 +45,9 @@ class AlignedText {
   /// The bytes of the original for [begin, end) of this text.
   [[nodiscard]] Span original(std::size_t begin, std::size_t end) const;
 
+  /// Throws Error{Data} if `bytes` exceed what may become of the text (budget::normalized). The
+  /// operations below call it before they write; a normalizer that collects changes does, too.
+  void require_room(std::size_t bytes) const;
   /// Rewrites the whole text; the first `skipped` bytes are removed before the first change.
   void transform(const std::vector<Change>& changes, std::size_t skipped = 0);
   /// Rewrites the whole text. Only for a text that is not tracked.
@@ -60,6 +63,7 @@ class AlignedText {
  private:
   std::string text_;
   std::vector<Span> spans_;
+  std::uint64_t room_ = 0;  ///< what may become of the text from which this one was made
   bool tracked_ = false;
   bool at_start_ = true;
 };

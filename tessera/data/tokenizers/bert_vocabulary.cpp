@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "tessera/data/small_file.h"
+#include "tessera/data/tokenizers/bert_punctuation.h"
 #include "tessera/data/tokenizers/characters.h"
 
 namespace tessera::data::tokenizers {

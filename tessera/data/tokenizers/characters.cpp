@@ -119,14 +119,6 @@ bool is_punctuation(char32_t c) {
   return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
 
-bool is_bert_punctuation(char32_t c) {
-  if (c < 0x80) {
-    return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) ||
-           (c >= 123 && c <= 126);
-  }
-  return is_punctuation(c);
-}
-
 bool is_mark(char32_t c) {
   const auto k = category(c);
   return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_ME;

@@ -38,10 +38,8 @@ bool is_valid_utf8(std::string_view text);
 /// Replaces each maximal invalid part of a UTF-8 character by U+FFFD.
 std::string to_valid_utf8(std::string_view bytes);
 
-bool is_space(char32_t c);        ///< White_Space
-bool is_punctuation(char32_t c);  ///< P*
-/// P* and all ASCII characters except letters, digits and the space.
-bool is_bert_punctuation(char32_t c);
+bool is_space(char32_t c);            ///< White_Space
+bool is_punctuation(char32_t c);      ///< P*
 bool is_mark(char32_t c);             ///< M*
 bool is_nonspacing_mark(char32_t c);  ///< Mn
 bool is_control(char32_t c);          ///< C* without Cn

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/budget.h"
 #include "tessera/base/error.h"
 #include "tessera/data/tokenizers/characters.h"
 
@@ -107,6 +108,8 @@ ModelPtr read_word_piece_model(const Part& part) {
 void Vocabulary::add(const std::string& text, std::int64_t id, const std::string& where) {
   if (id < 0 || id > kLargestId)
     refuse_part(where, fmt::format("gives \"{}\" the id {}", text, id));
+  if (text.size() > budget::kTokenBytes)
+    refuse_part(where, fmt::format("has a token of {} bytes with the id {}", text.size(), id));
   const auto index = static_cast<std::size_t>(id);
   if (texts_.size() <= index) {
     texts_.resize(index + 1);

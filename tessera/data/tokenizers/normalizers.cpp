@@ -185,6 +185,7 @@ class PrecompiledNormalizer final : public Normalizer {
         }
       }
       begin = end;
+      text.require_room(changes.size());
     }
     text.transform(changes);
   }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/data/tokenizers/bert_punctuation.h"
 #include "tessera/data/tokenizers/characters.h"
 #include "tessera/data/tokenizers/normalizers.h"
 #include "tessera/data/tokenizers/unicode_scripts.h"

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/budget.h"
 #include "tessera/data/tokenizers/characters.h"
 #include "tessera/data/tokenizers/models.h"
 #include "tessera/data/tokenizers/part_reader.h"
@@ -100,6 +101,8 @@ SentencePieceModel::Piece read_piece(std::string_view message, const std::string
     }
   }
   if (out.text.empty()) refuse_part(where, "has an empty piece");
+  if (out.text.size() > budget::kTokenBytes)
+    refuse_part(where, fmt::format("has a piece of {} bytes", out.text.size()));
   if (!is_valid_utf8(out.text)) refuse_part(where, "has a piece that is not UTF-8");
   if (!std::isfinite(out.score))
     refuse_part(where, fmt::format("gives \"{}\" a score that is not finite", out.text));

@@ -89,7 +89,17 @@ class Model {
                                 file.path().string(),
                                 JsonCursor::shown(architecture)),
                     fmt::format("architectures that are read: {}", text::join(known, ", ")));
+    if (file.integer(fmt::format("{}.{}", architecture, models::kGgufWindow)).value_or(0) > 0) {
+      for (const std::string& name : models::gguf_names().names()) {
+        const models::GgufNames& names = models::gguf_names().get(name);
+        if (names.stored_as == architecture && has_window(names)) return names;
+      }
+    }
     return models::gguf_names().get(architecture);
+  }
+  static bool has_window(const models::GgufNames& names) {
+    return std::ranges::any_of(names.keys,
+                               [](const auto& entry) { return entry.gguf == models::kGgufWindow; });
   }
   [[noreturn]] void unsupported(const std::string& what) const {
     throw Error(Error::Kind::Unsupported,
@@ -147,11 +157,19 @@ class Model {
       config[flag] = json::Value::boolean(file_->tensor(tensor) != nullptr);
     const GgufTensor* table = file_->tensor("token_embd.weight");
     if (table == nullptr || table->shape.size() != 2) file_->refuse("has no table of tokens");
-    known_.insert(key("vocab_size"));  // rows beyond those of the tokenizer are padding
+    check_vocabulary(table->shape[0]);
     config["vocab_size"] = json::Value::integer(table->shape[0]);
     config["torch_dtype"] = json::Value::string(
         table->type == GgmlType::BF16 ? "bfloat16"
                                       : (table->type == GgmlType::F16 ? "float16" : "float32"));
+  }
+
+  /// The table decides. Converters may have cut rows that no token has, or added some.
+  void check_vocabulary(std::int64_t rows) {
+    const auto said = integer("vocab_size");
+    if (said && (*said < 1 || *said > 2 * rows))
+      file_->refuse(fmt::format(
+          "{} is {}, and its table of tokens has {} rows", key("vocab_size"), *said, rows));
   }
 
   /// One number for all layers; a file may have one per layer.
@@ -205,9 +223,25 @@ class Model {
       std::vector<float> factors(static_cast<std::size_t>(channels / 2));
       decode_blocks(stored->type, stored->data.data(), 0, channels / 2, factors.data());
       const double theta = number("rope.freq_base").value_or(10000);
-      scaling = rotary_scaling_of(factors, theta, file_->path().string());
+      const std::string what = file_->path().string();
+      scaling = written_rule(factors, theta, what);
+      if (scaling.is_null()) scaling = rotary_scaling_of(factors, theta, what);
     }
     if (!scaling.is_null()) out_.model_config["rope_scaling"] = scaling;
+  }
+
+  /// The rule that tessera wrote beside the factors, if they are its factors; else null. Factors do
+  /// not always show their rule: of a short table none may reach the largest.
+  [[nodiscard]] json::Value written_rule(const std::vector<float>& factors,
+                                         double theta,
+                                         const std::string& what) const {
+    const auto text = file_->text(kGgufRotaryRule);
+    if (!text) return {};
+    json::Value rule = json::parse_strict(std::string(*text), what);
+    const auto channels = 2 * static_cast<std::int64_t>(factors.size());
+    return rule.is_object() && same_factors(factors, rotary_factors(rule, theta, channels))
+               ? rule
+               : json::Value();
   }
 
   /// An unread key of the architecture may change what the model computes, unless it disables

@@ -21,6 +21,13 @@ checkpoint::StreamedTensor stream_gguf(const GgufFile& file, const GgufTensor& t
 /// The types of the file's tensors, the most frequent first: "Q4_1, F32, Q8_0".
 std::string gguf_types(const GgufFile& file);
 
+/// The key under which tessera's files have "rope_scaling" of config.json as JSON, beside the
+/// factors that llama.cpp reads.
+inline constexpr const char* kGgufRotaryRule = "tessera.rope_scaling";
+
+/// True if the factors are equal but for the roundings of fp32.
+bool same_factors(const std::vector<float>& a, const std::vector<float>& b);
+
 /// The rotary scaling "llama3" that produces `factors`, which divide the frequencies i of `theta`
 /// and `channels`: a value for "rope_scaling" of config.json. Null if all factors are 1. Throws
 /// Error{Unsupported} with `what` for factors of another rule.

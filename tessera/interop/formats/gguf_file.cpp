@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -28,6 +29,7 @@ constexpr std::string_view kMagic = "GGUF";
 /// The minimum size of a key with its value, and of a tensor's entry.
 constexpr std::uint64_t kLeastValue = 8 + 4 + 1, kLeastTensor = 8 + 4 + 8 + 4 + 8;
 constexpr std::uint64_t kMaxKeyBytes = 65535, kMaxAlignment = 1 << 20, kDefaultAlignment = 32;
+constexpr std::int64_t kMinAlignment = 8;
 constexpr std::uint32_t kMaxDims = 4;
 
 std::size_t width_of(GgufType type) {
@@ -244,9 +246,9 @@ GgufFile::GgufFile(const fs::path& path) : path_(path) {
       refuse(fmt::format("has the key {} twice", JsonCursor::shown(key)));
   }
   const std::int64_t alignment = integer("general.alignment").value_or(kDefaultAlignment);
-  if (alignment < 1 || alignment > static_cast<std::int64_t>(kMaxAlignment) ||
+  if (alignment < kMinAlignment || alignment > static_cast<std::int64_t>(kMaxAlignment) ||
       (alignment & (alignment - 1)) != 0)
-    refuse(fmt::format("has an alignment of {}, no power of two up to 2^20", alignment));
+    refuse(fmt::format("has an alignment of {}, no power of two from 8 to 2^20", alignment));
   std::vector<std::uint64_t> offsets(tensors);
   tensors_.reserve(tensors);
   for (std::uint64_t& offset : offsets) {
@@ -309,6 +311,7 @@ std::optional<double> GgufFile::number(std::string_view key) const {
   if (value == nullptr) return std::nullopt;
   const auto out = value->is_array() ? std::nullopt : value->number();
   if (!out) refuse(fmt::format("key {} is no number", key));
+  if (!std::isfinite(*out)) refuse(fmt::format("key {} is {}, no finite number", key, *out));
   return out;
 }
 

@@ -32,14 +32,15 @@ double period_of(std::size_t i, std::size_t count, double theta) {
          std::pow(theta, static_cast<double>(i) / static_cast<double>(count));
 }
 
+std::vector<float> factors_of(const Rule& rule, std::size_t count, double theta) {
+  std::vector<float> out;
+  for (std::size_t i = 0; i < count; ++i)
+    out.push_back(static_cast<float>(rule.of(period_of(i, count, theta))));
+  return out;
+}
+
 bool fits(const Rule& rule, const std::vector<float>& factors, double theta) {
-  // Files come from several programs with different fp32 arithmetic.
-  constexpr double kTolerance = 1e-4;
-  for (std::size_t i = 0; i < factors.size(); ++i) {
-    const double expected = rule.of(period_of(i, factors.size(), theta));
-    if (!(std::fabs(factors[i] - expected) <= kTolerance * expected)) return false;
-  }
-  return true;
+  return same_factors(factors, factors_of(rule, factors.size(), theta));
 }
 
 /// Finds the rule from the factors between both ends: the share is linear in the frequency. Low is
@@ -98,11 +99,15 @@ std::vector<float> rotary_factors(const json::Value& scaling, double theta, std:
       .low = number_at(scaling, "low_freq_factor").value_or(1),
       .high = number_at(scaling, "high_freq_factor").value_or(4),
       .original = number_at(scaling, "original_max_position_embeddings").value_or(8192)};
-  std::vector<float> out;
-  const auto count = static_cast<std::size_t>(channels / 2);
-  for (std::size_t i = 0; i < count; ++i)
-    out.push_back(static_cast<float>(rule.of(period_of(i, count, theta))));
-  return out;
+  return factors_of(rule, static_cast<std::size_t>(channels / 2), theta);
+}
+
+bool same_factors(const std::vector<float>& a, const std::vector<float>& b) {
+  // Files come from several programs with different fp32 arithmetic.
+  constexpr float kTolerance = 1e-4F;
+  return std::ranges::equal(a, b, [](float one, float other) {
+    return std::fabs(one - other) <= kTolerance * std::fabs(other);
+  });
 }
 
 }  // namespace tessera::interop

@@ -138,10 +138,17 @@ class Exporter {
 
   void byte_bpe() {
     out_.tokenizer = "gpt2";
-    const auto split = name_of_split(tokenizer_);
+    out_.merges = merges();
+    auto split = name_of_split(tokenizer_);
+    // Without merges each byte is a token, however the text is split.
+    if (!split && out_.merges.empty() && is_byte_level()) split = "gpt-2";
     if (!split) unsupported("it splits text in a way that is not known");
     out_.pre = *split;
-    out_.merges = merges();
+  }
+  [[nodiscard]] bool is_byte_level() const {
+    const Value* const splitter = member(tokenizer_, "pre_tokenizer");
+    return splitter != nullptr && text_at(*splitter, "type") == "ByteLevel" &&
+           !flag_at(*splitter, "add_prefix_space") && member(tokenizer_, "normalizer") == nullptr;
   }
 
   /// A token's score is the position of the first merge that forms it.

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tessera inspect shows of files that hold no model of tessera's: ONNX, tokenizers.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/config/json.h"
+#include "tessera/interop/formats/onnx_file.h"
+
+namespace tessera::cli {
+
+/// Facts in the order in which they are shown.
+using Facts = std::vector<std::pair<std::string, json::Value>>;
+
+Facts facts_of(const interop::OnnxFile& onnx);
+/// Of a tokenizer.json, whatever its name; nothing for any other file. Throws the errors of a .json
+/// file that cannot be read.
+std::optional<Facts> facts_of_tokenizer(const std::filesystem::path& path);
+
+}  // namespace tessera::cli
