@@ -221,14 +221,15 @@ std::optional<data::chat::ChatTemplate> open_chat_template(
     const std::vector<std::filesystem::path>& folders,
     const data::Tokenizer& tokenizer) {
   std::optional<data::chat::ChatTemplate> own;
+  json::Value tokens = json::Value::object();
   for (const std::filesystem::path& folder : folders) {
     std::error_code ignored;
-    if (!own && std::filesystem::is_directory(folder, ignored))
-      own = data::chat::find_chat_template(folder);
+    if (!std::filesystem::is_directory(folder, ignored)) continue;
+    if (!own && name.empty()) own = data::chat::find_chat_template(folder);
+    if (tokens.members().empty()) tokens = data::chat::special_tokens_in(folder);
   }
   if (name.empty()) return own;
-  json::Value tokens = own ? own->special_tokens() : json::Value();
-  if (tokens.is_null()) {
+  if (tokens.members().empty()) {
     const std::string_view end = tokenizer.bytes_of(tokenizer.end_of_text());
     tokens = json::Value::object({{"eos_token", json::Value::string(std::string(end))}});
   }

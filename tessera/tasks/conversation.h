@@ -70,7 +70,8 @@ json::Value conversation_of(const data::Record& record,
                             const char* field);
 
 /// The chat template for records: a file, "chatml", or, if `name` is empty, the template of the
-/// first folder that has one; nothing if none has. Throws Error{Config} for a missing file.
+/// first folder that has one; nothing if none has. A named template has the special tokens of the
+/// first folder that names some. Throws Error{Config} for a missing file.
 std::optional<data::chat::ChatTemplate> open_chat_template(
     const std::string& name,
     const std::vector<std::filesystem::path>& folders,

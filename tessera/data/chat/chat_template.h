@@ -60,6 +60,10 @@ class ChatTemplate {
   std::unique_ptr<Parts> parts_;
 };
 
+/// The special tokens that the files of a Hugging Face folder name, with or without a template:
+/// {"bos_token": "<s>", ...}. Throws Error{Format} for files that are not JSON objects.
+json::Value special_tokens_in(const std::filesystem::path& folder);
+
 /// Finds the template of a Hugging Face folder: chat_template.jinja (additional ones in
 /// additional_chat_templates), else `chat_template` of tokenizer_config.json, which is one text or
 /// a list of names and texts. `name` selects one of several; if empty, "default", or "tool_use" if
