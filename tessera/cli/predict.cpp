@@ -25,6 +25,7 @@
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/predictions.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::cli {
@@ -153,7 +154,9 @@ void predict_on(engine::OpenModel& model,
         if (!is_leader) return;
         json::Value line = json::Value::object();
         line["row"] = json::Value::integer(sample);
-        json::Value said = data.task->prediction(rows, names);
+        tasks::Predictions own = rows;
+        own.places = tasks::places_of(*data.dataset, sample);
+        json::Value said = data.task->prediction(own, names);
         for (auto& [name, value] : said.members())
           line[name] = std::move(value);
         if (words.out.empty()) {

@@ -170,6 +170,11 @@ RecordDataset::ClassCounts class_counts_of(const data::Dataset& dataset) {
   return records != nullptr ? records->class_counts() : RecordDataset::ClassCounts();
 }
 
+std::vector<std::int64_t> places_of(const data::Dataset& dataset, std::int64_t index) {
+  const auto* const records = dynamic_cast<const RecordDataset*>(&dataset);
+  return records != nullptr ? records->places(index) : std::vector<std::int64_t>();
+}
+
 void Fingerprint::add(std::string_view part) {
   bytes_ += fmt::format("|{}:", part.size());
   bytes_ += part;

@@ -44,6 +44,11 @@ class RecordDataset : public data::Dataset {
   /// Number of samples of each class, in the order of the class ids; empty if there are no classes.
   using ClassCounts = std::vector<std::pair<std::string, std::int64_t>>;
   [[nodiscard]] virtual ClassCounts class_counts() const { return {}; }
+  /// Of a sample that is a list, such as words: the number of the row that a model predicts for
+  /// each entry, -1 for an entry without one. Empty for other samples.
+  [[nodiscard]] virtual std::vector<std::int64_t> places(std::int64_t /*index*/) const {
+    return {};
+  }
   /// Called once, after the last split_off(); it may combine texts to samples.
   virtual void arrange() {}
   /// The number of texts that were truncated to a sample's length.
@@ -70,6 +75,9 @@ class RecordDataset : public data::Dataset {
 
 /// RecordDataset::class_counts() of a dataset; empty if it has no records.
 RecordDataset::ClassCounts class_counts_of(const data::Dataset& dataset);
+
+/// RecordDataset::places() of a sample; empty if the dataset has no records.
+std::vector<std::int64_t> places_of(const data::Dataset& dataset, std::int64_t index);
 
 /// Moves the end of `items` into a new vector; for RecordDataset::split_off().
 template <class T>
