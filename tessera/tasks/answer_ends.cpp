@@ -57,12 +57,30 @@ void add_text(AnswerEnds& ends, const data::Tokenizer& tokenizer, std::string_vi
 
 }  // namespace
 
+std::string end_of_turn(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate& chat) {
+  const std::string after = after_an_answer(chat).value_or("");
+  std::vector<std::int32_t> ids;
+  tokenizer.encode(after, ids);
+  const auto special =
+      std::ranges::find_if(ids, [&](std::int32_t id) { return tokenizer.is_special(id); });
+  if (special != ids.end()) {
+    const std::string_view token = tokenizer.bytes_of(*special);
+    const std::size_t at = after.find(token);
+    if (at != std::string::npos) return after.substr(0, at + token.size());
+  }
+  const std::size_t words = after.find_first_not_of(" \n");
+  if (words == std::string::npos) return {};
+  std::string out = after.substr(0, after.find('\n', words));
+  out.resize(out.find_last_not_of(' ') + 1);
+  return out;
+}
+
 AnswerEnds answer_ends(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate* chat) {
   AnswerEnds out;
   for (const std::int32_t id : tokenizer.ends())
     add(out, id);
   if (chat == nullptr) return out;
-  if (const auto after = after_an_answer(*chat)) add_text(out, tokenizer, *after);
+  add_text(out, tokenizer, end_of_turn(tokenizer, *chat));
   const json::Value& tokens = chat->special_tokens();
   const json::Value* const end = tokens.is_object() ? tokens.find("eos_token") : nullptr;
   if (end != nullptr && end->is_string()) add_text(out, tokenizer, end->as_string());

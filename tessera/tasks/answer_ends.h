@@ -19,6 +19,10 @@ struct AnswerEnds {
   std::vector<std::string> texts;
 };
 
+/// What the template writes after an answer that ends a conversation, up to its first special token
+/// or else the end of its first line; empty if it writes nothing, or refuses short conversations.
+std::string end_of_turn(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate& chat);
+
 /// `chat`: nullptr if there is none.
 AnswerEnds answer_ends(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate* chat);
 

@@ -66,6 +66,24 @@ void cut_at_mark(Rendered& rendered, const std::string& final_message) {
   }
 }
 
+/// Messages as transformers gives them to templates: without members that are null, and with an
+/// answer's thoughts under the names that templates know.
+void normalize(json::Value& messages) {
+  if (!messages.is_array()) return;
+  for (json::Value& message : messages.items()) {
+    if (!message.is_object()) continue;
+    std::erase_if(message.members(), [](const auto& member) { return member.second.is_null(); });
+    const json::Value* thoughts = nullptr;
+    for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+      if (thoughts == nullptr) thoughts = message.find(name);
+    }
+    if (thoughts == nullptr) continue;
+    const json::Value copy = *thoughts;
+    message["reasoning_content"] = copy;
+    if (message.find("thinking") == nullptr) message["thinking"] = copy;
+  }
+}
+
 bool has_generation(const Body& body) {
   return std::any_of(body.begin(), body.end(), [](const auto& statement) {
     return statement->kind == Statement::Kind::Generation || has_generation(statement->body) ||
@@ -140,6 +158,7 @@ Conversation ChatTemplate::render(const json::Value& messages, const RenderOptio
                   "continue_final_message and add_generation_prompt exclude each other",
                   "ask for a new turn of the assistant, or continue the last message");
   json::Value given = messages;
+  normalize(given);
   std::string final_message;
   if (options.continue_final_message) final_message = mark_final_message(given);
   Budget budget(options.limits);

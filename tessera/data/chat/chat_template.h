@@ -48,6 +48,8 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   /// `messages`: an array of objects with "role" and "content", as the template expects them.
+  /// Members that are null are left out, and an answer's thoughts have the names that transformers
+  /// gives them too: "reasoning_content" and "thinking".
   /// Rendering takes bounded time and memory. Throws Error{Data} with the template's own message if
   /// it rejects the messages, or if it cannot process them.
   [[nodiscard]] Conversation render(const json::Value& messages,
