@@ -53,11 +53,18 @@ std::string names_of(const data::Record& record) {
 std::vector<Label> labels_in(const data::Record& record, const std::string& field, LabelKind kind) {
   const json::Value& value = field_of(record, field, "label_field");
   if (kind == LabelKind::Class) return {label_of(record, value, field)};
+  std::vector<Label> out;
+  if (value.is_string()) {  // as tables have several: "sad|angry"
+    for (const std::string& name : text::split(value.as_string(), '|')) {
+      const std::string_view trimmed = text::trim(name);
+      if (!trimmed.empty()) out.push_back({std::string(trimmed), std::nullopt});
+    }
+    return out;
+  }
   if (!value.is_array()) {
     record.refuse(fmt::format("the label \"{}\" is {}", field, value.dump()),
-                  "give a list of labels, or leave out task.params.multi_label");
+                  "give a list of labels or \"a|b\", or leave out task.params.multi_label");
   }
-  std::vector<Label> out;
   for (const json::Value& item : value.items())
     out.push_back(label_of(record, item, field));
   return out;

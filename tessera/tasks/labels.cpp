@@ -26,6 +26,12 @@ constexpr auto kClassBalances =
 }  // namespace
 
 Label label_of(const data::Record& record, const json::Value& value, const std::string& field) {
+  const bool missing =
+      value.is_null() || (value.is_string() && text::trim(value.as_string()).empty());
+  if (missing) {
+    record.refuse(fmt::format("the label \"{}\" is missing", field),
+                  "give the record a label, or leave it out: data.on_bad_record \"skip\"");
+  }
   if (value.is_string()) return {value.as_string(), std::nullopt};
   if (value.is_bool()) return {value.as_bool() ? "true" : "false", std::nullopt};
   const std::optional<std::int64_t> id =

@@ -116,7 +116,7 @@ std::vector<Row> rows() {
           {"inst", kInst, " ", " </s>", " ", " </s>"},
           {"harmony", kHarmony, "<|message|>", "<|end|>", "<|message|>", "<|return|>"},
           {"opens thoughts", kOpensThoughts, "", "</s>", "", "</s>"},
-          {"words", kWords, "", "", "", ""},
+          {"words", kWords, "", "", "", "\n</s>"},
           {"moved", kMoved, "", "</s>", "", "</s>"}};
 }
 
