@@ -61,6 +61,23 @@ TEST_F(Classification, NumbersTheLabelsInTheOrderOfTheirNames) {
   EXPECT_EQ(task->objective_options(data).find("num_labels")->as_integer(), 2);
 }
 
+TEST_F(Classification, HasNoClassForALabelThatIsMissing) {
+  for (const char* label : {"\"\"", "\" \"", "null"}) {
+    const std::string records = std::string(R"({"text": "a", "label": )") + label +
+                                "}\n{\"text\": \"b\", \"label\": \"x\"}\n";
+    const Error error = refusal(records);
+    EXPECT_THAT(error.what(), HasSubstr("train.jsonl:1: the label \"label\" is missing"));
+    EXPECT_THAT(error.fix(), HasSubstr("data.on_bad_record \"skip\""));
+  }
+}
+
+TEST_F(Classification, ReadsSeveralLabelsOfATablesCell) {
+  data::DataOptions data = options("text,label\na,sad|angry\nb,\nc, glad \n", "several.csv");
+  const auto task = task_of("classify", R"({"multi_label": true})");
+
+  EXPECT_EQ(task->objective_options(data).find("labels")->dump(), R"(["angry","glad","sad"])");
+}
+
 TEST_F(Classification, TakesIntegersAsTheyAre) {
   const data::DataOptions data =
       options("{\"text\": \"a\", \"label\": 3}\n{\"text\": \"b\", \"label\": 0}\n");
