@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -270,6 +271,23 @@ LabelledTexts::Sample LabelledTexts::sample_of(const data::Record& record,
   tokenize(tokenizer, first, second, sample);
   stats_.bytes += std::ssize(first) + std::ssize(second);
   return sample;
+}
+
+bool LabelledTexts::move_held_out(std::int64_t count, std::uint64_t seed) {
+  TESSERA_ASSERT(!order_);
+  if (options_.kind != LabelKind::Class || !options_.labelled) return false;
+  std::vector<std::int64_t> labels;
+  for (const Sample& one : samples_)
+    labels.push_back(one.label);
+  std::vector<bool> held(samples_.size());
+  for (const std::int64_t index : stratified_samples(labels, count, seed))
+    held[static_cast<std::size_t>(index)] = true;
+  std::vector<Sample> kept, end;
+  for (std::size_t i = 0; i < samples_.size(); ++i)
+    (held[i] ? end : kept).push_back(std::move(samples_[i]));
+  samples_ = std::move(kept);
+  std::ranges::move(end, std::back_inserter(samples_));
+  return true;
 }
 
 std::unique_ptr<RecordDataset> LabelledTexts::split_off(std::int64_t count) {

@@ -41,6 +41,9 @@ class RecordDataset : public data::Dataset {
   [[nodiscard]] virtual std::string fingerprint() const = 0;
   /// Moves the last `count` samples into a separate dataset.
   [[nodiscard]] virtual std::unique_ptr<RecordDataset> split_off(std::int64_t count) = 0;
+  /// Moves samples that are to be held out to the end, for split_off(): of a classifier's, `count`
+  /// in which every class has its share. Returns false if the last ones are held out.
+  virtual bool move_held_out(std::int64_t /*count*/, std::uint64_t /*seed*/) { return false; }
   /// Number of samples of each class, in the order of the class ids; empty if there are no classes.
   using ClassCounts = std::vector<std::pair<std::string, std::int64_t>>;
   [[nodiscard]] virtual ClassCounts class_counts() const { return {}; }

@@ -342,7 +342,7 @@ TEST_F(Classification, CountsTheSamplesOfEveryLabel) {
   EXPECT_EQ(texts.cut(), 1);
 }
 
-TEST_F(Classification, KeepsTheTailOrTakesOtherDataForValidation) {
+TEST_F(Classification, HoldsOutEveryClassOrTakesOtherDataForValidation) {
   data::DataOptions tail = options(kMoods), other = tail;
   tail.validation_fraction = 0.4;
   other.validation = {folder_.write("held.jsonl", "{\"text\": \"z\", \"label\": \"sad\"}\n")};
@@ -351,7 +351,10 @@ TEST_F(Classification, KeepsTheTailOrTakesOtherDataForValidation) {
   const data::Datasets of_tail = open(*task, tail, 4), of_other = open(*task, other, 4);
 
   EXPECT_EQ(of_tail.train->size(), 1);
-  EXPECT_EQ(values(*of_tail.validation, 1, "input_ids"), (Ids{'i', 'j', 'k', 'l'}));
+  EXPECT_EQ(values(*of_tail.train, 0, "label"), Ids{1});
+  EXPECT_EQ(values(*of_tail.validation, 0, "label").front() +
+                values(*of_tail.validation, 1, "label").front(),
+            1);
   EXPECT_EQ(of_other.train->size(), 3);
   // Numbered by the labels of data.train.
   EXPECT_EQ(values(*of_other.validation, 0, "label"), Ids{1});
