@@ -245,12 +245,6 @@ TEST_F(Records, OfTabbedTablesMayHaveTabsAndLineEndsBetweenQuotes) {
   EXPECT_EQ(values({write("b.tsv", "label\ttext\n1\t\"abc\n0\tdef\"\n")}).size(), 2U);
 }
 
-TEST_F(Records, OfTablesHaveFlagsInAnySpelling) {
-  const Strings wanted = values({write("a.csv", "x\ntrue\nfalse\n")});
-  EXPECT_EQ(values({write("b.csv", "x\nTrue\nFalse\n")}), wanted);
-  EXPECT_EQ(values({write("c.csv", "x\nTRUE\nFALSE\n")}), wanted);
-}
-
 TEST_F(Records, OfConllAreSentences) {
   const Strings wanted = {R"({"tokens":["EU","rejects"],"tags":["B-ORG","O"]})",
                           R"({"tokens":["#1"],"tags":["O"]})"};

@@ -71,6 +71,19 @@ TEST_F(Classification, HasNoClassForALabelThatIsMissing) {
   }
 }
 
+TEST_F(Classification, HasTheSameFlagsInTablesAndLines) {
+  const auto task = task_of("classify");
+  const std::string wanted = R"(["false","true"])";
+  for (const char* spelled : {"True\nb,False", "TRUE\nb,FALSE", "true\nb,false"}) {
+    const data::DataOptions data =
+        options("text,label\na," + std::string(spelled) + "\n", "flags.csv");
+    EXPECT_EQ(task->objective_options(data).find("labels")->dump(), wanted) << spelled;
+    EXPECT_EQ(values(*open(*task, data, 4).train, 0, "label"), Ids{1}) << spelled;
+    const auto named = task_of("classify", R"({"labels": ["False", "True"]})");
+    EXPECT_EQ(values(*open(*named, data, 4).train, 0, "label"), Ids{1}) << spelled;
+  }
+}
+
 TEST_F(Classification, ReadsSeveralLabelsOfATablesCell) {
   data::DataOptions data = options("text,label\na,sad|angry\nb,\nc, glad \n", "several.csv");
   const auto task = task_of("classify", R"({"multi_label": true})");

@@ -128,11 +128,9 @@ bool is_number(const std::string& cell) {
                     std::isdigit(static_cast<unsigned char>(cell[first + 1])) != 0;
   return failed == std::errc() && end == cell.data() + cell.size() && !code;
 }
-/// JSON's spelling, Python's and that of spreadsheets.
-std::optional<bool> flag_of(const std::string& cell) {
-  if (cell == "true" || cell == "True" || cell == "TRUE") return true;
-  if (cell == "false" || cell == "False" || cell == "FALSE") return false;
-  return std::nullopt;
+// Other spellings, such as True, remain the texts that they are.
+bool is_flag(const std::string& cell) {
+  return cell == "true" || cell == "false";
 }
 
 /// The common type of all cells of a column, as other table readers determine it, in the rows that
@@ -145,7 +143,7 @@ ColumnType type_of(const std::vector<Row>& rows, std::size_t column, std::size_t
     any = true;
     integers = integers && is_integer(cell);
     numbers = numbers && (integers || is_number(cell));
-    flags = flags && flag_of(cell);
+    flags = flags && is_flag(cell);
     if (!numbers && !flags) break;
   }
   if (!any) return ColumnType::Text;
@@ -168,7 +166,7 @@ json::Value number_of(const std::string& cell) {
 json::Value value_of(std::string cell, ColumnType type) {
   if (type == ColumnType::Text) return json::Value::string(std::move(cell));
   if (cell.empty()) return {};
-  if (type == ColumnType::Flag) return json::Value::boolean(flag_of(cell).value_or(false));
+  if (type == ColumnType::Flag) return json::Value::boolean(cell == "true");
   if (type == ColumnType::Integer) {
     std::int64_t value = 0;
     std::from_chars(cell.data(), cell.data() + cell.size(), value);
