@@ -102,7 +102,7 @@ TEST_F(PackedSources, AreReadAsTheRecordsThatTheyHold) {
 
 // Written by pyarrow, with the same records as lines beside them.
 TEST_F(PackedSources, AreReadAsTheColumnThatTheyHold) {
-  const fs::path columns = test::source_dir() / "tests/data/columns";
+  const fs::path columns = tessera::test::source_dir() / "tests/data/columns";
   for (const char* field : {"text", "large"}) {
     std::string lines;
     for (const char* name : {"gzip.parquet", "lz4.parquet", "plain.feather", "lz4.feather"}) {

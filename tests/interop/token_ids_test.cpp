@@ -9,7 +9,7 @@ namespace tessera::interop {
 namespace {
 
 /// A run whose tokenizer is the folder's.
-planner::ModelSource run_of(const test::SpecialTokens& folder) {
+planner::ModelSource run_of(const tessera::test::SpecialTokens& folder) {
   planner::ModelSource out;
   out.folder = "no folder";
   out.tokenizer = {.type = "file", .vocab = folder.file(), .merges = ""};
@@ -17,7 +17,7 @@ planner::ModelSource run_of(const test::SpecialTokens& folder) {
 }
 
 TEST(TokenIds, OfAnExportAreAllThatEndAnAnswer) {
-  const test::SpecialTokens folder({"<eos>", "<turn_end>"});
+  const tessera::test::SpecialTokens folder({"<eos>", "<turn_end>"});
   folder.write("tokenizer_config.json", R"({"eos_token": "<eos>"})");
 
   EXPECT_EQ(token_ids_of(run_of(folder)).find("eos_token_id")->dump(), "256");

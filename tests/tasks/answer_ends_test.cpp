@@ -17,7 +17,7 @@
 namespace tessera::tasks {
 namespace {
 
-using test::SpecialTokens;
+using tessera::test::SpecialTokens;
 using testing::ElementsAre;
 using testing::IsEmpty;
 

@@ -87,7 +87,7 @@ class TurnsOfTemplates : public testing::Test {
   }
 
  private:
-  test::SpecialTokens folder_{{"</s>",
+  tessera::test::SpecialTokens folder_{{"</s>",
                                "<s>",
                                "<|im_start|>",
                                "<|im_end|>",
