@@ -19,7 +19,6 @@
 
 #include "tessera/base/bounded_file.h"
 #include "tessera/base/error.h"
-#include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
@@ -30,8 +29,10 @@
 #include "tessera/comm/world.h"
 #include "tessera/config/json.h"
 #include "tessera/data/chat/chat_template.h"
+#include "tessera/engine/generation_config.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/shared_values.h"
+#include "tessera/tasks/answer_ends.h"
 #include "tessera/tasks/conversation.h"
 
 namespace tessera::cli {
@@ -74,20 +75,10 @@ bool parse(ChatWords& words, const std::vector<std::string>& line) {
 
 ChatTemplate template_of(const ChatWords& words, const engine::OpenModel& model) {
   if (!words.chat_template.empty()) {
-    auto folders = data::chat::find_chat_template(model.source);
-    return ChatTemplate(files::read_within(words.chat_template),
-                        folders ? folders->special_tokens() : json::Value());
+    return std::move(*tasks::open_chat_template(
+        words.chat_template, engine::folders_of(model), *model.tokenizer));
   }
-  std::vector<std::filesystem::path> folders = {model.source, words.path, model.beside};
-  std::string name;
-  if (model.config) {  // a run: the template of its task, and the folder of its tokenizer
-    name = tasks::chat_template_of(*model.config);
-    const json::Value* const tokenizer = model.config->find("tokenizer");
-    const json::Value* const vocab = tokenizer != nullptr ? tokenizer->find("vocab") : nullptr;
-    if (vocab != nullptr && vocab->is_string())
-      folders.push_back(std::filesystem::path(vocab->as_string()).parent_path());
-  }
-  auto found = tasks::open_chat_template(name, folders, *model.tokenizer);
+  auto found = engine::chat_template_of(model);
   TESSERA_REQUIRE(found,
                   Config,
                   words.path + " has no chat template",
@@ -106,22 +97,6 @@ std::optional<std::time_t> date_of(const std::string& text) {
   day.tm_hour = 12;  // noon, so that no time zone changes the date
   day.tm_isdst = -1;
   return std::mktime(&day);
-}
-
-/// Adds the template's end token: its id, or its text if the tokenizer has no id for it.
-void stop_at_end_token(engine::GenerateOptions& options,
-                       const ChatTemplate& chat,
-                       const data::Tokenizer& tokenizer) {
-  const json::Value& tokens = chat.special_tokens();
-  const json::Value* end = tokens.is_object() ? tokens.find("eos_token") : nullptr;
-  if (end == nullptr || end->as_string().empty()) return;
-  std::vector<std::int32_t> ids;
-  tokenizer.encode(end->as_string(), ids);
-  if (ids.size() == 1) {
-    options.stop_ids.push_back(ids.front());
-  } else {
-    options.stop_strings.push_back(end->as_string());
-  }
 }
 
 json::Value message(const char* role, const std::string& content) {
@@ -222,7 +197,9 @@ void converse(engine::OpenModel& model,
               bool is_leader) {
   engine::GenerateOptions options =
       words.how.options(*model.tokenizer, engine::generation_config_of(model));
-  stop_at_end_token(options, chat, *model.tokenizer);
+  const tasks::AnswerEnds ends = tasks::answer_ends(*model.tokenizer, &chat);
+  options.stop_ids.insert(options.stop_ids.end(), ends.ids.begin(), ends.ids.end());
+  options.stop_strings.insert(options.stop_strings.end(), ends.texts.begin(), ends.texts.end());
   data::chat::RenderOptions rendering;
   rendering.add_generation_prompt = true;
   engine::Generator generator(*model.executor, *model.tokenizer, model.shape);

@@ -25,6 +25,8 @@
 #include "tessera/config/overrides.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/launch/early_stop.h"
+#include "tessera/models/model_source.h"
+#include "tessera/planner/saved_classes.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/tasks/data_survey.h"
 #include "tessera/tasks/record_dataset.h"
@@ -220,7 +222,10 @@ void open_file(const DataWords& words, Opened& out) {
     if (words.model.empty() && out.task_options.type == "sft")
       out.notes.emplace_back("without --model, conversations are shown with the template chatml");
   }
-  out.task = tasks::make_task(out.task_options, problems);
+  // A saved classifier's classes have its numbers.
+  std::optional<models::ModelSource> model;
+  if (!words.model.empty()) model = models::open_model_source(words.model);
+  out.task = planner::make_task_of(model, out.options, out.task_options, problems, out.notes);
   problems.raise();
 }
 

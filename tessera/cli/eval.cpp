@@ -37,7 +37,7 @@ struct EvalWords {
   std::vector<std::string> data;
   std::optional<std::int64_t> batches, generate;
   std::int64_t max_new_tokens = 128;
-  std::string task;
+  std::string task, map;
   bool thresholds = false;
   RankWords ranks;
   Common common;
@@ -62,6 +62,8 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
                    &words.data,
                    "Text, folder or .bin/.idx pair, read with the data options of the run [the "
                    "run's validation data]");
+  arguments.option(
+      "--map", &words.map, "Field names, in the format of data.map [those of the run]");
   arguments.option("--batches", &words.batches, "Number of batches to evaluate [all of the data]");
   arguments.option(
       "--generate",
@@ -122,6 +124,10 @@ tasks::TaskOptions task_options_for(const EvalWords& words,
 }
 
 HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
+  TESSERA_REQUIRE(words.map.empty() || !words.data.empty(),
+                  Config,
+                  "--map names the fields of --data, which is missing",
+                  "name the files with --data, or leave out --map");
   HeldOut out;
   data::DataOptions options;
   std::shared_ptr<const tasks::Task>& task = out.task;
@@ -162,6 +168,7 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
                   words.path + (opened.config ? " was trained without validation data"
                                               : " has no validation data of its own"),
                   "specify it with --data");
+  if (!words.map.empty()) options.map = json::parse(words.map, "--map");
   config::Problems problems;
   // For a model that does not belong to a run.
   if (task == nullptr) {

@@ -1,37 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/cli/model_task.h"
 
-#include <cstdint>
-#include <utility>
+#include "tessera/tasks/model_classes.h"
 
 namespace tessera::cli {
-namespace {
-
-/// The names of the labels, which are their ids if they have none.
-json::Value names_of_labels(const models::ObjectiveChoice& objective) {
-  json::Value out = json::Value::array();
-  for (const std::string& name : label_names(objective))
-    out.push_back(json::Value::string(name));
-  const json::Value* const count = objective.options.find("num_labels");
-  const std::int64_t labels = count != nullptr ? count->as_integer().value_or(0) : 0;
-  for (std::int64_t id = std::ssize(out.items()); id < labels; ++id)
-    out.push_back(json::Value::string(std::to_string(id)));
-  return out;
-}
-
-/// {"topic": [labels], ...} of the heads of an objective.
-json::Value fields_of_heads(const json::Value& heads) {
-  json::Value out = json::Value::object();
-  if (!heads.is_array()) return out;
-  for (const json::Value& head : heads.items()) {
-    const json::Value* const name = head.is_object() ? head.find("name") : nullptr;
-    const json::Value* const labels = head.is_object() ? head.find("labels") : nullptr;
-    if (name != nullptr && name->is_string() && labels != nullptr) out[name->as_string()] = *labels;
-  }
-  return out;
-}
-
-}  // namespace
 
 tasks::TaskOptions task_options_of(const models::ObjectiveChoice& objective, bool labelled) {
   const json::Value* const problem = objective.options.find("problem_type");
@@ -42,10 +14,10 @@ tasks::TaskOptions task_options_of(const models::ObjectiveChoice& objective, boo
     out.type = kind == "regression" ? "regression" : "classify";
     if (kind == "multi_label_classification")
       out.params["multi_label"] = json::Value::boolean(true);
-    if (const json::Value* const heads = objective.options.find("heads")) {
-      out.params["heads"] = fields_of_heads(*heads);
+    if (objective.options.find("heads") != nullptr) {
+      out.params["heads"] = tasks::fields_of_heads(objective.options);
     } else if (labelled && kind != "regression") {
-      out.params["labels"] = names_of_labels(objective);
+      out.params["labels"] = tasks::names_of_classes(objective.options);
     }
     if (kind == "regression") {
       const json::Value* const count = objective.options.find("num_labels");
@@ -54,11 +26,11 @@ tasks::TaskOptions task_options_of(const models::ObjectiveChoice& objective, boo
     use_thresholds(objective, out.params);
   } else if (objective.name == "token_classification") {
     out.type = "tag";
-    if (labelled) out.params["labels"] = names_of_labels(objective);
+    if (labelled) out.params["labels"] = tasks::names_of_classes(objective.options);
   } else if (objective.name == "image_classification") {
     out.type = "image_classify";
     out.params["preprocessor"] = json::Value::string("default");
-    if (labelled) out.params["labels"] = names_of_labels(objective);
+    if (labelled) out.params["labels"] = tasks::names_of_classes(objective.options);
   }
   return out;
 }

@@ -19,12 +19,15 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/model_task.h"
+#include "tessera/cli/prediction_lines.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
+#include "tessera/data/records.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/predictions.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::cli {
@@ -44,14 +47,17 @@ bool parse_predict(PredictWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "predict",
       "Writes the prediction of a model that classifies, tags or estimates for each record of a "
-      "file: one JSON line per record, in the file's order. If the output file already contains "
-      "some lines, the command continues after them.",
-      {"tessera predict runs/moods texts.csv --out moods.jsonl",
+      "file: one JSON line per record, in the file's order, with the record's own columns. If the "
+      "output file already contains some lines, the command continues after them. A file that ends "
+      "with .csv or .tsv becomes a table, which is written anew.",
+      {"tessera predict runs/moods texts.csv --out moods.csv",
        "tessera predict ./bert-finetuned texts.jsonl --map '{\"text\": \"review\"}'",
        "tessera predict runs/birds folder-of-pictures --out birds.jsonl -n 2"});
   arguments.positional("MODEL", &words.path, "Run, checkpoint or Hugging Face folder");
   arguments.positional("FILE", &words.data, "Records: .jsonl, .json, .csv or .tsv; no labels");
-  arguments.option("--out", &words.out, "File for the predictions [standard output]");
+  arguments.option("--out",
+                   &words.out,
+                   "File for the predictions: .jsonl, .csv or .tsv [lines on standard output]");
   arguments.option(
       "--map", &words.map, "Field names, in the format of data.map [those of the run]");
   arguments.option("--length",
@@ -68,8 +74,27 @@ bool parse_predict(PredictWords& words, const std::vector<std::string>& line) {
 struct ToPredict {
   std::shared_ptr<const tasks::Task> task;
   std::unique_ptr<data::Dataset> dataset;
+  std::vector<json::Value> records;  ///< of the samples; empty: unknown
   std::int64_t micro_batch = 8;
 };
+
+/// The records of the samples; none if they are not files of records, or if not every record is a
+/// sample.
+std::vector<json::Value> records_of(const std::vector<std::string>& names,
+                                    data::DataOptions options,
+                                    std::int64_t samples) {
+  std::vector<json::Value> out;
+  options.map = {};
+  try {
+    data::for_each_record(data::record_files(names, data::Split::Test),
+                          tasks::record_options(options, ""),
+                          [&](const data::Record& record) { out.push_back(record.value); });
+  } catch (const Error&) {
+    return {};
+  }
+  if (std::ssize(out) != samples) out.clear();
+  return out;
+}
 
 ToPredict open_to_predict(const PredictWords& words, const engine::OpenModel& opened) {
   constexpr std::int64_t kLength = 512;
@@ -103,6 +128,8 @@ ToPredict open_to_predict(const PredictWords& words, const engine::OpenModel& op
                                            .model_folder = opened.source,
                                            .predict = true},
                                           words.data);
+  if (opened.shape.objective.name != "image_classification")
+    out.records = records_of(words.data, options, out.dataset->size());
   return out;
 }
 
@@ -110,6 +137,7 @@ ToPredict open_to_predict(const PredictWords& words, const engine::OpenModel& op
 std::int64_t already_predicted(const std::string& path, std::int64_t samples) {
   std::error_code ignored;
   if (path.empty() || !fs::exists(path, ignored)) return 0;
+  if (PredictionTable::separator_of(path)) return 0;  // it is written anew
   const std::string held = files::read(path);
   std::size_t begin = 0;
   std::int64_t count = 0;
@@ -136,8 +164,10 @@ void predict_on(engine::OpenModel& model,
                 bool is_leader) {
   Terminal terminal;
   std::ofstream file;
+  const std::optional<char> separator = PredictionTable::separator_of(words.out);
+  PredictionTable table(separator.value_or(','));
   if (is_leader && !words.out.empty()) {
-    file.open(words.out, std::ios::binary | std::ios::app);
+    file.open(words.out, std::ios::binary | (separator ? std::ios::trunc : std::ios::app));
     TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "choose another --out");
   }
   const std::vector<std::string> names = label_names(model.shape.objective);
@@ -151,16 +181,16 @@ void predict_on(engine::OpenModel& model,
       data.micro_batch,
       [&](std::int64_t sample, const tasks::Predictions& rows) {
         if (!is_leader) return;
-        json::Value line = json::Value::object();
-        line["row"] = json::Value::integer(sample);
-        json::Value said = data.task->prediction(rows, names);
-        for (auto& [name, value] : said.members())
-          line[name] = std::move(value);
+        tasks::Predictions own = rows;
+        own.places = tasks::places_of(*data.dataset, sample);
+        const json::Value record =
+            data.records.empty() ? json::Value() : data.records[static_cast<std::size_t>(sample)];
+        const json::Value line = prediction_line(sample, record, data.task->prediction(own, names));
         if (words.out.empty()) {
           terminal.line(line.dump());
           return;
         }
-        file << line.dump() << '\n';
+        file << (separator ? table.rows_of(line) : line.dump() + '\n');
         TESSERA_REQUIRE(file.good(), Io, "cannot write " + words.out, "is the disk full?");
         const double passed = now_s() - start;
         if (!words.common.quiet)

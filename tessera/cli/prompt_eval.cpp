@@ -18,6 +18,7 @@
 #include "tessera/cli/prompt_file.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/generate.h"
+#include "tessera/engine/generation_config.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/rl/completions.h"
 #include "tessera/engine/rl/reward_values.h"
@@ -97,6 +98,7 @@ Answers answers_of(const PromptEvalWords& words,
   how.max_new_tokens = words.max_new_tokens;
   how.sampler = {.temperature = words.temperature};
   how.seed = static_cast<std::uint64_t>(words.seed);
+  how.ends = engine::generation_config_of(*model).ends;
   Answers out;
   std::vector<std::vector<std::int32_t>> asked, answered;
   for (const std::string& prompt : prompts) {

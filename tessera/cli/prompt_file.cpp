@@ -60,24 +60,30 @@ Asked asked_of(const std::string& line,
   return {prompt->as_string(), adapter_of(value, names, place)};
 }
 
-/// Returns the number of prompts with texts in the file. An incomplete last line is removed.
+/// Returns the number of prompts with texts in the file. An incomplete last line is removed, and
+/// blank lines at the end.
 std::size_t already_made(const PromptFile& file) {
   std::error_code ignored;
   if (!fs::exists(file.out, ignored)) return 0;
   const std::string held = files::read(file.out);
-  std::size_t begin = 0, count = 0;
+  std::size_t begin = 0, count = 0, kept = 0;
   for (std::size_t end = held.find('\n'); end != std::string::npos; end = held.find('\n', begin)) {
+    const std::string line = held.substr(begin, end - begin);
+    if (text::trim(line).empty()) {
+      begin = end + 1;
+      continue;
+    }
     const std::string place = fmt::format("{}:{}", file.out, count + 1);
-    const Asked made = asked_of(held.substr(begin, end - begin), file.adapter_names, place);
+    const Asked made = asked_of(line, file.adapter_names, place);
     TESSERA_REQUIRE(count < file.prompts.size() && file.prompts[count] == made.prompt &&
                         file.adapters[count] == made.adapter,
                     Data,
                     place + " is not the text of the prompt in that place",
                     "choose another --out, or remove the file");
-    begin = end + 1;
+    begin = kept = end + 1;
     ++count;
   }
-  if (begin < held.size()) fs::resize_file(file.out, begin);
+  if (kept < held.size()) fs::resize_file(file.out, kept);
   return count;
 }
 
@@ -144,16 +150,17 @@ class TextFile {
 
   /// `tokens`: number of generated tokens in the line.
   void write(const json::Value& line, std::size_t tokens) {
-    ++written_;
+    const std::size_t number = written_++;
     tokens_ += tokens;
     if (!is_leader_) return;
-    out_ << line.dump() << '\n' << std::flush;
-    TESSERA_REQUIRE(out_.good(), Io, "cannot write " + file_.out, "is the disk full?");
+    append(blank_lines(number) + line.dump() + '\n');
     if (!file_.quiet) terminal_.live(progress());
   }
 
   void finish() {
-    if (!is_leader_ || file_.quiet) return;
+    if (!is_leader_) return;
+    append(blank_lines(file_.prompts.size()));
+    if (file_.quiet) return;
     terminal_.line(fmt::format(
         "{} texts in {}, {:.1f} tokens/s{}",
         file_.prompts.size() * static_cast<std::size_t>(file_.samples),
@@ -170,6 +177,14 @@ class TextFile {
   std::ofstream out_;
   Terminal terminal_;
 
+  void append(const std::string& lines) {
+    out_ << lines << std::flush;
+    TESSERA_REQUIRE(out_.good(), Io, "cannot write " + file_.out, "is the disk full?");
+  }
+  /// The blank lines before the prompt of this number.
+  [[nodiscard]] std::string blank_lines(std::size_t number) const {
+    return std::string(file_.blank_lines[number], '\n');
+  }
   [[nodiscard]] double tokens_per_s() const {
     return static_cast<double>(tokens_) / std::max(now_s() - start_, 1e-9);
   }
@@ -224,14 +239,25 @@ void draw(engine::Generator& generator,
 
 namespace {
 
-std::vector<Asked> read_asked(const std::string& path, const std::vector<std::string>& names) {
+/// `blank_lines`: receives their numbers, as in PromptFile.
+std::vector<Asked> read_asked(const std::string& path,
+                              const std::vector<std::string>& names,
+                              std::vector<std::size_t>* blank_lines = nullptr) {
   std::vector<Asked> out;
+  std::vector<std::size_t> blank = {0};
   std::size_t number = 0;
-  for (const std::string& line : text::split(files::read_within(path), '\n')) {
+  std::vector<std::string> lines = text::split(files::read_within(path), '\n');
+  if (!lines.empty() && lines.back().empty()) lines.pop_back();
+  for (const std::string& line : lines) {
     ++number;
-    if (!text::trim(line).empty())
-      out.push_back(asked_of(line, names, fmt::format("{}:{}", path, number)));
+    if (text::trim(line).empty()) {
+      ++blank.back();
+      continue;
+    }
+    out.push_back(asked_of(line, names, fmt::format("{}:{}", path, number)));
+    blank.push_back(0);
   }
+  if (blank_lines != nullptr) *blank_lines = std::move(blank);
   TESSERA_REQUIRE(!out.empty(), Data, path + " holds no prompt", "write one JSON object a line");
   return out;
 }
@@ -251,7 +277,7 @@ PromptFile open_prompt_file(const std::string& in,
   PromptFile file;
   file.out = out;
   file.adapter_names = std::move(adapter_names);
-  for (Asked& asked : read_asked(in, file.adapter_names)) {
+  for (Asked& asked : read_asked(in, file.adapter_names, &file.blank_lines)) {
     file.prompts.push_back(std::move(asked.prompt));
     file.adapters.push_back(asked.adapter);
   }

@@ -13,6 +13,9 @@ namespace tessera::cli {
 struct PromptFile {
   std::string out;
   std::vector<std::string> prompts;
+  /// Number of blank lines before each prompt and after the last one, which `out` has too, so that
+  /// its lines are those of the prompts.
+  std::vector<std::size_t> blank_lines;
   std::vector<std::string> adapter_names;  ///< of the model; empty: it has none
   std::vector<int> adapters;               ///< that of each prompt; -1: the base
   std::size_t made = 0;                    ///< number of prompts whose texts are already in `out`
@@ -29,8 +32,9 @@ std::vector<std::string> read_prompts(const std::string& path);
 /// Reads {"prompt": text} from each line of `in`. With adapters, a line may also name one of
 /// `adapter_names`, as "adapter": name, or the base, as null; the others use the first. Existing
 /// lines of `out` are kept if they belong to the first prompts and adapters; an incomplete last
-/// line is removed. Throws Error{Data} for damaged lines, and if `out` belongs to other prompts.
-/// Call it before ranks start, because they would see what the first of them writes.
+/// line is removed. A blank line has a blank one in `out`. Throws Error{Data} for damaged lines,
+/// and if `out` belongs to other prompts. Call it before ranks start, because they would see what
+/// the first of them writes.
 PromptFile open_prompt_file(const std::string& in,
                             const std::string& out,
                             std::vector<std::string> adapter_names = {});

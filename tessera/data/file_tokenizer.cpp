@@ -34,7 +34,9 @@ std::optional<std::int32_t> padding_of(const fs::path& path, const tokenizers::P
   return token ? pipeline.id_of(*token) : std::nullopt;
 }
 
-std::optional<std::int32_t> end_by_id(const fs::path& path, std::int64_t size) {
+/// The ids of eos_token_id, one or several, in the files next to the tokenizer's.
+std::vector<std::int32_t> ends_by_id(const fs::path& path, std::int64_t size) {
+  std::vector<std::int32_t> out;
   for (const char* name : {"generation_config.json", "config.json"}) {
     const fs::path file = path.parent_path() / name;
     std::error_code ignored;
@@ -46,16 +48,20 @@ std::optional<std::int32_t> end_by_id(const fs::path& path, std::int64_t size) {
                     "copy the file again from where the model was published");
     const auto found = config.find("eos_token_id");
     if (found == config.end()) continue;
-    const auto& id = found->is_array() && !found->empty() ? found->front() : *found;
-    if (id.is_number_integer() && id.get<std::int64_t>() >= 0 && id.get<std::int64_t>() < size)
-      return static_cast<std::int32_t>(id.get<std::int64_t>());
+    const auto one = nlohmann::json::array({*found});
+    for (const auto& id : found->is_array() ? *found : one) {
+      if (id.is_number_integer() && id.get<std::int64_t>() >= 0 && id.get<std::int64_t>() < size)
+        out.push_back(static_cast<std::int32_t>(id.get<std::int64_t>()));
+    }
   }
-  return std::nullopt;
+  return out;
 }
 
-std::int32_t end_of(const fs::path& path, const tokenizers::Pipeline& pipeline) {
+std::int32_t end_of(const fs::path& path,
+                    const tokenizers::Pipeline& pipeline,
+                    const std::vector<std::int32_t>& by_id) {
   if (const auto id = end_by_token(path, pipeline)) return *id;
-  if (const auto id = end_by_id(path, pipeline.size())) return *id;
+  if (!by_id.empty()) return by_id.front();
   for (const char* token :
        {"<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]", "<|im_end|>"}) {
     if (const auto id = pipeline.id_of(token)) return *id;
@@ -72,7 +78,12 @@ FileTokenizer::FileTokenizer(const fs::path& path)
 
 FileTokenizer::FileTokenizer(const fs::path& path, tokenizers::TokenizerFile file)
     : pipeline_(std::move(file.parts), path.string()) {
-  end_ = end_of(path, pipeline_);
+  const std::vector<std::int32_t> by_id = ends_by_id(path, pipeline_.size());
+  end_ = end_of(path, pipeline_, by_id);
+  ends_ = {end_};
+  for (const std::int32_t id : by_id) {
+    if (std::ranges::find(ends_, id) == ends_.end()) ends_.push_back(id);
+  }
   padding_ = padding_of(path, pipeline_).value_or(end_);
   for (std::int64_t id = 0; id < pipeline_.size(); ++id) {
     const auto token = static_cast<std::int32_t>(id);

@@ -27,6 +27,8 @@ class FileTokenizer final : public Tokenizer {
   [[nodiscard]] std::string name() const override { return "file"; }
   [[nodiscard]] std::int64_t size() const override { return pipeline_.size(); }
   [[nodiscard]] std::int32_t end_of_text() const override { return end_; }
+  /// The end of a text, then eos_token_id of generation_config.json and of config.json.
+  [[nodiscard]] std::vector<std::int32_t> ends() const override { return ends_; }
   /// `pad_token` of the files next to it, else the end of a text.
   [[nodiscard]] std::int32_t padding() const override { return padding_; }
   void encode(std::string_view text, std::vector<std::int32_t>& out, bool special) const override;
@@ -50,6 +52,7 @@ class FileTokenizer final : public Tokenizer {
 
   tokenizers::Pipeline pipeline_;
   std::int32_t end_ = 0, padding_ = 0;
+  std::vector<std::int32_t> ends_;
   std::vector<std::string> bytes_;  // by id
   std::string fingerprint_;
 };

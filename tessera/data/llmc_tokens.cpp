@@ -5,8 +5,10 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -31,13 +33,56 @@ struct Kind {
 };
 constexpr std::array<Kind, 2> kKinds = {{{20240520, 1, 2}, {20240801, 7, 4}}};
 
+/// The width in bytes of ids below 2^20 that begin with `head`. Of ids that are wider than 16 bits
+/// every second half is small or 0, which no 16-bit text is, unless all its ids are small.
+std::int64_t width_of_ids(std::string_view head) {
+  constexpr std::uint16_t kSmallHalf = 15, kSmallId = 255;
+  constexpr std::size_t kFewest = 2, kFewestWithHalves = 16;
+  const std::size_t numbers = head.size() / 4;
+  std::uint16_t most_low = 0, most_high = 0;
+  bool wider = numbers > kFewest;
+  for (std::size_t i = 0; i < numbers; ++i) {
+    std::array<std::uint16_t, 2> halves{};
+    std::memcpy(halves.data(), head.data() + 4 * i, sizeof halves);
+    most_low = std::max(most_low, halves[0]);
+    most_high = std::max(most_high, halves[1]);
+    wider = wider && (i % 2 == 0 || (halves[0] == 0 && halves[1] == 0));
+  }
+  const bool halves = most_high == 0 || (numbers >= kFewestWithHalves && most_high <= kSmallHalf &&
+                                         most_low > kSmallId);
+  if (numbers < kFewest || !halves) return 2;
+  return wider ? 8 : 4;
+}
+
+/// The first bytes of a file; empty if it cannot be read.
+std::string beginning_of(const fs::path& path) {
+  std::string out(kHeadBytes, '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.read(out.data(), static_cast<std::streamsize>(out.size()));
+  out.resize(static_cast<std::size_t>(std::max<std::streamsize>(in.gcount(), 0)));
+  return out;
+}
+
 /// A file whose tokens have one width and follow each other from an offset to the end of the file.
 class BareTokens : public TokenFile {
  public:
-  /// Tokens of 16 bits from the beginning on. Throws Error{Data} if a byte is left over.
+  /// Tokens from the beginning on. Throws Error{Data} if a byte is left over.
   explicit BareTokens(const fs::path& path) : path_(path), file_(path) {
-    if (file_.bytes().size() % 2 != 0) refuse("has an odd number of bytes, and a token has two");
-    tokens_ = static_cast<std::int64_t>(file_.bytes().size() / 2);
+    const auto size = static_cast<std::int64_t>(file_.bytes().size());
+    width_ = width_of_ids(beginning_of(path));
+    if (size % 2 != 0) refuse("has an odd number of bytes, and a token has two");
+    if (size % width_ != 0) {
+      refuse(
+          fmt::format("begins with ids of {} bits, and its {} bytes do not hold a whole number "
+                      "of them",
+                      8 * width_,
+                      size));
+    }
+    tokens_ = size / width_;
+  }
+  [[nodiscard]] std::int64_t largest_id() const override {
+    return width_ == 2 ? std::numeric_limits<std::uint16_t>::max()
+                       : std::numeric_limits<std::int32_t>::max();
   }
 
   [[nodiscard]] std::int64_t tokens() const override { return tokens_; }
@@ -51,7 +96,7 @@ class BareTokens : public TokenFile {
   void check_ids(std::int64_t vocab, const std::function<void()>& poll) const override {
     for (std::int64_t i = 0; i < tokens_; ++i) {
       if (poll && i % kPollTokens == 0) poll();
-      if (id(i) >= vocab) {
+      if (id(i) < 0 || id(i) >= vocab) {
         throw Error(Error::Kind::Data,
                     fmt::format("{}: token {} is id {}, and the vocabulary has {}",
                                 path_.string(),
@@ -79,7 +124,7 @@ class BareTokens : public TokenFile {
 
  private:
   [[nodiscard]] std::int64_t id(std::int64_t index) const {
-    std::uint32_t value = 0;
+    std::int64_t value = 0;
     std::memcpy(&value,
                 file_.bytes().data() + begin_ + static_cast<std::size_t>(index * width_),
                 static_cast<std::size_t>(width_));
@@ -122,15 +167,6 @@ bool stands_alone(const fs::path& path) {
          !fs::exists(index.replace_extension(".idx"), failed);
 }
 
-/// The first bytes of a file; empty if it cannot be read.
-std::string beginning_of(const fs::path& path) {
-  std::string out(kHeadBytes, '\0');
-  std::ifstream in(path, std::ios::binary);
-  in.read(out.data(), static_cast<std::streamsize>(out.size()));
-  out.resize(static_cast<std::size_t>(std::max<std::streamsize>(in.gcount(), 0)));
-  return out;
-}
-
 }  // namespace
 
 bool is_llmc_tokens(const fs::path& path) {
@@ -148,13 +184,7 @@ bool is_bare_tokens(const fs::path& path) {
   // Files of torch are archives or pickles.
   const bool torch = head.starts_with("PK\x03\x04") || head.starts_with("\x80\x02\x8a\x0a");
   if (head.size() < 2 || torch) return false;
-  // Text has no byte 0, and of 32-bit ids below 65,536 every second half is 0.
-  bool zero = false, halves = true;
-  for (std::size_t i = 0; i < head.size(); ++i) {
-    zero = zero || head[i] == '\0';
-    halves = halves && (i % 4 < 2 || head[i] == '\0');
-  }
-  return zero && (!halves || head.size() < 8);
+  return head.find('\0') != std::string::npos;  // text has no byte 0
 }
 
 std::shared_ptr<const TokenFile> open_llmc_tokens(const fs::path& path) {

@@ -16,11 +16,12 @@ bool is_llmc_tokens(const std::filesystem::path& path);
 /// if the file contradicts its header.
 std::shared_ptr<const TokenFile> open_llmc_tokens(const std::filesystem::path& path);
 
-/// True if the file seems to be 16-bit tokens alone, as nanoGPT writes them: a .bin without an
-/// index beside it that is neither llm.c's, nor text, nor 32-bit numbers, nor a file of torch.
-/// Reads at most 64 KiB; never throws.
+/// True if the file seems to be tokens alone, as nanoGPT writes them: a .bin without an index
+/// beside it that is neither llm.c's, nor text, nor a file of torch. Reads at most 64 KiB; never
+/// throws.
 bool is_bare_tokens(const std::filesystem::path& path);
-/// Opens the file as one sequence. Throws Error{Data} if its length is odd.
+/// Opens the file as one sequence of 16-bit ids, or of 32-bit or 64-bit ids if the halves of its
+/// first 64 KiB of numbers show that they are that wide. Throws Error{Data} if its length is odd.
 std::shared_ptr<const TokenFile> open_bare_tokens(const std::filesystem::path& path);
 
 }  // namespace tessera::data

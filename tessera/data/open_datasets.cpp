@@ -204,13 +204,31 @@ TokenizeOptions reading_of(const DataOptions& options, TokenizeOptions how) {
   return how;
 }
 
+/// Warns of numbers in which some of the tokenizer's ids do not fit: another program may have
+/// written those as other ids.
+void warn_of_narrow_ids(const TokenFile& file,
+                        const std::vector<std::string>& names,
+                        const Tokenizer& tokenizer) {
+  if (file.largest_id() >= tokenizer.size() - 1) return;
+  log::warn_once(
+      fmt::format("{} has {}-bit ids, up to {}, and the tokenizer has {} tokens: the ids above are "
+                  "missing, or were written as other ids; write the file with 32-bit ids",
+                  text::join(names, ", "),
+                  file.largest_id() < 256 ? 8 : 16,
+                  text::with_commas(file.largest_id()),
+                  text::with_commas(tokenizer.size())));
+}
+
 OpenedTokens open_checked(const std::vector<std::string>& names,
                           const std::string& key,
                           const Tokenizer& tokenizer,
                           std::int64_t vocab_size,
                           const TokenizeOptions& how) {
   OpenedTokens opened = open_tokens(paths_of(names), tokenizer, how);
-  if (!opened.from_text) opened.file->check_ids(vocab_size, how.poll);
+  if (!opened.from_text) {
+    opened.file->check_ids(vocab_size, how.poll);
+    warn_of_narrow_ids(*opened.file, names, tokenizer);
+  }
   tell_skipped(opened.stats, key);
   return opened;
 }

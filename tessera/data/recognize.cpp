@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
 #include "tessera/data/records.h"
+#include "tessera/data/text_encoding.h"
 
 namespace tessera::data {
 namespace {
@@ -98,7 +99,7 @@ Source recognize(const fs::path& path) {
   if (packed && inner == ".txt") return {path, Source::Kind::Text};
   if (packed && inner == ".jsonl") return {path, Source::Kind::Lines};
   std::string kept;
-  const std::string_view all = decompressed(mapped->text(), path.string(), kept);
+  const std::string_view all = plain_text(mapped->text(), path.string(), kept);
   const std::string_view head = without_bom(all.substr(0, kLook));
   for (const Format& format : formats()) {
     if (head.starts_with(format.magic)) refuse(path, format.what, format.fix);

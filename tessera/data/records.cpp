@@ -10,13 +10,13 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <glob.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/data/datasets_folder.h"
 #include "tessera/data/sources.h"
+#include "tessera/data/text_encoding.h"
 
 namespace tessera::data {
 namespace {
@@ -27,9 +27,8 @@ constexpr std::size_t kRefusalsKept = 3;
 constexpr std::string_view kBlank = " \t\r\n";
 
 const char* const kFormats =
-    ".jsonl, .ndjson, .json, .csv, .tsv, .parquet, .arrow and .feather are read, each also behind "
-    ".gz or "
-    ".zst";
+    ".jsonl, .ndjson, .json, .csv, .tsv, .conll, .parquet, .arrow and .feather are read, each also "
+    "behind .gz or .zst";
 
 /// "train.csv" of "train.csv.gz".
 std::string without_compression(const std::string& name) {
@@ -88,9 +87,10 @@ class Reader {
   void read(const std::string& file) {
     const auto mapped = map_source(file);
     std::string kept;
-    std::string_view bytes = without_bom(decompressed(mapped->text(), file, kept));
+    std::string_view bytes = without_bom(plain_text(mapped->text(), file, kept));
     const RecordFormat& format = format_of(file, bytes);
     file_ = file;
+    line_ = -1;
     rows_ = format.rows;
     const RecordSink sink = {
         .json = [this](std::string_view text, std::int64_t line) { parse(text, line); },
@@ -106,9 +106,20 @@ class Reader {
     return fmt::format("{}:{}", file_, line);
   }
   void bad(const Error& error) {
-    if (!options_.skip_bad || error.kind() != Error::Kind::Data) throw error;
+    if (error.kind() != Error::Kind::Data) throw error;
+    if (!options_.skip_bad) throw with_advice(error);
     ++counts_.bad;
     if (counts_.refused.size() < kRefusalsKept) counts_.refused.emplace_back(error.what());
+  }
+  /// The error, whose fix also says how to leave out all such records.
+  [[nodiscard]] static Error with_advice(const Error& error) {
+    const std::string& fix = error.fix();
+    if (fix.find("on_bad_record") != std::string::npos) return error;
+    return {error.kind(),
+            error.what(),
+            fmt::format("{}{}data.on_bad_record \"skip\" leaves such records out",
+                        fix,
+                        fix.empty() ? "" : "; ")};
   }
   void parse(std::string_view text, std::int64_t line) {
     std::string clean;
@@ -133,7 +144,11 @@ class Reader {
     take(std::move(*value), line);
   }
   void take(json::Value value, std::int64_t line) {
-    Record record{std::move(value), place(line), rows_};
+    in_line_ = line == line_ ? in_line_ + 1 : 1;
+    line_ = line;
+    std::string where = place(line);
+    if (in_line_ > 1) where += fmt::format(", element {}", in_line_);
+    Record record{std::move(value), std::move(where), rows_};
     try {
       if (!record.value.is_object()) {
         record.refuse(
@@ -169,6 +184,7 @@ class Reader {
   const TakeRecord& take_;
   std::string file_;
   bool rows_ = false;
+  std::int64_t line_ = -1, in_line_ = 0;  // of the last record, and how many its line has so far
   RecordCounts counts_;
 };
 
@@ -203,7 +219,9 @@ std::vector<std::string> in_folder(const std::string& folder, Split split) {
   std::error_code failed;
   std::vector<std::string> all;
   for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
-    if (at->is_regular_file() && format_by_name(at->path().filename().string()) != nullptr)
+    const std::string name = at->path().filename().string();
+    const bool hidden = name.starts_with('.');  // such as ._a.csv of macOS
+    if (at->is_regular_file() && !hidden && format_by_name(name) != nullptr)
       all.push_back(at->path().string());
   }
   TESSERA_REQUIRE(!failed,
@@ -231,19 +249,6 @@ std::vector<std::string> in_folder(const std::string& folder, Split split) {
                               folder,
                               name_of(split)),
                   "name the files themselves");
-  return out;
-}
-
-std::vector<std::string> matches_of(const std::string& pattern) {
-  glob_t found{};
-  const int failed = ::glob(pattern.c_str(), 0, nullptr, &found);
-  std::vector<std::string> out;
-  if (failed == 0) out.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  ::globfree(&found);
-  TESSERA_REQUIRE(!out.empty(),
-                  Data,
-                  fmt::format("no file matches {}", pattern),
-                  "patterns know *, ? and [...], and are relative to the working directory");
   return out;
 }
 

@@ -2,19 +2,24 @@
 #include "tessera/data/sources.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <glob.h>
 #include <unistd.h>
 
 #include "tessera/base/bounded_file.h"
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
 #include "tessera/data/recognize.h"
 #include "tessera/data/records.h"
+#include "tessera/data/text_encoding.h"
 
 namespace tessera::data {
 namespace {
@@ -71,10 +76,30 @@ class TextColumn {
   std::string& out_;
 };
 
+/// "a.txt" of "a.txt.gz".
+fs::path unpacked(const fs::path& path) {
+  const std::string extension = text::lower(path.extension().string());
+  return extension == ".gz" || extension == ".zst" ? fs::path(path).replace_extension() : path;
+}
+
+/// Says which files of a folder are not read, by their endings.
+void tell_unread(const fs::path& folder, const std::map<std::string, std::int64_t>& endings) {
+  if (endings.empty()) return;
+  std::vector<std::string> parts;
+  for (const auto& [ending, count] : endings)
+    parts.push_back(fmt::format("{} {}", count, ending));
+  log::warn_once(fmt::format(
+      "the folder {}: not read are {}; name them, or a pattern such as \"{}\", to read them",
+      folder.string(),
+      text::join_some(parts, ", "),
+      (folder / "*.md").string()));
+}
+
 std::vector<Source> files_of(const fs::path& folder) {
   std::error_code reason;
   std::vector<Source> found;
-  std::vector<fs::path> others;
+  std::vector<fs::path> packed;
+  std::map<std::string, std::int64_t> unread;
   fs::directory_iterator it(folder, reason);
   if (reason) {
     const bool denied = reason == std::errc::permission_denied;
@@ -84,21 +109,30 @@ std::vector<Source> files_of(const fs::path& folder) {
                        : "check its disk, and the limit on open files (ulimit -n)");
   }
   for (const auto& entry : it) {
-    const auto kind = kind_of(entry.path());
+    if (entry.path().filename().string().starts_with('.')) continue;  // such as ._a.txt of macOS
+    if (entry.is_directory(reason)) ++unread["subfolders"];
     if (!entry.is_regular_file(reason)) continue;
-    if (kind) found.push_back({entry.path(), *kind});
-    if (is_packed(entry.path())) others.push_back(entry.path());
+    if (const auto kind = kind_of(entry.path())) {
+      found.push_back({entry.path(), *kind});
+    } else if (is_packed(entry.path())) {
+      packed.push_back(entry.path());
+    } else {
+      const std::string ending = entry.path().extension().string();
+      ++unread[ending.empty() ? "without an ending" : ending];
+    }
   }
-  // Otherwise a text and its compressed copy would both be read.
-  if (found.empty()) {
-    for (const fs::path& other : others)
-      found.push_back(recognize(other));
+  for (const fs::path& path : packed) {
+    const fs::path plain = unpacked(path);
+    const bool copied =
+        plain != path && std::ranges::find(found, plain, &Source::path) != found.end();
+    if (!copied) found.push_back(recognize(path));
   }
   TESSERA_REQUIRE(
       !found.empty(),
       Data,
       fmt::format("no .txt, .jsonl, .parquet, .gz or .zst file in the folder {}", folder.string()),
       "name a folder with text files in it (subfolders are not searched)");
+  tell_unread(folder, unread);
   std::sort(found.begin(), found.end(), [](const Source& a, const Source& b) {
     return a.path.native() < b.path.native();
   });
@@ -137,6 +171,13 @@ std::vector<Source> expand_sources(const std::vector<fs::path>& paths) {
   for (const fs::path& path : paths) {
     std::error_code ignored;
     const fs::file_status status = fs::status(path, ignored);
+    const bool pattern = path.native().find_first_of("*?[") != std::string::npos;
+    if (!fs::exists(status) && pattern && !names_token_file(path)) {
+      for (const std::string& file : matches_of(path.string())) {
+        if (fs::is_regular_file(file, ignored)) sources.push_back(recognize(file));
+      }
+      continue;
+    }
     if (!fs::exists(status)) refuse_missing(path);
     if (fs::is_directory(status)) {
       const auto inside = files_of(path);
@@ -159,6 +200,19 @@ std::vector<Source> expand_sources(const std::vector<fs::path>& paths) {
   for (const Source& source : sources)
     refuse_hole(source.path);
   return sources;
+}
+
+std::vector<std::string> matches_of(const std::string& pattern) {
+  glob_t found{};
+  const int failed = ::glob(pattern.c_str(), 0, nullptr, &found);
+  std::vector<std::string> out;
+  if (failed == 0) out.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  TESSERA_REQUIRE(!out.empty(),
+                  Data,
+                  fmt::format("no file matches {}", pattern),
+                  "patterns know *, ? and [...], and are relative to the working directory");
+  return out;
 }
 
 bool names_token_file(const fs::path& path) {
@@ -187,7 +241,7 @@ std::shared_ptr<const files::Mapped> map_source(const fs::path& path) {
 SourceText::SourceText(const Source& source, const std::string& text_field)
     : file_(map_source(source.path)) {
   const std::string name = source.path.string();
-  text_ = decompressed(file_->text(), name, kept_);
+  text_ = plain_text(file_->text(), name, kept_);
   if (source.kind != Source::Kind::Records) return;
   std::string lines;
   TextColumn column(name, text_field, lines);

@@ -39,11 +39,16 @@ class SourceText {
   std::string_view text_;
 };
 
-/// The files of `paths` in order; a folder contributes its .txt and .jsonl files in byte order of
-/// names, or if it has none, its parquet, arrow and compressed files (other files and subfolders
-/// are ignored). Throws Error{Data} for something missing, unreadable, of another kind, or without
+/// The files of `paths` in order, which may be patterns such as "texts/*.md"; a folder contributes
+/// its .txt, .jsonl, parquet, arrow and compressed files in byte order of names, without compressed
+/// copies of the others. A warning names other files and subfolders by their endings; hidden files
+/// are ignored. Throws Error{Data} for something missing, unreadable, of another kind, or without
 /// such a file; throws Error{Io} if a limit or the disk prevents opening a folder.
 std::vector<Source> expand_sources(const std::vector<std::filesystem::path>& paths);
+
+/// The paths that match a pattern with *, ? and [...], in byte order. Throws Error{Data} if there
+/// is none.
+std::vector<std::string> matches_of(const std::string& pattern);
 
 /// True if `path` names a .bin/.idx pair: by either name, or by a prefix that is not itself a file
 /// or folder.

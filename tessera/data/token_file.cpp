@@ -138,6 +138,11 @@ class MappedTokenFile final : public TokenFile {
       }
     });
   }
+  [[nodiscard]] std::int64_t largest_id() const override {
+    return typed(code_, [](auto zero) {
+      return static_cast<std::int64_t>(std::numeric_limits<decltype(zero)>::max());
+    });
+  }
   void check_ids(std::int64_t vocab, const std::function<void()>& poll) const override {
     const std::byte* const data = bin_->bytes().data();
     const auto first_beyond = typed(code_, [&](auto zero) -> std::int64_t {

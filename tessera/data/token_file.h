@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,10 @@ class TokenFile {
   [[nodiscard]] virtual std::int64_t sequence_length(std::int64_t index) const = 0;
   /// Copies tokens [begin, begin + count) as int64.
   virtual void read(std::int64_t begin, std::int64_t count, std::int64_t* out) const = 0;
+  /// The largest id that the file's numbers can represent.
+  [[nodiscard]] virtual std::int64_t largest_id() const {
+    return std::numeric_limits<std::int32_t>::max();
+  }
   /// Throws Error{Data} with file, position and id if one is not below `vocab`. `poll`: see
   /// TokenizeOptions.
   virtual void check_ids(std::int64_t vocab, const std::function<void()>& poll = {}) const = 0;

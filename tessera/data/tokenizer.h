@@ -36,6 +36,8 @@ class Tokenizer {
   [[nodiscard]] virtual std::string name() const = 0;   ///< "byte", "gpt2", "file"
   [[nodiscard]] virtual std::int64_t size() const = 0;  ///< ids are 0 .. size - 1
   [[nodiscard]] virtual std::int32_t end_of_text() const = 0;
+  /// The ids that end a generated text: end_of_text() and the others that a model's files name.
+  [[nodiscard]] virtual std::vector<std::int32_t> ends() const { return {end_of_text()}; }
   /// The id for positions after a text that is shorter than others in its batch.
   [[nodiscard]] virtual std::int32_t padding() const { return end_of_text(); }
   /// Appends the ids of `text`. Special tokens in the text ("<|endoftext|>") are recognised if

@@ -245,9 +245,10 @@ std::vector<Contribution> Engine::contributions() {
 std::int64_t Engine::evaluated_samples() const {
   const tasks::EvalOptions& options = plan_.config.eval;
   const std::int64_t samples = data_->validation == nullptr ? 0 : data_->validation->size();
-  // Task metrics on few samples are not meaningful.
+  // Task metrics on few samples are not meaningful, and too noisy to end a training.
   constexpr std::int64_t kBatches = 10;
-  if (!options.batches && plan_.task && plan_.task->has_metrics()) return samples;
+  const bool metrics = plan_.task && plan_.task->has_metrics();
+  if (!options.batches && (metrics || options.stops_early())) return samples;
   return std::min(samples, options.batches.value_or(kBatches) * options.micro_batch);
 }
 

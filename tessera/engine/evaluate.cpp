@@ -148,6 +148,8 @@ EvalReport evaluate(parallel::Executor& executor,
                               samples,
                               samples == 1 ? "sample" : "samples"),
                   "evaluate on more, or other, data");
+  report.samples = samples;
+  report.of_samples = dataset.size();
   if (!predicts) return report;
   report.predictions = predictions.gather(world, all);
   // A user's model may have no logits.

@@ -23,6 +23,7 @@ struct EvalReport {
   /// The model's prediction for every sample, in order, and the labels; only for tasks with
   /// metrics.
   tasks::Predictions predictions = {};
+  std::int64_t samples = 0, of_samples = 0;  ///< those that were read, and those of the dataset
 };
 
 /// Callbacks around the rounds of an evaluation; in each round every data-parallel rank computes at

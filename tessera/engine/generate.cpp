@@ -138,7 +138,7 @@ Generated Generator::run(std::string_view prompt,
 }
 
 std::vector<std::int32_t> Generator::ends_of_text(const GenerateOptions& options) const {
-  return options.ends.empty() ? std::vector<std::int32_t>{tokenizer_.end_of_text()} : options.ends;
+  return options.ends.empty() ? tokenizer_.ends() : options.ends;
 }
 
 std::vector<std::int32_t> Generator::ends(const GenerateOptions& options) const {

@@ -26,7 +26,7 @@ struct GenerateOptions {
   ops::SamplerOptions sampler;
   std::uint64_t seed = 1234;
   bool ignore_eos = false;         ///< continue after end of text, which is then never generated
-  std::vector<std::int32_t> ends;  ///< ids that are end of text; empty: the tokenizer's
+  std::vector<std::int32_t> ends;  ///< ids that are end of text; empty: the tokenizer's ends()
   /// If one of these rules is set, temperature, top-k and top-p also follow transformers, which
   /// keeps tokens with the same logit as the k-th.
   LogitsRules rules;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/generation_config.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -13,6 +14,8 @@
 #include "tessera/base/text.h"
 #include "tessera/comm/world.h"
 #include "tessera/data/small_file.h"
+#include "tessera/tasks/answer_ends.h"
+#include "tessera/tasks/conversation.h"
 
 namespace tessera::engine {
 namespace {
@@ -134,7 +137,40 @@ void warn_of_unapplied(const Keys& keys, const fs::path& path) {
                         text::join(found, ", ")));
 }
 
+/// What the tokenizer and the chat template say of the end of an answer.
+std::vector<std::int32_t> ends_of(const OpenModel& model) {
+  if (model.tokenizer == nullptr) return {};
+  std::optional<data::chat::ChatTemplate> chat;
+  try {
+    chat = chat_template_of(model);
+  } catch (const Error& error) {
+    // A prompt may be written without the template.
+    log::warn_once(fmt::format("the chat template is not read: {}", error.what()));
+  }
+  return tasks::answer_ends(*model.tokenizer, chat ? &*chat : nullptr).ids;
+}
+
 }  // namespace
+
+std::vector<fs::path> folders_of(const OpenModel& model) {
+  std::vector<fs::path> out = {model.source, model.source.parent_path(), model.beside};
+  std::error_code ignored;
+  if (fs::is_directory(model.source, ignored)) out.erase(out.begin() + 1);
+  if (!model.config) return out;
+  const json::Value* const tokenizer = model.config->find("tokenizer");
+  const json::Value* const vocab =
+      tokenizer != nullptr && tokenizer->is_object() ? tokenizer->find("vocab") : nullptr;
+  if (vocab != nullptr && vocab->is_string() && !vocab->as_string().empty())
+    out.push_back(fs::path(vocab->as_string()).parent_path());
+  return out;
+}
+
+std::optional<data::chat::ChatTemplate> chat_template_of(const OpenModel& model) {
+  return tasks::open_chat_template(
+      model.config ? tasks::chat_template_of(*model.config) : std::string(),
+      folders_of(model),
+      *model.tokenizer);
+}
 
 GenerationConfig generation_config_of(const OpenModel& model) {
   std::error_code ignored;
@@ -146,8 +182,12 @@ GenerationConfig generation_config_of(const OpenModel& model) {
   GenerationConfig out;
   // The configuration of a run in its checkpoint is tessera's own.
   const Keys config(model.config ? fs::path() : folder / "config.json");
-  out.ends = keys.ids("eos_token_id", model.shape.vocab_size);
-  if (out.ends.empty()) out.ends = config.ids("eos_token_id", model.shape.vocab_size);
+  out.ends = ends_of(model);
+  for (const Keys* file : {&keys, &config}) {
+    for (const std::int32_t id : file->ids("eos_token_id", model.shape.vocab_size)) {
+      if (std::ranges::find(out.ends, id) == out.ends.end()) out.ends.push_back(id);
+    }
+  }
   out.repetition_penalty = keys.number("repetition_penalty", 1e-6, 1e6);
   out.no_repeat_ngram = keys.count("no_repeat_ngram_size");
   out.min_new_tokens = keys.count("min_new_tokens");

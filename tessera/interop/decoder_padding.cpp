@@ -14,7 +14,7 @@ bool classifies_texts(const json::Value& config) {
 
 }  // namespace
 
-void say_padding(const planner::ModelSource& source,
+void say_padding(const models::ModelSource& source,
                  json::Value& config,
                  TextFiles& files,
                  bool brought) {
@@ -23,7 +23,7 @@ void say_padding(const planner::ModelSource& source,
   // beyond this vocabulary.
   if (!id.is_null() || !classifies_texts(config)) return;
   if (source.says_tokenizer) {
-    id = json::Value::integer(planner::source_tokenizer(source)->padding());
+    id = json::Value::integer(models::source_tokenizer(source)->padding());
   } else if (const json::Value* const end = config.find("eos_token_id");
              end != nullptr && end->as_integer()) {
     id = json::Value(*end);

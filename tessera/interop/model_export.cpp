@@ -27,6 +27,7 @@
 #include "tessera/interop/model_source.h"
 #include "tessera/interop/peft.h"
 #include "tessera/interop/preprocessing_file.h"
+#include "tessera/interop/token_ids.h"
 #include "tessera/interop/tokenizer_files.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/hf_objective.h"
@@ -177,7 +178,6 @@ std::vector<StreamedTensor> renamed(const models::WeightSource& weights,
   return out;
 }
 
-constexpr std::array<const char*, 3> kTokenIds = {"bos_token_id", "eos_token_id", "pad_token_id"};
 /// The files that accompany weights in a Hugging Face folder; they are copied unchanged.
 constexpr std::array<const char*, 14> kBesideWeights = {"generation_config.json",
                                                         "tokenizer.json",
@@ -194,20 +194,8 @@ constexpr std::array<const char*, 14> kBesideWeights = {"generation_config.json"
                                                         "special_tokens_map.json",
                                                         "added_tokens.json"};
 
-/// The token ids in a folder's config.json, which tessera's checkpoints otherwise do not store.
-json::Value said_of_tokens(const fs::path& folder) {
-  json::Value ids = json::Value::object();
-  const fs::path path = folder / "config.json";
-  if (!fs::is_regular_file(path)) return ids;
-  const json::Value config = json::parse_strict(data::read_small_file(path), path.string());
-  for (const char* key : kTokenIds) {
-    const json::Value* id = config.is_object() ? config.find(key) : nullptr;
-    if (id != nullptr) ids[key] = *id;
-  }
-  return ids;
-}
-
-/// Writes these ids to an exported config.json, and the seed of the training.
+/// Writes what the checkpoint says of token ids to an exported config.json, and the training's
+/// seed.
 void say_again(json::Value& config, const fs::path& checkpoint) {
   const checkpoint::Checkpoint opened(checkpoint);
   if (const json::Value* const seed = at_path(opened.meta().config, "trainer.seed"))
@@ -237,11 +225,9 @@ ModelExport of_checkpoint(const models::ModelSource& source,
   out.files = files_beside(source.folder);
   const bool brought = !out.files.empty();
   if (source.says_tokenizer) {
-    const json::Value end = json::Value::integer(models::source_tokenizer(source)->end_of_text());
-    config["bos_token_id"] = end;
-    config["eos_token_id"] = end;
-    const json::Value generation =
-        json::Value::object({{"bos_token_id", end}, {"eos_token_id", end}});
+    const json::Value generation = token_ids_of(source);
+    for (const auto& [key, id] : generation.members())
+      config[key] = id;
     if (!brought) out.files.emplace_back("generation_config.json", generation.dump(2) + "\n");
     if (!brought) add_tokenizer_files(out.files, source.tokenizer, resolved.max_positions);
   }
@@ -587,7 +573,7 @@ NativeExport open_native_export(const fs::path& path) {
   if (auto tokenizer = tokenizer_of(source.folder))
     out.meta.config["tokenizer"] = config::write(*tokenizer);
   out.files = files_beside(source.folder);
-  if (json::Value ids = said_of_tokens(source.folder); !ids.members().empty())
+  if (json::Value ids = token_ids_in(source.folder); !ids.members().empty())
     out.meta.extra["hugging_face"] = json::Value::object({{"token_ids", std::move(ids)}});
   return out;
 }

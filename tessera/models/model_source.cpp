@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/models/model_source.h"
 
+#include <cstdint>
+#include <map>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -61,18 +65,25 @@ WeightSource first_weights(const ModelSource& source,
   const Resolved saved =
       resolve(source.model, trained.tokenizer_size, std::nullopt, problems, {}, source.objective);
   problems.raise();
-  if (saved.objective.name == trained.objective.name) return source_weights(source, trained);
-  std::set<std::string> known, begun;
+  const bool same = saved.objective.name == trained.objective.name;
+  // Classifiers of one kind may have different numbers of classes.
+  if (same && trained.objective.options.find("num_labels") == nullptr)
+    return source_weights(source, trained);
+  std::map<std::string, std::vector<std::int64_t>> known;
+  std::set<std::string> begun;
   for (const auto& info : nn::parameters_of(saved.model))
-    known.insert(info->name);
-  for (const auto& info : nn::parameters_of(trained.model)) {
-    if (known.count(info->name) == 0) begun.insert(info->name);
+    known.emplace(info->name, info->shape);
+  for (const auto& info :
+       same ? nn::declared_by(trained.model.blocks.back()) : nn::parameters_of(trained.model)) {
+    const auto found = known.find(info->name);
+    if (found == known.end() || (same && found->second != info->shape)) begun.insert(info->name);
   }
+  if (same && begun.empty()) return source_weights(source, trained);
   if (!begun.empty()) {
     notes.push_back(
-        fmt::format("model.from has a head for {}: that for {} begins anew ({})",
-                    saved.objective.name,
-                    trained.objective.name,
+        fmt::format("model.from has a head for {}: {} begins anew ({})",
+                    same ? "another number of classes" : saved.objective.name,
+                    same ? "the new one" : "that for " + trained.objective.name,
                     text::join(std::vector<std::string>(begun.begin(), begun.end()), ", ")));
   }
   return [weights = source_weights(source, saved), begun = std::move(begun), seed](

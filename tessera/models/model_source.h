@@ -68,11 +68,11 @@ Registry<ModelReader>& model_readers();
 ModelSource open_model_source(const std::filesystem::path& path);
 /// The weights of a source; throws the errors of ModelReader::weights.
 WeightSource source_weights(const ModelSource& source, const Resolved& resolved);
-/// The initial weights of `trained`, which starts from the saved model: if its objective differs,
-/// parameters that the saved model lacks (a head) are initialized from the seed as in a new model,
-/// and a note is added. Throws the errors of ModelReader::weights.
+/// The initial weights of `trained`, which starts from the saved model: if its objective or its
+/// number of classes differs, parameters that the saved model lacks (a head) are initialized from
+/// the seed as in a new model, and a note is added. Throws the errors of ModelReader::weights.
 WeightSource first_weights(const ModelSource& source,
-                                   const Resolved& trained,
+                           const Resolved& trained,
                                    std::uint64_t seed,
                                    std::vector<std::string>& notes);
 /// The options of an adapter in another program's folder, whose files are noted; throws the errors

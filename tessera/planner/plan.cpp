@@ -30,6 +30,7 @@
 #include "tessera/planner/precision.h"
 #include "tessera/planner/rank_product.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/saved_classes.h"
 #include "tessera/planner/stages.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
@@ -354,12 +355,11 @@ class Planner {
 
   void resolve_task() {
     if (problems_.concern("task.type")) return;  // there is no task of that name
-    plan_.task = tasks::make_task(plan_.config.task, problems_);
-    if (plan_.task)
-      tasks::check_data(*plan_.task, plan_.config.task, plan_.config.data, problems_, origins_);
+    TrainConfig& config = plan_.config;
+    plan_.task = make_task_of(source_, config.data, config.task, problems_, plan_.notes);
+    if (plan_.task) tasks::check_data(*plan_.task, config.task, config.data, problems_, origins_);
     if (plan_.task && !problems_.concern("eval.best"))
-      tasks::check_answers(
-          plan_.config.eval, plan_.config.task.type, plan_.config.data, problems_, origins_);
+      tasks::check_answers(config.eval, config.task.type, config.data, problems_, origins_);
   }
 
   // Describes the program's own model, as far as possible.

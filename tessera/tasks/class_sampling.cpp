@@ -15,9 +15,11 @@ namespace {
 constexpr std::uint64_t kSamplingSite = 0x636C6173;
 
 /// Selects `count` of the indices by their hashes; the result is in order.
-std::vector<std::int64_t> chosen(std::vector<std::int64_t> indices, std::int64_t count) {
-  std::ranges::sort(indices, {}, [](std::int64_t index) {
-    return std::pair(mix64(kSamplingSite, static_cast<std::uint64_t>(index)), index);
+std::vector<std::int64_t> chosen(std::vector<std::int64_t> indices,
+                                 std::int64_t count,
+                                 std::uint64_t seed = kSamplingSite) {
+  std::ranges::sort(indices, {}, [&](std::int64_t index) {
+    return std::pair(mix64(seed, static_cast<std::uint64_t>(index)), index);
   });
   indices.resize(static_cast<std::size_t>(count));
   std::ranges::sort(indices);
@@ -25,6 +27,35 @@ std::vector<std::int64_t> chosen(std::vector<std::int64_t> indices, std::int64_t
 }
 
 }  // namespace
+
+std::vector<std::int64_t> stratified_samples(const std::vector<std::int64_t>& labels,
+                                             std::int64_t count,
+                                             std::uint64_t seed) {
+  std::map<std::int64_t, std::vector<std::int64_t>> classes;
+  for (std::size_t i = 0; i < labels.size(); ++i)
+    classes[labels[i]].push_back(static_cast<std::int64_t>(i));
+  const std::int64_t all = std::ssize(labels);
+  // Whole shares first; what is left is given to the largest rests.
+  std::map<std::int64_t, std::int64_t> shares;
+  std::vector<std::pair<std::int64_t, std::int64_t>> rests;  // (minus the rest, class)
+  std::int64_t left = count;
+  for (const auto& [label, indices] : classes) {
+    const std::int64_t product = std::ssize(indices) * count;
+    shares[label] = product / all;
+    left -= product / all;
+    rests.emplace_back(-(product % all), label);
+  }
+  std::ranges::sort(rests);
+  for (std::int64_t i = 0; i < left; ++i)
+    ++shares[rests[static_cast<std::size_t>(i)].second];
+  std::vector<std::int64_t> out;
+  for (const auto& [label, indices] : classes) {
+    const auto some = chosen(indices, shares[label], mix64(kSamplingSite, seed));
+    out.insert(out.end(), some.begin(), some.end());
+  }
+  std::ranges::sort(out);
+  return out;
+}
 
 std::vector<std::int64_t> balanced_samples(const std::vector<std::int64_t>& labels,
                                            ClassSampling sampling) {

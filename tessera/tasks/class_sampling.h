@@ -25,4 +25,10 @@ constexpr auto kClassSamplings = std::to_array<config::Named<ClassSampling>>(
 std::vector<std::int64_t> balanced_samples(const std::vector<std::int64_t>& labels,
                                            ClassSampling sampling);
 
+/// `count` of the samples, as indices in order, in which every class has its share of `labels`, to
+/// the nearest whole number. A hash of seed and index selects those of a class.
+std::vector<std::int64_t> stratified_samples(const std::vector<std::int64_t>& labels,
+                                             std::int64_t count,
+                                             std::uint64_t seed);
+
 }  // namespace tessera::tasks

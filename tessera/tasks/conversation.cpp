@@ -92,7 +92,7 @@ json::Value of_sharegpt(const data::Record& record) {
   return out;
 }
 
-json::Value of_alpaca(const data::Record& record) {
+json::Value prompt_of_alpaca(const data::Record& record) {
   json::Value out = json::Value::array();
   const std::string system = optional_text(record, "system");
   if (!system.empty()) out.push_back(message("system", system));
@@ -112,7 +112,6 @@ json::Value of_alpaca(const data::Record& record) {
   const std::string input = optional_text(record, "input");
   if (!input.empty()) prompt += "\n" + input;
   out.push_back(message("user", prompt));
-  out.push_back(message("assistant", text_of(record, "output", nullptr)));
   return out;
 }
 
@@ -138,6 +137,65 @@ bool left_out(const json::Value& message) {
   const json::Value* const weight = message.find("weight");
   return (train != nullptr && train->is_bool() && !train->as_bool()) ||
          (weight != nullptr && weight->is_number() && weight->as_double() == 0.0);
+}
+
+/// True if a content is a list of nothing but texts.
+bool is_text_parts(const json::Value& content) {
+  return content.is_array() && !content.items().empty() &&
+         std::ranges::all_of(content.items(), [](const json::Value& part) {
+           const json::Value* const text = part.is_object() ? part.find("text") : nullptr;
+           return text != nullptr && text->is_string();
+         });
+}
+
+/// True if a template has written a list of parts as Python shows it.
+bool shows_parts(const std::string& text) {
+  return text.find("[{'type': 'text', 'text': ") != std::string::npos ||
+         text.find("[{'text': ") != std::string::npos;
+}
+
+/// The arguments of a message's calls of tools that are texts with JSON.
+std::vector<json::Value*> written_arguments(json::Value& message) {
+  std::vector<json::Value*> out;
+  json::Value* const calls = message.find("tool_calls");
+  if (calls == nullptr || !calls->is_array()) return out;
+  for (json::Value& call : calls->items()) {
+    json::Value* const function = call.is_object() ? call.find("function") : nullptr;
+    json::Value& of = function != nullptr && function->is_object() ? *function : call;
+    json::Value* const arguments = of.is_object() ? of.find("arguments") : nullptr;
+    if (arguments != nullptr && arguments->is_string()) out.push_back(arguments);
+  }
+  return out;
+}
+
+bool has_other_forms(const json::Value& messages) {
+  json::Value copy = messages;
+  return std::ranges::any_of(copy.items(), [](json::Value& message) {
+    const json::Value* const content = message.find("content");
+    return (content != nullptr && is_text_parts(*content)) || !written_arguments(message).empty();
+  });
+}
+
+/// The same messages with texts instead of lists of texts, and objects as arguments of tools.
+json::Value in_plain_form(const json::Value& messages) {
+  json::Value out = messages;
+  for (json::Value& message : out.items()) {
+    json::Value* const content = message.find("content");
+    if (content != nullptr && is_text_parts(*content)) {
+      std::string joined;
+      for (const json::Value& part : content->items())
+        joined += part.find("text")->as_string();
+      *content = json::Value::string(std::move(joined));
+    }
+    for (json::Value* const arguments : written_arguments(message)) {
+      try {
+        *arguments = json::parse_strict(arguments->as_string(), "arguments");
+      } catch (const Error&) {
+        continue;  // the template gets the text
+      }
+    }
+  }
+  return out;
 }
 
 std::size_t common_size(const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b) {
@@ -187,7 +245,14 @@ Form form_of(const data::Record& record, const std::string& text_field) {
 
 json::Value messages_of(const data::Record& record, Form form) {
   TESSERA_ASSERT(form == Form::ShareGpt || form == Form::Alpaca);
-  return form == Form::ShareGpt ? of_sharegpt(record) : of_alpaca(record);
+  if (form == Form::ShareGpt) return of_sharegpt(record);
+  json::Value out = prompt_of_alpaca(record);
+  out.push_back(message("assistant", text_of(record, "output", nullptr)));
+  return out;
+}
+
+json::Value alpaca_prompt_of(const data::Record& record) {
+  return prompt_of_alpaca(record);
 }
 
 json::Value conversation_of(const data::Record& record,
@@ -222,14 +287,15 @@ std::optional<data::chat::ChatTemplate> open_chat_template(
     const std::vector<std::filesystem::path>& folders,
     const data::Tokenizer& tokenizer) {
   std::optional<data::chat::ChatTemplate> own;
+  json::Value tokens = json::Value::object();
   for (const std::filesystem::path& folder : folders) {
     std::error_code ignored;
-    if (!own && std::filesystem::is_directory(folder, ignored))
-      own = data::chat::find_chat_template(folder);
+    if (!std::filesystem::is_directory(folder, ignored)) continue;
+    if (!own && name.empty()) own = data::chat::find_chat_template(folder);
+    if (tokens.members().empty()) tokens = data::chat::special_tokens_in(folder);
   }
   if (name.empty()) return own;
-  json::Value tokens = own ? own->special_tokens() : json::Value();
-  if (tokens.is_null()) {
+  if (tokens.members().empty()) {
     const std::string_view end = tokenizer.bytes_of(tokenizer.end_of_text());
     tokens = json::Value::object({{"eos_token", json::Value::string(std::string(end))}});
   }
@@ -245,6 +311,13 @@ std::string chat_template_of(const json::Value& config) {
   const json::Value* const found =
       member(member(member(&config, "task"), "params"), "chat_template");
   return found != nullptr && found->is_string() ? found->as_string() : std::string();
+}
+
+ConversationTokenizer::ConversationTokenizer(const data::Tokenizer& tokenizer,
+                                             const data::chat::ChatTemplate* chat)
+    : tokenizer_(tokenizer), chat_(chat), now_(std::time(nullptr)) {
+  if (chat != nullptr && !chat->marks_assistant())
+    turns_ = std::make_shared<const Turns>(*chat, tokenizer);
 }
 
 std::vector<std::int32_t> ConversationTokenizer::with_end(std::vector<std::int32_t> ids) const {
@@ -269,6 +342,23 @@ LearnedTokens ConversationTokenizer::completion(const std::string& prompt,
   return out;
 }
 
+LearnedTokens ConversationTokenizer::answer(const data::Record& record,
+                                            const json::Value& prompt,
+                                            const std::string& answer,
+                                            LossOn loss_on) const {
+  const std::size_t count = prompt.items().size();
+  if (chat_ != nullptr) {
+    json::Value messages = prompt;
+    messages.push_back(message("assistant", answer));
+    return conversation(record, messages, count, loss_on);
+  }
+  if (count > 1) {
+    record.refuse("the record has a system text or a history, and the model no chat template",
+                  "set task.params.chat_template to \"chatml\" or to a file");
+  }
+  return completion(prompt.items()[0].find("content")->as_string() + "\n", answer, loss_on);
+}
+
 data::chat::Conversation ConversationTokenizer::rendered(const data::Record& record,
                                                          const json::Value& messages,
                                                          bool add_generation_prompt) const {
@@ -279,6 +369,7 @@ data::chat::Conversation ConversationTokenizer::rendered(const data::Record& rec
   }
   data::chat::RenderOptions options;
   options.add_generation_prompt = add_generation_prompt;
+  options.now = now_;
   if (const json::Value* const tools = record.value.find("tools"); tools != nullptr) {
     // Tables store lists as strings.
     options.tools = tools->is_string() && !tools->as_string().empty()
@@ -289,7 +380,14 @@ data::chat::Conversation ConversationTokenizer::rendered(const data::Record& rec
   if (const json::Value* const variables = record.value.find("chat_template_kwargs"))
     options.variables = *variables;
   try {
-    return chat_->render(messages, options);
+    try {
+      data::chat::Conversation out = chat_->render(messages, options);
+      if (!shows_parts(out.text)) return out;
+    } catch (const Error&) {
+      // Some templates read neither lists of parts nor arguments of tools as texts.
+      if (!has_other_forms(messages)) throw;
+    }
+    return chat_->render(in_plain_form(messages), options);
   } catch (const Error& error) {
     record.refuse(error.what(), error.fix());
   }
@@ -301,36 +399,19 @@ std::string ConversationTokenizer::render(const data::Record& record,
   return rendered(record, messages, add_generation_prompt).text;
 }
 
-// If a template does not mark the assistant's text, the text is what a turn adds to the rendering
-// of the previous turns.
-ConversationTokenizer::Spans ConversationTokenizer::turns_of(const data::Record& record,
-                                                             const json::Value& messages,
-                                                             const std::string& whole) const {
-  Spans out;
-  for (std::size_t i = 0; i < messages.items().size(); ++i) {
-    if (!is_assistant(messages.items()[i])) continue;
-    const std::string before = i == 0 ? std::string() : render(record, first_of(messages, i), true);
-    const std::string through = render(record, first_of(messages, i + 1), false);
-    const auto differ = [&](const std::string& prefix, const std::string& text) {
-      const auto at =
-          static_cast<std::size_t>(std::ranges::mismatch(prefix, text).in1 - prefix.begin());
-      if (at == prefix.size()) return;
-      record.refuse(
-          fmt::format("the chat template renders the turns up to number {} otherwise than when "
-                      "others follow, from \"{}\" on",
-                      i + 1,
-                      prefix.substr(at, 20)),
-          "use a template that marks the assistant's text with {% generation %}, or set "
-          "task.params.loss_on to \"all\"");
-    };
-    differ(before, through);
-    differ(through, whole);
-    // The line end after the turn belongs to the template.
-    const std::size_t end = through.find_last_not_of(" \n");
-    out.emplace_back(before.size(),
-                     end == std::string::npos ? through.size() : std::max(end + 1, before.size()));
-  }
-  return out;
+Spans ConversationTokenizer::turns_of(const data::Record& record,
+                                      const json::Value& messages,
+                                      const std::string& whole) const {
+  const auto found =
+      turns_->find(messages, whole, [&](const json::Value& some, bool add_generation_prompt) {
+        return render(record, some, add_generation_prompt);
+      });
+  if (found) return *found;
+  record.refuse(
+      "the assistant's turns are not found in the text that the chat template renders, because it "
+      "changes the messages or their order",
+      "use a template that marks the assistant's text with {% generation %}, or set "
+      "task.params.loss_on to \"all\"");
 }
 
 LearnedTokens ConversationTokenizer::conversation(const data::Record& record,
@@ -388,17 +469,9 @@ LearnedTokens ConversationTokenizer::read(const data::Record& record,
     }
     case Form::ShareGpt:
       return conversation(record, messages_of(record, form), 0, loss_on);
-    case Form::Alpaca: {
-      const json::Value messages = messages_of(record, form);
-      if (chat_ != nullptr) return conversation(record, messages, 0, loss_on);
-      if (messages.items().size() > 2) {
-        record.refuse("the record has a system text or a history, and the model no chat template",
-                      "set task.params.chat_template to \"chatml\" or to a file");
-      }
-      return completion(messages.items()[0].find("content")->as_string() + "\n",
-                        messages.items()[1].find("content")->as_string(),
-                        loss_on);
-    }
+    case Form::Alpaca:
+      if (chat_ != nullptr) return conversation(record, messages_of(record, form), 0, loss_on);
+      return answer(record, prompt_of_alpaca(record), text_of(record, "output", nullptr), loss_on);
     case Form::PromptCompletion:
       break;
   }

@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +19,7 @@
 #include "tessera/data/chat/chat_template.h"
 #include "tessera/data/records.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/tasks/turns.h"
 
 namespace tessera::tasks {
 
@@ -63,6 +66,8 @@ Form form_of(const data::Record& record, const std::string& text_field);
 /// Converts a record of the formats ShareGpt and Alpaca to messages [{role, content}]; a role is
 /// "user", "assistant", "system" or "tool".
 json::Value messages_of(const data::Record& record, Form form);
+/// The messages of a record of the format Alpaca before its answer.
+json::Value alpaca_prompt_of(const data::Record& record);
 /// Converts a list of messages, or of turns {from, value}, to messages. Throws Error{Data} for any
 /// other value, which the message calls `field`.
 json::Value conversation_of(const data::Record& record,
@@ -70,7 +75,8 @@ json::Value conversation_of(const data::Record& record,
                             const char* field);
 
 /// The chat template for records: a file, "chatml", or, if `name` is empty, the template of the
-/// first folder that has one; nothing if none has. Throws Error{Config} for a missing file.
+/// first folder that has one; nothing if none has. A named template has the special tokens of the
+/// first folder that names some. Throws Error{Config} for a missing file.
 std::optional<data::chat::ChatTemplate> open_chat_template(
     const std::string& name,
     const std::vector<std::filesystem::path>& folders,
@@ -84,12 +90,12 @@ std::string chat_template_of(const json::Value& config);
 /// Tokenizes records. Const methods can be called from any thread.
 class ConversationTokenizer {
  public:
-  /// Both arguments must outlive this; without a template, conversations are refused.
-  ConversationTokenizer(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate* chat)
-      : tokenizer_(tokenizer), chat_(chat) {}
+  /// Both arguments must outlive this; without a template, conversations are refused. All texts
+  /// have the date of the call.
+  ConversationTokenizer(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate* chat);
 
   /// The tokens of a record. Throws Error{Data} for a record that lacks fields of the format, that
-  /// the template rejects, or whose rendered text does not contain its turns one after the other.
+  /// the template rejects, or in whose rendered text the assistant's turns are not found.
   [[nodiscard]] LearnedTokens read(const data::Record& record,
                                    Form form,
                                    LossOn loss_on,
@@ -107,13 +113,18 @@ class ConversationTokenizer {
                                            const json::Value& messages,
                                            std::size_t prompt,
                                            LossOn loss_on) const;
+  /// Tokenizes the answer to the messages of a prompt. Without a template, the only message and a
+  /// line end are the prompt.
+  [[nodiscard]] LearnedTokens answer(const data::Record& record,
+                                     const json::Value& prompt,
+                                     const std::string& answer,
+                                     LossOn loss_on) const;
   /// Renders messages with the template.
   [[nodiscard]] std::string render(const data::Record& record,
                                    const json::Value& messages,
                                    bool add_generation_prompt) const;
 
  private:
-  using Spans = std::vector<std::pair<std::size_t, std::size_t>>;
   [[nodiscard]] data::chat::Conversation rendered(const data::Record& record,
                                                   const json::Value& messages,
                                                   bool add_generation_prompt) const;
@@ -124,6 +135,8 @@ class ConversationTokenizer {
 
   const data::Tokenizer& tokenizer_;
   const data::chat::ChatTemplate* chat_;
+  std::time_t now_;
+  std::shared_ptr<const Turns> turns_;  ///< of a template that does not mark the assistant's text
 };
 
 }  // namespace tessera::tasks

@@ -15,6 +15,7 @@
 #include "tessera/base/text.h"
 #include "tessera/data/mixture.h"
 #include "tessera/data/streamed_tokens.h"
+#include "tessera/tasks/answer_ends.h"
 #include "tessera/tasks/conversation.h"
 #include "tessera/tasks/duplicates.h"
 #include "tessera/tasks/labelled_texts.h"
@@ -356,19 +357,18 @@ void DataSurveyor::require_learnable(const DataSurvey& survey) const {
 
 std::vector<std::vector<std::int32_t>> ends_of_answers(const TaskOptions& task,
                                                        const DataRequest& request) {
-  std::vector<std::vector<std::int32_t>> out = {{request.tokenizer.end_of_text()}};
   const json::Value* const named =
       task.params.is_object() ? task.params.find("chat_template") : nullptr;
   const auto chat =
       open_chat_template(named != nullptr && named->is_string() ? named->as_string() : "",
                          {request.model_folder, request.tokenizer_folder},
                          request.tokenizer);
-  if (!chat || !chat->special_tokens().is_object()) return out;
-  const json::Value* const end = chat->special_tokens().find("eos_token");
-  if (end == nullptr || !end->is_string() || end->as_string().empty()) return out;
-  std::vector<std::int32_t> ids;
-  request.tokenizer.encode(end->as_string(), ids);
-  if (!ids.empty() && ids != out.front()) out.push_back(std::move(ids));
+  const AnswerEnds ends = answer_ends(request.tokenizer, chat ? &*chat : nullptr);
+  std::vector<std::vector<std::int32_t>> out;
+  for (const std::int32_t id : ends.ids)
+    out.push_back({id});
+  for (const std::string& text : ends.texts)
+    request.tokenizer.encode(text, out.emplace_back());
   return out;
 }
 

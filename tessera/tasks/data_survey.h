@@ -81,8 +81,8 @@ class DataSurveyor {
   bool multi_label_ = false;
 };
 
-/// The token sequences that end an answer: the tokenizer's end of text, and the end token of the
-/// chat template that the task's parameters or the folders name.
+/// The token sequences that end an answer: answer_ends() with the chat template that the task's
+/// parameters or the folders name.
 std::vector<std::vector<std::int32_t>> ends_of_answers(const TaskOptions& task,
                                                        const DataRequest& request);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -53,11 +54,18 @@ std::string names_of(const data::Record& record) {
 std::vector<Label> labels_in(const data::Record& record, const std::string& field, LabelKind kind) {
   const json::Value& value = field_of(record, field, "label_field");
   if (kind == LabelKind::Class) return {label_of(record, value, field)};
+  std::vector<Label> out;
+  if (value.is_string()) {  // as tables have several: "sad|angry"
+    for (const std::string& name : text::split(value.as_string(), '|')) {
+      const std::string_view trimmed = text::trim(name);
+      if (!trimmed.empty()) out.push_back({std::string(trimmed), std::nullopt});
+    }
+    return out;
+  }
   if (!value.is_array()) {
     record.refuse(fmt::format("the label \"{}\" is {}", field, value.dump()),
-                  "give a list of labels, or leave out task.params.multi_label");
+                  "give a list of labels or \"a|b\", or leave out task.params.multi_label");
   }
-  std::vector<Label> out;
   for (const json::Value& item : value.items())
     out.push_back(label_of(record, item, field));
   return out;
@@ -263,6 +271,23 @@ LabelledTexts::Sample LabelledTexts::sample_of(const data::Record& record,
   tokenize(tokenizer, first, second, sample);
   stats_.bytes += std::ssize(first) + std::ssize(second);
   return sample;
+}
+
+bool LabelledTexts::move_held_out(std::int64_t count, std::uint64_t seed) {
+  TESSERA_ASSERT(!order_);
+  if (options_.kind != LabelKind::Class || !options_.labelled) return false;
+  std::vector<std::int64_t> labels;
+  for (const Sample& one : samples_)
+    labels.push_back(one.label);
+  std::vector<bool> held(samples_.size());
+  for (const std::int64_t index : stratified_samples(labels, count, seed))
+    held[static_cast<std::size_t>(index)] = true;
+  std::vector<Sample> kept, end;
+  for (std::size_t i = 0; i < samples_.size(); ++i)
+    (held[i] ? end : kept).push_back(std::move(samples_[i]));
+  samples_ = std::move(kept);
+  std::ranges::move(end, std::back_inserter(samples_));
+  return true;
 }
 
 std::unique_ptr<RecordDataset> LabelledTexts::split_off(std::int64_t count) {

@@ -80,6 +80,7 @@ class LabelledTexts final : public RecordDataset {
                   const data::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
   /// The part that is split off contains each text once.
+  bool move_held_out(std::int64_t count, std::uint64_t seed) override;
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
   /// Balances the classes by the options. Before this call each text is a sample.
   void arrange() override;

@@ -26,7 +26,18 @@ constexpr auto kClassBalances =
 }  // namespace
 
 Label label_of(const data::Record& record, const json::Value& value, const std::string& field) {
-  if (value.is_string()) return {value.as_string(), std::nullopt};
+  const bool missing =
+      value.is_null() || (value.is_string() && text::trim(value.as_string()).empty());
+  if (missing) {
+    record.refuse(fmt::format("the label \"{}\" is missing", field),
+                  "give the record a label, or leave it out: data.on_bad_record \"skip\"");
+  }
+  if (value.is_string()) {
+    // Tables have the spelling of the program that wrote them.
+    const std::string lower = text::lower(value.as_string());
+    const bool flag = record.row && (lower == "true" || lower == "false");
+    return {flag ? lower : value.as_string(), std::nullopt};
+  }
   if (value.is_bool()) return {value.as_bool() ? "true" : "false", std::nullopt};
   const std::optional<std::int64_t> id =
       value.is_number() ? value.as_integer() : std::optional<std::int64_t>();
@@ -41,6 +52,10 @@ std::int64_t id_in(const data::Record& record, const Label& label, const Labels&
   if (label.id && *label.id < labels.size()) return *label.id;
   if (!label.id) {
     if (const auto id = labels.id_of(label.name)) return *id;
+    for (const char* flag : {"True", "False"}) {  // as Python names them
+      if (label.name != text::lower(flag)) continue;
+      if (const auto id = labels.id_of(flag)) return *id;
+    }
   }
   record.refuse(fmt::format("the label \"{}\" is none of the {} labels", label.name, labels.size()),
                 label.id ? fmt::format("give integers from 0 to {}, or name more labels in "

@@ -419,13 +419,80 @@ json::Value regression_prediction(const Predictions& row) {
   return json::Value::object({{"values", std::move(list)}});
 }
 
-json::Value tags_prediction(const Predictions& rows, const std::vector<std::string>& names) {
-  json::Value list = json::Value::array();
-  for (std::int64_t r = 0; r < rows.rows(); ++r) {
-    const float* const logits = row_of(rows, static_cast<std::size_t>(r));
-    list.push_back(label_name(names, std::max_element(logits, logits + rows.width) - logits));
+namespace {
+
+/// A tag "B-PER": the part that an entry is of an entity, and the entity's label. Another tag has
+/// the part 'O'.
+struct EntityTag {
+  char part = 'O';
+  std::string label;
+};
+
+EntityTag entity_tag(const std::string& name) {
+  constexpr std::string_view kParts = "BIESLU";
+  const bool entity = name.size() > 2 && name[1] == '-' && kParts.find(name[0]) != kParts.npos;
+  return entity ? EntityTag{name[0], name.substr(2)} : EntityTag{};
+}
+
+/// The entities in the tags of a list; a null ends an entity. `scores`: the tags' probabilities.
+json::Value entities_of(const json::Value& tags, const json::Value& scores) {
+  json::Value out = json::Value::array();
+  std::string open;  // the label of the entity that may continue
+  const std::size_t count = tags.items().size();
+  std::size_t begin = 0;
+  double sum = 0;
+  const auto close = [&](std::size_t end) {
+    if (open.empty()) return;
+    out.push_back(json::Value::object(
+        {{"label", json::Value::string(open)},
+         {"begin", json::Value::integer(static_cast<std::int64_t>(begin))},
+         {"end", json::Value::integer(static_cast<std::int64_t>(end))},
+         {"score", json::Value::number(sum / static_cast<double>(end - begin))}}));
+    open.clear();
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    const EntityTag tag =
+        tags.items()[i].is_string() ? entity_tag(tags.items()[i].as_string()) : EntityTag{};
+    const bool starts = tag.part == 'B' || tag.part == 'S' || tag.part == 'U';
+    if (tag.part == 'O' || starts || tag.label != open) close(i);
+    if (tag.part == 'O') continue;
+    if (open.empty()) {
+      open = tag.label;
+      begin = i;
+      sum = 0;
+    }
+    sum += scores.items()[i].as_double();
+    if (tag.part != 'B' && tag.part != 'I') close(i + 1);
   }
-  return json::Value::object({{"tags", std::move(list)}});
+  close(count);
+  return out;
+}
+
+}  // namespace
+
+json::Value tags_prediction(const Predictions& rows, const std::vector<std::string>& names) {
+  json::Value tags = json::Value::array(), scores = json::Value::array();
+  std::vector<std::int64_t> places = rows.places;
+  for (std::int64_t r = 0; rows.places.empty() && r < rows.rows(); ++r)
+    places.push_back(r);
+  for (const std::int64_t place : places) {
+    if (place < 0) {
+      tags.push_back({});
+      scores.push_back({});
+      continue;
+    }
+    const auto row = static_cast<std::size_t>(place);
+    const float* const logits = row_of(rows, row);
+    const std::int64_t best = std::max_element(logits, logits + rows.width) - logits;
+    tags.push_back(label_name(names, best));
+    scores.push_back(json::Value::number(probability(rows, row, static_cast<std::size_t>(best))));
+  }
+  const bool entities = std::ranges::any_of(
+      names, [](const std::string& name) { return entity_tag(name).part != 'O'; });
+  json::Value found = entities ? entities_of(tags, scores) : json::Value();
+  json::Value out = json::Value::object({{"tags", std::move(tags)}, {"scores", std::move(scores)}});
+  if (entities) out["entities"] = std::move(found);
+  return out;
 }
 
 }  // namespace tessera::tasks

@@ -18,6 +18,9 @@ struct Predictions {
   std::int64_t label_width = 0;  ///< labels per row: a class, a flag per class, or numbers
   std::vector<float> values;     ///< [rows, width]
   std::vector<float> labels;     ///< [rows, label_width]; a class below 0 means none
+  /// Of a sample that is a list, such as words: the row of each entry, -1 for an entry without one;
+  /// empty: each row has its entry.
+  std::vector<std::int64_t> places = {};
   [[nodiscard]] std::int64_t rows() const {
     return width == 0 ? 0 : static_cast<std::int64_t>(values.size()) / width;
   }
@@ -92,7 +95,10 @@ json::Value multi_label_prediction(const Predictions& row,
                                    const std::vector<double>& thresholds = {});
 /// {"value": number}, or {"values": [numbers]}.
 json::Value regression_prediction(const Predictions& row);
-/// {"tags": [name of each row]}.
+/// {"tags": [name of each entry], "scores": [its probability]}, with null for an entry without a
+/// row. If the names have the form "B-PER" (schemes IOB2 and BIOES), also {"entities": [{"label",
+/// "begin", "end", "score"}]}: consecutive entries of one entity, [begin, end), and the mean of
+/// their probabilities.
 json::Value tags_prediction(const Predictions& rows, const std::vector<std::string>& names);
 
 }  // namespace tessera::tasks

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/base/text.h"
 
 namespace tessera::tasks {
@@ -89,6 +90,11 @@ TokenPair pair_of_messages(const data::Record& record, const ConversationTokeniz
 TokenPair pair_of_texts(const data::Record& record, const ConversationTokenizer& tokenizer) {
   std::string chosen = text_of(record, "chosen", nullptr),
               rejected = text_of(record, "rejected", nullptr), prompt;
+  if (record.value.find("prompt") == nullptr && record.value.find("instruction") != nullptr) {
+    const json::Value asked = alpaca_prompt_of(record);
+    return {tokenizer.answer(record, asked, chosen, LossOn::Completion),
+            tokenizer.answer(record, asked, rejected, LossOn::Completion)};
+  }
   if (record.value.find("prompt") != nullptr) {
     prompt = text_of(record, "prompt", nullptr);
   } else {
@@ -96,9 +102,30 @@ TokenPair pair_of_texts(const data::Record& record, const ConversationTokenizer&
     prompt = chosen.substr(0, size);
     chosen.erase(0, size);
     rejected.erase(0, size);
+    if (prompt.empty()) {
+      log::warn_once(
+          fmt::format("{}: the record has no \"prompt\", and \"chosen\" and \"rejected\" begin "
+                      "differently: their "
+                      "prompt is empty; name the prompt's field in data.map",
+                      record.place));
+    }
   }
   return {tokenizer.completion(prompt, chosen, LossOn::Completion),
           tokenizer.completion(prompt, rejected, LossOn::Completion)};
+}
+
+/// Lets both completions begin where the earlier one does: where a text is tokenized together with
+/// the end of the prompt, their first tokens differ, and what is compared must share its context.
+/// Source: TRL's tokenization of prompts with completions.
+void share_context(TokenPair& pair) {
+  const auto begin = [](const LearnedTokens& text) {
+    return std::ranges::find(text.learned, std::uint8_t{1}) - text.learned.begin();
+  };
+  const auto first = std::min(begin(pair.chosen), begin(pair.rejected));
+  for (LearnedTokens* text : {&pair.chosen, &pair.rejected})
+    std::fill(text->learned.begin() + std::min(first, std::ssize(text->learned)),
+              text->learned.end(),
+              std::uint8_t{1});
 }
 
 double number_of(const data::Record& record, const char* field) {
@@ -190,6 +217,7 @@ TokenPair pair_of(const data::Record& record, const ConversationTokenizer& token
     record.refuse("\"chosen\" and \"rejected\" are equal",
                   "remove the record, or set data.on_bad_record to \"skip\"");
   }
+  share_context(out);
   return out;
 }
 

@@ -170,6 +170,11 @@ RecordDataset::ClassCounts class_counts_of(const data::Dataset& dataset) {
   return records != nullptr ? records->class_counts() : RecordDataset::ClassCounts();
 }
 
+std::vector<std::int64_t> places_of(const data::Dataset& dataset, std::int64_t index) {
+  const auto* const records = dynamic_cast<const RecordDataset*>(&dataset);
+  return records != nullptr ? records->places(index) : std::vector<std::int64_t>();
+}
+
 void Fingerprint::add(std::string_view part) {
   bytes_ += fmt::format("|{}:", part.size());
   bytes_ += part;
@@ -247,16 +252,20 @@ std::vector<std::unique_ptr<RecordDataset>> read_training(const DataRequest& req
   return out;
 }
 
-/// The ends of the parts, which are held out.
+/// The ends of the parts, which are held out. `fingerprint` receives how they are chosen.
 std::vector<std::unique_ptr<RecordDataset>> take_tails(
     const std::vector<std::unique_ptr<RecordDataset>>& parts,
     const DataRequest& request,
     const ReadRecords& read,
-    const ListFiles& list) {
+    const ListFiles& list,
+    std::string& fingerprint) {
   if (request.options.streaming > 0) return stream_training(request, read, list, /*held_out=*/true);
   std::vector<std::unique_ptr<RecordDataset>> out;
   for (const auto& part : parts) {
-    out.push_back(part->split_off(held_out_of(part->size(), request.options)));
+    const std::int64_t count = held_out_of(part->size(), request.options);
+    if (part->move_held_out(count, request.seed))
+      fingerprint += fmt::format(" stratified {}", request.seed);
+    out.push_back(part->split_off(count));
     out.back()->arrange();
   }
   return out;
@@ -334,7 +343,8 @@ data::Datasets open_records(const DataRequest& request,
       fmt::format("{} {}", options.shuffle, text::number(options.validation_fraction));
   if (options.validation_fraction > 0.0) {
     std::vector<std::int64_t> sizes;
-    for (std::unique_ptr<RecordDataset>& tail : take_tails(parts, request, read, list)) {
+    for (std::unique_ptr<RecordDataset>& tail :
+         take_tails(parts, request, read, list, out.fingerprint)) {
       out.validation_tokens += tail->tokens();
       if (tail->size() == 0 && parts.size() > 1) continue;
       sizes.push_back(tail->size());

@@ -41,9 +41,17 @@ class RecordDataset : public data::Dataset {
   [[nodiscard]] virtual std::string fingerprint() const = 0;
   /// Moves the last `count` samples into a separate dataset.
   [[nodiscard]] virtual std::unique_ptr<RecordDataset> split_off(std::int64_t count) = 0;
+  /// Moves samples that are to be held out to the end, for split_off(): of a classifier's, `count`
+  /// in which every class has its share. Returns false if the last ones are held out.
+  virtual bool move_held_out(std::int64_t /*count*/, std::uint64_t /*seed*/) { return false; }
   /// Number of samples of each class, in the order of the class ids; empty if there are no classes.
   using ClassCounts = std::vector<std::pair<std::string, std::int64_t>>;
   [[nodiscard]] virtual ClassCounts class_counts() const { return {}; }
+  /// Of a sample that is a list, such as words: the number of the row that a model predicts for
+  /// each entry, -1 for an entry without one. Empty for other samples.
+  [[nodiscard]] virtual std::vector<std::int64_t> places(std::int64_t /*index*/) const {
+    return {};
+  }
   /// Called once, after the last split_off(); it may combine texts to samples.
   virtual void arrange() {}
   /// The number of texts that were truncated to a sample's length.
@@ -70,6 +78,9 @@ class RecordDataset : public data::Dataset {
 
 /// RecordDataset::class_counts() of a dataset; empty if it has no records.
 RecordDataset::ClassCounts class_counts_of(const data::Dataset& dataset);
+
+/// RecordDataset::places() of a sample; empty if the dataset has no records.
+std::vector<std::int64_t> places_of(const data::Dataset& dataset, std::int64_t index);
 
 /// Moves the end of `items` into a new vector; for RecordDataset::split_off().
 template <class T>

@@ -88,7 +88,9 @@ void TaggedWords::read_files(const std::vector<std::string>& files,
           words.tags.empty() ? 0
                              : id_in(record, label_of(record, words.tags[i], fields.tags), tags_);
       sample.tags.resize(sample.ids.size(), kNoTag);
-      if (sample.ids.size() > before) sample.tags[before] = static_cast<std::int32_t>(tag);
+      const bool has_token = sample.ids.size() > before;
+      if (has_token) sample.tags[before] = static_cast<std::int32_t>(tag);
+      sample.words.push_back(has_token ? static_cast<std::int32_t>(before) : -1);
       stats_.bytes += std::ssize(word);
     }
     if (sample.ids.size() == beginning.size())
@@ -96,6 +98,8 @@ void TaggedWords::read_files(const std::vector<std::string>& files,
     if (std::ssize(sample.ids) > room) {
       sample.ids.resize(static_cast<std::size_t>(room));
       sample.tags.resize(static_cast<std::size_t>(room));
+      for (std::int32_t& word : sample.words)
+        word = word < room ? word : -1;
       ++cut_;
     }
     sample.ids.insert(sample.ids.end(), ending.begin(), ending.end());
@@ -148,6 +152,14 @@ TaggedWords::ClassCounts TaggedWords::class_counts() const {
       if (tag != kNoTag && !out.empty()) ++out.at(static_cast<std::size_t>(tag)).second;
     }
   }
+  return out;
+}
+
+std::vector<std::int64_t> TaggedWords::places(std::int64_t index) const {
+  std::vector<std::int64_t> out;
+  std::int64_t row = 0;
+  for (const std::int32_t word : samples_.at(static_cast<std::size_t>(index)).words)
+    out.push_back(word < 0 ? -1 : row++);
   return out;
 }
 

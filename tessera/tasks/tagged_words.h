@@ -58,6 +58,8 @@ class TaggedWords final : public RecordDataset {
   [[nodiscard]] std::int64_t tokens() const override;
   /// Number of words with each tag.
   [[nodiscard]] ClassCounts class_counts() const override;
+  /// A word without a token, and one that is cut off, has no row.
+  [[nodiscard]] std::vector<std::int64_t> places(std::int64_t index) const override;
   /// A hash of tokens, tags, their names and the length.
   [[nodiscard]] std::string fingerprint() const override;
 
@@ -65,6 +67,8 @@ class TaggedWords final : public RecordDataset {
   struct Record {
     std::vector<std::int32_t> ids;   ///< at most length_
     std::vector<std::int32_t> tags;  ///< same number as ids, with -100
+    /// The position of each word's first token; -1 for a word without one.
+    std::vector<std::int32_t> words = {};
   };
   std::int64_t length_;
   std::int32_t pad_id_;

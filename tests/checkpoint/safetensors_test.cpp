@@ -86,7 +86,7 @@ TEST(Safetensors, WideTypesComeFirstThenNames) {
 }
 
 TEST(Safetensors, ReadsFilesOfOtherPrograms) {
-  const fs::path golden = test::source_dir() / "tests/golden/reference/models";
+  const fs::path golden = tessera::test::source_dir() / "tests/golden/reference/models";
   int files = 0;
   for (const auto& at : fs::recursive_directory_iterator(golden)) {
     if (at.path().extension() != ".safetensors") continue;

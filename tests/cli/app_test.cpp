@@ -107,7 +107,7 @@ TEST(Config, ExplainsKeysAndSections) {
 }
 
 TEST(Config, ThePageOfTheKeysIsUpToDate) {
-  const std::string page = files::read(test::source_dir().string() + "/docs/config.md");
+  const std::string page = files::read(tessera::test::source_dir().string() + "/docs/config.md");
 
   // If this fails: build/release/bin/tessera config docs > docs/config.md
   EXPECT_EQ(run_program({"config", "docs"}).out, page);

@@ -326,7 +326,8 @@ TEST(NullValues, AreNotGiven) {
 }
 
 TEST(DeepSpeedPage, IsUpToDate) {
-  const std::string page = files::read(test::source_dir().string() + "/docs/coming_from/deepspeed.md");
+  const std::string page =
+      files::read(tessera::test::source_dir().string() + "/docs/coming_from/deepspeed.md");
 
   // If this fails: build/release/bin/tessera config docs deepspeed > docs/coming_from/deepspeed.md
   EXPECT_EQ(run_program({"config", "docs", "deepspeed"}).out, page);
@@ -334,7 +335,8 @@ TEST(DeepSpeedPage, IsUpToDate) {
 }
 
 TEST(LayoutsPage, IsUpToDate) {
-  const std::string page = files::read(test::source_dir().string() + "/docs/tables/layouts.md");
+  const std::string page =
+      files::read(tessera::test::source_dir().string() + "/docs/tables/layouts.md");
 
   // If this fails: build/release/bin/tessera config docs layouts > docs/tables/layouts.md
   EXPECT_EQ(run_program({"config", "docs", "layouts"}).out, page);

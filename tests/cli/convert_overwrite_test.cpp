@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const fs::path kInterop = test::source_dir() / "tests/golden/reference/interop";
+const fs::path kInterop = tessera::test::source_dir() / "tests/golden/reference/interop";
 
 class Overwrite : public Conversions {
  protected:

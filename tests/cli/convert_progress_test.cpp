@@ -176,7 +176,7 @@ TEST_F(ProgressOfWriters, CountsTheBytesOfEveryFormat) {
 
 TEST_F(ProgressOfWriters, CountsTheBytesOfATraining) {
   const interop::Foreign training = interop::open_training_export(
-      test::source_dir() / "tests/golden/reference/interop/torch_tutorial");
+      tessera::test::source_dir() / "tests/golden/reference/interop/torch_tutorial");
   fs::create_directory(path("ds"));
   // Weights and two moments, all in fp32.
   EXPECT_EQ(interop::universal_bytes(training), 3 * bytes_of(training.weights));

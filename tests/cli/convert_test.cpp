@@ -194,7 +194,7 @@ TEST_F(Convert, NarrowTypesAreRoundedOnceAndSaidInTheConfig) {
 }
 
 TEST_F(Convert, FoldersOfAnyModelKeepTheirTensors) {
-  const fs::path golden = test::source_dir() / "tests/golden/reference/models";
+  const fs::path golden = tessera::test::source_dir() / "tests/golden/reference/models";
   for (const char* name : {"gpt2_bin", "llama_bf16_sharded", "opt_bin_fp16"}) {
     ASSERT_EQ(convert({golden / name, path("there"), "--to", "torch", "--overwrite"}).code, 0);
     ASSERT_EQ(convert({path("there"), path("back"), "--overwrite"}).code, 0);
@@ -252,7 +252,7 @@ TEST_F(Convert, RemovesWhatAConversionThatWasKilledLeft) {
 }
 
 fs::path interop(const std::string& name) {
-  return test::source_dir() / "tests/golden/reference/interop" / name;
+  return tessera::test::source_dir() / "tests/golden/reference/interop" / name;
 }
 
 TEST_F(Convert, DeepSpeedsTrainingsGoThroughOursAndBackToTheBit) {

@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 
 std::vector<fs::path> corpus_of(const std::string& target) {
   std::vector<fs::path> out;
-  for (const auto& entry : fs::directory_iterator(test::source_dir() / "fuzz/corpus" / target))
+  for (const auto& entry :
+       fs::directory_iterator(tessera::test::source_dir() / "fuzz/corpus" / target))
     out.push_back(entry.path());
   return out;
 }
@@ -32,7 +33,7 @@ template <class Then>
 void replay(const std::map<std::string, fuzz::Target>& targets, Then then) {
   for (const auto& [name, target] : targets) {
     const files::TempDir dir;
-    fuzz::surround(target, test::source_dir() / "tests/golden/reference", dir.path());
+    fuzz::surround(target, tessera::test::source_dir() / "tests/golden/reference", dir.path());
     const auto corpus = corpus_of(name);
     EXPECT_FALSE(corpus.empty()) << name;
     for (const fs::path& file : corpus) {
@@ -81,9 +82,10 @@ TEST(Corpus, HasSoundFilesOfEveryKindThatIsMadeByHand) {
     const bool of_models = fuzz::model_targets().count(name) > 0;
     const fuzz::Target& target =
         of_models ? fuzz::model_targets().at(name) : fuzz::targets().at(name);
-    fuzz::surround(target, test::source_dir() / "tests/golden/reference", dir.path());
+    fuzz::surround(target, tessera::test::source_dir() / "tests/golden/reference", dir.path());
     fs::remove(dir.path() / target.file);
-    fs::copy_file(test::source_dir() / "fuzz/corpus" / name / file, dir.path() / target.file);
+    fs::copy_file(tessera::test::source_dir() / "fuzz/corpus" / name / file,
+                  dir.path() / target.file);
 
     EXPECT_NO_THROW(target.read(dir.path()));
   }

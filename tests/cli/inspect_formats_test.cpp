@@ -62,7 +62,9 @@ void PrintTo(const Opened& opened, std::ostream* out) {
 }
 
 std::function<fs::path(const fs::path&)> recorded(const std::string& path) {
-  return [path](const fs::path&) { return test::source_dir() / "tests/golden/reference" / path; };
+  return [path](const fs::path&) {
+    return tessera::test::source_dir() / "tests/golden/reference" / path;
+  };
 }
 /// Converts a recorded checkpoint with `tessera convert`.
 std::function<fs::path(const fs::path&)> converted(const std::string& path, const std::string& to) {

@@ -149,7 +149,7 @@ TEST_F(Commands, InspectCountsAndDigestsTheNewestCheckpoint) {
 }
 
 TEST_F(Commands, InspectReadsFilesAndFoldersOfOthers) {
-  const fs::path golden = test::source_dir() / "tests/golden/reference/models";
+  const fs::path golden = tessera::test::source_dir() / "tests/golden/reference/models";
 
   const Ran file = run("inspect", {golden / "gpt2/model.safetensors", "--digest"});
   const Ran folder = run("inspect", {golden / "gpt2", "--digest"});

@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 fs::path columns(const std::string& name) {
-  return test::source_dir() / "tests/data/columns" / name;
+  return tessera::test::source_dir() / "tests/data/columns" / name;
 }
 
 std::vector<json::Value> read(const std::vector<std::string>& files,

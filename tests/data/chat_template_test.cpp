@@ -35,7 +35,7 @@ std::string refusal(const std::string& source, const RenderOptions& options = {}
 
 // The texts of the file are what jinja2 itself gives for these templates.
 TEST(ChatTemplate, RendersAsJinjaDoes) {
-  std::ifstream in(test::source_dir().string() + "/tests/data/reference_jinja.json");
+  std::ifstream in(tessera::test::source_dir().string() + "/tests/data/reference_jinja.json");
   std::ostringstream text;
   text << in.rdbuf();
   const json::Value reference = parsed(text.str());

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 const json::Value& reference() {
   static const json::Value value = [] {
-    const fs::path path = test::source_dir() / "tests/data/reference_pillow.json";
+    const fs::path path = tessera::test::source_dir() / "tests/data/reference_pillow.json";
     return json::parse_strict(files::read(path), path.string());
   }();
   return value;

@@ -26,7 +26,7 @@ using testing::HasSubstr;
 
 /// Written by reference_limits.py.
 Json recorded() {
-  return Json::parse(files::read(test::source_dir() / "tests/data/limits/cases.json"));
+  return Json::parse(files::read(tessera::test::source_dir() / "tests/data/limits/cases.json"));
 }
 
 Pipeline::Limited encoded(const Json& file, const Json& one) {

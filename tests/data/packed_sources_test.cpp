@@ -2,6 +2,7 @@
 // Texts in compressed files and in files of records give the tokens of the same texts as lines.
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/source_dir.h"
@@ -101,7 +102,7 @@ TEST_F(PackedSources, AreReadAsTheRecordsThatTheyHold) {
 
 // Written by pyarrow, with the same records as lines beside them.
 TEST_F(PackedSources, AreReadAsTheColumnThatTheyHold) {
-  const fs::path columns = test::source_dir() / "tests/data/columns";
+  const fs::path columns = tessera::test::source_dir() / "tests/data/columns";
   for (const char* field : {"text", "large"}) {
     std::string lines;
     for (const char* name : {"gzip.parquet", "lz4.parquet", "plain.feather", "lz4.feather"}) {
@@ -116,7 +117,7 @@ TEST_F(PackedSources, AreReadAsTheColumnThatTheyHold) {
   }
 }
 
-TEST_F(PackedSources, OfAFolderWithoutPlainFilesAreRead) {
+TEST_F(PackedSources, OfAFolderAreReadWithThePlainFiles) {
   fs::create_directories(folder_.path() / "only");
   (void)write("only/b.txt.gz", gzip("two"));
   (void)write("only/a.txt.gz", gzip("one"));
@@ -124,9 +125,21 @@ TEST_F(PackedSources, OfAFolderWithoutPlainFilesAreRead) {
 
   EXPECT_EQ(tokens(folder_.path() / "only"), wanted);
 
-  // A plain file beside its compressed copy is read once.
+  // A plain file beside its compressed copy is read once; hidden files are not read.
   (void)write("only/c.txt", "three");
-  EXPECT_EQ(tokens(folder_.path() / "only"), tokens(write("three.txt", "three")));
+  (void)write("only/c.txt.gz", gzip("three"));
+  for (const char* name : {"only/.d.txt", "only/._c.txt", "only/._e.txt.gz"})
+    (void)write(name, "no");
+  const std::string all =
+      tokens(write("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n{\"text\": \"three\"}\n"));
+  EXPECT_EQ(tokens(folder_.path() / "only"), all);
+
+  // A pattern names files of any ending.
+  fs::create_directories(folder_.path() / "notes");
+  for (const auto& [name, text] : {std::pair{"1.md", "one"}, {"2.md", "two"}, {"3.md", "three"}})
+    (void)write("notes/" + std::string(name), text);
+  EXPECT_EQ(tokens(folder_.path() / "notes/*.md"), all);
+  EXPECT_THAT(refusal(folder_.path() / "notes/*.txt"), HasSubstr("no file matches"));
 }
 
 TEST_F(PackedSources, NameTheRecordWithoutItsText) {

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 fs::path written(const std::string& name) {
-  return test::source_dir() / "tests/data/columns" / name;
+  return tessera::test::source_dir() / "tests/data/columns" / name;
 }
 
 std::vector<json::Value> read_all(const fs::path& file) {

@@ -37,14 +37,24 @@ class Records : public ::testing::Test {
     });
     return out;
   }
+  /// The records without their lines.
+  Strings values(const Strings& files, const RecordOptions& options = {}) {
+    Strings out = read(files, options);
+    for (std::string& one : out)
+      one.erase(0, one.find(':') + 1);
+    return out;
+  }
   std::string refusal(const Strings& files, const RecordOptions& options = {}) {
+    return error_of(files, options).what();
+  }
+  Error error_of(const Strings& files, const RecordOptions& options = {}) {
     try {
       read(files, options);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Error::Kind::Data);
-      return error.what();
+      return error;
     }
-    return "none";
+    return {Error::Kind::Bug, "none"};
   }
   files::TempDir temp_;
   RecordCounts counts_;
@@ -169,6 +179,91 @@ TEST_F(Records, AreFoundByTheirContentWhereTheNameSaysNothing) {
   EXPECT_EQ(read({write("noname", "[{\"a\": 1}]")}).size(), 1U);
   EXPECT_THAT(refusal({write("a.txt", "{\"a\": 1}\n")}), HasSubstr("is no file of records"));
   EXPECT_THAT(refusal({write("a.bin", "PAR1....")}), HasSubstr("ends without a footer"));
+}
+
+/// UTF-16 of a text of ASCII and U+1F642, with its mark.
+std::string utf16(std::string_view text, bool big) {
+  std::string out;
+  const auto put = [&](unsigned unit) {
+    const char high = static_cast<char>(unit >> 8), low = static_cast<char>(unit & 0xFFU);
+    out += big ? high : low;
+    out += big ? low : high;
+  };
+  put(0xFEFF);
+  for (const char c : text) {
+    if (c == '@') {
+      put(0xD83D);
+      put(0xDE42);
+    } else {
+      put(static_cast<unsigned char>(c));
+    }
+  }
+  return out;
+}
+
+TEST_F(Records, MayBeUtf16WithItsMark) {
+  const Strings wanted = values({write("plain.csv", "text,label\n\xf0\x9f\x99\x82 a,1\n")});
+  for (const bool big : {false, true}) {
+    EXPECT_EQ(values({write("a.csv", utf16("text,label\n@ a,1\n", big))}), wanted) << big;
+    EXPECT_EQ(values({write("a.csv.gz", gzip(utf16("text,label\n@ a,1\n", big)))}), wanted) << big;
+    EXPECT_EQ(values({write("a.jsonl", utf16("{\"text\": \"@ a\", \"label\": 1}\n", big))}), wanted)
+        << big;
+  }
+  EXPECT_THAT(refusal({write("odd.csv", utf16("a,b\n", false) + "x")}),
+              HasSubstr("no UTF-16 from byte 10 on"));
+  EXPECT_THAT(refusal({write("half.csv", std::string("\xff\xfe\x3d\xd8", 4))}),
+              HasSubstr("no UTF-16 from byte 2 on"));
+  EXPECT_THAT(refusal({write("wide.csv", std::string("\xff\xfe\0\0a\0\0\0", 8))}),
+              HasSubstr("UTF-32"));
+}
+
+TEST_F(Records, OfLinesMayShareALineOrSpanSeveral) {
+  const Strings wanted = values({write("a.jsonl", "{\"a\": \"} {\"}\n{\"a\": [1, {\"b\": 2}]}\n")});
+  ASSERT_EQ(wanted.size(), 2U);
+  EXPECT_EQ(values({write("b.jsonl", "{\"a\": \"} {\"} {\"a\": [1, {\"b\": 2}]}")}), wanted);
+  EXPECT_EQ(
+      values({write("c.jsonl", "{\n  \"a\": \"} {\"\n}\n{\n  \"a\": [1,\n {\"b\": 2}]\n}\n")}),
+      wanted);
+  // A line that lost its end does not swallow the next one.
+  EXPECT_EQ(values({write("d.jsonl", "{\"a\": [1\n{\"a\": \"} {\"}\n{\"a\": [1, {\"b\": 2}]}\n")},
+                   {.skip_bad = true}),
+            wanted);
+  EXPECT_EQ(counts_.bad, 1);
+  EXPECT_THAT(refusal({write("e.jsonl", "{\"a\": 1} x\n")}), HasSubstr("e.jsonl:1:10"));
+}
+
+TEST_F(Records, OfOneLineAreNamedByTheirNumberInIt) {
+  EXPECT_THAT(refusal({write("a.json", "[{\"a\": 1}, {\"a\": 2}, 3]")}),
+              HasSubstr("a.json:1, element 3: expected a JSON object"));
+  EXPECT_THAT(refusal({write("a.json", "[{\"a\": 1},\n 3]")}), HasSubstr("a.json:2: expected"));
+}
+
+TEST_F(Records, OfTabbedTablesMayHaveTabsAndLineEndsBetweenQuotes) {
+  const Strings wanted = values({write("a.csv", "text,label\n\"a\tb\",1\n\"c\n\"\"d\"\"\",0\n")});
+  EXPECT_EQ(values({write("a.tsv", "text\tlabel\n\"a\tb\"\t1\n\"c\n\"\"d\"\"\"\t0\n")}), wanted);
+  // Without quoting a text may begin with a quote, and the next one end with one.
+  EXPECT_EQ(values({write("b.tsv", "label\ttext\n1\t\"abc\n0\tdef\"\n")}).size(), 2U);
+}
+
+TEST_F(Records, OfConllAreSentences) {
+  const Strings wanted = {R"({"tokens":["EU","rejects"],"tags":["B-ORG","O"]})",
+                          R"({"tokens":["#1"],"tags":["O"]})"};
+  EXPECT_EQ(
+      values({write("a.conll",
+                    "-DOCSTART- -X- O O\n\nEU NNP I-NP B-ORG\nrejects VBZ I-VP O\n\n#1 CD I-NP "
+                    "O\n")}),
+      wanted);
+  EXPECT_EQ(values({write("a.bio", "# id = 1\r\nEU\tB-ORG\r\nrejects\tO\r\n\r\n#1\tO")}), wanted);
+  EXPECT_THAT(refusal({write("b.conll", "EU B-ORG\nalone\n")}), HasSubstr("b.conll:2"));
+}
+
+TEST_F(Records, ThatAreBadSayHowTheyAreLeftOut) {
+  for (const char* text : {"x\n", "[1]\n", "{\"a\": 1\n"}) {
+    EXPECT_THAT(error_of({write("a.jsonl", text)}).fix(), HasSubstr("data.on_bad_record \"skip\""))
+        << text;
+  }
+  EXPECT_THAT(error_of({write("a.csv", "a,b\n1,2,3\n")}).fix(),
+              HasSubstr("data.on_bad_record \"skip\""));
 }
 
 TEST_F(Records, BadOnesAreLeftOutWhereThatIsAskedFor) {

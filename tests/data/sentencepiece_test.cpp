@@ -32,7 +32,7 @@ using data::tokenizers::SentencePieceModel;
 using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
 
-const fs::path kFolder = test::source_dir() / "tests/data/sentencepiece";
+const fs::path kFolder = tessera::test::source_dir() / "tests/data/sentencepiece";
 
 std::vector<Json> lines_of(const fs::path& path) {
   std::vector<Json> out;

@@ -28,7 +28,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 const fs::path& recorded() {
-  static const fs::path folder = test::source_dir() / "tests/data/tiktoken";
+  static const fs::path folder = tessera::test::source_dir() / "tests/data/tiktoken";
   return folder;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/data/token_file.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -379,6 +380,56 @@ TEST(TokenFile, ReadsTokensAloneAsNanoGptWritesThem) {
   EXPECT_THROW(tokens->check_ids(50256), Error);
 }
 
+/// `count` ids below `vocab`, with the smallest and the largest, as numbers of type T.
+template <class T>
+std::pair<std::string, Ids> ids_below(std::int64_t vocab, std::size_t count) {
+  std::vector<T> numbers;
+  std::uint64_t state = static_cast<std::uint64_t>(vocab);
+  for (std::size_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    numbers.push_back(static_cast<T>((state >> 33) % static_cast<std::uint64_t>(vocab)));
+  }
+  numbers.front() = 0;
+  numbers.back() = static_cast<T>(vocab - 1);
+  return {raw(numbers), Ids(numbers.begin(), numbers.end())};
+}
+
+// 40,000 numbers are more than the part of a file that is looked at.
+TEST(TokenFile, FindsTheWidthOfTokensAloneByTheirHalves) {
+  const files::TempDir dir;
+  const auto read = [&](const std::string& content) {
+    files::write_atomic(dir.path() / "x.bin", content);
+    EXPECT_TRUE(is_bare_tokens(dir.path() / "x.bin"));
+    return all_of(*TokenFile::open(dir.path() / "x.bin"));
+  };
+  for (const std::int64_t vocab : {4, 16, 65, 256, 1000, 50257, 65536, 70000, 128256, 262144}) {
+    for (const std::size_t count : {32U, 1000U, 40000U}) {
+      const auto [narrow, narrow_ids] =
+          ids_below<std::uint16_t>(std::min<std::int64_t>(vocab, 65536), count);
+      const auto [wide, wide_ids] = ids_below<std::uint32_t>(vocab, count);
+      const auto [widest, widest_ids] = ids_below<std::int64_t>(vocab, count);
+      EXPECT_EQ(read(narrow), narrow_ids) << vocab << " " << count;
+      EXPECT_EQ(read(wide), wide_ids) << vocab << " " << count;
+      EXPECT_EQ(read(widest), widest_ids) << vocab << " " << count;
+    }
+  }
+  files::write_atomic(dir.path() / "x.bin", ids_below<std::uint32_t>(70000, 100).first + "ab");
+  const Error cut = error_of([&] { TokenFile::open(dir.path() / "x.bin"); });
+  EXPECT_TRUE(contains(cut.what(), "ids of 32 bits"));
+}
+
+TEST(TokenFile, SaysWhichIdsItsNumbersCanBe) {
+  const files::TempDir dir;
+  files::write_atomic(dir.path() / "x.bin", ids_below<std::uint16_t>(70, 100).first);
+  EXPECT_EQ(TokenFile::open(dir.path() / "x.bin")->largest_id(), 65535);
+  files::write_atomic(dir.path() / "x.bin", ids_below<std::uint32_t>(70, 100).first);
+  EXPECT_GT(TokenFile::open(dir.path() / "x.bin")->largest_id(), 1'000'000'000);
+  const Folder folder;
+  folder.write("y.idx", Index().bytes());
+  folder.write("y.bin", kFive);
+  EXPECT_EQ(TokenFile::open(folder / "y")->largest_id(), 65535);
+}
+
 TEST(TokenFile, TakesNothingElseForTokensAlone) {
   const files::TempDir dir;
   const auto is_tokens = [&](const std::string& content) {
@@ -387,8 +438,7 @@ TEST(TokenFile, TakesNothingElseForTokensAlone) {
   };
   const std::string id("\x07\x01", 2), zeros("\0\0", 2);
   EXPECT_FALSE(is_tokens("some text that someone has named so"));
-  EXPECT_FALSE(names_token_file(dir.path() / "x.bin"));           // it is read as text
-  EXPECT_FALSE(is_tokens(id + zeros + id + zeros + id + zeros));  // 32-bit ids
+  EXPECT_FALSE(names_token_file(dir.path() / "x.bin"));  // it is read as text
   EXPECT_FALSE(is_tokens("PK\x03\x04" + zeros));
   EXPECT_FALSE(is_tokens(""));
   EXPECT_TRUE(is_tokens(id + zeros + id + id + zeros));

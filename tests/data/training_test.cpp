@@ -27,7 +27,7 @@ using testing::HasSubstr;
 using testing::IsSubsetOf;
 
 const fs::path& folder_of_reference() {
-  static const fs::path folder = test::source_dir() / "tests/data/training";
+  static const fs::path folder = tessera::test::source_dir() / "tests/data/training";
   return folder;
 }
 

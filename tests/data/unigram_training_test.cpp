@@ -31,7 +31,7 @@ using testing::HasSubstr;
 constexpr double kLonger = 1.02;
 
 const fs::path& folder_of_reference() {
-  static const fs::path folder = test::source_dir() / "tests/data/training";
+  static const fs::path folder = tessera::test::source_dir() / "tests/data/training";
   return folder;
 }
 

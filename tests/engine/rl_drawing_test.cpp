@@ -34,7 +34,7 @@ constexpr std::int64_t kMost = 21;  // more than a page of the cache
 /// The vocabulary is small, so that completions end early and late.
 SamplingOptions sampling() {
   return {
-      .max_new_tokens = kMost, .distribution = {.temperature = 1.3}, .end = kEnd, .vocabulary = 20};
+      .max_new_tokens = kMost, .distribution = {.temperature = 1.3}, .ends = {kEnd}, .vocabulary = 20};
 }
 
 /// Prompts whose lengths are below, at and above whole pages.
@@ -93,7 +93,7 @@ Completion alone(engine::TrainState& state, const Draw& draw, const SamplingOpti
     out.ids.push_back(static_cast<std::int32_t>(id));
     out.log_probabilities.push_back(next.log_probability(0, id));
     out.entropy += next.entropy(0);
-    out.ended = id == options.end;
+    out.ended = std::ranges::find(options.ends, id) != options.ends.end();
   }
   return out;
 }

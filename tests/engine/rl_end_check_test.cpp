@@ -26,12 +26,16 @@ class RlEndCheck : public ::testing::Test {
  protected:
   /// Checks prompts of these records; the end token has the probability `of_end`, and other tokens
   /// 1.
-  std::optional<engine::rl::EndCheck> check(const std::string& records, double of_end) {
+  std::optional<engine::rl::EndCheck> check(const std::string& records,
+                                            double of_end,
+                                            const std::vector<std::int32_t>& ends = {}) {
     const files::TempDir folder;
     const std::filesystem::path file = folder.path() / "prompts.jsonl";
     std::ofstream(file) << records;
-    tasks::Prompts prompts(
-        {.length = kEndCheckLength, .longest = 6, .pad_id = tokenizer_->end_of_text()});
+    tasks::Prompts prompts({.length = kEndCheckLength,
+                            .longest = 6,
+                            .pad_id = tokenizer_->end_of_text(),
+                            .ends = ends});
     prompts.read_files({file.string()},
                        tasks::record_options({}, "prompts"),
                        tasks::ConversationTokenizer(*tokenizer_, nullptr),
@@ -63,6 +67,15 @@ TEST_F(RlEndCheck, MeasuresTheEndBehindTheAnswersOfTheRecords) {
   EXPECT_FALSE(found->complaint());
 }
 
+TEST_F(RlEndCheck, AddsTheProbabilitiesOfAllEnds) {
+  // The stand-in gives every token but the end of text a probability of 1.
+  const auto found = check("{\"prompt\": \"ab\", \"answer\": \"cd\"}\n", 0.25, {0, 7});
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->answers, 1);
+  EXPECT_NEAR(found->probability, 1.25, 1e-12);
+  EXPECT_THAT(found->end, HasSubstr("(number 0) or"));
+}
+
 TEST_F(RlEndCheck, ComplainsOfAnEndThatWasNotTrained) {
   const auto found = check("{\"prompt\": \"ab\", \"answer\": \"cd\"}\n", 0.004);
   ASSERT_TRUE(found && found->complaint());
@@ -80,8 +93,9 @@ TEST_F(RlEndCheck, NeedsAnAnswerAndFewOfThem) {
 }
 
 TEST_F(RlEndCheck, TellsOfAFirstRolloutWithoutEnds) {
-  EXPECT_FALSE(engine::rl::complaint_of_first_rollout({{"truncated", 0.8}}, *tokenizer_));
-  const auto complaint = engine::rl::complaint_of_first_rollout({{"truncated", 0.97}}, *tokenizer_);
+  EXPECT_FALSE(engine::rl::complaint_of_first_rollout({{"truncated", 0.8}}, {0}, *tokenizer_));
+  const auto complaint =
+      engine::rl::complaint_of_first_rollout({{"truncated", 0.97}}, {0}, *tokenizer_);
   ASSERT_TRUE(complaint);
   EXPECT_THAT(*complaint, HasSubstr("97 % of the completions of the first rollout"));
 }

@@ -33,7 +33,7 @@ TEST(DecoderPadding, IsNamedForClassifiersAndForNoOthers) {
     std::string text = row.config;
     if (!text.ends_with("}")) text += classifier + "}";
     json::Value config = json::parse(text, "config.json");
-    planner::ModelSource source;
+    models::ModelSource source;
     source.says_tokenizer = row.says_tokenizer;
     source.tokenizer.type = "byte";
     TextFiles files = {{"tokenizer_config.json", R"({"eos_token": "\u0000"})"}};

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const fs::path kInterop = test::source_dir() / "tests/golden/reference/interop";
+const fs::path kInterop = tessera::test::source_dir() / "tests/golden/reference/interop";
 
 /// A plan for the model of the recorded trainings.
 planner::Plan plan_of(const std::string& optimizer, const std::string& checkpoint = "{}") {

@@ -28,7 +28,7 @@ using test::values_of;
 using testing::HasSubstr;
 
 fs::path folder() {
-  return test::source_dir() / "tests/interop/data/gguf_families";
+  return tessera::test::source_dir() / "tests/interop/data/gguf_families";
 }
 
 /// Architecture -> {"config": ..., "tensors": [[name, shape], ...]}.

@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 using test::values_of;
 
 fs::path data(const std::string& name) {
-  return test::source_dir() / "tests/interop/data" / name;
+  return tessera::test::source_dir() / "tests/interop/data" / name;
 }
 
 template <class T>

@@ -55,8 +55,8 @@ struct Saved {
 };
 
 const json::Value& record(const char* model) {
-  static const json::Value all = golden::read_json(test::source_dir() / "tests" / "interop" /
-                                                   "data" / "megatron_encoders.json");
+  static const json::Value all = golden::read_json(tessera::test::source_dir() / "tests" /
+                                                   "interop" / "data" / "megatron_encoders.json");
   return golden::at(all, model);
 }
 

@@ -37,7 +37,7 @@ using gpt::Tensor;
 class Cut {
  public:
   Cut(const std::string& model, std::int64_t tensor, std::int64_t pipeline)
-      : folder_(test::source_dir() / "tests" / "golden" / "reference" / "models" / model),
+      : folder_(tessera::test::source_dir() / "tests" / "golden" / "reference" / "models" / model),
         file_(folder_ / "model.safetensors"),
         config_(golden::read_json(folder_ / "config.json")),
         tensor_(tensor),

@@ -130,7 +130,7 @@ TEST(ModelSources, NoteTheFilesThatDecideThem) {
       found.push_back(fs::weakly_canonical(file));
     EXPECT_EQ(found, files) << path;
   }
-  const auto inputs = noted([&] { (void)planner::open_adapter_options(adapter); });
+  const auto inputs = noted([&] { (void)models::open_adapter_options(adapter); });
   ASSERT_EQ(inputs.size(), 1U);
   EXPECT_EQ(inputs.front().files, of_adapter);
 }

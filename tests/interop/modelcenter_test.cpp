@@ -157,7 +157,7 @@ TEST_F(ModelCenter, OtherModelsOfTheirsAreRefusedByName) {
 
 /// One of the repository's Hugging Face folders.
 fs::path golden_model(const std::string& name) {
-  return test::source_dir() / "tests" / "golden" / "reference" / "models" / name;
+  return tessera::test::source_dir() / "tests" / "golden" / "reference" / "models" / name;
 }
 
 /// Parts of names and their replacements.

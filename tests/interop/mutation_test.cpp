@@ -152,7 +152,7 @@ int survive(const fs::path& path, int times, const std::function<void()>& read) 
 }
 
 fs::path reference() {
-  return test::source_dir() / "tests/golden/reference";
+  return tessera::test::source_dir() / "tests/golden/reference";
 }
 
 class Mutations : public ::testing::Test {

@@ -31,7 +31,7 @@ using checkpoint::StreamedTensor;
 
 /// A small Llama as bitsandbytes saved it (tests/interop/data/bitsandbytes/make.py).
 fs::path bitsandbytes_folder() {
-  return test::source_dir() / "tests/interop/data/bitsandbytes/nf4_double";
+  return tessera::test::source_dir() / "tests/interop/data/bitsandbytes/nf4_double";
 }
 
 std::vector<std::uint8_t> nf4_bytes_of(const Weight& weight) {

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-const fs::path kGolden = test::source_dir() / "tests/golden/reference/peft";
+const fs::path kGolden = tessera::test::source_dir() / "tests/golden/reference/peft";
 
 /// A copy of a folder whose configuration was changed.
 class Changed {

@@ -16,7 +16,7 @@
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/models/encoder_decoder_options.h"
-#include "tessera/planner/model_source.h"
+#include "tessera/models/model_source.h"
 
 namespace tessera::interop {
 namespace {
@@ -104,7 +104,7 @@ TEST(StoredHead, DecidesWhetherTheHeadIsTied) {
     std::string said;
     log::set_sink([&](log::Level, std::string_view message) { said += message; });
 
-    const planner::ModelSource source = planner::open_model_source(folder.path());
+    const models::ModelSource source = models::open_model_source(folder.path());
     log::set_sink({});
 
     const auto* options = dynamic_cast<const models::EncoderDecoderOptions*>(&*source.model);

@@ -17,7 +17,7 @@ namespace tessera::interop::test {
 namespace {
 
 fs::path data(const std::string& name) {
-  return test::source_dir() / "tests/interop/data" / name;
+  return tessera::test::source_dir() / "tests/interop/data" / name;
 }
 
 std::map<std::string, Weight> open(const fs::path& path) {

@@ -30,7 +30,7 @@ using checkpoint::StreamedTensor;
 const char* const kCases[] = {"nf4_double", "fp4", "int8"};
 
 fs::path folder_of(const std::string& name) {
-  return test::source_dir() / "tests/interop/data/bitsandbytes" / name;
+  return tessera::test::source_dir() / "tests/interop/data/bitsandbytes" / name;
 }
 
 std::vector<float> values_of(const StreamedTensor& tensor, std::int64_t begin, std::int64_t end) {

@@ -2,8 +2,10 @@
 #include "tessera/tasks/class_sampling.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tasks/tasks_support.h"
@@ -22,6 +24,40 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const std::vector<std::int64_t> kLabels = {0, 0, 1, 0, 0, 2, 0, 1, 0, 0};  // 7, 2 and 1
+
+/// How often each class is among the samples.
+std::map<std::int64_t, std::int64_t> counts_in(const std::vector<std::int64_t>& labels,
+                                               const std::vector<std::int64_t>& samples) {
+  std::map<std::int64_t, std::int64_t> out;
+  for (const std::int64_t index : samples)
+    ++out[labels[static_cast<std::size_t>(index)]];
+  return out;
+}
+
+TEST(StratifiedSamples, HaveTheShareOfEveryClassInAnyOrderOfTheFile) {
+  std::vector<std::int64_t> sorted;
+  for (const auto& [label, count] : {std::pair{0, 600}, {1, 300}, {2, 97}, {3, 3}})
+    sorted.insert(sorted.end(), static_cast<std::size_t>(count), label);
+  std::vector<std::int64_t> mixed;
+  for (std::size_t i = 0; i < sorted.size(); ++i)
+    mixed.push_back(sorted[i * 7 % sorted.size()]);
+  for (const auto& labels : {sorted, mixed}) {
+    for (const std::int64_t count : {0, 1, 10, 99, 250, 999, 1000}) {
+      const auto held = stratified_samples(labels, count, 5);
+
+      EXPECT_EQ(std::ssize(held), count);
+      EXPECT_TRUE(std::ranges::is_sorted(held));
+      EXPECT_EQ(std::ranges::adjacent_find(held), held.end());
+      const auto whole = counts_in(labels, stratified_samples(labels, 1000, 5));
+      for (const auto& [label, n] : counts_in(labels, held)) {
+        const double share = static_cast<double>(whole.at(label) * count) / 1000;
+        EXPECT_LT(std::abs(static_cast<double>(n) - share), 1) << label << " of " << count;
+      }
+    }
+  }
+  EXPECT_EQ(stratified_samples(sorted, 100, 5), stratified_samples(sorted, 100, 5));
+  EXPECT_NE(stratified_samples(sorted, 100, 5), stratified_samples(sorted, 100, 6));
+}
 
 TEST(BalancedSamples, LoseThoseThatAreTooMany) {
   const auto samples = balanced_samples(kLabels, ClassSampling::Down);
@@ -96,10 +132,10 @@ TEST(BalancedClassify, BalancesWhatIsTrainedOnAlone) {
   EXPECT_NE(over.fingerprint, down.fingerprint);
 
   data.validation.clear();
-  data.validation_fraction = 0.5;  // the last five are 2, 0, 1, 0, 0
+  data.validation_fraction = 0.5;  // of seven, two and one
   const data::Datasets split = open(*task_of("classify", R"({"balance": "over"})"), data, 4);
-  EXPECT_EQ(labels_of(*split.validation), (Counts{{0, 3}, {1, 1}, {2, 1}}));
-  EXPECT_EQ(labels_of(*split.train), (Counts{{0, 4}, {1, 4}}));
+  EXPECT_EQ(labels_of(*split.validation), (Counts{{0, 4}, {1, 1}}));
+  EXPECT_EQ(labels_of(*split.train), (Counts{{0, 3}, {1, 3}, {2, 3}}));
   const Error error =
       test::error_of([] { task_of("classify", R"({"balance": "over", "multi_label": true})"); });
   EXPECT_THAT(error.what(), HasSubstr("balance"));

@@ -61,6 +61,36 @@ TEST_F(Classification, NumbersTheLabelsInTheOrderOfTheirNames) {
   EXPECT_EQ(task->objective_options(data).find("num_labels")->as_integer(), 2);
 }
 
+TEST_F(Classification, HasNoClassForALabelThatIsMissing) {
+  for (const char* label : {"\"\"", "\" \"", "null"}) {
+    const std::string records = std::string(R"({"text": "a", "label": )") + label +
+                                "}\n{\"text\": \"b\", \"label\": \"x\"}\n";
+    const Error error = refusal(records);
+    EXPECT_THAT(error.what(), HasSubstr("train.jsonl:1: the label \"label\" is missing"));
+    EXPECT_THAT(error.fix(), HasSubstr("data.on_bad_record \"skip\""));
+  }
+}
+
+TEST_F(Classification, HasTheSameFlagsInTablesAndLines) {
+  const auto task = task_of("classify");
+  const std::string wanted = R"(["false","true"])";
+  for (const char* spelled : {"True\nb,False", "TRUE\nb,FALSE", "true\nb,false"}) {
+    const data::DataOptions data =
+        options("text,label\na," + std::string(spelled) + "\n", "flags.csv");
+    EXPECT_EQ(task->objective_options(data).find("labels")->dump(), wanted) << spelled;
+    EXPECT_EQ(values(*open(*task, data, 4).train, 0, "label"), Ids{1}) << spelled;
+    const auto named = task_of("classify", R"({"labels": ["False", "True"]})");
+    EXPECT_EQ(values(*open(*named, data, 4).train, 0, "label"), Ids{1}) << spelled;
+  }
+}
+
+TEST_F(Classification, ReadsSeveralLabelsOfATablesCell) {
+  data::DataOptions data = options("text,label\na,sad|angry\nb,\nc, glad \n", "several.csv");
+  const auto task = task_of("classify", R"({"multi_label": true})");
+
+  EXPECT_EQ(task->objective_options(data).find("labels")->dump(), R"(["angry","glad","sad"])");
+}
+
 TEST_F(Classification, TakesIntegersAsTheyAre) {
   const data::DataOptions data =
       options("{\"text\": \"a\", \"label\": 3}\n{\"text\": \"b\", \"label\": 0}\n");
@@ -325,7 +355,7 @@ TEST_F(Classification, CountsTheSamplesOfEveryLabel) {
   EXPECT_EQ(texts.cut(), 1);
 }
 
-TEST_F(Classification, KeepsTheTailOrTakesOtherDataForValidation) {
+TEST_F(Classification, HoldsOutEveryClassOrTakesOtherDataForValidation) {
   data::DataOptions tail = options(kMoods), other = tail;
   tail.validation_fraction = 0.4;
   other.validation = {folder_.write("held.jsonl", "{\"text\": \"z\", \"label\": \"sad\"}\n")};
@@ -334,7 +364,10 @@ TEST_F(Classification, KeepsTheTailOrTakesOtherDataForValidation) {
   const data::Datasets of_tail = open(*task, tail, 4), of_other = open(*task, other, 4);
 
   EXPECT_EQ(of_tail.train->size(), 1);
-  EXPECT_EQ(values(*of_tail.validation, 1, "input_ids"), (Ids{'i', 'j', 'k', 'l'}));
+  EXPECT_EQ(values(*of_tail.train, 0, "label"), Ids{1});
+  EXPECT_EQ(values(*of_tail.validation, 0, "label").front() +
+                values(*of_tail.validation, 1, "label").front(),
+            1);
   EXPECT_EQ(of_other.train->size(), 3);
   // Numbered by the labels of data.train.
   EXPECT_EQ(values(*of_other.validation, 0, "label"), Ids{1});

@@ -21,7 +21,7 @@ constexpr double kBound = 1e-12;
 
 const json::Value& reference() {
   static const json::Value value = json::parse_strict(
-      files::read(test::source_dir().string() + "/tests/tasks/reference_metrics.json"),
+      files::read(tessera::test::source_dir().string() + "/tests/tasks/reference_metrics.json"),
       "reference_metrics.json");
   return value;
 }
@@ -150,8 +150,53 @@ TEST(Predictions, AreTold) {
       "{\"value\":2.5}");
   EXPECT_EQ(
       tags_prediction({.width = 2, .label_width = 0, .values = {1, 0, 0, 1}, .labels = {}}, names)
-          .dump(),
-      "{\"tags\":[\"no\",\"yes\"]}");
+          .find("tags")
+          ->dump(),
+      "[\"no\",\"yes\"]");
+}
+
+TEST(Predictions, OfAListHaveAPlaceForEachEntry) {
+  Predictions rows{.width = 2, .label_width = 0, .values = {1, 0, 0, 1}, .labels = {}};
+  rows.places = {-1, 0, -1, -1, 1};
+
+  const json::Value out = tags_prediction(rows, {"no", "yes"});
+
+  EXPECT_EQ(out.find("tags")->dump(), "[null,\"no\",null,null,\"yes\"]");
+  ASSERT_EQ(out.find("scores")->items().size(), 5);
+  EXPECT_TRUE(out.find("scores")->items()[0].is_null());
+  EXPECT_NEAR(out.find("scores")->items()[4].as_double(), 1 / (1 + std::exp(-1.0)), 1e-6);
+}
+
+/// "PER 0-2" for each entity, of rows that certainly have the given tags.
+std::string entities(const std::vector<std::string>& tags) {
+  const std::vector<std::string> names = {
+      "O", "B-PER", "I-PER", "E-PER", "S-PER", "B-ORG", "I-ORG"};
+  Predictions rows{.width = static_cast<std::int64_t>(names.size()),
+                   .label_width = 0,
+                   .values = {},
+                   .labels = {}};
+  for (const std::string& tag : tags) {
+    rows.places.push_back(tag.empty() ? -1 : rows.rows());
+    for (const std::string& name : names)
+      if (!tag.empty()) rows.values.push_back(name == tag ? 50.0F : 0.0F);
+  }
+  const json::Value prediction = tags_prediction(rows, names);
+  std::string out;
+  for (const json::Value& one : prediction.find("entities")->items()) {
+    EXPECT_NEAR(one.find("score")->as_double(), 1, 1e-6);
+    out += one.find("label")->as_string() + " " + one.find("begin")->dump() + "-" +
+           one.find("end")->dump() + " ";
+  }
+  return out;
+}
+
+TEST(Predictions, MergeTheTagsOfAnEntity) {
+  EXPECT_EQ(entities({"B-PER", "I-PER", "O", "B-ORG"}), "PER 0-2 ORG 3-4 ");
+  EXPECT_EQ(entities({"B-PER", "B-PER", "I-ORG"}), "PER 0-1 PER 1-2 ORG 2-3 ");
+  EXPECT_EQ(entities({"O", "I-PER", "I-PER"}), "PER 1-3 ");
+  EXPECT_EQ(entities({"B-PER", "I-PER", "E-PER", "S-PER", "I-PER"}), "PER 0-3 PER 3-4 PER 4-5 ");
+  EXPECT_EQ(entities({"B-PER", "", "I-PER"}), "PER 0-1 PER 2-3 ");
+  EXPECT_EQ(entities({"O", "O"}), "");
 }
 
 /// Every threshold that matters, tried one by one.

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
+#include "tessera/tasks/conversation.h"
 #include "tessera/tasks/data_survey.h"
 #include "tessera/tasks/task.h"
 
@@ -38,6 +39,14 @@ class Preferences : public test::RecordTest {
     return refusal_of("prefer", records, 64, params);
   }
 };
+
+/// The tokens of the first sample, which are bytes.
+std::string first_text(const data::Dataset& data) {
+  std::string out;
+  for (const std::int64_t id : values(data, 0, "input_ids"))
+    out += static_cast<char>(id);
+  return out;
+}
 
 const char* const kPair = R"({"prompt": "1+", "chosen": "2", "rejected": "33"})";
 
@@ -87,6 +96,39 @@ TEST_F(Preferences, TakeWhatBothTextsBeginWithForThePrompt) {
 }
 
 // Two letters of two bytes each that share their first byte.
+// Tokens of GPT-2 reach over the end of a prompt: " $" follows "A:", and " " follows "A: ".
+TEST_F(Preferences, ThatAreComparedShareTheirContext) {
+  const data::TokenizerPtr gpt2 = data::make_tokenizer({.type = "gpt2"});
+  const ConversationTokenizer tokenizer(*gpt2, nullptr);
+  for (const char* record : {R"({"prompt": "A: ", "chosen": "$5", "rejected": " five"})",
+                             R"({"prompt": "A: ", "chosen": " five", "rejected": "$5"})",
+                             R"({"prompt": "The un", "chosen": "believable end", "rejected": "!"})",
+                             R"({"prompt": "x\n", "chosen": "\ny", "rejected": "z"})",
+                             R"({"prompt": "a b", "chosen": " c", "rejected": " d"})"}) {
+    const TokenPair pair = pair_of({json::parse(record, "test"), "file.jsonl:1"}, tokenizer);
+
+    const auto& [chosen, rejected] = pair;
+    const auto begin = std::ranges::find(chosen.learned, 1) - chosen.learned.begin();
+    EXPECT_EQ(std::ranges::find(rejected.learned, 1) - rejected.learned.begin(), begin) << record;
+    EXPECT_TRUE(std::equal(chosen.ids.begin(), chosen.ids.begin() + begin, rejected.ids.begin()))
+        << record;
+    for (const LearnedTokens* text : {&chosen, &rejected})
+      EXPECT_EQ(std::count(text->learned.begin() + begin, text->learned.end(), 0), 0) << record;
+  }
+}
+
+TEST_F(Preferences, OfAlpacaKeepTheirInstruction) {
+  const char* const record =
+      R"({"instruction": "add", "input": "1+1", "chosen": "2", "rejected": "3"})";
+  const data::Datasets alone = opened("prefer", record, 32);
+  const data::Datasets chatml = opened("prefer", record, 200, R"({"chat_template": "chatml"})");
+
+  EXPECT_EQ(first_text(*alone.train).substr(0, 9), "add\n1+1\n2");
+  EXPECT_THAT(
+      first_text(*chatml.train),
+      HasSubstr("<|im_start|>user\nadd\n1+1<|im_end|>\n<|im_start|>assistant\n2<|im_end|>"));
+}
+
 TEST_F(Preferences, AreReadFromWebGptsComparisonsAndStanfordsChoices) {
   const std::string expected =
       R"({"prompt": " Human: why Assistant:", "chosen": " so", "rejected": " no"})";

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,25 @@ TEST_F(Tagging, GivesTheTagOfAWordToItsFirstToken) {
   EXPECT_FALSE(data::Sample(train, 1).has("attention_mask"));
   EXPECT_EQ(train.sequence_length(), 6);
   EXPECT_EQ(opened.train_tokens, 4 + 6);
+}
+
+// With `predict`, a row is wanted at each word's first token.
+TEST_F(Tagging, HasAPlaceForEveryWordThatIsToBeTagged) {
+  const data::DataOptions data =
+      options("{\"tokens\": [\"\", \"ab\", \"c\", \"defg\", \"h\"]}\n{\"tokens\": [\"x\"]}\n");
+  const data::TokenizeOptions how;
+  const auto opened = task_of("tag")->open_to_predict({.options = data,
+                                                       .tokenizer = test::byte(),
+                                                       .vocab_size = 256,
+                                                       .sequence_length = 6,
+                                                       .how = how,
+                                                       .predict = true},
+                                                      data.train);
+
+  // " ab c " is all that has room: the first word has no token, and the last one is cut off.
+  EXPECT_EQ(places_of(*opened, 0), (std::vector<std::int64_t>{-1, 0, 1, 2, -1}));
+  EXPECT_EQ(places_of(*opened, 1), std::vector<std::int64_t>{0});
+  EXPECT_EQ(std::ranges::count(values(*opened, 0, "labels"), 0), 3);
 }
 
 TEST_F(Tagging, TellsItsObjectiveTheNamesOfTheTags) {

@@ -13,6 +13,7 @@
 #include "tessera/data/chat/python_text.h"
 #include "tessera/data/chat/syntax.h"
 #include "tessera/data/small_file.h"
+#include "tessera/data/tokenizers/settings.h"
 
 namespace tessera::data::chat {
 namespace {
@@ -65,25 +66,29 @@ void cut_at_mark(Rendered& rendered, const std::string& final_message) {
   }
 }
 
+/// Messages as transformers gives them to templates: without members that are null, and with an
+/// answer's thoughts under the names that templates know.
+void normalize(json::Value& messages) {
+  if (!messages.is_array()) return;
+  for (json::Value& message : messages.items()) {
+    if (!message.is_object()) continue;
+    std::erase_if(message.members(), [](const auto& member) { return member.second.is_null(); });
+    const json::Value* thoughts = nullptr;
+    for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+      if (thoughts == nullptr) thoughts = message.find(name);
+    }
+    if (thoughts == nullptr) continue;
+    const json::Value copy = *thoughts;
+    message["reasoning_content"] = copy;
+    if (message.find("thinking") == nullptr) message["thinking"] = copy;
+  }
+}
+
 bool has_generation(const Body& body) {
   return std::any_of(body.begin(), body.end(), [](const auto& statement) {
     return statement->kind == Statement::Kind::Generation || has_generation(statement->body) ||
            has_generation(statement->otherwise);
   });
-}
-
-/// "bos_token" and the other special tokens of tokenizer_config.json, which are texts or objects
-/// with "content".
-json::Value special_tokens_of(const json::Value& config) {
-  static constexpr std::array<std::string_view, 7> kNames = {
-      "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
-  json::Value out = json::Value::object();
-  for (const std::string_view name : kNames) {
-    const json::Value* token = config.find(name);
-    if (token != nullptr && token->is_object()) token = token->find("content");
-    if (token != nullptr && token->is_string()) out[name] = *token;
-  }
-  return out;
 }
 
 using Named = std::vector<std::pair<std::string, std::string>>;
@@ -153,6 +158,7 @@ Conversation ChatTemplate::render(const json::Value& messages, const RenderOptio
                   "continue_final_message and add_generation_prompt exclude each other",
                   "ask for a new turn of the assistant, or continue the last message");
   json::Value given = messages;
+  normalize(given);
   std::string final_message;
   if (options.continue_final_message) final_message = mark_final_message(given);
   Budget budget(options.limits);
@@ -182,6 +188,17 @@ Conversation ChatTemplate::render(const json::Value& messages, const RenderOptio
   return {std::move(rendered.text), std::move(rendered.generated)};
 }
 
+json::Value special_tokens_in(const fs::path& folder) {
+  static constexpr std::array kRoles = {
+      "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+  const tokenizers::Settings settings(folder);
+  json::Value out = json::Value::object();
+  for (const char* role : kRoles) {
+    if (const auto token = settings.token(role)) out[role] = json::Value::string(*token);
+  }
+  return out;
+}
+
 std::optional<ChatTemplate> find_chat_template(const fs::path& folder,
                                                const std::string& name,
                                                bool with_tools) {
@@ -209,7 +226,7 @@ std::optional<ChatTemplate> find_chat_template(const fs::path& folder,
     all = templates_in(config, config_path.string());
   }
   if (all.empty()) return std::nullopt;
-  return ChatTemplate(choose(all, name, with_tools), special_tokens_of(config));
+  return ChatTemplate(choose(all, name, with_tools), special_tokens_in(folder));
 }
 
 std::vector<int> assistant_mask(const Conversation& conversation,

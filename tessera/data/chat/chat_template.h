@@ -48,6 +48,8 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   /// `messages`: an array of objects with "role" and "content", as the template expects them.
+  /// Members that are null are left out, and an answer's thoughts have the names that transformers
+  /// gives them too: "reasoning_content" and "thinking".
   /// Rendering takes bounded time and memory. Throws Error{Data} with the template's own message if
   /// it rejects the messages, or if it cannot process them.
   [[nodiscard]] Conversation render(const json::Value& messages,
@@ -59,6 +61,10 @@ class ChatTemplate {
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };
+
+/// The special tokens that the files of a Hugging Face folder name, with or without a template:
+/// {"bos_token": "<s>", ...}. Throws Error{Format} for files that are not JSON objects.
+json::Value special_tokens_in(const std::filesystem::path& folder);
 
 /// Finds the template of a Hugging Face folder: chat_template.jinja (additional ones in
 /// additional_chat_templates), else `chat_template` of tokenizer_config.json, which is one text or

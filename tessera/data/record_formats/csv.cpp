@@ -26,11 +26,15 @@ struct Row {
   std::int64_t line = 0;  ///< line of its first byte
 };
 
-/// Reads rows one after the other.
+/// Reads rows one after the other. `quoted_lines`: whether quotes in a tab-separated table may
+/// enclose tabs and line ends.
 class Rows {
  public:
-  Rows(const RecordText& text, char separator)
-      : bytes_(text.bytes), name_(text.name), separator_(separator) {}
+  Rows(const RecordText& text, char separator, bool quoted_lines)
+      : bytes_(text.bytes),
+        name_(text.name),
+        separator_(separator),
+        all_quotes_(separator != '\t' || quoted_lines) {}
 
   std::optional<Row> next() {
     if (at_ >= bytes_.size()) return std::nullopt;
@@ -50,7 +54,7 @@ class Rows {
  private:
   std::string cell() {
     const bool quote = at_ < bytes_.size() && bytes_[at_] == '"';
-    if (quote && (separator_ != '\t' || closes_before_the_tab())) return quoted();
+    if (quote && (all_quotes_ || closes_before_the_tab())) return quoted();
     std::size_t end = at_;
     while (end < bytes_.size() && bytes_[end] != separator_ && bytes_[end] != '\n' &&
            bytes_[end] != '\r')
@@ -103,6 +107,7 @@ class Rows {
   std::string_view bytes_;
   const std::string& name_;
   char separator_;
+  bool all_quotes_;
   std::size_t at_ = 0;
   std::int64_t line_ = 1;
 };
@@ -195,6 +200,47 @@ bool is_row_of_acceptability(const Row& row) {
          (row.cells[2].empty() || row.cells[2] == "*");
 }
 
+/// A table: its first row, which may be missing, and the others.
+struct Table {
+  std::optional<Row> header;
+  std::vector<Row> rows;
+  std::int64_t blank = 0;
+  /// True if all rows have as many cells as the first.
+  [[nodiscard]] bool even() const {
+    return header && std::ranges::all_of(rows, [&](const Row& row) {
+             return row.cells.size() == header->cells.size();
+           });
+  }
+};
+
+Table table_of(const RecordText& text, char separator, bool quoted_lines) {
+  Rows reader(text, separator, quoted_lines);
+  Table out;
+  out.header = reader.next();
+  while (std::optional<Row> row = reader.next()) {
+    if (row->cells.size() == 1 && row->cells[0].empty() && out.header->cells.size() > 1) {
+      ++out.blank;
+    } else {
+      out.rows.push_back(std::move(*row));
+    }
+  }
+  return out;
+}
+
+/// A tab-separated table. Some are written without quoting, and their texts may begin with a quote;
+/// if the rows then have different numbers of cells, quotes enclose tabs and line ends.
+Table tabbed_table(const RecordText& text) {
+  Table plain = table_of(text, '\t', /*quoted_lines=*/false);
+  if (plain.even() || !plain.header) return plain;
+  try {
+    Table quoted = table_of(text, '\t', /*quoted_lines=*/true);
+    if (quoted.even()) return quoted;
+  } catch (const Error&) {
+    return plain;  // its quotes enclose nothing
+  }
+  return plain;
+}
+
 void read_table(const RecordText& text, const RecordSink& sink, char separator) {
   if (const auto at = text::find_invalid_utf8(text.bytes)) {
     const auto line = std::ranges::count(text.bytes.substr(0, *at), '\n') + 1;
@@ -202,12 +248,11 @@ void read_table(const RecordText& text, const RecordSink& sink, char separator) 
                 fmt::format("{}:{}: the file is no UTF-8 from byte {} on", text.name, line, *at),
                 "convert it: iconv -t UTF-8");
   }
-  Rows reader(text, separator);
-  std::optional<Row> header = reader.next();
+  auto [header, rows, blank] =
+      separator == '\t' ? tabbed_table(text) : table_of(text, separator, /*quoted_lines=*/true);
   if (!header) return;
-  std::vector<Row> rows;
   if (separator == '\t' && is_row_of_acceptability(*header)) {
-    rows.push_back(std::move(*header));
+    rows.insert(rows.begin(), std::move(*header));
     header->cells = {"source", "label", "star", "sentence"};
   }
   budget::require_count(header->cells.size(),
@@ -217,13 +262,8 @@ void read_table(const RecordText& text, const RecordSink& sink, char separator) 
                         "keep the columns that are used");
   name_all(*header);
   check_names(*header, text.name);
-  while (std::optional<Row> row = reader.next()) {
-    if (row->cells.size() == 1 && row->cells[0].empty() && header->cells.size() > 1) {
-      sink.blank();
-    } else {
-      rows.push_back(std::move(*row));
-    }
-  }
+  for (; blank > 0; --blank)
+    sink.blank();
   std::vector<ColumnType> types;
   for (std::size_t i = 0; i < header->cells.size(); ++i)
     types.push_back(type_of(rows, i, header->cells.size()));

@@ -93,15 +93,28 @@ void MetricByStepHook::after_train(Trainer& trainer) {
   trainer.try_to_write([&] { write_plots(trainer.engine().plan(), trainer.run_dir()); });
 }
 
+namespace {
+
+/// How much an evaluation read of a dataset; empty: all of it.
+std::string part_text(const EvalReport& report) {
+  if (report.samples >= report.of_samples) return {};
+  return fmt::format(" of the first {} of {} samples",
+                     text::with_commas(report.samples),
+                     text::with_commas(report.of_samples));
+}
+
+}  // namespace
+
 void MetricByStepHook::after_test(Trainer& trainer, const EvalReport& report) {
   const std::int64_t step = trainer.engine().step();
   write(trainer, [&] { file_->write(step, report); });
   if (Console* console = trainer.console()) {
-    console->line(fmt::format("eval at step {} | loss {:.4f}{} | {} tokens",
+    console->line(fmt::format("eval at step {} | loss {:.4f}{} | {} tokens{}",
                               step,
                               text::unsigned_nan(report.loss),
                               metrics_text(report.metrics),
-                              text::with_commas(report.tokens)));
+                              text::with_commas(report.tokens),
+                              part_text(report)));
   }
 }
 

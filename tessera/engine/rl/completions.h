@@ -42,7 +42,7 @@ Completion completion_of_numbers(const double* from, std::int64_t longest);
 struct SamplingOptions {
   std::int64_t max_new_tokens = 0;
   nn::Distribution distribution;
-  std::int32_t end = 0;         ///< the token that ends a completion
+  std::vector<std::int32_t> ends;  ///< the tokens that end a completion
   std::int64_t vocabulary = 0;  ///< number of tokens that may be sampled
   /// The most completions that are continued by one forward; 0: all.
   std::int64_t rows = 0;

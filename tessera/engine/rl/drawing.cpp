@@ -181,7 +181,7 @@ class Drawing {
     one.ids.push_back(static_cast<std::int32_t>(id));
     one.log_probabilities.push_back(next.log_probability(row, id));
     one.entropy += next.entropy(row);
-    one.ended = id == options_.end;
+    one.ended = std::ranges::find(options_.ends, id) != options_.ends.end();
   }
   [[nodiscard]] bool done(std::size_t number) const {
     return out_[number].ended || std::ssize(out_[number].ids) >= options_.max_new_tokens;

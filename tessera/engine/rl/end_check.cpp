@@ -12,7 +12,7 @@
 namespace tessera::engine::rl {
 namespace {
 
-constexpr std::int64_t kMostAnswers = 16;
+constexpr std::int64_t kMostRows = 16;
 // A model that learned to end its answers gives the end of a typical one more than a tenth.
 constexpr double kSmallProbability = 0.01;
 constexpr double kNearlyAll = 0.9;
@@ -29,12 +29,13 @@ std::string answer_of(const json::Value& record) {
   return {};
 }
 
-std::string end_of(const data::Tokenizer& tokenizer) {
-  const std::int32_t end = tokenizer.end_of_text();
-  return fmt::format(
-      "{} (number {})",
-      json::Value::string(text::replace_invalid_utf8(std::string(tokenizer.bytes_of(end)))).dump(),
-      end);
+std::string name_of(const std::vector<std::int32_t>& ends, const data::Tokenizer& tokenizer) {
+  std::vector<std::string> out;
+  for (const std::int32_t end : ends) {
+    const std::string text = text::replace_invalid_utf8(std::string(tokenizer.bytes_of(end)));
+    out.push_back(fmt::format("{} (number {})", json::Value::string(text).dump(), end));
+  }
+  return text::join(out, " or ");
 }
 
 }  // namespace
@@ -66,35 +67,44 @@ std::optional<EndCheck> check_end(
     const data::Tokenizer& tokenizer,
     std::int64_t length,
     const std::function<at::Tensor(const Rows& rows)>& log_probabilities) {
+  const std::vector<std::int32_t> ends = prompts.ends(tokenizer);
   std::vector<const std::vector<std::int32_t>*> questions;
-  std::vector<std::vector<std::int32_t>> answers;
-  for (std::int64_t i = 0; i < prompts.count() && std::ssize(answers) < kMostAnswers; ++i) {
+  std::vector<std::vector<std::int32_t>> answers;  // each with every end
+  std::int64_t count = 0;
+  for (std::int64_t i = 0;
+       i < prompts.count() && (count == 0 || (count + 1) * std::ssize(ends) <= kMostRows);
+       ++i) {
     const tasks::Prompt& prompt = prompts.prompt(i);
     const std::string text = answer_of(prompt.record);
     if (text.empty() || prompt.ids.empty()) continue;
     std::vector<std::int32_t> ids;
     tokenizer.encode(text, ids);
-    ids.push_back(tokenizer.end_of_text());
+    ids.push_back(0);
     if (std::ssize(prompt.ids) + std::ssize(ids) > length) continue;
-    questions.push_back(&prompt.ids);
-    answers.push_back(std::move(ids));
+    for (const std::int32_t end : ends) {
+      ids.back() = end;
+      questions.push_back(&prompt.ids);
+      answers.push_back(ids);
+    }
+    ++count;
   }
   if (answers.empty()) return std::nullopt;
   std::vector<RowOf> rows;
   for (std::size_t i = 0; i < answers.size(); ++i)
     rows.push_back({*questions[i], answers[i]});
   const at::Tensor found_BT = log_probabilities(rows_of(rows, length, tokenizer.padding()));
-  EndCheck out{.answers = std::ssize(answers), .end = end_of(tokenizer)};
+  EndCheck out{.answers = count, .end = name_of(ends, tokenizer)};
   for (std::size_t i = 0; i < rows.size(); ++i) {
     // The label of the last token of a row is one column before it.
     const std::int64_t column = std::ssize(rows[i].prompt) + std::ssize(rows[i].completion) - 2;
     out.probability += found_BT[static_cast<std::int64_t>(i)][column].exp().item<double>() /
-                       static_cast<double>(rows.size());
+                       static_cast<double>(count);
   }
   return out;
 }
 
 std::optional<std::string> complaint_of_first_rollout(const Metrics& metrics,
+                                                      const std::vector<std::int32_t>& ends,
                                                       const data::Tokenizer& tokenizer) {
   const Metric* const truncated = find_metric(metrics, "truncated");
   if (truncated == nullptr || truncated->mean < kNearlyAll) return std::nullopt;
@@ -102,7 +112,7 @@ std::optional<std::string> complaint_of_first_rollout(const Metrics& metrics,
       "{:.0f} % of the completions of the first rollout reach rl.max_new_tokens without the end "
       "token {} (warning {})",
       100 * truncated->mean,
-      end_of(tokenizer),
+      name_of(ends, tokenizer),
       kUntrainedEnd);
 }
 

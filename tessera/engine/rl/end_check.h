@@ -34,10 +34,10 @@ json::Value to_json(const EndCheck& check);
 /// Returns the text that tells the user what to do about the warning.
 std::string untrained_end_fix();
 
-/// Puts the end token behind the answers of the first records that have one ("answer",
-/// "completion", "response" or "chosen") and returns its mean probability; nothing if no record has
-/// one that fits into `length` tokens. `log_probabilities` returns those of the labels of rows, [B,
-/// T]; it is called at most once, with at most 16 rows.
+/// Puts each end token behind the answers of the first records that have one ("answer",
+/// "completion", "response" or "chosen") and returns the mean of their probabilities' sum; nothing
+/// if no record has one that fits into `length` tokens. `log_probabilities` returns those of the
+/// labels of rows, [B, T]; it is called at most once, with about 16 rows.
 std::optional<EndCheck> check_end(
     const tasks::Prompts& prompts,
     const data::Tokenizer& tokenizer,
@@ -45,8 +45,9 @@ std::optional<EndCheck> check_end(
     const std::function<at::Tensor(const Rows& rows)>& log_probabilities);
 
 /// Returns a sentence if nearly all completions of the first rollout were truncated. `metrics`:
-/// report_of().
+/// report_of(); `ends`: the tokens that end a completion.
 std::optional<std::string> complaint_of_first_rollout(const Metrics& metrics,
+                                                      const std::vector<std::int32_t>& ends,
                                                       const data::Tokenizer& tokenizer);
 
 }  // namespace tessera::engine::rl

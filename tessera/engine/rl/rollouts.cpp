@@ -297,7 +297,8 @@ class Rollouts final : public Experience, private AheadWriter {
                          options_);
     if (options_.dynamic_rounds > 0) report_rounds();
     if (version_ == 0 && worths.empty() && world_.is_leader()) {
-      if (const auto complaint = complaint_of_first_rollout(metrics_, *plan_.tokenizer))
+      if (const auto complaint = complaint_of_first_rollout(
+              metrics_, prompts_.ends(*plan_.tokenizer), *plan_.tokenizer))
         log::warn(fmt::format("{}\n  fix: {}", *complaint, untrained_end_fix()));
     }
     if (const auto complaint = complaint_of_dropped(scored, learned_labels_BT_);

@@ -36,8 +36,9 @@ struct PromptsOptions {
   std::int64_t length = 0;   ///< T, of a prompt with its completion
   std::int64_t longest = 0;  ///< longest prompt
   std::int32_t pad_id = 0;
-  std::int64_t uses = 1;   ///< samples per prompt: completions, times their updates
-  bool reference = false;  ///< whether samples have "reference"
+  std::vector<std::int32_t> ends = {};  ///< ids that end a completion; empty: the tokenizer's
+  std::int64_t uses = 1;                ///< samples per prompt: completions, times their updates
+  bool reference = false;               ///< whether samples have "reference"
 };
 
 /// The samples of a policy: the tensors of a prompt with its completion in a batch, and the number
@@ -54,6 +55,10 @@ class Prompts final : public RecordDataset {
                   const ConversationTokenizer& conversations,
                   const data::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
+  /// The ids that end a completion, whose tokens are those of `tokenizer`.
+  [[nodiscard]] std::vector<std::int32_t> ends(const data::Tokenizer& tokenizer) const {
+    return options_.ends.empty() ? tokenizer.ends() : options_.ends;
+  }
   /// Adds pretraining texts, which are learned with the completions.
   void add_texts(data::OpenedDataset texts);
   /// Returns these texts; nullptr if there are none.

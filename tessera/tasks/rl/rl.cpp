@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/tasks/answer_ends.h"
 #include "tessera/tasks/preference_task.h"
 #include "tessera/tasks/rl/prompts.h"
 
@@ -64,7 +65,7 @@ std::vector<data::TensorSpec> Rl::tensors(std::int64_t sequence_length) const {
 
 ReadRecords Rl::reader(const DataRequest& request) const {
   return [this, &request](const std::vector<std::string>& names, data::Split split) {
-    const PromptsOptions samples =
+    PromptsOptions samples =
         samples_of(options_, request.sequence_length, request.tokenizer.padding());
     TESSERA_REQUIRE(samples.longest > 0,
                     Config,
@@ -76,6 +77,7 @@ ReadRecords Rl::reader(const DataRequest& request) const {
     const auto chat = open_chat_template(options_.chat_template,
                                          {request.model_folder, request.tokenizer_folder},
                                          request.tokenizer);
+    samples.ends = answer_ends(request.tokenizer, chat ? &*chat : nullptr).ids;
     auto out = std::make_unique<Prompts>(samples);
     out->read_files(data::record_files(names, split),
                     record_options(request.options, "{\"prompt\": \"...\", \"answer\": \"...\"}"),

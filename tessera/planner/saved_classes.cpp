@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/saved_classes.h"
+
+#include "tessera/base/error.h"
+#include "tessera/tasks/model_classes.h"
+
+namespace tessera::planner {
+namespace {
+
+/// The classes that the task makes of its data; nothing if the data cannot be read, which the model
+/// of the plan, made with the same options, reports.
+json::Value classes_in(const tasks::Task& task, const data::DataOptions& data) {
+  try {
+    return task.objective_options(data);
+  } catch (const Error&) {
+    return json::Value::object();
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<tasks::Task> make_task_of(const std::optional<models::ModelSource>& source,
+                                          const data::DataOptions& data,
+                                          tasks::TaskOptions& options,
+                                          config::Problems& problems,
+                                          std::vector<std::string>& notes) {
+  const bool classifier = source && source->objective.options.find("num_labels") != nullptr;
+  const bool classifies =
+      options.type == "classify" || options.type == "tag" || options.type == "image_classify";
+  const bool readable = options.params.is_null() || options.params.is_object();
+  if (!classifier || !classifies || !readable) return tasks::make_task(options, problems);
+  const json::Value& saved = source->objective.options;
+  tasks::TaskOptions draft = options;
+  if (options.type == "classify") tasks::adopt_kind_of_classes(saved, draft.params);
+  config::Problems ignored;  // make_task() below reports those of the final parameters
+  const auto first = tasks::make_task(draft, ignored);
+  if (first == nullptr || !ignored.list().empty() || first->objective() != source->objective.name)
+    return tasks::make_task(options, problems);
+  for (std::string& note : tasks::adopt_classes(saved, classes_in(*first, data), draft.params))
+    notes.push_back(std::move(note));
+  options = std::move(draft);
+  return tasks::make_task(options, problems);
+}
+
+}  // namespace tessera::planner

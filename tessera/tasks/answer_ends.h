@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where an answer ends: the one set of tokens that training checks, generation stops at and exports
+// keep.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/data/chat/chat_template.h"
+#include "tessera/data/tokenizer.h"
+
+namespace tessera::tasks {
+
+struct AnswerEnds {
+  /// Tokenizer::ends(), then the token that the chat template writes after an assistant's turn.
+  std::vector<std::int32_t> ids;
+  /// What the template writes there, if the tokenizer has no token for it.
+  std::vector<std::string> texts;
+};
+
+/// What the template writes after an answer that ends a conversation, up to its first special token
+/// or else the end of its first line; empty if it writes nothing, or refuses short conversations.
+std::string end_of_turn(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate& chat);
+
+/// `chat`: nullptr if there is none.
+AnswerEnds answer_ends(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate* chat);
+
+}  // namespace tessera::tasks
