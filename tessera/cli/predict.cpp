@@ -17,6 +17,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
+#include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/model_task.h"
 #include "tessera/cli/ranks.h"
@@ -37,6 +38,7 @@ struct PredictWords {
   std::vector<std::string> data;
   std::optional<std::int64_t> length, batch;
   RankWords ranks;
+  bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
@@ -60,6 +62,7 @@ bool parse_predict(PredictWords& words, const std::vector<std::string>& line) {
                    "else at most 512]");
   arguments.option("--batch", &words.batch, "Number of samples per batch [eval.micro_batch]");
   words.ranks.declare(arguments);
+  add_last(arguments, &words.last);
   arguments.common(words.common);
   return arguments.parse(line);
 }
@@ -157,7 +160,7 @@ void predict_on(engine::OpenModel& model,
         for (auto& [name, value] : said.members())
           line[name] = std::move(value);
         if (words.out.empty()) {
-          terminal.line(line.dump());
+          terminal.data(line.dump());
           return;
         }
         file << line.dump() << '\n';
@@ -192,7 +195,7 @@ int predict(const std::vector<std::string>& line) {
                     fmt::format("{} {}: expected 1 or more", option, value.value_or(0)),
                     "");
   }
-  auto found = engine::find_model(words.path);
+  auto found = engine::find_model(model_at(words.path, words.last, words.common));
   const ToPredict data = open_to_predict(words, *found);
   const std::int64_t made = already_predicted(words.out, data.dataset->size());
   return with_model(std::move(found),
