@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include <fcntl.h>
@@ -17,6 +18,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/text.h"
 
 namespace tessera::log {
 namespace {
@@ -79,8 +81,9 @@ spdlog::level::level_enum spdlog_level(Level level) {
   return spdlog::level::err;
 }
 
-void write_locked(State& s, Level level, std::string_view message) {
+void write_locked(State& s, Level level, std::string_view text) {
   if (level < s.level) return;
+  const std::string message = text::printable(text);
   if (s.file)
     s.file->log(spdlog_level(level), spdlog::string_view_t(message.data(), message.size()));
   if (s.sink) s.sink(level, message);

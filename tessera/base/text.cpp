@@ -265,6 +265,25 @@ std::size_t incomplete_utf8_tail(std::string_view text) {
   return 0;
 }
 
+std::string printable(std::string_view text) {
+  const std::string valid = replace_invalid_utf8(text);
+  std::string out;
+  out.reserve(valid.size());
+  for (std::size_t i = 0; i < valid.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(valid[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < valid.size() ? valid[i + 1] : '\0');
+    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {  // U+0080 to U+009F: C1 controls
+      out += fmt::format("\\x{:02x}", next);
+      ++i;
+    } else {
+      out += valid[i];
+    }
+  }
+  return out;
+}
+
 std::string replace_invalid_utf8(std::string_view text) {
   std::string out;
   out.reserve(text.size());

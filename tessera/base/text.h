@@ -42,5 +42,9 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 std::size_t incomplete_utf8_tail(std::string_view text);
 /// Replaces every invalid byte sequence by U+FFFD.
 std::string replace_invalid_utf8(std::string_view text);
+/// Returns the text as a terminal may show it: control characters, with which names from a file
+/// could move its cursor or change its title, become "\x1b"; line ends and tabs stay. Invalid UTF-8
+/// becomes U+FFFD.
+std::string printable(std::string_view text);
 
 }  // namespace tessera::text

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <c10/util/Exception.h>
@@ -96,7 +95,13 @@ void check_environment() {
   }
 }
 
-void set_log_level() {
+/// `words`: those of the command line; what is said before a command reads its words obeys them.
+void set_log_level(const std::vector<std::string>& words) {
+  const bool quiet = std::any_of(words.begin(), words.end(), [](const std::string& word) {
+    return word == "-q" || word == "--quiet";
+  });
+  show_log(quiet ? log::Level::Error : log::Level::Warning);
+  if (quiet) return;
   const char* wanted = std::getenv("TESSERA_LOG");
   if (wanted == nullptr || *wanted == '\0') return;
   const std::string level = text::lower(wanted);
@@ -178,13 +183,6 @@ int tell(const Error& error) {
   return exit_code(error.kind());
 }
 
-/// True if standard output has no reader any more. If a write before the last one failed for that
-/// reason, nothing else distinguishes it from a full disk.
-bool reader_has_gone() {
-  pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
-  return ::poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
-}
-
 /// Checks the command's output: a full disk behind `>` is a failure; a reader that has exited is
 /// not.
 int after_output(int code) {
@@ -213,10 +211,10 @@ extern "C" int tessera_main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     log::set_sink(cli::print_log);
-    cli::set_log_level();
+    const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+    cli::set_log_level(words);
     cli::check_environment();
-    return cli::after_output(cli::dispatch(
-        cli::after_local_rank(std::vector<std::string>(argv + std::min(argc, 1), argv + argc))));
+    return cli::after_output(cli::dispatch(cli::after_local_rank(words)));
   } catch (const Error& error) {
     std::fflush(stdout);
     return cli::tell(error);

@@ -81,7 +81,7 @@ void Arguments::also(std::vector<std::string> names) {
 
 void Arguments::common(Common& target, bool has_json) {
   common_ = &target;
-  flag("-q,--quiet", target.quiet, "Print errors only");
+  flag("-q,--quiet", target.quiet, "Print errors only, and the result that was asked for");
   flag("-v,--verbose", target.verbose, "Print more details");
   if (has_json) flag("--json", target.json, "Write JSON");
 }
@@ -219,6 +219,7 @@ bool Arguments::parse(const std::vector<std::string>& typed) {
                 fmt::format("see: {} --help", app.get_name()));
   }
   if (common_ != nullptr && common_->verbose) show_log(log::Level::Info);
+  if (common_ != nullptr && common_->quiet) show_log(log::Level::Error);
   const std::vector<std::string> extra = app.remaining();
   if (!extra.empty()) refuse_word(app, parser_->also, extra.front());
   return true;

@@ -21,6 +21,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
+#include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/generation_words.h"
 #include "tessera/cli/line_reader.h"
@@ -44,6 +45,7 @@ struct ChatWords {
   std::string path, system, chat_template, date, weights = "fp32";
   GenerationWords how;
   RankWords ranks;
+  bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
@@ -69,6 +71,7 @@ bool parse(ChatWords& words, const std::vector<std::string>& line) {
                    &words.weights,
                    "fp32, bf16 (with bf16 activations), or int8 with one scale per row [fp32]");
   words.ranks.declare(arguments);
+  add_last(arguments, &words.last);
   arguments.common(words.common);
   return arguments.parse(line);
 }
@@ -231,7 +234,7 @@ int chat(const std::vector<std::string>& line) {
   (void)date_of(words.date);
   TESSERA_REQUIRE(
       !words.path.empty(), Config, "tessera chat: the model is missing", "tessera chat MODEL");
-  auto found = engine::find_model(words.path);
+  auto found = engine::find_model(model_at(words.path, words.last, words.common));
   const ChatTemplate conversation = template_of(words, *found);
   return with_model(std::move(found),
                     words.ranks,

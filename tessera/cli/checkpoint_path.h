@@ -4,7 +4,10 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
+
+#include "tessera/cli/arguments.h"
 
 namespace tessera::cli {
 
@@ -12,5 +15,19 @@ namespace tessera::cli {
 /// `checkpoints` folder, oldest first. Empty if there is none. Throws Error{Format} if `path` does
 /// not exist.
 std::vector<std::filesystem::path> checkpoints_at(const std::filesystem::path& path);
+
+/// Which checkpoint of a run a command reads.
+struct ChosenCheckpoint {
+  std::filesystem::path path;  ///< the checkpoint, or the given path if it is no run
+  std::string why;             ///< for people, with its folder; empty if there was no choice
+};
+/// Of a run that stopped early its best checkpoint, otherwise, and with `last`, the newest one.
+ChosenCheckpoint chosen_checkpoint(const std::filesystem::path& path, bool last);
+
+/// Declares --last of a command that reads a model.
+void add_last(Arguments& arguments, bool* last);
+/// Returns the path of chosen_checkpoint() and tells the choice on standard error, on the first
+/// rank of a launcher's job alone, unless `common` is quiet.
+std::filesystem::path model_at(const std::filesystem::path& path, bool last, const Common& common);
 
 }  // namespace tessera::cli

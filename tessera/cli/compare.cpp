@@ -17,6 +17,8 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
+#include "tessera/cli/run_differences.h"
+#include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/metric_lines.h"
 
@@ -168,8 +170,9 @@ int compare(const std::vector<std::string>& line) {
                       "Compares two runs bit by bit: metrics except for those that depend on time, "
                       "then every tensor "
                       "of "
-                      "their newest checkpoints. If they differ, prints the first difference and "
-                      "exits with code 1.",
+                      "their newest checkpoints. If they differ, prints the first difference, the "
+                      "keys of the configurations that differ, and the losses side by side with "
+                      "their largest and final difference, and exits with code 1.",
                       {"tessera compare runs/one-rank runs/two-ranks",
                        "tessera compare runs/a/checkpoints/step-00000100 runs/b"});
   arguments.positional("A", &a, "A run or checkpoint");
@@ -180,11 +183,21 @@ int compare(const std::vector<std::string>& line) {
   const Difference differs = compare_runs(a, b, sides);
   if (common.json) {
     json::Value out = json::Value::object({{"equal", json::Value::boolean(!differs)}});
-    if (differs) out["difference"] = json::Value::string(*differs);
+    if (differs) {
+      out["difference"] = json::Value::string(*differs);
+      const json::Value more = as_json(run_differences(a, b));
+      for (const auto& [key, value] : more.members())
+        out[key] = value;
+    }
     std::printf("%s\n", out.dump().c_str());
-  } else if (differs) {
-    std::printf("different: %s\n  A: %s\n  B: %s\n", differs->c_str(), a.c_str(), b.c_str());
-  } else if (!common.quiet) {
+  } else if (differs && !common.quiet) {
+    Terminal terminal;
+    terminal.line("different: " + *differs);
+    terminal.line("  A: " + a);
+    terminal.line("  B: " + b);
+    for (const std::string& one : as_lines(run_differences(a, b)))
+      terminal.line(one);
+  } else if (!differs && !common.quiet) {
     std::printf("equal: %s%s%s\n",
                 sides.metrics ? "metrics" : "",
                 sides.metrics && sides.checkpoints ? " and " : "",

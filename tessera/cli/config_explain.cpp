@@ -62,7 +62,7 @@ void tell_unknown(const std::vector<std::string>& unknown, bool pure) {
   if (unknown.empty()) return;
   if (!pure) throw Error(Error::Kind::Config, text::join(unknown, "\n"));
   for (const std::string& line : unknown)
-    log::warn(line + " (train would reject it)");
+    log::error(line + " (train would reject it)");
 }
 
 // Reports keys that train would refuse, if there is no table.
@@ -71,7 +71,7 @@ void tell_refused(const report::Explanation& explanation) {
     for (const report::ExplainedKey& key : *keys) {
       if (key.refused.empty()) continue;
       const std::string place = key.source.empty() ? "" : key.source + ": ";
-      log::warn(fmt::format("{}{}: {} (train would reject it)", place, key.path, key.refused));
+      log::error(fmt::format("{}{}: {} (train would reject it)", place, key.path, key.refused));
     }
   }
 }
@@ -93,7 +93,7 @@ int explain_file(const std::vector<std::string>& line) {
   const report::Explanation explanation =
       report::explain_config(source, asked_ranks(words), name_of_config(file), engine::formula_of);
   const std::string out = words.common.json ? report::as_json(explanation).dump(2) + "\n"
-                                            : report::as_text(explanation);
+                                            : text::printable(report::as_text(explanation));
   if (words.common.quiet)
     tell_refused(explanation);
   else

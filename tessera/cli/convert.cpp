@@ -21,6 +21,7 @@
 #include "tessera/checkpoint/storage.h"
 #include "tessera/checkpoint/streamed_save.h"
 #include "tessera/cli/arguments.h"
+#include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/convert_progress.h"
 #include "tessera/cli/convert_target.h"
@@ -149,7 +150,7 @@ class Told {
   /// Prints what was written: a line, or a JSON object.
   void end(const fs::path& target, std::size_t tensors) {
     if (common_.json) {
-      terminal_.line(json::Value::object(
+      terminal_.data(json::Value::object(
                          {{"path", json::Value::string(target.string())},
                           {"tensors", json::Value::integer(static_cast<std::int64_t>(tensors))},
                           {"bytes", json::Value::integer(static_cast<std::int64_t>(total_))}})
@@ -310,10 +311,12 @@ void write_native(const Wanted& wanted, const Common& common) {
   told.end(wanted.target, native.tensors.size());
 }
 
-int run(const Wanted& wanted, const Common& common) {
-  check_target(wanted, wanted.target);
-  const auto optimizer = optimizer_beside(wanted.target);
-  if (optimizer) check_target(wanted, *optimizer);
+int run(const Wanted& named, bool last, const Common& common) {
+  check_target(named, named.target);
+  const auto optimizer = optimizer_beside(named.target);
+  if (optimizer) check_target(named, *optimizer);
+  Wanted wanted = named;
+  wanted.source = model_at(named.source, last, common);
   if (wanted.to == To::Gguf) {
     write_gguf_file(wanted, common);
   } else if (wanted.to == To::Onnx) {
@@ -333,7 +336,7 @@ int run(const Wanted& wanted, const Common& common) {
 struct ConvertWords {
   std::string source, target, shard_size = "5GB";
   std::optional<std::string> dtype, to;
-  bool overwrite = false, averaged = false;
+  bool overwrite = false, averaged = false, last = false;
   Common common;
 };
 
@@ -375,6 +378,7 @@ bool parse(ConvertWords& words, const std::vector<std::string>& line) {
   arguments.flag("--ema",
                  words.averaged,
                  "Write the moving average of the weights (trainer.ema) instead of the weights");
+  add_last(arguments, &words.last);
   arguments.flag(
       "--overwrite", words.overwrite, "Replace the result of an earlier conversion at DST");
   arguments.common(words.common, /*has_json=*/true);
@@ -489,7 +493,7 @@ Wanted wanted_of(const ConvertWords& words) {
 int convert(const std::vector<std::string>& line) {
   ConvertWords words;
   if (!parse(words, line)) return kExitOk;
-  return run(wanted_of(words), words.common);
+  return run(wanted_of(words), words.last, words.common);
 }
 
 TESSERA_COMMAND("convert", "write a model or training in another program's format", convert);

@@ -292,14 +292,14 @@ class Printer {
     out_.line(fmt::format(
         "\nsample {} of {}: {}", index + 1, text::with_commas(count), text::join(facts, ", ")));
     if (!view.ids.empty()) {
-      out_.line("  text    " + marked(view));
-      out_.line("  ids     " + numbers(view.ids, view.labels));
+      print("  text    " + marked(view));
+      print("  ids     " + numbers(view.ids, view.labels));
     }
     if (!view.target.empty()) {
-      out_.line("  target  " + mark(shown(words_of(*opened_.tokenizer, view.target), kIndent)));
-      out_.line("  ids     " + numbers(view.target, view.target));
+      print("  target  " + mark(shown(words_of(*opened_.tokenizer, view.target), kIndent)));
+      print("  ids     " + numbers(view.target, view.target));
     }
-    if (view.label) out_.line("  label   " + mark(shown(*view.label, kIndent)));
+    if (view.label) print("  label   " + mark(shown(*view.label, kIndent)));
     for (const std::string& other : view.others)
       out_.line("  tensor  " + other);
   }
@@ -332,6 +332,8 @@ class Printer {
  private:
   static constexpr const char* kIndent = "          ";
 
+  /// Prints a line with marks, which a line without is not to have.
+  void print(const std::string& line) { out_.data(line); }
   [[nodiscard]] std::string mark(const std::string& text) const {
     return colour_ ? "\033[32m" + text + "\033[0m" : "{+" + text + "+}";
   }
@@ -506,7 +508,7 @@ int show_data(const std::vector<std::string>& line) {
     views.push_back(surveyor.view(i));
   const tasks::DataSurvey survey = surveyor.survey();
   if (words.common.json) {
-    Terminal().line(as_json(opened, survey, views).dump());
+    Terminal().data(as_json(opened, survey, views).dump());
   } else if (!words.common.quiet) {
     Terminal().line(fmt::format("task {}{} | tokenizer {} | samples of {} tokens | {}",
                                 opened.task_options.type,

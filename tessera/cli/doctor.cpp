@@ -6,24 +6,39 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/rl/diagnosis.h"
 #include "tessera/report/flight_report.h"
+#include "tessera/report/run_status.h"
 
 namespace tessera::cli {
 namespace {
+
+/// How the run ended, and why, as its folder says.
+std::vector<std::string> state_of(const report::RunStatus& status) {
+  if (status.state.empty()) return {};
+  std::string ended = status.state == "running" ? "the run is running" : "the run " + status.state;
+  if (status.state == "stopped" || status.state == "killed") ended = "the run was " + status.state;
+  if (status.exit_code) ended += fmt::format(", exit code {}", *status.exit_code);
+  const std::string words = report::words_of(status);
+  return {words.empty() ? ended : ended + ": " + words};
+}
 
 int doctor(const std::vector<std::string>& line) {
   std::string run;
   Common common;
   Arguments arguments(
       "doctor",
-      "Shows what each rank of a broken run was doing, and which rank missed which "
-      "collective. The ranks write their records into RUN/logs when the run breaks. For rl "
-      "runs it also shows the reward history, recent alarms and their remedies.",
+      "Shows how a run ended and why, what each rank of a broken run was doing and, unless the "
+      "cause is known, which rank missed which collective. The ranks write their records into "
+      "RUN/logs when the run breaks. For rl runs it also shows the reward history, recent "
+      "alarms and their remedies.",
       {"tessera doctor runs/my"});
   arguments.positional("RUN", &run, "Run folder");
   arguments.common(common, /*has_json=*/true);
@@ -33,9 +48,13 @@ int doctor(const std::vector<std::string>& line) {
                   Config,
                   folder.string() + " does not exist",
                   "name the folder of a run");
-  const auto logs = report::read_flight_logs(folder);
-  std::vector<std::string> lines = report::explain_flight(logs);
-  const bool broken = !lines.empty();
+  const report::RunStatus status = report::run_status(run);
+  std::vector<std::string> lines = state_of(status);
+  const std::string& cause = status.state == "failed" ? status.message : std::string();
+  const std::vector<std::string> ranks =
+      report::explain_flight(report::read_flight_logs(folder), cause);
+  lines.insert(lines.end(), ranks.begin(), ranks.end());
+  if (ranks.empty()) lines.emplace_back("no rank has left a record");
   const std::vector<std::string> rollouts = engine::rl::diagnosis_of(run);
   lines.insert(lines.end(), rollouts.begin(), rollouts.end());
   if (common.json) {
@@ -44,10 +63,8 @@ int doctor(const std::vector<std::string>& line) {
       out.items().push_back(json::Value::string(one));
     std::puts(json::Value::object({{"lines", std::move(out)}}).dump().c_str());
   } else {
-    if (!broken)
-      std::puts("no rank has left a record: the run has not broken, or had a single rank");
     for (const std::string& one : lines)
-      std::puts(one.c_str());
+      std::puts(text::printable(one).c_str());
   }
   return kExitOk;
 }

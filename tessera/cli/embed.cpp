@@ -17,6 +17,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
+#include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
@@ -36,6 +37,7 @@ struct EmbedWords {
   std::int64_t batch_tokens = engine::EmbedOptions().batch_tokens;
   bool normalize = false;
   RankWords ranks;
+  bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
@@ -68,6 +70,7 @@ bool parse_embed(EmbedWords& words, const std::vector<std::string>& line) {
                    "Maximum number of tokens per batch, with padding [8192]");
   arguments.option("--weights", &words.weights, "fp32 or bf16 (with bf16 activations) [fp32]");
   words.ranks.declare(arguments);
+  add_last(arguments, &words.last);
   arguments.common(words.common);
   return arguments.parse(line);
 }
@@ -157,7 +160,7 @@ class EmbeddingOutput {
                     "check the model's weights");
     if (matrix_) return matrix_->add(embedding);
     const std::string line = fmt::format("{{\"embedding\": [{}]}}", fmt::join(embedding, ", "));
-    if (path_.empty()) return terminal_.line(line);
+    if (path_.empty()) return terminal_.data(line);
     lines_ << line << '\n';
   }
 
@@ -225,7 +228,8 @@ int embed(const std::vector<std::string>& line) {
   const EmbedPlan plan = plan_of(words);
   std::vector<std::string> texts = read_text_lines(words.file, words.field);
   prepare_texts(texts, plan);
-  std::unique_ptr<engine::OpenModel> model = engine::find_model(plan.folder);
+  std::unique_ptr<engine::OpenModel> model =
+      engine::find_model(model_at(plan.folder, words.last, words.common));
   TESSERA_REQUIRE(!model->shape.trunk.output.images,
                   Unsupported,
                   words.path + " reads images, and tessera embed reads texts",

@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/cli/arguments.h"
+#include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/eval_rl.h"
 #include "tessera/cli/model_task.h"
@@ -40,13 +41,15 @@ struct EvalWords {
   std::string task, map;
   bool thresholds = false;
   RankWords ranks;
+  bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
 bool parse(EvalWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "eval",
-      "Measures a run's newest checkpoint, a checkpoint or a Hugging Face folder on held-out text. "
+      "Measures a run (its newest checkpoint, or the best if it stopped early), a checkpoint or a "
+      "Hugging Face folder on held-out text. "
       "A "
       "run of the task rl answers held-out prompts, and the answers are rewarded. Of reward models "
       "and preferences it tells the accuracy of pairs, the margin and the rewards.",
@@ -82,6 +85,7 @@ bool parse(EvalWords& words, const std::vector<std::string>& line) {
                  "which it is predicted, by the best F1, and keep it beside the weights, for "
                  "predict and convert");
   words.ranks.declare(arguments);
+  add_last(arguments, &words.last);
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
 }
@@ -191,19 +195,6 @@ HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
                                     words.data.empty() ? "data.validation" : "--data")
                     .dataset;
   return out;
-}
-
-/// The things that a loss is the mean of: "tokens" that the model predicts; "labels", if it
-/// predicts classes, one for the whole sample or one for each token; "pairs" of texts that it
-/// compares, or "completions" that were labelled.
-std::string counted_by(const data::Dataset& dataset, const models::Resolved& shape) {
-  const std::vector<data::TensorSpec> specs = dataset.tensors();
-  const auto has = [&](const char* name) {
-    return std::ranges::find(specs, name, &data::TensorSpec::name) != specs.end();
-  };
-  if (has("second_text")) return has("wanted") ? "completions" : "pairs";
-  const bool classes = shape.objective.options.find("num_labels") != nullptr;
-  return !classes && has("labels") ? "tokens" : "labels";
 }
 
 /// The plan of the run that trained a model, with the model that the run began with.
@@ -385,7 +376,7 @@ void print(const EvalWords& words,
         out[name] = std::move(value);
     }
     out["model"] = json::Value::string(source);
-    terminal.line(out.dump());
+    terminal.data(out.dump());
     return;
   }
   terminal.line(
@@ -414,7 +405,7 @@ int eval(const std::vector<std::string>& line) {
                   Config,
                   "--generate and --max-new-tokens: expected 1 or more",
                   "");
-  auto found = engine::find_model(words.path);
+  auto found = engine::find_model(model_at(words.path, words.last, words.common));
   const HeldOut data = held_out(words, *found);
   if (is_of_task_rl(*found)) {
     TESSERA_REQUIRE(!words.generate && !words.thresholds,
@@ -455,7 +446,7 @@ int eval(const std::vector<std::string>& line) {
         std::vector<tasks::NamedValue> scores;
         if (words.generate) scores = scores_of(model, data, words, is_leader);
         if (!is_leader) return;
-        const std::string counted = counted_by(*data.dataset, model.shape);
+        const std::string counted = engine::counted_by(*data.dataset, model.shape.objective);
         std::optional<std::int64_t> bytes;
         if (counted == "tokens") bytes = label_bytes(*data.dataset, samples, *model.tokenizer);
         if (words.thresholds) choose_thresholds(report.predictions, model, words);

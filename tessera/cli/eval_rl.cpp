@@ -37,7 +37,7 @@ void print(const engine::EvalReport& report, const std::string& source, bool as_
     out[metric.name] = json::Value::number(metric.mean);
   out["tokens"] = json::Value::integer(report.tokens);
   out["model"] = json::Value::string(source);
-  terminal.line(out.dump());
+  terminal.data(out.dump());
 }
 
 /// The plan of the run that saved the checkpoint, for `ranks` ranks.

@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
+#include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/generation_words.h"
 #include "tessera/cli/prompt_file.h"
@@ -40,13 +41,15 @@ struct GenerateWords {
   GenerationWords how;
   PromptFile file;  ///< for --prompts
   RankWords ranks;
+  bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
 bool parse(GenerateWords& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "generate",
-      "Generates text with a run's newest checkpoint, a checkpoint or a Hugging Face folder.",
+      "Generates text with a run (its newest checkpoint, or the best if it stopped early), a "
+      "checkpoint or a Hugging Face folder.",
       {"tessera generate runs/my --prompt \"ROMEO:\"",
        "tessera generate runs/my --prompt \"ROMEO:\" --temperature 0 --max-new-tokens 200 --echo",
        "tessera generate ./gpt2 --prompt \"Once upon a time\" --top-k 40 --seed 7",
@@ -97,6 +100,7 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
                    &words.weights,
                    "fp32, bf16 (with bf16 activations), or int8 with one scale per row [fp32]");
   words.ranks.declare(arguments);
+  add_last(arguments, &words.last);
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
 }
@@ -188,7 +192,7 @@ void one_text(engine::Generator& generator,
   if (words.common.json) {
     json::Value out = text_json(text, made);
     out["tokens_per_s"] = json::Value::number(tokens_per_s(made.tokens.size(), made));
-    terminal.line(out.dump());
+    terminal.data(out.dump());
     return;
   }
   terminal.stream("\n");
@@ -214,12 +218,12 @@ void several_texts(engine::Generator& generator,
       out["samples"].push_back(text_json(text, all[i]));
     } else {
       terminal.line(fmt::format("--- {} of {}", i + 1, all.size()));
-      terminal.line(text);
+      terminal.data(text);
     }
   }
   if (words.common.json) {
     out["tokens_per_s"] = json::Value::number(tokens_per_s(tokens, all.front()));
-    terminal.line(out.dump());
+    terminal.data(out.dump());
   } else if (words.common.verbose) {
     tell_speed(terminal, tokens, all.front());
   }
@@ -245,10 +249,10 @@ void beams(engine::Generator& generator,
     } else {
       if (all.size() > 1)
         terminal.line(fmt::format("--- {} of {}, score {:.4f}", i + 1, all.size(), all[i].score));
-      terminal.line(text);
+      terminal.data(text);
     }
   }
-  if (words.common.json) terminal.line(out.dump());
+  if (words.common.json) terminal.data(out.dump());
 }
 
 // Every rank generates the same text, because weights are gathered together; one prints it.
@@ -304,7 +308,8 @@ int generate(const std::vector<std::string>& line) {
   words.file.at_once = static_cast<int>(words.at_once.value_or(kAtOnce));
   words.file.quiet = words.common.quiet;
   const engine::ReadAs as = engine::read_as_from_name(words.weights);
-  std::unique_ptr<engine::OpenModel> model = engine::find_model(words.path);
+  std::unique_ptr<engine::OpenModel> model =
+      engine::find_model(model_at(words.path, words.last, words.common));
   engine::add_adapters(*model, adapters);
   return with_model(
       std::move(model), words.ranks, as, [&](engine::OpenModel& opened, bool is_leader) {

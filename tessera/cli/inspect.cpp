@@ -66,13 +66,6 @@ bool is_state(const Row& row) {
   return row.name.starts_with("optimizer.");
 }
 
-/// Escapes characters that could move a terminal's cursor.
-std::string printable(std::string name) {
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
-  return name;
-}
-
 json::Value integer(std::uint64_t value) {
   return json::Value::integer(static_cast<std::int64_t>(value));
 }
@@ -224,7 +217,7 @@ Findings of_gguf(const fs::path& path, bool digest) {
                  {"format", json::Value::string(fmt::format("GGUF, version {}", file.version()))}};
   for (const char* key : {"general.architecture", "general.name", "tokenizer.ggml.model"}) {
     if (const auto text = file.text(key))
-      found.facts.emplace_back(key, json::Value::string(printable(*text)));
+      found.facts.emplace_back(key, json::Value::string(text::printable(*text)));
   }
   for (const interop::GgufTensor& tensor : file.tensors()) {
     add_row(found, interop::stream_gguf(file, tensor), tensor.name, digest);
@@ -339,7 +332,7 @@ void print_table(const Findings& found, bool quiet) {
   for (const Row& row : found.rows) {
     std::printf("%s\n",
                 fmt::format("{:<{}}  {:<4}  {:>10}  [{}]",
-                            printable(row.name),
+                            text::printable(row.name),
                             width,
                             type_of(row),
                             text::bytes(bytes(row)),
@@ -372,7 +365,7 @@ int inspect(const std::vector<std::string>& line) {
     print_json(found);
   } else if (digest) {
     for (const Row& row : found.rows)
-      std::printf("%s\n", printable(row.digest).c_str());
+      std::printf("%s\n", text::printable(row.digest).c_str());
   } else {
     print_table(found, common.quiet);
   }

@@ -17,6 +17,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
+#include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/model_task.h"
 #include "tessera/cli/prediction_lines.h"
@@ -40,6 +41,7 @@ struct PredictWords {
   std::vector<std::string> data;
   std::optional<std::int64_t> length, batch;
   RankWords ranks;
+  bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
@@ -66,6 +68,7 @@ bool parse_predict(PredictWords& words, const std::vector<std::string>& line) {
                    "else at most 512]");
   arguments.option("--batch", &words.batch, "Number of samples per batch [eval.micro_batch]");
   words.ranks.declare(arguments);
+  add_last(arguments, &words.last);
   arguments.common(words.common);
   return arguments.parse(line);
 }
@@ -187,7 +190,7 @@ void predict_on(engine::OpenModel& model,
             data.records.empty() ? json::Value() : data.records[static_cast<std::size_t>(sample)];
         const json::Value line = prediction_line(sample, record, data.task->prediction(own, names));
         if (words.out.empty()) {
-          terminal.line(line.dump());
+          terminal.data(line.dump());
           return;
         }
         file << (separator ? table.rows_of(line) : line.dump() + '\n');
@@ -222,7 +225,7 @@ int predict(const std::vector<std::string>& line) {
                     fmt::format("{} {}: expected 1 or more", option, value.value_or(0)),
                     "");
   }
-  auto found = engine::find_model(words.path);
+  auto found = engine::find_model(model_at(words.path, words.last, words.common));
   const ToPredict data = open_to_predict(words, *found);
   const std::int64_t made = already_predicted(words.out, data.dataset->size());
   return with_model(std::move(found),

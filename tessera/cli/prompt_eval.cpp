@@ -166,12 +166,12 @@ void print_comparison(const PromptEvalWords& words,
       line[key] = json::Value::string(one.texts[i]);
       if (!one.scores.empty()) line["score_" + key] = json::Value::number(one.scores[i]);
       if (words.common.json) continue;
-      terminal.line(one.scores.empty()
+      terminal.data(one.scores.empty()
                         ? fmt::format("[{}]", words.models[m])
                         : fmt::format("[{}] score {:.4f}", words.models[m], one.scores[i]));
-      terminal.line(one.texts[i]);
+      terminal.data(one.texts[i]);
     }
-    if (words.common.json) terminal.line(line.dump());
+    if (words.common.json) terminal.data(line.dump());
   }
   if (words.common.json || answers[0].scores.empty()) return;
   std::int64_t wins = 0;

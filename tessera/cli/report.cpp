@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/facts.h"
@@ -23,7 +24,9 @@ std::string as_table(const Facts& facts) {
     width = std::max(width, fact.label.size());
   std::string out;
   for (const Fact& fact : facts) {
-    if (!fact.label.empty()) out += fmt::format("{:<{}}  {}\n", fact.label, width, fact.text);
+    if (!fact.label.empty()) {
+      out += fmt::format("{:<{}}  {}\n", fact.label, width, text::printable(fact.text));
+    }
   }
   return out;
 }

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,7 @@
 #include "tessera/cli/facts.h"
 #include "tessera/engine/metric_lines.h"
 #include "tessera/engine/speed_meter.h"
+#include "tessera/report/run_status.h"
 
 namespace tessera::cli {
 namespace {
@@ -86,27 +88,17 @@ Totals read_totals(const fs::path& path) {
   return totals;
 }
 
-json::Value status_of(const fs::path& run) {
-  const fs::path path = run / "status.json";
-  return fs::exists(path) ? json::parse_strict(files::read(path), path.string())
-                          : json::Value::object();
-}
-
-void add_state(Facts& facts, const json::Value& status) {
-  const json::Value* const state = status.find("state");
-  const json::Value* const message = status.find("message");
-  const std::string words = state != nullptr && state->is_string() ? state->as_string() : "unknown";
-  const auto code = number(status, "exit_code");
-  const bool ended = words != "running" && code.has_value();
+void add_state(Facts& facts, const report::RunStatus& status) {
+  const std::string words = status.state.empty() ? "unknown" : status.state;
+  const auto& code = status.exit_code;
   facts.push_back({"state",
                    "state",
-                   ended ? fmt::format("{}, exit code {}", words, *code) : words,
+                   code ? fmt::format("{}, exit code {}", words, *code) : words,
                    json::Value::string(words)});
-  if (code) {
-    facts.push_back({"exit_code", "", "", json::Value::integer(static_cast<std::int64_t>(*code))});
-  }
-  if (message != nullptr && message->is_string() && !message->as_string().empty()) {
-    facts.push_back({"message", "message", message->as_string(), *message});
+  if (code) facts.push_back({"exit_code", "", "", json::Value::integer(*code)});
+  for (const auto& [key, label, value] : {std::tuple("message", "message", &status.message),
+                                          std::tuple("go_on", "to continue", &status.go_on)}) {
+    if (!value->empty()) facts.push_back({key, label, *value, json::Value::string(*value)});
   }
 }
 
@@ -184,7 +176,7 @@ Facts run_facts(const fs::path& run) {
   const Totals totals = read_totals(run / "metrics.jsonl");
   Facts facts;
   facts.push_back({"run", "run", run.string(), json::Value::string(run.string())});
-  add_state(facts, status_of(run));
+  add_state(facts, report::run_status(run));
   facts.push_back({"steps",
                    "steps",
                    text::with_commas(totals.last_step),

@@ -14,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/cli/arguments.h"
+#include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
@@ -30,6 +31,7 @@ struct ScoreWords {
   std::string path, file, field, source_field, weights = "fp32", out;
   bool tokens = false;
   RankWords ranks;
+  bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
@@ -58,6 +60,7 @@ bool parse(ScoreWords& words, const std::vector<std::string>& line) {
                    &words.weights,
                    "fp32, bf16 (with bf16 activations), or int8 with one scale per row [fp32]");
   words.ranks.declare(arguments);
+  add_last(arguments, &words.last);
   arguments.common(words.common);
   return arguments.parse(line);
 }
@@ -130,7 +133,7 @@ void score_on(engine::OpenModel& model,
   const auto write = [&](const json::Value& value) {
     if (!is_leader) return;
     if (words.out.empty()) {
-      terminal.line(value.dump());
+      terminal.data(value.dump());
       return;
     }
     file << value.dump() << '\n' << std::flush;
@@ -150,7 +153,8 @@ void score_on(engine::OpenModel& model,
 int score(const std::vector<std::string>& line) {
   ScoreWords words;
   if (!parse(words, line)) return kExitOk;
-  std::unique_ptr<engine::OpenModel> found = engine::find_model(words.path);
+  std::unique_ptr<engine::OpenModel> found =
+      engine::find_model(model_at(words.path, words.last, words.common));
   const std::vector<LinePair> lines = read_lines(words, answers(*found));
   return with_model(
       std::move(found),

@@ -9,6 +9,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/launch/launch.h"
+
 namespace tessera::cli {
 namespace {
 
@@ -16,7 +20,17 @@ log::Level shown_level = log::Level::Warning;  // set before anything else runs
 
 bool coloured() {
   const char* plain = std::getenv("NO_COLOR");
-  return isatty(STDERR_FILENO) != 0 && (plain == nullptr || *plain == '\0');
+  return (plain == nullptr || *plain == '\0') && shows_live_lines(STDERR_FILENO);
+}
+
+/// True if this process is a rank of a launcher, even if the launcher's variables contradict each
+/// other.
+bool is_launched() {
+  try {
+    return launch::detect_launcher().has_value();
+  } catch (const Error&) {
+    return true;
+  }
 }
 
 void to_stderr(const char* colour, const char* label, std::string_view text) {
@@ -50,16 +64,27 @@ void put(std::string_view text) {
 
 }  // namespace
 
-Terminal::Terminal() : terminal_(isatty(STDOUT_FILENO) != 0) {}
+bool shows_live_lines(int descriptor) {
+  if (isatty(descriptor) == 0) return false;
+  const char* const kind = std::getenv("TERM");
+  const bool dumb = kind != nullptr && std::string_view(kind) == "dumb";
+  return !dumb && !is_launched();
+}
+
+Terminal::Terminal() : terminal_(shows_live_lines(STDOUT_FILENO)) {}
 Terminal::~Terminal() {
   erase_live();
 }
 
 void Terminal::flush() const {
-  constexpr int kSecond = 1000;
+  constexpr int kSecond = 1000, kTold = 3;
   pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
-  while (on_wait_ && ::poll(&out, 1, kSecond) == 0)
+  for (int waited = 1; on_wait_ && ::poll(&out, 1, kSecond) == 0; ++waited) {
     on_wait_();
+    if (waited == kTold)
+      log::warn_once(
+          "the training waits for the reader of its standard output, whose pipe is full");
+  }
   std::fflush(stdout);
 }
 
@@ -71,6 +96,10 @@ void Terminal::erase_live() {
 }
 
 void Terminal::line(std::string_view text) {
+  data(text::printable(text));
+}
+
+void Terminal::data(std::string_view text) {
   erase_live();
   put(text);
   put("\n");
@@ -82,7 +111,7 @@ void Terminal::live(std::string_view text) {
   erase_live();
   if (text.empty()) return;
   // A wrapped line could not be erased.
-  put(clip(text, columns() - 1));
+  put(clip(text::printable(text), columns() - 1));
   flush();
   live_ = true;
 }
@@ -93,8 +122,17 @@ void Terminal::stream(std::string_view text) {
   flush();
 }
 
+bool reader_has_gone() {
+  pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return ::poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 void print_error(const std::string& text) {
-  to_stderr("\033[31m", "error: ", text);
+  to_stderr("\033[31m", "error: ", text::printable(text));
+}
+
+void print_note(const std::string& text) {
+  to_stderr("\033[2m", "", text::printable(text));
 }
 
 void show_log(log::Level level) {

@@ -12,13 +12,20 @@
 
 namespace tessera::cli {
 
-/// Standard output. The live line exists on a terminal only.
+/// True if that descriptor is a terminal that shows this process alone and moves its cursor: not a
+/// dumb one, and not that of a launcher, in which the lines of all ranks meet.
+bool shows_live_lines(int descriptor);
+
+/// Standard output. The live line exists on a terminal only. Control characters in a line are shown
+/// as escapes; data() and stream() pass them on.
 class Terminal final : public engine::Console {
  public:
   Terminal();
   ~Terminal() override;
   void line(std::string_view text) override;
   void live(std::string_view text) override;
+  /// Prints a line of a result, such as JSON or a generated text, as it is.
+  void data(std::string_view text);
   void stream(std::string_view text) override;
   [[nodiscard]] bool is_terminal() const override { return terminal_; }
   void on_wait(const std::function<void()>& call) override { on_wait_ = call; }
@@ -31,8 +38,14 @@ class Terminal final : public engine::Console {
   std::function<void()> on_wait_;
 };
 
+/// True if standard output has no reader any more. If a write before the last one failed for that
+/// reason, nothing else distinguishes it from a full disk.
+bool reader_has_gone();
+
 /// Prints "error: ..." to standard error, coloured on a terminal unless NO_COLOR is set.
 void print_error(const std::string& text);
+/// Prints a note of what a command does to standard error.
+void print_note(const std::string& text);
 /// Sets the level from which messages appear on standard error; the default is warnings and errors.
 /// The log's own level is lowered with it.
 void show_log(log::Level level);

@@ -313,9 +313,8 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   const bool is_leader = launcher ? launcher->rank == 0 : !part || part->host == 0;
   if (words.common.json && is_leader)
     print_json(plan, code, words.dry_run);
-  else if (!words.dry_run)
-    std::clearerr(
-        stdout);  // training does not fail for lack of a reader, because its folder has everything
+  else if (!words.dry_run && reader_has_gone())
+    std::clearerr(stdout);  // the folder of the run has everything that nobody read
   return code;
 }
 

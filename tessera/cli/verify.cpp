@@ -53,7 +53,8 @@ bool parse(VerifyWords& words, const std::vector<std::string>& line) {
       "verify",
       "Trains the first steps of CONFIG on -n ranks and on one rank with the same micro-batches, "
       "with one thread per rank, and compares the first gradient, the losses and the weights: bit "
-      "by bit if the layout guarantees it, otherwise within the documented bounds. Nothing is "
+      "by bit if the layout guarantees it, otherwise within what rounding explains, which one more "
+      "training on one rank measures (docs/parallelism.md). Nothing is "
       "written to the run folder. Exits with code 1 if a bound is violated.",
       {"tessera verify my.json -n 4",
        "tessera verify my.json -n 4 --set parallel.pipeline=2 --set zero_optimization.stage=3",
@@ -145,52 +146,73 @@ struct Finding {
   bool kept = true;
 };
 
-Finding loss_finding(const engine::Deviations& found, const engine::Promise& promise) {
+/// Takes the deviation into the finding if it is the worst one: broken before kept, then the
+/// largest part of its bound.
+void take_worst(Finding& out,
+                double deviation,
+                const std::string& where,
+                std::optional<double> bound,
+                bool kept) {
+  const auto part = [](double value, const std::optional<double>& of) {
+    return of.value_or(0) > 0 ? value / *of : value;
+  };
+  const bool worse = part(deviation, bound) > part(out.largest, out.bound);
+  if (out.kept != kept ? out.kept : worse) {
+    out.largest = deviation;
+    out.where = where;
+    out.bound = bound;
+  }
+  out.kept = out.kept && kept;
+}
+
+Finding loss_finding(const engine::Deviations& found,
+                     const engine::Promise& promise,
+                     const engine::RoundingBounds& bounds) {
   Finding out{.what = "loss", .where = "every step", .bound = promise.loss};
   for (std::size_t s = 0; s < found.losses.size(); ++s) {
     const double deviation = found.losses[s];
+    const double bound = promise.bits ? 0.0 : bounds.losses.at(s);
     // Later steps are shown without a promise, because rounding errors grow.
-    if (deviation > out.largest) {
-      out.largest = deviation;
-      out.where = fmt::format("step {}", s + 1);
-    }
-    if (static_cast<std::int64_t>(s) < kSteps) out.kept = out.kept && deviation <= promise.loss;
+    const bool kept = static_cast<std::int64_t>(s) >= kSteps || deviation <= bound;
+    take_worst(out, deviation, fmt::format("step {}", s + 1), bound, kept);
   }
   if (promise.bits) out.kept = found.same_losses;
   return out;
 }
 
-Finding tensor_finding(const std::string& what,
-                       const engine::Deviations& found,
-                       engine::Deviation engine::TensorDeviation::*kind,
-                       std::optional<double> bound,
-                       bool bits) {
-  Finding out{.what = what, .where = "every tensor", .bound = bound};
+Finding gradient_finding(const engine::Deviations& found,
+                         const planner::Promise& promise,
+                         const engine::RoundingBounds& bounds) {
+  Finding out{.what = "first gradient", .where = "every tensor", .bound = promise.gradient};
   for (const engine::TensorDeviation& tensor : found.tensors) {
-    const engine::Deviation& deviation = tensor.*kind;
-    const bool kept =
-        bits ? deviation.same_bits : !bound || deviation.relative <= bound.value_or(0);
-    // The first difference is kept until a larger one is found.
-    if (deviation.relative > out.largest || (out.kept && !kept)) {
-      out.largest = std::max(out.largest, deviation.relative);
-      out.where = tensor.name;
-    }
-    out.kept = out.kept && kept;
+    const double bound = promise.bits ? 0.0 : bounds.gradients.at(tensor.name);
+    const bool kept = promise.bits ? tensor.gradient.same_bits : tensor.gradient.relative <= bound;
+    take_worst(out, tensor.gradient.relative, tensor.name, bound, kept);
   }
   return out;
 }
 
-std::vector<Finding> findings_of(const engine::Deviations& found, const engine::Promise& promise) {
-  // Optimizers like Adam turn a gradient that is only rounding error into a full-size update.
-  const std::optional<double> weights = promise.bits ? std::optional(0.0) : std::nullopt;
-  return {
-      tensor_finding("first gradient",
-                     found,
-                     &engine::TensorDeviation::gradient,
-                     promise.gradient,
-                     promise.bits),
-      loss_finding(found, promise),
-      tensor_finding("weights", found, &engine::TensorDeviation::weights, weights, promise.bits)};
+/// Weights have no bound unless all bits agree: optimizers like Adam turn a gradient that is only
+/// rounding error into a full-size update.
+Finding weights_finding(const engine::Deviations& found, const engine::Promise& promise) {
+  Finding out{.what = "weights", .where = "every tensor"};
+  if (promise.bits) out.bound = 0.0;
+  for (const engine::TensorDeviation& tensor : found.tensors) {
+    take_worst(out,
+               tensor.weights.relative,
+               tensor.name,
+               out.bound,
+               !promise.bits || tensor.weights.same_bits);
+  }
+  return out;
+}
+
+std::vector<Finding> findings_of(const engine::Deviations& found,
+                                 const engine::Promise& promise,
+                                 const engine::RoundingBounds& bounds) {
+  return {gradient_finding(found, promise, bounds),
+          loss_finding(found, promise, bounds),
+          weights_finding(found, promise)};
 }
 
 std::string in_words(double deviation) {
@@ -318,23 +340,36 @@ void print_json(const Verdict& verdict) {
   std::printf("%s\n", out.dump().c_str());
 }
 
-/// Runs both layouts one after the other, in a folder that is removed with this object.
+/// Runs both layouts one after the other, in a folder that is removed with this object. If not all
+/// bits are promised, one rank trains once more, with weights that are moved by the promise's
+/// spacing.
 class Trainings {
  public:
-  Trainings(const Side& layout, const Side& single, std::int64_t steps)
-      : layout_(layout), single_(single), steps_(steps) {}
+  Trainings(const Side& layout,
+            const Side& single,
+            const planner::Promise& promise,
+            std::int64_t steps)
+      : layout_(layout), single_(single), promise_(promise), steps_(steps) {}
 
   /// Returns the first exit code that is not 0, or 0.
   int run(Terminal* shown,
           const std::shared_ptr<const data::Datasets>& data,
           const launch::EarlyStop& early) {
-    for (const auto& [side, trace, name] : {std::tuple(&single_, &single_trace_, "single"),
-                                            std::tuple(&layout_, &trace_, "layout")}) {
+    for (const auto& [side, trace, name, nudge] :
+         {std::tuple(&single_, &single_trace_, "single", 0.0),
+          std::tuple(&single_, &nudged_trace_, "nudged", promise_.spacing),
+          std::tuple(&layout_, &trace_, "layout", 0.0)}) {
+      if (promise_.bits && trace == &nudged_trace_) continue;
       early.check();
       if (shown != nullptr)
         shown->live(fmt::format("training {} steps: {}", steps_, layout_text(side->plan)));
-      *trace = engine::trace_layout(
-          side->plan, side->gradient, data, steps_, folder_.path() / name, engine::log_failure);
+      *trace = engine::trace_layout(side->plan,
+                                    side->gradient,
+                                    data,
+                                    steps_,
+                                    folder_.path() / name,
+                                    engine::log_failure,
+                                    nudge);
       if (shown != nullptr) shown->live("");
       if (trace->code != kExitOk) return trace->code;
     }
@@ -343,13 +378,19 @@ class Trainings {
   [[nodiscard]] engine::Deviations compare() const {
     return engine::compare_traces(single_trace_, trace_);
   }
+  /// Empty if all bits are promised.
+  [[nodiscard]] engine::RoundingBounds bounds() const {
+    if (promise_.bits) return {};
+    return engine::rounding_bounds(engine::compare_traces(single_trace_, nudged_trace_), promise_);
+  }
 
  private:
   const Side& layout_;
   const Side& single_;
+  const planner::Promise& promise_;
   std::int64_t steps_;
   files::TempDir folder_;
-  engine::LayoutTrace single_trace_, trace_;
+  engine::LayoutTrace single_trace_, nudged_trace_, trace_;
 };
 
 std::string path_of(const VerifyWords& words, const ForeignFlags& foreign) {
@@ -376,11 +417,12 @@ int run_verify(const VerifyWords& words, const json::Value& source, const std::s
 
   Terminal terminal;
   const bool table = !words.common.json && !words.common.quiet;
-  Trainings trainings(layout, single, steps);
+  Trainings trainings(layout, single, promise, steps);
   const int code = trainings.run(table ? &terminal : nullptr, data, early);
   if (code != kExitOk) return code;
   const engine::Deviations found = trainings.compare();
-  const Verdict verdict{layout, single, promise, found, findings_of(found, promise)};
+  const Verdict verdict{
+      layout, single, promise, found, findings_of(found, promise, trainings.bounds())};
   if (words.common.json) print_json(verdict);
   if (table) print_table(terminal, verdict, words.common.verbose);
   return verdict.kept() ? kExitOk : kExitDifferent;

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/median.h"
 
 namespace tessera::comm {
 namespace {
@@ -134,9 +136,7 @@ double median_seconds(
   std::vector<double> seconds;
   for (int i = 0; i < std::max(1, rounds - 1); ++i)
     seconds.push_back(timed(world, call, buffers, calls));
-  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle;
+  return median_of(std::move(seconds));
 }
 
 }  // namespace

@@ -291,4 +291,27 @@ std::string join_path(std::string_view path, std::string_view key) {
   return out;
 }
 
+namespace {
+
+void add_leaves(const std::string& path,
+                const Value& value,
+                std::vector<std::pair<std::string, Value>>& out) {
+  for (const auto& [key, member] : value.members()) {
+    const std::string at = join_path(path, key);
+    if (member.is_object()) {
+      add_leaves(at, member, out);
+    } else {
+      out.emplace_back(at, member);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, Value>> leaves(const Value& object) {
+  std::vector<std::pair<std::string, Value>> out;
+  if (object.is_object()) add_leaves("", object, out);
+  return out;
+}
+
 }  // namespace tessera::json

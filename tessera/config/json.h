@@ -107,5 +107,7 @@ Value parse_strict(std::string_view text, const std::string& source, int max_dep
 
 /// Appends a step to a path: "a" + "b" = "a.b".
 std::string join_path(std::string_view path, std::string_view key);
+/// The members of an object and of the objects in it, by their paths; other values are leaves.
+std::vector<std::pair<std::string, Value>> leaves(const Value& object);
 
 }  // namespace tessera::json

@@ -74,7 +74,7 @@ void write_classes(const std::filesystem::path& folder,
                    const std::string& ending,
                    const tasks::Predictions& predictions,
                    const Names& names) {
-  if (predictions.width < 2) return;
+  if (predictions.width < 2 || names.size() > report::kMostPlottedClasses) return;
   const tasks::ClassificationReport all = tasks::classification_report(predictions);
   files::write_atomic(folder / ("confusion" + ending + ".svg"),
                       report::confusion_plot(names, all.confusion));
@@ -129,6 +129,7 @@ void write_class_pictures(const std::filesystem::path& folder,
     }
     return;
   }
+  if (predictions.width > static_cast<std::int64_t>(report::kMostPlottedClasses)) return;
   const Names names = names_of(options.find("labels"), predictions.width);
   const json::Value* const problem = options.find("problem_type");
   const bool flags = problem != nullptr && problem->is_string() &&

@@ -99,7 +99,8 @@ class Engine {
   [[nodiscard]] memory::Usage memory() const { return memory::current_ledger().usage(); }
 
   /// Initializes the weights, from seed and names or from plan.config.model.from.
-  void initialize_weights() { state_.initialize_weights(); }
+  /// `nudge`: then moves each weight by this fraction of itself, up or down by its place.
+  void initialize_weights(double nudge = 0.0) { state_.initialize_weights(nudge); }
   /// Computes with the current model the tensors that the data needs from it
   /// (Dataset::made_by_model()); call it before the first step. `keep`: a file that stores them for
   /// resuming; empty: none.

@@ -163,4 +163,14 @@ EvalReport evaluate(parallel::Executor& executor,
   return report;
 }
 
+std::string counted_by(const data::Dataset& dataset, const models::ObjectiveChoice& objective) {
+  const std::vector<data::TensorSpec> specs = dataset.tensors();
+  const auto has = [&](const char* name) {
+    return std::ranges::find(specs, name, &data::TensorSpec::name) != specs.end();
+  };
+  if (has("second_text")) return has("wanted") ? "completions" : "pairs";
+  const bool classes = objective.options.find("num_labels") != nullptr;
+  return !classes && has("labels") ? "tokens" : "labels";
+}
+
 }  // namespace tessera::engine

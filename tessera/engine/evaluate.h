@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
 #include "tessera/engine/loss_terms.h"
+#include "tessera/models/family.h"
 #include "tessera/parallel/executor.h"
 #include "tessera/tasks/metrics.h"
 #include "tessera/tasks/task.h"
@@ -25,6 +27,11 @@ struct EvalReport {
   tasks::Predictions predictions = {};
   std::int64_t samples = 0, of_samples = 0;  ///< those that were read, and those of the dataset
 };
+
+/// What EvalReport::tokens counts, and the loss is the mean of: "tokens" that the model predicts;
+/// "labels", if it predicts classes, one for the whole sample or one for each token; "pairs" of
+/// texts that it compares, or "completions" that were labelled.
+std::string counted_by(const data::Dataset& dataset, const models::ObjectiveChoice& objective);
 
 /// Callbacks around the rounds of an evaluation; in each round every data-parallel rank computes at
 /// most one batch.

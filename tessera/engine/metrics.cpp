@@ -2,8 +2,11 @@
 #include "tessera/engine/metrics.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/median.h"
 #include "tessera/base/text.h"
 #include "tessera/base/wall_clock.h"
 #include "tessera/config/json.h"
@@ -18,6 +22,17 @@
 
 namespace tessera::engine {
 namespace {
+
+/// What a printed line has of the steps since the last one.
+constexpr std::array kTimes = {&StepReport::seconds,
+                               &StepReport::data_s,
+                               &StepReport::forward_s,
+                               &StepReport::backward_s,
+                               &StepReport::reduce_s,
+                               &StepReport::optimizer_s,
+                               &StepReport::comm_s,
+                               &StepReport::generate_s};
+constexpr std::array kCounts = {&StepReport::batch_tokens, &StepReport::generated_tokens};
 
 /// The terms of a loss with several terms.
 json::Value terms_json(const Metrics& metrics) {
@@ -104,21 +119,40 @@ void MetricsFile::write(std::int64_t step, const EvalReport& report, EvalSplit s
   append(eval_values(step, report, split).dump() + '\n');
 }
 
-StepSpeed last_speed(const std::filesystem::path& path) {
+void StepsSincePrinted::add(const StepReport& report) {
+  ++steps_;
+  for (const auto time : kTimes)
+    sums_.*time += report.*time;
+  for (const auto count : kCounts)
+    sums_.*count += report.*count;
+}
+
+StepReport StepsSincePrinted::take(StepReport last) {
+  const auto steps = static_cast<double>(std::max<std::int64_t>(steps_, 1));
+  for (const auto time : kTimes)
+    last.*time = sums_.*time / steps;
+  for (const auto count : kCounts)
+    last.*count = std::llround(static_cast<double>(sums_.*count) / steps);
+  *this = {};
+  return last;
+}
+
+StepSpeed median_speed(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return {};
   constexpr std::size_t kTail = 65536;  // an incomplete line at its beginning is left out
   const std::string all = files::read(path);
-  StepSpeed out;
+  std::vector<double> speeds, times;
   for_each_metric(
       all.substr(all.size() - std::min(all.size(), kTail)),
       [&](const std::string&, const json::Value& value) {
         const json::Value *const speed = value.find("tokens_per_s"), *const time =
                                                                          value.find("step_ms");
         if (speed == nullptr || time == nullptr) return;
-        if (speed->is_number() && time->is_number())
-          out = {speed->as_double(), time->as_double() / 1e3};
+        if (!speed->is_number() || !time->is_number()) return;
+        speeds.push_back(speed->as_double());
+        times.push_back(time->as_double() / 1e3);
       });
-  return out;
+  return {median_of(std::move(speeds)), median_of(std::move(times))};
 }
 
 report::LossHistory read_losses(const std::filesystem::path& path) {

@@ -45,8 +45,9 @@ class MetricsFile {
 struct StepSpeed {
   double tokens_per_s = 0, seconds = 0;
 };
-/// Returns that of the last training step in metrics.jsonl; zeros if there is none.
-StepSpeed last_speed(const std::filesystem::path& path);
+/// Returns the medians over the last training steps in metrics.jsonl, of which the first steps of a
+/// run and those that do more than others are few; zeros if there is none.
+StepSpeed median_speed(const std::filesystem::path& path);
 
 /// Lines that cannot be parsed, such as an incomplete last one, are left out.
 report::LossHistory read_losses(const std::filesystem::path& path);
@@ -56,6 +57,20 @@ report::LossHistory read_losses(const std::filesystem::path& path);
 using TermHistory = std::map<std::string, std::vector<report::CurvePoint>>;
 /// Reads all terms of metrics.jsonl; lines that cannot be parsed are left out.
 TermHistory read_terms(const std::filesystem::path& path);
+
+/// The times and tokens of the steps since the last printed line. A single step tells little: the
+/// steps that are printed are often those that do more than others.
+class StepsSincePrinted {
+ public:
+  void add(const StepReport& report);
+  /// Returns `last`, which was added, with the means over all steps that were added, and begins
+  /// anew.
+  StepReport take(StepReport last);
+
+ private:
+  std::int64_t steps_ = 0;
+  StepReport sums_;
+};
 
 /// "step 120/5000 | loss 3.2104 | lr 3.0e-04 | gnorm 0.82 | 178.0k tok/s | mem 1.2 GiB | data 1%
 /// comm 9% | ETA 2h13m"

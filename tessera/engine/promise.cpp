@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/promise.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -51,6 +53,15 @@ std::vector<std::string> what_rounds_elsewhere(const planner::Plan& plan) {
   return out;
 }
 
+double spacing_of(const Plan& plan, bool narrow) {
+  if (!narrow) return 0x1p-23;
+  const std::array dtypes = {plan.working, plan.reduction.accumulate, plan.reduction.comm_dtype};
+  const bool halves =
+      !gathers_codes(plan) &&
+      std::none_of(dtypes.begin(), dtypes.end(), [](DType d) { return d == DType::BF16; });
+  return halves ? 0x1p-10 : 0x1p-7;
+}
+
 // Keeps only the stage in run.derived, because the loss scale distinguishes an explicit stage from
 // one derived from the ranks. Returns whether the list had it.
 bool derive_stage_alone(json::Value& resolved) {
@@ -83,6 +94,7 @@ Promise promise_of(const planner::Plan& plan) {
   out.bits = false;
   out.gradient = narrow ? kNarrowGradient * std::sqrt(layers / kLayers) : kGradient;
   out.loss = narrow ? kNarrowLoss : kLoss;
+  out.spacing = spacing_of(plan, narrow);
   out.why = text::join(reasons, "; ");
   return out;
 }

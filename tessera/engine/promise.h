@@ -13,10 +13,14 @@ namespace tessera::engine {
 /// each. Numbers are relative: for a tensor's gradient in the Frobenius norm, and for the loss of a
 /// step. Source: docs/parallelism.md.
 struct Promise {
-  bool bits = true;       ///< every bit, also of the weights after any step
-  double gradient = 0.0;  ///< of the first gradient
-  double loss = 0.0;      ///< of the first ten steps
-  std::string why;        ///< what is rounded differently; empty if nothing is
+  bool bits = true;  ///< every bit, also of the weights after any step
+  /// Bounds of the first gradient and of the losses of the first ten steps, for models whose sums
+  /// are well conditioned. How much rounding a model amplifies is measured
+  /// (engine::rounding_bounds), and may raise them.
+  double gradient = 0.0, loss = 0.0;
+  /// The distance from 1 to the next number in the narrowest dtype in which values are rounded.
+  double spacing = 0.0;
+  std::string why;  ///< what is rounded differently; empty if nothing is
 };
 /// Throws Error{Unsupported} for a layout without a promise: ranks that exchange compressed
 /// gradients.

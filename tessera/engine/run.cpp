@@ -307,10 +307,10 @@ report::TableFacts table_facts(const planner::Plan& plan,
   facts.resume_step = resume.position.step;
   if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();
   facts.changes = resume.changes;
-  const StepSpeed last = last_speed(folder.path() / "metrics.jsonl");
+  const StepSpeed measured = median_speed(folder.path() / "metrics.jsonl");
   facts.tokens_are_known = tasks::as_rl(plan.task.get()) == nullptr;
-  if (facts.tokens_are_known) facts.tokens_per_s = last.tokens_per_s;
-  facts.step_s = last.seconds;
+  if (facts.tokens_are_known) facts.tokens_per_s = measured.tokens_per_s;
+  facts.step_s = measured.seconds;
   facts.more_notes = dry_run ? "with -v" : fmt::format("in {}", folder.log_file(0).string());
   return facts;
 }

@@ -126,4 +126,20 @@ Standing Standing::from(const json::Value& state, const tasks::EvalOptions& opti
   return out;
 }
 
+std::optional<std::string> stopped_early(const checkpoint::Meta& meta) {
+  const json::Value* const evaluations = meta.extra.find("evaluations");
+  const json::Value* const section = meta.config.is_object() ? meta.config.find("eval") : nullptr;
+  if (evaluations == nullptr || section == nullptr) return std::nullopt;
+  planner::EvalOptions options;
+  config::Problems problems;
+  config::Origins origins;
+  config::read(*section, options, problems, origins);
+  if (!problems.empty() || !options.stops_early()) return std::nullopt;
+  try {
+    return Standing::from(*evaluations, options).why_stop(options);
+  } catch (const Error&) {
+    return std::nullopt;  // a rule that this version does not know
+  }
+}
+
 }  // namespace tessera::engine

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/tasks/eval_options.h"
@@ -47,5 +48,9 @@ class Standing {
   std::int64_t gain_step_ = 0;     ///< step of the last gain; 0 before the first
   std::int64_t last_step_ = 0;     ///< step of the last evaluation
 };
+
+/// The reason for which the training that saved a checkpoint ended before its last step; nothing if
+/// it did not, or if the checkpoint does not tell.
+std::optional<std::string> stopped_early(const checkpoint::Meta& meta);
 
 }  // namespace tessera::engine

@@ -4,18 +4,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/base/median.h"
+
 namespace tessera::engine {
 namespace {
 
 constexpr double kSlowRatio = 1.25;
 constexpr double kSlowPeriodS = 2.0;
 constexpr int kSlowPeriods = 3;
-
-double median_time(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 }  // namespace
 
@@ -68,7 +64,7 @@ double StragglerFinder::median_of_peers(int rank, Value value) const {
     if (static_cast<int>(peer) != rank && work_[peer] == work_[static_cast<std::size_t>(rank)])
       values.push_back(value(sums_[peer]));
   }
-  return values.empty() ? 0.0 : median_time(std::move(values));
+  return values.empty() ? 0.0 : median_of(std::move(values));
 }
 
 double StragglerFinder::ratio_of(int rank) const {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +13,8 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/base/philox.h"
 #include "tessera/base/text.h"
 #include "tessera/base/trace.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
@@ -28,6 +31,20 @@ constexpr mesh::AxisSet kTokens = mesh::AxisSet::tokens();
 /// A run whose loss scaler never gives up ends after this many consecutive overflows at the
 /// smallest scale.
 constexpr int kHopeless = 10;
+
+/// The values of `source`, each moved by the fraction `nudge` of itself.
+parallel::FillRange nudged(parallel::FillRange source, double nudge) {
+  return [source = std::move(source), nudge](
+             const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+    source(info, begin, end, out);
+    const std::uint64_t name = files::xxh3(std::as_bytes(std::span(info.name)));
+    for (std::int64_t i = begin; i < end; ++i) {
+      const bool up = (mix64(name, static_cast<std::uint64_t>(i)) & 1U) != 0;
+      float& value = out[i - begin];
+      value = static_cast<float>(static_cast<double>(value) * (up ? 1.0 + nudge : 1.0 - nudge));
+    }
+  };
+}
 
 std::string place_of(const parallel::GradientReduction::Culprit& culprit) {
   return fmt::format("the gradient of {} in block {} on rank {} (micro-batch {}) is not finite",
@@ -109,15 +126,15 @@ TrainState::TrainState(TrainStateOptions options, comm::World& world)
 
 TrainState::~TrainState() = default;
 
-void TrainState::initialize_weights() {
-  if (options_.weights) {
-    optimizer_->fill(options_.weights);
-    return;
+void TrainState::initialize_weights(double nudge) {
+  parallel::FillRange weights = options_.weights;
+  if (!weights) {
+    weights = [seed = options_.seed](
+                  const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
+      initialize_range(info, seed, begin, at::from_blob(out, {end - begin}, at::kFloat));
+    };
   }
-  const std::uint64_t seed = options_.seed;
-  optimizer_->fill([seed](const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
-    initialize_range(info, seed, begin, at::from_blob(out, {end - begin}, at::kFloat));
-  });
+  optimizer_->fill(nudge == 0.0 ? weights : nudged(std::move(weights), nudge));
 }
 
 int TrainState::round_micros(int num_micros) const {

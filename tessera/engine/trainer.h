@@ -46,6 +46,8 @@ class Trainer {
   void tell_sample(std::string_view text) { each(&Hook::after_sample, text); }
   /// Ends the loop after this step. Call it on all ranks.
   void stop() { stop_ = true; }
+  /// True if the loop ends after this step although more are planned.
+  [[nodiscard]] bool stopping() const { return stop_; }
   /// Ends a training whose evaluations show no gain; this is a success, and the reason is printed
   /// at the end.
   void stop_early(std::string reason) {

@@ -31,6 +31,10 @@ constexpr std::int64_t kMostSkips = 64;
 /// Fraction of the norm of all tensors; tensors with a smaller norm are measured as if they had
 /// this norm.
 constexpr double kFloor = 1e-3;
+/// Differences between two orders of rounding, in those that a spacing of every weight makes. The
+/// results of both layouts are rounded, forward and in the two products of a backward, and each of
+/// these errors is at most half of a spacing of each term.
+constexpr double kRoundings = 2 * 3;
 constexpr const char* kLosses = "losses";
 constexpr double kNoNumber = std::numeric_limits<double>::infinity();
 
@@ -154,8 +158,10 @@ double deviation_of(const std::vector<float>& reference,
 int keep_first_gradient(comm::World& world,
                         const planner::Plan& gradient_plan,
                         const std::shared_ptr<const data::Datasets>& data,
-                        const fs::path& folder) {
+                        const fs::path& folder,
+                        double nudge) {
   const std::unique_ptr<Engine> engine = initialize(gradient_plan, world, data);
+  if (nudge != 0.0) engine->initialize_weights(nudge);
   // An fp16 gradient that overflows is unusable: the scale decreases, and the next samples follow.
   StepReport report;
   do {
@@ -177,8 +183,10 @@ int train_traced(comm::World& world,
                  const planner::Plan& plan,
                  const std::shared_ptr<const data::Datasets>& data,
                  std::int64_t steps,
-                 const fs::path& folder) {
+                 const fs::path& folder,
+                 double nudge) {
   const std::unique_ptr<Engine> engine = initialize(plan, world, data);
+  if (nudge != 0.0) engine->initialize_weights(nudge);
   std::string losses;
   while (engine->step() < steps) {
     const StepReport report = engine->train_step();
@@ -213,13 +221,14 @@ LayoutTrace trace_layout(const planner::Plan& plan,
                          const std::shared_ptr<const data::Datasets>& data,
                          std::int64_t steps,
                          const fs::path& folder,
-                         const Report& report) {
+                         const Report& report,
+                         double nudge) {
   LayoutTrace out;
   const auto gradient = [&](comm::World& world) {
-    return keep_first_gradient(world, gradient_plan, data, folder);
+    return keep_first_gradient(world, gradient_plan, data, folder, nudge);
   };
   const auto training = [&](comm::World& world) {
-    return train_traced(world, plan, data, steps, folder);
+    return train_traced(world, plan, data, steps, folder, nudge);
   };
   const launch::Messages words;  // nothing of it can be resumed
   out.code = run_ranks(gradient_plan, report, gradient, words);
@@ -257,6 +266,20 @@ Deviations compare_traces(const LayoutTrace& reference, const LayoutTrace& other
       });
   for (auto& [name, deviation] : tensors)
     out.tensors.push_back(std::move(deviation));
+  return out;
+}
+
+RoundingBounds rounding_bounds(const Deviations& nudged, const planner::Promise& promise) {
+  RoundingBounds out;
+  for (const TensorDeviation& tensor : nudged.tensors) {
+    out.gradients[tensor.name] = std::max(promise.gradient, kRoundings * tensor.gradient.relative);
+  }
+  // A loss is one number, which may agree by chance; the difference that it hides stays.
+  double largest = 0.0;
+  for (const double loss : nudged.losses) {
+    largest = std::max(largest, loss);
+    out.losses.push_back(std::max(promise.loss, kRoundings * largest));
+  }
   return out;
 }
 

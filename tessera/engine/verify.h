@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tessera/data/dataset.h"
 #include "tessera/engine/launch.h"
+#include "tessera/planner/reference.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::engine {
@@ -25,26 +27,29 @@ struct LayoutTrace {
 
 /// Runs the first step of `gradient_plan`, which keeps the gradient, and then `steps` steps of
 /// `plan` from its initial weights, each on its own ranks, which write their results under
-/// `folder`. `report` receives the reason if a rank fails. The caller must not have run an ATen
-/// operation.
+/// `folder`. `report` receives the reason if a rank fails. `nudge`: the fraction of itself by which
+/// each initial weight is moved. The caller must not have run an ATen operation.
 LayoutTrace trace_layout(const planner::Plan& plan,
                          const planner::Plan& gradient_plan,
                          const std::shared_ptr<const data::Datasets>& data,
                          std::int64_t steps,
                          const std::filesystem::path& folder,
-                         const Report& report);
+                         const Report& report,
+                         double nudge = 0.0);
 
 /// The function that one rank runs in each of the two runs; all ranks call it. Returns the exit
 /// code: 0, or the code of a signal.
 int keep_first_gradient(comm::World& world,
                         const planner::Plan& gradient_plan,
                         const std::shared_ptr<const data::Datasets>& data,
-                        const std::filesystem::path& folder);
+                        const std::filesystem::path& folder,
+                        double nudge = 0.0);
 int train_traced(comm::World& world,
                  const planner::Plan& plan,
                  const std::shared_ptr<const data::Datasets>& data,
                  std::int64_t steps,
-                 const std::filesystem::path& folder);
+                 const std::filesystem::path& folder,
+                 double nudge = 0.0);
 /// Reads the results that these wrote under `folder`.
 LayoutTrace read_trace(const std::filesystem::path& folder);
 
@@ -71,5 +76,16 @@ struct Deviations {
 };
 /// Throws Error{Format} if the two do not contain the same tensors.
 Deviations compare_traces(const LayoutTrace& reference, const LayoutTrace& other);
+
+/// The largest deviations that rounding explains.
+struct RoundingBounds {
+  std::map<std::string, double> gradients;  ///< by the names of the tensors
+  std::vector<double> losses;               ///< of each step
+};
+/// The bounds of a layout that rounds elsewhere than one rank. `nudged`: the deviation of the same
+/// training on one rank whose initial weights were moved by Promise::spacing, which passes through
+/// every layer as rounding does and is amplified alike. It measures the condition of the model's
+/// sums. The promise's own bounds are the least.
+RoundingBounds rounding_bounds(const Deviations& nudged, const planner::Promise& promise);
 
 }  // namespace tessera::engine

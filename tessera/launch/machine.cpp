@@ -163,6 +163,24 @@ int usable_cores() {
   return usable_cores(affinity_cores().size(), Cgroup().cpu_quota());
 }
 
+std::optional<int> shared_cores(int local_ranks,
+                                std::size_t in_mask,
+                                std::size_t online,
+                                std::optional<double> quota,
+                                bool launched) {
+  const bool bound = launched && in_mask < online;
+  const int cores = usable_cores(bound ? online : in_mask, quota);
+  return local_ranks > cores ? std::optional(cores) : std::nullopt;
+}
+
+std::optional<int> shared_cores(int local_ranks) {
+  return shared_cores(local_ranks,
+                      affinity_cores().size(),
+                      static_cast<std::size_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))),
+                      Cgroup().cpu_quota(),
+                      detect_launcher().has_value());
+}
+
 int threads_per_rank(int local_ranks) {
   return std::max(1, usable_cores() / std::max(1, local_ranks));
 }

@@ -2,6 +2,7 @@
 // Facts about this machine, as far as this process may use it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -40,6 +41,16 @@ std::vector<int> affinity_cores();
 std::vector<int> cores_by_sibling();
 /// Returns min(processors in the mask, quota rounded down), at least 1.
 int usable_cores(std::size_t in_mask, std::optional<double> quota);
+/// Returns the number of processors that `local_ranks` ranks share if they are more than these;
+/// nothing if each has one. A rank that a launcher started and whose mask is a part of the `online`
+/// processors was bound to it, and its peers were bound to others.
+std::optional<int> shared_cores(int local_ranks,
+                                std::size_t in_mask,
+                                std::size_t online,
+                                std::optional<double> quota,
+                                bool launched);
+/// The same of this process.
+std::optional<int> shared_cores(int local_ranks);
 /// Returns the smaller of MemAvailable and what the group's limit leaves.
 std::uint64_t available_memory(const Roots& roots);
 /// Returns how often the OOM killer has run where it could have killed one of our ranks: the

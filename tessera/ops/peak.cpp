@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/clock.h"
+#include "tessera/memory/ledger.h"
 #include "tessera/ops/linear.h"
 #include "tessera/tensor/dtype.h"
 
@@ -37,11 +38,16 @@ double product_flops(at::ScalarType dtype, std::int64_t N, std::int64_t I, std::
 }  // namespace
 
 double peak_flops(DType dtype) {
+  // A training may measure while it runs; its own memory is that without the operands.
+  memory::Ledger own;
+  const memory::ScopedLedger counted(own);
   const at::ScalarType type = to_torch(dtype);
   return std::max(product_flops(type, 1024, 1024, 1024), product_flops(type, 2048, 1024, 4096));
 }
 
 double peak_bytes() {
+  memory::Ledger own;
+  const memory::ScopedLedger counted(own);
   constexpr std::int64_t kFloats = std::int64_t{1} << 24;  // 64 MiB, beyond most caches
   const at::Tensor a = at::ones({kFloats}), b = at::ones({kFloats});
   at::Tensor sum = at::empty({kFloats});

@@ -13,7 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/launch/launch.h"
+#include "tessera/launch/machine.h"
 #include "tessera/optim/average.h"
 #include "tessera/optim/compressed.h"
 #include "tessera/optim/eight_bit.h"
@@ -318,12 +318,11 @@ std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t s
 
 std::vector<std::string> warnings_of(const Plan& plan, int local_ranks) {
   std::vector<std::string> out;
-  const int cores = launch::usable_cores();
-  if (local_ranks > cores) {
+  if (const auto cores = launch::shared_cores(local_ranks)) {
     out.push_back(fmt::format("{} ranks share {} {}: fewer ranks would be faster",
                               local_ranks,
-                              cores,
-                              cores == 1 ? "core" : "cores"));
+                              *cores,
+                              *cores == 1 ? "core" : "cores"));
   }
   if (auto note = warmup_note(plan.config, plan.max_steps)) out.push_back(std::move(*note));
   return out;

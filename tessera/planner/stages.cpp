@@ -13,6 +13,7 @@
 #include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/pipeline/partition.h"
 #include "tessera/parallel/pipeline/schedule.h"
+#include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::planner {
@@ -317,6 +318,18 @@ std::string blocks_of_stage(const Plan& plan, int stage) {
 }
 
 }  // namespace
+
+double planned_waits(const Plan& plan) {
+  const parallel::StageLayout& layout = plan.stages;
+  if (layout.stages == 1) return 0.0;
+  const parallel::PipelineSize size{
+      layout.stages, layout.chunks, static_cast<int>(std::max<std::int64_t>(plan.accumulation, 1))};
+  const double bubble =
+      parallel::simulate(
+          parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes())
+          .bubble();
+  return bubble / (1 + bubble);
+}
 
 std::vector<std::string> stage_lines(const Plan& plan) {
   std::vector<std::string> out;

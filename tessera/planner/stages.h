@@ -34,6 +34,9 @@ parallel::StageLayout place_blocks(const parallel::PipelineOptions& options,
                                    std::int64_t sequence_length,
                                    config::Problems& problems,
                                    const config::Origins& origins);
+/// The share of a step's time that a stage of the plan's pipeline waits for other stages if all
+/// passes take equally long; of a stage that waits longest. 0 without a pipeline.
+double planned_waits(const Plan& plan);
 /// One line per stage: its ranks, blocks and parameters.
 std::vector<std::string> stage_lines(const Plan& plan);
 /// The message of a rank that has built its part, in Colossal-AI's words: "Rank2 build layer 3-6,

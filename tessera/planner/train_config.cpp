@@ -228,12 +228,14 @@ void TrainConfig::describe(config::Fields& f) {
                "This is always on for a table that is tied to the head on the same stage."});
   f.section(
       "trainer", trainer, "Length of the training, seed, and handling of numerical problems.");
-  f.field("steps_per_print",
-          steps_per_print,
-          {.text = "Print a line every N steps; the first and the last step are always printed.",
-           .unit = "steps",
-           .min = 1,
-           .max = kMostSteps});
+  f.field(
+      "steps_per_print",
+      steps_per_print,
+      {.text = "Print a line every N steps, with the mean speed and times of the steps since the "
+               "last line; the first and the last step are always printed.",
+       .unit = "steps",
+       .min = 1,
+       .max = kMostSteps});
   f.section("eval", eval, "Evaluation during training.");
   f.section("checkpoint", checkpoint, "When checkpoints are written and which are kept.");
   f.section("run", run, "The run folder, the threads, and what happens when ranks are lost.");

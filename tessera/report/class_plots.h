@@ -30,5 +30,7 @@ struct RocCurve {
 /// area.
 std::string roc_plot(std::vector<RocCurve> curves);
 inline constexpr std::size_t kMostCurves = 10;
+/// A confusion matrix of more classes has too many cells for a picture.
+inline constexpr std::size_t kMostPlottedClasses = 256;
 
 }  // namespace tessera::report

@@ -174,6 +174,7 @@ class Explainer {
     out.text =
         value.is_null() ? (rule.empty() ? "not set" : rule) : (limitless ? rule : in_words(value));
     out.source = source_of(path);
+    out.given = draft_.origins.given(path) || find_auto(path) != nullptr;
     if (const planner::AutoValue* automatic = find_auto(path)) {
       // No value yet, or one that is only known during the run.
       if (!automatic->resolved || (value.is_null() && rule.empty())) {
@@ -306,6 +307,7 @@ class Explainer {
         it->value = *written;
         it->text = in_words(*written);
         it->source = written->place.text();
+        it->given = true;
       }
       it->refused += (it->refused.empty() ? "" : "; ") + reason_of(problem);
       return;
@@ -361,6 +363,10 @@ std::string table(const std::vector<ExplainedKey>& keys) {
   return out;
 }
 
+std::string titled(const std::string& title, const std::vector<ExplainedKey>& keys) {
+  return keys.empty() ? "" : title + "\n" + table(keys);
+}
+
 std::string list(const std::string& title, const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
   std::string out = title + "\n";
@@ -405,11 +411,15 @@ Explanation explain_config(const json::Value& source,
 }
 
 std::string as_text(const Explanation& explanation) {
-  std::string out = explanation.ranks_text + "\n" + table(explanation.keys);
-  if (!explanation.accepted.empty())
-    out += "accepted, without a meaning here\n" + table(explanation.accepted);
-  if (!explanation.refused.empty()) out += "train would refuse\n" + table(explanation.refused);
+  std::vector<ExplainedKey> refused = explanation.refused, given, others;
+  for (const ExplainedKey& key : explanation.keys)
+    (!key.refused.empty() ? refused : key.given ? given : others).push_back(key);
+  std::string out = explanation.ranks_text + "\n";
+  out += titled("train would refuse", refused);
   out += list("train needs to be told", explanation.needed);
+  out += titled("set", given);
+  out += titled("accepted, without a meaning here", explanation.accepted);
+  out += titled("not set", others);
   out += list("notes", explanation.notes);
   out += list("formula", explanation.formula);
   return out;

@@ -21,6 +21,7 @@ struct ExplainedKey {
   std::string text;     ///< the value for display; "auto" while it is unresolved
   std::string source;   ///< "ds.json:3:12", "--seed", "default", "derived: ..."
   std::string refused;  ///< why train would refuse it; empty: it would accept it
+  bool given = false;   ///< the file or a flag sets it, perhaps to "auto"
 };
 
 struct Explanation {
@@ -47,7 +48,8 @@ Explanation explain_config(const json::Value& source,
                            const std::string& name_of_file,
                            const FormulaOf& formula = {});
 
-/// Tables for a terminal.
+/// Tables for a terminal: first what train would refuse and what the file sets, at the end the many
+/// values that nobody has set.
 std::string as_text(const Explanation& explanation);
 json::Value as_json(const Explanation& explanation);
 

@@ -9,7 +9,6 @@
 
 #include "tessera/base/text.h"
 #include "tessera/data/sample_order.h"
-#include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/precision.h"
 #include "tessera/planner/stages.h"
 
@@ -92,7 +91,18 @@ std::string sources_text(const std::vector<std::string>& sources) {
   return sources.front() + more;
 }
 
+/// What the samples of the data consist of, and TableFacts::train_tokens counts.
+const char* unit_of(const planner::Plan& plan) {
+  return plan.model.trunk.output.images ? "images" : "tokens";
+}
+
 std::string data_line(const planner::Plan& plan, const TableFacts& facts) {
+  if (plan.model.trunk.output.images) {
+    return fmt::format("{}: {} {}",
+                       sources_text(plan.config.data.train),
+                       text::with_commas(facts.train_tokens),
+                       unit_of(plan));
+  }
   return fmt::format("{}: {} tokens, {} of {} tokens, {} tokenizer",
                      sources_text(plan.config.data.train),
                      text::with_commas(facts.train_tokens),
@@ -135,9 +145,10 @@ std::string validation_line(const planner::Plan& plan, const TableFacts& facts) 
           : sources_text(plan.config.data.validation);
   const tasks::EvalOptions& eval = plan.config.eval;
   const std::string when = eval.when().any() ? eval.when().text() : "never read";
-  return fmt::format("{}: {} tokens, {}{}",
+  return fmt::format("{}: {} {}, {}{}",
                      source,
                      text::with_commas(facts.validation_tokens),
+                     unit_of(plan),
                      when,
                      patience_text(eval));
 }
@@ -183,13 +194,18 @@ std::string warning_of_passes(const planner::Plan& plan, const TableFacts& facts
 namespace {
 
 std::string length_line(const planner::Plan& plan, const TableFacts& facts) {
+  const std::int64_t steps_left = std::max<std::int64_t>(plan.max_steps - facts.resume_step, 0);
+  const std::string left = facts.resume_step > 0
+                               ? fmt::format(" for the remaining {}", plural(steps_left, "step"))
+                               : std::string();
   if (!facts.tokens_are_known) {
     std::string out = fmt::format("{}, {:.2f} passes over the data",
                                   plural(plan.max_steps, "step"),
                                   passes_over_data(plan, facts));
     if (facts.step_s > 0) {
-      out += fmt::format("; about {} at {} a step, as measured here",
-                         text::duration(static_cast<double>(plan.max_steps) * facts.step_s),
+      out += fmt::format("; about {}{} at {} a step, as measured here",
+                         text::duration(facts.step_s * static_cast<double>(steps_left)),
+                         left,
                          text::duration(facts.step_s));
     }
     return out;
@@ -201,9 +217,12 @@ std::string length_line(const planner::Plan& plan, const TableFacts& facts) {
                                 text::count(tokens),
                                 passes_over_data(plan, facts));
   if (facts.tokens_per_s > 0) {
+    const double share = static_cast<double>(steps_left) /
+                         static_cast<double>(std::max<std::int64_t>(plan.max_steps, 1));
     out +=
-        fmt::format("; about {} at {} tokens/s, {}",
-                    text::duration(tokens / facts.tokens_per_s),
+        fmt::format("; about {}{} at {} tokens/s, {}",
+                    text::duration(tokens * share / facts.tokens_per_s),
+                    left,
                     text::count(facts.tokens_per_s),
                     facts.speed_is_estimated ? "half of this machine's peak" : "as measured here");
   }
@@ -287,18 +306,14 @@ void append_stages(std::vector<std::string>& lines, const planner::Plan& plan) {
   constexpr std::size_t kMost = 8;
   const parallel::StageLayout& layout = plan.stages;
   if (layout.stages == 1) return;
-  const parallel::PipelineSize size{
-      layout.stages, layout.chunks, static_cast<int>(std::max<std::int64_t>(plan.accumulation, 1))};
-  const double bubble =
-      parallel::simulate(
-          parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes())
-          .bubble();
-  lines.push_back(fmt::format("{:<11} {} stages, {}, stages wait {:.0f}% of {} micro-batches' time",
-                              "pipeline",
-                              layout.stages,
-                              plan.config.parallel.pipeline.schedule,
-                              100 * bubble,
-                              size.micros));
+  lines.push_back(
+      fmt::format("{:<11} {} stages, {}, {} micro-batches; a stage waits {:.0f}% of the "
+                  "time if all take equally long",
+                  "pipeline",
+                  layout.stages,
+                  plan.config.parallel.pipeline.schedule,
+                  std::max<std::int64_t>(plan.accumulation, 1),
+                  100 * planner::planned_waits(plan)));
   const std::vector<std::string> stages = planner::stage_lines(plan);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     if (s == kMost - 1 && stages.size() > kMost) {

@@ -24,9 +24,9 @@ struct TableFacts {
   std::string host;  ///< of every rank
   std::string run_dir;
   std::int64_t resume_step = 0;
-  double tokens_per_s = 0;  ///< in the last step in the run folder; 0: unknown
+  double tokens_per_s = 0;  ///< the median of the last steps in the run folder; 0: unknown
   /// False if the number of tokens of a step depends on what the model writes; then `step_s` is the
-  /// duration of the last step in the run folder, 0 if it is unknown.
+  /// median duration of the last steps in the run folder, 0 if it is unknown.
   bool tokens_are_known = true;
   double step_s = 0;
   /// True if tokens_per_s was estimated from the peak of this machine, false if it was measured.

@@ -130,8 +130,47 @@ std::string_view kind_in(std::string_view what) {
   return what.substr(0, what.find(' '));
 }
 
+/// The ranks that a finding may name as the reason. Where the reason is known, the ranks that only
+/// stopped with it are none.
+struct Suspects {
+  bool known = false;
+  std::set<int> ranks;
+  [[nodiscard]] bool may_be(int rank) const { return !known || ranks.contains(rank); }
+};
+
+/// True if the text names the rank, as in "rank 3 was lost".
+bool names_rank(const std::string& text, int rank) {
+  const std::string name = fmt::format("rank {}", rank);
+  for (std::size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
+    const std::size_t end = at + name.size();
+    const bool longer = end < text.size() && text[end] >= '0' && text[end] <= '9';
+    if (!longer) return true;
+  }
+  return false;
+}
+
+/// `cause`: why the job says that it failed; empty if it says nothing.
+Suspects suspects_of(const std::vector<FlightLog>& logs, const std::string& cause) {
+  Suspects out{.known = !cause.empty()};
+  for (int rank = 0; rank < logs.front().ranks && out.known; ++rank) {
+    if (names_rank(cause, rank)) out.ranks.insert(rank);
+  }
+  for (const FlightLog& log : logs) {
+    const bool told = cause.empty() || names_rank(cause, log.rank) || cause.find(log.message) == 0;
+    if (!log.broke_it || !told) continue;
+    out.known = true;
+    out.ranks.insert(log.rank);
+    // A rank that ends the job may name another one: "rank 3 hangs".
+    for (int rank = 0; rank < log.ranks; ++rank) {
+      if (names_rank(log.message, rank)) out.ranks.insert(rank);
+    }
+  }
+  return out;
+}
+
 void explain_group(const std::string& name,
                    const GroupFlight& group,
+                   const Suspects& suspects,
                    std::vector<std::string>& findings) {
   for (const auto& [sequence, calls] : group.what) {
     std::set<std::string_view> kinds;
@@ -157,8 +196,10 @@ void explain_group(const std::string& name,
   std::vector<int> behind;
   for (const int rank : members) {
     const auto last = group.last.find(rank);
-    if (last != group.last.end() && last->second == oldest) behind.push_back(rank);
+    if (last != group.last.end() && last->second == oldest && suspects.may_be(rank))
+      behind.push_back(rank);
   }
+  if (behind.empty()) return;
   const auto next = group.what.find(oldest + 1);
   if (next == group.what.end() || next->second.empty()) return;
   std::vector<int> callers;
@@ -174,11 +215,11 @@ void explain_group(const std::string& name,
 
 /// Returns why the ranks stopped: the rank that broke the run, then the reasons of the other ranks
 /// that differ from its message. After a partition each side has a reason of its own.
-std::vector<std::string> reasons(const std::vector<FlightLog>& logs) {
+std::vector<std::string> reasons(const std::vector<FlightLog>& logs, const Suspects& suspects) {
   std::vector<std::string> lines;
   std::set<std::string> known;
   for (const FlightLog& log : logs) {
-    if (!log.broke_it) continue;
+    if (!log.broke_it || !suspects.may_be(log.rank)) continue;
     lines.push_back(fmt::format("{} broke it: {}", name_of(log), log.message));
     known.insert(log.message);
   }
@@ -231,11 +272,13 @@ std::vector<FlightLog> read_flight_logs(const std::filesystem::path& folder) {
   return logs;
 }
 
-std::vector<std::string> explain_flight(const std::vector<FlightLog>& logs) {
+std::vector<std::string> explain_flight(const std::vector<FlightLog>& logs,
+                                        const std::string& cause) {
   std::vector<std::string> lines, findings;
   if (logs.empty()) return lines;
   std::map<std::string, GroupFlight> groups;
   std::set<int> known;
+  const Suspects suspects = suspects_of(logs, cause);
   for (const FlightLog& log : logs) {
     known.insert(log.rank);
     lines.push_back(line_of(log));
@@ -246,18 +289,21 @@ std::vector<std::string> explain_flight(const std::vector<FlightLog>& logs) {
     }
   }
   for (int rank = 0; rank < logs.front().ranks; ++rank) {
-    if (!known.contains(rank))
-      findings.push_back(
-          fmt::format("rank {} left no record: it ended, or its host was lost", rank));
+    if (known.contains(rank)) continue;
+    findings.push_back(fmt::format(
+        "rank {} left no record{}",
+        rank,
+        suspects.may_be(rank) ? ": it ended, or its host was lost" : ", or its host kept it"));
   }
   // Both ends of a message are one operation of two different kinds of calls.
   for (const auto& [name, group] : groups) {
     const bool messages = !group.what.empty() && !group.what.begin()->second.empty() &&
                           kind_in(group.what.begin()->second.begin()->second) == "message";
-    if (!messages) explain_group(name, group, findings);
+    if (!messages) explain_group(name, group, suspects, findings);
   }
-  if (findings.empty()) findings.emplace_back("every rank called the same operations");
-  const std::vector<std::string> why = reasons(logs);
+  if (findings.empty() && !suspects.known)
+    findings.emplace_back("every rank called the same operations");
+  const std::vector<std::string> why = reasons(logs, suspects);
   lines.insert(lines.end(), why.begin(), why.end());
   lines.insert(lines.end(), findings.begin(), findings.end());
   return lines;

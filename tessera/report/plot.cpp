@@ -17,6 +17,16 @@ namespace {
 
 constexpr double kWidth = 760, kHeight = 420, kLeft = 64, kRight = 20, kTop = 24, kBottom = 48;
 constexpr std::size_t kMaxPoints = 1500;  // maximum points of a polyline; more are not visible
+constexpr std::int64_t kMostTicks = 16;   // of an axis; tick_step() asks for about 6
+/// Values that differ by less than this part of the largest are drawn as equal: their differences
+/// are rounding.
+constexpr double kFlat = 1e-12;
+
+/// True for a value whose differences to other such values are finite.
+bool is_drawn(double value) {
+  constexpr double kLargest = 1e300;
+  return std::abs(value) <= kLargest;  // false for a NaN
+}
 
 /// A plot area with margins for its axes, in data coordinates.
 struct Frame {
@@ -34,7 +44,7 @@ struct Frame {
   /// Widens the area to these points.
   void add(const std::vector<CurvePoint>& points) {
     for (const CurvePoint& point : points) {
-      if (!std::isfinite(point.value)) continue;
+      if (!is_drawn(point.value)) continue;
       x1 = std::max(x1, static_cast<double>(point.step));
       y0 = std::min(y0, point.value);
       y1 = std::max(y1, point.value);
@@ -42,9 +52,12 @@ struct Frame {
   }
   /// Adds margins above and below. Values that are never negative do not get an axis below 0.
   void finish() {
-    if (!(y0 < y1)) {
-      y0 = std::isfinite(y0) ? y0 - 0.5 : 0;
-      y1 = y0 + 1;
+    if (!std::isfinite(y0)) y0 = y1 = 0.5;
+    const double largest = std::max(std::abs(y0), std::abs(y1));
+    if (y1 - y0 <= kFlat * largest) {
+      const double room = std::max(0.5, kFlat * largest);
+      y0 -= room;
+      y1 += room;
     }
     const double margin = 0.05 * (y1 - y0), least = y0;
     y0 -= margin;
@@ -63,13 +76,30 @@ double tick_step(double range, int count) {
   return 10 * power;
 }
 
+/// The multiples of `step` from `low` to `high`, at most kMostTicks. They are counted, because the
+/// sum of a number and a step below its rounding is the number.
+std::vector<double> ticks(double low, double high, double step) {
+  std::vector<double> out;
+  const double first = std::ceil(low / step), last = std::floor(high / step);
+  if (!std::isfinite(first) || !std::isfinite(last)) return out;
+  for (std::int64_t i = 0; i < kMostTicks && first + static_cast<double>(i) <= last; ++i)
+    out.push_back((first + static_cast<double>(i)) * step);
+  return out;
+}
+
+/// The significant digits in which neighbouring ticks differ.
+int digits_of(const Frame& frame, double step) {
+  const double largest = std::max(std::abs(frame.y0), std::abs(frame.y1));
+  return std::clamp(static_cast<int>(std::ceil(std::log10(largest / step))) + 1, 4, 15);
+}
+
 std::vector<CurvePoint> smoothed(const std::vector<CurvePoint>& points) {
   // Exponential mean over about a fiftieth of the curve.
   const double alpha = 1.0 / std::max(1.0, static_cast<double>(points.size()) / 50.0);
   std::vector<CurvePoint> out;
   double mean = 0;
   for (const CurvePoint& point : points) {
-    if (!std::isfinite(point.value)) continue;
+    if (!is_drawn(point.value)) continue;
     mean = out.empty() ? point.value : mean + alpha * (point.value - mean);
     out.push_back({point.step, mean});
   }
@@ -83,7 +113,7 @@ std::string polyline(const std::vector<CurvePoint>& points,
   const std::size_t every = std::max<std::size_t>(1, points.size() / kMaxPoints);
   for (std::size_t i = 0; i < points.size(); ++i) {
     if (i % every != 0 && i + 1 != points.size()) continue;
-    if (!std::isfinite(points[i].value)) continue;
+    if (!is_drawn(points[i].value)) continue;
     out += fmt::format(
         "{:.1f},{:.1f} ", frame.x(static_cast<double>(points[i].step)), frame.y(points[i].value));
   }
@@ -94,7 +124,8 @@ std::string axes(const Frame& frame) {
   std::string out;
   const double right = frame.left + frame.width - kRight;
   const double dy = tick_step(frame.y1 - frame.y0, 6);
-  for (double y = std::ceil(frame.y0 / dy) * dy; y <= frame.y1; y += dy) {
+  const int digits = digits_of(frame, dy);
+  for (const double y : ticks(frame.y0, frame.y1, dy)) {
     out += fmt::format(
         "<line x1=\"{0:.0f}\" x2=\"{1:.0f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#e4e4e4\"/>",
         frame.left + kLeft,
@@ -104,10 +135,10 @@ std::string axes(const Frame& frame) {
     out += svg_label(frame.left + kLeft - 8,
                      frame.y(y) + 4,
                      "end",
-                     fmt::format("{:.4g}", std::abs(y) < 1e-9 * dy ? 0.0 : y));
+                     fmt::format("{:.{}g}", std::abs(y) < 1e-9 * dy ? 0.0 : y, digits));
   }
   const double dx = std::max(1.0, tick_step(frame.x1 - frame.x0, 6));
-  for (double x = 0; x <= frame.x1; x += dx) {
+  for (const double x : ticks(0, frame.x1, dx)) {
     out += svg_label(frame.x(x),
                      frame.top + frame.height - kBottom + 20,
                      "middle",
@@ -175,7 +206,7 @@ std::string loss_plot(const LossHistory& history) {
   if (!history.eval.empty())
     out += polyline(history.eval, frame, "stroke=\"#d9660c\" stroke-width=\"2\"");
   for (const CurvePoint& point : history.eval) {
-    if (!std::isfinite(point.value)) continue;
+    if (!is_drawn(point.value)) continue;
     out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"#d9660c\"/>\n",
                        frame.x(static_cast<double>(point.step)),
                        frame.y(point.value));

@@ -16,7 +16,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/median.h"
 #include "tessera/base/text.h"
+#include "tessera/report/run_status.h"
 
 namespace tessera::report {
 namespace {
@@ -122,15 +124,6 @@ json::Value columns(const std::vector<json::Value>& lines) {
   for (const std::string& name : order)
     out[name] = json::Value::array(std::move(all[name]));
   return out;
-}
-
-void flatten(const std::string& path, const json::Value& value, json::Value& out) {
-  if (!value.is_object()) {
-    out[path] = value;
-    return;
-  }
-  for (const auto& [key, member] : value.members())
-    flatten(json::join_path(path, key), member, out);
 }
 
 json::Value samples_of(const fs::path& folder) {
@@ -314,12 +307,26 @@ json::Value RunView::ranks() const {
   return out;
 }
 
+double RunView::median_step_s() const {
+  constexpr std::size_t kSteps = 50;
+  std::vector<std::size_t> last;
+  for (std::size_t i = train_.size() - std::min(train_.size(), kSteps); i < train_.size(); ++i)
+    last.push_back(i);
+  std::vector<double> times;
+  for (const json::Value& line : parsed(train_, last)) {
+    const json::Value* const ms = find(line, "step_ms");
+    if (ms != nullptr && ms->is_number()) times.push_back(ms->as_double() / 1e3);
+  }
+  return median_of(std::move(times));
+}
+
 json::Value RunView::summary() const {
   json::Value out;
   out["name"] = json::Value::string(name());
-  const json::Value status = read_json(folder_ / "status.json");
-  for (const char* key : {"state", "exit_code", "message"})
-    copy(out, status, key);
+  const RunStatus status = run_status(folder_);
+  if (!status.state.empty()) out["state"] = json::Value::string(status.state);
+  if (status.exit_code) out["exit_code"] = json::Value::integer(*status.exit_code);
+  out["message"] = json::Value::string(words_of(status));
   const json::Value config = read_json(folder_ / "config.json");
   if (const json::Value* const trainer = find(config, "trainer")) copy(out, *trainer, "max_steps");
   if (!train_.empty()) {
@@ -352,14 +359,12 @@ json::Value RunView::summary() const {
       copy(out, line, "step", "eval_step");
     }
   }
-  const json::Value *const steps = find(out, "max_steps"), *const step = find(out, "step"),
-                           *const ms = find(out, "step_ms");
-  const json::Value* const state = find(out, "state");
-  const bool runs = state != nullptr && state->is_string() && state->as_string() == "running";
-  if (runs && steps != nullptr && step != nullptr && ms != nullptr && steps->is_number() &&
-      step->is_number() && ms->is_number()) {
+  const json::Value *const steps = find(out, "max_steps"), *const step = find(out, "step");
+  if (status.state == "running" && steps != nullptr && step != nullptr && steps->is_number() &&
+      step->is_number()) {
     const double left = std::max(0.0, steps->as_double() - step->as_double());
-    out["eta_s"] = json::Value::number(left * ms->as_double() / 1e3);
+    if (const double each = median_step_s(); each > 0)
+      out["eta_s"] = json::Value::number(left * each);
   }
   return out;
 }
@@ -375,14 +380,18 @@ json::Value RunView::details(std::size_t points) const {
   }
   out["eval"] = columns(parsed(eval_, all));
   json::Value flat = json::Value::object();
-  flatten("", read_json(folder_ / "config.json"), flat);
+  for (auto& [path, value] : json::leaves(read_json(folder_ / "config.json")))
+    flat[path] = std::move(value);
   out["config"] = std::move(flat);
   out["samples"] = samples_of(folder_);
   out["checkpoints"] = checkpoints_of(folder_);
   out["ranks"] = ranks();
   std::vector<json::Value> told;
+  const std::string words = out.find("message")->as_string();
   for (std::string& line : events())
     told.push_back(json::Value::string(std::move(line)));
+  // The page shows the end of the list.
+  if (!words.empty()) told.push_back(json::Value::string(text::replace_invalid_utf8(words)));
   out["events"] = json::Value::array(std::move(told));
   return out;
 }

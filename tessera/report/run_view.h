@@ -58,6 +58,9 @@ class RunView {
   [[nodiscard]] std::vector<json::Value> parsed(const std::vector<Line>& lines,
                                                 const std::vector<std::size_t>& which) const;
 
+  /// The median of the last steps, in seconds; 0 if there are none.
+  [[nodiscard]] double median_step_s() const;
+
   std::filesystem::path folder_;
   std::uint64_t scanned_ = 0;
   std::string torn_;  ///< a line without its end

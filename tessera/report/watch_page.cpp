@@ -139,8 +139,9 @@ const width = 600, height = 240, left = 56, right = 10, top_ = 8, bottom = 24;
 function ticks(low, high, count) {
   const raw = (high - low) / count, power = Math.pow(10, Math.floor(Math.log10(raw)));
   const step = [1, 2, 5, 10].map(f => f * power).find(s => s >= raw) || raw;
-  const out = [];
-  for (let v = Math.ceil(low / step) * step; v <= high + step * 1e-9; v += step) out.push(v);
+  // Ticks are counted: the sum of a number and a step below its rounding is the number.
+  const out = [], first = Math.ceil(low / step), last = Math.floor(high / step + 1e-9);
+  for (let i = 0; i < 16 && first + i <= last; ++i) out.push((first + i) * step);
   return out;
 }
 function chart(name) {

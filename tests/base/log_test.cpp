@@ -50,6 +50,13 @@ TEST_F(Logs, WarnOnceIsTrueToItsName) {
   EXPECT_THAT(heard_, ElementsAre("only once", "something else"));
 }
 
+TEST_F(Logs, ShowControlCharactersAsEscapes) {
+  warn("the key a\x1b[2J");
+  warn_once("the label \x07");
+
+  EXPECT_THAT(heard_, ElementsAre("the key a\\x1b[2J", "the label \\x07"));
+}
+
 TEST_F(Logs, AppendToAFileWithTheirLevel) {
   const files::TempDir folder;
   const std::string path = (folder.path() / "logs" / "rank.log").string();

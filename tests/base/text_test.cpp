@@ -148,5 +148,22 @@ TEST(Utf8, ReplacementIsAlwaysValid) {
   EXPECT_EQ(replace_invalid_utf8("a\xFFz"), "a\uFFFDz");
 }
 
+TEST(Printable, ShowsControlCharactersAsEscapes) {
+  EXPECT_EQ(printable("a\x1b[2Jb"), "a\\x1b[2Jb");
+  EXPECT_EQ(printable("two\nlines\tand a tab"), "two\nlines\tand a tab");
+  EXPECT_EQ(printable("\r\b\x7f"), "\\x0d\\x08\\x7f");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "31m"),
+            "\\x9b31m")
+      << "a C1 control begins a sequence like an escape";
+  EXPECT_EQ(printable("\x9b"
+                      "31m"),
+            "\xEF\xBF\xBD"
+            "31m")
+      << "and so does its byte alone";
+  EXPECT_EQ(printable("Größe 表"), "Größe 表");
+  EXPECT_EQ(printable(std::string("a\0b", 3)), "a\\x00b");
+}
+
 }  // namespace
 }  // namespace tessera::text

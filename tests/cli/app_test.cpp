@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
+#include "tessera/base/log.h"
 #include "tessera/cli/command.h"
 #include "tessera/models/family.h"
 #include "tessera/planner/train_config.h"
@@ -76,6 +77,52 @@ TEST(Program, WarnsOfMisspeltVariables) {
   unsetenv("TESSERA_CASHE");
   EXPECT_EQ(o.code, 0);
   EXPECT_THAT(o.err, AllOf(HasSubstr("TESSERA_CASHE"), HasSubstr("TESSERA_CACHE")));
+}
+
+TEST(Program, PrintsErrorsOnlyWhereItIsToBeQuiet) {
+  setenv("TESSERA_CASHE", "/x", 1);
+  // Warnings come before the words of the command are read, and afterwards.
+  for (const char* const quiet : {"-q", "--quiet"}) {
+    const Outcome o = run_program({"init", "nano", quiet});
+    testing::internal::CaptureStderr();
+    log::warn("a warning of the command");
+    log::error("an error of the command");
+
+    EXPECT_EQ(o.err, "");
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                AllOf(HasSubstr("an error of the command"), Not(HasSubstr("a warning"))));
+  }
+  EXPECT_THAT(run_program({"init", "nano"}).err, HasSubstr("TESSERA_CASHE"))
+      << "the next one is not";
+  EXPECT_THAT(run_program({"init", "nanoo", "-q"}).err, HasSubstr("error: "));
+  unsetenv("TESSERA_CASHE");
+}
+
+TEST(Program, ShowsControlCharactersOfWhatItIsGiven) {
+  const std::string hostile = "a\x1b]0;x\x07";
+  const files::TempDir folder;
+  const auto file = [&](const std::string& text) {
+    files::write_atomic(folder.path() / "c.json", text);
+    return (folder.path() / "c.json").string();
+  };
+  const std::vector<std::vector<std::string>> lines = {
+      {hostile},
+      {"train", hostile + ".json"},
+      {"train", "c.json", "--" + hostile},
+      {"train", "c.json", "--set", hostile + "=1"},
+      {"inspect", hostile},
+      {"report", hostile},
+      {"generate", hostile},
+      {"config", "explain", hostile},
+      {"config", "explain", file(R"({"a\u001b]0;x\u0007": 1, "train_batch_size": 1})")},
+      {"train", file(R"({"model": {"family": "a\u001b]0;x\u0007"}})")}};
+  for (const std::vector<std::string>& words : lines) {
+    const Outcome o = run_program(words);
+
+    SCOPED_TRACE(testing::PrintToString(words));
+    EXPECT_EQ((o.out + o.err).find('\x1b'), std::string::npos) << o.out << o.err;
+    EXPECT_THAT(o.out + o.err, HasSubstr("\\x1b]0;x\\x07"));
+  }
 }
 
 TEST(Init, WritesWhatTrainAccepts) {

@@ -46,6 +46,12 @@ the_best_checkpoint_has_a_name() {
   configuration >"$box/c.json"
   train -n 1
   "$tessera" eval "$box/run/checkpoints/best" --data "$box/test.txt" --threads 1 --json >"$box/eval" 2>"$box/err" || cat "$box/err"
+  "$tessera" eval "$box/run" --data "$box/test.txt" --threads 1 --json >"$box/eval-run" 2>"$box/err" || cat "$box/err"
+  expect "the run means its best checkpoint" cmp "$box/eval" "$box/eval-run"
+  expect "which is said" says "checkpoints/step-00000003: the best checkpoint, because the training stopped early" "$box/err"
+  "$tessera" eval "$box/run" --last --data "$box/test.txt" --threads 1 --json -q >"$box/eval-last" 2>"$box/err" || cat "$box/err"
+  expect "unless the last one is asked for" bash -c "! cmp -s '$box/eval' '$box/eval-last'"
+  expect "of which -q says nothing" test ! -s "$box/err"
   expect "the loss of the test set" python3 - "$box/eval" "$box/run/metrics.jsonl" <<'PY'
 import json, sys
 measured = json.load(open(sys.argv[1]))

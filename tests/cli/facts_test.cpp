@@ -2,8 +2,10 @@
 #include "tessera/cli/facts.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
+#include "cli/program.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +15,7 @@
 namespace tessera::cli {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 /// A run with three steps, an evaluation and an incomplete line.
@@ -69,6 +72,32 @@ TEST_F(RunFacts, ReadAsATable) {
   EXPECT_THAT(table, HasSubstr("failed, exit code 7"));
   EXPECT_THAT(table, HasSubstr("the loss is nan"));
   EXPECT_THAT(table, HasSubstr("2.5000 at step 2"));
+}
+
+TEST_F(RunFacts, OfAProcessThatIsGoneSayHowToContinue) {
+  write("status.json", R"({"state": "running", "step": 0, "exit_code": 0, "message": ""})");
+  const std::string command = "tessera train " + (folder_.path() / "config.json").string();
+
+  const json::Value facts = as_json(run_facts(folder_.path()));
+
+  EXPECT_EQ(facts.find("state")->as_string(), "killed");
+  EXPECT_EQ(facts.find("exit_code"), nullptr);
+  EXPECT_THAT(facts.find("go_on")->as_string(), HasSubstr(command));
+  EXPECT_THAT(as_table(run_facts(folder_.path())), HasSubstr(command));
+  std::filesystem::create_directory(folder_.path() / "logs");
+  EXPECT_THAT(run_program({"doctor", folder_.path().string()}).out,
+              AllOf(HasSubstr("the run was killed: "), HasSubstr(command)));
+  EXPECT_THAT(run_program({"watch", folder_.path().string(), "--text", "--once"}).out,
+              HasSubstr("killed"));
+}
+
+TEST_F(RunFacts, HaveTheCauseThatTheDoctorBeginsWith) {
+  std::filesystem::create_directory(folder_.path() / "logs");
+
+  const Outcome o = run_program({"doctor", folder_.path().string()});
+
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(o.out.starts_with("the run failed, exit code 7: the loss is nan\n")) << o.out;
 }
 
 TEST(RunFactsErrors, NameAFolderThatIsNoRun) {

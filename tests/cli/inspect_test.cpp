@@ -8,6 +8,7 @@
 
 #include "checkpoint/nodes.h"
 #include "support/source_dir.h"
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
@@ -122,6 +123,43 @@ TEST_F(Commands, CompareNamesTheFirstTensorThatDiffers) {
 
   EXPECT_EQ(ran.code, 1);
   EXPECT_NE(ran.out.find("tensor w at step 2 is F32 [2,2] xxh3:"), std::string::npos) << ran.out;
+}
+
+TEST_F(Commands, CompareShowsHowUnequalRunsDiffer) {
+  const auto metrics = [](double shift, int steps) {
+    std::string out;
+    for (int step = 1; step <= steps; ++step)
+      out += fmt::format(
+          "{{\"step\":{},\"loss\":{}}}\n", step, 10.0 - step + (step == 3 ? shift : shift / 8));
+    return out + fmt::format("{{\"step\":2,\"eval_loss\":{}}}\n", 7.0 + shift);
+  };
+  const fs::path a = make_run(path("a"), 1.5F, metrics(0, 4)),
+                 b = make_run(path("b"), 1.5F, metrics(0.5, 6));
+  write(a / "config.json",
+        R"({"optimizer": {"params": {"lr": 0.001}}, "run": {"dir": "a"}, "trainer": {"seed": 1}})");
+  write(
+      b / "config.json",
+      R"({"optimizer": {"params": {"lr": 0.01}}, "run": {"dir": "b"}, "trainer": {"seed": 1}, "x": 2})");
+
+  const Ran ran = run("compare", {a.string(), b.string()});
+  const json::Value found =
+      json::parse_strict(run("compare", {a.string(), b.string(), "--json"}).out, "out");
+
+  EXPECT_EQ(ran.code, 1);
+  for (const char* part :
+       {"different: metrics line 1 (step 1): loss is 9 in A",
+        "  optimizer.params.lr  0.001 in A, 0.01 in B\n",
+        "  x                    - in A, 2 in B\n",
+        "  step 1           9.000000     9.062500    +6.25e-02\n",
+        "  largest difference 5.00e-01 at step 3, final difference 6.25e-02 at step 4\n",
+        "  step 2           7.000000     7.500000    +5.00e-01\n"})
+    EXPECT_NE(ran.out.find(part), std::string::npos) << part << " in\n" << ran.out;
+  EXPECT_EQ(ran.out.find("run.dir"), std::string::npos);
+  EXPECT_EQ(ran.out.find("trainer.seed"), std::string::npos);
+  EXPECT_EQ(found.find("configuration")->items().size(), 2U);
+  EXPECT_EQ(found.find("loss")->find("largest")->find("step")->as_integer(), 3);
+  EXPECT_EQ(found.find("loss")->find("steps")->as_integer(), 4);
+  EXPECT_EQ(found.find("eval_loss")->find("final")->find("b")->as_double(), 7.5);
 }
 
 TEST_F(Commands, CompareWantsSomethingToCompare) {

@@ -195,7 +195,8 @@ unwritable_output_is_an_error() {
   done
   "$tessera" train "$box/tiny.json" --set "run.dir=$box/unheard" >/dev/full 2>"$box/err"
   code=$?
-  expect "training succeeds, because its results are in the run folder: exit code 0, not $code" test "$code" = 0
+  expect "exit code 8 of a training, not $code" test "$code" = 8
+  expect "which went to its end all the same" says '"state": "finished"' "$box/unheard/status.json"
 }
 
 a_full_disk_is_an_error_of_tokenize() {

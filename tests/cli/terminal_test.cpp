@@ -5,14 +5,17 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include "tessera/base/files.h"
+#include "tessera/base/log.h"
 #include "tessera/cli/app.h"
 
 namespace tessera::cli {
@@ -69,14 +72,52 @@ TEST(Terminal, TellsThatItWaitsForItsReader) {
   int waits = 0;
   std::string unread;
   terminal.on_wait([&] {
-    if (++waits == 2) unread = output.read();
+    if (++waits == 4) unread = output.read();
   });
+  std::string told;
+  log::set_sink([&](log::Level /*level*/, std::string_view text) { told += text; });
 
   terminal.line("step 1");
 
-  EXPECT_EQ(waits, 2);
+  log::set_sink({});
+  EXPECT_EQ(waits, 4);
+  EXPECT_NE(told.find("waits for the reader of its standard output"), std::string::npos) << told;
   EXPECT_EQ(unread.find_first_not_of('x'), std::string::npos);
   EXPECT_EQ(output.read(), "step 1\n");
+}
+
+TEST(Terminal, ShowsControlCharactersOfNamesAndLeavesThoseOfData) {
+  const PipedOutput output;
+  Terminal terminal;
+
+  terminal.line("class \033]0;title\a");
+  terminal.data("text \033[31m");
+
+  EXPECT_EQ(output.read(), "class \\x1b]0;title\\x07\ntext \033[31m\n");
+}
+
+TEST(Terminal, HasNoLiveLineUnderALauncher) {
+  const int pty = ::posix_openpt(O_RDWR | O_NOCTTY);
+  if (pty < 0 || ::grantpt(pty) != 0 || ::unlockpt(pty) != 0) GTEST_SKIP() << "no /dev/pts";
+  const int screen = ::open(::ptsname(pty), O_RDWR | O_NOCTTY);
+  ASSERT_GE(screen, 0);
+  const std::array variables = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+  ::setenv("TERM", "xterm", 1);
+
+  EXPECT_TRUE(shows_live_lines(screen));
+  ::setenv("TERM", "dumb", 1);
+  EXPECT_FALSE(shows_live_lines(screen));
+  ::setenv("TERM", "xterm", 1);
+  for (const char* const variable : variables)
+    ::setenv(variable, std::string_view(variable).ends_with("SIZE") ? "2" : "0", 1);
+  EXPECT_FALSE(shows_live_lines(screen));
+  ::unsetenv("LOCAL_RANK");
+  ::unsetenv("LOCAL_WORLD_SIZE");
+  EXPECT_FALSE(shows_live_lines(screen)) << "variables that contradict each other";
+  for (const char* const variable : variables)
+    ::unsetenv(variable);
+  ::close(screen);
+  ::close(pty);
 }
 
 TEST(Terminal, DoesNotWaitForAReaderWhoKeepsUp) {

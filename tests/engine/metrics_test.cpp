@@ -94,8 +94,24 @@ TEST(MetricsFile, HasTheSpeedOfGenerationApart) {
   EXPECT_EQ(line.find("generated_tokens_per_s")->as_double(), 240.0);
   EXPECT_EQ(line.find("tokens_per_s")->as_double(), 200.0);
   EXPECT_NE(step_line(report, 9, 0).find("| 240 generated tok/s"), std::string::npos);
-  EXPECT_EQ(last_speed(path).tokens_per_s, 200.0);
-  EXPECT_EQ(last_speed(path).seconds, 0.5);
+}
+
+TEST(MetricsFile, HasTheMedianSpeedOfItsSteps) {
+  const files::TempDir dir;
+  const auto path = dir.path() / "metrics.jsonl";
+  EXPECT_EQ(median_speed(path).seconds, 0.0);
+  MetricsFile file(path, 0);
+  // A slow first step, and a last one that does more than others.
+  for (const double seconds : {20.0, 0.5, 0.5, 0.5, 4.0}) {
+    StepReport report = report_of(1, 2.5);
+    report.seconds = seconds;
+    report.batch_tokens = 100;
+    file.write(report, false);
+  }
+  file.write(4, EvalReport{1.5, 10});
+
+  EXPECT_EQ(median_speed(path).seconds, 0.5);
+  EXPECT_EQ(median_speed(path).tokens_per_s, 200.0);
 }
 
 TEST(MetricsFile, CutsTheStepsPastTheCheckpointAndATornLine) {
@@ -191,6 +207,32 @@ TEST(StepLine, TellsLossRateNormSpeedMemorySharesAndTimeLeft) {
                            "ETA 1h01m"}) {
     EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
   }
+}
+
+TEST(StepLine, HasTheMeansOfTheStepsSinceTheLastOne) {
+  StepsSincePrinted since;
+  StepReport plain = report_of(8, 2.0), last = report_of(10, 1.0);
+  plain.seconds = 0.1;
+  plain.batch_tokens = 300;
+  // The step that is printed makes histograms as well, and reads a longer batch.
+  last.seconds = 0.7;
+  last.batch_tokens = 600;
+  last.data_s = 0.09;
+  last.forward_s = 0.3;
+  for (const StepReport& report : {plain, plain, last})
+    since.add(report);
+
+  const StepReport mean = since.take(last);
+
+  EXPECT_EQ(mean.step, 10);
+  EXPECT_EQ(mean.loss, 1.0) << "what does not depend on time is that of the step";
+  EXPECT_DOUBLE_EQ(mean.seconds, 0.3);
+  EXPECT_DOUBLE_EQ(mean.forward_s, 0.1);
+  EXPECT_NE(step_line(mean, 20, 10 * mean.seconds).find("| 1.3k tok/s |"), std::string::npos)
+      << step_line(mean, 20, 0);
+  EXPECT_NE(step_line(mean, 20, 0).find("data 10% "), std::string::npos);
+  since.add(plain);
+  EXPECT_DOUBLE_EQ(since.take(plain).seconds, 0.1) << "each line begins anew";
 }
 
 TEST(StepLine, TellsWhyAStepWasSkippedAndHowManyWere) {

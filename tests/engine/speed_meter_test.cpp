@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/speed_meter.h"
 
+#include <cstdint>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ATen/ATen.h>
+
 #include "tessera/base/files.h"
+#include "tessera/engine/launch.h"
+#include "tessera/memory/ledger.h"
+#include "tessera/ops/peak.h"
 
 namespace tessera::engine {
 namespace {
@@ -29,6 +36,19 @@ TEST(Speed, IsReadFromARunFolderThatHasIt) {
 
   files::write_atomic(dir.path() / "speed.json", "{\"flops_per");
   EXPECT_FALSE(read_speed(dir.path()).has_value());
+}
+
+TEST(Speed, IsMeasuredWithoutMemoryOfTheTraining) {
+  prepare_process(1);
+  memory::Ledger training;
+  const memory::ScopedLedger counted(training);
+  const at::Tensor kept = at::ones({1024});
+  const std::int64_t before = training.usage().total_peak;
+  ASSERT_GE(before, 4096) << "the ledger counts";
+
+  ops::peak_flops(DType::F32);
+
+  EXPECT_EQ(training.usage().total_peak, before);
 }
 
 }  // namespace

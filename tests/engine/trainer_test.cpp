@@ -4,6 +4,7 @@
 #include "tessera/engine/trainer.h"
 
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/folders.h"
 #include "tessera/engine/hooks/hooks.h"
 
 namespace tessera::engine {
@@ -365,6 +367,33 @@ TEST(ProgressHook, KeepsABarOnATerminalAlone) {
 }
 
 /// Index i of an update, from 0: norms are clipped where i > warm-up.
+/// Trains two steps with an evaluation after every `every` of them in a folder where no plot can be
+/// written. Returns for each warning of that whether the last checkpoint existed.
+std::vector<bool> saved_before_drawing(const char* every) {
+  TinyRun run;
+  run.set("trainer.max_steps", "2").set("eval.every", every);
+  const std::filesystem::path folder = run.folder() / "run";
+  std::filesystem::create_directories(folder / "loss.svg/taken");
+  std::vector<bool> out;
+  log::set_sink([&](log::Level /*level*/, std::string_view text) {
+    if (text.find("the plots of the run were not written") != std::string_view::npos)
+      out.push_back(std::filesystem::exists(folder / "checkpoints" / checkpoint::step_name(2)));
+  });
+  on_engines(run, {}, [&](Engine& engine) {
+    Trainer trainer(engine, nullptr, folder);
+    attach_defaults(trainer);
+    EXPECT_EQ(trainer.fit(), kExitIncomplete);
+  });
+  log::set_sink({});
+  return out;
+}
+
+TEST(ShowHook, DrawsAfterTheLastCheckpoint) {
+  EXPECT_THAT(saved_before_drawing("0"), ElementsAre(true));
+  EXPECT_THAT(saved_before_drawing("1"), ElementsAre(false, true)) << "one after each step";
+  EXPECT_THAT(saved_before_drawing("3"), ElementsAre(true)) << "one at the end";
+}
+
 TEST(Clipping, BeginsAfterTheWarmUpWhereThatIsAsked) {
   TinyRun run;
   run.set("optimizer", R"({"type": "SGD", "params": {"lr": 0.05}})")

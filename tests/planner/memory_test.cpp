@@ -286,6 +286,33 @@ TEST(FirstTables, EstimateTheTimeFromAStepWhereTokensAreNotKnown) {
   EXPECT_THAT(report::first_table(plan, facts),
               Contains(HasSubstr(
                   "100 steps, 1.00 passes over the data; about 5m00s at 3s a step, as measured")));
+
+  facts.resume_step = 60;
+  EXPECT_THAT(report::first_table(plan, facts),
+              Contains(HasSubstr("; about 2m00s for the remaining 40 steps at 3s a step")));
+
+  facts.tokens_are_known = true;
+  facts.tokens_per_s = static_cast<double>(1200 * plan.sequence_length) / 300;  // 3 s a step
+  EXPECT_THAT(report::first_table(plan, facts),
+              Contains(HasSubstr("; about 2m00s for the remaining 40 steps at")));
+}
+
+TEST(FirstTables, CountImagesAsImages) {
+  const Plan plan = make_plan(
+      json::parse(R"({"model": {"family": "vit", "num_layers": 1, "hidden_size": 32, "num_heads": 2,
+                      "image_size": 8, "patch_size": 4}, "data": {"train": "pictures"},
+                      "task": "image_classify", "train_batch_size": 2, "eval": {"every": 5}})",
+                  "vit"),
+      1,
+      "vit");
+  report::TableFacts facts;
+  facts.train_tokens = facts.train_samples = 1200;
+  facts.validation_tokens = 80;
+
+  const std::vector<std::string> lines = report::first_table(plan, facts);
+
+  EXPECT_THAT(lines, Contains(HasSubstr("pictures: 1,200 images")));
+  EXPECT_THAT(lines, Contains(HasSubstr(": 80 images, ")));
 }
 
 TEST(FirstTables, CountTheShortBatchAtTheEndOfAnEpochAsItIs) {

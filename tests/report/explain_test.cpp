@@ -17,8 +17,10 @@ namespace {
 using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
+using testing::Gt;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Lt;
 using testing::Not;
 using testing::SizeIs;
 
@@ -235,6 +237,26 @@ TEST(Explained, TextHasALineForEachKey) {
     EXPECT_THAT(text, HasSubstr("  " + key.path + " "));
   EXPECT_THAT(text, HasSubstr("refused: expected at least 1 steps"));
   EXPECT_THAT(text, HasSubstr("train needs to be told\n  "));
+}
+
+TEST(Explained, TextBeginsWithRefusalsAndWhatTheFileSets) {
+  const std::string text = as_text(explain(R"({"train_batch_size": 4, "steps_per_print": 0,
+      "optimizer": {"params": {"lr": 3e-5}}, "curriculum_learning": {"enabled": true}})"));
+  const auto at = [&](const std::string& part) {
+    const std::size_t found = text.find(part);
+    EXPECT_NE(found, std::string::npos) << part << " in " << text;
+    return found;
+  };
+
+  const std::size_t refused = at("train would refuse\n"), set = at("\nset\n"),
+                    others = at("\nnot set\n");
+  EXPECT_LT(refused, set);
+  EXPECT_LT(set, others);
+  for (const char* key : {"  steps_per_print ", "  curriculum_learning.enabled "})
+    EXPECT_THAT(at(key), AllOf(Gt(refused), Lt(set))) << key;
+  for (const char* key : {"  train_batch_size ", "  optimizer.params.lr "})
+    EXPECT_THAT(at(key), AllOf(Gt(set), Lt(others))) << key;
+  EXPECT_GT(at("  trainer.seed "), others);
 }
 
 TEST(Explained, JsonHasTheSame) {

@@ -100,6 +100,52 @@ TEST(FlightReport, SaysOnceWhyAllStopped) {
   EXPECT_THAT(lines, Not(Contains(HasSubstr("stopped because"))));
 }
 
+/// Rank 1 is behind rank 0, and rank 2 behind both.
+std::vector<FlightLog> behind_each_other() {
+  const FlightOperation first = call(5, 3, "all_gather w at a:1"),
+                        second = call(6, 4, "all_reduce loss at b:2"),
+                        third = call(7, 5, "barrier save at c:3");
+  return {log_of(0, {first, second, third}), log_of(1, {first, second}), log_of(2, {first})};
+}
+
+TEST(FlightReport, AccusesNobodyButTheRankOfTheKnownCause) {
+  const std::string cause = "rank 1 was lost: signal 9 (SIGKILL) at step 12";
+  std::vector<FlightLog> logs = behind_each_other();
+  for (FlightLog& log : logs)
+    log.message = "rank 1 was lost";
+  logs[1].broke_it = true;
+
+  for (const std::vector<std::string>& lines :
+       {explain_flight(logs, cause), explain_flight(logs)}) {
+    EXPECT_THAT(lines, Contains("rank 1 broke it: rank 1 was lost"));
+    EXPECT_THAT(lines, Not(Contains(HasSubstr("rank 2 did not call"))));
+  }
+  EXPECT_THAT(explain_flight(behind_each_other()), Contains(HasSubstr("rank 2 did not call")))
+      << "without a known cause";
+}
+
+TEST(FlightReport, BelievesTheJobRatherThanTheRankThatStoppedFirst) {
+  std::vector<FlightLog> logs = behind_each_other();
+  logs[0].broke_it = true;
+  logs[0].message = "a peer has left";
+  logs.pop_back();
+
+  const auto lines = explain_flight(logs, "rank 2 was lost: its process ended");
+
+  EXPECT_THAT(lines, Not(Contains(HasSubstr("broke it"))));
+  EXPECT_THAT(lines, Contains("rank 0 stopped because: a peer has left"));
+  EXPECT_THAT(lines, Contains("rank 2 left no record: it ended, or its host was lost"));
+  EXPECT_THAT(lines, Not(Contains(HasSubstr("rank 1 did not call"))));
+}
+
+TEST(FlightReport, NamesTheRankThatHangsThoughAnotherEndedTheJob) {
+  std::vector<FlightLog> logs = behind_each_other();
+  logs[0].broke_it = true;
+  logs[0].message = "rank 2 hangs: no sign of life for 60 s";
+
+  EXPECT_THAT(explain_flight(logs), Contains(HasSubstr("rank 2 did not call operation 4")));
+}
+
 TEST(FlightReport, FindsNothingWhereAllCalledTheSame) {
   std::vector<FlightLog> logs;
   for (int rank = 0; rank < 3; ++rank)

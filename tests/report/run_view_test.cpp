@@ -112,6 +112,7 @@ TEST_F(RunViews, OfManyStepsKeepEveryPeak) {
 TEST_F(RunViews, TellStateAndExpectedEnd) {
   write("metrics.jsonl", step_line(10, 3));
   write("status.json", R"({"state": "running", "step": 0, "exit_code": 0, "message": ""})");
+  const auto owned = files::Lock::try_acquire(folder() / "lock");
   write("config.json", R"({"trainer": {"max_steps": 40}, "model": {"preset": "nano"}})");
   write("logs/rank_00000.log",
         "2026-01-01 00:00:00.000 info ready\n2026-01-01 warning a disk is full\n");
@@ -119,6 +120,7 @@ TEST_F(RunViews, TellStateAndExpectedEnd) {
 
   const json::Value details = view().details(100);
 
+  EXPECT_EQ(details.find("state")->as_string(), "running");
   EXPECT_EQ(details.find("eta_s")->as_double(), 3.0);
   EXPECT_EQ(details.find("config")->find("model.preset")->as_string(), "nano");
   EXPECT_EQ(details.find("checkpoints")->items().front().as_string(), "step-00000010");

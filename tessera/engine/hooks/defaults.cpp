@@ -22,6 +22,7 @@ void attach_defaults(Trainer& trainer, const launch::HostPart* part) {
   if (config.eval.stops_early()) trainer.attach(std::make_unique<PatienceHook>());
   if (!trainer.run_dir().empty())
     trainer.attach(std::make_unique<CheckpointHook>(config.checkpoint));
+  trainer.attach(std::make_unique<ShowHook>());
   // The test set may be evaluated with other weights, which must not change under a copy.
   if (part != nullptr && part->copies.own >= 0)
     trainer.attach(std::make_unique<PeerCopyHook>(*part, config.checkpoint.peer_every));

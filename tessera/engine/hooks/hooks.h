@@ -19,8 +19,11 @@
 
 namespace tessera::engine {
 
+/// "1,200 labels": what an evaluation of `dataset` has read.
+std::string counted_text(Trainer& trainer, const EvalReport& report, const data::Dataset* dataset);
+
 /// Writes metrics.jsonl in the run folder, and a line on the console every steps_per_print steps
-/// and at the first and last step; writes the plots at the end of a training without evaluations.
+/// and at the first and last step.
 class MetricByStepHook final : public Hook {
  public:
   MetricByStepHook();
@@ -31,12 +34,12 @@ class MetricByStepHook final : public Hook {
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
   void after_test(Trainer& trainer, const EvalReport& report) override;
   void after_test_set(Trainer& trainer, const EvalReport& report) override;
-  void after_train(Trainer& trainer) override;
 
  private:
   void write(Trainer& trainer, const std::function<void()>& line);
   void tell_expected(Trainer& trainer, const StepReport& report);
   std::unique_ptr<MetricsFile> file_;
+  StepsSincePrinted since_;
   double measured_s_ = 0.0;
   SpeedMeter speed_;
   double comm_share_ = 0.0;
@@ -95,8 +98,7 @@ class ThroughputHook final : public Hook {
   double seconds_ = 0.0;
 };
 
-/// Evaluates, generates a sample text, which it appends to samples.jsonl, and writes the plots, at
-/// the times that `when` sets and at the end.
+/// Evaluates at the times that `when` sets and at the end.
 class EvaluationHook final : public Hook {
  public:
   explicit EvaluationHook(config::Cadence when) : Hook(kReport), when_(when) {}
@@ -104,7 +106,6 @@ class EvaluationHook final : public Hook {
   explicit EvaluationHook(std::int64_t every) : EvaluationHook(config::Cadence{every}) {}
   [[nodiscard]] std::string_view name() const override { return "evaluation"; }
   [[nodiscard]] bool does(Duty duty) const override { return duty == Duty::Evaluate; }
-  void before_train(Trainer& trainer) override;
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
   void after_train(Trainer& trainer) override;
 
@@ -112,6 +113,25 @@ class EvaluationHook final : public Hook {
   void run(Trainer& trainer);
   config::Cadence when_;
   std::int64_t evaluated_step_ = -1;
+};
+
+/// After an evaluation, generates a sample text, which it appends to samples.jsonl, and writes the
+/// plots; of a training without evaluations it writes the plots at the end. Attach it after the
+/// CheckpointHook, so that a fault of what only shows the training costs no checkpoint, and before
+/// the TestHook, which may load other weights.
+class ShowHook final : public Hook {
+ public:
+  ShowHook() : Hook(kReport) {}
+  [[nodiscard]] std::string_view name() const override { return "samples and plots"; }
+  void before_train(Trainer& trainer) override;
+  void after_test(Trainer& trainer, const EvalReport& report) override;
+  void after_train_iter(Trainer& trainer, const StepReport& report) override;
+  void after_train(Trainer& trainer) override;
+
+ private:
+  void show(Trainer& trainer);
+  bool evaluated_ = false;  ///< since the last show()
+  bool shown_ = false;
 };
 
 /// Ends the training when its evaluations have shown no gain for as long as `eval` specifies.

@@ -18,7 +18,6 @@
 #include "tessera/config/json.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/memory/ledger.h"
-#include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/stages.h"
 
@@ -97,18 +96,6 @@ json::Value stages_of(const planner::Plan& plan, const std::vector<double>& all)
   return out;
 }
 
-/// The share of the step that the stages wait if every block takes as long as it is predicted to.
-double planned_waits(const planner::Plan& plan) {
-  const parallel::StageLayout& layout = plan.stages;
-  const parallel::PipelineSize size{
-      layout.stages, layout.chunks, static_cast<int>(std::max<std::int64_t>(plan.accumulation, 1))};
-  const double bubble =
-      parallel::simulate(
-          parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes())
-          .bubble();
-  return bubble / (1 + bubble);
-}
-
 json::Value rank_values(const mesh::Mesh& mesh, int rank, const double* numbers) {
   json::Value out = json::Value::object();
   out["rank"] = json::Value::integer(rank);
@@ -137,7 +124,7 @@ json::Value table(const planner::Plan& plan, std::int64_t step, const std::vecto
   out["mesh"] = json::Value::string(mesh.text());
   if (plan.stages.stages > 1) {
     out["schedule"] = json::Value::string(plan.config.parallel.pipeline.schedule);
-    out["planned_waits"] = json::Value::number(planned_waits(plan));
+    out["planned_waits"] = json::Value::number(planner::planned_waits(plan));
     out["stages"] = stages_of(plan, all);
   }
   out["planned"] = planned_memory(plan);

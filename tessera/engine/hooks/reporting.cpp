@@ -9,9 +9,29 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/hooks/hooks.h"
-#include "tessera/engine/plots.h"
+#include "tessera/tasks/rl/rl.h"
 
 namespace tessera::engine {
+
+namespace {
+
+/// How much an evaluation read of a dataset; empty: all of it.
+std::string part_text(const EvalReport& report) {
+  if (report.samples >= report.of_samples) return {};
+  return fmt::format(" of the first {} of {} samples",
+                     text::with_commas(report.samples),
+                     text::with_commas(report.of_samples));
+}
+
+}  // namespace
+
+std::string counted_text(Trainer& trainer, const EvalReport& report, const data::Dataset* dataset) {
+  const planner::Plan& plan = trainer.engine().plan();
+  const bool rollouts = tasks::as_rl(plan.task.get()) != nullptr;
+  const std::string what =
+      rollouts || dataset == nullptr ? "tokens" : counted_by(*dataset, plan.model.objective);
+  return text::with_commas(report.tokens) + " " + what + part_text(report);
+}
 
 MetricByStepHook::MetricByStepHook() : Hook(kReport) {}
 MetricByStepHook::~MetricByStepHook() = default;
@@ -41,14 +61,16 @@ void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& repo
       (report.comm_s / std::max(report.seconds, 1e-9) - comm_share_) / static_cast<double>(steps_);
   Console* console = trainer.console();
   if (console == nullptr) return;
+  since_.add(report);
   const std::int64_t last = trainer.engine().max_steps();
   const bool due = config.steps_per_print > 0 && report.step % config.steps_per_print == 0;
   if (steps_ == 1 || report.step == last || due || report.skipped || report.stop_requested) {
+    const StepReport mean = since_.take(report);
     std::string shown =
-        step_line(report, last, report.seconds * static_cast<double>(last - report.step));
-    if (speed_.speed()) shown += " | " + speed_.speed()->text(report.seconds);
+        step_line(mean, last, mean.seconds * static_cast<double>(last - report.step));
+    if (speed_.speed()) shown += " | " + speed_.speed()->text(mean.seconds);
     console->line(shown);
-    if (config.wall_clock_breakdown) console->line(breakdown_line(report));
+    if (config.wall_clock_breakdown) console->line(breakdown_line(mean));
     if (config.memory_breakdown) {
       const memory::Usage usage = trainer.engine().memory();
       std::string line = "  memory (peak of each)";
@@ -87,34 +109,16 @@ void MetricByStepHook::tell_expected(Trainer& trainer, const StepReport& report)
                             text::with_commas(left)));
 }
 
-/// Writes the plots of a training without evaluations; otherwise EvaluationHook writes it.
-void MetricByStepHook::after_train(Trainer& trainer) {
-  if (!file_ || trainer.engine().plan().config.eval.when().any()) return;
-  trainer.try_to_write([&] { write_plots(trainer.engine().plan(), trainer.run_dir()); });
-}
-
-namespace {
-
-/// How much an evaluation read of a dataset; empty: all of it.
-std::string part_text(const EvalReport& report) {
-  if (report.samples >= report.of_samples) return {};
-  return fmt::format(" of the first {} of {} samples",
-                     text::with_commas(report.samples),
-                     text::with_commas(report.of_samples));
-}
-
-}  // namespace
-
 void MetricByStepHook::after_test(Trainer& trainer, const EvalReport& report) {
   const std::int64_t step = trainer.engine().step();
   write(trainer, [&] { file_->write(step, report); });
   if (Console* console = trainer.console()) {
-    console->line(fmt::format("eval at step {} | loss {:.4f}{} | {} tokens{}",
-                              step,
-                              text::unsigned_nan(report.loss),
-                              metrics_text(report.metrics),
-                              text::with_commas(report.tokens),
-                              part_text(report)));
+    console->line(
+        fmt::format("eval at step {} | loss {:.4f}{} | {}",
+                    step,
+                    text::unsigned_nan(report.loss),
+                    metrics_text(report.metrics),
+                    counted_text(trainer, report, trainer.engine().data().validation.get())));
   }
 }
 

@@ -35,11 +35,11 @@ void TestHook::run(Trainer& trainer, const std::string& weights) {
   if (!known) last_.emplace(engine.step(), engine.evaluate_test());
   const EvalReport& report = last_->second;
   if (Console* console = trainer.console()) {
-    console->line(fmt::format("test with {} | loss {:.4f}{} | {} tokens",
+    console->line(fmt::format("test with {} | loss {:.4f}{} | {}",
                               weights,
                               text::unsigned_nan(report.loss),
                               metrics_text(report.metrics),
-                              text::with_commas(report.tokens)));
+                              counted_text(trainer, report, engine.data().test.get())));
   }
   if (!known) trainer.tell_test_set(report);
 }
