@@ -339,18 +339,15 @@ class Planner {
     plan_.shard_ranks = static_cast<int>(
         std::min<std::int64_t>(zero.group().value_or(plan_.data_ranks), plan_.data_ranks));
     set_zero_stage(plan_, plan_.zero_stage);
-    weights.persistence_threshold =
-        zero.stage3_param_persistence_threshold.value_or(parallel::kPersistenceThreshold);
+    set_zero_sizes(plan_);
     weights.persistent = zero.stage3_model_persistence_threshold.value_or(weights.persistent);
     if (zero.zero_quantized_weights.value_or(false))
       weights.trained_gather = weights.frozen_gather = parallel::GatherForm::Int8;
     if (zero.zero_quantized_nontrainable_weights.value_or(false))
       weights.frozen_gather = parallel::GatherForm::Int8;
     parallel::GatherOptions& gather = plan_.gather;
-    gather.prefetch = zero.stage3_prefetch_bucket_size;
     gather.max_live = zero.stage3_max_live_parameters.value_or(gather.max_live);
     gather.max_reuse_distance = zero.stage3_max_reuse_distance.value_or(gather.max_reuse_distance);
-    plan_.reduction.bucket = zero.reduce_bucket_size.value_or(plan_.reduction.bucket);
     plan_.reduction.mode = config.gradient_reduction;
     plan_.reduction.accumulate = config.data_types.grad_accum_dtype.value_or(
         plan_.kept.masters == DType::BF16 ? DType::BF16 : DType::F32);
@@ -479,6 +476,7 @@ class Planner {
                                                     objective());
     nn::declare_all(plan_.model.model);
     resolve_auto_sizes(plan_.model.hidden_size, draft_.automatic, plan_.config.zero_optimization);
+    set_zero_sizes(plan_);
     plan_.sequence_length = config.data.sequence_length.value_or(
         plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
     if (plan_.task != nullptr && own_ == nullptr)

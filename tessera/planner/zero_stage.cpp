@@ -12,4 +12,12 @@ void set_zero_stage(Plan& plan, int stage) {
   plan.reduction.stage = stage;
 }
 
+void set_zero_sizes(Plan& plan) {
+  const ZeroOptions& zero = plan.config.zero_optimization;
+  plan.weight_layout.persistence_threshold =
+      zero.stage3_param_persistence_threshold.value_or(parallel::kPersistenceThreshold);
+  plan.gather.prefetch = zero.stage3_prefetch_bucket_size;
+  plan.reduction.bucket = zero.reduce_bucket_size.value_or(parallel::ReductionOptions().bucket);
+}
+
 }  // namespace tessera::planner
