@@ -23,6 +23,7 @@
 #include "tessera/cli/flags_alone.h"
 #include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/host_flags.h"
+#include "tessera/cli/merged_config.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/rollout_ranks.h"
 #include "tessera/cli/terminal.h"
@@ -226,8 +227,8 @@ void check_transport(const planner::Plan& plan, bool several_hosts) {
 
 /// Returns the configuration of the file, or of the flags if `path` is empty, with their changes.
 json::Value configured(const std::string& path, TrainWords& words, ForeignFlags& foreign) {
-  json::Value source =
-      path.empty() ? configuration_from_flags(words.model, words.data, foreign) : read_config(path);
+  json::Value source = path.empty() ? configuration_from_flags(words.model, words.data, foreign)
+                                    : read_configs(words.config, foreign);
   add_model_and_data(words.model, words.data, foreign);
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);

@@ -22,6 +22,7 @@
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/foreign_flags.h"
+#include "tessera/cli/merged_config.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/verify_rl.h"
@@ -87,10 +88,8 @@ void check(const VerifyWords& words) {
                   "start it without the launcher: tessera verify CONFIG -n 2");
 }
 
-json::Value source_of(const VerifyWords& words,
-                      const ForeignFlags& foreign,
-                      const std::string& path) {
-  json::Value source = read_config(path);
+json::Value source_of(const VerifyWords& words, const ForeignFlags& foreign) {
+  json::Value source = read_configs(words.config, foreign);
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
   // More threads would split sums by the number of cores that a rank happens to have.
@@ -398,7 +397,7 @@ int verify(const std::vector<std::string>& line) {
   check(words);
   for (const std::string& note : foreign.notes)
     log::warn(note);
-  return run_verify(words, source_of(words, foreign, path), path);
+  return run_verify(words, source_of(words, foreign), path);
 }
 
 TESSERA_COMMAND("verify", "verify that a layout trains the same as one rank", verify);

@@ -369,6 +369,24 @@ TEST(ForeignFlags, AWarmupRatioIsAShareOfTheSteps) {
   EXPECT_THROW(set_by({"--warmup_ratio", "3", "--max_steps", "150"}), Error);
 }
 
+// transformers 5: get_warmup_steps() of 6 updates is 3 for 0.5, and ceil(0.18) = 1 for 0.03.
+TEST(ForeignFlags, WarmupStepsBelowOneAreAShareOfTheSteps) {
+  const auto steps_of = [](const std::vector<std::string>& flags) {
+    std::vector<std::string> words = {"--max_steps", "6"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    json::Value out = json::Value::object();
+    apply(take_foreign_flags(words), out);
+    return out.find("scheduler")->find("params")->find("num_warmup_steps")->as_integer();
+  };
+
+  EXPECT_EQ(steps_of({"--warmup_steps", "0.5"}), 3);
+  EXPECT_EQ(steps_of({"--warmup_steps", "0.03"}), 1);
+  EXPECT_EQ(steps_of({"--warmup_steps", "0.5", "--warmup_ratio", "0.9"}), 3);
+  EXPECT_EQ(steps_of({"--warmup_steps", "0", "--warmup_ratio", "0.9"}), 6);
+  EXPECT_EQ(steps_of({"--warmup_steps", "3"}), 3);
+  EXPECT_THROW(set_by({"--warmup_steps", "0.5"}), Error);
+}
+
 TEST(ForeignFlags, AWarmupRatioSeesStepsThatAreSetBySet) {
   std::vector<std::string> words = {"--warmup_ratio", "0.1"};
   json::Value source = json::parse(R"({"trainer": {"max_steps": 20}})", "c.json");
