@@ -279,6 +279,11 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   plan.quiet = words.common.quiet || words.common.json;
   check_transport(plan, local_ranks < all_ranks);
 
+  std::optional<launch::ElasticOptions> elastic;
+  if (choice.several) {
+    elastic = elastic_options(plan, source, name, static_cast<int>(choice.pool.size()));
+    check_start_on_hosts(hosts, choice, elastic.has_value());
+  }
   if (choice.several && words.dry_run && !words.common.quiet && !words.common.json)
     print_hosts(choice.pool);
   if (choice.several && words.dry_run) {
@@ -291,8 +296,6 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   if (choice.several && !words.dry_run) {
     // The configuration is read here first, so that a mistake is reported only once.
     if (!choice.by_hand || *hosts.node_rank == 0) {
-      const auto elastic =
-          elastic_options(plan, source, name, static_cast<int>(choice.pool.size()));
       return train_on_hosts(hosts,
                             choice,
                             line,

@@ -106,4 +106,14 @@ void apply_override(json::Value& source, std::string_view assignment) {
   set_key(source, path, std::move(value), origin);
 }
 
+void drop_evaluation(json::Value& source) {
+  const auto drop = [](json::Value& object, std::string_view key) {
+    std::erase_if(object.members(), [&](const auto& member) { return member.first == key; });
+  };
+  if (!source.is_object()) return;
+  drop(source, "eval");
+  json::Value* const checkpoint = source.find("checkpoint");
+  if (checkpoint != nullptr && checkpoint->is_object()) drop(*checkpoint, "best");
+}
+
 }  // namespace tessera::planner

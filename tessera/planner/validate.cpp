@@ -11,6 +11,7 @@
 
 #include "tessera/base/control_page.h"
 #include "tessera/base/text.h"
+#include "tessera/models/objective.h"
 #include "tessera/planner/param_groups.h"
 #include "tessera/planner/recipe.h"
 
@@ -378,8 +379,16 @@ void check_model(const TrainConfig& config,
                  const models::Resolved& model,
                  config::Problems& problems,
                  const config::Origins& origins) {
-  if (config.eval.when().any() && config.eval.prompt.size() > 0 &&
-      config.eval.top_k > model.vocab_size) {
+  if (!config.eval.when().any() || config.eval.prompt.empty()) return;
+  // A program's own model has an objective without a name.
+  const std::string& objective = model.objective.name;
+  if (!objective.empty() && !models::continues_texts(objective)) {
+    problems.add(origins.place("eval.prompt"),
+                 "eval.prompt",
+                 fmt::format("a model with the objective {} does not generate text", objective),
+                 "remove eval.prompt");
+  }
+  if (config.eval.top_k > model.vocab_size) {
     problems.add(
         origins.place("eval.top_k"),
         "eval.top_k",

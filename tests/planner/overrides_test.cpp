@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/json.h"
+#include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
 namespace {
@@ -74,6 +75,22 @@ TEST(Overrides, OfANumberOfRanksMayStandBeforeOrAfterWhatElseIsSaid) {
     EXPECT_EQ(pipeline->find("size")->dump(), "2");
     EXPECT_EQ(pipeline->find("schedule")->dump(), "\"gpipe\"");
   }
+}
+
+// `tessera bench step` trains without evaluations, whatever the configuration evaluates.
+TEST(Overrides, DropEveryKeyOfEvaluations) {
+  json::Value source = parsed(R"({
+      "model": {"preset": "nano"}, "data": {"train": "a.txt", "sequence_length": 64},
+      "train_batch_size": 4, "checkpoint": {"best": true, "keep": 2},
+      "eval": {"every": 5, "best": "loss", "patience": 2, "patience_steps": 9, "min_gain": 0.1,
+               "test_every": 3, "weights": "ema", "prompt": "The ", "top_k": 5}})");
+  EXPECT_THROW(make_plan(source, 1, "c.json"), Error);  // there is no validation data
+
+  drop_evaluation(source);
+
+  EXPECT_EQ(source.find("eval"), nullptr);
+  EXPECT_EQ(source.find("checkpoint")->dump(), R"({"keep":2})");
+  EXPECT_NO_THROW(make_plan(source, 1, "c.json"));
 }
 
 }  // namespace
