@@ -121,6 +121,23 @@ json::Value object(const std::string& flag, const std::string& text) {
               "write it between single quotes: '{\"prompt\": \"question\"}'");
 }
 
+// ["sport", "arts"], or sport,arts.
+json::Value names_in(const std::string& flag, const std::string& text) {
+  if (text::trim(text).starts_with("[")) {
+    try {
+      return json::parse(text, flag);
+    } catch (const Error&) {
+      throw Error(Error::Kind::Config,
+                  fmt::format("{}: expected a list of JSON, found \"{}\"", flag, text),
+                  "separate the names by commas: sport,arts");
+    }
+  }
+  json::Value out = json::Value::array();
+  for (const std::string& name : text::split(text, ','))
+    out.push_back(json::Value::string(std::string(text::trim(name))));
+  return out;
+}
+
 // A backend of torch.distributed.
 void read_backend(const std::string& typed, const std::string& value, ForeignFlags& out) {
   const std::string name = text::lower(value);
@@ -210,6 +227,9 @@ void read_flag(Reader& reader, const Flag& flag, bool more_values, ForeignFlags&
     }
     case Kind::Object:
       out.settings.push_back({typed, std::string(flag.key), object(typed, *value)});
+      return;
+    case Kind::Names:
+      out.settings.push_back({typed, std::string(flag.key), names_in(typed, *value)});
       return;
     case Kind::ReportTo:
       return add_report_to(typed, *value, out);

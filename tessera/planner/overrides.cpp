@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::planner {
 namespace {
@@ -61,6 +62,21 @@ std::string spelled_out(std::string_view path, const json::Value& value) {
   return std::string(path) + (is_size ? ".size" : "");
 }
 
+// "classify" and "classify": {...} mean "task": {"type": "classify", "params": {...}}: a key of
+// either form reaches the same parameters.
+void use_long_form_of_task(json::Value& source, std::vector<std::string>& steps) {
+  if (steps.size() < 2 || !source.is_object()) return;
+  if (steps[0] == "task") return tasks::spell_out_task(source);
+  const json::Value* const task = source.find("task");
+  const json::Value* const type =
+      task != nullptr && task->is_object() ? task->find("type") : nullptr;
+  const bool has_params = type != nullptr && type->is_string() && type->as_string() == steps[0] &&
+                          task->find("params") != nullptr;
+  if (!has_params) return;
+  steps[0] = "params";
+  steps.insert(steps.begin(), "task");
+}
+
 }  // namespace
 
 void set_key(json::Value& source,
@@ -76,7 +92,9 @@ void set_key(json::Value& source,
              const json::Place& place) {
   const std::string origin = place.text();
   json::Value* at = &source;
-  for (const std::string& step : steps_of(path)) {
+  std::vector<std::string> steps = steps_of(path);
+  use_long_form_of_task(source, steps);
+  for (const std::string& step : steps) {
     TESSERA_REQUIRE(!step.empty(),
                     Config,
                     fmt::format("{}: \"{}\" is no key", origin, path),

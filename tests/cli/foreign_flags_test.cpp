@@ -101,6 +101,15 @@ TEST(ForeignFlags, FieldsOfTheDataAreAnObject) {
 
 // The flags of DeepSpeed-Chat's first step, and of classifiers that were derived from it: each sets
 // a key, is reported as having no effect, or is refused with an alternative.
+TEST(ForeignFlags, NamesOfClassesAreAList) {
+  const std::string names = R"(["sport","arts"]}}})";
+  for (const char* value : {"sport,arts", "sport, arts", R"(["sport", "arts"])"})
+    EXPECT_EQ(set_by({"--class_list", value}), R"({"task":{"params":{"labels":)" + names) << value;
+  EXPECT_EQ(set_by({"--class_list", "sport,arts"}, R"({"task": "classify"})"),
+            R"({"task":{"type":"classify","params":{"labels":)" + names);
+  EXPECT_THROW(set_by({"--class_list", "[sport"}), Error);
+}
+
 TEST(ForeignFlags, OfSupervisedFineTuningAreAllKnown) {
   for (const char* flag : {"data_path",
                            "data_split",
