@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/tasks/task.h"
 
 namespace tessera::planner {
 namespace {
@@ -62,19 +62,32 @@ std::string spelled_out(std::string_view path, const json::Value& value) {
   return std::string(path) + (is_size ? ".size" : "");
 }
 
-// "classify" and "classify": {...} mean "task": {"type": "classify", "params": {...}}: a key of
-// either form reaches the same parameters.
+// "task": "classify" and "classify": {...} mean "task": {"type": "classify", "params": {...}}: a
+// key of either form reaches the same parameters.
 void use_long_form_of_task(json::Value& source, std::vector<std::string>& steps) {
-  if (steps.size() < 2 || !source.is_object()) return;
-  if (steps[0] == "task") return tasks::spell_out_task(source);
-  const json::Value* const task = source.find("task");
-  const json::Value* const type =
-      task != nullptr && task->is_object() ? task->find("type") : nullptr;
-  const bool has_params = type != nullptr && type->is_string() && type->as_string() == steps[0] &&
-                          task->find("params") != nullptr;
-  if (!has_params) return;
-  steps[0] = "params";
-  steps.insert(steps.begin(), "task");
+  json::Value* task = steps.size() < 2 || !source.is_object() ? nullptr : source.find("task");
+  if (task == nullptr) return;
+  if (steps[0] == "task" && task->is_string()) {
+    json::Value type = std::move(*task);
+    const json::Place place = type.place;
+    *task = json::Value::object({{"type", std::move(type)}});
+    task->place = place;
+  }
+  const json::Value* const type = task->is_object() ? task->find("type") : nullptr;
+  if (type == nullptr || !type->is_string()) return;
+  const std::string name = type->as_string();
+  const json::Value* const params = task->find("params");
+  const bool has_params = params != nullptr && !params->is_null();
+  if (steps[0] == name && has_params) {
+    steps[0] = "params";
+    steps.insert(steps.begin(), "task");
+  } else if (steps[0] == "task" && !has_params) {
+    const json::Value* const section = source.find(name);
+    if (section == nullptr) return;
+    json::Value moved = *section;
+    std::erase_if(source.members(), [&](const auto& member) { return member.first == name; });
+    (*source.find("task"))["params"] = std::move(moved);
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/overrides.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -150,6 +151,23 @@ TEST(EvalPrompt, OfAModelThatGeneratesNoTextIsRefused) {
   }
   EXPECT_EQ(refusal(prompt + R"("task": "prefer")"), "");
   EXPECT_EQ(refusal(prompt + R"("task": "pretrain")"), "");
+}
+
+// `tessera bench step` trains without evaluations, whatever the configuration evaluates.
+TEST(Evaluations, AreDroppedWithAllTheirKeys) {
+  json::Value source = json::parse(R"({
+      "model": {"preset": "nano"}, "data": {"train": "a.txt", "sequence_length": 64},
+      "train_batch_size": 4, "checkpoint": {"best": true, "keep": 2},
+      "eval": {"every": 5, "best": "loss", "patience": 2, "patience_steps": 9, "min_gain": 0.1,
+               "test_every": 3, "weights": "ema", "prompt": "The ", "top_k": 5}})",
+                                   "c.json");
+  EXPECT_THROW(make_plan(source, 1, "c.json"), Error);  // there is no validation data
+
+  drop_evaluation(source);
+
+  EXPECT_EQ(source.find("eval"), nullptr);
+  EXPECT_EQ(source.find("checkpoint")->dump(), R"({"keep":2})");
+  EXPECT_NO_THROW(make_plan(source, 1, "c.json"));
 }
 
 }  // namespace

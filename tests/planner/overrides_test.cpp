@@ -7,8 +7,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/json.h"
-#include "tessera/planner/train_config.h"
-#include "tessera/tasks/task.h"
 
 namespace tessera::planner {
 namespace {
@@ -92,7 +90,6 @@ TEST(Overrides, ReachTheParametersOfATaskInEachOfItsForms) {
       apply_override(source, R"(task.params.labels=["a","b"])");
       if (!first) apply_override(source, R"(classify.multi_label=true)");
 
-      tasks::spell_out_task(source);
       const json::Value& params = *source.find("task")->find("params");
       EXPECT_EQ(params.find("labels")->dump(), R"(["a","b"])") << form;
       EXPECT_TRUE(params.find("multi_label")->as_bool()) << form;
@@ -101,22 +98,6 @@ TEST(Overrides, ReachTheParametersOfATaskInEachOfItsForms) {
       EXPECT_EQ(source.members().size(), 1U) << form;
     }
   }
-}
-
-// `tessera bench step` trains without evaluations, whatever the configuration evaluates.
-TEST(Overrides, DropEveryKeyOfEvaluations) {
-  json::Value source = parsed(R"({
-      "model": {"preset": "nano"}, "data": {"train": "a.txt", "sequence_length": 64},
-      "train_batch_size": 4, "checkpoint": {"best": true, "keep": 2},
-      "eval": {"every": 5, "best": "loss", "patience": 2, "patience_steps": 9, "min_gain": 0.1,
-               "test_every": 3, "weights": "ema", "prompt": "The ", "top_k": 5}})");
-  EXPECT_THROW(make_plan(source, 1, "c.json"), Error);  // there is no validation data
-
-  drop_evaluation(source);
-
-  EXPECT_EQ(source.find("eval"), nullptr);
-  EXPECT_EQ(source.find("checkpoint")->dump(), R"({"keep":2})");
-  EXPECT_NO_THROW(make_plan(source, 1, "c.json"));
 }
 
 }  // namespace
