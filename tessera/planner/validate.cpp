@@ -12,6 +12,7 @@
 #include "tessera/base/control_page.h"
 #include "tessera/base/text.h"
 #include "tessera/models/objective.h"
+#include "tessera/planner/idle_keys.h"
 #include "tessera/planner/param_groups.h"
 #include "tessera/planner/recipe.h"
 
@@ -363,6 +364,8 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
   for (std::string& note : schedule_notes(config))
     out.push_back(std::move(note));
   if (auto note = idle_keys_note(config, origins)) out.push_back(std::move(*note));
+  for (std::string& note : idle_key_notes(config, origins))
+    out.push_back(std::move(note));
   if (config.parallel.sequence && config.parallel.tensor.size == 1)
     out.emplace_back("parallel.sequence has no effect: parallel.tensor.size is 1");
   const bool narrow_sums = type_of_sums(config) != DType::F32;
