@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/cli/foreign_flags.h"
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -542,6 +543,27 @@ TEST(ForeignFlags, RefuseWhatIsNoNumber) {
   EXPECT_THROW(set_by({"--seed", "soon"}), Error);
   EXPECT_THROW(set_by({"--seed"}), Error);
   EXPECT_THROW(set_by({"--bf16=maybe"}), Error);
+}
+
+// A flag that is given sets a key, names a file, or says that it has no effect; or it is refused,
+// whatever its value.
+TEST(ForeignFlags, AreNeverTakenInSilence) {
+  // What launchers add by themselves, and the number of hosts that a training on one host has.
+  const std::set<std::string> neutral = {"--local_rank", "--num_nodes", "--nnodes", "--node_rank"};
+  for (const std::string& name : foreign_flag_names()) {
+    bool taken = false, told = false;
+    for (const char* value : {"", "true", "3", "x", "{}", "fp16", "nccl", "90,10,0", "cosine"}) {
+      std::vector<std::string> words = {name};
+      if (*value != '\0') words.emplace_back(value);
+      try {
+        const ForeignFlags flags = take_foreign_flags(words);
+        taken = taken || words.empty();
+        told = told || !flags.settings.empty() || !flags.notes.empty() || !flags.config.empty();
+      } catch (const Error&) {
+      }
+    }
+    EXPECT_TRUE(told || !taken || neutral.contains(name)) << name;
+  }
 }
 
 }  // namespace
