@@ -2,7 +2,6 @@
 #include "tessera/engine/engine.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "tessera/base/log.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/evaluate.h"
+#include "tessera/engine/evaluated_metrics.h"
 #include "tessera/engine/generate.h"
 #include "tessera/engine/histograms.h"
 #include "tessera/engine/reference.h"
@@ -23,20 +23,6 @@
 #include "tessera/tasks/text_scores.h"
 
 namespace tessera::engine {
-namespace {
-
-/// True if the first term of the loss is the cross-entropy of tokens of the vocabulary, whose
-/// exponential is the perplexity. A user's own model may have other terms.
-bool predicts_tokens(const planner::Plan& plan) {
-  constexpr std::array<std::string_view, 3> kNextTokens = {"causal_lm", "prefix_lm", "seq2seq"};
-  const std::string& objective = plan.model.objective.name;
-  return plan.model.description.find("family") != nullptr &&
-         (objective.starts_with("masked_lm") ||
-          std::ranges::find(kNextTokens, objective) != kNextTokens.end());
-}
-
-}  // namespace
-
 Engine::Engine(planner::Plan plan,
                comm::World& world,
                std::shared_ptr<const data::Datasets> data,

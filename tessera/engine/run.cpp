@@ -29,6 +29,7 @@
 #include "tessera/comm/flight.h"
 #include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/evaluated_metrics.h"
 #include "tessera/engine/expected_speed.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
@@ -473,6 +474,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   const std::uint64_t available =
       memory_of_hosts(plan, first_rank, local_ranks) + static_cast<std::uint64_t>(held);
   const planner::MemoryEstimate memory = planner::check_memory(plan, available);
+  check_best_metric(plan);
   planner::save_as_memory_allows(plan, memory, available);
   planner::advise_stage(plan, available);
   early->check();

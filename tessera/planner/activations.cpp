@@ -149,6 +149,15 @@ Activations predict_activations(const Plan& plan, int stage) {
   return out;
 }
 
+std::vector<std::string> evaluated_terms(const Plan& plan) {
+  if (plan.sample.empty()) return {};
+  try {
+    return parallel::probe_terms(probed(plan, plan.config.eval.micro_batch));
+  } catch (const std::exception&) {
+    return {};  // predict_activations() says why
+  }
+}
+
 void check_blocks(const Plan& plan) {
   if (const std::exception_ptr refused = predict_activations(plan, /*stage=*/0).refused)
     std::rethrow_exception(refused);

@@ -32,6 +32,9 @@ struct Activations {
 /// Starts no thread. Cost: a few milliseconds the first time, then arithmetic on results that the
 /// plan keeps.
 Activations predict_activations(const Plan& plan, int stage);
+/// The names of the terms that an evaluation of the plan computes. Needs the tensors of a sample;
+/// empty if the model cannot run on meta tensors.
+std::vector<std::string> evaluated_terms(const Plan& plan);
 /// Throws Activations::refused, so that a training that would end in its first step or evaluation
 /// does not begin. Needs the tensors of a sample; without them it does nothing.
 void check_blocks(const Plan& plan);

@@ -23,6 +23,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/evaluated_metrics.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/rl/plan.h"
 #include "tessera/models/family.h"
@@ -108,6 +109,19 @@ struct End {
   std::string memory;  ///< why the memory of a step is not predicted; empty: it is
 };
 
+/// Expects that eval.best may name all that an evaluation reports, and no other metric.
+void expect_named(const std::vector<std::string>& names, const engine::EvalReport& report) {
+  if (names.empty()) return;  // not known before the first evaluation
+  std::set<std::string> reported = {"loss"};
+  for (const engine::Metric& metric : report.metrics)
+    reported.insert(metric.name);
+  // The area under a curve exists only if several classes occur in the data.
+  std::set<std::string> told(names.begin(), names.end());
+  for (const std::string& name : names)
+    if (name.ends_with("auc") && !reported.contains(name)) told.erase(name);
+  EXPECT_EQ(told, reported);
+}
+
 /// Checks all that `tessera train --dry-run` checks, and then trains two steps with an evaluation
 /// and a checkpoint, and one more from the checkpoint.
 End end_of(const json::Value& source, const fs::path& folder) {
@@ -134,7 +148,7 @@ End end_of(const json::Value& source, const fs::path& folder) {
       {
         const auto engine = engine::initialize(plan, world, data);
         static_cast<void>(engine->train_step());
-        static_cast<void>(engine->evaluate());
+        expect_named(engine::evaluated_metrics(plan), engine->evaluate());
         if (!plan.config.eval.prompt.empty()) static_cast<void>(engine->sample());
         static_cast<void>(engine->save(saved));
         engine->finish();
@@ -213,6 +227,26 @@ TEST_P(StartToEnd, WhatADryRunAcceptsRunsToItsEnd) {
   }
   for (const std::string& task : certain_tasks(GetParam()))
     EXPECT_TRUE(ran.contains(task)) << task;
+}
+
+/// The first evaluation would refuse it.
+TEST_F(StartToEndOfOne, AMetricThatNoEvaluationReportsIsRefusedAtTheStart) {
+  engine::prepare_process(1);
+  const auto refusal = [&](const std::string& metric) {
+    const json::Value source = source_of(
+        "gpt2", task_cases().at(10), R"("eval": {"every": 1, "best": ")" + metric + "\"}");
+    planner::Plan plan = planner::make_plan(source, 1, "c.json");
+    engine::finish_plan(plan, *engine::open_data(plan, {}));
+    try {
+      engine::check_best_metric(plan);
+    } catch (const Error& error) {
+      return error.text();
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refusal("acuracy"), testing::HasSubstr("did you mean accuracy"));
+  for (const char* metric : {"loss", "accuracy", "f1", "matthews", "auc"})
+    EXPECT_EQ(refusal(metric), "") << metric;
 }
 
 /// The first step would refuse it.
