@@ -228,12 +228,7 @@ std::vector<Contribution> Engine::contributions() {
 
 /// The number of validation samples to evaluate.
 std::int64_t Engine::evaluated_samples() const {
-  const planner::EvalOptions& options = plan_.config.eval;
-  const std::int64_t samples = data_->validation == nullptr ? 0 : data_->validation->size();
-  // Task metrics on few samples are not meaningful.
-  constexpr std::int64_t kBatches = 10;
-  if (!options.batches && plan_.task && plan_.task->has_metrics()) return samples;
-  return std::min(samples, options.batches.value_or(kBatches) * options.micro_batch);
+  return data_->validation == nullptr ? 0 : engine::evaluated_samples(plan_, *data_->validation);
 }
 
 template <class Work>

@@ -474,7 +474,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   const std::uint64_t available =
       memory_of_hosts(plan, first_rank, local_ranks) + static_cast<std::uint64_t>(held);
   const planner::MemoryEstimate memory = planner::check_memory(plan, available);
-  check_best_metric(plan);
+  check_evaluations(plan, *data);
   planner::save_as_memory_allows(plan, memory, available);
   planner::advise_stage(plan, available);
   early->check();

@@ -133,6 +133,7 @@ End end_of(const json::Value& source, const fs::path& folder) {
     data = engine::open_data(plan, {});
     engine::finish_plan(plan, *data);
     engine::rl::settle_plan(plan, 0);
+    engine::check_evaluations(plan, *data);
     out.memory = planner::check_memory(plan, std::uint64_t{1} << 40).unknown;
   } catch (const Error& error) {
     out.refused = error.what();
@@ -247,6 +248,27 @@ TEST_F(StartToEndOfOne, AMetricThatNoEvaluationReportsIsRefusedAtTheStart) {
   EXPECT_THAT(refusal("acuracy"), testing::HasSubstr("did you mean accuracy"));
   for (const char* metric : {"loss", "accuracy", "f1", "matthews", "auc"})
     EXPECT_EQ(refusal(metric), "") << metric;
+}
+
+TEST_F(StartToEndOfOne, DataWithNothingToEvaluateIsRefusedAtTheStart) {
+  engine::prepare_process(1);
+  TaskCase nothing_masked = task_cases().at(2);
+  nothing_masked.options = R"({"mask_token_id": 1, "probability": 1e-9})";
+  const auto refusal = [&](const TaskCase& task) {
+    planner::Plan plan =
+        planner::make_plan(source_of("bert", task, features().at("evaluations")), 1, "c.json");
+    const auto data = engine::open_data(plan, {});
+    engine::finish_plan(plan, *data);
+    try {
+      engine::check_evaluations(plan, *data);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Data);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refusal(nothing_masked), testing::HasSubstr("have no token to predict"));
+  EXPECT_EQ(refusal(task_cases().at(2)), "");
 }
 
 /// The first step would refuse it.
