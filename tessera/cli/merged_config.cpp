@@ -19,24 +19,24 @@
 namespace tessera::cli {
 namespace {
 
-bool is_auto(const json::Value& value) {
+bool says_auto(const json::Value& value) {
   return value.is_string() && value.as_string() == "auto";
 }
 
 /// Adds the members of `from` to `into`, and to `conflicts` a sentence for each key that both give
 /// differently.
-void merge(json::Value& into,
-           json::Value from,
-           const std::string& path,
-           std::vector<std::string>& conflicts) {
+void merge_members(json::Value& into,
+                   json::Value from,
+                   const std::string& path,
+                   std::vector<std::string>& conflicts) {
   for (auto& [key, value] : from.members()) {
     const std::string here = json::join_path(path, key);
     json::Value* const own = into.find(key);
-    if (own == nullptr || own->is_null() || (is_auto(*own) && !value.is_null())) {
+    if (own == nullptr || own->is_null() || (says_auto(*own) && !value.is_null())) {
       into[key] = std::move(value);
     } else if (own->is_object() && value.is_object()) {
-      merge(*own, std::move(value), here, conflicts);
-    } else if (!value.is_null() && !is_auto(value) && !(*own == value)) {
+      merge_members(*own, std::move(value), here, conflicts);
+    } else if (!value.is_null() && !says_auto(value) && !(*own == value)) {
       conflicts.push_back(fmt::format("{} is {} at {} and {} at {}",
                                       here,
                                       own->dump(),
@@ -67,7 +67,7 @@ json::Value merged_configs(json::Value first, json::Value second) {
   }
   json::Value out = in_current_names(std::move(first));
   std::vector<std::string> conflicts;
-  merge(out, in_current_names(std::move(second)), "", conflicts);
+  merge_members(out, in_current_names(std::move(second)), "", conflicts);
   TESSERA_REQUIRE(
       conflicts.empty(),
       Config,

@@ -85,9 +85,9 @@ bool is_off(const json::Value& value) {
   return value.is_bool() ? !value.as_bool() : value.as_integer().value_or(0) <= 1;
 }
 
-class Search {
+class IdleKeys {
  public:
-  Search(const TrainConfig& config, const config::Origins& origins)
+  IdleKeys(const TrainConfig& config, const config::Origins& origins)
       : config_(config), origins_(origins), standard_(written(TrainConfig())) {}
 
   std::vector<std::string> run() {
@@ -153,7 +153,7 @@ class Search {
 std::vector<std::string> idle_key_notes(const TrainConfig& config, const config::Origins& origins) {
   // A resolved configuration has every key.
   if (origins.given("run.derived")) return {};
-  return Search(config, origins).run();
+  return IdleKeys(config, origins).run();
 }
 
 }  // namespace tessera::planner
