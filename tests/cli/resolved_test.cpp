@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -98,8 +99,7 @@ json::Value with_a_model(json::Value source) {
 
 std::vector<fs::path> files_below(const char* folder) {
   std::vector<fs::path> out;
-  for (const auto& entry :
-       fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / folder)) {
+  for (const auto& entry : fs::recursive_directory_iterator(tessera::test::source_dir() / folder)) {
     if (entry.path().extension() == ".json") out.push_back(entry.path());
   }
   std::ranges::sort(out);

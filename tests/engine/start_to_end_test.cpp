@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -106,7 +107,7 @@ json::Value model_of(const std::string& family) {
 
 /// One of the pictures of tests/data/images_test.cpp.
 std::string png() {
-  const fs::path path = fs::path(TESSERA_SOURCE_DIR) / "tests/data/reference_pillow.json";
+  const fs::path path = tessera::test::source_dir() / "tests/data/reference_pillow.json";
   const json::Value reference = json::parse_strict(files::read(path), path.string());
   const std::string hex = reference.find("files")->items().front().find("file")->as_string();
   std::string out;

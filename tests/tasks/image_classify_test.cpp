@@ -32,7 +32,7 @@ using Ids = std::vector<std::int64_t>;
 /// A PNG of 7 x 5 pixels, whose first pixel has red 0, green 101 and blue 202.
 /// One of the pictures of the reference.
 std::string png(std::size_t index = 0) {
-  const fs::path path = test::source_dir() / "tests/data/reference_pillow.json";
+  const fs::path path = tessera::test::source_dir() / "tests/data/reference_pillow.json";
   const json::Value reference = json::parse_strict(files::read(path), path.string());
   const std::string hex = reference.find("files")->items().at(index).find("file")->as_string();
   std::string out;

@@ -21,7 +21,7 @@ constexpr double kBound = 1e-12;
 
 const json::Value& reference() {
   static const json::Value value = json::parse_strict(
-      files::read(test::source_dir().string() + "/tests/tasks/reference_metrics.json"),
+      files::read(tessera::test::source_dir().string() + "/tests/tasks/reference_metrics.json"),
       "reference_metrics.json");
   return value;
 }

@@ -18,7 +18,8 @@ namespace {
 constexpr double kRounding = 1e-12;
 
 json::Value reference() {
-  const std::string path = test::source_dir().string() + "/tests/tasks/reference_text_scores.json";
+  const std::string path =
+      tessera::test::source_dir().string() + "/tests/tasks/reference_text_scores.json";
   return json::parse_strict(files::read(path), path);
 }
 
