@@ -111,7 +111,7 @@ inline constexpr auto kChatFlags = std::to_array<Flag>({
 
     // Classification and conversations, of scripts derived from it.
     {"--num_classes", Kind::ToldValue, "the labels of data.train are counted"},
-    {"--class_list", Kind::Refused, "set task.params.labels, the names in the order of their ids"},
+    {"--class_list", Kind::Names, "task.params.labels"},
     {"--label1_dim", Kind::Refused, kHeads},
     {"--label2_dim", Kind::Refused, kHeads},
     {"--label3_dim", Kind::Refused, kHeads},

@@ -14,6 +14,7 @@
 #include "tessera/cli/config_commands.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/foreign_flags.h"
+#include "tessera/cli/merged_config.h"
 #include "tessera/engine/formula.h"
 #include "tessera/interop/dialects/deepspeed_keys.h"
 #include "tessera/planner/draft.h"
@@ -85,7 +86,7 @@ int explain_file(const std::vector<std::string>& line) {
   if (!parse(words, rest)) return kExitOk;
   const std::string file = config_of(words.file, foreign);
   TESSERA_REQUIRE(!file.empty(), Config, "tessera config explain: FILE is missing", "");
-  json::Value source = read_config(file);
+  json::Value source = read_configs(words.file, foreign);
   const bool pure = interop::is_pure_deepspeed(source, planner::config_paths());
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);

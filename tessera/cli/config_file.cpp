@@ -125,12 +125,26 @@ void refuse_python_config(const std::string& file) {
                               fs::path(file).replace_extension(".json").string()));
 }
 
+// JSON is a part of YAML: a file of that name may be a configuration.
+json::Value read_yaml_name(const std::string& file, const std::string& text) {
+  try {
+    return json::parse(text, file);
+  } catch (const Error&) {
+    throw Error(Error::Kind::Config,
+                fmt::format("{} is a configuration in YAML, expected JSON", file),
+                "give its settings as flags, because those of Hugging Face and DeepSpeed are known "
+                "(tessera train --help), or write a JSON file: tessera init > my.json");
+  }
+}
+
 }  // namespace
 
 json::Value read_config(const std::string& argument) {
   if (const auto decoded = in_place_of_file(argument))
     return json::parse(*decoded, "CONFIG (base64)");
   refuse_python_config(argument);
+  if (ends_with(argument, ".yaml") || ends_with(argument, ".yml"))
+    return read_yaml_name(argument, read_text(argument));
   return json::parse(read_text(argument), argument, {.hjson = ends_with(argument, ".hjson")});
 }
 

@@ -10,7 +10,9 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/cli/foreign_flag_table.h"
 #include "tessera/models/family.h"
+#include "tessera/config/overrides.h"
 
 namespace tessera::cli {
 namespace {
@@ -73,7 +75,14 @@ json::Value configuration_from_flags(const std::string& model,
   if (sets(flags,
            {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}))
     drop(out, {"train_batch_size", "gradient_accumulation_steps"});
-  if (sets(flags, {"scheduler", "warmup", "warmup of the run"})) drop(out, {"scheduler"});
+  // The schedule of `tessera init` belongs to its learning rate: its lowest rate may be above
+  // another one. Without a schedule the other programs let their rate fall linearly to 0.
+  const bool has_rate = sets(flags, {"optimizer.lr", foreign_words::kLoraRate});
+  const bool has_schedule =
+      sets(flags, {"scheduler", foreign_words::kWarmup, foreign_words::kRatio});
+  if (has_rate || has_schedule) drop(out, {"scheduler"});
+  if (has_rate && !has_schedule)
+    config::set_key(out, "scheduler.type", json::Value::string("linear"), "tessera train");
   if (sets(flags, {"data.sequence_length", "model.max_positions"}) || sized) {
     if (json::Value* const section = out.find("data")) drop(*section, {"sequence_length"});
   }
@@ -81,7 +90,7 @@ json::Value configuration_from_flags(const std::string& model,
     if (json::Value* const section = out.find("data")) drop(*section, {"validation_fraction"});
   }
   if (sets(flags, {"trainer.max_steps", "trainer.epochs"})) drop(out, {"trainer"});
-  if (sets(flags, {"optimizer"})) drop(out, {"optimizer"});
+  if (has_rate) drop(out, {"optimizer"});
   if (sets(flags, {"bf16", "fp16"})) drop(out, {"bf16"});
   return out;
 }

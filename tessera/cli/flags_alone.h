@@ -14,9 +14,10 @@ namespace tessera::cli {
 std::string configuration_for(const std::string& preset, const std::string& data);
 
 /// Returns the configuration to which flags are applied if no file is named: that of `tessera
-/// init`, without batch sizes and schedule if `flags` set them. `model`: a preset, a model folder,
-/// a .gguf file, or empty; `data`: a path, or empty. Throws Error{Config} if neither these nor
-/// `flags` name data.
+/// init`, without batch sizes, optimizer and schedule if `flags` set them; with a learning rate and
+/// no schedule, the rate falls linearly to 0, as in Hugging Face's Trainer. `model`: a preset, a
+/// model folder, a .gguf file, or empty; `data`: a path, or empty. Throws Error{Config} if neither
+/// these nor `flags` name data.
 json::Value configuration_from_flags(const std::string& model,
                                      const std::string& data,
                                      const ForeignFlags& flags);

@@ -25,6 +25,7 @@ enum class Kind : std::uint8_t {
   Questions,    // a switch that sets its key to the turns of the user
   DataPaths,    // one or several files
   Object,       // an object of JSON
+  Names,        // a list of JSON, or names with commas between them
   ReportTo,     // names of monitors
   BoardFolder,  // folder of TensorBoard's files; key: "on" if the flag also enables them
   WandbProject,

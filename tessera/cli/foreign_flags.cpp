@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <initializer_list>
 #include <iterator>
 #include <optional>
 #include <span>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,10 +19,9 @@
 #include "tessera/cli/chat_flags.h"
 #include "tessera/cli/foreign_flag_table.h"
 #include "tessera/cli/megatron_flags.h"
+#include "tessera/cli/merged_config.h"
 #include "tessera/cli/monitor_flags.h"
 #include "tessera/config/overrides.h"
-#include "tessera/interop/dialects/deepspeed_keys.h"
-#include "tessera/interop/dialects/short_forms.h"
 
 namespace tessera::cli {
 namespace {
@@ -124,6 +121,23 @@ json::Value object(const std::string& flag, const std::string& text) {
               "write it between single quotes: '{\"prompt\": \"question\"}'");
 }
 
+// ["sport", "arts"], or sport,arts.
+json::Value names_in(const std::string& flag, const std::string& text) {
+  if (text::trim(text).starts_with("[")) {
+    try {
+      return json::parse(text, flag);
+    } catch (const Error&) {
+      throw Error(Error::Kind::Config,
+                  fmt::format("{}: expected a list of JSON, found \"{}\"", flag, text),
+                  "separate the names by commas: sport,arts");
+    }
+  }
+  json::Value out = json::Value::array();
+  for (const std::string& name : text::split(text, ','))
+    out.push_back(json::Value::string(std::string(text::trim(name))));
+  return out;
+}
+
 // A backend of torch.distributed.
 void read_backend(const std::string& typed, const std::string& value, ForeignFlags& out) {
   const std::string name = text::lower(value);
@@ -213,6 +227,9 @@ void read_flag(Reader& reader, const Flag& flag, bool more_values, ForeignFlags&
     }
     case Kind::Object:
       out.settings.push_back({typed, std::string(flag.key), object(typed, *value)});
+      return;
+    case Kind::Names:
+      out.settings.push_back({typed, std::string(flag.key), names_in(typed, *value)});
       return;
     case Kind::ReportTo:
       return add_report_to(typed, *value, out);
@@ -414,17 +431,6 @@ void set_best_metric(json::Value& source,
   config::set_key(source, "eval.best", best, (metric != nullptr ? metric : greater)->flag);
 }
 
-// The configuration with the key names that flags set, because "pipeline": 2 has no size, and an
-// old name would coexist with the new one. If the file itself sets two names differently, both are
-// kept and reported with the other errors.
-json::Value in_flags_names(json::Value source) {
-  source = interop::spell_out_parallel(std::move(source));
-  config::Problems problems;
-  json::Value renamed = interop::with_new_names(source, problems);
-  if (problems.empty()) return renamed;
-  return source;
-}
-
 // Sets a key that needs no other setting.
 void set_one(json::Value& source, const ForeignFlags::Setting& setting) {
   if (setting.key.starts_with(kBetas))
@@ -454,13 +460,6 @@ ForeignFlags take_foreign_flags(std::vector<std::string>& words) {
 }
 
 std::string config_of(const std::string& named, const ForeignFlags& flags) {
-  std::error_code ignored;
-  const bool same =
-      named == flags.config || std::filesystem::equivalent(named, flags.config, ignored);
-  TESSERA_REQUIRE(named.empty() || flags.config.empty() || same,
-                  Config,
-                  fmt::format("two configurations: {} and {}", named, flags.config),
-                  "name one of them");
   return named.empty() ? flags.config : named;
 }
 
@@ -468,7 +467,9 @@ std::vector<std::string> apply(const ForeignFlags& flags,
                                json::Value& source,
                                std::span<const std::string> overrides) {
   std::vector<std::string> notes;
-  source = in_flags_names(std::move(source));
+  // Flags set current names: "pipeline": 2 has no size, and an old name would coexist with the
+  // new one.
+  source = in_current_names(std::move(source));
   const ForeignFlags::Setting *chunks = nullptr, *ratio = nullptr, *warmup = nullptr,
                               *metric = nullptr, *greater = nullptr, *evaluate = nullptr,
                               *save = nullptr;
@@ -508,8 +509,11 @@ std::vector<std::string> apply(const ForeignFlags& flags,
   }
   for (const std::string& assignment : overrides)
     config::apply_override(source, assignment);
-  // In Hugging Face's Trainer, with 0 steps the ratio counts.
-  if (ratio != nullptr && (warmup == nullptr || warmup->value.as_double() <= 0)) {
+  // In Hugging Face's Trainer, with 0 steps the ratio counts, and steps below 1 are a ratio.
+  const double steps = warmup == nullptr ? 0 : warmup->value.as_double();
+  if (steps > 0 && steps < 1) {
+    set_warmup_ratio(source, *warmup);
+  } else if (ratio != nullptr && steps <= 0) {
     set_warmup_ratio(source, *ratio);
   } else if (warmup != nullptr) {
     config::set_key(source, warmup_key(source), warmup->value, warmup->flag);

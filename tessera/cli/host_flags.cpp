@@ -238,13 +238,21 @@ void note_unused(const HostFlags& flags, std::vector<std::string>& notes) {
                                    "--launcher_args",
                                    "--ssh_port",
                                    "--no_ssh",
-                                   "--no_ssh_check"};
+                                   "--no_ssh_check",
+                                   "--elastic_training",
+                                   "--min_elastic_nodes",
+                                   "--max_elastic_nodes"};
   for (const std::string& typed : flags.typed) {
     const HostFlag* const flag = find_host_flag(typed);
     if (flag != nullptr &&
-        std::find(kOfHosts.begin(), kOfHosts.end(), flag->name) != kOfHosts.end())
-      notes.push_back(fmt::format(
-          "{} has no effect here: ranks of one host are forked and need no rendezvous", typed));
+        std::find(kOfHosts.begin(), kOfHosts.end(), flag->name) != kOfHosts.end()) {
+      const bool elastic = flag->name.find("elastic") != std::string_view::npos;
+      notes.push_back(fmt::format("{} has no effect {}",
+                                  typed,
+                                  elastic ? "on hosts: none are named (--hostfile FILE)"
+                                          : "here: ranks of one host are forked and need no "
+                                            "rendezvous"));
+    }
   }
 }
 
@@ -315,6 +323,9 @@ launch::LocalStart local_start(const HostFlags& flags) {
 
 HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_host) {
   HostChoice choice;
+  if (!flags.elastic && (flags.min_elastic_nodes || flags.max_elastic_nodes))
+    choice.notes.emplace_back(
+        "--min_elastic_nodes and --max_elastic_nodes have no effect without --elastic_training");
   if (!asks_for_hosts(flags)) {
     note_unused(flags, choice.notes);
     return choice;
@@ -440,15 +451,31 @@ launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& po
   return part;
 }
 
+void check_start_on_hosts(const HostFlags& flags, const HostChoice& choice, bool elastic) {
+  TESSERA_REQUIRE(!elastic || !choice.by_hand,
+                  Config,
+                  "run.min_hosts and run.restarts start hosts again, and these are started by hand",
+                  "name the hosts in a hostfile (--hostfile), or remove the keys");
+  TESSERA_REQUIRE(choice.by_hand || flags.launcher != "jsrun",
+                  Unsupported,
+                  "--launcher jsrun is not built",
+                  fmt::format("start the ranks with jsrun -n {} tessera train CONFIG",
+                              launch::num_slots(choice.pool)));
+  const bool one_by_one = choice.by_hand || !launch::cluster_launcher_of(flags.launcher);
+  TESSERA_REQUIRE(!elastic || one_by_one,
+                  Unsupported,
+                  fmt::format("run.min_hosts and run.restarts start hosts again one by one, which "
+                              "--launcher {} cannot",
+                              flags.launcher),
+                  "use --launcher ssh, or remove the keys");
+  if (choice.by_hand) static_cast<void>(part_by_hand(flags, choice.pool));
+}
+
 int train_on_hosts(const HostFlags& flags,
                    const HostChoice& choice,
                    const std::vector<std::string>& line,
                    bool quiet,
                    const launch::ElasticOptions* elastic) {
-  TESSERA_REQUIRE(elastic == nullptr || !choice.by_hand,
-                  Config,
-                  "run.min_hosts and run.restarts start hosts again, and these are started by hand",
-                  "name the hosts in a hostfile (--hostfile), or remove the keys");
   launch::RemoteOptions options;
   options.pool = choice.pool;
   options.program = std::filesystem::read_symlink("/proc/self/exe").string();
@@ -457,17 +484,6 @@ int train_on_hosts(const HostFlags& flags,
   options.master_port = flags.master_port.value_or(0);
   options.ssh_port = flags.ssh_port;
   if (!choice.by_hand) options.cluster_launcher = launch::cluster_launcher_of(flags.launcher);
-  TESSERA_REQUIRE(choice.by_hand || flags.launcher != "jsrun",
-                  Unsupported,
-                  "--launcher jsrun is not built",
-                  fmt::format("start the ranks with jsrun -n {} tessera train CONFIG",
-                              launch::num_slots(choice.pool)));
-  TESSERA_REQUIRE(elastic == nullptr || !options.cluster_launcher,
-                  Unsupported,
-                  fmt::format("run.min_hosts and run.restarts start hosts again one by one, which "
-                              "--launcher {} cannot",
-                              flags.launcher),
-                  "use --launcher ssh, or remove the keys");
   options.launcher_args = flags.launcher_args;
   options.notice = [](const std::string& text) { log::warn(text); };
   if (!quiet) {

@@ -81,9 +81,13 @@ std::vector<std::string> use_hosts_key(HostFlags& flags, const json::Value& sour
 /// flags nor environment say where the hosts meet.
 launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& pool);
 
+/// Checks that the command can start its ranks on the hosts of the pool; nothing is started. Throws
+/// Error{Config} or Error{Unsupported} otherwise. `elastic`: it goes on after a loss.
+void check_start_on_hosts(const HostFlags& flags, const HostChoice& choice, bool elastic);
+
 /// Runs the command line `line` of `tessera train` on the hosts of the pool, and returns the exit
-/// code of the job. `elastic`: how it goes on after a loss; null: it ends. Throws as
-/// launch::run_job_on_hosts().
+/// code of the job. `elastic`: how it goes on after a loss; null: it ends. Needs what
+/// check_start_on_hosts() checks. Throws as launch::run_job_on_hosts().
 int train_on_hosts(const HostFlags& flags,
                    const HostChoice& choice,
                    const std::vector<std::string>& line,

@@ -23,6 +23,7 @@
 #include "tessera/cli/flags_alone.h"
 #include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/host_flags.h"
+#include "tessera/cli/merged_config.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/rollout_ranks.h"
 #include "tessera/cli/terminal.h"
@@ -227,8 +228,8 @@ void check_transport(const planner::Plan& plan, bool several_hosts) {
 
 /// Returns the configuration of the file, or of the flags if `path` is empty, with their changes.
 json::Value configured(const std::string& path, TrainWords& words, ForeignFlags& foreign) {
-  json::Value source =
-      path.empty() ? configuration_from_flags(words.model, words.data, foreign) : read_config(path);
+  json::Value source = path.empty() ? configuration_from_flags(words.model, words.data, foreign)
+                                    : read_configs(words.config, foreign);
   add_model_and_data(words.model, words.data, foreign);
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
@@ -279,6 +280,11 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   plan.quiet = words.common.quiet || words.common.json;
   check_transport(plan, local_ranks < all_ranks);
 
+  std::optional<launch::ElasticOptions> elastic;
+  if (choice.several) {
+    elastic = elastic_options(plan, source, name, static_cast<int>(choice.pool.size()));
+    check_start_on_hosts(hosts, choice, elastic.has_value());
+  }
   if (choice.several && words.dry_run && !words.common.quiet && !words.common.json)
     print_hosts(choice.pool);
   if (choice.several && words.dry_run) {
@@ -291,8 +297,6 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   if (choice.several && !words.dry_run) {
     // The configuration is read here first, so that a mistake is reported only once.
     if (!choice.by_hand || *hosts.node_rank == 0) {
-      const auto elastic =
-          elastic_options(plan, source, name, static_cast<int>(choice.pool.size()));
       return train_on_hosts(hosts,
                             choice,
                             line,

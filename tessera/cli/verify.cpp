@@ -22,6 +22,7 @@
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/foreign_flags.h"
+#include "tessera/cli/merged_config.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/verify_rl.h"
@@ -88,10 +89,8 @@ void check(const VerifyWords& words) {
                   "start it without the launcher: tessera verify CONFIG -n 2");
 }
 
-json::Value source_of(const VerifyWords& words,
-                      const ForeignFlags& foreign,
-                      const std::string& path) {
-  json::Value source = read_config(path);
+json::Value source_of(const VerifyWords& words, const ForeignFlags& foreign) {
+  json::Value source = read_configs(words.config, foreign);
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
   // More threads would split sums by the number of cores that a rank happens to have.
@@ -181,7 +180,7 @@ Finding loss_finding(const engine::Deviations& found,
 }
 
 Finding gradient_finding(const engine::Deviations& found,
-                         const planner::Promise& promise,
+                         const engine::Promise& promise,
                          const engine::RoundingBounds& bounds) {
   Finding out{.what = "first gradient", .where = "every tensor", .bound = promise.gradient};
   for (const engine::TensorDeviation& tensor : found.tensors) {
@@ -347,7 +346,7 @@ class Trainings {
  public:
   Trainings(const Side& layout,
             const Side& single,
-            const planner::Promise& promise,
+            const engine::Promise& promise,
             std::int64_t steps)
       : layout_(layout), single_(single), promise_(promise), steps_(steps) {}
 
@@ -387,7 +386,7 @@ class Trainings {
  private:
   const Side& layout_;
   const Side& single_;
-  const planner::Promise& promise_;
+  const engine::Promise& promise_;
   std::int64_t steps_;
   files::TempDir folder_;
   engine::LayoutTrace single_trace_, nudged_trace_, trace_;
@@ -440,7 +439,7 @@ int verify(const std::vector<std::string>& line) {
   check(words);
   for (const std::string& note : foreign.notes)
     log::warn(note);
-  return run_verify(words, source_of(words, foreign, path), path);
+  return run_verify(words, source_of(words, foreign), path);
 }
 
 TESSERA_COMMAND("verify", "verify that a layout trains the same as one rank", verify);

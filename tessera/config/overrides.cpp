@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -61,6 +62,34 @@ std::string spelled_out(std::string_view path, const json::Value& value) {
   return std::string(path) + (is_size ? ".size" : "");
 }
 
+// "task": "classify" and "classify": {...} mean "task": {"type": "classify", "params": {...}}: a
+// key of either form reaches the same parameters.
+void use_long_form_of_task(json::Value& source, std::vector<std::string>& steps) {
+  json::Value* task = steps.size() < 2 || !source.is_object() ? nullptr : source.find("task");
+  if (task == nullptr) return;
+  if (steps[0] == "task" && task->is_string()) {
+    json::Value type = std::move(*task);
+    const json::Place place = type.place;
+    *task = json::Value::object({{"type", std::move(type)}});
+    task->place = place;
+  }
+  const json::Value* const type = task->is_object() ? task->find("type") : nullptr;
+  if (type == nullptr || !type->is_string()) return;
+  const std::string name = type->as_string();
+  const json::Value* const params = task->find("params");
+  const bool has_params = params != nullptr && !params->is_null();
+  if (steps[0] == name && has_params) {
+    steps[0] = "params";
+    steps.insert(steps.begin(), "task");
+  } else if (steps[0] == "task" && !has_params) {
+    const json::Value* const section = source.find(name);
+    if (section == nullptr) return;
+    json::Value moved = *section;
+    std::erase_if(source.members(), [&](const auto& member) { return member.first == name; });
+    (*source.find("task"))["params"] = std::move(moved);
+  }
+}
+
 }  // namespace
 
 void set_key(json::Value& source,
@@ -76,7 +105,9 @@ void set_key(json::Value& source,
              const json::Place& place) {
   const std::string origin = place.text();
   json::Value* at = &source;
-  for (const std::string& step : steps_of(path)) {
+  std::vector<std::string> steps = steps_of(path);
+  use_long_form_of_task(source, steps);
+  for (const std::string& step : steps) {
     TESSERA_REQUIRE(!step.empty(),
                     Config,
                     fmt::format("{}: \"{}\" is no key", origin, path),
@@ -104,6 +135,16 @@ void apply_override(json::Value& source, std::string_view assignment) {
   json::Value value = value_of(assignment.substr(equals + 1));
   const std::string path = spelled_out(text::trim(assignment.substr(0, equals)), value);
   set_key(source, path, std::move(value), origin);
+}
+
+void drop_evaluation(json::Value& source) {
+  const auto drop = [](json::Value& object, std::string_view key) {
+    std::erase_if(object.members(), [&](const auto& member) { return member.first == key; });
+  };
+  if (!source.is_object()) return;
+  drop(source, "eval");
+  json::Value* const checkpoint = source.find("checkpoint");
+  if (checkpoint != nullptr && checkpoint->is_object()) drop(*checkpoint, "best");
 }
 
 }  // namespace tessera::config

@@ -2,7 +2,6 @@
 #include "tessera/engine/engine.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string_view>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "tessera/base/log.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/evaluate.h"
+#include "tessera/engine/evaluated_metrics.h"
 #include "tessera/engine/generate.h"
 #include "tessera/engine/histograms.h"
 #include "tessera/engine/reference.h"
@@ -24,20 +24,6 @@
 #include "tessera/tasks/text_scores.h"
 
 namespace tessera::engine {
-namespace {
-
-/// True if the first term of the loss is the cross-entropy of tokens of the vocabulary, whose
-/// exponential is the perplexity. A user's own model may have other terms.
-bool predicts_tokens(const planner::Plan& plan) {
-  constexpr std::array<std::string_view, 3> kNextTokens = {"causal_lm", "prefix_lm", "seq2seq"};
-  const std::string& objective = plan.model.objective.name;
-  return plan.model.description.find("family") != nullptr &&
-         (objective.starts_with("masked_lm") ||
-          std::ranges::find(kNextTokens, objective) != kNextTokens.end());
-}
-
-}  // namespace
-
 Engine::Engine(planner::Plan plan,
                comm::World& world,
                std::shared_ptr<const data::Datasets> data,
@@ -243,13 +229,7 @@ std::vector<Contribution> Engine::contributions() {
 
 /// The number of validation samples to evaluate.
 std::int64_t Engine::evaluated_samples() const {
-  const tasks::EvalOptions& options = plan_.config.eval;
-  const std::int64_t samples = data_->validation == nullptr ? 0 : data_->validation->size();
-  // Task metrics on few samples are not meaningful, and too noisy to end a training.
-  constexpr std::int64_t kBatches = 10;
-  const bool metrics = plan_.task && plan_.task->has_metrics();
-  if (!options.batches && (metrics || options.stops_early())) return samples;
-  return std::min(samples, options.batches.value_or(kBatches) * options.micro_batch);
+  return data_->validation == nullptr ? 0 : engine::evaluated_samples(plan_, *data_->validation);
 }
 
 template <class Work>

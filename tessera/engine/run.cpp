@@ -31,6 +31,7 @@
 #include "tessera/engine/agreement.h"
 #include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/evaluated_metrics.h"
 #include "tessera/engine/expected_speed.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
@@ -412,12 +413,14 @@ ResumeFrom resume_again(const ResumeFrom& first, const RunFolder& folder) {
       first.kind == ResumeFrom::Kind::Path && !checkpoint::newest(folder.checkpoints());
   return from_elsewhere ? first : ResumeFrom{};
 }
-/// Returns whether the ranks write checkpoints, and into a folder that must be the same on all
-/// hosts.
-bool saves_into_one_folder(const planner::Plan& plan) {
+/// Returns the run folder and, if the ranks write checkpoints, whether all hosts must have the same
+/// one or each its own.
+launch::RunFolderCheck folder_check(const planner::Plan& plan) {
   const auto& checkpoint = plan.config.checkpoint;
-  const bool saves = checkpoint.final || checkpoint.when().any() || checkpoint.interval_s();
-  return saves && !checkpoint.use_node_local_storage;
+  const bool saves = checkpoint.final || checkpoint.when().any() || checkpoint.interval_s() ||
+                     checkpoint.keeps_best();
+  const bool own = checkpoint.use_node_local_storage;
+  return {.path = plan.run_dir, .must_be_shared = saves && !own, .must_be_own = saves && own};
 }
 
 /// Opens the run folder. While a lost host still holds its lock, hosts that start again wait.
@@ -477,6 +480,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   const std::uint64_t available =
       memory_of_hosts(plan, first_rank, local_ranks) + static_cast<std::uint64_t>(held);
   const planner::MemoryEstimate memory = planner::check_memory(plan, available);
+  check_evaluations(plan, *data);
   planner::save_as_memory_allows(plan, memory, available);
   planner::advise_stage(plan, available);
   early->check();
@@ -536,7 +540,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
       return facts_of(plan, *data, resume, alive);
     };
     how.further_ranks = generators;
-    how.folder = {plan.run_dir, saves_into_one_folder(plan)};
+    how.folder = folder_check(plan);
     code = run_ranks(plan, report, train, training_words(), how);
   } catch (const Error& error) {  // before ranks were started
     if (is_leader) {

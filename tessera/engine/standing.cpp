@@ -59,10 +59,13 @@ double value_of(const EvalReport& report, const tasks::BestRule& rule) {
   for (const Metric& metric : report.metrics) {
     if (metric.name != kLoss) names.push_back(metric.name);
   }
-  throw Error(
-      Error::Kind::Config,
-      fmt::format("eval.best: evaluations of this training have no metric \"{}\"", rule.metric),
-      text::suggestion(rule.metric, names));
+  refuse_metric(rule.metric, names);
+}
+
+void refuse_metric(const std::string& metric, const std::vector<std::string>& names) {
+  throw Error(Error::Kind::Config,
+              fmt::format("eval.best: evaluations of this training have no metric \"{}\"", metric),
+              text::suggestion(metric, names));
 }
 
 void Standing::add(std::int64_t step, double value, const tasks::EvalOptions& options) {

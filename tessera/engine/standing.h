@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/json.h"
@@ -25,6 +26,9 @@ std::optional<BestEvaluation> best_from(const json::Value& value, const tasks::B
 /// The value of the rule's metric. If the report lacks it, throws Error{Config} with the metrics
 /// that exist.
 double value_of(const EvalReport& report, const tasks::BestRule& rule);
+
+/// Throws the same error for a metric that is none of `names`.
+[[noreturn]] void refuse_metric(const std::string& metric, const std::vector<std::string>& names);
 
 /// All evaluations of a training so far. Every rank and every checkpoint has the same, so a resumed
 /// training stops at the same step as an uninterrupted one.

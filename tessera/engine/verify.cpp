@@ -269,7 +269,7 @@ Deviations compare_traces(const LayoutTrace& reference, const LayoutTrace& other
   return out;
 }
 
-RoundingBounds rounding_bounds(const Deviations& nudged, const planner::Promise& promise) {
+RoundingBounds rounding_bounds(const Deviations& nudged, const engine::Promise& promise) {
   RoundingBounds out;
   for (const TensorDeviation& tensor : nudged.tensors) {
     out.gradients[tensor.name] = std::max(promise.gradient, kRoundings * tensor.gradient.relative);

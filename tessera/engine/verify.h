@@ -11,7 +11,7 @@
 
 #include "tessera/data/dataset.h"
 #include "tessera/engine/launch.h"
-#include "tessera/planner/reference.h"
+#include "tessera/engine/promise.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::engine {
@@ -86,6 +86,6 @@ struct RoundingBounds {
 /// training on one rank whose initial weights were moved by Promise::spacing, which passes through
 /// every layer as rounding does and is amplified alike. It measures the condition of the model's
 /// sums. The promise's own bounds are the least.
-RoundingBounds rounding_bounds(const Deviations& nudged, const planner::Promise& promise);
+RoundingBounds rounding_bounds(const Deviations& nudged, const engine::Promise& promise);
 
 }  // namespace tessera::engine

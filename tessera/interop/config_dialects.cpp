@@ -55,8 +55,6 @@ constexpr std::array<std::string_view, 7> kScalerWords = {"initial_scale",
                                                           "hysteresis",
                                                           "min_scale",
                                                           "max_scale"};
-// Arguments that Colossal-AI's files place next to the optimizer's type.
-constexpr std::array<std::string_view, 4> kOptimizerWords = {"lr", "betas", "eps", "weight_decay"};
 // Keys only of Colossal-AI. `gradient_accumulation` alone is a common mistake in DeepSpeed files.
 constexpr std::array<std::string_view, 15> kColossalOnly = {"clip_grad_norm",
                                                             "NUM_EPOCHS",
@@ -276,7 +274,8 @@ void model_from_colossal(UnreadKeys& from, json::Value& out) {
 void optimizer_from_colossal(UnreadKeys& from, json::Value& out, std::vector<std::string>& notes) {
   const std::string type = from.take_word("optimizer.type");
   if (!type.empty()) put_once(out, "optimizer.type", word(python_class_name(type)), notes);
-  for (const std::string_view key : kOptimizerWords) {
+  for (const char* key :
+       {"lr", "betas", "eps", "weight_decay", "momentum", "nesterov", "adamw_mode"}) {
     if (const auto value = from.take(json::join_path("optimizer", key)))
       put_once(out, json::join_path("optimizer.params", key), *value, notes);
   }
@@ -341,6 +340,7 @@ Converted from_colossal(const json::Value& source) {
   keep_known(with_new_names(from.rest(), problems), "", out.value, out.notes);
   for (const auto& problem : problems.list())
     out.notes.push_back(fmt::format("{}: {}", problem.path, problem.what));
+  decay_as_torch(out.value);
   return out;
 }
 

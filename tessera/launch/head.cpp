@@ -319,6 +319,17 @@ class Head::Server {
            "put run.dir on a disk that all hosts share, or keep the parts of each host on its own: "
            "--set checkpoint.use_node_local_storage=true"});
     }
+    if (seen == 1 && peer.facts.must_own) {
+      problems_.push_back(
+          {Error::Kind::Config,
+           fmt::format("hosts {} and {} share the run folder {}, in which each would save its part "
+                       "of a checkpoint in place of the other's",
+                       first.name,
+                       peer.name,
+                       first.folder),
+           "set checkpoint.use_node_local_storage to false, or run.dir to a folder on a disk of "
+           "each host"});
+    }
     if (--probing_ > 0) return;
     if (problems_.empty())
       begin();

@@ -30,6 +30,7 @@ struct HostFacts {
   std::string folder;                 ///< path of the run folder; empty: it is not compared
   std::string mark;                   ///< of the host of rank 0: the FolderMark in its run folder
   bool must_share = false;            ///< the job cannot save into a run folder for each host
+  bool must_own = false;              ///< the job cannot save into one run folder of all hosts
   std::vector<std::string> problems;  ///< what the host has found out by itself
 };
 

@@ -88,6 +88,7 @@ FrameWriter join_frame(const HostPart& part, const HostFacts& facts) {
       .text(facts.folder)
       .text(facts.mark)
       .number(static_cast<std::uint8_t>(facts.must_share ? 1 : 0))
+      .number(static_cast<std::uint8_t>(facts.must_own ? 1 : 0))
       .number(static_cast<std::uint32_t>(facts.problems.size()));
   for (const std::string& problem : facts.problems)
     frame.text(problem);
@@ -138,6 +139,7 @@ Arrival read_join(FrameReader& body) {
   facts.folder = body.text();
   facts.mark = body.text();
   facts.must_share = body.number<std::uint8_t>() != 0;
+  facts.must_own = body.number<std::uint8_t>() != 0;
   const auto problems = std::min(body.number<std::uint32_t>(), kMostProblems);
   for (std::uint32_t i = 0; i < problems; ++i)
     facts.problems.push_back(body.text());
@@ -176,6 +178,7 @@ PageMirror::PageMirror(std::shared_ptr<const HostPart> part,
   facts.folder = folder.path;
   facts.mark = mark.mark();
   facts.must_share = folder.must_be_shared;
+  facts.must_own = folder.must_be_own;
   std::optional<ProbeListener> listener;
   try {
     facts.address = listening_address(client_.own_address());

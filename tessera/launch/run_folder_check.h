@@ -9,6 +9,7 @@ namespace tessera::launch {
 struct RunFolderCheck {
   std::string path;             ///< empty: nothing is checked
   bool must_be_shared = false;  ///< the job cannot save if each host has a folder of its own
+  bool must_be_own = false;     ///< the job cannot save if hosts have the same folder
 };
 
 }  // namespace tessera::launch

@@ -20,6 +20,12 @@ Registry<ObjectiveFormula>& objective_formulas() {
   return registry;
 }
 
+bool continues_texts(const std::string& objective) {
+  const bool kept = kept_objectives().has(objective);
+  const std::string name = kept ? kept_objectives().get(objective).name : objective;
+  return name == "causal_lm" || name == "prefix_lm" || name == "seq2seq";
+}
+
 nn::Model with_objective(Trunk trunk, std::string_view objective, const json::Value& options) {
   config::Problems problems;
   config::Origins origins;

@@ -40,6 +40,10 @@ Registry<KeptObjective>& kept_objectives();
   static const bool tessera_kept_objective_##key = \
       ::tessera::models::kept_objectives().add(name, __VA_ARGS__)
 
+/// Returns whether models of this objective continue texts, so that they can generate: it is, or is
+/// saved as, causal_lm, prefix_lm or seq2seq.
+bool continues_texts(const std::string& objective);
+
 /// Returns the loss of an objective as lines of plain text with the numbers of `options`; none for
 /// invalid options. The first line is the loss itself, the others define its symbols.
 using ObjectiveFormula = std::vector<std::string> (*)(const json::Value& options);

@@ -228,10 +228,10 @@ class Probe {
                         [](const std::vector<std::vector<double>>&) { return kDenominators; }});
     return std::move(bytes_);
   }
-  std::int64_t infer() {
+  std::int64_t infer(std::vector<TermValues>* terms = nullptr) {
     Executor executor(*model_, {&policy_});
     nn::StepContext context(nn::Mode::Eval, 0);
-    executor.infer(batch_, context);
+    executor.infer(batch_, context, terms);
     std::int64_t live = 0, most = 0;
     for (const BlockBytes& block : bytes_) {
       const PassBytes& pass = block.passes.at(ActionKind::Forward);
@@ -283,6 +283,15 @@ std::vector<BlockBytes> probe_training(const ProbedModel& probed,
       return Probe(probed, all_blocks(probed)).train(recompute, regions, split);
     out.push_back(bytes[at]);
   }
+  return out;
+}
+
+std::vector<std::string> probe_terms(const ProbedModel& probed) {
+  std::vector<TermValues> terms;
+  Probe(probed, all_blocks(probed)).infer(&terms);
+  std::vector<std::string> out;
+  for (const TermValues& term : terms)
+    out.push_back(term.name);
   return out;
 }
 

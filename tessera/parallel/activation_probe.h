@@ -55,6 +55,8 @@ std::vector<BlockBytes> probe_training(const ProbedModel& probed,
                                        bool split);
 /// The peak memory of a pass through all blocks without gradients (evaluation), in bytes.
 std::int64_t probe_inference(const ProbedModel& probed);
+/// The names of the terms that an evaluation of the batch computes, in the order of the blocks.
+std::vector<std::string> probe_terms(const ProbedModel& probed);
 
 /// The peak memory of a stage over all `actions`, in bytes. `blocks`: the measurements of each
 /// block of the model in this run. `batch`: bytes of one micro-batch, which is held from its Load

@@ -588,10 +588,10 @@ void Executor::infer_chunk(const Action& action,
       });
       check_outcome(model_.name(b), outcome);
       flow = outcome.flow;
-      if (terms != nullptr) {
+      if (terms != nullptr)
         for (const nn::Term& term : outcome.terms)
-          values_of(*terms, b, term, 1).front() += term.sum.item<double>();
-      }
+          values_of(*terms, b, term, 1).front() +=
+              term.sum.is_meta() ? 0.0 : term.sum.item<double>();
       if (b + 1 == model_.num_blocks()) out = std::move(outcome);
     });
   }

@@ -139,12 +139,30 @@ Activations predict_activations(const Plan& plan, int stage) {
       out.evaluation =
           static_cast<std::int64_t>(kMargin * static_cast<double>(plan.probes->evaluation(plan)));
     }
+  } catch (const Error& error) {
+    out.unknown = error.what();
+    if (exit_code(error.kind()) == exit_code(Error::Kind::Config))
+      out.refused = std::current_exception();
   } catch (const std::exception& error) {
     // Only the first part of ATen's message is used; the rest is advice for its own users.
     const std::string_view what = error.what();
     out.unknown = what.substr(0, std::min(what.find(". You may"), what.find('\n')));
   }
   return out;
+}
+
+std::vector<std::string> evaluated_terms(const Plan& plan) {
+  if (plan.sample.empty()) return {};
+  try {
+    return parallel::probe_terms(probed(plan, plan.config.eval.micro_batch));
+  } catch (const std::exception&) {
+    return {};  // predict_activations() says why
+  }
+}
+
+void check_blocks(const Plan& plan) {
+  if (const std::exception_ptr refused = predict_activations(plan, /*stage=*/0).refused)
+    std::rethrow_exception(refused);
 }
 
 }  // namespace tessera::planner

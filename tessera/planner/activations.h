@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,12 +23,21 @@ struct Activations {
   std::int64_t evaluation = 0;  ///< the peak of an evaluation; 0 if there is none
   /// The reason why there is no prediction, as a sentence; empty: there is one.
   std::string unknown;
+  /// The error with which a block refuses the batches of the plan, as it would in the first step or
+  /// evaluation; null: none does.
+  std::exception_ptr refused;
 };
 /// Predicts for a stage of the plan. `unknown` says why a model cannot be predicted: a block's
 /// operations have no meta kernel or read values, or the tensors of a sample are not known yet.
 /// Starts no thread. Cost: a few milliseconds the first time, then arithmetic on results that the
 /// plan keeps.
 Activations predict_activations(const Plan& plan, int stage);
+/// The names of the terms that an evaluation of the plan computes. Needs the tensors of a sample;
+/// empty if the model cannot run on meta tensors.
+std::vector<std::string> evaluated_terms(const Plan& plan);
+/// Throws Activations::refused, so that a training that would end in its first step or evaluation
+/// does not begin. Needs the tensors of a sample; without them it does nothing.
+void check_blocks(const Plan& plan);
 
 /// The memory needs of the blocks of a plan's model, for the sizes queried so far. Copies of a plan
 /// share it; code that changes a copy's model must give the copy a new cache. Can be used from any

@@ -52,7 +52,8 @@ std::int64_t saving_bytes(const Plan& plan);
 /// predicted.
 void save_as_memory_allows(Plan& plan, const MemoryEstimate& need, std::uint64_t available);
 
-/// Returns the estimate. Throws Error{Memory} if the plan needs more than 95 % of `available` bytes
+/// Returns the estimate. Throws the error of a block that refuses the plan's batches
+/// (check_blocks()), and Error{Memory} if the plan needs more than 95 % of `available` bytes
 /// on its local ranks; the message has both numbers and the smallest changes that fit.
 MemoryEstimate check_memory(const Plan& plan, std::uint64_t available);
 

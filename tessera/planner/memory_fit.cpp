@@ -214,6 +214,7 @@ std::vector<std::string> changes_that_fit(const Plan& plan, std::uint64_t availa
 }
 
 MemoryEstimate check_memory(const Plan& plan, std::uint64_t available) {
+  check_blocks(plan);
   MemoryEstimate need = estimate_memory(plan);
   if (fits(need, plan.ranks, available)) return need;
   const std::vector<std::string> changes = changes_that_fit(plan, available);

@@ -316,6 +316,75 @@ std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t s
       "the run of {} steps ends within the warm-up of {}", steps, schedule->warmup_steps());
 }
 
+namespace {
+
+/// The number of a parameter of the schedule; nothing if it is not given.
+std::optional<double> number_in(const json::Value& params, const char* key) {
+  const json::Value* const value = params.is_object() ? params.find(key) : nullptr;
+  return value != nullptr && value->is_number() ? std::optional(value->as_double()) : std::nullopt;
+}
+
+/// Warns of rates to which a schedule should fall, and that are above the rate from which it does.
+void warn_of_lowest_rates(const json::Value& params,
+                          double base_lr,
+                          std::vector<std::string>& out) {
+  for (const char* key :
+       {"min_lr", "eta_min", "end_lr", "lr_end", "initial_lr", "lr_warmup_init"}) {
+    const auto rate = number_in(params, key);
+    if (rate && *rate > base_lr) {
+      out.push_back(fmt::format("scheduler.params.{} {} is above the optimizer's learning rate {}",
+                                key,
+                                text::number(*rate),
+                                text::number(base_lr)));
+    }
+  }
+  for (const char* key :
+       {"min_lr_rate", "min_lr_ratio", "cos_min_ratio", "warmup_lr_rate", "warmup_min_ratio"}) {
+    const auto share = number_in(params, key);
+    if (share && *share > 1) {
+      out.push_back(
+          fmt::format("scheduler.params.{} {} is a learning rate of {}, above the optimizer's {}",
+                      key,
+                      text::number(*share),
+                      text::number(*share * base_lr),
+                      text::number(base_lr)));
+    }
+  }
+}
+
+/// Warns of a total of the schedule that its warm-up passes.
+void warn_of_total(const json::Value& params,
+                   const optim::Schedule& schedule,
+                   std::vector<std::string>& out) {
+  const std::int64_t warmup = schedule.warmup_steps();
+  for (const char* key : {"total_num_steps", "num_training_steps"}) {
+    const auto total = number_in(params, key);
+    if (!total || *total > static_cast<double>(warmup)) continue;
+    out.push_back(
+        fmt::format("scheduler.params.{} {} is within the warm-up of {} steps, after which the "
+                    "learning rate is {}",
+                    key,
+                    text::number(*total),
+                    warmup,
+                    text::number(schedule.lr(warmup + 3))));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> schedule_warnings(const Plan& plan) {
+  std::vector<std::string> out;
+  const auto rule = make_rule(plan);
+  const auto schedule = make_schedule(plan, *rule);
+  const json::Value& params = plan.curve ? plan.curve->params : plan.config.scheduler.params;
+  if (!rule->makes_lr()) warn_of_lowest_rates(params, rule->base_lr(), out);
+  if (auto note = warmup_note(plan.config, plan.max_steps))
+    out.push_back(std::move(*note));
+  else if (schedule->warmup_steps() > 0)
+    warn_of_total(params, *schedule, out);
+  return out;
+}
+
 std::vector<std::string> warnings_of(const Plan& plan, int local_ranks) {
   std::vector<std::string> out;
   if (const auto cores = launch::shared_cores(local_ranks)) {
@@ -324,7 +393,8 @@ std::vector<std::string> warnings_of(const Plan& plan, int local_ranks) {
                               *cores,
                               *cores == 1 ? "core" : "cores"));
   }
-  if (auto note = warmup_note(plan.config, plan.max_steps)) out.push_back(std::move(*note));
+  for (std::string& warning : schedule_warnings(plan))
+    out.push_back(std::move(warning));
   return out;
 }
 

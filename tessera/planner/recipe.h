@@ -42,8 +42,11 @@ parallel::ParamSettings settings_of(const Plan& plan, double base_lr);
 /// A sentence for the user if a run of `steps` is shorter than its warm-up; this is allowed for
 /// quick tries.
 std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t steps);
-/// Returns warnings before a run with known steps begins: ranks of a host that share cores, and a
-/// warm-up that is too long.
+/// Returns warnings about the learning rates of a run with known steps: a warm-up that the run or
+/// the schedule's total does not outlast, and lowest rates above the optimizer's.
+std::vector<std::string> schedule_warnings(const Plan& plan);
+/// Returns warnings before a run with known steps begins: ranks of a host that share cores, and
+/// those of schedule_warnings().
 std::vector<std::string> warnings_of(const Plan& plan, int local_ranks);
 
 /// optimizer.params completed with the defaults.

@@ -15,7 +15,9 @@
 
 #include "tessera/base/control_page.h"
 #include "tessera/base/text.h"
+#include "tessera/models/objective.h"
 #include "tessera/parallel/param_groups.h"
+#include "tessera/planner/idle_keys.h"
 #include "tessera/planner/rank_product.h"
 #include "tessera/planner/recipe.h"
 
@@ -397,6 +399,8 @@ std::vector<std::string> config_notes(const TrainConfig& config, const config::O
   for (std::string& note : schedule_notes(config))
     out.push_back(std::move(note));
   if (auto note = idle_keys_note(config, origins)) out.push_back(std::move(*note));
+  for (std::string& note : idle_key_notes(config, origins))
+    out.push_back(std::move(note));
   if (config.parallel.sequence && config.parallel.tensor.size == 1)
     out.emplace_back("parallel.sequence has no effect: parallel.tensor.size is 1");
   const bool narrow_sums = type_of_sums(config) != DType::F32;
@@ -413,8 +417,16 @@ void check_model(const TrainConfig& config,
                  const models::Resolved& model,
                  config::Problems& problems,
                  const config::Origins& origins) {
-  if (config.eval.when().any() && config.eval.prompt.size() > 0 &&
-      config.eval.top_k > model.vocab_size) {
+  if (!config.eval.when().any() || config.eval.prompt.empty()) return;
+  // A program's own model has an objective without a name.
+  const std::string& objective = model.objective.name;
+  if (!objective.empty() && !models::continues_texts(objective)) {
+    problems.add(origins.place("eval.prompt"),
+                 "eval.prompt",
+                 fmt::format("a model with the objective {} does not generate text", objective),
+                 "remove eval.prompt");
+  }
+  if (config.eval.top_k > model.vocab_size) {
     problems.add(
         origins.place("eval.top_k"),
         "eval.top_k",

@@ -223,7 +223,7 @@ std::unique_ptr<Task> make_classify(const json::Value& params,
                                     config::Problems& problems,
                                     config::Origins& origins) {
   ClassifyOptions options;
-  config::read(params, options, problems, origins);
+  config::read(with_label_names(params), options, problems, origins);
   check_label_names(options.labels, problems, origins);
   options.loss.check(problems, origins);
   if (options.multi_label && options.balance != ClassSampling::None) {

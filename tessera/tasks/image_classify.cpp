@@ -134,7 +134,7 @@ std::unique_ptr<Task> make_image_classify(const json::Value& params,
                                           config::Problems& problems,
                                           config::Origins& origins) {
   ImageClassifyOptions options;
-  config::read(params, options, problems, origins);
+  config::read(with_label_names(params), options, problems, origins);
   check_label_names(options.labels, problems, origins);
   options.loss.check(problems, origins);
   return std::make_unique<ImageClassify>(std::move(options));

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,6 +25,14 @@ constexpr auto kClassBalances =
                                                 {ClassBalance::Inverse, "inverse"},
                                                 {ClassBalance::ClassBalanced, "class_balanced"}});
 
+/// The integer of which the name is the decimal notation.
+std::optional<std::int64_t> integer_in(const std::string& name) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  const bool whole = error == std::errc() && end == name.data() + name.size();
+  return whole ? std::optional(number) : std::nullopt;
+}
+
 }  // namespace
 
 Label label_of(const data::Record& record, const json::Value& value, const std::string& field) {
@@ -41,6 +51,7 @@ Label label_of(const data::Record& record, const json::Value& value, const std::
   if (value.is_bool()) return {value.as_bool() ? "true" : "false", std::nullopt};
   const std::optional<std::int64_t> id =
       value.is_number() ? value.as_integer() : std::optional<std::int64_t>();
+  // -1 marks a missing label in published data.
   if (!id || *id < 0 || *id >= kMostLabels) {
     record.refuse(fmt::format("the label \"{}\" is {}", field, value.dump()),
                   fmt::format("give a name or an integer from 0 to {}", kMostLabels - 1));
@@ -49,24 +60,24 @@ Label label_of(const data::Record& record, const json::Value& value, const std::
 }
 
 std::int64_t id_in(const data::Record& record, const Label& label, const Labels& labels) {
-  if (label.id && *label.id < labels.size()) return *label.id;
-  if (!label.id) {
-    if (const auto id = labels.id_of(label.name)) return *id;
-    for (const char* flag : {"True", "False"}) {  // as Python names them
-      if (label.name != text::lower(flag)) continue;
-      if (const auto id = labels.id_of(flag)) return *id;
-    }
+  if (const auto id = labels.id_of(label)) return *id;
+  for (const char* flag : {"True", "False"}) {  // as Python names them
+    if (label.id || label.name != text::lower(flag)) continue;
+    if (const auto id = labels.id_of(flag)) return *id;
   }
   record.refuse(fmt::format("the label \"{}\" is none of the {} labels", label.name, labels.size()),
-                label.id ? fmt::format("give integers from 0 to {}, or name more labels in "
-                                       "task.params.labels",
-                                       labels.size() - 1)
+                label.id ? fmt::format("give one of {}, or name all labels in task.params.labels",
+                                       text::join_some(labels.names(), ", "))
                          : text::suggestion(label.name, labels.names()));
 }
 
 Labels Labels::named(std::vector<std::string> names) {
   Labels out;
   out.names_ = std::move(names);
+  for (std::size_t id = 0; id < out.names_.size(); ++id)
+    out.ids_.try_emplace(out.names_[id], static_cast<std::int64_t>(id));
+  out.by_value_ = std::ranges::all_of(
+      out.names_, [](const std::string& name) { return integer_in(name).has_value(); });
   return out;
 }
 
@@ -82,14 +93,13 @@ Labels Labels::found_in(const std::vector<std::string>& files,
 }
 
 void LabelCollector::add(const data::Record& record, const Label& label) {
-  if (label.id ? !names_.empty() : largest_ >= 0) {
+  if (label.id ? !names_.empty() : !numbers_.empty()) {
     record.refuse(fmt::format("the label is {}, and that of earlier records is {}",
                               label.id ? "an integer" : "a name",
                               label.id ? "a name" : "an integer"),
                   "give names or integers in all records, or all names in task.params.labels");
   }
   if (label.id) {
-    largest_ = std::max(largest_, *label.id);
     ++numbers_[*label.id];
   } else {
     ++names_[label.name];
@@ -103,10 +113,9 @@ Labels LabelCollector::labels() const {
     names.push_back(name);
     counts.push_back(count);
   }
-  for (std::int64_t id = 0; id <= largest_; ++id) {
-    const auto found = numbers_.find(id);
-    names.push_back(std::to_string(id));
-    counts.push_back(found == numbers_.end() ? 0 : found->second);
+  for (const auto& [number, count] : numbers_) {
+    names.push_back(std::to_string(number));
+    counts.push_back(count);
   }
   Labels out = Labels::named(std::move(names));
   out.counts = std::move(counts);
@@ -114,9 +123,14 @@ Labels LabelCollector::labels() const {
 }
 
 std::optional<std::int64_t> Labels::id_of(const std::string& name) const {
-  const auto at = std::find(names_.begin(), names_.end(), name);
-  if (at == names_.end()) return std::nullopt;
-  return at - names_.begin();
+  const auto at = ids_.find(name);
+  return at == ids_.end() ? std::nullopt : std::optional(at->second);
+}
+
+std::optional<std::int64_t> Labels::id_of(const Label& label) const {
+  if (const auto id = id_of(label.name)) return id;
+  const bool is_id = label.id && *label.id >= 0 && *label.id < size();
+  return is_id && !by_value_ ? label.id : std::nullopt;
 }
 
 Labels counted(const std::vector<std::string>& names, const Labels& found) {
@@ -124,11 +138,25 @@ Labels counted(const std::vector<std::string>& names, const Labels& found) {
   out.counts.assign(names.size(), 0);
   for (std::size_t i = 0; i < found.counts.size(); ++i) {
     // Records may also contain ids, whose names are digits.
-    const std::optional<std::int64_t> id = out.id_of(found.names()[i]);
-    const std::size_t place = id ? static_cast<std::size_t>(*id) : i;
-    if (place < out.counts.size()) out.counts[place] += found.counts[i];
+    const std::string& name = found.names()[i];
+    if (const auto id = out.id_of(Label{name, integer_in(name)}))
+      out.counts[static_cast<std::size_t>(*id)] += found.counts[i];
   }
   return out;
+}
+
+json::Value with_label_names(json::Value params) {
+  json::Value* const labels = params.is_object() ? params.find("labels") : nullptr;
+  if (labels == nullptr || !labels->is_array()) return params;
+  for (json::Value& label : labels->items()) {
+    const bool is_integer = label.is_number() && label.as_integer().has_value();
+    if (!is_integer && !label.is_bool()) continue;
+    const json::Place place = label.place;
+    label = json::Value::string(is_integer ? std::to_string(*label.as_integer())
+                                           : std::string(label.as_bool() ? "true" : "false"));
+    label.place = place;
+  }
+  return params;
 }
 
 void check_label_names(std::vector<std::string> names,

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tessera/config/fields.h"
@@ -14,13 +15,15 @@
 
 namespace tessera::tasks {
 
+struct Label;
+
 /// The possible labels, with ids 0, 1, ...
 class Labels {
  public:
-  /// Labels by name; a record may also give the id.
+  /// Labels by name. A record may also give the id, unless the names are integers themselves.
   static Labels named(std::vector<std::string> names);
   /// The labels in a field of the records in `files`: strings sorted by bytes, false and true, or
-  /// integers from 0 to the largest one. Throws Error{Data} with file and line for a record without
+  /// integers in ascending order. Throws Error{Data} with file and line for a record without
   /// a label, or with a name if others have integers.
   static Labels found_in(const std::vector<std::string>& files,
                          const data::RecordOptions& how,
@@ -31,11 +34,16 @@ class Labels {
   /// An integer label has its digits as its name.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
   [[nodiscard]] std::optional<std::int64_t> id_of(const std::string& name) const;
+  /// The id of a record's label: that of its name, or else the integer itself if the names are no
+  /// integers; nothing if there is no such label.
+  [[nodiscard]] std::optional<std::int64_t> id_of(const Label& label) const;
   /// The frequency of each label in the training data; empty: not counted.
   std::vector<std::int64_t> counts;
 
  private:
   std::vector<std::string> names_;
+  std::unordered_map<std::string, std::int64_t> ids_;  // of the names
+  bool by_value_ = false;                              // all names are integers
 };
 
 /// A record's label: a name, or an integer, whose digits are the name. True and false are names.
@@ -58,7 +66,6 @@ class LabelCollector {
  private:
   std::map<std::string, std::int64_t> names_;  // with their frequencies
   std::map<std::int64_t, std::int64_t> numbers_;
-  std::int64_t largest_ = -1;
 };
 
 /// The weights of the classes in the loss.
@@ -114,6 +121,9 @@ json::Value options_of_heads(const std::vector<LabelHead>& heads, const ClassLos
 
 /// The labels `names`, in that order, with the counts from `found`.
 Labels counted(const std::vector<std::string>& names, const Labels& found);
+/// Returns the parameters of a task with names in place of the integers and truth values that its
+/// `labels` list.
+json::Value with_label_names(json::Value params);
 /// Adds a problem if a label is listed twice.
 void check_label_names(std::vector<std::string> names,
                        config::Problems& problems,

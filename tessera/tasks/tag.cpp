@@ -94,7 +94,7 @@ std::unique_ptr<Task> make_tag(const json::Value& params,
                                config::Problems& problems,
                                config::Origins& origins) {
   TagOptions options;
-  config::read(params, options, problems, origins);
+  config::read(with_label_names(params), options, problems, origins);
   check_label_names(options.labels, problems, origins);
   options.loss.check(problems, origins);
   return std::make_unique<Tag>(std::move(options));

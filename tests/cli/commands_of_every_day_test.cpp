@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small commands, names of options, and configurations made from flags alone.
+#include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "tessera/base/files.h"
 #include "tessera/cli/flags_alone.h"
 #include "tessera/cli/foreign_flags.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::cli {
 namespace {
@@ -112,6 +115,42 @@ TEST(FlagsAlone, LeaveToFlagsWhatTheySay) {
   EXPECT_EQ(made.find("trainer")->find("max_steps")->as_integer(), 7);
   EXPECT_EQ(made.find("scheduler")->dump(),
             R"({"type":"Megatron","params":{"lr_decay_style":"cosine","lr_warmup_iters":3}})");
+}
+
+/// The learning rates of a training of 100 updates with these flags.
+std::vector<double> rates_of(const std::vector<std::string>& flags) {
+  json::Value made = made_from(flags, "nano", "my.txt");
+  planner::Plan plan = planner::make_plan(made, 1, "my.json");
+  plan.max_steps = 100;
+  const auto rule = planner::make_rule(plan);
+  const auto schedule = planner::make_schedule(plan, *rule);
+  std::vector<double> out;
+  for (std::int64_t update = 1; update <= plan.max_steps; ++update)
+    out.push_back(schedule->lr(update));
+  return out;
+}
+
+// The schedule of `tessera init` ends at a tenth of its own rate, which may be above another one.
+TEST(FlagsAlone, NeverTrainAboveTheRateThatTheySay) {
+  for (const char* rate : {"5e-5", "1e-6", "0.1"}) {
+    for (const char* flag : {"--learning_rate", "--lr"}) {
+      const std::vector<double> rates =
+          rates_of({flag, rate, "--per_device_train_batch_size", "4", "--num_train_epochs", "1"});
+
+      // The Trainer's default: linear, without a warm-up.
+      EXPECT_DOUBLE_EQ(rates.front(), std::stod(rate)) << flag;
+      EXPECT_TRUE(std::ranges::is_sorted(rates, std::greater<>())) << flag;
+      EXPECT_NEAR(rates.back(), std::stod(rate) / 100, 1e-9) << flag;
+    }
+  }
+}
+
+TEST(FlagsAlone, OfTheOptimizerLeaveTheRateOfInit) {
+  const json::Value made = made_from({"--weight_decay", "0.3"}, "nano", "my.txt");
+
+  EXPECT_EQ(made.find("optimizer")->find("params")->dump(),
+            R"({"lr":1e-3,"betas":[0.9,0.99],"weight_decay":0.3})");
+  EXPECT_EQ(made.find("scheduler")->find("type")->as_string(), "WarmupCosine");
 }
 
 TEST(FlagsAlone, ChangeSizesOfAPreset) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/cli/foreign_flags.h"
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -101,6 +102,15 @@ TEST(ForeignFlags, FieldsOfTheDataAreAnObject) {
 
 // The flags of DeepSpeed-Chat's first step, and of classifiers that were derived from it: each sets
 // a key, is reported as having no effect, or is refused with an alternative.
+TEST(ForeignFlags, NamesOfClassesAreAList) {
+  const std::string names = R"(["sport","arts"]}}})";
+  for (const char* value : {"sport,arts", "sport, arts", R"(["sport", "arts"])"})
+    EXPECT_EQ(set_by({"--class_list", value}), R"({"task":{"params":{"labels":)" + names) << value;
+  EXPECT_EQ(set_by({"--class_list", "sport,arts"}, R"({"task": "classify"})"),
+            R"({"task":{"type":"classify","params":{"labels":)" + names);
+  EXPECT_THROW(set_by({"--class_list", "[sport"}), Error);
+}
+
 TEST(ForeignFlags, OfSupervisedFineTuningAreAllKnown) {
   for (const char* flag : {"data_path",
                            "data_split",
@@ -369,6 +379,24 @@ TEST(ForeignFlags, AWarmupRatioIsAShareOfTheSteps) {
   EXPECT_THROW(set_by({"--warmup_ratio", "3", "--max_steps", "150"}), Error);
 }
 
+// transformers 5: get_warmup_steps() of 6 updates is 3 for 0.5, and ceil(0.18) = 1 for 0.03.
+TEST(ForeignFlags, WarmupStepsBelowOneAreAShareOfTheSteps) {
+  const auto steps_of = [](const std::vector<std::string>& flags) {
+    std::vector<std::string> words = {"--max_steps", "6"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    json::Value out = json::Value::object();
+    apply(take_foreign_flags(words), out);
+    return out.find("scheduler")->find("params")->find("num_warmup_steps")->as_integer();
+  };
+
+  EXPECT_EQ(steps_of({"--warmup_steps", "0.5"}), 3);
+  EXPECT_EQ(steps_of({"--warmup_steps", "0.03"}), 1);
+  EXPECT_EQ(steps_of({"--warmup_steps", "0.5", "--warmup_ratio", "0.9"}), 3);
+  EXPECT_EQ(steps_of({"--warmup_steps", "0", "--warmup_ratio", "0.9"}), 6);
+  EXPECT_EQ(steps_of({"--warmup_steps", "3"}), 3);
+  EXPECT_THROW(set_by({"--warmup_steps", "0.5"}), Error);
+}
+
 TEST(ForeignFlags, AWarmupRatioSeesStepsThatAreSetBySet) {
   std::vector<std::string> words = {"--warmup_ratio", "0.1"};
   json::Value source = json::parse(R"({"trainer": {"max_steps": 20}})", "c.json");
@@ -515,6 +543,27 @@ TEST(ForeignFlags, RefuseWhatIsNoNumber) {
   EXPECT_THROW(set_by({"--seed", "soon"}), Error);
   EXPECT_THROW(set_by({"--seed"}), Error);
   EXPECT_THROW(set_by({"--bf16=maybe"}), Error);
+}
+
+// A flag that is given sets a key, names a file, or says that it has no effect; or it is refused,
+// whatever its value.
+TEST(ForeignFlags, AreNeverTakenInSilence) {
+  // What launchers add by themselves, and the number of hosts that a training on one host has.
+  const std::set<std::string> neutral = {"--local_rank", "--num_nodes", "--nnodes", "--node_rank"};
+  for (const std::string& name : foreign_flag_names()) {
+    bool taken = false, told = false;
+    for (const char* value : {"", "true", "3", "x", "{}", "fp16", "nccl", "90,10,0", "cosine"}) {
+      std::vector<std::string> words = {name};
+      if (*value != '\0') words.emplace_back(value);
+      try {
+        const ForeignFlags flags = take_foreign_flags(words);
+        taken = taken || words.empty();
+        told = told || !flags.settings.empty() || !flags.notes.empty() || !flags.config.empty();
+      } catch (const Error&) {
+      }
+    }
+    EXPECT_TRUE(told || !taken || neutral.contains(name)) << name;
+  }
 }
 
 }  // namespace

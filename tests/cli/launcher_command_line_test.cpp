@@ -2,6 +2,7 @@
 // Command lines written for DeepSpeed's launcher: each one works, or the error says what to type.
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/program.h"
@@ -47,6 +48,40 @@ class LauncherCommandLine : public testing::Test {
   }
   files::TempDir folder_;
 };
+
+// Whatever prevents a start is told by --dry-run, with the same words as by the start.
+TEST_F(LauncherCommandLine, ADryRunRefusesHostsThatCannotBeStarted) {
+  files::write_atomic(folder_.path() / "hosts", "node-0 slots=1\nnode-1 slots=1\n");
+  for (const auto& [flags, why] :
+       {std::pair(std::vector<std::string>{"--launcher", "jsrun"}, "jsrun is not built"),
+        std::pair(std::vector<std::string>{"--launcher", "openmpi", "--elastic_training"},
+                  "--launcher openmpi cannot"),
+        std::pair(std::vector<std::string>{"--node_rank", "0"}, "where the hosts meet"),
+        std::pair(
+            std::vector<std::string>{
+                "--node_rank", "1", "--master_addr", "127.0.0.1", "--elastic_training"},
+            "started by hand")}) {
+    std::vector<std::string> words = {"train", path("ds.json"), "--hostfile", path("hosts")};
+    words.insert(words.end(), flags.begin(), flags.end());
+    const Outcome started = run_program(words);
+    words.emplace_back("--dry-run");
+    const Outcome dry = run_program(words);
+
+    EXPECT_EQ(dry.code, 2) << why;
+    EXPECT_THAT(dry.err, HasSubstr(why));
+    EXPECT_EQ(dry.err, started.err);
+  }
+}
+
+TEST_F(LauncherCommandLine, OfAnElasticTrainingWithoutHostsTellsThat) {
+  for (const std::string flag : {"--elastic_training", "--min_elastic_nodes=1"}) {
+    const Outcome o = run_program({"train", path("ds.json"), flag, "--dry-run"});
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_THAT(o.err, HasSubstr(flag.substr(0, flag.find('=')) + " has no effect on hosts"));
+  }
+  EXPECT_THAT(run_program({"train", path("ds.json"), "--max_elastic_nodes=1", "--dry-run"}).err,
+              HasSubstr("no effect without --elastic_training"));
+}
 
 TEST_F(LauncherCommandLine, RejectsTheAutotuningFlagAtAnyPosition) {
   EXPECT_THAT(fix_of({"train", path("ds.json"), "--autotuning", "run"}),

@@ -76,5 +76,29 @@ TEST(Overrides, OfANumberOfRanksMayStandBeforeOrAfterWhatElseIsSaid) {
   }
 }
 
+// The fixes of messages name task.params.KEY, in whatever form the file names the task.
+TEST(Overrides, ReachTheParametersOfATaskInEachOfItsForms) {
+  for (const char* form :
+       {R"("task": "classify")",
+        R"("task": {"type": "classify"})",
+        R"("task": "classify", "classify": {"label_field": "mood"})",
+        R"("task": {"type": "classify", "params": {"label_field": "mood"}})",
+        R"("task": {"type": "classify"}, "classify": {"label_field": "mood"})"}) {
+    for (const bool first : {true, false}) {
+      json::Value source = parsed("{" + std::string(form) + "}");
+      if (first) apply_override(source, R"(classify.multi_label=true)");
+      apply_override(source, R"(task.params.labels=["a","b"])");
+      if (!first) apply_override(source, R"(classify.multi_label=true)");
+
+      const json::Value& params = *source.find("task")->find("params");
+      EXPECT_EQ(params.find("labels")->dump(), R"(["a","b"])") << form;
+      EXPECT_TRUE(params.find("multi_label")->as_bool()) << form;
+      const bool has_field = std::string(form).find("mood") != std::string::npos;
+      EXPECT_EQ(params.find("label_field") != nullptr, has_field) << form;
+      EXPECT_EQ(source.members().size(), 1U) << form;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::config

@@ -133,7 +133,7 @@ Verified verified(const char* family, const Kind& kind) {
   if (std::string(kind.key) != "seed") run.set(kind.key, kind.value);
   const planner::Plan plan = run.plan(kind.layout),
                       one = planner::make_plan(planner::on_one_rank(plan), 1, "tiny.json");
-  const planner::Promise promise = planner::promise_of(plan);
+  const engine::Promise promise = engine::promise_of(plan);
   EXPECT_FALSE(promise.bits);
   const LayoutTrace reference = trace_of(one, single);
   return {.sound = compare_traces(reference, trace_of(plan, layout)),

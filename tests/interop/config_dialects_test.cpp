@@ -121,9 +121,31 @@ TEST(ColossalToOurs, TakesTheOptimizersArgumentsAndTheModels) {
 
   EXPECT_EQ(out.value, json_of(R"({"train_micro_batch_size_per_gpu": 8,
     "optimizer": {"type": "Adam", "params": {"lr": 1.5e-4, "betas": [0.9, 0.95], "eps": 1e-6,
-                                             "weight_decay": 1e-2}},
+                                             "weight_decay": 1e-2, "adam_w_mode": false},
+                  "decay_all": true},
     "model": {"hidden_size": 16}})"));
   EXPECT_THAT(out.notes, ElementsAre(HasSubstr("model.type = \"GPT2\"")));
+}
+
+// torch's optimizers decay all parameters, its Adam through the gradient and AdamW directly.
+TEST(ColossalToOurs, AWeightDecayKeepsTorchsMeaning) {
+  const auto optimizer_of = [](const std::string& arguments) {
+    return convert_config(config::parse_python(
+                              "BATCH_SIZE = 8\noptimizer = dict(" + arguments + ")", "config.py"),
+                          Dialect::Tessera)
+        .value.find("optimizer")
+        ->dump();
+  };
+  EXPECT_EQ(optimizer_of("type='AdamW', lr=1e-3, weight_decay=0.1"),
+            R"({"type":"AdamW","params":{"lr":1e-3,"weight_decay":0.1},"decay_all":true})");
+  EXPECT_EQ(optimizer_of("type='SGD', lr=1e-3, momentum=0.9, nesterov=True, weight_decay=0.1"),
+            R"({"type":"SGD","params":{"lr":1e-3,"weight_decay":0.1,"momentum":0.9,)"
+            R"("nesterov":true},"decay_all":true})");
+  EXPECT_EQ(optimizer_of("type='HybridAdam', lr=1e-3, adamw_mode=False, weight_decay=0.1"),
+            R"({"type":"HybridAdam","params":{"lr":1e-3,"weight_decay":0.1,"adamw_mode":false},)"
+            R"("decay_all":true})");
+  EXPECT_EQ(optimizer_of("type='Adam', lr=1e-3, weight_decay=0"),
+            R"({"type":"Adam","params":{"lr":1e-3,"weight_decay":0}})");
 }
 
 TEST(ColossalToOurs, ClassesThatAreNamedKeepTheirMeaning) {

@@ -272,6 +272,31 @@ TEST_F(HeadOfHosts, RefusesRunFoldersOfEachHostIfTheJobCannotSaveIntoThem) {
                     HasSubstr("checkpoint.use_node_local_storage=true")));
 }
 
+TEST_F(HeadOfHosts, RefusesOneRunFolderIfEachHostSavesItsOwnPart) {
+  start(2);
+  const files::TempDir one;
+
+  const std::string text = meet_with_folders(part(0, 0, 1),
+                                             part(1, 1, 1),
+                                             {one.path().string(), false, true},
+                                             {one.path().string(), false, true});
+
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("hosts node-0 and node-1 share the run folder"),
+                    HasSubstr("checkpoint.use_node_local_storage to false")));
+}
+
+TEST_F(HeadOfHosts, AcceptsARunFolderOfEachHostIfEachSavesItsOwnPart) {
+  start(2);
+  const files::TempDir one, other;
+
+  EXPECT_EQ(meet_with_folders(part(0, 0, 1),
+                              part(1, 1, 1),
+                              {one.path().string(), false, true},
+                              {other.path().string(), false, true}),
+            "accepted");
+}
+
 TEST_F(HeadOfHosts, TellsThatEachHostHasARunFolderOfItsOwn) {
   start(2);
   const files::TempDir one, other;

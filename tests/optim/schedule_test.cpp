@@ -177,20 +177,8 @@ INSTANTIATE_TEST_SUITE_P(
     Schedule,
     WrongParameters,
     testing::Values(
-        // A total that is given must come after the warm-up, a default one too.
-        Wrong{"WarmupCosine",
-              R"({"warmup_num_steps": 9, "total_num_steps": 9})",
-              "total_num_steps",
-              "warm-up of 9"},
-        Wrong{"WarmupDecayLR", R"({"total_num_steps": 500})", "total_num_steps", "warm-up of 1000"},
-        Wrong{"WarmupCosineLR",
-              R"({"warmup_num_steps": 30, "total_num_steps": 20})",
-              "total_num_steps",
-              "warm-up of 30"},
-        Wrong{"linear",
-              R"({"num_warmup_steps": 20, "num_training_steps": 10})",
-              "num_training_steps",
-              "warm-up of 20"},
+        // A total that is given must come after the warm-up where the library divides by their
+        // difference, or asserts it.
         Wrong{"Linear", R"({"warmup_iter": 20, "end_iter": 10})", "end_iter", "warm-up of 20"},
         Wrong{"PolynomialWarmupLR",
               R"({"warmup_steps": 20, "total_steps": 20})",
@@ -270,6 +258,43 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"MultiStepLR", R"({"milestones": [5.5]})", "milestones[0]", "an integer"},
         Wrong{"FlatAnnealingLR", R"({"pct_start": 1.5})", "pct_start", "at most 1"},
         Wrong{"OneCycleLR", R"({"three_phase": true, "pct_start": 0.6})", "pct_start", "third"}));
+
+// transformers 5 and DeepSpeed 0.19 compute the rates of a total within the warm-up: the warm-up is
+// that of a longer schedule, and after it the rate is the lowest one.
+TEST(Schedule, ATotalWithinTheWarmupHasTheRatesOfItsLibrary) {
+  struct Case {
+    std::string type, params;
+    double after;  // the rate when warm-up and total have passed, as a share of the optimizer's
+  };
+  const std::string six = R"("num_warmup_steps": 6, "num_training_steps": 6)";
+  for (const Case& one : {Case{"linear", "{" + six + "}", 0.0},
+                          Case{"linear", R"({"num_warmup_steps": 6, "num_training_steps": 3})", 0},
+                          Case{"polynomial", "{" + six + R"(, "lr_end": 1e-4})", 0.1},
+                          Case{"cosine_with_restarts", "{" + six + "}", 0.0},
+                          Case{"warmup_stable_decay",
+                               "{" + six + R"(, "num_decay_steps": 2,
+                               "min_lr_ratio": 0.1})",
+                               0.1}}) {
+    const auto made = make_schedule(one.type, one.params, {.base_lr = 1e-3, .max_steps = 100});
+
+    EXPECT_TRUE(made.problems.empty()) << one.type;
+    for (std::int64_t update = 1; update <= 6; ++update) {
+      const double share = static_cast<double>(update - 1) / 6;
+      const double first = one.type == "warmup_stable_decay" ? 0.1 : 0.0;
+      EXPECT_NEAR(made.lr(update), 1e-3 * (first + (1 - first) * share), 1e-15)
+          << one.type << " at " << update;
+    }
+    EXPECT_NEAR(made.lr(9), 1e-3 * one.after, 1e-15) << one.type;
+  }
+  // DeepSpeed's WarmupDecayLR counts from update - 2: max(0, (6 - t) / max(1, 6 - 6)).
+  const auto decay =
+      make_schedule("WarmupDecayLR",
+                    R"({"total_num_steps": 6, "warmup_num_steps": 6, "warmup_type": "linear"})",
+                    {.base_lr = 1e-3});
+  EXPECT_TRUE(decay.problems.empty());
+  EXPECT_NEAR(decay.lr(7), 1e-3 * 5 / 6, 1e-15);
+  EXPECT_EQ(decay.lr(9), 0.0);
+}
 
 TEST(Schedule, AQuickTryMayEndWithinTheWarmupAndHasItsRates) {
   const auto quick = make_schedule(

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/config/overrides.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
@@ -17,10 +18,11 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 Plan plan_of(const std::string& members) {
-  const std::string text =
-      R"({"model": {"preset": "nano"}, "train_batch_size": 4,
+  const std::string model =
+      members.find("\"model\"") == std::string::npos ? R"("model": {"preset": "nano"}, )" : "";
+  const std::string text = "{" + model + R"("train_batch_size": 4,
           "data": {"train": "a.txt", "sequence_length": 64, "validation_fraction": 0.1}, )" +
-      members + "}";
+                           members + "}";
   return make_plan(json::parse(text, "c.json"), 1, "c.json");
 }
 
@@ -130,6 +132,43 @@ TEST(BestCheckpoints, AreKeptByThoseWhoSayWhichTheyAre) {
   EXPECT_FALSE(keeps(R"("eval": {"every": 5, "patience": 2}, "checkpoint": {"best": false})"));
   EXPECT_THAT(refusal(R"("eval": {"every": 5, "best": "f1"}, "checkpoint": {"best": false})"),
               AllOf(HasSubstr("eval.best"), HasSubstr("has no effect")));
+}
+
+// The first evaluation would end the training.
+TEST(EvalPrompt, OfAModelThatGeneratesNoTextIsRefused) {
+  const std::string prompt = R"("eval": {"every": 5, "prompt": "The "}, )";
+  for (const std::string& task : {std::string(R"("task": "masked_lm", "masked_lm":
+           {"mask_token_id": 3}, "model": {"family": "bert", "num_layers": 1, "hidden_size": 16,
+           "num_heads": 2, "max_positions": 64})"),
+                                  std::string(R"("task": "reward")"),
+                                  std::string(R"("task": "classify", "classify":
+           {"labels": ["a", "b"]})"),
+                                  std::string(R"("task": "tag", "tag": {"labels": ["a", "b"]})")}) {
+    EXPECT_THAT(refusal(prompt + task),
+                AllOf(HasSubstr("eval.prompt"), HasSubstr("does not generate text")))
+        << task;
+    EXPECT_EQ(refusal(R"("eval": {"every": 5}, )" + task), "") << task;
+    EXPECT_EQ(refusal(R"("eval": {"prompt": "The "}, )" + task), "") << task;
+  }
+  EXPECT_EQ(refusal(prompt + R"("task": "prefer")"), "");
+  EXPECT_EQ(refusal(prompt + R"("task": "pretrain")"), "");
+}
+
+// `tessera bench step` trains without evaluations, whatever the configuration evaluates.
+TEST(Evaluations, AreDroppedWithAllTheirKeys) {
+  json::Value source = json::parse(R"({
+      "model": {"preset": "nano"}, "data": {"train": "a.txt", "sequence_length": 64},
+      "train_batch_size": 4, "checkpoint": {"best": true, "keep": 2},
+      "eval": {"every": 5, "best": "loss", "patience": 2, "patience_steps": 9, "min_gain": 0.1,
+               "test_every": 3, "weights": "ema", "prompt": "The ", "top_k": 5}})",
+                                   "c.json");
+  EXPECT_THROW(make_plan(source, 1, "c.json"), Error);  // there is no validation data
+
+  drop_evaluation(source);
+
+  EXPECT_EQ(source.find("eval"), nullptr);
+  EXPECT_EQ(source.find("checkpoint")->dump(), R"({"keep":2})");
+  EXPECT_NO_THROW(make_plan(source, 1, "c.json"));
 }
 
 }  // namespace

@@ -233,22 +233,6 @@ TEST(Plans, AConstantRateTellsThatItDoesNotWarmUp) {
               testing::ElementsAre(HasSubstr("constant_with_warmup does")));
 }
 
-TEST(Plans, AShortRunWithinItsWarmupIsToldOf) {
-  // Rate k of the schedule is that of update k + 1: the peak is the rate of update 101.
-  for (const std::string params :
-       {R"({"type": "WarmupCosine", "params": {"warmup_num_steps": 100}})",
-        R"({"type": "WarmupLR", "params": {"warmup_num_steps": 100}})",
-        R"({"type": "linear", "params": {"num_warmup_steps": 100}})"}) {
-    const Plan plan = plan_of(with(R"("train_batch_size": 4, "scheduler": )" + params));
-
-    EXPECT_THAT(warmup_note(plan.config, 5).value_or(""),
-                AllOf(HasSubstr("5 steps"), HasSubstr("warm-up of 100")));
-    EXPECT_TRUE(warmup_note(plan.config, 100));
-    EXPECT_FALSE(warmup_note(plan.config, 101));
-  }
-  EXPECT_FALSE(warmup_note(plan_of(with(R"("train_batch_size": 4)")).config, 1));
-}
-
 struct BatchCase {
   std::string keys;
   int ranks;

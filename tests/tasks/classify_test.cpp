@@ -91,15 +91,6 @@ TEST_F(Classification, ReadsSeveralLabelsOfATablesCell) {
   EXPECT_EQ(task->objective_options(data).find("labels")->dump(), R"(["angry","glad","sad"])");
 }
 
-TEST_F(Classification, TakesIntegersAsTheyAre) {
-  const data::DataOptions data =
-      options("{\"text\": \"a\", \"label\": 3}\n{\"text\": \"b\", \"label\": 0}\n");
-  const auto task = task_of("classify");
-
-  EXPECT_EQ(values(*open(*task, data, 4).train, 0, "label"), Ids{3});
-  EXPECT_EQ(task->objective_options(data).find("num_labels")->as_integer(), 4);
-}
-
 TEST_F(Classification, ReadsTheFieldsAndLabelsThatAreNamed) {
   const data::DataOptions data =
       options("{\"review\": \"a\", \"mood\": \"sad\"}\n{\"review\": \"b\", \"mood\": 2}\n");
@@ -417,6 +408,52 @@ TEST_F(Classification, NamesFileAndLineOfABadRecord) {
     EXPECT_EQ(error.kind(), Error::Kind::Data);
     EXPECT_THAT(error.what(), HasSubstr(what));
   }
+}
+
+TEST_F(Classification, IntegerLabelsAreClassesByValue) {
+  const auto record = [](int label) {
+    return "{\"text\": \"a\", \"label\": " + std::to_string(label) + "}\n";
+  };
+  const auto names_of = [&](std::initializer_list<int> labels, const std::string& params) {
+    std::string records;
+    for (const int label : labels)
+      records += record(label);
+    return task_of("classify", params)->objective_options(options(records)).dump();
+  };
+  EXPECT_EQ(names_of({3, 1, 2, 1}, "{}"), R"({"num_labels":3,"labels":["1","2","3"]})");
+  EXPECT_EQ(names_of({4, 0}, "{}"), R"({"num_labels":2,"labels":["0","4"]})");
+  EXPECT_EQ(names_of({1, 0, 2}, "{}"), R"({"num_labels":3})");
+  EXPECT_EQ(names_of({10, 9}, "{}"), R"({"num_labels":2,"labels":["9","10"]})");
+  // Integers in the list of names mean the same, whatever stands in the records.
+  for (const char* labels : {"[1, 2, 5]", R"(["1", "2", "5"])"})
+    EXPECT_EQ(names_of({1}, std::string("{\"labels\": ") + labels + "}"),
+              R"({"num_labels":3,"labels":["1","2","5"]})");
+
+  const data::DataOptions ratings = options(record(5) + record(1) + record(3));
+  const data::Datasets opened = open(*task_of("classify"), ratings, 4);
+  EXPECT_EQ(values(*opened.train, 0, "label"), Ids{2});
+  EXPECT_EQ(values(*opened.train, 1, "label"), Ids{0});
+  EXPECT_EQ(values(*opened.train, 2, "label"), Ids{1});
+  // An integer is the id where the classes have other names, and never where they are integers.
+  const data::Datasets named = open(
+      *task_of("classify", R"({"labels": ["bad", "good"]})"), options(record(1) + record(0)), 4);
+  EXPECT_EQ(values(*named.train, 0, "label"), Ids{1});
+  const Error error = refusal(record(0), R"({"labels": [1, 2]})");
+  EXPECT_THAT(error.what(), HasSubstr("the label \"0\" is none of the 2 labels"));
+  EXPECT_THAT(error.fix(), HasSubstr("1, 2"));
+}
+
+TEST_F(Classification, IntegersAreWeightedByTheirOwnCounts) {
+  const std::string records =
+      "{\"text\": \"a\", \"label\": 5}\n{\"text\": \"a\", \"label\": 1}\n"
+      "{\"text\": \"a\", \"label\": 5}\n{\"text\": \"a\", \"label\": 5}\n";
+  const auto weights_of = [&](const std::string& labels) {
+    return task_of("classify", R"({"class_balance": "inverse", "labels": )" + labels + "}")
+        ->objective_options(options(records))
+        .find("class_weights")
+        ->dump();
+  };
+  EXPECT_EQ(weights_of("[1, 5]"), weights_of("null"));
 }
 
 TEST_F(Classification, SuggestsTheNearestLabel) {

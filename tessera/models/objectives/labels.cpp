@@ -129,7 +129,7 @@ void add_class_terms(nn::Outcome& out,
     const at::Tensor label_N = labels_N.clamp_min(0);
     const at::Tensor logp_N = logp_NL.gather(1, label_N.unsqueeze(1)).squeeze(1);
     at::Tensor loss_N = -(1 - logp_N.exp()).pow(loss.focal_gamma) * logp_N * known_N;
-    if (weights.defined()) loss_N = loss_N * weights.index_select(0, label_N);
+    if (weights.defined()) loss_N = loss_N * weights.gather(0, label_N);
     sum = loss_N.sum();
   } else {
     sum = at::cross_entropy_loss(logits_NL.to(at::kDouble),

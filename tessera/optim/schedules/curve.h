@@ -35,9 +35,9 @@ double at_least_one(std::int64_t n);
 /// Returns 1 at 0, 0 at 1, and rises again after that.
 double half_cosine(double way);
 
-/// Checks that a total that the user wrote comes after the warm-up. A total taken from the length
-/// of the run need not: a short trial run may end within its warm-up, and its rates are those of
-/// the full run.
+/// Checks that a total that the user wrote comes after the warm-up, for schedules whose library
+/// computes no rate otherwise. A total taken from the length of the run need not: a short trial run
+/// may end within its warm-up, and its rates are those of the full run.
 void check_warmup(std::int64_t warmup_steps,
                   std::int64_t total,
                   std::string_view key_of_total,

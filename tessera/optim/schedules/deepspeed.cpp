@@ -176,7 +176,6 @@ std::unique_ptr<Schedule> make_warmup_decay_lr(const json::Value& params,
                                                config::Origins& origins) {
   const auto options = read_params<WarmupDecayOptions>(params, problems, origins);
   options.start.check(params, problems);
-  check_warmup(options.warmup.steps, options.total, "total_num_steps", params, problems);
   const std::int64_t total = options.total > 0 ? options.total : context.max_steps;
   return std::make_unique<WarmupLr>(options, total);
 }
@@ -187,7 +186,6 @@ std::unique_ptr<Schedule> make_warmup_cosine_lr(const json::Value& params,
                                                 config::Origins& origins) {
   auto options = read_params<WarmupCosineLrOptions>(params, problems, origins);
   options.start.check(params, problems);
-  check_warmup(options.warmup.steps, options.total, "total_num_steps", params, problems);
   if (options.total == 0) options.total = context.max_steps;
   return std::make_unique<WarmupCosineLr>(options, context.base_lr);
 }

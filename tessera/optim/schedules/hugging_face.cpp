@@ -190,7 +190,6 @@ Options read_decay(const json::Value& params,
                    config::Problems& problems,
                    config::Origins& origins) {
   Options options = read_params<Options>(params, problems, origins);
-  check_warmup(options.warmup, options.total, "num_training_steps", params, problems);
   if (options.total == 0) options.total = context.max_steps;
   return options;
 }
@@ -329,9 +328,9 @@ std::int64_t stable_steps(const StableOptions& o,
                           config::Problems& problems) {
   const std::int64_t total = o.total.value_or(max_steps);
   if (!o.stable) {
-    check_warmup(o.warmup, total, "num_training_steps", params, problems);
     check_tail(o.warmup, o.decay, total, "num_decay_steps", params, problems);
-    return std::max<std::int64_t>(0, total - o.warmup - o.decay);
+    // Below 0 if the total lies within the warm-up: then the rate after it is the lowest one.
+    return total - o.warmup - o.decay;
   }
   const std::int64_t sum = o.warmup + *o.stable + o.decay;
   if (o.total && *o.total != sum) {

@@ -56,7 +56,6 @@ std::unique_ptr<Schedule> make_warmup_cosine(const json::Value& params,
                                              config::Problems& problems,
                                              config::Origins& origins) {
   Options options = read_params<Options>(params, problems, origins);
-  check_warmup(options.warmup, options.total, "total_num_steps", params, problems);
   if (options.total == 0) options.total = context.max_steps;
   return std::make_unique<WarmupCosine>(options, context.base_lr);
 }

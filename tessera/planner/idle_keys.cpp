@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/idle_keys.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "tessera/base/text.h"
+
+namespace tessera::planner {
+namespace {
+
+/// A key without an effect in some configurations, outside of a section with a switch.
+struct Need {
+  std::string_view key;
+  bool (*is_idle)(const TrainConfig& config);
+  std::string_view why;
+};
+
+bool evaluates(const TrainConfig& config) {
+  return config.eval.when().any();
+}
+bool tests_or_evaluates(const TrainConfig& config) {
+  return evaluates(config) || !config.data.test.empty();
+}
+bool samples_text(const TrainConfig& config) {
+  return evaluates(config) && !config.eval.prompt.empty();
+}
+
+constexpr const char* kNoEvaluations = "eval.every is 0";
+constexpr const char* kNoPrompt = "eval.prompt is not given, or eval.every is 0";
+
+constexpr auto kNeeds = std::to_array<Need>({
+    {"activation_checkpointing.every_n",
+     [](const TrainConfig& c) { return c.activation_checkpointing.kind() != RecomputeKind::Full; },
+     "activation_checkpointing.granularity is not full"},
+    {"trainer.clip_after_warmup",
+     [](const TrainConfig& c) { return c.gradient_clipping == 0 && c.gradient_clip_value == 0; },
+     "gradient_clipping is 0"},
+    {"checkpoint.peer_every",
+     [](const TrainConfig& c) { return c.checkpoint.peer_copies == 0; },
+     "checkpoint.peer_copies is 0"},
+    {"run.max_hosts",
+     [](const TrainConfig& c) { return !c.run.min_hosts.has_value(); },
+     "run.min_hosts is not given"},
+    {"eval.batches", [](const TrainConfig& c) { return !evaluates(c); }, kNoEvaluations},
+    {"eval.micro_batch",
+     [](const TrainConfig& c) { return !tests_or_evaluates(c); },
+     "eval.every is 0, and data.test is not given"},
+    {"eval.weights",
+     [](const TrainConfig& c) { return !tests_or_evaluates(c); },
+     "eval.every is 0, and data.test is not given"},
+    {"eval.prompt", [](const TrainConfig& c) { return !evaluates(c); }, kNoEvaluations},
+    {"eval.max_new_tokens",
+     [](const TrainConfig& c) { return !samples_text(c) && c.eval.generate == 0; },
+     "neither eval.prompt nor eval.generate lets the model write"},
+    {"eval.top_k", [](const TrainConfig& c) { return !samples_text(c); }, kNoPrompt},
+    {"eval.temperature", [](const TrainConfig& c) { return !samples_text(c); }, kNoPrompt},
+    {"tokenizer.vocab",
+     [](const TrainConfig& c) { return text::lower(c.tokenizer.type) == "byte"; },
+     "tokenizer.type is byte"},
+    {"tokenizer.merges",
+     [](const TrainConfig& c) { return text::lower(c.tokenizer.type) == "byte"; },
+     "tokenizer.type is byte"},
+});
+
+/// True if another section asks for the type of fp16 or bf16, so that its keys apply.
+bool is_asked_elsewhere(std::string_view section, const TrainConfig& config) {
+  const bool half = config.torch_autocast.enabled && config.torch_autocast.dtype == DType::F16;
+  if (section == "fp16") return config.amp.enabled || half;
+  return section == "bf16" && config.torch_autocast.enabled && !half;
+}
+
+/// The names of the members that switch a section on.
+std::string_view switch_of(std::string_view path, const json::Value& section) {
+  if (path == "activation_checkpointing") return "";  // granularity is another switch
+  const json::Value* const enabled = section.find("enabled");
+  if (enabled != nullptr && enabled->is_bool()) return "enabled";
+  return path.starts_with("parallel.") && section.find("size") != nullptr ? "size" : "";
+}
+
+bool is_off(const json::Value& value) {
+  return value.is_bool() ? !value.as_bool() : value.as_integer().value_or(0) <= 1;
+}
+
+class IdleKeys {
+ public:
+  IdleKeys(const TrainConfig& config, const config::Origins& origins)
+      : config_(config), origins_(origins), standard_(written(TrainConfig())) {}
+
+  std::vector<std::string> run() {
+    const json::Value all = written(config_);
+    look("", all, standard_);
+    for (const Need& need : kNeeds) {
+      if (need.is_idle(config_) && differs(need.key, at(all, need.key), at(standard_, need.key)))
+        note(std::string(need.key), need.why);
+    }
+    return std::move(notes_);
+  }
+
+ private:
+  static json::Value written(TrainConfig config) { return config::write(config); }
+
+  static const json::Value* at(const json::Value& source, std::string_view path) {
+    const json::Value* out = &source;
+    for (const std::string& step : text::split(path, '.')) {
+      out = out->is_object() ? out->find(step) : nullptr;
+      if (out == nullptr) return nullptr;
+    }
+    return out;
+  }
+
+  [[nodiscard]] bool differs(std::string_view path,
+                             const json::Value* value,
+                             const json::Value* standard) const {
+    if (!origins_.given(path) || value == nullptr) return false;
+    return standard == nullptr || !(*value == *standard);
+  }
+
+  void note(const std::string& key, std::string_view why) {
+    notes_.push_back(fmt::format("{} has no effect: {}", key, why));
+  }
+
+  /// Notes the keys of sections that are switched off, in `section` and below.
+  void look(const std::string& path, const json::Value& section, const json::Value& standard) {
+    const std::string_view key = switch_of(path, section);
+    const std::string switch_path = json::join_path(path, key);
+    const bool off = !key.empty() && is_off(*section.find(key)) &&
+                     !(key == "enabled" && origins_.given(switch_path)) &&
+                     !is_asked_elsewhere(path, config_);
+    for (const auto& [name, value] : section.members()) {
+      const std::string member = json::join_path(path, name);
+      const json::Value* const usual = standard.find(name);
+      const bool is_section = value.is_object() && usual != nullptr && usual->is_object();
+      if (is_section) {
+        look(member, value, *usual);
+      } else if (off && name != key && differs(member, &value, usual)) {
+        note(member, fmt::format("{} is {}", switch_path, section.find(key)->dump()));
+      }
+    }
+  }
+
+  const TrainConfig& config_;
+  const config::Origins& origins_;
+  json::Value standard_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace
+
+std::vector<std::string> idle_key_notes(const TrainConfig& config, const config::Origins& origins) {
+  // A resolved configuration has every key.
+  if (origins.given("run.derived")) return {};
+  return IdleKeys(config, origins).run();
+}
+
+}  // namespace tessera::planner

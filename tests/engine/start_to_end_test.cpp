@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// labels: slow
+// What a dry run accepts trains, evaluates, saves and resumes; what it refuses, it refuses with one
+// reason and what to type. Every task, with every family and with features that act later.
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/source_dir.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/Parallel.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/files.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/comm/world.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/evaluated_metrics.h"
+#include "tessera/engine/launch.h"
+#include "tessera/engine/rl/plan.h"
+#include "tessera/models/family.h"
+#include "tessera/planner/memory.h"
+#include "tessera/tasks/task.h"
+
+namespace tessera::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A task, its section of the configuration, and a line of its data.
+struct TaskCase {
+  std::string name, options, record;
+};
+const std::vector<TaskCase>& task_cases() {
+  static const std::string messages =
+      R"({"messages": [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"}]})";
+  static const std::vector<TaskCase> cases = {
+      {"pretrain", "{}", R"({"text": "the cat sat on the mat and ran"})"},
+      {"prefix_lm", "{}", R"({"text": "the cat sat on the mat and ran"})"},
+      {"masked_lm", R"({"mask_token_id": 1})", R"({"text": "the cat sat on the mat and ran"})"},
+      {"span_corruption",
+       R"({"sentinel_id": 31})",
+       R"({"text": "the cat sat on the mat and ran"})"},
+      {"sft", R"({"chat_template": "chatml"})", messages},
+      {"prefer", "{}", R"({"prompt": "a", "chosen": "bc", "rejected": "d"})"},
+      {"prefer", R"({"method": "kto"})", R"({"prompt": "a", "completion": "bc", "label": true})"},
+      {"prefer", R"({"method": "orpo"})", R"({"prompt": "a", "chosen": "bc", "rejected": "d"})"},
+      {"reward", "{}", R"({"prompt": "a", "chosen": "bc", "rejected": "d"})"},
+      {"rl",
+       R"({"algorithm": "grpo", "samples": 2, "max_new_tokens": 2, "parity": "off",
+           "rewards": [{"type": "exact_match"}]})",
+       R"({"prompt": "a", "answer": "b"})"},
+      {"classify", R"({"labels": ["x", "y"]})", R"({"text": "ab", "label": "x"})"},
+      {"classify",
+       R"({"labels": ["x", "y"], "class_weights": [1, 2], "focal_gamma": 2})",
+       R"({"text": "ab", "label": "x"})"},
+      {"classify",
+       R"({"labels": ["x", "y"], "multi_label": true})",
+       R"({"text": "ab", "label": ["x"]})"},
+      {"regression", "{}", R"({"text": "ab", "label": 0.5})"},
+      {"tag", R"({"labels": ["x", "y"]})", R"({"tokens": ["a", "b"], "tags": ["x", "y"]})"},
+      {"seq2seq", R"({"target_length": 8})", R"({"source": "ab", "target": "c"})"},
+      {"image_classify", R"({"labels": ["x", "y"]})", R"({"image": "a.png", "label": "x"})"},
+  };
+  return cases;
+}
+
+/// Members that act after the start, such as at the first evaluation.
+const std::map<std::string, std::string>& features() {
+  static const std::map<std::string, std::string> all = {
+      {"evaluations", R"("eval": {"every": 1, "batches": 1, "micro_batch": 2})"},
+      {"a sample of text",
+       R"("eval": {"every": 1, "batches": 1, "micro_batch": 2, "prompt": "a",
+                   "max_new_tokens": 2})"},
+      {"an adapter",
+       R"("eval": {"every": 1, "batches": 1, "micro_batch": 2},
+          "adapter": {"type": "lora", "r": 2})"},
+      {"recomputation",
+       R"("eval": {"every": 1, "batches": 1, "micro_batch": 2},
+          "activation_checkpointing": {"granularity": "full"})"},
+  };
+  return all;
+}
+
+json::Value model_of(const std::string& family) {
+  json::Value out = json::Value::object({{"family", json::Value::string(family)}});
+  const models::ModelOptions options(family);
+  for (const auto& [key, size] : {std::pair("num_layers", 2),
+                                  std::pair("hidden_size", 16),
+                                  std::pair("num_heads", 2),
+                                  std::pair("max_positions", 64),
+                                  std::pair("image_size", 8),
+                                  std::pair("patch_size", 4)}) {
+    if (options.has(key)) out[key] = json::Value::integer(size);
+  }
+  return out;
+}
+
+/// One of the pictures of tests/data/images_test.cpp.
+std::string png() {
+  const fs::path path = tessera::test::source_dir() / "tests/data/reference_pillow.json";
+  const json::Value reference = json::parse_strict(files::read(path), path.string());
+  const std::string hex = reference.find("files")->items().front().find("file")->as_string();
+  std::string out;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
+    out += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return out;
+}
+
+/// What became of a configuration.
+struct End {
+  std::string refused;  ///< the message of the dry run; empty: it accepts
+  std::string fix;
+  std::string failed;  ///< the message of what came after it; empty: all of it worked
+  std::string memory;  ///< why the memory of a step is not predicted; empty: it is
+};
+
+/// Expects that eval.best may name all that an evaluation reports, and no other metric.
+void expect_named(const std::vector<std::string>& names, const engine::EvalReport& report) {
+  if (names.empty()) return;  // not known before the first evaluation
+  std::set<std::string> reported = {"loss"};
+  for (const engine::Metric& metric : report.metrics)
+    reported.insert(metric.name);
+  // The area under a curve exists only if several classes occur in the data.
+  std::set<std::string> told(names.begin(), names.end());
+  for (const std::string& name : names)
+    if (name.ends_with("auc") && !reported.contains(name)) told.erase(name);
+  EXPECT_EQ(told, reported);
+}
+
+/// Checks all that `tessera train --dry-run` checks, and then trains two steps with an evaluation
+/// and a checkpoint, and one more from the checkpoint.
+End end_of(const json::Value& source, const fs::path& folder) {
+  End out;
+  planner::Plan plan;
+  std::shared_ptr<const data::Datasets> data;
+  try {
+    plan = planner::make_plan(source, 1, "c.json");
+    data = engine::open_data(plan, {});
+    engine::finish_plan(plan, *data);
+    engine::rl::settle_plan(plan, 0);
+    engine::check_evaluations(plan, *data);
+    out.memory = planner::check_memory(plan, std::uint64_t{1} << 40).unknown;
+  } catch (const Error& error) {
+    out.refused = error.what();
+    out.fix = error.fix();
+    return out;
+  }
+  const fs::path saved = folder / "checkpoints";
+  std::error_code ignored;
+  fs::remove_all(saved, ignored);
+  try {
+    comm::run_threads(plan.mesh(), [&](comm::World& world) {
+      at::set_num_threads(1);
+      {
+        const auto engine = engine::initialize(plan, world, data);
+        static_cast<void>(engine->train_step());
+        expect_named(engine::evaluated_metrics(plan), engine->evaluate());
+        if (!plan.config.eval.prompt.empty()) static_cast<void>(engine->sample());
+        static_cast<void>(engine->save(saved));
+        engine->finish();
+      }
+      engine::Engine again(plan, world, data);
+      if (data->train->made_by_model()) {
+        again.initialize_weights();
+        again.make_reference();
+      }
+      again.load(checkpoint::Checkpoint(*checkpoint::newest(saved)));
+      again.begin_experience();
+      static_cast<void>(again.train_step());
+      again.finish();
+    });
+  } catch (const std::exception& error) {
+    out.failed = error.what();
+  }
+  return out;
+}
+
+class StartToEndOfOne : public testing::Test {
+ protected:
+  [[nodiscard]] json::Value source_of(const std::string& family,
+                                      const TaskCase& task,
+                                      const std::string& feature) const {
+    std::string lines;
+    for (int i = 0; i < 12; ++i)
+      lines += task.record + "\n";
+    // Each class occurs.
+    if (task.name == "classify" && task.record.find("[") == std::string::npos)
+      lines += R"({"text": "b", "label": "y"})"
+               "\n";
+    files::write_atomic(folder_.path() / "data.jsonl", lines);
+    const bool images = task.name == "image_classify";
+    if (images) files::write_atomic(folder_.path() / "a.png", png());
+    json::Value source = json::parse(fmt::format(R"({{"task": {{"type": "{}", "params": {}}},
+                        "train_batch_size": 2, "optimizer": {{"params": {{"lr": 1e-3}}}},
+                        "trainer": {{"max_steps": 2}}, "run": {{"threads_per_rank": 1}}, {}}})",
+                                                 task.name,
+                                                 task.options,
+                                                 feature),
+                                     "c.json");
+    source["model"] = model_of(family);
+    source["data"] = json::Value::object(
+        {{"train", json::Value::string((folder_.path() / "data.jsonl").string())},
+         {"validation_fraction", json::Value::number(0.4)}});
+    if (!images)
+      source["data"]["sequence_length"] = json::Value::integer(task.name == "sft" ? 64 : 16);
+    source["run"]["dir"] = json::Value::string((folder_.path() / "run").string());
+    return source;
+  }
+  files::TempDir folder_;
+};
+class StartToEnd : public StartToEndOfOne, public testing::WithParamInterface<std::string> {};
+
+/// Tasks that a family is known to train: the table is not one of refusals.
+std::vector<std::string> certain_tasks(const std::string& family) {
+  if (family == "gpt2" || family == "llama")
+    return {"pretrain", "prefix_lm", "sft", "prefer", "reward", "rl", "classify", "regression"};
+  if (family == "bert") return {"masked_lm", "classify", "regression", "tag"};
+  if (family == "vit") return {"image_classify"};
+  if (family == "t5") return {"seq2seq", "span_corruption"};
+  return {};
+}
+
+TEST_P(StartToEnd, WhatADryRunAcceptsRunsToItsEnd) {
+  engine::prepare_process(1);
+  std::set<std::string> ran;
+  for (const TaskCase& task : task_cases()) {
+    for (const auto& [feature, members] : features()) {
+      SCOPED_TRACE(fmt::format("{} {} with {}", task.name, task.options, feature));
+
+      const End end = end_of(source_of(GetParam(), task, members), folder_.path());
+
+      EXPECT_EQ(end.failed, "") << "accepted, and refused later";
+      EXPECT_EQ(end.memory, "") << "the memory of a step is not predicted";
+      if (end.refused.empty()) ran.insert(task.name);
+      EXPECT_EQ(end.refused.empty(), end.fix.empty()) << end.refused;
+    }
+  }
+  for (const std::string& task : certain_tasks(GetParam()))
+    EXPECT_TRUE(ran.contains(task)) << task;
+}
+
+/// The first evaluation would refuse it.
+TEST_F(StartToEndOfOne, AMetricThatNoEvaluationReportsIsRefusedAtTheStart) {
+  engine::prepare_process(1);
+  const auto refusal = [&](const std::string& metric) {
+    const json::Value source = source_of(
+        "gpt2", task_cases().at(10), R"("eval": {"every": 1, "best": ")" + metric + "\"}");
+    planner::Plan plan = planner::make_plan(source, 1, "c.json");
+    engine::finish_plan(plan, *engine::open_data(plan, {}));
+    try {
+      engine::check_best_metric(plan);
+    } catch (const Error& error) {
+      return error.text();
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refusal("acuracy"), testing::HasSubstr("did you mean accuracy"));
+  for (const char* metric : {"loss", "accuracy", "f1", "matthews", "auc"})
+    EXPECT_EQ(refusal(metric), "") << metric;
+}
+
+TEST_F(StartToEndOfOne, DataWithNothingToEvaluateIsRefusedAtTheStart) {
+  engine::prepare_process(1);
+  TaskCase nothing_masked = task_cases().at(2);
+  nothing_masked.options = R"({"mask_token_id": 1, "probability": 1e-9})";
+  const auto refusal = [&](const TaskCase& task) {
+    planner::Plan plan =
+        planner::make_plan(source_of("bert", task, features().at("evaluations")), 1, "c.json");
+    const auto data = engine::open_data(plan, {});
+    engine::finish_plan(plan, *data);
+    try {
+      engine::check_evaluations(plan, *data);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Error::Kind::Data);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refusal(nothing_masked), testing::HasSubstr("have no token to predict"));
+  EXPECT_EQ(refusal(task_cases().at(2)), "");
+}
+
+/// The first step would refuse it.
+TEST_F(StartToEndOfOne, APrefixWithABiasByDistanceIsRefusedAtTheStart) {
+  engine::prepare_process(1);
+  for (const char* family : {"bloom", "gemma2", "gemma3_text"}) {
+    const End end =
+        end_of(source_of(family, task_cases().at(1), features().at("evaluations")), folder_.path());
+    EXPECT_THAT(end.refused, testing::HasSubstr("window or ALiBi")) << family;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families,
+                         StartToEnd,
+                         testing::ValuesIn(models::families().names()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name)
+                             if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+                           return name;
+                         });
+
+/// A task that is added is added here too.
+TEST(StartToEndTable, HasEveryTask) {
+  for (const std::string& task : tasks::tasks().names()) {
+    const bool known =
+        std::ranges::any_of(task_cases(), [&](const TaskCase& one) { return one.name == task; });
+    EXPECT_TRUE(known) << task;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::test
