@@ -11,8 +11,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/cli/foreign_flag_table.h"
-#include "tessera/models/family.h"
 #include "tessera/config/overrides.h"
+#include "tessera/models/family.h"
 
 namespace tessera::cli {
 namespace {

@@ -27,8 +27,8 @@ struct ForeignFlags {
 /// remedy for a launcher flag that requests other hosts or a search.
 ForeignFlags take_foreign_flags(std::vector<std::string>& words);
 
-/// The configuration on the command line, `named` explicitly or by one of the flags; empty: none. If
-/// both name one, the training has the name of the first (merged_config.h).
+/// The configuration on the command line, `named` explicitly or by one of the flags; empty: none.
+/// If both name one, the training has the name of the first (merged_config.h).
 std::string config_of(const std::string& named, const ForeignFlags& flags);
 
 /// Sets the keys in `source` under their current names, then those of `overrides` (--set). At the

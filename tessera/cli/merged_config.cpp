@@ -14,7 +14,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/interop/dialects/deepspeed_keys.h"
-#include "tessera/planner/parallel_options.h"
+#include "tessera/interop/dialects/short_forms.h"
 
 namespace tessera::cli {
 namespace {
@@ -50,7 +50,7 @@ void merge_members(json::Value& into,
 }  // namespace
 
 json::Value in_current_names(json::Value source) {
-  source = planner::spell_out_parallel(std::move(source));
+  source = interop::spell_out_parallel(std::move(source));
   config::Problems problems;
   json::Value renamed = interop::with_new_names(source, problems);
   if (problems.empty()) return renamed;

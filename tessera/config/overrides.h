@@ -27,8 +27,8 @@ void set_key(json::Value& source,
 /// Error{Config} without "=".
 void apply_override(json::Value& source, std::string_view assignment);
 
-/// Removes the keys that only evaluations use, so that none of them is refused where there are none:
-/// the section eval, and checkpoint.best.
+/// Removes the keys that only evaluations use, so that none of them is refused where there are
+/// none: the section eval, and checkpoint.best.
 void drop_evaluation(json::Value& source);
 
 }  // namespace tessera::config

@@ -17,8 +17,8 @@
 #include <c10/util/Exception.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/foreign_error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/foreign_error.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/transports/hosts.h"
 #include "tessera/comm/transports/shm.h"

@@ -521,8 +521,8 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   }
   if (launcher) early.reset();  // a launcher's rank handles its signals itself
   const Report report = [&](const std::vector<std::string>& lines, int exit_code) {
-    const bool told_elsewhere = part != nullptr && part->is_agent &&
-                                !lines.front().starts_with(launch::kStoppedAtOnce);
+    const bool told_elsewhere =
+        part != nullptr && part->is_agent && !lines.front().starts_with(launch::kStoppedAtOnce);
     log_failure({lines.begin() + (told_elsewhere ? 1 : 0), lines.end()}, exit_code);
     try_to_note([&] {
       folder.write_status(

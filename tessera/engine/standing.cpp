@@ -133,7 +133,7 @@ std::optional<std::string> stopped_early(const checkpoint::Meta& meta) {
   const json::Value* const evaluations = meta.extra.find("evaluations");
   const json::Value* const section = meta.config.is_object() ? meta.config.find("eval") : nullptr;
   if (evaluations == nullptr || section == nullptr) return std::nullopt;
-  planner::EvalOptions options;
+  tasks::EvalOptions options;
   config::Problems problems;
   config::Origins origins;
   config::read(*section, options, problems, origins);

@@ -122,7 +122,8 @@ class TrainState {
   [[nodiscard]] double loss_scale() const { return scaler_ ? scaler_->scale() : 1.0; }
 
   /// Initializes the weights from TrainStateOptions::weights, or with values that depend on seed
-  /// and names. `nudge`: then moves each weight by this fraction of itself, up or down by its place.
+  /// and names. `nudge`: then moves each weight by this fraction of itself, up or down by its
+  /// place.
   void initialize_weights(double nudge = 0.0);
 
   using LoadMicro = std::function<nn::Batch(int micro)>;

@@ -72,8 +72,8 @@ bool is_on(const json::Value& config, const char* block) {
 }
 
 models::ModelSource open_hugging_face(const fs::path& folder,
-                                       json::Value hf,
-                                       const fs::path& weights) {
+                                      json::Value hf,
+                                      const fs::path& weights) {
   models::ModelSource out;
   drop_bitsandbytes(hf);
   out.folder = folder;

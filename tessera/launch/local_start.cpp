@@ -58,9 +58,8 @@ std::vector<Fd> output_files(const LocalStart& start, int first_rank, int local_
     try {
       files.emplace_back(files::open_own(path, O_WRONLY | O_CREAT | O_APPEND));
     } catch (const Error& error) {
-      throw Error(Error::Kind::Io,
-                  error.what(),
-                  "give --enable_each_rank_log a folder that is writable");
+      throw Error(
+          Error::Kind::Io, error.what(), "give --enable_each_rank_log a folder that is writable");
     }
   }
   return files;

@@ -55,9 +55,9 @@ WeightSource open_adapter_weights(const std::filesystem::path& folder,
 }
 
 WeightSource first_weights(const ModelSource& source,
-                                   const Resolved& trained,
-                                   std::uint64_t seed,
-                                   std::vector<std::string>& notes) {
+                           const Resolved& trained,
+                           std::uint64_t seed,
+                           std::vector<std::string>& notes) {
   if (trained.objective.name == kEmbedding && source.adapter.empty())
     return source_weights(source, trained);
   // A checkpoint without an objective has its family's default.

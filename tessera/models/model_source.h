@@ -53,8 +53,8 @@ struct ModelReader {
   /// Reads the options and values of an adapter that another program saved.
   AdapterOptions (*adapter_options)(const std::filesystem::path& folder);
   WeightSource (*adapter_weights)(const std::filesystem::path& folder,
-                                          const Adapter& adapter,
-                                          const WeightMap& map);
+                                  const Adapter& adapter,
+                                  const WeightMap& map);
   /// The files that decide the model and its weights. A checkpoint of tessera has its manifest,
   /// which holds the checksums of all others.
   std::vector<std::filesystem::path> (*files)(const ModelSource& source);
@@ -73,8 +73,8 @@ WeightSource source_weights(const ModelSource& source, const Resolved& resolved)
 /// the seed as in a new model, and a note is added. Throws the errors of ModelReader::weights.
 WeightSource first_weights(const ModelSource& source,
                            const Resolved& trained,
-                                   std::uint64_t seed,
-                                   std::vector<std::string>& notes);
+                           std::uint64_t seed,
+                           std::vector<std::string>& notes);
 /// The options of an adapter in another program's folder, whose files are noted; throws the errors
 /// of open_model_source.
 AdapterOptions open_adapter_options(const std::filesystem::path& folder);

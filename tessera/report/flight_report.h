@@ -36,9 +36,10 @@ std::vector<FlightLog> read_flight_logs(const std::filesystem::path& folder);
 /// loss ..., waits for rank 3", then the findings: the rank that broke the run, why the others
 /// stopped if that is something else, such as a host that was lost, ranks without a record,
 /// operations that some ranks of a group called and others did not, and operations in which they
-/// differ. The first such operation of each group counts. `cause`: the reason that the job gives for
-/// its end; empty if it gives none. Where the reason is known, from there or because a rank broke
-/// the run, only the ranks that it names are said to lack a call: the others stopped with them.
+/// differ. The first such operation of each group counts. `cause`: the reason that the job gives
+/// for its end; empty if it gives none. Where the reason is known, from there or because a rank
+/// broke the run, only the ranks that it names are said to lack a call: the others stopped with
+/// them.
 std::vector<std::string> explain_flight(const std::vector<FlightLog>& logs,
                                         const std::string& cause = "");
 

@@ -18,8 +18,8 @@ struct LayoutLimit {
 std::vector<LayoutLimit> layout_limits(const models::Resolved& model,
                                        const models::ModelOptions& options);
 
-/// docs/tables/layouts.md: the limits of every family, with its first preset, under every objective that
-/// it supports.
+/// docs/tables/layouts.md: the limits of every family, with its first preset, under every objective
+/// that it supports.
 std::string layouts_markdown();
 
 }  // namespace tessera::report

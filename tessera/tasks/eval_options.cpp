@@ -86,7 +86,8 @@ void EvalOptions::describe(config::Fields& f) {
           {.text = "Number of validation batches per evaluation.",
            .unit = "batches",
            .min = 1,
-           .default_text = "10; all of them for tasks with metrics of their own, and with early stopping"});
+           .default_text =
+               "10; all of them for tasks with metrics of their own, and with early stopping"});
   f.field("micro_batch",
           micro_batch,
           {.text = "Number of sequences per evaluation batch; it does not depend on the layout.",

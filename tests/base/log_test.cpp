@@ -89,11 +89,10 @@ TEST_F(Logs, AFullDiskIsToldOnceAndInTheirOwnWords) {
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-  EXPECT_THAT(
-      heard_,
-      ElementsAre(AllOf(HasSubstr("log file cannot be written any more"), HasSubstr(path)),
-                  "first",
-                  "second"));
+  EXPECT_THAT(heard_,
+              ElementsAre(AllOf(HasSubstr("log file cannot be written any more"), HasSubstr(path)),
+                          "first",
+                          "second"));
 }
 
 TEST_F(Logs, AFileThatCannotBeOpenedIsAnIoError) {

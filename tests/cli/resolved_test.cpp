@@ -35,7 +35,7 @@ std::string decisions_of(const planner::Plan& plan) {
                   plan.zero_stage,
                   plan.shard_ranks,
                   plan.threads);
-  const parallel::WeightOptions& weights = plan.weight_layout;
+  const parallel::WeightOptions weights = plan.weight_options();
   out += fmt::format("weights {} {} {} {} {} {} {}\n",
                      static_cast<int>(weights.residency),
                      static_cast<int>(weights.working),
@@ -48,7 +48,7 @@ std::string decisions_of(const planner::Plan& plan) {
                      plan.gather.prefetch.value_or(-1),
                      plan.gather.max_live,
                      plan.gather.max_reuse_distance);
-  const parallel::ReductionOptions& reduction = plan.reduction;
+  const parallel::ReductionOptions reduction = plan.reduction_options();
   out += fmt::format("reduction {} {} {} {} {} {} {}\n",
                      reduction.stage,
                      reduction.bucket,

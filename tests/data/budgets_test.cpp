@@ -14,8 +14,8 @@
 #include <nlohmann/json.hpp>
 #include <zlib.h>
 
-#include "tessera/base/budget.h"
 #include "tessera/base/bounded_file.h"
+#include "tessera/base/budget.h"
 #include "tessera/data/chunks.h"
 #include "tessera/data/records.h"
 #include "tessera/data/sources.h"

@@ -33,8 +33,10 @@ constexpr std::int64_t kMost = 21;  // more than a page of the cache
 
 /// The vocabulary is small, so that completions end early and late.
 SamplingOptions sampling() {
-  return {
-      .max_new_tokens = kMost, .distribution = {.temperature = 1.3}, .ends = {kEnd}, .vocabulary = 20};
+  return {.max_new_tokens = kMost,
+          .distribution = {.temperature = 1.3},
+          .ends = {kEnd},
+          .vocabulary = 20};
 }
 
 /// Prompts whose lengths are below, at and above whole pages.

@@ -136,10 +136,11 @@ Verified verified(const char* family, const Kind& kind) {
   const engine::Promise promise = engine::promise_of(plan);
   EXPECT_FALSE(promise.bits);
   const LayoutTrace reference = trace_of(one, single);
-  return {.sound = compare_traces(reference, trace_of(plan, layout)),
-          .faulty = compare_traces(reference, trace_of(plan, faulty, {.fault = kind.fault})),
-          .bounds = rounding_bounds(
-              compare_traces(reference, trace_of(one, nudged, {.nudge = promise.spacing})), promise)};
+  return {
+      .sound = compare_traces(reference, trace_of(plan, layout)),
+      .faulty = compare_traces(reference, trace_of(plan, faulty, {.fault = kind.fault})),
+      .bounds = rounding_bounds(
+          compare_traces(reference, trace_of(one, nudged, {.nudge = promise.spacing})), promise)};
 }
 
 /// The deviation that is the largest part of its bound.
@@ -162,9 +163,17 @@ TEST(Verify, KeepsItsBoundsForModelsOfEveryConditionAndFindsAFaultOfEachKind) {
       EXPECT_LE(largest_part(found.sound, found.bounds), 1);
       EXPECT_GT(largest_part(found.faulty, found.bounds), 1);
       double raw = 0, nud = 1e9;
-      for (const auto& t : found.sound.tensors) raw = std::max(raw, t.gradient.relative);
-      for (const auto& t : found.bounds.gradients) nud = std::min(nud, t.second);
-      std::printf("%-8s %-16s part %.3f faulty %.1f  raw gradient %.2e  least bound %.2e\n", family, kind.name, largest_part(found.sound, found.bounds), largest_part(found.faulty, found.bounds), raw, nud);
+      for (const auto& t : found.sound.tensors)
+        raw = std::max(raw, t.gradient.relative);
+      for (const auto& t : found.bounds.gradients)
+        nud = std::min(nud, t.second);
+      std::printf("%-8s %-16s part %.3f faulty %.1f  raw gradient %.2e  least bound %.2e\n",
+                  family,
+                  kind.name,
+                  largest_part(found.sound, found.bounds),
+                  largest_part(found.faulty, found.bounds),
+                  raw,
+                  nud);
     }
   }
 }

@@ -14,8 +14,8 @@
 
 #include "tessera/base/text.h"
 #include "tessera/config/document.h"
-#include "tessera/planner/draft.h"
 #include "tessera/config/overrides.h"
+#include "tessera/planner/draft.h"
 
 namespace tessera::planner {
 namespace {

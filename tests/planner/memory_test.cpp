@@ -437,8 +437,8 @@ double gib_of(const std::string& model, const std::string& more, int ranks) {
 }
 
 // The sizes for which BMTrain names hardware: BERT-large on a card of 11 GB, a GPT of 13 billion
-// parameters on 8 cards of 40 GB, and GPT-3 on several hosts of these. docs/coming_from/bmtrain.md has the
-// table.
+// parameters on 8 cards of 40 GB, and GPT-3 on several hosts of these. docs/coming_from/bmtrain.md
+// has the table.
 TEST(MemoryEstimates, FitTheTiersOfHardwareThatBmtrainNames) {
   EXPECT_LT(gib_of(R"({"family": "bert", "preset": "bert-large-uncased"})",
                    R"("task": {"type": "masked_lm", "params": {"mask_token_id": 7}})",

@@ -88,17 +88,17 @@ class TurnsOfTemplates : public testing::Test {
 
  private:
   tessera::test::SpecialTokens folder_{{"</s>",
-                               "<s>",
-                               "<|im_start|>",
-                               "<|im_end|>",
-                               "<|user|>",
-                               "<|assistant|>",
-                               "<|system|>",
-                               "<|end|>",
-                               "<|endoftext|>",
-                               "<|start|>",
-                               "<|message|>",
-                               "<|return|>"}};
+                                        "<s>",
+                                        "<|im_start|>",
+                                        "<|im_end|>",
+                                        "<|user|>",
+                                        "<|assistant|>",
+                                        "<|system|>",
+                                        "<|end|>",
+                                        "<|endoftext|>",
+                                        "<|start|>",
+                                        "<|message|>",
+                                        "<|return|>"}};
 };
 
 /// What a template writes around an answer, where it is followed by others and where it is the

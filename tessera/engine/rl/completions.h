@@ -43,7 +43,7 @@ struct SamplingOptions {
   std::int64_t max_new_tokens = 0;
   nn::Distribution distribution;
   std::vector<std::int32_t> ends;  ///< the tokens that end a completion
-  std::int64_t vocabulary = 0;  ///< number of tokens that may be sampled
+  std::int64_t vocabulary = 0;     ///< number of tokens that may be sampled
   /// The most completions that are continued by one forward; 0: all.
   std::int64_t rows = 0;
   nn::CacheForm cache = nn::CacheForm::Same;
