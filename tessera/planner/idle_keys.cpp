@@ -39,6 +39,11 @@ constexpr auto kNeeds = std::to_array<Need>({
     {"trainer.clip_after_warmup",
      [](const TrainConfig& c) { return c.gradient_clipping == 0 && c.gradient_clip_value == 0; },
      "gradient_clipping is 0"},
+    {"optimizer.weight_decay_schedule.steps",
+     [](const TrainConfig& c) {
+       return c.optimizer.weight_decay_schedule.style == optim::DecayRampOptions::Style::Constant;
+     },
+     "optimizer.weight_decay_schedule.style is constant"},
     {"checkpoint.peer_every",
      [](const TrainConfig& c) { return c.checkpoint.peer_copies == 0; },
      "checkpoint.peer_copies is 0"},

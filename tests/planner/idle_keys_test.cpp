@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -186,6 +185,9 @@ json::Value value_for(const config::KeyDoc& key) {
       {"elasticity.version", "0.1"},
       {"parallel.pipeline.partition", R"("uniform")"},
       {"parallel.pipeline.chunks", "2"},
+      {"amp.loss_scale", "128"},
+      {"checkpoint.peer_copies", "1"},
+      {"zero_optimization.zeropp_loco_param.err_beta", "0.5"},
   };
   if (const auto at = special.find(key.path); at != special.end())
     return json::parse(at->second, key.path);
@@ -207,9 +209,16 @@ json::Value value_for(const config::KeyDoc& key) {
   return {};
 }
 
-bool concerns(const std::string& text, const std::string& path) {
-  const std::string name = path.substr(path.rfind('.') + 1);
-  return text.find(path) != std::string::npos || text.find(name) != std::string::npos;
+/// True if the draft notes the key, or refuses it or the section that it needs.
+bool is_told(const Draft& draft, const std::string& path) {
+  const std::string section = path.substr(0, path.rfind('.'));
+  return std::ranges::any_of(
+             draft.plan.notes,
+             [&](const std::string& note) { return note.find(path) != std::string::npos; }) ||
+         std::ranges::any_of(draft.problems.list(), [&](const config::Problems::Problem& problem) {
+           return problem.path == path || problem.path == section ||
+                  problem.path.starts_with(section + ".");
+         });
 }
 
 TEST(IdleKeys, EveryKeyActsOrItsLackOfAnEffectIsTold) {
@@ -227,13 +236,8 @@ TEST(IdleKeys, EveryKeyActsOrItsLackOfAnEffectIsTold) {
 
     const Draft draft = make_draft(source, 1, "c.json");
 
-    std::string told;
-    for (const std::string& note : draft.plan.notes)
-      told += note + "\n";
-    for (const config::Problems::Problem& problem : draft.problems.list())
-      told += fmt::format("{}: {} {}\n", problem.path, problem.what, problem.fix);
-    EXPECT_TRUE(concerns(told, key.path))
-        << key.path << " = " << value.dump() << " has no effect, and nothing says so: " << told;
+    EXPECT_TRUE(is_told(draft, key.path))
+        << key.path << " = " << value.dump() << " has no effect, and nothing says so";
   }
   for (const std::string& path : acting_alone())
     EXPECT_TRUE(seen.contains(path)) << path << " does not exist";
