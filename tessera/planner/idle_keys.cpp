@@ -34,7 +34,9 @@ constexpr const char* kNoPrompt = "eval.prompt is not given, or eval.every is 0"
 
 constexpr auto kNeeds = std::to_array<Need>({
     {"activation_checkpointing.every_n",
-     [](const TrainConfig& c) { return c.activation_checkpointing.kind() != RecomputeKind::Full; },
+     [](const TrainConfig& c) {
+       return c.activation_checkpointing.kind() != parallel::RecomputeKind::Full;
+     },
      "activation_checkpointing.granularity is not full"},
     {"trainer.clip_after_warmup",
      [](const TrainConfig& c) { return c.gradient_clipping == 0 && c.gradient_clip_value == 0; },

@@ -164,7 +164,7 @@ TEST(Evaluations, AreDroppedWithAllTheirKeys) {
                                    "c.json");
   EXPECT_THROW(make_plan(source, 1, "c.json"), Error);  // there is no validation data
 
-  drop_evaluation(source);
+  config::drop_evaluation(source);
 
   EXPECT_EQ(source.find("eval"), nullptr);
   EXPECT_EQ(source.find("checkpoint")->dump(), R"({"keep":2})");

@@ -232,7 +232,7 @@ TEST(IdleKeys, EveryKeyActsOrItsLackOfAnEffectIsTold) {
     const json::Value value = value_for(key);
     ASSERT_FALSE(value.is_null()) << key.path << ": give value_for() a value";
     json::Value source = base();
-    set_key(source, key.path, value, "c.json");
+    config::set_key(source, key.path, value, "c.json");
 
     const Draft draft = make_draft(source, 1, "c.json");
 
