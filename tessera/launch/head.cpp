@@ -309,26 +309,9 @@ class Head::Server {
            "open all ports between the hosts in their firewalls, or choose another network with "
            "GLOO_SOCKET_IFNAME=eth1"});
     }
-    if (seen == 0 && peer.facts.must_share) {
-      problems_.push_back(
-          {Error::Kind::Config,
-           fmt::format("host {} does not see the run folder of host {}: {}",
-                       peer.name,
-                       first.name,
-                       first.folder),
-           "put run.dir on a disk that all hosts share, or keep the parts of each host on its own: "
-           "--set checkpoint.use_node_local_storage=true"});
-    }
-    if (seen == 1 && peer.facts.must_own) {
-      problems_.push_back(
-          {Error::Kind::Config,
-           fmt::format("hosts {} and {} share the run folder {}, in which each would save its part "
-                       "of a checkpoint in place of the other's",
-                       first.name,
-                       peer.name,
-                       first.folder),
-           "set checkpoint.use_node_local_storage to false, or run.dir to a folder on a disk of "
-           "each host"});
+    if (seen <= 1) {
+      if (auto problem = folder_problem(peer.facts, first, /*is_shared=*/seen == 1))
+        problems_.push_back(std::move(*problem));
     }
     if (--probing_ > 0) return;
     if (problems_.empty())

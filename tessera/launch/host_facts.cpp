@@ -88,6 +88,31 @@ HostFacts facts_of_this_host(const std::string& folder) {
   return facts;
 }
 
+std::optional<HostProblem> folder_problem(const HostFacts& host,
+                                          const HostFacts& first,
+                                          bool is_shared) {
+  if (!is_shared && host.must_share) {
+    return HostProblem{
+        Error::Kind::Config,
+        fmt::format("host {} does not see the run folder of host {}: {}",
+                    host.name,
+                    first.name,
+                    first.folder),
+        "put run.dir on a disk that all hosts share, or keep the parts of each host on its own: "
+        "--set checkpoint.use_node_local_storage=true"};
+  }
+  if (!is_shared || !host.must_own) return std::nullopt;
+  return HostProblem{
+      Error::Kind::Config,
+      fmt::format("hosts {} and {} share the run folder {}, in which each would save its part of a "
+                  "checkpoint in place of the other's",
+                  first.name,
+                  host.name,
+                  first.folder),
+      "set checkpoint.use_node_local_storage to false, or run.dir to a folder on a disk of each "
+      "host"};
+}
+
 std::vector<HostProblem> problems_of(const HostFacts& host, const HostFacts& first) {
   std::vector<HostProblem> out;
   for (const std::string& problem : host.problems)

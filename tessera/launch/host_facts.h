@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,6 +47,11 @@ struct HostProblem {
 /// Returns the differences of `host` from `first`, the host of the lowest rank: its version, build,
 /// libtorch and facts; and the host's own problems.
 std::vector<HostProblem> problems_of(const HostFacts& host, const HostFacts& first);
+/// Returns the problem of a host whose run folder is that of the first host (`is_shared`), or is
+/// another one, where the job cannot save so; nothing if it can.
+std::optional<HostProblem> folder_problem(const HostFacts& host,
+                                          const HostFacts& first,
+                                          bool is_shared);
 /// Names the hosts of a job some of whose ranks have not arrived, or those ranks if the hosts are
 /// unknown; empty: all have. `hosts`: names and numbers of ranks, in order; `here`: first rank and
 /// number of ranks of each host that has arrived.
