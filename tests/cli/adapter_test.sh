@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow multiprocess
+# labels: slow
 # timeout: 300
 # An adapter is trained, resumed, read, merged and written for PEFT.   usage: adapter_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"

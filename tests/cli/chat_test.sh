@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow multiprocess
+# labels: slow
 # timeout: 300
 # Conversations through a pipe and on a terminal, files of prompts that continue after an interruption, and scores.   usage: chat_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow multiprocess
+# labels: slow
 # timeout: 300
 # Embeddings of a file's lines by encoders and decoders, with the settings in folders of sentence-transformers.   usage: embed_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"

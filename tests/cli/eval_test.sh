@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow multiprocess
+# labels: slow
 # timeout: 300
 # Evaluation on held-out text, and a model without the folder that it was initialized from.   usage: eval_test.sh
 # PROGRAM

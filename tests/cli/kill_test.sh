@@ -3,7 +3,7 @@
 # labels: slow multiprocess
 # timeout: 600
 # kill -9 of any rank, or of the whole job, at any time: the job ends and reports it, no complete checkpoint is lost,
-# and the resumed run is bit-identical to an undisturbed one.   usage: [KILL_SEED=N] kill_test.sh PROGRAM
+# and the resumed run is bit-identical to an undisturbed one.   usage: [KILL_SEED=N] [KILL_ROUNDS=6] kill_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=${1:?usage: kill_test.sh PROGRAM}
 export TESSERA_CACHE=${TMPDIR:-/tmp}/tessera-test-cache-$UID
@@ -82,7 +82,7 @@ one_is_killed() {
   nothing_is_lost "$before"
 }
 
-rounds=12
+rounds=${KILL_ROUNDS:-6}
 any_rank_may_be_killed() {
   RANDOM=$seed
   configure

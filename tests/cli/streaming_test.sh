@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow multiprocess
+# labels: slow
 # timeout: 300
 # Records that are read from their files while training: the same bits on any number of ranks and after a resume.   usage: streaming_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow multiprocess
+# labels: slow
 # A trained tokenizer is the same for any number of threads, and a model learns with it.   usage: tokenizer_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 tessera=$(realpath "${1:?usage: tokenizer_test.sh PROGRAM}")
