@@ -72,7 +72,7 @@ inline std::vector<Cell> whole_matrix() {
 }
 
 /// A run wide enough that shards split matrices, so that Muon and Adafactor must gather them.
-inline TinyRun run_of(const std::string& optimizer) {
+inline TinyRun run_with_optimizer(const std::string& optimizer) {
   TinyRun run;
   // mu-P scales rates by how much wider the model is than the one that was tuned.
   const bool mu = optimizer.starts_with("Mu") && optimizer != "Muon";
@@ -84,7 +84,7 @@ inline TinyRun run_of(const std::string& optimizer) {
 }
 
 inline TinyRun run_of(const Cell& cell) {
-  TinyRun run = run_of(cell.optimizer);
+  TinyRun run = run_with_optimizer(cell.optimizer);
   if (cell.precision() != "fp32") run.set(cell.precision() + ".enabled", "true");
   if (cell.recompute() != "none")
     run.set("activation_checkpointing.granularity", '"' + cell.recompute() + '"');

@@ -35,7 +35,7 @@ void expect_ring_equals(const TinyRun& run) {
 }
 
 TEST_P(Optimizers, GoRoundARingOfLayoutsInBf16WithTheSameBits) {
-  TinyRun run = run_of(GetParam());
+  TinyRun run = run_with_optimizer(GetParam());
   run.set("bf16.enabled", "true");
 
   expect_ring_equals(run);
@@ -45,7 +45,7 @@ TEST_P(Optimizers, GoRoundARingOfLayoutsInBf16WithTheSameBits) {
 // go round too.
 TEST(OptimizersIn16Bits, GoRoundARingOfLayoutsWithTheirLossScale) {
   for (const char* rule : {"AdamW", "SGD"}) {
-    TinyRun run = run_of(rule);
+    TinyRun run = run_with_optimizer(rule);
     run.set("fp16.enabled", "true")
         .set("fp16.initial_scale_power", "26")
         .set("fp16.loss_scale_window", "3")
