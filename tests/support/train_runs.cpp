@@ -2,16 +2,11 @@
 #include "support/train_runs.h"
 
 #include <cmath>
-#include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <mutex>
-#include <system_error>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <ATen/Parallel.h>
 
@@ -25,17 +20,6 @@
 
 namespace tessera::test {
 namespace {
-
-/// Keeps the folders of these tests in memory where there is room, unless TMPDIR says where they
-/// are: a disk takes milliseconds to make each file of a checkpoint permanent, of which these tests
-/// write thousands. Tests of saving itself (tests/checkpoint/, tests/cli/) use the disk.
-[[maybe_unused]] const bool kInMemory = [] {
-  constexpr std::uintmax_t kRoom = std::uintmax_t{4} << 30;
-  std::error_code absent;
-  const std::filesystem::space_info shm = std::filesystem::space("/dev/shm", absent);
-  const bool use = !absent && shm.available >= kRoom && ::access("/dev/shm", W_OK | X_OK) == 0;
-  return use && ::setenv("TMPDIR", "/dev/shm", /*overwrite=*/0) == 0;
-}();
 
 /// Words in an order that a model can learn something from.
 std::string synthetic_text(std::size_t bytes) {
