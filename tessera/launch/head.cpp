@@ -351,7 +351,7 @@ class Head::Server {
     for (const Peer* host : hosts) {
       facts.push_back(host->facts);
       clocks.push_back(host->arrived_at);
-      folders.push_back(host->folder);
+      folders.push_back(host->folder == kNotCompared ? "-" : host->folder);
       const double ahead = host->facts.clock_s - host->arrived_at;
       if (std::abs(ahead) > kMostClockS) {
         tell(fmt::format(
@@ -392,7 +392,8 @@ class Head::Server {
     for (const Mismatch& one : connections_.strangers_of_tessera()) {
       if (!missing.empty()) problems_.push_back({Error::Kind::Config, one.what, one.fix});
     }
-    if (!missing.empty() && (problems_.empty() || now_s() >= deadline_)) {
+    const bool explained = !connections_.strangers_of_tessera().empty();
+    if (!missing.empty() && !explained && (problems_.empty() || now_s() >= deadline_)) {
       problems_.push_back(
           {Error::Kind::Comm,
            fmt::format("{} did not arrive within {} s", missing, options_.join_timeout_s),
