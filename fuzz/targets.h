@@ -29,6 +29,7 @@
 #include "tessera/data/tokenizer.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/foreign_write.h"
+#include "tessera/interop/formats/onnx_file.h"
 #include "tessera/interop/formats/torch_file.h"
 #include "tessera/interop/formats/torch_value.h"
 #include "tessera/interop/formats/weights.h"
@@ -244,6 +245,8 @@ inline const std::map<std::string, Target>& targets() {
         },
         ""}},
       {"gguf", {"x.gguf", [](const fs::path& f) { touch(f / "x.gguf"); }, ""}},
+      {"nanogpt", {"ckpt.pt", [](const fs::path& f) { touch(f / "ckpt.pt"); }, ""}},
+      {"onnx", {"x.onnx", [](const fs::path& f) { (void)interop::read_onnx(f / "x.onnx"); }, ""}},
       {"llmc", {"x.bin", [](const fs::path& f) { touch(f / "x.bin"); }, ""}},
       {"llmc-tokens", {"x.bin", [](const fs::path& f) { data::TokenFile::open(f / "x.bin"); }, ""}},
       {"megatron",

@@ -26,6 +26,7 @@
 #include "tessera/interop/formats/weights_bitsandbytes.h"
 #include "tessera/interop/model_source.h"
 #include "tessera/interop/peft.h"
+#include "tessera/interop/peft_base.h"
 #include "tessera/interop/preprocessing_file.h"
 #include "tessera/interop/token_ids.h"
 #include "tessera/interop/tokenizer_files.h"
@@ -475,7 +476,8 @@ ModelExport of_adapted(const models::ModelSource& source, std::optional<DType> w
   const DType dtype = wanted.value_or(source.bf16 ? DType::BF16 : DType::F32);
   const models::Resolved resolved = resolve(source, tokenizer_size(source));
   ModelExport out;
-  add_files(out, source.folder, dtype);
+  add_files(out, source.base != nullptr ? source.base->folder : source.folder, dtype);
+  fit_files(source, out.files);
   out.tensors = renamed(models::source_weights(source, resolved),
                         source,
                         nn::parameters_of(resolved.model),

@@ -24,6 +24,7 @@
 #include "tessera/interop/formats/weights_bitsandbytes.h"
 #include "tessera/interop/label_thresholds.h"
 #include "tessera/interop/peft.h"
+#include "tessera/interop/peft_base.h"
 #include "tessera/interop/stored_head.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/fingerprint.h"
@@ -253,6 +254,7 @@ models::ModelSource open_peft_source(const fs::path& folder) {
   out.base = std::move(source);
   out.adapter = folder;
   out.adapter_options = peft.options;
+  fit_to_adapter(peft, out);
   return out;
 }
 
@@ -377,7 +379,7 @@ models::WeightSource adapted_weights(const models::ModelSource& source,
   std::vector<std::string> notes;
   if (is_peft(source.adapter)) {
     return models::merged_weights(adapter,
-                                  models::first_weights(*source.base, resolved, source.seed, notes),
+                                  base_weights_for(*source.base, resolved, source.seed, notes),
                                   peft_weights(open_peft(source.adapter), adapter, map));
   }
   const auto opened = std::make_shared<const checkpoint::Checkpoint>(source.adapter);

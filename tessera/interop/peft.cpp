@@ -29,10 +29,9 @@ using models::AdapterModule;
 constexpr std::string_view kPrefix = "base_model.model.";
 
 /// Keys that change what an adapter or its base computes, and are not implemented.
-constexpr std::array<std::string_view, 16> kNotBuilt = {"alora_invocation_tokens",
+constexpr std::array<std::string_view, 15> kNotBuilt = {"alora_invocation_tokens",
                                                         "arrow_config",
                                                         "corda_config",
-                                                        "ensure_weight_tying",
                                                         "kasa_config",
                                                         "layer_replication",
                                                         "lora_bias",
@@ -176,8 +175,9 @@ models::AdapterOptions options_of(const json::Value& config, const std::string& 
   return out;
 }
 
-/// A tensor's name without PEFT's prefixes and infixes.
-std::string plain_name(std::string name) {
+}  // namespace
+
+std::string plain_peft_name(std::string name) {
   if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
   for (const std::string_view inserted : {".default", ".modules_to_save", ".base_layer"}) {
     const std::size_t at = name.find(inserted);
@@ -190,9 +190,17 @@ std::string plain_name(std::string name) {
   return name;
 }
 
+bool is_base_of_peft(const std::string& stored) {
+  // The second is kept beside a copy that is trained.
+  return stored.ends_with(".base_layer.weight") ||
+         stored.find(".original_module.") != std::string::npos;
+}
+
+namespace {
+
 /// A tensor of the folder that corresponds to all or a part of a parameter.
 struct PeftTensor {
-  std::string name;  ///< plain_name()
+  std::string name;  ///< plain_peft_name()
   Shape shape;
   std::string stored;  ///< the name that PEFT writes
   /// Copies it into the parameter.
@@ -330,18 +338,8 @@ std::vector<float> floats_of(const Weight& weight) {
   return out;
 }
 
-/// True for base weights that PEFT writes along with an adapter of an embedding.
-bool is_base_weight(const std::string& stored) {
-  return stored.ends_with(".base_layer.weight");
-}
-
 bool is_in_saved_module(const std::string& stored) {
   return stored.find(".modules_to_save.") != std::string::npos;
-}
-
-/// True for a base weight that PEFT keeps beside a copy that is trained, and may write with it.
-bool is_kept_original(const std::string& stored) {
-  return stored.find(".original_module.") != std::string::npos;
 }
 
 }  // namespace
@@ -393,9 +391,8 @@ models::WeightSource peft_weights(const PeftFolder& peft,
   std::map<std::string, Weight> by_name;
   std::vector<std::string> missing, unexpected, misshapen;
   for (const Weight& weight : peft.tensors) {
-    if (is_base_weight(weight.name)) continue;
-    if (is_kept_original(weight.name)) continue;
-    std::string name = plain_name(weight.name);
+    if (is_base_of_peft(weight.name)) continue;
+    std::string name = plain_peft_name(weight.name);
     if (map.known_as != nullptr) name = map.known_as(std::move(name));
     const auto [other, fresh] = by_name.emplace(std::move(name), weight);
     // With biases "all" PEFT writes those of modules that are trained whole twice.

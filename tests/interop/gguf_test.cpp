@@ -381,9 +381,7 @@ TEST_F(GgufFiles, CutAnywhereOrWithBitsFlippedAreReadOrRefused) {
 // Whatever rule a model has, the file that is written of it computes the same when it is read.
 TEST_F(GgufFiles, KeepEveryRotaryRule) {
   const Foreign opened = open_foreign(data("gguf_rotary.gguf")).value();
-  const auto channels = static_cast<std::int64_t>(
-      opened.model_config.find("hidden_size")->as_integer().value() /
-      opened.model_config.find("num_attention_heads")->as_integer().value());
+  const std::int64_t channels = opened.model_config.find("head_dim")->as_integer().value();
   for (const double theta : {10.0, 10'000.0, 500'000.0, 1e9}) {
     for (const double factor : {1.0, 1.5, 8.0, 40.0}) {
       for (const double low : {0.5, 1.0, 3.0}) {
