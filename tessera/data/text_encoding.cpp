@@ -33,7 +33,7 @@ class Units {
   bool big_;
 };
 
-void append(std::uint32_t code, std::string& out) {
+void append_code(std::uint32_t code, std::string& out) {
   const auto tail = [&](unsigned shift) {
     out += static_cast<char>(0x80U | ((code >> shift) & 0x3FU));
   };
@@ -68,7 +68,7 @@ std::string from_utf16(std::string_view bytes, bool big, const std::string& name
     const bool high = unit >= 0xD800 && unit < 0xDC00, low = unit >= 0xDC00 && unit < 0xE000;
     const std::uint32_t next = high && i + 1 < units.size() ? units.at(i + 1) : 0;
     if (low || (high && (next < 0xDC00 || next >= 0xE000))) refuse(i);
-    append(high ? 0x10000 + ((unit - 0xD800) << 10) + (next - 0xDC00) : unit, out);
+    append_code(high ? 0x10000 + ((unit - 0xD800) << 10) + (next - 0xDC00) : unit, out);
     i += high ? 1 : 0;
   }
   if (bytes.size() % 2 != 0) refuse(units.size());

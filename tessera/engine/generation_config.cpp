@@ -138,7 +138,7 @@ void warn_of_unapplied(const Keys& keys, const fs::path& path) {
 }
 
 /// What the tokenizer and the chat template say of the end of an answer.
-std::vector<std::int32_t> ends_of(const OpenModel& model) {
+std::vector<std::int32_t> ends_of_answers(const OpenModel& model) {
   if (model.tokenizer == nullptr) return {};
   std::optional<data::chat::ChatTemplate> chat;
   try {
@@ -182,7 +182,7 @@ GenerationConfig generation_config_of(const OpenModel& model) {
   GenerationConfig out;
   // The configuration of a run in its checkpoint is tessera's own.
   const Keys config(model.config ? fs::path() : folder / "config.json");
-  out.ends = ends_of(model);
+  out.ends = ends_of_answers(model);
   for (const Keys* file : {&keys, &config}) {
     for (const std::int32_t id : file->ids("eos_token_id", model.shape.vocab_size)) {
       if (std::ranges::find(out.ends, id) == out.ends.end()) out.ends.push_back(id);

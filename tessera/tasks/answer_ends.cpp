@@ -10,7 +10,7 @@
 namespace tessera::tasks {
 namespace {
 
-json::Value message(const char* role, const char* content) {
+json::Value message_of(const char* role, const char* content) {
   return json::Value::object(
       {{"role", json::Value::string(role)}, {"content", json::Value::string(content)}});
 }
@@ -19,10 +19,10 @@ json::Value message(const char* role, const char* content) {
 /// refuses every short one.
 std::optional<std::string> after_an_answer(const data::chat::ChatTemplate& chat) {
   constexpr const char* kAnswer = "4f1c9a";  // a word that no template contains
-  const json::Value user = message("user", "a"), assistant = message("assistant", kAnswer);
+  const json::Value user = message_of("user", "a"), assistant = message_of("assistant", kAnswer);
   for (const json::Value& messages :
        {json::Value::array({user, assistant}),
-        json::Value::array({message("system", "a"), user, assistant})}) {
+        json::Value::array({message_of("system", "a"), user, assistant})}) {
     try {
       const std::string text = chat.render(messages).text;
       const std::size_t at = text.rfind(kAnswer);
@@ -34,7 +34,7 @@ std::optional<std::string> after_an_answer(const data::chat::ChatTemplate& chat)
   return std::nullopt;
 }
 
-void add(AnswerEnds& ends, std::int32_t id) {
+void add_end(AnswerEnds& ends, std::int32_t id) {
   if (std::ranges::find(ends.ids, id) == ends.ids.end()) ends.ids.push_back(id);
 }
 
@@ -47,9 +47,9 @@ void add_text(AnswerEnds& ends, const data::Tokenizer& tokenizer, std::string_vi
   const auto special =
       std::ranges::find_if(ids, [&](std::int32_t id) { return tokenizer.is_special(id); });
   if (special != ids.end()) {
-    add(ends, *special);
+    add_end(ends, *special);
   } else if (ids.size() == 1) {
-    add(ends, ids.front());
+    add_end(ends, ids.front());
   } else if (std::ranges::find(ends.texts, trimmed) == ends.texts.end()) {
     ends.texts.emplace_back(trimmed);
   }
@@ -78,7 +78,7 @@ std::string end_of_turn(const data::Tokenizer& tokenizer, const data::chat::Chat
 AnswerEnds answer_ends(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate* chat) {
   AnswerEnds out;
   for (const std::int32_t id : tokenizer.ends())
-    add(out, id);
+    add_end(out, id);
   if (chat == nullptr) return out;
   add_text(out, tokenizer, end_of_turn(tokenizer, *chat));
   const json::Value& tokens = chat->special_tokens();

@@ -12,13 +12,13 @@ namespace {
 
 constexpr const char* kMultiLabel = "multi_label_classification";
 
-const json::Value* member(const json::Value& value, const char* key) {
+const json::Value* member_of(const json::Value& value, const char* key) {
   const json::Value* const found = value.is_object() ? value.find(key) : nullptr;
   return found == nullptr || found->is_null() ? nullptr : found;
 }
 
 std::string problem_of(const json::Value& options) {
-  const json::Value* const problem = member(options, "problem_type");
+  const json::Value* const problem = member_of(options, "problem_type");
   return problem != nullptr && problem->is_string() ? problem->as_string() : std::string();
 }
 
@@ -36,21 +36,22 @@ struct Classes {
 };
 
 Classes classes_of(const json::Value& options) {
-  return {texts(names_of_classes(options)), member(options, "labels") != nullptr};
+  return {texts(names_of_classes(options)), member_of(options, "labels") != nullptr};
 }
 
-bool has(const std::vector<std::string>& names, const std::string& name) {
+bool has_name(const std::vector<std::string>& names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
 }
 
 /// The first name that the others lack.
-std::optional<std::string> missing(const std::vector<std::string>& names,
-                                   const std::vector<std::string>& others) {
-  const auto at = std::ranges::find_if(names, [&](const auto& name) { return !has(others, name); });
+std::optional<std::string> first_missing(const std::vector<std::string>& names,
+                                         const std::vector<std::string>& others) {
+  const auto at =
+      std::ranges::find_if(names, [&](const auto& name) { return !has_name(others, name); });
   return at == names.end() ? std::nullopt : std::optional(*at);
 }
 
-std::string list_of(const std::vector<std::string>& names) {
+std::string names_in_text(const std::vector<std::string>& names) {
   constexpr std::size_t kMost = 8;
   std::string out;
   for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i)
@@ -62,14 +63,14 @@ std::string list_of(const std::vector<std::string>& names) {
 std::string difference(const char* key,
                        const std::vector<std::string>& saved,
                        const std::vector<std::string>& trained) {
-  const auto unknown = missing(trained, saved);
+  const auto unknown = first_missing(trained, saved);
   const bool same_size = saved.size() == trained.size();
   return fmt::format("{} {} of model.from ({}): {}",
                      key,
                      unknown     ? fmt::format("has the class \"{}\", which is none", *unknown)
                      : same_size ? "has another order than the classes"
                                  : "has some of the classes",
-                     list_of(saved),
+                     names_in_text(saved),
                      same_size ? "each row of the trained head continues with another class"
                                : "the head begins with new random weights");
 }
@@ -78,10 +79,10 @@ std::string difference(const char* key,
 
 json::Value names_of_classes(const json::Value& objective_options) {
   json::Value out = json::Value::array();
-  if (const json::Value* const names = member(objective_options, "labels");
+  if (const json::Value* const names = member_of(objective_options, "labels");
       names != nullptr && names->is_array())
     out = *names;
-  const json::Value* const count = member(objective_options, "num_labels");
+  const json::Value* const count = member_of(objective_options, "num_labels");
   const std::int64_t labels = count != nullptr ? count->as_integer().value_or(0) : 0;
   for (std::int64_t id = std::ssize(out.items()); id < labels; ++id)
     out.push_back(json::Value::string(std::to_string(id)));
@@ -90,11 +91,11 @@ json::Value names_of_classes(const json::Value& objective_options) {
 
 json::Value fields_of_heads(const json::Value& objective_options) {
   json::Value out = json::Value::object();
-  const json::Value* const heads = member(objective_options, "heads");
+  const json::Value* const heads = member_of(objective_options, "heads");
   if (heads == nullptr || !heads->is_array()) return out;
   for (const json::Value& head : heads->items()) {
-    const json::Value* const name = member(head, "name");
-    const json::Value* const labels = member(head, "labels");
+    const json::Value* const name = member_of(head, "name");
+    const json::Value* const labels = member_of(head, "labels");
     if (name != nullptr && name->is_string() && labels != nullptr) out[name->as_string()] = *labels;
   }
   return out;
@@ -102,7 +103,7 @@ json::Value fields_of_heads(const json::Value& objective_options) {
 
 void adopt_kind_of_classes(const json::Value& saved, json::Value& params) {
   for (const char* key : {"heads", "labels", "label_field", "multi_label"}) {
-    if (member(params, key) != nullptr) return;
+    if (member_of(params, key) != nullptr) return;
   }
   json::Value heads = fields_of_heads(saved);
   const bool several = problem_of(saved) == kMultiLabel;
@@ -132,7 +133,7 @@ std::vector<std::string> adopt_heads(const json::Value& saved_heads,
           field));
       return notes;
     }
-    const bool agree = !missing(texts(*found), texts(labels));
+    const bool agree = !first_missing(texts(*found), texts(labels));
     if (!agree) notes.push_back(difference("task.params.heads", texts(labels), texts(*found)));
     adopted[field] = agree ? labels : *found;
   }
@@ -156,13 +157,13 @@ std::vector<std::string> adopt_classes(const json::Value& saved,
   if (problem_of(saved) == "regression") return {};
   const Classes model = classes_of(saved), data = classes_of(found);
   if (model.names.empty() || data.names.empty() || model.names == data.names) return {};
-  const bool given = member(params, "labels") != nullptr;
+  const bool given = member_of(params, "labels") != nullptr;
   if (given) {
     if (!model.named) return {};
     return {difference("task.params.labels", model.names, data.names)};
   }
   const bool numbered = !data.named && data.names.size() <= model.names.size();
-  if (numbered || (model.named && !missing(data.names, model.names))) {
+  if (numbered || (model.named && !first_missing(data.names, model.names))) {
     if (params.is_null()) params = json::Value::object();
     params["labels"] = names_of_classes(saved);
     return {};
@@ -173,7 +174,7 @@ std::vector<std::string> adopt_classes(const json::Value& saved,
       fmt::format("model.from does not name its {} classes: they are taken for those of "
                   "data.train in the order {}; give another one in task.params.labels",
                   model.names.size(),
-                  list_of(data.names))};
+                  names_in_text(data.names))};
 }
 
 }  // namespace tessera::tasks

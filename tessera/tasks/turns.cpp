@@ -174,12 +174,12 @@ class Alignment {
   std::vector<std::pair<std::size_t, std::size_t>> pieces_;  // begins in the marked text, in whole
 };
 
-json::Value first_of(const json::Value& messages, std::size_t count) {
+json::Value first_messages(const json::Value& messages, std::size_t count) {
   return json::Value::array(
       {messages.items().begin(), messages.items().begin() + static_cast<std::ptrdiff_t>(count)});
 }
 
-bool is_assistant(const json::Value& message) {
+bool answers_in(const json::Value& message) {
   return message.find("role")->as_string() == "assistant";
 }
 
@@ -326,7 +326,7 @@ std::optional<Spans> Turns::find(const json::Value& messages,
   Spans out;
   std::size_t done = 0;
   for (std::size_t i = 0; i < messages.items().size(); ++i) {
-    if (!is_assistant(messages.items()[i])) continue;
+    if (!answers_in(messages.items()[i])) continue;
     const TurnPart part = part_of(i, marked, places, done, text.size());
     const bool left_out =
         !part.first && marked.marks(i) && messages.items()[i].find("tool_calls") == nullptr;
@@ -334,9 +334,9 @@ std::optional<Spans> Turns::find(const json::Value& messages,
       out.emplace_back(alignment->in_whole(part.floor), alignment->in_whole(part.floor));
       continue;
     }
-    const auto begin = begin_of(part, text, first_of(marked.messages(), i), render);
+    const auto begin = begin_of(part, text, first_messages(marked.messages(), i), render);
     if (!begin) return std::nullopt;
-    const auto end = end_of(part, *begin, text, first_of(marked.messages(), i + 1), render);
+    const auto end = end_of(part, *begin, text, first_messages(marked.messages(), i + 1), render);
     if (!end) return std::nullopt;
     out.emplace_back(alignment->in_whole(*begin), alignment->in_whole(*end));
     done = *end;

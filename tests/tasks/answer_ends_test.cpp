@@ -22,21 +22,21 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 
 // Each ends turns with another token, as the templates of these models do.
-const char* const kGemma =
+const char* const kEndsOfGemma =
     "{{ bos_token }}{% for m in messages %}<start>{{ m.role }}\n{{ m.content | trim }}<turn_end>\n"
     "{% endfor %}";
-const char* const kLlama2 =
+const char* const kEndsOfLlama2 =
     "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} "
     "{{ m.content }} {{ eos_token }}{% endif %}{% endfor %}";
-const char* const kPhi3 =
+const char* const kEndsOfPhi3 =
     "{% for m in messages %}<start>{{ m.content }}<turn_end>\n{% endfor %}{{ eos_token }}";
-const char* const kThinking =
+const char* const kEndsOfThinking =
     "{% for m in messages %}{% if m.role == 'assistant' and loop.last %}<start>think<start>"
     "{{ m.content.split('x')[-1] }}<turn_end>{% else %}{{ m.content }}<start>{% endif %}{% endfor "
     "%}";
-const char* const kNothing = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
-const char* const kWords = "{% for m in messages %}{{ m.content }}###\n{% endfor %}";
-const char* const kNeedsSystem =
+const char* const kNoEnds = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
+const char* const kEndsOfWords = "{% for m in messages %}{{ m.content }}###\n{% endfor %}";
+const char* const kEndsWithSystem =
     "{% if messages[0].role != 'system' %}{{ raise_exception('no') }}{% endif %}"
     "{% for m in messages %}{{ m.content }}<turn_end>{% endfor %}";
 
@@ -46,12 +46,12 @@ TEST(AnswerEnds, AreWhatTheTokenizersFilesAndTheTemplateSay) {
   const auto tokenizer = folder.tokenizer();
   const std::int32_t eos = folder.id("<eos>"), end = folder.id("<turn_end>");
   for (const auto& [source, with_end] :
-       std::vector<std::pair<const char*, bool>>{{kGemma, true},
-                                                 {kLlama2, false},
-                                                 {kPhi3, true},
-                                                 {kThinking, true},
-                                                 {kNothing, false},
-                                                 {kNeedsSystem, true}}) {
+       std::vector<std::pair<const char*, bool>>{{kEndsOfGemma, true},
+                                                 {kEndsOfLlama2, false},
+                                                 {kEndsOfPhi3, true},
+                                                 {kEndsOfThinking, true},
+                                                 {kNoEnds, false},
+                                                 {kEndsWithSystem, true}}) {
     const data::chat::ChatTemplate chat(source, data::chat::special_tokens_in(folder.path()));
 
     const AnswerEnds ends = answer_ends(*tokenizer, &chat);
@@ -63,7 +63,7 @@ TEST(AnswerEnds, AreWhatTheTokenizersFilesAndTheTemplateSay) {
   }
   EXPECT_THAT(answer_ends(*tokenizer, nullptr).ids, ElementsAre(eos));
 
-  const data::chat::ChatTemplate words(kWords);
+  const data::chat::ChatTemplate words(kEndsOfWords);
   EXPECT_THAT(answer_ends(*tokenizer, &words).texts, ElementsAre("###"));
 }
 

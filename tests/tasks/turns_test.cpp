@@ -19,12 +19,12 @@ using testing::ElementsAre;
 using testing::ElementsAreArray;
 
 // ChatML with a system text of its own.
-const char* const kChatMl =
+const char* const kTurnsOfChatMl =
     "{% if messages[0].role != 'system' %}<|im_start|>system\nYou help.<|im_end|>\n{% endif %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 // Qwen3: thoughts are written in the last turn alone.
-const char* const kThinking =
+const char* const kTurnsWithThoughts =
     "{% for m in messages %}{% if m.role == 'assistant' %}"
     "{% set answer = m.content.split('</think>')[-1].lstrip('\n') %}"
     "{% set thoughts = m.content.split('</think>')[0].split('<think>')[-1].strip('\n') "
@@ -33,16 +33,16 @@ const char* const kThinking =
     "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 // Phi-3: the end of text follows the last turn.
-const char* const kPhi3 =
+const char* const kTurnsOfPhi3 =
     "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>\n{% else %}<|endoftext|>{% endif %}";
 // Llama 2: nothing begins an answer, and its text follows a space.
-const char* const kInst =
+const char* const kTurnsOfLlama2 =
     "{% for m in messages %}{% if m.role == 'user' %}<s>[INST] {{ m.content | trim }} [/INST]"
     "{% elif m.role == 'assistant' %} {{ m.content | trim }} </s>{% else %}"
     "<<SYS>>{{ m.content }}<</SYS>>{% endif %}{% endfor %}";
 // gpt-oss: the last answer ends with another token than the others.
-const char* const kHarmony =
+const char* const kTurnsOfHarmony =
     "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}"
     "{% if m.role == 'assistant' and loop.last %}<|return|>{% else %}<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}";
@@ -52,11 +52,11 @@ const char* const kOpensThoughts =
     "{{ m.content.split('</think>')[-1] | trim }}</s>{% else %}<|user|>{{ m.content }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}";
 // No token ends the turns between.
-const char* const kWords =
+const char* const kTurnsOfWords =
     "{% for m in messages %}{{ m.role | capitalize }}: {{ m.content }}\n{% endfor %}</s>"
     "{% if add_generation_prompt %}Assistant: {% endif %}";
 // The system's text is written into the last question.
-const char* const kMoved =
+const char* const kMovedSystem =
     "{% set system = messages[0].content if messages[0].role == 'system' else '' %}"
     "{% for m in messages %}{% if m.role == 'user' %}[INST]"
     "{% if loop.index0 >= messages | length - 2 %}{{ system }} {% endif %}{{ m.content }}[/INST]"
@@ -103,38 +103,39 @@ class TurnsOfTemplates : public testing::Test {
 
 /// What a template writes around an answer, where it is followed by others and where it is the
 /// last.
-struct Row {
+struct TurnsRow {
   const char* name;
   const char* source;
   std::string before, after, before_last, after_last;
 };
 
-std::vector<Row> rows() {
-  return {{"chatml", kChatMl, "", "<|im_end|>", "", "<|im_end|>"},
-          {"thinking", kThinking, "", "<|im_end|>", "<think>\n\n</think>\n\n", "<|im_end|>"},
-          {"phi3", kPhi3, "", "<|end|>", "", "<|end|>"},
-          {"inst", kInst, " ", " </s>", " ", " </s>"},
-          {"harmony", kHarmony, "<|message|>", "<|end|>", "<|message|>", "<|return|>"},
-          {"opens thoughts", kOpensThoughts, "", "</s>", "", "</s>"},
-          {"words", kWords, "", "", "", "\n</s>"},
-          {"moved", kMoved, "", "</s>", "", "</s>"}};
+std::vector<TurnsRow> turns_rows() {
+  return {
+      {"chatml", kTurnsOfChatMl, "", "<|im_end|>", "", "<|im_end|>"},
+      {"thinking", kTurnsWithThoughts, "", "<|im_end|>", "<think>\n\n</think>\n\n", "<|im_end|>"},
+      {"phi3", kTurnsOfPhi3, "", "<|end|>", "", "<|end|>"},
+      {"inst", kTurnsOfLlama2, " ", " </s>", " ", " </s>"},
+      {"harmony", kTurnsOfHarmony, "<|message|>", "<|end|>", "<|message|>", "<|return|>"},
+      {"opens thoughts", kOpensThoughts, "", "</s>", "", "</s>"},
+      {"words", kTurnsOfWords, "", "", "", "\n</s>"},
+      {"moved", kMovedSystem, "", "</s>", "", "</s>"}};
 }
 
-std::string message(const std::string& role, const std::string& content) {
+std::string turn_message(const std::string& role, const std::string& content) {
   return R"({"role": ")" + role + R"(", "content": )" + json::Value::string(content).dump() + "}";
 }
 
 // Words that are also parts of the templates, repeated, and in the questions too.
 TEST_F(TurnsOfTemplates, AreFoundWhateverTheirWordsAre) {
-  for (const Row& row : rows()) {
+  for (const TurnsRow& row : turns_rows()) {
     for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
              {"q", "a", "r", "b"},
              {"a", "a", "a", "a"},
              {"assistant", "user", "system", "assistant"},
              {"x ||| y", "\xc3\xa4 \"b\"\nc", "<b>", "{{ m }}"}}) {
       const std::string messages =
-          "[" + message("user", words[0]) + "," + message("assistant", words[1]) + "," +
-          message("user", words[2]) + "," + message("assistant", words[3]) + "]";
+          "[" + turn_message("user", words[0]) + "," + turn_message("assistant", words[1]) + "," +
+          turn_message("user", words[2]) + "," + turn_message("assistant", words[3]) + "]";
       EXPECT_THAT(turns(row.source, messages),
                   ElementsAre(row.before + words[1] + row.after,
                               row.before_last + words[3] + row.after_last))
@@ -144,8 +145,8 @@ TEST_F(TurnsOfTemplates, AreFoundWhateverTheirWordsAre) {
 }
 
 TEST_F(TurnsOfTemplates, AreFoundInConversationsOfAnyShape) {
-  const std::string system = message("system", "s"), user = message("user", "u"),
-                    answer = message("assistant", "a");
+  const std::string system = turn_message("system", "s"), user = turn_message("user", "u"),
+                    answer = turn_message("assistant", "a");
   const std::string end = "<|im_end|>";
   for (const auto& [messages, expected] :
        std::vector<std::pair<std::string, std::vector<std::string>>>{
@@ -154,18 +155,19 @@ TEST_F(TurnsOfTemplates, AreFoundInConversationsOfAnyShape) {
            {user + "," + user + "," + answer, {"a" + end}},
            {system + "," + user + "," + system + "," + answer, {"a" + end}},
            {user + "," + answer + "," + user, {"a" + end}},
-           {user + "," + message("assistant", "") + "," + user, {end}},
+           {user + "," + turn_message("assistant", "") + "," + user, {end}},
            {user, {}}}) {
-    EXPECT_THAT(turns(kChatMl, "[" + messages + "]"), ElementsAreArray(expected)) << messages;
+    EXPECT_THAT(turns(kTurnsOfChatMl, "[" + messages + "]"), ElementsAreArray(expected))
+        << messages;
   }
 }
 
 TEST_F(TurnsOfTemplates, HaveThoughtsWhereTheTemplateKeepsThem) {
-  const std::string thought = message("assistant", "<think>\nhm\n</think>\n\nyes");
-  const std::string messages =
-      "[" + message("user", "u") + "," + thought + "," + message("user", "v") + "," + thought + "]";
+  const std::string thought = turn_message("assistant", "<think>\nhm\n</think>\n\nyes");
+  const std::string messages = "[" + turn_message("user", "u") + "," + thought + "," +
+                               turn_message("user", "v") + "," + thought + "]";
 
-  EXPECT_THAT(turns(kThinking, messages),
+  EXPECT_THAT(turns(kTurnsWithThoughts, messages),
               ElementsAre("yes<|im_end|>", "<think>\nhm\n</think>\n\nyes<|im_end|>"));
   EXPECT_THAT(turns(kOpensThoughts, messages), ElementsAre("yes</s>", "yes</s>"));
 }
@@ -176,7 +178,7 @@ TEST_F(TurnsOfTemplates, IncludeCallsOfTools) {
       "{% for call in m.tool_calls or [] %}\n[{{ call.name }}]{% endfor %}<|im_end|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
   const std::string call = R"("tool_calls": [{"name": "f"}, {"name": "g"}]})";
-  const std::string messages = "[" + message("user", "u") +
+  const std::string messages = "[" + turn_message("user", "u") +
                                R"(,{"role": "assistant", "content": "c", )" + call +
                                R"(,{"role": "assistant", "content": null, )" + call + "]";
 
@@ -185,7 +187,8 @@ TEST_F(TurnsOfTemplates, IncludeCallsOfTools) {
 }
 
 TEST_F(TurnsOfTemplates, AreNotGuessedWhereTheTemplateChangesTheMessages) {
-  const std::string messages = "[" + message("user", "u") + "," + message("assistant", "abc") + "]";
+  const std::string messages =
+      "[" + turn_message("user", "u") + "," + turn_message("assistant", "abc") + "]";
 
   EXPECT_THAT(
       turns("{% for m in messages %}{{ m.content | length }}{{ m.content }}{% endfor %}", messages),

@@ -68,7 +68,7 @@ void cut_at_mark(Rendered& rendered, const std::string& final_message) {
 
 /// Messages as transformers gives them to templates: without members that are null, and with an
 /// answer's thoughts under the names that templates know.
-void normalize(json::Value& messages) {
+void normalize_messages(json::Value& messages) {
   if (!messages.is_array()) return;
   for (json::Value& message : messages.items()) {
     if (!message.is_object()) continue;
@@ -158,7 +158,7 @@ Conversation ChatTemplate::render(const json::Value& messages, const RenderOptio
                   "continue_final_message and add_generation_prompt exclude each other",
                   "ask for a new turn of the assistant, or continue the last message");
   json::Value given = messages;
-  normalize(given);
+  normalize_messages(given);
   std::string final_message;
   if (options.continue_final_message) final_message = mark_final_message(given);
   Budget budget(options.limits);

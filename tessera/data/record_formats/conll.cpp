@@ -17,10 +17,10 @@
 namespace tessera::data {
 namespace {
 
-constexpr std::string_view kSpace = " \t\r";
+constexpr std::string_view kLineSpace = " \t\r";
 
 /// The columns of a line: separated by tabs, if it has any, else by spaces.
-std::vector<std::string_view> columns_of(std::string_view line) {
+std::vector<std::string_view> columns_of_line(std::string_view line) {
   const bool tabs = line.find('\t') != std::string_view::npos;
   std::vector<std::string_view> out;
   while (!line.empty()) {
@@ -68,12 +68,12 @@ void read_conll(const RecordText& text, const RecordSink& sink) {
     std::string_view line = text.bytes.substr(begin, end - begin);
     begin = end + 1;
     ++number;
-    line = line.substr(0, line.find_last_not_of(kSpace) + 1);
+    line = line.substr(0, line.find_last_not_of(kLineSpace) + 1);
     if (line.empty() || is_remark(line)) {
       sentence.end();
       continue;
     }
-    const std::vector<std::string_view> columns = columns_of(line);
+    const std::vector<std::string_view> columns = columns_of_line(line);
     TESSERA_REQUIRE(columns.size() > 1,
                     Data,
                     fmt::format("{}:{}: the line has one column", text.name, number),
