@@ -40,7 +40,9 @@ ChosenCheckpoint chosen_checkpoint(const fs::path& path, bool last) {
   const std::vector<fs::path> all = checkpoint::found_at(path);
   if (all.empty() || checkpoint::is_checkpoint(path)) return {path, ""};
   const fs::path& newest = all.back();
-  if (const auto best = last ? std::nullopt : best_of_stopped(newest)) {
+  std::error_code failed;
+  const bool named = fs::is_regular_file(path, failed);  // checkpoints/latest or checkpoints/best
+  if (const auto best = last || named ? std::nullopt : best_of_stopped(newest)) {
     return {*best,
             fmt::format("{}: the best checkpoint, because the training stopped early (--last: the "
                         "newest, {})",

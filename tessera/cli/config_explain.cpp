@@ -59,11 +59,11 @@ std::optional<int> asked_ranks(const ExplainWords& words) {
 }
 
 // Reports unknown keys; in a file for DeepSpeed they may belong to another tool.
-void tell_unknown(const std::vector<std::string>& unknown, bool pure) {
+void tell_unknown(const std::vector<std::string>& unknown, bool pure, bool quiet) {
   if (unknown.empty()) return;
   if (!pure) throw Error(Error::Kind::Config, text::join(unknown, "\n"));
   for (const std::string& line : unknown)
-    log::error(line + " (train would reject it)");
+    (quiet ? log::error : log::warn)(line + " (train would reject it)");
 }
 
 // Reports keys that train would refuse, if there is no table.
@@ -100,7 +100,7 @@ int explain_file(const std::vector<std::string>& line) {
   else
     std::fputs(out.c_str(), stdout);
   std::fflush(stdout);
-  tell_unknown(explanation.unknown, pure);
+  tell_unknown(explanation.unknown, pure, words.common.quiet);
   const bool refuse = words.strict && !explanation.trains();
   return refuse ? exit_code(Error::Kind::Config) : kExitOk;
 }

@@ -65,10 +65,7 @@ void put(std::string_view text) {
 }  // namespace
 
 bool shows_live_lines(int descriptor) {
-  if (isatty(descriptor) == 0) return false;
-  const char* const kind = std::getenv("TERM");
-  const bool dumb = kind != nullptr && std::string_view(kind) == "dumb";
-  return !dumb && !is_launched();
+  return isatty(descriptor) != 0 && !is_launched();
 }
 
 Terminal::Terminal() : terminal_(shows_live_lines(STDOUT_FILENO)) {}

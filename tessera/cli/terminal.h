@@ -12,8 +12,8 @@
 
 namespace tessera::cli {
 
-/// True if that descriptor is a terminal that shows this process alone and moves its cursor: not a
-/// dumb one, and not that of a launcher, in which the lines of all ranks meet.
+/// True if that descriptor is a terminal that shows this process alone: not that of a launcher, in
+/// which the lines of all ranks meet.
 bool shows_live_lines(int descriptor);
 
 /// Standard output. The live line exists on a terminal only. Control characters in a line are shown

@@ -31,10 +31,10 @@ constexpr std::int64_t kMostSkips = 64;
 /// Fraction of the norm of all tensors; tensors with a smaller norm are measured as if they had
 /// this norm.
 constexpr double kFloor = 1e-3;
-/// Differences between two orders of rounding, in those that a spacing of every weight makes. The
-/// results of both layouts are rounded, forward and in the two products of a backward, and each of
-/// these errors is at most half of a spacing of each term.
-constexpr double kRoundings = 2 * 3;
+/// The difference of two layouts in differences that a spacing of every weight makes: the results
+/// of both are rounded, forward and in the two products of a backward, and each of these errors is
+/// at most half a spacing.
+constexpr double kRoundings = 2 * 3 * 0.5;
 constexpr const char* kLosses = "losses";
 constexpr double kNoNumber = std::numeric_limits<double>::infinity();
 

@@ -93,21 +93,21 @@ Deviations deviations(const planner::Plan& plan) {
 struct Kind {
   const char* name;
   Layout layout;
-  const char* key;
+  const char* key;  ///< of the configuration, set to `value`; empty: none
   const char* value;
   double fault;
 };
 
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> all = {
-      {"tensor", {.ranks = 2, .tensor = 2}, "seed", "1", 1e-3},
-      {"sequence", {.ranks = 2, .tensor = 2, .sequence = true}, "seed", "1", 1e-3},
-      {"ring", {.ranks = 2, .context = 2}, "seed", "1", 1e-3},
-      {"ulysses", {.ranks = 2, .context = 2, .context_mode = "ulysses"}, "seed", "1", 1e-3},
+      {"tensor", {.ranks = 2, .tensor = 2}, "", "", 1e-3},
+      {"sequence", {.ranks = 2, .tensor = 2, .sequence = true}, "", "", 1e-3},
+      {"ring", {.ranks = 2, .context = 2}, "", "", 1e-3},
+      {"ulysses", {.ranks = 2, .context = 2, .context_mode = "ulysses"}, "", "", 1e-3},
       {"once", {.ranks = 2, .accumulation = 2}, "gradient_reduction", "\"once\"", 1e-3},
-      // An eighth of a step of the dtype is 1e-3.
+      // In 16 bits a thousandth is rounding.
       {"tensor in bf16", {.ranks = 2, .tensor = 2}, "bf16.enabled", "true", 0.5},
-      {"ring in fp16", {.ranks = 2, .context = 2}, "fp16.enabled", "true", 0.1}};
+      {"ring in fp16", {.ranks = 2, .context = 2}, "fp16.enabled", "true", 0.5}};
   return all;
 }
 
@@ -125,12 +125,13 @@ TinyRun run_of(const char* family) {
 struct Verified {
   Deviations sound, faulty;
   RoundingBounds bounds;
+  double least = 0;  ///< the bound of a gradient in a well-conditioned model
 };
 
 Verified verified(const char* family, const Kind& kind) {
   const files::TempDir single, nudged, layout, faulty;
   TinyRun run = run_of(family);
-  if (std::string(kind.key) != "seed") run.set(kind.key, kind.value);
+  if (*kind.key != 0) run.set(kind.key, kind.value);
   const planner::Plan plan = run.plan(kind.layout),
                       one = planner::make_plan(planner::on_one_rank(plan), 1, "tiny.json");
   const engine::Promise promise = engine::promise_of(plan);
@@ -140,7 +141,12 @@ Verified verified(const char* family, const Kind& kind) {
       .sound = compare_traces(reference, trace_of(plan, layout)),
       .faulty = compare_traces(reference, trace_of(plan, faulty, {.fault = kind.fault})),
       .bounds = rounding_bounds(
+<<<<<<< ours
           compare_traces(reference, trace_of(one, nudged, {.nudge = promise.spacing})), promise)};
+=======
+          compare_traces(reference, trace_of(one, nudged, {.nudge = promise.spacing})), promise),
+      .least = promise.gradient};
+>>>>>>> theirs
 }
 
 /// The deviation that is the largest part of its bound.
@@ -154,7 +160,8 @@ double largest_part(const Deviations& found, const RoundingBounds& bounds) {
 }
 
 TEST(Verify, KeepsItsBoundsForModelsOfEveryConditionAndFindsAFaultOfEachKind) {
-  for (const char* const family : {"gpt2", "llama", "gemma2", "olmo2", "bloom", "opt", "glm"}) {
+  double most = 0;
+  for (const char* const family : {"olmo2", "opt"}) {
     for (const Kind& kind : kinds()) {
       SCOPED_TRACE(std::string(family) + ", " + kind.name);
 
@@ -162,6 +169,7 @@ TEST(Verify, KeepsItsBoundsForModelsOfEveryConditionAndFindsAFaultOfEachKind) {
 
       EXPECT_LE(largest_part(found.sound, found.bounds), 1);
       EXPECT_GT(largest_part(found.faulty, found.bounds), 1);
+<<<<<<< ours
       double raw = 0, nud = 1e9;
       for (const auto& t : found.sound.tensors)
         raw = std::max(raw, t.gradient.relative);
@@ -174,8 +182,13 @@ TEST(Verify, KeepsItsBoundsForModelsOfEveryConditionAndFindsAFaultOfEachKind) {
                   largest_part(found.faulty, found.bounds),
                   raw,
                   nud);
+=======
+      for (const TensorDeviation& tensor : found.sound.tensors)
+        most = std::max(most, tensor.gradient.relative / found.least);
+>>>>>>> theirs
     }
   }
+  EXPECT_GT(most, 1) << "the bounds of a well-conditioned model would have been enough";
 }
 
 TEST(Verify, FindsTheSameBitsInAPipelineOfShardedRanks) {
