@@ -122,7 +122,7 @@ void expect_formula(const Text& text, const AttentionArgs& args) {
 class AttentionForms : public testing::TestWithParam<at::ScalarType> {};
 
 // Lengths at, below and beyond blocks of 64 and 128 queries and 512 keys.
-TEST_P(AttentionForms, AreTheFormulaInFloat64) {
+TEST_P(AttentionForms, AgreeWithTheFormulaInFloat64) {
   for (const Form& form : forms()) {
     for (const std::int64_t length : {1, 17, 64, 131, 530}) {
       SCOPED_TRACE(form.name + " of " + std::to_string(length));
@@ -131,7 +131,7 @@ TEST_P(AttentionForms, AreTheFormulaInFloat64) {
   }
 }
 
-TEST_P(AttentionForms, WithPaddingAreTheFormulaInFloat64) {
+TEST_P(AttentionForms, WithPaddingAgreeWithTheFormulaInFloat64) {
   for (const Form& form : forms()) {
     SCOPED_TRACE(form.name);
     AttentionArgs args = form.args;
@@ -140,7 +140,7 @@ TEST_P(AttentionForms, WithPaddingAreTheFormulaInFloat64) {
   }
 }
 
-TEST_P(AttentionForms, OfQueriesBehindACacheAreTheFormulaInFloat64) {
+TEST_P(AttentionForms, WithCachedKeysAgreeWithTheFormulaInFloat64) {
   for (const Form& form : forms()) {
     for (const std::int64_t queries : {1, 5, 40}) {
       SCOPED_TRACE(form.name + " of " + std::to_string(queries));
@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes,
                          AttentionForms,
                          testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
-TEST(AttentionFormsOf, DocumentsAreThoseOfEachAlone) {
+TEST(AttentionInForms, GivesPackedDocumentsTheBitsOfSeparateOnes) {
   constexpr std::int64_t kT = 90, kFirst = 37;
   const Text both = text(kT, kT, at::kFloat);
   std::vector<Form> all = forms();
@@ -208,7 +208,7 @@ TEST(AttentionFormsOf, DocumentsAreThoseOfEachAlone) {
 
 // 0.7 of the probabilities are dropped, the same ones whether the kernel sees the window's keys or
 // all keys; keys outside of the window have none.
-TEST(AttentionFormsOf, DropoutAreThoseOfTheSameElements) {
+TEST(AttentionInForms, DropsTheSameElementsWithAndWithoutAWindow) {
   const Text given = text(140, 140, at::kFloat);
   AttentionArgs wide{.dropout = {.p = 0.7, .key = 11, .sample_ids = {3, 9}}, .window = 140},
       none = wide;
@@ -224,7 +224,7 @@ TEST(AttentionFormsOf, DropoutAreThoseOfTheSameElements) {
   expect_close(d.dv_BGSK, doubles(of_all.dv_BGSK), 2e-6);
 }
 
-TEST(AttentionFormsOf, AnyNumberOfThreadsHaveTheSameBits) {
+TEST(AttentionInForms, HasTheSameBitsOnAnyNumberOfThreads) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const Text given = text(300, 300, dtype);
     std::vector<Form> all = forms();
@@ -248,7 +248,7 @@ TEST(AttentionFormsOf, AnyNumberOfThreadsHaveTheSameBits) {
 }
 
 // For blocks whose keys are outside of the windows of some queries, or of all.
-TEST(AttentionFormsOf, AQueryThatSeesNothingIsZero) {
+TEST(AttentionInForms, IsZeroForAQueryThatSeesNoKey) {
   const Text given = text(20, 10, at::kFloat);
   const AttentionArgs args{.query_offset = 4, .window = 8};
   const AttentionOut out = attention(given.q, given.k, given.v, args);
@@ -273,7 +273,7 @@ TEST(AlibiSlopes, AreThoseOfThePublishedFormula) {
   EXPECT_THROW(alibi_slopes(0), Error);
 }
 
-TEST(AttentionFormsOf, WrongSizesAreRefused) {
+TEST(AttentionInForms, RefusesWrongSizes) {
   const Text given = text(6, 6, at::kFloat);
   const auto refuses = [&](const AttentionArgs& args) {
     EXPECT_THROW(attention(given.q, given.k, given.v, args), Error);
