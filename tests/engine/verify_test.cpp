@@ -133,7 +133,7 @@ Verified verified(const char* family, const Kind& kind) {
   TinyRun run = run_of(family);
   if (*kind.key != 0) run.set(kind.key, kind.value);
   const planner::Plan plan = run.plan(kind.layout),
-                      one = planner::make_plan(planner::on_one_rank(plan), 1, "tiny.json");
+                      one = planner::make_plan(engine::on_one_rank(plan), 1, "tiny.json");
   const engine::Promise promise = engine::promise_of(plan);
   EXPECT_FALSE(promise.bits);
   const LayoutTrace reference = trace_of(one, single);
@@ -141,12 +141,8 @@ Verified verified(const char* family, const Kind& kind) {
       .sound = compare_traces(reference, trace_of(plan, layout)),
       .faulty = compare_traces(reference, trace_of(plan, faulty, {.fault = kind.fault})),
       .bounds = rounding_bounds(
-<<<<<<< ours
-          compare_traces(reference, trace_of(one, nudged, {.nudge = promise.spacing})), promise)};
-=======
           compare_traces(reference, trace_of(one, nudged, {.nudge = promise.spacing})), promise),
       .least = promise.gradient};
->>>>>>> theirs
 }
 
 /// The deviation that is the largest part of its bound.
@@ -169,23 +165,8 @@ TEST(Verify, KeepsItsBoundsForModelsOfEveryConditionAndFindsAFaultOfEachKind) {
 
       EXPECT_LE(largest_part(found.sound, found.bounds), 1);
       EXPECT_GT(largest_part(found.faulty, found.bounds), 1);
-<<<<<<< ours
-      double raw = 0, nud = 1e9;
-      for (const auto& t : found.sound.tensors)
-        raw = std::max(raw, t.gradient.relative);
-      for (const auto& t : found.bounds.gradients)
-        nud = std::min(nud, t.second);
-      std::printf("%-8s %-16s part %.3f faulty %.1f  raw gradient %.2e  least bound %.2e\n",
-                  family,
-                  kind.name,
-                  largest_part(found.sound, found.bounds),
-                  largest_part(found.faulty, found.bounds),
-                  raw,
-                  nud);
-=======
       for (const TensorDeviation& tensor : found.sound.tensors)
         most = std::max(most, tensor.gradient.relative / found.least);
->>>>>>> theirs
     }
   }
   EXPECT_GT(most, 1) << "the bounds of a well-conditioned model would have been enough";
