@@ -43,7 +43,7 @@ std::int64_t count_of(const json::Value* list) {
 
 }  // namespace
 
-Facts facts_of(const interop::OnnxFile& onnx) {
+DescribedFacts facts_of(const interop::OnnxFile& onnx) {
   const auto number = [](std::int64_t value) { return json::Value::integer(value); };
   return {{"format", word(fmt::format("ONNX, version {}", onnx.ir_version))},
           {"producer", word(onnx.producer)},
@@ -54,7 +54,7 @@ Facts facts_of(const interop::OnnxFile& onnx) {
           {"outputs", word(text::join(onnx.outputs, ", "))}};
 }
 
-std::optional<Facts> facts_of_tokenizer(const std::filesystem::path& path) {
+std::optional<DescribedFacts> facts_of_tokenizer(const std::filesystem::path& path) {
   std::error_code failed;
   if (path.extension() != ".json" || !std::filesystem::is_regular_file(path, failed))
     return std::nullopt;
@@ -63,16 +63,16 @@ std::optional<Facts> facts_of_tokenizer(const std::filesystem::path& path) {
   if (model == nullptr || !model->is_object() || model->find("vocab") == nullptr)
     return std::nullopt;
   const auto number = [](std::int64_t value) { return json::Value::integer(value); };
-  return Facts{{"tokenizer", word(path.string())},
-               {"format", word("a tokenizer.json of the tokenizers library")},
-               {"model", word(type_of(model))},
-               {"tokens", number(count_of(model->find("vocab")))},
-               {"merges", number(count_of(model->find("merges")))},
-               {"added tokens", number(count_of(file.find("added_tokens")))},
-               {"normalizer", word(type_of(file.find("normalizer")))},
-               {"pre-tokenizer", word(type_of(file.find("pre_tokenizer")))},
-               {"post-processor", word(type_of(file.find("post_processor")))},
-               {"decoder", word(type_of(file.find("decoder")))}};
+  return DescribedFacts{{"tokenizer", word(path.string())},
+                        {"format", word("a tokenizer.json of the tokenizers library")},
+                        {"model", word(type_of(model))},
+                        {"tokens", number(count_of(model->find("vocab")))},
+                        {"merges", number(count_of(model->find("merges")))},
+                        {"added tokens", number(count_of(file.find("added_tokens")))},
+                        {"normalizer", word(type_of(file.find("normalizer")))},
+                        {"pre-tokenizer", word(type_of(file.find("pre_tokenizer")))},
+                        {"post-processor", word(type_of(file.find("post_processor")))},
+                        {"decoder", word(type_of(file.find("decoder")))}};
 }
 
 }  // namespace tessera::cli

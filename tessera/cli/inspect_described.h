@@ -14,11 +14,11 @@
 namespace tessera::cli {
 
 /// Facts in the order in which they are shown.
-using Facts = std::vector<std::pair<std::string, json::Value>>;
+using DescribedFacts = std::vector<std::pair<std::string, json::Value>>;
 
-Facts facts_of(const interop::OnnxFile& onnx);
+DescribedFacts facts_of(const interop::OnnxFile& onnx);
 /// Of a tokenizer.json, whatever its name; nothing for any other file. Throws the errors of a .json
 /// file that cannot be read.
-std::optional<Facts> facts_of_tokenizer(const std::filesystem::path& path);
+std::optional<DescribedFacts> facts_of_tokenizer(const std::filesystem::path& path);
 
 }  // namespace tessera::cli
