@@ -53,9 +53,9 @@ std::vector<std::string> what_rounds_elsewhere(const planner::Plan& plan) {
   return out;
 }
 
-double spacing_of(const Plan& plan, bool narrow) {
+double spacing_of(const planner::Plan& plan, bool narrow) {
   if (!narrow) return 0x1p-23;
-  const std::array dtypes = {plan.working, plan.reduction.accumulate, plan.reduction.comm_dtype};
+  const std::array dtypes = {plan.working, plan.sums, plan.sent};
   const bool halves =
       !gathers_codes(plan) &&
       std::none_of(dtypes.begin(), dtypes.end(), [](DType d) { return d == DType::BF16; });
