@@ -279,6 +279,7 @@ bool LabelledTexts::move_held_out(std::int64_t count, std::uint64_t seed) {
   std::vector<std::int64_t> labels;
   for (const Sample& one : samples_)
     labels.push_back(one.label);
+  if (std::ranges::adjacent_find(labels, std::not_equal_to()) == labels.end()) return false;
   std::vector<bool> held(samples_.size());
   for (const std::int64_t index : stratified_samples(labels, count, seed))
     held[static_cast<std::size_t>(index)] = true;

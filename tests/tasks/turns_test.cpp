@@ -175,7 +175,7 @@ TEST_F(TurnsOfTemplates, HaveThoughtsWhereTheTemplateKeepsThem) {
 TEST_F(TurnsOfTemplates, IncludeCallsOfTools) {
   const char* const source =
       "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
-      "{% for call in m.tool_calls or [] %}\n[{{ call.name }}]{% endfor %}<|im_end|>\n{% endfor %}"
+      "{% for call in m.tool_calls or [] %}[{{ call.name }}]{% endfor %}<|im_end|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
   const std::string call = R"("tool_calls": [{"name": "f"}, {"name": "g"}]})";
   const std::string messages = "[" + turn_message("user", "u") +
@@ -183,7 +183,7 @@ TEST_F(TurnsOfTemplates, IncludeCallsOfTools) {
                                R"(,{"role": "assistant", "content": null, )" + call + "]";
 
   EXPECT_THAT(turns(source, messages),
-              ElementsAre("c\n[f]\n[g]<|im_end|>", "\n[f]\n[g]<|im_end|>"));
+              ElementsAre("c[f][g]<|im_end|>", "[f][g]<|im_end|>"));
 }
 
 TEST_F(TurnsOfTemplates, AreNotGuessedWhereTheTemplateChangesTheMessages) {
