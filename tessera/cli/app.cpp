@@ -2,11 +2,9 @@
 #include "tessera/cli/app.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <new>
 #include <string>
@@ -186,16 +184,12 @@ int tell(const Error& error) {
 /// Checks the command's output: a full disk behind `>` is a failure; a reader that has exited is
 /// not.
 int after_output(int code) {
-  errno = 0;
-  const bool flushed = std::fflush(stdout) == 0;
-  const int why = errno;
-  if ((flushed && std::ferror(stdout) == 0) || code != kExitOk) return code;
-  if (why == EPIPE || reader_has_gone()) return code;
-  return tell(Error(Error::Kind::Io,
-                    fmt::format("cannot write standard output{}{}",
-                                why == 0 ? "" : ": ",
-                                why == 0 ? "" : std::strerror(why)),
-                    "free disk space, or write elsewhere"));
+  if (code == kExitOk) {
+    require_output_written();
+  } else {
+    std::fflush(stdout);
+  }
+  return code;
 }
 
 int tell_foreign(const std::string& what) {

@@ -16,6 +16,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/bench_commands.h"
 #include "tessera/cli/ranks.h"
+#include "tessera/cli/terminal.h"
 #include "tessera/comm/measure.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/connect_hosts.h"
@@ -221,6 +222,7 @@ int bench_comm(const std::vector<std::string>& line) {
       engine::log_failure,
       [&](comm::World& world) {
         measure(world, options, words.common);
+        if (world.is_leader()) require_output_written();
         return kExitOk;
       },
       engine);

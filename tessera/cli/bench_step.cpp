@@ -15,6 +15,7 @@
 #include "tessera/cli/bench_commands.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/ranks.h"
+#include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
 #include "tessera/config/overrides.h"
 #include "tessera/data/dataset.h"
@@ -136,7 +137,7 @@ int bench_step(const std::vector<std::string>& line) {
     } else if (world.is_leader() && !words.common.quiet) {
       std::fputs(engine::roofline_page(*profile, plan, words.common.verbose).c_str(), stdout);
     }
-    std::fflush(stdout);
+    if (world.is_leader()) require_output_written();
     return kExitOk;
   };
   return engine::run_ranks(plan, engine::log_failure, measured, launch::Messages());

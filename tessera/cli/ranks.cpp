@@ -10,6 +10,7 @@
 #include "tessera/base/control_page.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/cli/terminal.h"
 #include "tessera/engine/launch.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/validate.h"
@@ -96,6 +97,7 @@ int with_model(std::unique_ptr<engine::OpenModel> model,
     const std::unique_ptr<engine::OpenModel> mine = std::move(model);
     engine::load_model(*mine, world, as);
     fn(*mine, world.is_leader());
+    if (world.is_leader()) require_output_written();
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of the command"))->wait();
     return kExitOk;
   });

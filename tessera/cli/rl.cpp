@@ -15,6 +15,7 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/rl_branch.h"
 #include "tessera/cli/rl_why.h"
+#include "tessera/cli/terminal.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/rl/replay.h"
@@ -91,6 +92,7 @@ int replay(const ReplayWords& words) {
                   .c_str());
           std::fflush(stdout);
         });
+    if (world.is_leader()) require_output_written();
     return equal ? kExitOk : kExitOtherUpdate;
   });
 }

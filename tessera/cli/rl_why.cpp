@@ -11,6 +11,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/ranks.h"
+#include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
@@ -123,7 +124,7 @@ int rl_why(const std::vector<std::string>& line) {
         engine::rl::shares_of_step(plan, world, data, words.run, step);
     if (world.is_leader()) {
       print(shares, step, words);
-      std::fflush(stdout);
+      require_output_written();
     }
     return kExitOk;
   });

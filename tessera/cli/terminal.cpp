@@ -2,9 +2,12 @@
 #include "tessera/cli/terminal.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -122,6 +125,18 @@ void Terminal::stream(std::string_view text) {
 bool reader_has_gone() {
   pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
   return ::poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+void require_output_written() {
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  const int why = errno;
+  if ((flushed && std::ferror(stdout) == 0) || why == EPIPE || reader_has_gone()) return;
+  throw Error(Error::Kind::Io,
+              fmt::format("cannot write standard output{}{}",
+                          why == 0 ? "" : ": ",
+                          why == 0 ? "" : std::strerror(why)),
+              "free disk space, or write elsewhere");
 }
 
 void print_error(const std::string& text) {

@@ -42,6 +42,10 @@ class Terminal final : public engine::Console {
 /// reason, nothing else distinguishes it from a full disk.
 bool reader_has_gone();
 
+/// Writes what standard output holds. Throws Error{Io} if it or an earlier part was not written, as
+/// on a full disk; a reader that has exited is no failure.
+void require_output_written();
+
 /// Prints "error: ..." to standard error, coloured on a terminal unless NO_COLOR is set.
 void print_error(const std::string& text);
 /// Prints a note of what a command does to standard error.

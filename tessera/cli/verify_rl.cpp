@@ -11,6 +11,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/ranks.h"
+#include "tessera/cli/terminal.h"
 #include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
@@ -102,6 +103,7 @@ int verify_rl(const std::vector<std::string>& line) {
     engine.begin_experience();
     const engine::StepReport report = engine.train_step();
     if (world.is_leader() && !words.common.quiet) tell_parity(report, words.common.json);
+    if (world.is_leader()) require_output_written();
     engine.finish();
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of a verified run"))->wait();
     return kExitOk;

@@ -186,7 +186,8 @@ unwritable_output_is_an_error() {
   configure
   train
   local command
-  for command in "init" "config docs" "report $box/run" "report $box/run --json" "--help" "inspect $box/run --digest"; do
+  for command in "init" "config docs" "report $box/run" "report $box/run --json" "--help" "inspect $box/run --digest" "bench comm -n 2 --sizes 0.25 --repetitions 1" \
+    "generate $box/run --prompt hi --max-new-tokens 2 -n 2"; do
     # shellcheck disable=SC2086  # words
     "$tessera" $command >/dev/full 2>"$box/err"
     code=$?
