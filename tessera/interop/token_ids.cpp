@@ -2,9 +2,11 @@
 #include "tessera/interop/token_ids.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tessera/data/chat/chat_template.h"
 #include "tessera/data/small_file.h"
 #include "tessera/tasks/answer_ends.h"
 #include "tessera/tasks/conversation.h"
@@ -25,6 +27,27 @@ json::Value token_ids_in(const fs::path& folder) {
   return ids;
 }
 
+namespace {
+
+/// The token with which texts begin: what the tokenizer puts before them, or else the folders'
+/// bos_token.
+std::optional<std::int32_t> beginning_of(const data::Tokenizer& tokenizer,
+                                         const std::vector<fs::path>& folders) {
+  const std::vector<std::int32_t> beginning = tokenizer.beginning();
+  if (beginning.size() == 1) return beginning.front();
+  for (const fs::path& folder : folders) {
+    const json::Value tokens = data::chat::special_tokens_in(folder);
+    const json::Value* const token = tokens.find("bos_token");
+    if (token == nullptr) continue;
+    std::vector<std::int32_t> ids;
+    tokenizer.encode(token->as_string(), ids);
+    if (ids.size() == 1) return ids.front();
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 json::Value token_ids_of(const models::ModelSource& source) {
   const data::TokenizerPtr tokenizer = models::source_tokenizer(source);
   std::vector<fs::path> folders = {source.folder};
@@ -36,8 +59,7 @@ json::Value token_ids_of(const models::ModelSource& source) {
   json::Value all = json::Value::array();
   for (const std::int32_t end : ends)
     all.push_back(json::Value::integer(end));
-  const std::vector<std::int32_t> beginning = tokenizer->beginning();
-  const std::int32_t begin = beginning.size() == 1 ? beginning.front() : ends.front();
+  const std::int32_t begin = beginning_of(*tokenizer, folders).value_or(ends.front());
   return json::Value::object({{"bos_token_id", json::Value::integer(begin)},
                               {"eos_token_id", ends.size() == 1 ? all.items().front() : all}});
 }

@@ -17,7 +17,7 @@ models::ModelSource run_of(const tessera::test::SpecialTokens& folder) {
 }
 
 TEST(TokenIds, OfAnExportAreAllThatEndAnAnswer) {
-  const tessera::test::SpecialTokens folder({"<eos>", "<turn_end>"});
+  const tessera::test::SpecialTokens folder({"<eos>", "<turn_end>", "<bos>"});
   folder.write("tokenizer_config.json", R"({"eos_token": "<eos>"})");
 
   EXPECT_EQ(token_ids_of(run_of(folder)).find("eos_token_id")->dump(), "256");
@@ -27,7 +27,10 @@ TEST(TokenIds, OfAnExportAreAllThatEndAnAnswer) {
 
   const json::Value ids = token_ids_of(run_of(folder));
   EXPECT_EQ(ids.find("eos_token_id")->dump(), "[256, 257]");
-  EXPECT_EQ(ids.find("bos_token_id")->dump(), "256");
+  EXPECT_EQ(ids.find("bos_token_id")->dump(), "256") << "the end of a text, if nothing begins one";
+
+  folder.write("tokenizer_config.json", R"({"eos_token": "<eos>", "bos_token": "<bos>"})");
+  EXPECT_EQ(token_ids_of(run_of(folder)).find("bos_token_id")->dump(), "258");
 }
 
 }  // namespace
