@@ -38,15 +38,15 @@ void add_end(AnswerEnds& ends, std::int32_t id) {
   if (std::ranges::find(ends.ids, id) == ends.ids.end()) ends.ids.push_back(id);
 }
 
-/// Adds the first special token of a text; if it has none, the text itself.
+/// Adds the last special token of a text; if it has none, the text itself.
 void add_text(AnswerEnds& ends, const data::Tokenizer& tokenizer, std::string_view text) {
   const std::string_view trimmed = text::trim(text);
   if (trimmed.empty()) return;
   std::vector<std::int32_t> ids;
   tokenizer.encode(trimmed, ids);
-  const auto special =
-      std::ranges::find_if(ids, [&](std::int32_t id) { return tokenizer.is_special(id); });
-  if (special != ids.end()) {
+  const auto special = std::find_if(
+      ids.rbegin(), ids.rend(), [&](std::int32_t id) { return tokenizer.is_special(id); });
+  if (special != ids.rend()) {
     add_end(ends, *special);
   } else if (ids.size() == 1) {
     add_end(ends, ids.front());
@@ -63,11 +63,14 @@ std::string end_of_turn(const data::Tokenizer& tokenizer, const data::chat::Chat
   tokenizer.encode(after, ids);
   const auto special =
       std::ranges::find_if(ids, [&](std::int32_t id) { return tokenizer.is_special(id); });
-  if (special != ids.end()) {
-    const std::string_view token = tokenizer.bytes_of(*special);
-    const std::size_t at = after.find(token);
-    if (at != std::string::npos) return after.substr(0, at + token.size());
+  std::size_t end = std::string::npos;
+  for (auto id = special; id != ids.end() && tokenizer.is_special(*id); ++id) {
+    const std::string_view token = tokenizer.bytes_of(*id);
+    const std::size_t at = id == special ? after.find(token) : end;
+    if (at == std::string::npos || after.compare(at, token.size(), token) != 0) break;
+    end = at + token.size();
   }
+  if (end != std::string::npos) return after.substr(0, end);
   const std::size_t words = after.find_first_not_of(" \n");
   if (words == std::string::npos) return {};
   std::string out = after.substr(0, after.find('\n', words));

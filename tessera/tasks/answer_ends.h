@@ -13,14 +13,15 @@
 namespace tessera::tasks {
 
 struct AnswerEnds {
-  /// Tokenizer::ends(), then the token that the chat template writes after an assistant's turn.
+  /// Tokenizer::ends(), then the last token with which the chat template ends an assistant's turn.
   std::vector<std::int32_t> ids;
   /// What the template writes there, if the tokenizer has no token for it.
   std::vector<std::string> texts;
 };
 
 /// What the template writes after an answer that ends a conversation, up to its first special token
-/// or else the end of its first line; empty if it writes nothing, or refuses short conversations.
+/// and those directly behind it, or else the end of its first line; empty if it writes nothing, or
+/// refuses short conversations.
 std::string end_of_turn(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate& chat);
 
 /// `chat`: nullptr if there is none.

@@ -35,6 +35,9 @@ const char* const kEndsOfThinking =
     "{{ m.content.split('x')[-1] }}<turn_end>{% else %}{{ m.content }}<start>{% endif %}{% endfor "
     "%}";
 const char* const kNoEnds = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
+// Cohere's: one token ends the text of an answer, the next one the turn.
+const char* const kTwoEnds =
+    "{% for m in messages %}<start>{{ m.content }}<bos><turn_end><eos>{% endfor %}";
 const char* const kEndsOfWords = "{% for m in messages %}{{ m.content }}###\n{% endfor %}";
 const char* const kEndsWithSystem =
     "{% if messages[0].role != 'system' %}{{ raise_exception('no') }}{% endif %}"
@@ -51,6 +54,7 @@ TEST(AnswerEnds, AreWhatTheTokenizersFilesAndTheTemplateSay) {
                                                  {kEndsOfPhi3, true},
                                                  {kEndsOfThinking, true},
                                                  {kNoEnds, false},
+                                                 {kTwoEnds, false},
                                                  {kEndsWithSystem, true}}) {
     const data::chat::ChatTemplate chat(source, data::chat::special_tokens_in(folder.path()));
 
@@ -63,6 +67,8 @@ TEST(AnswerEnds, AreWhatTheTokenizersFilesAndTheTemplateSay) {
   }
   EXPECT_THAT(answer_ends(*tokenizer, nullptr).ids, ElementsAre(eos));
 
+  const data::chat::ChatTemplate two(kTwoEnds);
+  EXPECT_EQ(end_of_turn(*tokenizer, two), "<bos><turn_end><eos>");
   const data::chat::ChatTemplate words(kEndsOfWords);
   EXPECT_THAT(answer_ends(*tokenizer, &words).texts, ElementsAre("###"));
 }
