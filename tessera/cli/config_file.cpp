@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uintmax_t kMostBytes = std::uintmax_t{16} << 20;
+constexpr std::uintmax_t kMostBytes = std::uintmax_t{4} << 20;
 
 std::optional<std::string> decode_base64(std::string_view text) {
   std::string out;

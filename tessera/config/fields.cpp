@@ -441,11 +441,13 @@ void Problems::raise() const {
     return std::pair(a.place.line, a.place.column) < std::pair(b.place.line, b.place.column);
   });
   std::string what = std::to_string(sorted.size()) + " problems in the configuration:";
-  for (std::size_t i = 0; i < std::min(sorted.size(), budget::kProblems + 1); ++i) {
+  // Unknown keys have had their limit already; this one is for all problems together.
+  const std::size_t shown = std::min(sorted.size(), 2 * budget::kProblems);
+  for (std::size_t i = 0; i < shown; ++i) {
     what += "\n  " + line_of(sorted[i]);
     if (!sorted[i].fix.empty()) what += "\n    fix: " + sorted[i].fix;
   }
-  if (sorted.size() > budget::kProblems + 1) what += "\n  and others";
+  if (shown < sorted.size()) what += fmt::format("\n  and {} others", sorted.size() - shown);
   throw Error(Error::Kind::Config, what);
 }
 
