@@ -129,14 +129,13 @@ bool matches(const ParamGroup& group, const std::string& name) {
   try {
     group.regex->find(name, found);
   } catch (const Error&) {
-    throw Error(Error::Kind::Config,
-                fmt::format("{}: {}: the pattern \"{}\" takes more than 10 million steps for the "
-                            "parameter {}",
-                            group.place.text(),
-                            kPath,
-                            group.pattern,
-                            name),
-                "write it without a repetition inside of another one");
+    throw Error(
+        Error::Kind::Config,
+        fmt::format("the pattern \"{}\" of optimizer.groups takes more than 10 million steps "
+                    "for the parameter {}",
+                    group.pattern,
+                    name),
+        "write it without a repetition inside of another one");
   }
   return !found.empty();
 }

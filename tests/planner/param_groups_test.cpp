@@ -57,8 +57,9 @@ TEST(RatesOfGroups, AreMultiplesOfTheOptimizers) {
 
 // A pattern whose search takes exponential time ends after some steps.
 TEST(PatternsOfGroups, HaveALimitOfSteps) {
-  EXPECT_THAT(refusal(R"({"type": "AdamW", "groups": [{"pattern": "(((.|.)+)+)+!", "lr": 0.1}]})"),
-              AllOf(HasSubstr("takes more than 10 million steps"), HasSubstr("c.json:")));
+  EXPECT_THAT(
+      refusal(R"({"type": "AdamW", "groups": [{"pattern": "(((.|.)+)+)+[!?]", "lr": 0.1}]})"),
+      AllOf(HasSubstr("takes more than 10 million steps"), HasSubstr("c.json:")));
   const Plan plan = plan_of(R"({"type": "AdamW", "params": {"lr": 0.5},
       "groups": [{"pattern": "^h\\.[01]\\.(ln_\\d|bias).*", "lr": 0.25}]})");
   EXPECT_EQ(setting(plan, "h.0.ln_1.weight").lr_scale, 0.5);
