@@ -133,7 +133,7 @@ std::string bomb(std::size_t zeros) {
   const std::string block(1 << 20, '\0');
   std::string out(zeros / 500 + 4096, '\0');
   z_stream stream{};
-  deflateInit2(&stream, 1, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
   stream.next_out = reinterpret_cast<Bytef*>(out.data());
   stream.avail_out = static_cast<uInt>(out.size());
   for (std::size_t done = 0; done < zeros; done += block.size()) {
@@ -147,7 +147,7 @@ std::string bomb(std::size_t zeros) {
 }
 
 TEST(Budgets, HoldForCompressedFiles) {
-  const std::string small = bomb(std::size_t{32} << 20), large = bomb(std::size_t{256} << 20);
+  const std::string small = bomb(std::size_t{32} << 20), large = bomb(std::size_t{192} << 20);
 
   expect_refusals({{"x.gz: ", [&] {
                       std::string kept;
