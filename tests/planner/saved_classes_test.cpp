@@ -34,7 +34,7 @@ class SavedClasses : public testing::Test {
                  const std::string& params = "{}") {
     const std::string file = (folder_.path() / "train.jsonl").string();
     std::ofstream(file, std::ios::binary) << records;
-    ModelSource source;
+    models::ModelSource source;
     source.objective = {objective, json::parse(saved, "saved")};
     data::DataOptions data;
     data.train = {file};
