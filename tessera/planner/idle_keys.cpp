@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/config/document.h"
 
 namespace tessera::planner {
 namespace {
@@ -119,11 +120,16 @@ class IdleKeys {
     return out;
   }
 
+  /// True if the user gave the key another value than its default, which may be one that is
+  /// documented and filled in later.
   [[nodiscard]] bool differs(std::string_view path,
                              const json::Value* value,
                              const json::Value* standard) const {
     if (!origins_.given(path) || value == nullptr) return false;
-    return standard == nullptr || !(*value == *standard);
+    if (standard != nullptr) return !(*value == *standard);
+    const auto documented = std::ranges::find(documents_, path, &config::KeyDoc::path);
+    const std::string text = value->is_string() ? value->as_string() : value->dump();
+    return documented == documents_.end() || documented->initial != text;
   }
 
   void note(const std::string& key, std::string_view why) {
@@ -152,6 +158,7 @@ class IdleKeys {
   const TrainConfig& config_;
   const config::Origins& origins_;
   json::Value standard_;
+  const std::vector<config::KeyDoc> documents_ = config::document(TrainConfig());
   std::vector<std::string> notes_;
 };
 

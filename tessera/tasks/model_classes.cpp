@@ -59,6 +59,17 @@ std::string names_in_text(const std::vector<std::string>& names) {
   return names.size() > kMost ? out + ", ..." : out;
 }
 
+/// True if all names are numbers of one of `classes` classes. Integers in data are classes by
+/// value, and those of a model that names its classes otherwise are their ids.
+bool are_ids(const std::vector<std::string>& names, std::size_t classes) {
+  constexpr std::size_t kMostDigits = 7;
+  return std::ranges::all_of(names, [&](const std::string& name) {
+    const bool digits = !name.empty() && name.size() <= kMostDigits &&
+                        name.find_first_not_of("0123456789") == std::string::npos;
+    return digits && std::stoull(name) < classes;
+  });
+}
+
 /// A note about classes that do not agree.
 std::string difference(const char* key,
                        const std::vector<std::string>& saved,
@@ -162,7 +173,7 @@ std::vector<std::string> adopt_classes(const json::Value& saved,
     if (!model.named) return {};
     return {difference("task.params.labels", model.names, data.names)};
   }
-  const bool numbered = !data.named && data.names.size() <= model.names.size();
+  const bool numbered = are_ids(data.names, model.names.size());
   if (numbered || (model.named && !first_missing(data.names, model.names))) {
     if (params.is_null()) params = json::Value::object();
     params["labels"] = names_of_classes(saved);

@@ -123,7 +123,7 @@ TEST_F(SavedClasses, ThatDifferFromTheDatasAreNamed) {
   for (const Row& row : {
            Row{"unknown", {"\"sad\"", "\"neutral\""}, "{}", "class \"sad\", which is none of"},
            Row{"capitals", {"\"NEUTRAL\""}, "{}", "class \"NEUTRAL\", which is none of"},
-           Row{"more", {"3"}, "{}", "class \"0\", which is none of"},
+           Row{"more", {"3"}, "{}", "class \"3\", which is none of"},
            Row{"order",
                {"\"neutral\""},
                R"({"labels": ["contradiction", "entailment", "neutral"]})",
