@@ -72,9 +72,10 @@ TEST_F(Tagging, TellsItsObjectiveTheNamesOfTheTags) {
 
   EXPECT_EQ(task->objective(), "token_classification");
   EXPECT_EQ(task->objective_options(data).dump(), R"({"num_labels":2,"labels":["noun","verb"]})");
-  EXPECT_EQ(
-      task_of("tag")->objective_options(options("{\"tokens\": [\"a\"], \"tags\": [3]}\n")).dump(),
-      R"({"num_labels":4})");
+  // Integers are classes by value.
+  const char* const numbers = R"({"tokens": ["a", "b"], "tags": [3, 0]})";
+  EXPECT_EQ(task_of("tag")->objective_options(options(numbers)).dump(),
+            R"({"num_labels":2,"labels":["0","3"]})");
 }
 
 TEST_F(Tagging, ReadsTheFieldsAndTagsThatAreNamed) {
