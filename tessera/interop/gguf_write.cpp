@@ -296,8 +296,8 @@ class Planner {
     const std::int64_t window = required(models::kGgufWindow);
     if (count_of("context_length").value_or(0) <= window) return;
     log::warn_once(fmt::format(
-        "llama.cpp has no attention window for this architecture and computes the same only for "
-        "texts of up to {} tokens; tessera reads the window from the file",
+        "the programs that GGUF is for have no attention window in this architecture and compute "
+        "the same only for texts of up to {} tokens; tessera reads the window from the file",
         window));
   }
 
