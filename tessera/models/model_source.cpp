@@ -25,6 +25,15 @@ const ModelReader& reader() {
   return model_readers().get("files");
 }
 
+/// Notes the files of a model; if they cannot be listed, whoever reads them says why.
+template <class List>
+void note(const char* what, const std::filesystem::path& place, const List& list) {
+  try {
+    note_input({what, place.string(), list()});
+  } catch (const Error&) {
+  }
+}
+
 }  // namespace
 
 Registry<ModelReader>& model_readers() {
@@ -34,7 +43,7 @@ Registry<ModelReader>& model_readers() {
 
 ModelSource open_model_source(const std::filesystem::path& path) {
   ModelSource source = reader().open(path);
-  note_input({"model", path.string(), reader().files(source)});
+  note("model", path, [&] { return reader().files(source); });
   return source;
 }
 
@@ -44,7 +53,7 @@ WeightSource source_weights(const ModelSource& source, const Resolved& resolved)
 
 AdapterOptions open_adapter_options(const std::filesystem::path& folder) {
   AdapterOptions options = reader().adapter_options(folder);
-  note_input({"adapter", folder.string(), reader().adapter_files(folder)});
+  note("adapter", folder, [&] { return reader().adapter_files(folder); });
   return options;
 }
 
