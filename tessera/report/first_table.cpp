@@ -141,7 +141,7 @@ std::string validation_line(const planner::Plan& plan, const TableFacts& facts) 
   if (facts.validation_tokens == 0) return "none";
   const std::string source =
       plan.config.data.validation.empty()
-          ? fmt::format("the last {} of the data", plan.config.data.validation_fraction)
+          ? fmt::format("{} of the data, held out", plan.config.data.validation_fraction)
           : sources_text(plan.config.data.validation);
   const tasks::EvalOptions& eval = plan.config.eval;
   const std::string when = eval.when().any() ? eval.when().text() : "never read";
