@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -103,7 +104,7 @@ TEST(ModelSources, ThatAreALoneFileNeedTheirDescriptionBesideThem) {
 // Hosts compare the files that are noted: whichever decides the model must be among them.
 TEST(ModelSources, NoteTheFilesThatDecideThem) {
   const files::TempDir folder;
-  const fs::path golden = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/reference/peft";
+  const fs::path golden = tessera::test::source_dir() / "tests/golden/reference/peft";
   for (const char* name : {"base_gpt2", "gpt2_lora"})
     fs::copy(golden / name, folder.path() / name, fs::copy_options::recursive);
   const fs::path base = folder.path() / "base_gpt2", adapter = folder.path() / "gpt2_lora";
