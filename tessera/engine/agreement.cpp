@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <span>
 #include <string_view>
@@ -52,8 +54,8 @@ bool may_differ(std::string_view path) {
 /// Sections whose strings name files that are read. The data has fingerprints, and other sections
 /// name what is written.
 bool names_inputs(std::string_view path) {
-  constexpr std::array<std::string_view, 9> kSections = {"model.",
-                                                         "tokenizer.",
+  constexpr std::array<std::string_view, 8> kSections = {"model.",
+
                                                          "task.",
                                                          "rl.",
                                                          "adapter.",
@@ -87,13 +89,21 @@ std::string shown(std::string text) {
   return text.size() <= kShown ? std::move(text) : hash_of(text);
 }
 
+/// The text of a value of the configuration; numbers that are equal have the same text, however
+/// they were written.
+std::string text_of(const json::Value& value) {
+  if (!value.is_number()) return shown(value.dump());
+  const std::optional<std::int64_t> whole = value.as_integer();
+  return whole ? fmt::format("{}", *whole) : fmt::format("{}", value.as_double());
+}
+
 void add_set(std::vector<Fact>& out,
              const std::string& key,
              const std::vector<std::string>& names,
              const data::Dataset* set,
              const std::string& fingerprint) {
   if (set == nullptr) return;
-  out.push_back({Fact::Kind::Contents,
+  out.push_back({Fact::Kind::Samples,
                  key,
                  names.empty() ? "the data" : text::join_some(names, ", "),
                  fmt::format("{} samples {}", set->size(), fingerprint)});
@@ -106,12 +116,12 @@ std::vector<Fact> known_facts(const planner::Plan& plan,
                               const ResumePoint& resume) {
   std::vector<Fact> out;
   for_each_key(plan.resolved, "", [&](const std::string& path, const json::Value& value) {
-    if (!may_differ(path)) out.push_back({Fact::Kind::Setting, path, "", shown(value.dump())});
+    if (!may_differ(path)) out.push_back({Fact::Kind::Setting, path, "", text_of(value)});
   });
   if (plan.tokenizer != nullptr) {
     const std::string& vocab = plan.config.tokenizer.vocab;
     out.push_back({Fact::Kind::Contents,
-                   "tokenizer",
+                   launch::kTokenizer,
                    vocab.empty() ? plan.tokenizer->name() : vocab,
                    plan.tokenizer->fingerprint()});
   }

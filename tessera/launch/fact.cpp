@@ -13,13 +13,10 @@ namespace {
 
 constexpr std::size_t kMostNamed = 8;
 
-bool is_certain(Fact::Kind kind) {
-  return kind != Fact::Kind::Derived;
-}
-
 std::string fix_of(Fact::Kind kind) {
   switch (kind) {
     case Fact::Kind::Contents:
+    case Fact::Kind::Samples:
       return "copy the same files to every host, or put them on a disk that all hosts share";
     case Fact::Kind::Progress:
       return "put run.dir on a disk that all hosts share, or start over with --resume never";
@@ -32,7 +29,7 @@ std::string text_of(const std::string& name,
                     const Fact& fact,
                     const std::string& first,
                     const Fact& of_first) {
-  if (fact.kind == Fact::Kind::Contents) {
+  if (fact.kind == Fact::Kind::Contents || fact.kind == Fact::Kind::Samples) {
     return fmt::format("{} differs: {} has other contents on host {} than on host {}",
                        fact.what,
                        fact.where,
@@ -53,6 +50,11 @@ class Differences {
   void add(std::string text, Fact::Kind kind) {
     if (++found_ > kMostNamed) return;
     out_.push_back({std::move(text), fix_of(kind)});
+  }
+  void add_all(const Differences& more) {
+    for (const FactDifference& one : more.out_) {
+      if (++found_ <= kMostNamed) out_.push_back(one);
+    }
   }
   std::vector<FactDifference> take(const std::string& name) {
     if (found_ > kMostNamed)
@@ -78,7 +80,9 @@ std::vector<FactDifference> differences(const std::string& name,
   std::map<Key, const Fact*> others;
   for (const Fact& fact : of_first)
     others[{fact.what, fact.where}] = &fact;
-  Differences certain, rest;
+  Differences certain, samples, rest;
+  // Other settings, or another tokenizer, make other samples of the same files.
+  bool makes_others = false;
   for (const Fact& fact : facts) {
     const auto found = others.find({fact.what, fact.where});
     const std::string place = fact.where.empty() ? fact.what : fact.what + " " + fact.where;
@@ -89,7 +93,12 @@ std::vector<FactDifference> differences(const std::string& name,
     }
     const Fact& other = *found->second;
     if (other.value != fact.value) {
-      (is_certain(fact.kind) ? certain : rest).add(text_of(name, fact, first, other), fact.kind);
+      const bool settles = fact.kind == Fact::Kind::Setting || fact.what == kTokenizer;
+      makes_others = makes_others || settles;
+      Differences& to = fact.kind == Fact::Kind::Samples   ? samples
+                        : fact.kind == Fact::Kind::Derived ? rest
+                                                           : certain;
+      to.add(text_of(name, fact, first, other), fact.kind);
     }
     others.erase(found);
   }
@@ -97,6 +106,7 @@ std::vector<FactDifference> differences(const std::string& name,
     const std::string place = fact->where.empty() ? fact->what : fact->what + " " + fact->where;
     rest.add(fmt::format("{}: host {} has it and host {} has not", place, first, name), fact->kind);
   }
+  if (!makes_others) certain.add_all(samples);
   return certain.none() ? rest.take(name) : certain.take(name);
 }
 

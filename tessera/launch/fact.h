@@ -9,11 +9,15 @@
 
 namespace tessera::launch {
 
+/// Fact::what of the tokenizer.
+inline constexpr const char* kTokenizer = "tokenizer";
+
 /// Facts of two hosts are about the same thing if `what` and `where` are equal.
 struct Fact {
   enum class Kind : std::uint8_t {
     Setting,   ///< a key of the configuration; `where` is empty
     Contents,  ///< what a host reads: `value` is a hash of the contents of `where`
+    Samples,   ///< what the contents of `where` become with the settings and the tokenizer
     Progress,  ///< where the training resumes
     Derived    ///< follows from others, which are named instead if they differ
   };

@@ -28,7 +28,7 @@ std::vector<std::string> told(const std::vector<Fact>& facts, const std::vector<
 }
 
 const std::vector<Fact> kFacts = {{Kind::Setting, "optimizer.params.lr", "", "0.001"},
-                                  {Kind::Contents, "data.train", "a.txt", "10 samples 0123"},
+                                  {Kind::Samples, "data.train", "a.txt", "10 samples 0123"},
                                   {Kind::Contents, "model.from", "base/model.safetensors", "4567"},
                                   {Kind::Derived, "the number of steps", "", "40"},
                                   {Kind::Progress, "the newest checkpoint", "", "step 4"}};
@@ -51,7 +51,7 @@ TEST(Facts, EveryOneThatDiffersIsNamedWithBothHosts) {
     EXPECT_THAT(
         texts.front(),
         AllOf(HasSubstr(kFacts[i].what), HasSubstr("host node-1"), HasSubstr("host node-0")));
-    if (kFacts[i].kind == Kind::Contents) {
+    if (kFacts[i].kind == Kind::Contents || kFacts[i].kind == Kind::Samples) {
       EXPECT_THAT(texts.front(),
                   AllOf(HasSubstr(kFacts[i].where), HasSubstr("copy the same files")));
     } else {
@@ -66,6 +66,22 @@ TEST(Facts, ThatFollowFromOthersAreNotNamedBesideThem) {
   other[3].value = "48";
 
   EXPECT_THAT(told(other, kFacts), ElementsAre(HasSubstr("data.train differs: a.txt has other")));
+}
+
+// Another length of samples, or another tokenizer, makes other samples of equal files.
+TEST(Facts, OfSamplesAreNotNamedBesideWhatMakesThem) {
+  std::vector<Fact> facts = kFacts, other;
+  facts.push_back({Kind::Contents, kTokenizer, "tokenizer.json", "1"});
+  for (const std::size_t changed : {std::size_t{0}, facts.size() - 1}) {
+    other = facts;
+    other[1].value = "12 samples 89ab";
+    other[changed].value = "another";
+
+    EXPECT_THAT(told(other, facts), ElementsAre(HasSubstr(facts[changed].what + " differs")));
+  }
+  other = facts;
+  other[1].value = other[2].value = "another";
+  EXPECT_THAT(told(other, facts), SizeIs(2)) << "weights make no samples";
 }
 
 TEST(Facts, ThatOneHostAloneHasAreNamed) {
