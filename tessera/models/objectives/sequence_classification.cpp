@@ -22,6 +22,14 @@
 namespace tessera::models {
 namespace {
 
+/// The cross entropy of flags, summed. The device on which memory is predicted has no kernel for
+/// the logarithm of a sigmoid; only shapes count there.
+at::Tensor logistic_loss(const at::Tensor& given_BL, const at::Tensor& wanted_BL) {
+  if (given_BL.is_meta()) return (at::softplus(given_BL) - given_BL * wanted_BL).sum();
+  return at::binary_cross_entropy_with_logits(
+      given_BL, wanted_BL, /*weight=*/{}, /*pos_weight=*/{}, at::Reduction::Sum);
+}
+
 // Hugging Face's names of the problem types.
 constexpr const char* kSingleLabel = "single_label_classification";
 constexpr const char* kMultiLabel = "multi_label_classification";
@@ -228,11 +236,9 @@ class SequenceClassification final : public nn::Objective {
     }
     const at::Tensor wanted_BL = float_labels(labels, logits_BL);
     const at::Tensor given_BL = logits_BL.to(at::kDouble);
-    const at::Tensor loss =
-        options_.problem_type == kRegression
-            ? (given_BL - wanted_BL).square().sum()
-            : at::binary_cross_entropy_with_logits(
-                  given_BL, wanted_BL, /*weight=*/{}, /*pos_weight=*/{}, at::Reduction::Sum);
+    const at::Tensor loss = options_.problem_type == kRegression
+                                ? (given_BL - wanted_BL).square().sum()
+                                : logistic_loss(given_BL, wanted_BL);
     out.terms = {{.name = "loss", .sum = loss}};
   }
 
