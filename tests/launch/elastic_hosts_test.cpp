@@ -5,7 +5,11 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "tessera/base/files.h"
 
 namespace tessera::launch {
 namespace {
@@ -56,6 +60,33 @@ TEST(ElasticHosts, KeepWithinTheirBounds) {
   const auto spare = choose_hosts_of(hosts({2, 2, 2}), sharing(8, 1, 2));
   ASSERT_TRUE(spare);
   EXPECT_EQ(spare->pool, hosts({2, 2}));
+}
+
+// The agents are scripts on this host, of which the second one ends as an ssh that finds nobody.
+TEST(ElasticHosts, EndWithTheNumberOfThoseLeftAndTheCause) {
+  const files::TempDir folder;
+  const std::string program = (folder.path() / "agent.sh").string();
+  files::write_atomic(program,
+                      "#!/bin/bash\nread -r first; read -r secret; read -r host rest\n"
+                      "[[ $host == 0 ]] || exit 255\n");
+  chmod(program.c_str(), 0700);
+  RemoteOptions options;
+  options.pool = {{"127.0.0.1", {0}}, {"127.0.0.2", {0}}};
+  options.program = program;
+  options.notice = [](const std::string&) {};
+  ElasticOptions elastic = sharing(8, 2);
+  elastic.restarts = 1;
+  elastic.probe_s = 100.0;
+  elastic.patience_s = 0.1;
+
+  const HostsEnd end = run_elastic(options, elastic);
+
+  EXPECT_EQ(end.code, 8);
+  ASSERT_TRUE(end.error);
+  EXPECT_THAT(end.error->what,
+              testing::AllOf(testing::HasSubstr("1 of 2 hosts is left, and at least 2 are needed"),
+                             testing::HasSubstr("host 127.0.0.2: ssh cannot reach it")));
+  EXPECT_THAT(end.error->fix, testing::HasSubstr("run.min_hosts"));
 }
 
 }  // namespace
