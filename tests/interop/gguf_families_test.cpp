@@ -100,6 +100,7 @@ class GgufFamilyFiles : public test::ForeignCheckpoints {
   fs::path written(const std::vector<checkpoint::StreamedTensor>& weights,
                    const json::Value& config) {
     const fs::path file = path("written.gguf");
+    fs::remove(file);
     write_gguf(file, plan_gguf(weights, {{"config.json", config.dump()}}, std::nullopt));
     return file;
   }
