@@ -447,8 +447,10 @@ TEST_F(BadInput, AbsurdNumbersOfRanks) {
 }
 
 TEST_F(BadInput, TwoConfigurations) {
-  EXPECT_EQ(train({"a.json", "--deepspeed", "b.json"}), 2);
-  EXPECT_THAT(err_, AllOf(HasSubstr("a.json"), HasSubstr("b.json")));
+  const std::string other = write("b.json", R"({"train_batch_size": 8})");
+  EXPECT_EQ(train({config(R"("train_batch_size": 4)"), "--deepspeed", other}), 2);
+  EXPECT_THAT(err_,
+              AllOf(HasSubstr("train_batch_size is 4 at"), HasSubstr("8 at " + other + ":1")));
 }
 
 TEST_F(BadInput, ALauncherThatDisagrees) {

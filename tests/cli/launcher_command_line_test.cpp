@@ -160,8 +160,9 @@ TEST_F(LauncherCommandLine, AcceptsTheConfigurationBeforeOrAfterItsFlag) {
 TEST_F(LauncherCommandLine, AcceptsTheSameConfigurationTwice) {
   expect_understood({"train", path("ds.json"), "--deepspeed_config", path("ds.json")});
   expect_understood({"train", path("ds.json"), "--deepspeed_config", path("./ds.json")});
-  EXPECT_THAT(fix_of({"train", path("ds.json"), "--deepspeed_config", "b.json"}),
-              HasSubstr("name one of them"));
+  files::write_atomic(folder_.path() / "b.json", R"({"train_batch_size": 8})");
+  EXPECT_THAT(fix_of({"train", path("ds.json"), "--deepspeed_config", path("b.json")}),
+              HasSubstr("remove the key from one of the two files"));
 }
 
 // DeepSpeed's launcher inserts it before its own arguments.
