@@ -139,7 +139,8 @@ TEST(Scores, OfATextAloneAndOfAnAnswerNeedTheirKindOfModel) {
   EXPECT_EQ(refusal(answers.path(), true), "nothing");
   EXPECT_EQ(refusal(continues.path(), false), "nothing");
   EXPECT_THAT(refusal(answers.path(), false), testing::HasSubstr("answers one text by another"));
-  EXPECT_THAT(refusal(continues.path(), true), testing::HasSubstr("without an encoder"));
+  EXPECT_THAT(refusal(continues.path(), true),
+              testing::HasSubstr("needs an encoder-decoder model"));
 }
 
 }  // namespace

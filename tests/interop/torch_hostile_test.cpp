@@ -216,7 +216,7 @@ TEST(HostileTensor, IsDescribedAsTorchDoes) {
                                    {1}),
                         "storage of type torch.float32");
   expect_tensor_refusal(op::tensor(op::storage("FloatStorage", "../../etc/passwd", 4), 0, {1}, {1}),
-                        "which is not there");
+                        "refers to missing storage");
   expect_tensor_refusal(op::global("torch._utils", "_rebuild_parameter") + "(NNNtR",
                         "a parameter without a tensor");
   const std::string good = op::tensor(kFloats, 0, {1}, {1});
@@ -302,7 +302,7 @@ TEST(HostileLegacy, HasTheStoragesThatItClaims) {
                  "lies in a storage of 4 elements");
   expect_refusal(torch_legacy(object, keys, le(4, 8) + floats + "more"), "4 bytes follow");
   expect_refusal(torch_legacy(object, keys, "1234"), "ends before its storages");
-  expect_refusal(torch_legacy(object, "]", ""), "which is not there");
+  expect_refusal(torch_legacy(object, "]", ""), "refers to missing storage");
   expect_refusal(torch_legacy(object, "](" + op::text("1") + "e", le(4, 8) + floats),
                  "belongs to no tensor");
   expect_refusal(torch_legacy(object,

@@ -94,13 +94,11 @@ nn::BlockSpec make_seq2seq(const TrunkOutput& trunk,
                            const json::Value& options,
                            config::Problems& problems,
                            config::Origins& origins) {
-  TESSERA_REQUIRE(
-      trunk.target.has_value(),
-      Unsupported,
-      "the task seq2seq needs an encoder-decoder, and the model's family has one half "
-      "only",
-      "choose the family of an encoder-decoder in model.family, such as t5, or the task "
-      "pretrain");
+  TESSERA_REQUIRE(trunk.target.has_value(),
+                  Unsupported,
+                  "the task seq2seq needs an encoder-decoder, and the model's family has one half "
+                  "only",
+                  "choose the family of an encoder-decoder in model.family, or the task pretrain");
   return make(trunk, options, problems, origins);
 }
 
