@@ -346,7 +346,7 @@ void DataSurveyor::require_learnable(const DataSurvey& survey) const {
   }
   const auto used =
       std::ranges::count_if(survey.classes, [](const auto& one) { return one.second > 0; });
-  if (survey.classes.size() > 1 && !multi_label_ && used == 1) {
+  if (!multi_label_ && used == 1) {
     const auto only =
         std::ranges::find_if(survey.classes, [](const auto& one) { return one.second > 0; });
     throw Error(Error::Kind::Data,

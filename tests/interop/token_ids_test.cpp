@@ -26,7 +26,7 @@ TEST(TokenIds, OfAnExportAreAllThatEndAnAnswer) {
                "{% for m in messages %}{{ m.content }}<turn_end>\n{% endfor %}");
 
   const json::Value ids = token_ids_of(run_of(folder));
-  EXPECT_EQ(ids.find("eos_token_id")->dump(), "[256, 257]");
+  EXPECT_EQ(ids.find("eos_token_id")->dump(), "[256,257]");
   EXPECT_EQ(ids.find("bos_token_id")->dump(), "256") << "the end of a text, if nothing begins one";
 
   folder.write("tokenizer_config.json", R"({"eos_token": "<eos>", "bos_token": "<bos>"})");
