@@ -212,18 +212,20 @@ std::string length_line(const planner::Plan& plan, const TableFacts& facts) {
   }
   const auto samples = static_cast<double>(samples_of_steps(plan, facts.train_samples));
   const double tokens = samples * static_cast<double>(plan.sequence_length);
-  std::string out = fmt::format("{}, {} tokens, {:.2f} passes over the data",
+  std::string out = fmt::format("{}, {} {}, {:.2f} passes over the data",
                                 plural(plan.max_steps, "step"),
                                 text::count(tokens),
+                                unit_of(plan),
                                 passes_over_data(plan, facts));
   if (facts.tokens_per_s > 0) {
     const double share = static_cast<double>(steps_left) /
                          static_cast<double>(std::max<std::int64_t>(plan.max_steps, 1));
     out +=
-        fmt::format("; about {}{} at {} tokens/s, {}",
+        fmt::format("; about {}{} at {} {}/s, {}",
                     text::duration(tokens * share / facts.tokens_per_s),
                     left,
                     text::count(facts.tokens_per_s),
+                    unit_of(plan),
                     facts.speed_is_estimated ? "half of this machine's peak" : "as measured here");
   }
   return out;
