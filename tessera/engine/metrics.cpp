@@ -186,10 +186,13 @@ TermHistory read_terms(const std::filesystem::path& path) {
   return out;
 }
 
-std::string step_line(const StepReport& report, std::int64_t max_steps, double eta_s) {
+std::string step_line(const StepReport& report,
+                      std::int64_t max_steps,
+                      double eta_s,
+                      std::string_view unit) {
   const double seconds = report.seconds > 0 ? report.seconds : 1e-9;
   std::string line = fmt::format(
-      "step {}/{} | loss {:.4f}{} | lr {:.2e} | gnorm {:.3f} | {} tok/s | mem {} | data {:.0f}% "
+      "step {}/{} | loss {:.4f}{} | lr {:.2e} | gnorm {:.3f} | {} {}/s | mem {} | data {:.0f}% "
       "comm "
       "{:.0f}%",
       report.step,
@@ -199,6 +202,7 @@ std::string step_line(const StepReport& report, std::int64_t max_steps, double e
       report.lr,
       text::unsigned_nan(report.grad_norm),
       text::count(static_cast<double>(report.batch_tokens) / seconds),
+      unit,
       text::bytes(static_cast<std::uint64_t>(report.mem_peak_bytes)),
       100.0 * report.data_s / seconds,
       100.0 * report.comm_s / seconds);

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/config/json.h"
@@ -74,7 +75,11 @@ class StepsSincePrinted {
 
 /// "step 120/5000 | loss 3.2104 | lr 3.0e-04 | gnorm 0.82 | 178.0k tok/s | mem 1.2 GiB | data 1%
 /// comm 9% | ETA 2h13m"
-std::string step_line(const StepReport& report, std::int64_t max_steps, double eta_s);
+/// `unit`: what StepReport::batch_tokens counts.
+std::string step_line(const StepReport& report,
+                      std::int64_t max_steps,
+                      double eta_s,
+                      std::string_view unit = "tok");
 /// The second line, printed with `wall_clock_breakdown`.
 std::string breakdown_line(const StepReport& report);
 

@@ -44,15 +44,26 @@ std::string model_line(const planner::Plan& plan) {
                      m.max_positions);
 }
 
+/// What the samples of the data consist of, and TableFacts::train_tokens counts.
+const char* unit_of(const planner::Plan& plan) {
+  return plan.model.trunk.output.images ? "images" : "tokens";
+}
+
 std::string batch_line(const planner::Plan& plan) {
   const std::string grows =
       plan.batch_ramp ? "; rampup " + plan.config.rampup_batch_size.dump() : std::string();
-  return fmt::format("{} sequences = micro {} x accumulation {} x ranks {}; {} tokens an update{}",
+  const bool images = plan.model.trunk.output.images;
+  const std::string tokens =
+      images ? std::string()
+             : fmt::format("; {} tokens an update",
+                           text::with_commas(plan.global_batch * plan.sequence_length));
+  return fmt::format("{} {} = micro {} x accumulation {} x ranks {}{}{}",
                      plan.global_batch,
+                     images ? "images" : "sequences",
                      plan.micro_batch,
                      plan.accumulation,
                      plan.data_ranks,
-                     text::with_commas(plan.global_batch * plan.sequence_length),
+                     tokens,
                      grows);
 }
 
@@ -89,11 +100,6 @@ std::string sources_text(const std::vector<std::string>& sources) {
   const std::string more =
       sources.size() > 1 ? fmt::format(" and {} more", sources.size() - 1) : "";
   return sources.front() + more;
-}
-
-/// What the samples of the data consist of, and TableFacts::train_tokens counts.
-const char* unit_of(const planner::Plan& plan) {
-  return plan.model.trunk.output.images ? "images" : "tokens";
 }
 
 std::string data_line(const planner::Plan& plan, const TableFacts& facts) {
@@ -212,18 +218,20 @@ std::string length_line(const planner::Plan& plan, const TableFacts& facts) {
   }
   const auto samples = static_cast<double>(samples_of_steps(plan, facts.train_samples));
   const double tokens = samples * static_cast<double>(plan.sequence_length);
-  std::string out = fmt::format("{}, {} tokens, {:.2f} passes over the data",
+  std::string out = fmt::format("{}, {} {}, {:.2f} passes over the data",
                                 plural(plan.max_steps, "step"),
                                 text::count(tokens),
+                                unit_of(plan),
                                 passes_over_data(plan, facts));
   if (facts.tokens_per_s > 0) {
     const double share = static_cast<double>(steps_left) /
                          static_cast<double>(std::max<std::int64_t>(plan.max_steps, 1));
     out +=
-        fmt::format("; about {}{} at {} tokens/s, {}",
+        fmt::format("; about {}{} at {} {}/s, {}",
                     text::duration(tokens * share / facts.tokens_per_s),
                     left,
                     text::count(facts.tokens_per_s),
+                    unit_of(plan),
                     facts.speed_is_estimated ? "half of this machine's peak" : "as measured here");
   }
   return out;

@@ -209,6 +209,11 @@ TEST(StepLine, TellsLossRateNormSpeedMemorySharesAndTimeLeft) {
   }
 }
 
+TEST(StepLine, CountsImagesAsImages) {
+  EXPECT_NE(step_line(report_of(1, 2.5), 9, 0).find(" tok/s |"), std::string::npos);
+  EXPECT_NE(step_line(report_of(1, 2.5), 9, 0, "images").find(" images/s |"), std::string::npos);
+}
+
 TEST(StepLine, HasTheMeansOfTheStepsSinceTheLastOne) {
   StepsSincePrinted since;
   StepReport plain = report_of(8, 2.0), last = report_of(10, 1.0);

@@ -25,6 +25,15 @@ std::string part_text(const EvalReport& report) {
 
 }  // namespace
 
+namespace {
+
+/// What a step's batch consists of: images, or `tokens`.
+const char* unit_of(Trainer& trainer, const char* tokens) {
+  return trainer.engine().plan().model.trunk.output.images ? "images" : tokens;
+}
+
+}  // namespace
+
 std::string counted_text(Trainer& trainer, const EvalReport& report, const data::Dataset* dataset) {
   const planner::Plan& plan = trainer.engine().plan();
   const bool rollouts = tasks::as_rl(plan.task.get()) != nullptr;
@@ -66,8 +75,10 @@ void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& repo
   const bool due = config.steps_per_print > 0 && report.step % config.steps_per_print == 0;
   if (steps_ == 1 || report.step == last || due || report.skipped || report.stop_requested) {
     const StepReport mean = since_.take(report);
-    std::string shown =
-        step_line(mean, last, mean.seconds * static_cast<double>(last - report.step));
+    std::string shown = step_line(mean,
+                                  last,
+                                  mean.seconds * static_cast<double>(last - report.step),
+                                  unit_of(trainer, "tok"));
     if (speed_.speed()) shown += " | " + speed_.speed()->text(mean.seconds);
     console->line(shown);
     if (config.wall_clock_breakdown) console->line(breakdown_line(mean));
@@ -159,8 +170,9 @@ void ThroughputHook::after_train_iter(Trainer& /*trainer*/, const StepReport& re
 void ThroughputHook::after_train(Trainer& trainer) {
   Console* console = trainer.console();
   if (console == nullptr || tokens_ == 0) return;
-  console->line(fmt::format("throughput {} tokens/s over {} steps (the first {} not counted)",
+  console->line(fmt::format("throughput {} {}/s over {} steps (the first {} not counted)",
                             text::count(tokens_per_s()),
+                            unit_of(trainer, "tokens"),
                             seen_ - ignored_steps_,
                             ignored_steps_));
 }
@@ -184,12 +196,13 @@ void ProgressHook::after_train_iter(Trainer& trainer, const StepReport& report) 
   for (int i = 0; i < kWidth; ++i)
     bar += i < filled ? "█" : "░";
   console->live(fmt::format(
-      "{} {}/{}  loss {:.3f}  {} tok/s  ETA {}",
+      "{} {}/{}  loss {:.3f}  {} {}/s  ETA {}",
       bar,
       report.step,
       last,
       report.loss,
       text::count(static_cast<double>(report.batch_tokens) / std::max(report.seconds, 1e-9)),
+      unit_of(trainer, "tok"),
       text::duration(eta)));
 }
 
