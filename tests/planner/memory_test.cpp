@@ -301,8 +301,10 @@ TEST(FirstTables, EstimateTheTimeFromAStepWhereTokensAreNotKnown) {
 TEST(FirstTables, CountImagesAsImages) {
   const Plan plan = make_plan(
       json::parse(R"({"model": {"family": "vit", "num_layers": 1, "hidden_size": 32, "num_heads": 2,
-                      "image_size": 8, "patch_size": 4}, "data": {"train": "pictures", "validation_fraction": 0.1},
-                      "task": "image_classify", "train_batch_size": 2, "eval": {"every": 5}})",
+                      "image_size": 8, "patch_size": 4},
+                      "data": {"train": "pictures", "validation": "others"},
+                      "task": {"type": "image_classify", "params": {"labels": ["cat", "dog"]}},
+                      "train_batch_size": 2, "eval": {"every": 5}})",
                   "vit"),
       1,
       "vit");
