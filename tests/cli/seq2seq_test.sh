@@ -129,7 +129,7 @@ refuses_what_does_not_fit() {
   expect "which task fits" says "seq2seq" "$box/out"
   "$tessera" train "$box/run.json" --set model.family=gpt2 --set "run.dir=$box/run" >"$box/out" 2>&1 &&
     echo "a decoder answered texts" && exit 1
-  expect "which family fits" says "an encoder with a decoder" "$box/out"
+  expect "which family fits" says "the family of an encoder-decoder" "$box/out"
 }
 claim "t5 learns answers, with the same bits on two ranks" learns_on_any_ranks t5
 claim "mt5 learns answers, with the same bits on two ranks" learns_on_any_ranks mt5
