@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// labels: fast multiprocess
+// labels: slow multiprocess
 #include <set>
 
 #include "checkpoint/killed.h"

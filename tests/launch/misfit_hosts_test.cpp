@@ -26,8 +26,10 @@ using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 
+class MisfitHosts : public HeadOfHosts {};
+
 // The files that hosts compare may take longer to read than hosts have to arrive.
-TEST_F(HeadOfHosts, WaitsForAHostThatShowsThatItReads) {
+TEST_F(MisfitHosts, WaitsForAHostThatShowsThatItReads) {
   start(2, /*join_timeout_s=*/0.5, /*silence_s=*/8.0);
   const FactsOfHost slow = [](const std::function<void()>& alive) {
     for (int i = 0; i < 6; ++i) {
@@ -58,7 +60,7 @@ struct Misfit {
   std::string told_to_it, told_to_others;
 };
 
-TEST_F(HeadOfHosts, TellsBothSidesInWhatTheirStartsDiffer) {
+TEST_F(MisfitHosts, TellsBothSidesInWhatTheirStartsDiffer) {
   const std::vector<Misfit> misfits = {{"another number of ranks",
                                         [](HostPart& part) {
                                           part.world_size = 8;
@@ -113,7 +115,7 @@ void send_alone(int fd, const Message& message) {
   EXPECT_EQ(write(fd, &message, sizeof(message)), static_cast<ssize_t>(sizeof(message)));
 }
 
-TEST_F(HeadOfHosts, TellsOfAnotherVersion) {
+TEST_F(MisfitHosts, TellsOfAnotherVersion) {
   start(2, /*join_timeout_s=*/0.5);
   const int fd = stranger();
   Introduction later = introduction(secret_);
@@ -172,7 +174,7 @@ TEST(MissingHosts, AreNamedAsInTheirHostfile) {
   EXPECT_EQ(missing_hosts({}, {{2, 1}}, 5), "the hosts of ranks 0-1, 3-4") << "unknown names";
 }
 
-TEST_F(HeadOfHosts, KeepsWhatAgentsSayOfTheirEnd) {
+TEST_F(MisfitHosts, KeepsWhatAgentsSayOfTheirEnd) {
   start(2);
   const auto own = part(1, 1, 1);
 

@@ -299,22 +299,15 @@ TEST(FirstTables, EstimateTheTimeFromAStepWhereTokensAreNotKnown) {
 }
 
 TEST(FirstTables, CountImagesAsImages) {
-  const Plan plan = make_plan(
-      json::parse(R"({"model": {"family": "vit", "num_layers": 1, "hidden_size": 32, "num_heads": 2,
-                      "image_size": 8, "patch_size": 4},
-                      "data": {"train": "pictures", "validation": "others"},
-                      "task": {"type": "image_classify", "params": {"labels": ["cat", "dog"]}},
-                      "train_batch_size": 2, "eval": {"every": 5}})",
-                  "vit"),
-      1,
-      "vit");
+  Plan plan = plan_of("nano", R"("train_batch_size": 2)");
+  plan.model.trunk.output.images = true;
   report::TableFacts facts;
   facts.train_tokens = facts.train_samples = 1200;
   facts.validation_tokens = 80;
 
   const std::vector<std::string> lines = report::first_table(plan, facts);
 
-  EXPECT_THAT(lines, Contains(HasSubstr("pictures: 1,200 images")));
+  EXPECT_THAT(lines, Contains(HasSubstr("a.txt: 1,200 images")));
   EXPECT_THAT(lines, Contains(HasSubstr(": 80 images, ")));
   EXPECT_THAT(lines, Each(Not(HasSubstr(" tokens"))));
 }
