@@ -182,8 +182,7 @@ TEST_F(TurnsOfTemplates, IncludeCallsOfTools) {
                                R"(,{"role": "assistant", "content": "c", )" + call +
                                R"(,{"role": "assistant", "content": null, )" + call + "]";
 
-  EXPECT_THAT(turns(source, messages),
-              ElementsAre("c[f][g]<|im_end|>", "[f][g]<|im_end|>"));
+  EXPECT_THAT(turns(source, messages), ElementsAre("c[f][g]<|im_end|>", "[f][g]<|im_end|>"));
 }
 
 TEST_F(TurnsOfTemplates, AreNotGuessedWhereTheTemplateChangesTheMessages) {
