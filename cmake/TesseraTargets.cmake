@@ -26,13 +26,13 @@ set_directory_properties(PROPERTIES COMPILE_OPTIONS "" COMPILE_DEFINITIONS "" IN
 set(CMAKE_UNITY_BUILD OFF)  # tessera_unite knows which files belong together
 
 # ccache and lld make builds faster, so one that is installed but does not work is left out. The cache does not depend on the
-# path of the clone: paths below it are made relative, and the working directory does not count. Options about warnings change no object.
+# path of the clone: paths below it are made relative, and the working directory does not count. -Werror changes no object.
 include(Optional)
 tessera_optional_tool(TESSERA_CCACHE ccache "builds are not cached"
   ${CMAKE_COMMAND} -E env "CCACHE_BASEDIR=@folder@" @tool@ ${CMAKE_CXX_COMPILER} -c probe.cpp -o probe.o)
 if(TESSERA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
-      "CCACHE_IGNOREOPTIONS=-Werror -Wno-maybe-uninitialized" CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_IGNOREOPTIONS=-Werror CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       ${TESSERA_CCACHE})
 endif()
 tessera_optional_tool(TESSERA_LLD ld.lld "the default linker is used, which is slower"
