@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kStreamBytes = std::uint64_t{64} << 20;  // a device or pipe has no size
 constexpr const char* kFix = "name a file with the text itself";
 
-/// What a device or pipe gives, or the first `most` bytes and some more.
+/// Reads a device or pipe to its end, or its first `most` bytes and some more.
 std::string read_stream(const fs::path& path, std::uint64_t most) {
   std::ifstream in(path, std::ios::binary);
   std::string out;

@@ -11,7 +11,7 @@
 
 namespace tessera::files {
 
-/// As read(), but throws Error{Data} for a file of more than `most` bytes, before it reads them if
+/// Reads a file like read(). Throws Error{Data} for more than `most` bytes, before it reads them if
 /// the size is known, and for one that never ends, such as a device.
 std::string read_within(const std::filesystem::path& path,
                         std::uint64_t most = budget::kWholeFileBytes);

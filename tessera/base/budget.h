@@ -21,13 +21,13 @@ inline constexpr std::uint64_t kTokenBytes = std::uint64_t{16} << 10;
 /// The problems of a configuration that are listed.
 inline constexpr std::size_t kProblems = 100;
 
-/// What may become of `bytes` of a text that a tokenizer normalizes. One character becomes at most
-/// 18 others in Unicode's own forms.
+/// Returns how long `bytes` of a text may be once a tokenizer normalized it. One character becomes
+/// at most 18 others in Unicode's own forms.
 [[nodiscard]] constexpr std::uint64_t normalized(std::uint64_t bytes) {
   return 64 * bytes + (std::uint64_t{1} << 20);
 }
-/// What may become of `bytes` of a compressed file. Text shrinks to a third or a tenth; files of
-/// which more than 99.5 % disappear are made to fill memories.
+/// Returns how many bytes a compressed file of `bytes` may hold. Text shrinks to a third or a
+/// tenth; files of which more than 99.5 % disappear are made to fill memories.
 [[nodiscard]] constexpr std::uint64_t inflated(std::uint64_t bytes) {
   return 200 * bytes + (std::uint64_t{64} << 20);
 }

@@ -46,7 +46,7 @@ bool is_local(const fs::path& file) {
          std::ranges::find(kLocal, static_cast<std::uint32_t>(facts.f_type)) != kLocal.end();
 }
 
-/// What changes whenever one of some files is written or replaced.
+/// A hash of attributes of files, which changes when one of them is written or replaced.
 struct Stamp {
   std::uint64_t hash = 0, bytes = 0;
   bool settled = true;  ///< a later change would give another stamp

@@ -21,7 +21,7 @@ struct ChosenCheckpoint {
   std::filesystem::path path;  ///< the checkpoint, or the given path if it is no run
   std::string why;             ///< for people, with its folder; empty if there was no choice
 };
-/// Of a run that stopped early its best checkpoint, otherwise, and with `last`, the newest one.
+/// Returns the best checkpoint of a run that stopped early; otherwise, or with `last`, the newest.
 ChosenCheckpoint chosen_checkpoint(const std::filesystem::path& path, bool last);
 
 /// Declares --last of a command that reads a model.
