@@ -12,7 +12,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/tokenizer.h"
 
 namespace {
 
@@ -31,7 +31,7 @@ std::vector<std::string_view> documents_of(std::string_view text) {
 }
 
 void run(std::vector<std::string> paths) {
-  tessera::data::TokenizerOptions options{.type = "gpt2"};
+  tessera::text::TokenizerOptions options{.type = "gpt2"};
   if (paths.size() > 2 && paths.front() == "--file") {
     options = {.type = "file", .vocab = paths[1]};
     paths.erase(paths.begin(), paths.begin() + 2);
@@ -40,7 +40,7 @@ void run(std::vector<std::string> paths) {
   for (const std::string& path : paths)
     text += tessera::files::read(path);
   const auto documents = documents_of(text);
-  const auto tokenizer = tessera::data::make_tokenizer(options);
+  const auto tokenizer = tessera::text::make_tokenizer(options);
   std::vector<double> seconds;
   std::size_t tokens = 0;
   for (int i = 0; i < kRuns; ++i) {

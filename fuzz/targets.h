@@ -20,19 +20,19 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/config/json.h"
-#include "tessera/data/chat/chat_template.h"
 #include "tessera/data/images/image.h"
 #include "tessera/data/images/preprocess.h"
 #include "tessera/data/json_line.h"
 #include "tessera/data/records.h"
 #include "tessera/data/token_file.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/foreign_write.h"
 #include "tessera/interop/formats/onnx_file.h"
 #include "tessera/interop/formats/torch_file.h"
 #include "tessera/interop/formats/torch_value.h"
 #include "tessera/interop/formats/weights.h"
+#include "tessera/text/chat/chat_template.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::fuzz {
 
@@ -118,7 +118,7 @@ inline void write_stage_3(const fs::path& folder) {
 inline void write_vocabulary(const fs::path& folder) {
   if (fs::exists(folder / "vocab.json")) return;
   json::Value vocab =
-      *json::parse_strict(data::byte_tokenizer_json(), "bytes").find("model")->find("vocab");
+      *json::parse_strict(text::byte_tokenizer_json(), "bytes").find("model")->find("vocab");
   // GPT-2 writes byte 0 as a letter.
   std::erase_if(vocab.members(),
                 [](const auto& member) { return member.second.as_integer() == 0; });
@@ -131,7 +131,7 @@ inline void write_vocabulary(const fs::path& folder) {
 /// Checks that an accepted tokenizer decodes every text to the original. A tokenizer read from "any
 /// file" is exempt because it may normalize texts.
 inline void encode(const fs::path& folder) {
-  const data::TokenizerPtr tokenizer = data::tokenizer_from_folder(folder);
+  const text::TokenizerPtr tokenizer = text::tokenizer_from_folder(folder);
   for (const std::string text : {"", "abab ab's  12\n", "\xC3\xA4\xFF<|endoftext|>"}) {
     std::vector<std::int32_t> ids;
     tokenizer->encode(text, ids);
@@ -186,14 +186,14 @@ inline void render_chat(const fs::path& folder) {
       R"([{"role":"system","content":"s"},{"role":"user","content":" \u00fc<b>\n"},)"
       R"({"role":"assistant","content":"a","tool_calls":[{"function":{"name":"f"}}]}])",
       "messages");
-  data::chat::RenderOptions options;
+  text::chat::RenderOptions options;
   options.tools = json::parse_strict(R"([{"function":{"name":"f"}}])", "tools");
   options.limits.steps = 200'000;
   options.limits.bytes = 16 << 20;
   options.now = 0;
-  const auto chat = data::chat::find_chat_template(folder);
+  const auto chat = text::chat::find_chat_template(folder);
   if (!chat) return;
-  const data::chat::Conversation made = chat->render(messages, options);
+  const text::chat::Conversation made = chat->render(messages, options);
   for (const auto& [begin, end] : made.assistant) {
     if (begin > end || end > made.text.size()) throw std::logic_error("a span outside of the text");
   }

@@ -29,17 +29,17 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/comm/world.h"
 #include "tessera/config/json.h"
-#include "tessera/data/chat/chat_template.h"
 #include "tessera/engine/generation_config.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/shared_values.h"
 #include "tessera/tasks/answer_ends.h"
 #include "tessera/tasks/conversation.h"
+#include "tessera/text/chat/chat_template.h"
 
 namespace tessera::cli {
 namespace {
 
-using data::chat::ChatTemplate;
+using text::chat::ChatTemplate;
 
 struct ChatWords {
   std::string path, system, chat_template, date, weights = "fp32";
@@ -173,7 +173,7 @@ class SharedLines {
 void answer(engine::Generator& generator,
             const ChatTemplate& chat,
             const engine::GenerateOptions& options,
-            const data::chat::RenderOptions& rendering,
+            const text::chat::RenderOptions& rendering,
             json::Value& messages,
             const std::string& line,
             bool is_leader) {
@@ -203,7 +203,7 @@ void converse(engine::OpenModel& model,
   const tasks::AnswerEnds ends = tasks::answer_ends(*model.tokenizer, &chat);
   options.stop_ids.insert(options.stop_ids.end(), ends.ids.begin(), ends.ids.end());
   options.stop_strings.insert(options.stop_strings.end(), ends.texts.begin(), ends.texts.end());
-  data::chat::RenderOptions rendering;
+  text::chat::RenderOptions rendering;
   rendering.add_generation_prompt = true;
   engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
   json::Value messages = beginning(words);

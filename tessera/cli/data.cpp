@@ -108,7 +108,7 @@ struct Opened {
   tasks::TaskOptions task_options;
   std::shared_ptr<const tasks::Task> task;
   data::DataOptions options;
-  data::TokenizerPtr tokenizer;
+  text::TokenizerPtr tokenizer;
   data::TokenizeOptions how;
   std::int64_t vocab_size = 0, length = 0;
   std::optional<json::Value> model;
@@ -153,7 +153,7 @@ void open_config(const DataWords& words, Opened& out) {
 
 void open_tokenizer(const DataWords& words, Opened& out) {
   if (words.model.empty()) {
-    out.tokenizer = data::make_tokenizer({});
+    out.tokenizer = text::make_tokenizer({});
     out.vocab_size = out.tokenizer->size();
     out.length = kDefaultLength;
     return;
@@ -253,7 +253,7 @@ std::string shown(std::string_view text, std::string_view indent) {
   return out;
 }
 
-std::string words_of(const data::Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
+std::string words_of(const text::Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
   std::string out;
   std::vector<std::int32_t> run;
   const auto flush = [&] {

@@ -22,10 +22,10 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/text_lines.h"
-#include "tessera/data/tokenizers/characters.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/interop/formats/npy.h"
 #include "tessera/interop/formats/sentence_transformers.h"
+#include "tessera/text/tokenizers/characters.h"
 
 namespace tessera::cli {
 namespace {
@@ -122,11 +122,11 @@ models::ObjectiveChoice objective_of(const EmbedPlan& plan) {
 
 std::string lowered(const std::string& text) {
   std::vector<char32_t> characters;
-  for (const char32_t c : data::tokenizers::characters_of(text))
-    data::tokenizers::append_lower(characters, c);
+  for (const char32_t c : text::tokenizers::characters_of(text))
+    text::tokenizers::append_lower(characters, c);
   std::string out;
   for (const char32_t c : characters)
-    data::tokenizers::append_utf8(out, c);
+    text::tokenizers::append_utf8(out, c);
   return out;
 }
 

@@ -102,7 +102,7 @@ struct HeldOut {
 std::shared_ptr<const data::Dataset> tail_of_run(const planner::Plan& plan) {
   // Streamed data uses the tokenizer and the task when it is read.
   struct Owner {
-    data::TokenizerPtr tokenizer;
+    text::TokenizerPtr tokenizer;
     std::shared_ptr<const tasks::Task> task;
     std::shared_ptr<const data::Datasets> datasets;
   };
@@ -207,7 +207,7 @@ planner::Plan plan_with_beginning(const engine::OpenModel& model) {
 /// none. Nothing if a label has no text, or if all labels are end of text.
 std::optional<std::int64_t> label_bytes(const data::Dataset& dataset,
                                         std::int64_t samples,
-                                        const data::Tokenizer& tokenizer) {
+                                        const text::Tokenizer& tokenizer) {
   std::int64_t bytes = 0;
   for (std::int64_t s = 0; s < samples; ++s) {
     data::Sample sample(dataset, s);

@@ -148,7 +148,7 @@ void GenerationWords::check_for_beams() const {
                   "drop --beams");
 }
 
-engine::GenerateOptions GenerationWords::options(const data::Tokenizer& tokenizer,
+engine::GenerateOptions GenerationWords::options(const text::Tokenizer& tokenizer,
                                                  const engine::GenerationConfig& folder,
                                                  bool draws) const {
   constexpr std::int64_t kSeed = 1234;

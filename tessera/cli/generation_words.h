@@ -32,7 +32,7 @@ struct GenerationWords {
   void check_for_beams() const;
   /// `folder`: the configuration of the model's folder. `draws`: false for beam search, which draws
   /// no tokens.
-  [[nodiscard]] engine::GenerateOptions options(const data::Tokenizer& tokenizer,
+  [[nodiscard]] engine::GenerateOptions options(const text::Tokenizer& tokenizer,
                                                 const engine::GenerationConfig& folder,
                                                 bool draws = true) const;
 

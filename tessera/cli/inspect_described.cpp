@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
-#include "tessera/data/small_file.h"
+#include "tessera/text/small_file.h"
 
 namespace tessera::cli {
 namespace {
@@ -58,7 +58,7 @@ std::optional<DescribedFacts> facts_of_tokenizer(const std::filesystem::path& pa
   std::error_code failed;
   if (path.extension() != ".json" || !std::filesystem::is_regular_file(path, failed))
     return std::nullopt;
-  const json::Value file = json::parse_strict(data::read_small_file(path), path.string());
+  const json::Value file = json::parse_strict(text::read_small_file(path), path.string());
   const json::Value* const model = file.is_object() ? file.find("model") : nullptr;
   if (model == nullptr || !model->is_object() || model->find("vocab") == nullptr)
     return std::nullopt;

@@ -108,7 +108,7 @@ std::vector<LinePair> read_lines(const ScoreWords& words, bool answers) {
 }
 
 std::vector<double> log_probabilities_of(engine::OpenModel& model, const LinePair& line) {
-  const data::Tokenizer& tokenizer = *model.tokenizer;
+  const text::Tokenizer& tokenizer = *model.tokenizer;
   if (!answers(model)) {
     return engine::log_probabilities(
         *model.executor, model.shape, tokenizer.encode_prompt(line.target));

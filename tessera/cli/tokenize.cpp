@@ -15,8 +15,8 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/config/json.h"
 #include "tessera/data/token_file.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/launch/early_stop.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::cli {
 namespace {
@@ -24,7 +24,7 @@ namespace {
 struct TokenizeWords {
   std::vector<std::string> sources;
   std::string out;
-  data::TokenizerOptions tokenizer;
+  text::TokenizerOptions tokenizer;
   std::string folder;
   data::TokenizeOptions how;
   std::int64_t threads = 0;
@@ -107,9 +107,9 @@ int tokenize(const std::vector<std::string>& line) {
                                 text::bytes(static_cast<std::uint64_t>(all))));
     };
   }
-  const data::TokenizerPtr tokenizer = words.folder.empty()
-                                           ? data::make_tokenizer(words.tokenizer)
-                                           : data::tokenizer_from_folder(words.folder);
+  const text::TokenizerPtr tokenizer = words.folder.empty()
+                                           ? text::make_tokenizer(words.tokenizer)
+                                           : text::tokenizer_from_folder(words.folder);
   const std::vector<std::filesystem::path> sources(words.sources.begin(), words.sources.end());
   const double begin = now_s();
   const data::TokenizeStats stats = data::tokenize(sources, *tokenizer, words.out, words.how);

@@ -17,14 +17,14 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/config/json.h"
-#include "tessera/data/tokenizers/training.h"
+#include "tessera/data/tokenizer_training.h"
 #include "tessera/launch/early_stop.h"
 
 namespace tessera::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using data::tokenizers::TrainedKind;
+using text::tokenizers::TrainedKind;
 
 struct TrainerWords {
   std::string action, out, type = "bpe";
@@ -32,7 +32,7 @@ struct TrainerWords {
   std::int64_t threads = 0;
   std::optional<std::int64_t> min_frequency;
   bool cased = false;
-  data::tokenizers::TrainingOptions how;
+  text::tokenizers::TrainingOptions how;
   Common common;
 };
 
@@ -116,7 +116,7 @@ int tokenizer(const std::vector<std::string>& line) {
   words.how.poll = [&early] { early.check(); };
   const double begin = now_s();
   const std::vector<fs::path> sources(words.sources.begin(), words.sources.end());
-  const auto trained = data::tokenizers::train_tokenizer(sources, words.how);
+  const auto trained = data::train_tokenizer(sources, words.how);
   fs::create_directories(words.out);
   files::write_atomic(fs::path(words.out) / "tokenizer.json", trained.tokenizer_json);
   files::write_atomic(fs::path(words.out) / "tokenizer_config.json", trained.config_json);

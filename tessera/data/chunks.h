@@ -13,7 +13,7 @@
 #include "tessera/data/sources.h"
 #include "tessera/data/token_file.h"
 #include "tessera/data/token_writer.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::data {
 
@@ -32,7 +32,9 @@ struct Chunk {
 class Chunker {
  public:
   /// `text_field`: the field of records that is read.
-  Chunker(const std::vector<Source>& sources, const Tokenizer& tokenizer, std::string text_field)
+  Chunker(const std::vector<Source>& sources,
+          const text::Tokenizer& tokenizer,
+          std::string text_field)
       : sources_(sources), tokenizer_(tokenizer), text_field_(std::move(text_field)) {}
   /// Returns false at the end.
   bool next(Chunk& chunk);
@@ -41,7 +43,7 @@ class Chunker {
  private:
   [[nodiscard]] std::size_t end_of(std::string_view text, std::size_t begin) const;
   const std::vector<Source>& sources_;
-  const Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   std::string text_field_;
   std::size_t source_ = 0, at_ = 0;
   bool started_ = false;
@@ -62,7 +64,7 @@ struct Encoded {
 /// Never throws; `error` holds any exception. Each thread needs its own encoder.
 class ChunkEncoder {
  public:
-  ChunkEncoder(const Tokenizer& tokenizer, const TokenizeOptions& options, TokenWidth width)
+  ChunkEncoder(const text::Tokenizer& tokenizer, const TokenizeOptions& options, TokenWidth width)
       : tokenizer_(tokenizer), options_(options), width_(width) {}
   Encoded encode(const Chunk& chunk);
 
@@ -72,7 +74,7 @@ class ChunkEncoder {
   void encode_lines(const Chunk& chunk, Encoded& out);
   void add_document(std::string_view text, Encoded& out);
 
-  const Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   const TokenizeOptions& options_;
   TokenWidth width_;
   std::string clean_, unix_, field_;  // scratch
@@ -84,7 +86,7 @@ class ChunkEncoder {
 /// text that cannot be read.
 TokenizeStats tokenize_into(TokenSink& sink,
                             const std::vector<Source>& files,
-                            const Tokenizer& tokenizer,
+                            const text::Tokenizer& tokenizer,
                             const TokenizeOptions& options);
 
 }  // namespace tessera::data

@@ -11,7 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
-#include "tessera/data/small_file.h"
+#include "tessera/text/small_file.h"
 
 namespace tessera::data {
 namespace {
@@ -34,7 +34,7 @@ bool is_file(const fs::path& path) {
 
 std::vector<std::string> files_of_one(const fs::path& folder) {
   const fs::path path = folder / kState;
-  const json::Value state = json::parse_strict(read_small_file(path), path.string());
+  const json::Value state = json::parse_strict(text::read_small_file(path), path.string());
   const json::Value* const files = state.find("_data_files");
   if (files == nullptr || !files->is_array()) refuse(path, "it names no _data_files");
   const json::Value* const chosen = state.find("_indices_data_files");
@@ -64,7 +64,7 @@ std::vector<std::string> datasets_files(const std::string& folder,
                                         std::span<const std::string_view> splits) {
   const fs::path path = fs::path(folder) / kSplits;
   if (!is_file(path)) return files_of_one(folder);
-  const json::Value said = json::parse_strict(read_small_file(path), path.string());
+  const json::Value said = json::parse_strict(text::read_small_file(path), path.string());
   const json::Value* const names = said.find("splits");
   if (names == nullptr || !names->is_array()) refuse(path, "it names no splits");
   std::vector<std::string> there;

@@ -31,7 +31,7 @@ std::vector<std::filesystem::path> paths_of(const std::vector<std::string>& name
 class Maker {
  public:
   Maker(const DataOptions& options,
-        const Tokenizer& tokenizer,
+        const text::Tokenizer& tokenizer,
         std::int64_t length,
         const TokenSamples& samples,
         std::function<void()> poll)
@@ -208,7 +208,7 @@ TokenizeOptions reading_of(const DataOptions& options, TokenizeOptions how) {
 /// written those as other ids.
 void warn_of_narrow_ids(const TokenFile& file,
                         const std::vector<std::string>& names,
-                        const Tokenizer& tokenizer) {
+                        const text::Tokenizer& tokenizer) {
   if (file.largest_id() >= tokenizer.size() - 1) return;
   log::warn_once(
       fmt::format("{} has {}-bit ids, up to {}, and the tokenizer has {} tokens: the ids above are "
@@ -221,7 +221,7 @@ void warn_of_narrow_ids(const TokenFile& file,
 
 OpenedTokens open_checked(const std::vector<std::string>& names,
                           const std::string& key,
-                          const Tokenizer& tokenizer,
+                          const text::Tokenizer& tokenizer,
                           std::int64_t vocab_size,
                           const TokenizeOptions& how) {
   OpenedTokens opened = open_tokens(paths_of(names), tokenizer, how);
@@ -274,7 +274,7 @@ std::unique_ptr<Dataset> samples_of(const TokenSamples& samples,
 class TrainingOpener {
  public:
   TrainingOpener(const DataOptions& options,
-                 const Tokenizer& tokenizer,
+                 const text::Tokenizer& tokenizer,
                  std::int64_t vocab_size,
                  std::int64_t sequence_length,
                  const TokenizeOptions& how,
@@ -407,7 +407,7 @@ class TrainingOpener {
   }
 
   const DataOptions& options_;
-  const Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   std::int64_t vocab_size_, length_;
   TokenizeOptions how_;
   const TokenSamples& samples_;
@@ -419,7 +419,7 @@ class TrainingOpener {
 OpenedDataset open_dataset(const DataOptions& options,
                            const std::vector<std::string>& names,
                            const std::string& key,
-                           const Tokenizer& tokenizer,
+                           const text::Tokenizer& tokenizer,
                            std::int64_t vocab_size,
                            std::int64_t sequence_length,
                            const TokenizeOptions& how,
@@ -446,7 +446,7 @@ OpenedDataset open_dataset(const DataOptions& options,
 }
 
 Datasets open_datasets(const DataOptions& options,
-                       const Tokenizer& tokenizer,
+                       const text::Tokenizer& tokenizer,
                        std::int64_t vocab_size,
                        std::int64_t sequence_length,
                        std::int64_t min_samples,

@@ -66,7 +66,7 @@ class StreamedTokens::Held final : public TokenFile, public TokenSink {
 };
 
 StreamedTokens::StreamedTokens(const std::vector<std::filesystem::path>& sources,
-                               const Tokenizer& tokenizer,
+                               const text::Tokenizer& tokenizer,
                                const TokenizeOptions& how,
                                const StreamedTokensOptions& options)
     : tokenizer_(tokenizer), how_(how), window_(options.window) {

@@ -14,7 +14,7 @@
 #include "tessera/data/held_files.h"
 #include "tessera/data/sources.h"
 #include "tessera/data/token_file.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::data {
 
@@ -36,7 +36,7 @@ class StreamedTokens final : public TokenFile {
   /// Tokenizes every file once, to count its tokens. `tokenizer` must outlive this. Throws
   /// Error{Data} for text that cannot be read, for token files and if there is no text at all.
   StreamedTokens(const std::vector<std::filesystem::path>& sources,
-                 const Tokenizer& tokenizer,
+                 const text::Tokenizer& tokenizer,
                  const TokenizeOptions& how,
                  const StreamedTokensOptions& options);
 
@@ -72,7 +72,7 @@ class StreamedTokens final : public TokenFile {
   /// Copies tokens [begin, begin + count) of one file.
   void read_file(std::size_t file, std::int64_t begin, std::int64_t count, std::int64_t* out) const;
 
-  const Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   TokenizeOptions how_;
   std::int64_t window_;
   std::vector<File> files_;

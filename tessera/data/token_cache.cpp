@@ -42,7 +42,7 @@ void add(files::Hasher& hasher, std::string_view text, const std::function<void(
 }
 
 std::string key_of(const std::vector<Source>& sources,
-                   const Tokenizer& tokenizer,
+                   const text::Tokenizer& tokenizer,
                    const TokenizeOptions& options) {
   files::Hasher hasher;
   add(hasher, kCacheVersion);
@@ -238,7 +238,7 @@ void remove_leftovers(const fs::path& entry) {
 }
 
 void build(const std::vector<fs::path>& sources,
-           const Tokenizer& tokenizer,
+           const text::Tokenizer& tokenizer,
            const TokenizeOptions& options,
            const fs::path& entry,
            const Seen& hashed) {
@@ -268,7 +268,7 @@ class BuildLock {
 };
 
 OpenedTokens open_cached(const std::vector<fs::path>& sources,
-                         const Tokenizer& tokenizer,
+                         const text::Tokenizer& tokenizer,
                          const TokenizeOptions& options,
                          const std::string& key,
                          const Seen& hashed) {
@@ -362,7 +362,7 @@ void evict(const fs::path& folder, const CacheLimit& limit) noexcept {
 }
 
 OpenedTokens open_tokens(const std::vector<fs::path>& sources,
-                         const Tokenizer& tokenizer,
+                         const text::Tokenizer& tokenizer,
                          const TokenizeOptions& options) {
   if (sources.size() == 1 && names_token_file(sources.front())) {
     return open_pair(sources.front(), options.poll);
@@ -377,7 +377,7 @@ OpenedTokens open_tokens(const std::vector<fs::path>& sources,
 }
 
 std::shared_ptr<const TokenFile> tokens_of(const std::vector<fs::path>& sources,
-                                           const Tokenizer& tokenizer,
+                                           const text::Tokenizer& tokenizer,
                                            const TokenizeOptions& options,
                                            TokenizeStats* stats) {
   const OpenedTokens opened = open_tokens(sources, tokenizer, options);

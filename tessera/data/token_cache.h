@@ -27,7 +27,7 @@ struct OpenedTokens {
 /// A process that builds an entry removes entries unused for 30 days, oldest first, until the
 /// others take 20 GB or less. If a source changes meanwhile, throws Error{Data} and keeps no entry.
 OpenedTokens open_tokens(const std::vector<std::filesystem::path>& sources,
-                         const Tokenizer& tokenizer,
+                         const text::Tokenizer& tokenizer,
                          const TokenizeOptions& options);
 
 /// Limits of what remains in a cache folder.

@@ -13,7 +13,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/token_file.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::data {
 
@@ -108,7 +108,7 @@ struct TokenSamples {
 /// validation tail. With data.streaming, `tokenizer` must outlive the datasets, and the reader must
 /// not shuffle. Throws Error{Data} if there are fewer than `min_samples` samples.
 Datasets open_datasets(const DataOptions& options,
-                       const Tokenizer& tokenizer,
+                       const text::Tokenizer& tokenizer,
                        std::int64_t vocab_size,
                        std::int64_t sequence_length,
                        std::int64_t min_samples,
@@ -121,7 +121,7 @@ Datasets open_datasets(const DataOptions& options,
 OpenedDataset open_dataset(const DataOptions& options,
                            const std::vector<std::string>& names,
                            const std::string& key,
-                           const Tokenizer& tokenizer,
+                           const text::Tokenizer& tokenizer,
                            std::int64_t vocab_size,
                            std::int64_t sequence_length,
                            const TokenizeOptions& how,

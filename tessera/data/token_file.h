@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tessera/data/block_sums.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::data {
 
@@ -73,14 +73,14 @@ struct TokenizeOptions {
 /// in parallel; the bytes do not depend on the number of threads. Throws Error{Data} with
 /// file:line:byte, and Error{Io} for a full disk, after which no files remain.
 TokenizeStats tokenize(const std::vector<std::filesystem::path>& sources,
-                       const Tokenizer& tokenizer,
+                       const text::Tokenizer& tokenizer,
                        const std::filesystem::path& prefix,
                        const TokenizeOptions& options);
 /// The token file of `sources`: the sources themselves if they are a .bin/.idx pair, else the
 /// cached one under files::cache_dir() / "tokens", keyed by a hash of contents and tokenizer, built
 /// once per host under a lock and renamed when complete.
 std::shared_ptr<const TokenFile> tokens_of(const std::vector<std::filesystem::path>& sources,
-                                           const Tokenizer& tokenizer,
+                                           const text::Tokenizer& tokenizer,
                                            const TokenizeOptions& options,
                                            TokenizeStats* stats = nullptr);
 

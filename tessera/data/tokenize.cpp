@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 /// Joins the results of the chunks.
 class Joiner {
  public:
-  Joiner(TokenSink& sink, const Tokenizer& tokenizer, TokenWidth width) : sink_(sink) {
+  Joiner(TokenSink& sink, const text::Tokenizer& tokenizer, TokenWidth width) : sink_(sink) {
     const std::int32_t end = tokenizer.end_of_text();
     append_tokens({&end, 1}, width, end_of_text_);
   }
@@ -178,7 +178,7 @@ std::string list_of(const std::vector<fs::path>& paths) {
 
 TokenizeStats tokenize_into(TokenSink& sink,
                             const std::vector<Source>& files,
-                            const Tokenizer& tokenizer,
+                            const text::Tokenizer& tokenizer,
                             const TokenizeOptions& options) {
   TESSERA_REQUIRE(options.invalid_utf8 == "refuse" || options.invalid_utf8 == "replace",
                   Config,
@@ -207,7 +207,7 @@ TokenizeStats tokenize_into(TokenSink& sink,
 }
 
 TokenizeStats tokenize(const std::vector<fs::path>& sources,
-                       const Tokenizer& tokenizer,
+                       const text::Tokenizer& tokenizer,
                        const fs::path& prefix,
                        const TokenizeOptions& options) {
   const std::vector<Source> files = expand_sources(sources);

@@ -78,7 +78,7 @@ void require_known_ids(const Ids& ids, const models::Resolved& model) {
   }
 }
 
-Ids encode_whole(const data::Tokenizer& tokenizer,
+Ids encode_whole(const text::Tokenizer& tokenizer,
                  const std::string& text,
                  std::int64_t most,
                  bool& cut) {
@@ -97,7 +97,7 @@ Ids encode_whole(const data::Tokenizer& tokenizer,
 }
 
 EmbedStats embed(parallel::Executor& executor,
-                 const data::Tokenizer& tokenizer,
+                 const text::Tokenizer& tokenizer,
                  const models::Resolved& model,
                  const std::vector<std::string>& texts,
                  const EmbedOptions& options,

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "tessera/data/tokenizer.h"
 #include "tessera/models/family.h"
 #include "tessera/parallel/executor.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine {
 
@@ -29,7 +29,7 @@ struct EmbedStats {
 void require_known_ids(const std::vector<std::int32_t>& ids, const models::Resolved& model);
 /// Encodes a text with the tokenizer's post-processor to at most `most` ids; the excess is removed
 /// before the tokens that end a text.
-std::vector<std::int32_t> encode_whole(const data::Tokenizer& tokenizer,
+std::vector<std::int32_t> encode_whole(const text::Tokenizer& tokenizer,
                                        const std::string& text,
                                        std::int64_t most,
                                        bool& cut);
@@ -40,7 +40,7 @@ std::vector<std::int32_t> encode_whole(const data::Tokenizer& tokenizer,
 /// these texts. Throws Error{Data} for a text without tokens and for ids beyond the vocabulary.
 /// Collective if ranks share the model.
 EmbedStats embed(parallel::Executor& executor,
-                 const data::Tokenizer& tokenizer,
+                 const text::Tokenizer& tokenizer,
                  const models::Resolved& model,
                  const std::vector<std::string>& texts,
                  const EmbedOptions& options,

@@ -106,7 +106,7 @@ std::size_t longest(const std::vector<std::string>& stops) {
 }  // namespace
 
 Generator::Generator(parallel::Executor& executor,
-                     const data::Tokenizer& tokenizer,
+                     const text::Tokenizer& tokenizer,
                      const models::Resolved& model)
     : executor_(executor), tokenizer_(tokenizer), model_(model) {}
 

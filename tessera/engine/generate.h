@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/data/tokenizer.h"
 #include "tessera/engine/logits_rules.h"
 #include "tessera/models/family.h"
 #include "tessera/ops/sampler.h"
 #include "tessera/parallel/executor.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine {
 
@@ -60,7 +60,7 @@ struct Generated {
 class Generator {
  public:
   Generator(parallel::Executor& executor,
-            const data::Tokenizer& tokenizer,
+            const text::Tokenizer& tokenizer,
             const models::Resolved& model);
   /// The ids of a prompt: Tokenizer::encode_prompt(), followed for an encoder by end of text.
   [[nodiscard]] std::vector<std::int32_t> encode(std::string_view prompt) const;
@@ -155,7 +155,7 @@ class Generator {
   /// Ids that end a text.
   [[nodiscard]] std::vector<std::int32_t> ends_of_text(const GenerateOptions& options) const;
   parallel::Executor& executor_;
-  const data::Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   const models::Resolved& model_;
 };
 

@@ -13,9 +13,9 @@
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/comm/world.h"
-#include "tessera/data/small_file.h"
 #include "tessera/tasks/answer_ends.h"
 #include "tessera/tasks/conversation.h"
+#include "tessera/text/small_file.h"
 
 namespace tessera::engine {
 namespace {
@@ -30,7 +30,7 @@ class Keys {
   explicit Keys(const fs::path& path) : path_(path.string()) {
     std::error_code ignored;
     if (!fs::is_regular_file(path, ignored)) return;
-    value_ = json::parse_strict(data::read_small_file(path), path_);
+    value_ = json::parse_strict(text::read_small_file(path), path_);
     if (!value_.is_object()) refuse("is not a JSON object");
   }
 
@@ -140,7 +140,7 @@ void warn_of_unapplied(const Keys& keys, const fs::path& path) {
 /// What the tokenizer and the chat template say of the end of an answer.
 std::vector<std::int32_t> ends_of_answers(const OpenModel& model) {
   if (model.tokenizer == nullptr) return {};
-  std::optional<data::chat::ChatTemplate> chat;
+  std::optional<text::chat::ChatTemplate> chat;
   try {
     chat = chat_template_of(model);
   } catch (const Error& error) {
@@ -165,7 +165,7 @@ std::vector<fs::path> folders_of(const OpenModel& model) {
   return out;
 }
 
-std::optional<data::chat::ChatTemplate> chat_template_of(const OpenModel& model) {
+std::optional<text::chat::ChatTemplate> chat_template_of(const OpenModel& model) {
   return tasks::open_chat_template(
       model.config ? tasks::chat_template_of(*model.config) : std::string(),
       folders_of(model),

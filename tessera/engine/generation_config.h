@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/data/chat/chat_template.h"
 #include "tessera/engine/open_model.h"
+#include "tessera/text/chat/chat_template.h"
 
 namespace tessera::engine {
 
@@ -30,7 +30,7 @@ struct GenerationConfig {
 std::vector<std::filesystem::path> folders_of(const OpenModel& model);
 /// The chat template of a model: the one of its run's task, or of its folder; nothing if it has
 /// none. Throws Error{Config} if the file that the task names is missing.
-std::optional<data::chat::ChatTemplate> chat_template_of(const OpenModel& model);
+std::optional<text::chat::ChatTemplate> chat_template_of(const OpenModel& model);
 
 /// Reads the files in the folder from which the model is read; a model without them has an empty
 /// one. Throws Error{Format} for values that are not numbers in their ranges.

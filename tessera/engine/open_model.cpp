@@ -16,7 +16,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/data/small_file.h"
 #include "tessera/engine/launch.h"
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/formats/weights_bitsandbytes.h"
@@ -33,6 +32,7 @@
 #include "tessera/planner/memory.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/tensor/init.h"
+#include "tessera/text/small_file.h"
 
 namespace tessera::engine {
 namespace {
@@ -129,7 +129,7 @@ Fill from_source(models::WeightSource source) {
 
 models::WeightSource hugging_face_source(const OpenModel& model) {
   const fs::path path = model.source / "config.json";
-  const json::Value config = json::parse_strict(data::read_small_file(path), path.string());
+  const json::Value config = json::parse_strict(text::read_small_file(path), path.string());
   return interop::weights_from_hf(
       model.source, models::families().get(models::family_of_hf(config)), model.shape);
 }
@@ -200,10 +200,10 @@ void find_run(OpenModel& out) {
 
 void find_hugging_face(OpenModel& out, bool needs_tokenizer) {
   const fs::path config_path = out.source / "config.json";
-  json::Value config = json::parse_strict(data::read_small_file(config_path), config_path.string());
+  json::Value config = json::parse_strict(text::read_small_file(config_path), config_path.string());
   interop::drop_bitsandbytes(config);
   const models::ModelOptions options = models::options_from_hf(config);
-  if (needs_tokenizer) out.tokenizer = data::tokenizer_from_folder(out.source);
+  if (needs_tokenizer) out.tokenizer = text::tokenizer_from_folder(out.source);
   config::Problems problems;
   out.shape =
       models::resolve(options,

@@ -12,10 +12,10 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/config/json.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/models/family.h"
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/model_instance.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::planner {
 struct Plan;
@@ -37,7 +37,7 @@ std::string_view name(ReadAs as);
 /// Used by one thread.
 struct OpenModel {
   models::Resolved shape;
-  data::TokenizerPtr tokenizer;
+  text::TokenizerPtr tokenizer;
   std::optional<json::Value> config;  ///< of the run that trained it, without model.from
   int trained_on = 1;                 ///< number of ranks of that run
   std::filesystem::path source;       ///< the checkpoint or folder to read

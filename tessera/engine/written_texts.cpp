@@ -9,7 +9,7 @@ namespace {
 
 /// Returns whether the token is no part of a text, as one that ends a turn is: its own bytes are
 /// other ones.
-bool is_special(const data::Tokenizer& tokenizer, std::int32_t id) {
+bool is_special(const text::Tokenizer& tokenizer, std::int32_t id) {
   std::vector<std::int32_t> plain;
   tokenizer.encode(tokenizer.bytes_of(id), plain, /*special=*/false);
   return plain != std::vector<std::int32_t>{id};
@@ -49,7 +49,7 @@ PromptAndAnswer prompt_of(const data::Dataset& dataset,
 
 std::vector<tasks::WrittenText> write_texts(Generator& generator,
                                             const data::Dataset& dataset,
-                                            const data::Tokenizer& tokenizer,
+                                            const text::Tokenizer& tokenizer,
                                             std::int64_t count,
                                             bool answers,
                                             const GenerateOptions& options,

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "tessera/data/dataset.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/engine/generate.h"
 #include "tessera/tasks/text_scores.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine {
 
@@ -31,7 +31,7 @@ PromptAndAnswer prompt_of(const data::Dataset& dataset,
 /// Cost: a generation for each. `told`: after each, the number that is done.
 std::vector<tasks::WrittenText> write_texts(Generator& generator,
                                             const data::Dataset& dataset,
-                                            const data::Tokenizer& tokenizer,
+                                            const text::Tokenizer& tokenizer,
                                             std::int64_t count,
                                             bool answers,
                                             const GenerateOptions& options,

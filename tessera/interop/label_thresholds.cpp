@@ -9,7 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
-#include "tessera/data/small_file.h"
+#include "tessera/text/small_file.h"
 
 namespace tessera::interop {
 namespace {
@@ -38,7 +38,7 @@ void add_label_thresholds(const std::filesystem::path& folder, models::Objective
   const std::filesystem::path path = folder / kFile;
   std::error_code ignored;
   if (!has_several_labels(objective) || !std::filesystem::is_regular_file(path, ignored)) return;
-  const json::Value file = json::parse_strict(data::read_small_file(path), path.string());
+  const json::Value file = json::parse_strict(text::read_small_file(path), path.string());
   const json::Value* const list = file.is_object() ? file.find(kKey) : nullptr;
   const json::Value* const count = objective.options.find("num_labels");
   const std::int64_t labels = count != nullptr ? count->as_integer().value_or(0) : 0;

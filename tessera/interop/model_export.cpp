@@ -19,8 +19,6 @@
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/streamed_save.h"
-#include "tessera/data/small_file.h"
-#include "tessera/data/tokenizer_json.h"
 #include "tessera/interop/decoder_padding.h"
 #include "tessera/interop/foreign_training.h"
 #include "tessera/interop/formats/weights_bitsandbytes.h"
@@ -36,6 +34,8 @@
 #include "tessera/parallel/state_beginnings.h"
 #include "tessera/tasks/conversation.h"
 #include "tessera/tasks/labelled_images.h"
+#include "tessera/text/small_file.h"
+#include "tessera/text/tokenizer_json.h"
 
 namespace tessera::interop {
 namespace {
@@ -142,7 +142,7 @@ Read read_tensor(const models::WeightSource& weights,
 std::int64_t tokenizer_size(const models::ModelSource& source) {
   if (source.says_tokenizer && !source.hugging_face)
     return models::source_tokenizer(source)->size();
-  return source.model->vocab_size.value_or(data::make_tokenizer({})->size());
+  return source.model->vocab_size.value_or(text::make_tokenizer({})->size());
 }
 
 models::Resolved resolve(const models::ModelSource& source, std::int64_t tokenizer_size) {
@@ -393,7 +393,7 @@ std::vector<checkpoint::StreamedTensor> of_weights(const std::vector<fs::path>& 
 void add_files(ModelExport& out, const fs::path& folder, std::optional<DType> dtype) {
   const fs::path path = folder / "config.json";
   if (!fs::is_regular_file(path)) return;
-  std::string text = data::read_small_file(path);
+  std::string text = text::read_small_file(path);
   json::Value config = json::parse_strict(text, path.string());
   TESSERA_REQUIRE(
       config.is_object(), Format, path.string() + " is no JSON object", "fetch it again");
@@ -438,7 +438,7 @@ ModelExport of_file(const fs::path& path, std::optional<DType> dtype) {
 /// model that is not built is copied as it is.
 void require_its_weights(const fs::path& folder) {
   const fs::path path = folder / "config.json";
-  const json::Value config = json::parse_strict(data::read_small_file(path), path.string());
+  const json::Value config = json::parse_strict(text::read_small_file(path), path.string());
   if (!config.is_object() || !models::knows_head(config)) return;
   try {
     const models::ModelSource source = models::open_model_source(folder);
@@ -488,10 +488,10 @@ ModelExport of_adapted(const models::ModelSource& source, std::optional<DType> w
 
 /// Nothing if there is no tokenizer, or if tessera cannot read it; its files are copied in any
 /// case.
-std::optional<data::TokenizerOptions> tokenizer_of(const fs::path& folder) {
+std::optional<text::TokenizerOptions> tokenizer_of(const fs::path& folder) {
   try {
-    const data::TokenizerOptions options = data::tokenizer_options_of(fs::absolute(folder));
-    (void)data::make_tokenizer(options);
+    const text::TokenizerOptions options = text::tokenizer_options_of(fs::absolute(folder));
+    (void)text::make_tokenizer(options);
     return options;
   } catch (const Error&) {
     return std::nullopt;
@@ -505,7 +505,7 @@ std::vector<std::pair<std::string, std::string>> files_beside(const fs::path& fo
   for (const char* name : kBesideWeights) {
     std::error_code failed;  // a symbolic link to itself is not a file
     if (fs::is_regular_file(folder / name, failed))
-      out.emplace_back(name, data::read_small_file(folder / name));
+      out.emplace_back(name, text::read_small_file(folder / name));
   }
   return out;
 }

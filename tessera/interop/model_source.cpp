@@ -18,7 +18,6 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/config/fields.h"
-#include "tessera/data/small_file.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/weights.h"
 #include "tessera/interop/formats/weights_bitsandbytes.h"
@@ -32,6 +31,7 @@
 #include "tessera/optim/average.h"
 #include "tessera/tasks/conversation.h"
 #include "tessera/tasks/labelled_images.h"
+#include "tessera/text/small_file.h"
 
 namespace tessera::interop {
 
@@ -160,7 +160,7 @@ models::ModelSource open_checkpoint(const fs::path& folder) {
                        opened.meta().config.find("tokenizer") != nullptr;
   if (out.says_tokenizer) read_section(opened.meta().config, "tokenizer", folder, out.tokenizer);
   // A converted checkpoint contains its tokenizer; its source may no longer exist.
-  const auto brought = data::find_bpe(folder);
+  const auto brought = text::find_bpe(folder);
   if (brought && out.tokenizer.type == "gpt2") out.tokenizer = *brought;
   if (out.tokenizer.type == "file") {
     const fs::path own = folder / fs::path(out.tokenizer.vocab).filename();
@@ -217,7 +217,7 @@ models::ModelSource open_foreign_source(const fs::path& path) {
     const fs::path file = folder / "config.json";
     if (!fs::is_regular_file(file)) continue;
     out = open_hugging_face(
-        folder, json::parse_strict(data::read_small_file(file), file.string()), {});
+        folder, json::parse_strict(text::read_small_file(file), file.string()), {});
     out.foreign = path;
     return out;
   }
@@ -237,7 +237,7 @@ models::ModelSource open_folder(const fs::path& folder, const fs::path& weights)
       fmt::format("{} has no config.json, manifest.json or checkpoints", folder.string()),
       "name a Hugging Face folder, or a run or checkpoint of tessera");
   return open_hugging_face(
-      folder, json::parse_strict(data::read_small_file(file), file.string()), weights);
+      folder, json::parse_strict(text::read_small_file(file), file.string()), weights);
 }
 
 // A PEFT folder: the model that it adapts, merged with the adapter.
@@ -327,7 +327,7 @@ fs::path cached_snapshot(const std::string& name) {
   std::error_code failed;
   const fs::path main = hub / folder / "refs/main";
   if (!fs::is_regular_file(main, failed)) return {};
-  const fs::path out = hub / folder / "snapshots" / text::trim(data::read_small_file(main));
+  const fs::path out = hub / folder / "snapshots" / text::trim(text::read_small_file(main));
   return fs::is_directory(out, failed) ? out : fs::path();
 }
 

@@ -18,7 +18,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/data/small_file.h"
+#include "tessera/text/small_file.h"
 
 namespace tessera::interop {
 namespace {
@@ -355,7 +355,7 @@ PeftFolder open_peft(const fs::path& folder) {
                   Format,
                   fmt::format("{} has no adapter_config.json", folder.string()),
                   "name a folder that PEFT saved");
-  const json::Value config = json::parse_strict(data::read_small_file(file), file.string());
+  const json::Value config = json::parse_strict(text::read_small_file(file), file.string());
   PeftFolder out;
   out.folder = folder;
   out.options = options_of(config, file.string());

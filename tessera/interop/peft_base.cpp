@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/data/small_file.h"
 #include "tessera/interop/model_export.h"
 #include "tessera/nn/block.h"
+#include "tessera/text/small_file.h"
 
 namespace tessera::interop {
 namespace {
@@ -57,7 +57,7 @@ bool has_other_tokenizer(const fs::path& adapter, const fs::path& base) {
   std::error_code failed;
   if (!fs::is_regular_file(adapter / kFile, failed)) return false;
   if (!fs::is_regular_file(base / kFile, failed)) return true;
-  return data::read_small_file(adapter / kFile) != data::read_small_file(base / kFile);
+  return text::read_small_file(adapter / kFile) != text::read_small_file(base / kFile);
 }
 
 }  // namespace

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "tessera/data/chat/chat_template.h"
-#include "tessera/data/small_file.h"
 #include "tessera/tasks/answer_ends.h"
 #include "tessera/tasks/conversation.h"
+#include "tessera/text/chat/chat_template.h"
+#include "tessera/text/small_file.h"
 
 namespace tessera::interop {
 
@@ -19,7 +19,7 @@ json::Value token_ids_in(const fs::path& folder) {
   json::Value ids = json::Value::object();
   const fs::path path = folder / "config.json";
   if (!fs::is_regular_file(path)) return ids;
-  const json::Value config = json::parse_strict(data::read_small_file(path), path.string());
+  const json::Value config = json::parse_strict(text::read_small_file(path), path.string());
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     const json::Value* id = config.is_object() ? config.find(key) : nullptr;
     if (id != nullptr) ids[key] = *id;
@@ -31,12 +31,12 @@ namespace {
 
 /// The token with which texts begin: what the tokenizer puts before them, or else the folders'
 /// bos_token.
-std::optional<std::int32_t> beginning_of(const data::Tokenizer& tokenizer,
+std::optional<std::int32_t> beginning_of(const text::Tokenizer& tokenizer,
                                          const std::vector<fs::path>& folders) {
   const std::vector<std::int32_t> beginning = tokenizer.beginning();
   if (beginning.size() == 1) return beginning.front();
   for (const fs::path& folder : folders) {
-    const json::Value tokens = data::chat::special_tokens_in(folder);
+    const json::Value tokens = text::chat::special_tokens_in(folder);
     const json::Value* const token = tokens.find("bos_token");
     if (token == nullptr) continue;
     std::vector<std::int32_t> ids;
@@ -49,7 +49,7 @@ std::optional<std::int32_t> beginning_of(const data::Tokenizer& tokenizer,
 }  // namespace
 
 json::Value token_ids_of(const models::ModelSource& source) {
-  const data::TokenizerPtr tokenizer = models::source_tokenizer(source);
+  const text::TokenizerPtr tokenizer = models::source_tokenizer(source);
   std::vector<fs::path> folders = {source.folder};
   if (!source.tokenizer.vocab.empty())
     folders.push_back(fs::path(source.tokenizer.vocab).parent_path());

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::interop {
 
@@ -15,7 +15,7 @@ namespace tessera::interop {
 /// does. The byte tokenizer has no special token: byte 0 ends a text, and generation_config.json
 /// says so. Throws Error{Format} or Error{Io} for a file that cannot be read.
 void add_tokenizer_files(std::vector<std::pair<std::string, std::string>>& files,
-                         const data::TokenizerOptions& options,
+                         const text::TokenizerOptions& options,
                          std::int64_t max_positions);
 
 }  // namespace tessera::interop

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/data/tokenizers/pattern.h"
+#include "tessera/text/tokenizers/pattern.h"
 
 namespace tessera::models {
 namespace {
@@ -17,8 +17,8 @@ constexpr double kMostRank = 65536;
 
 /// True if the expression matches all of `text`.
 bool matches_all(const std::string& expression, const std::string& text) {
-  data::tokenizers::Ranges found;
-  data::tokenizers::regex_pattern("\\A(?:" + expression + ")\\z")->find(text, found);
+  text::tokenizers::Ranges found;
+  text::tokenizers::regex_pattern("\\A(?:" + expression + ")\\z")->find(text, found);
   return std::any_of(found.begin(), found.end(), [&](const auto& range) {
     return range.first == 0 && range.second == text.size();
   });
@@ -26,7 +26,7 @@ bool matches_all(const std::string& expression, const std::string& text) {
 
 void check_expression(const std::string& key, const std::string& expression) {
   try {
-    (void)data::tokenizers::regex_pattern("\\A(?:" + expression + ")\\z");
+    (void)text::tokenizers::regex_pattern("\\A(?:" + expression + ")\\z");
   } catch (const Error&) {
     throw Error(
         Error::Kind::Config,

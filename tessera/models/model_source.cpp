@@ -102,14 +102,14 @@ WeightSource first_weights(const ModelSource& source,
   };
 }
 
-data::TokenizerPtr source_tokenizer(const ModelSource& source) {
+text::TokenizerPtr source_tokenizer(const ModelSource& source) {
   TESSERA_REQUIRE(
       source.says_tokenizer,
       Config,
       fmt::format("{} was converted from weights without a tokenizer", source.folder.string()),
       "name one with tokenizer.type (and tokenizer.vocab, tokenizer.merges)");
-  return source.hugging_face ? data::tokenizer_from_folder(source.folder)
-                             : data::make_tokenizer(source.tokenizer);
+  return source.hugging_face ? text::tokenizer_from_folder(source.folder)
+                             : text::make_tokenizer(source.tokenizer);
 }
 
 }  // namespace tessera::models

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "tessera/base/registry.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/models/adapter.h"
 #include "tessera/models/family.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::models {
 
@@ -26,7 +26,7 @@ struct ModelSource {
   ModelOptions model;                            ///< the options that describe the saved model
   /// Objective of the saved model; no name: the family's default.
   ObjectiveChoice objective;
-  data::TokenizerOptions tokenizer;  ///< only for a run of tessera
+  text::TokenizerOptions tokenizer;  ///< only for a run of tessera
   /// If the weights are a base with an adapter: the folder of PEFT, or the checkpoint, with the
   /// adapter, and the base that it adapts. The model is then the merged one.
   std::filesystem::path adapter;
@@ -83,6 +83,6 @@ WeightSource open_adapter_weights(const std::filesystem::path& folder,
                                   const Adapter& adapter,
                                   const WeightMap& map);
 /// The tokenizer that belongs to the source. Throws Error{Config} if it was converted without one.
-data::TokenizerPtr source_tokenizer(const ModelSource& source);
+text::TokenizerPtr source_tokenizer(const ModelSource& source);
 
 }  // namespace tessera::models

@@ -109,7 +109,7 @@ std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Pro
                      .place = item.place};
     read_moments(options, path, group, problems);
     try {
-      group.regex = data::tokenizers::regex_pattern(options.pattern);
+      group.regex = text::tokenizers::regex_pattern(options.pattern);
     } catch (const Error&) {
       problems.add(item.place,
                    path,
@@ -125,7 +125,7 @@ std::vector<ParamGroup> read_param_groups(const json::Value& groups, config::Pro
 namespace {
 
 bool matches(const ParamGroup& group, const std::string& name) {
-  data::tokenizers::Ranges found;
+  text::tokenizers::Ranges found;
   try {
     group.regex->find(name, found);
   } catch (const Error&) {

@@ -10,15 +10,15 @@
 
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
-#include "tessera/data/tokenizers/pattern.h"
 #include "tessera/nn/block.h"
 #include "tessera/parallel/freezing.h"
+#include "tessera/text/tokenizers/pattern.h"
 
 namespace tessera::parallel {
 
 struct ParamGroup {
   std::string pattern;
-  data::tokenizers::PatternPtr regex;  ///< searched anywhere in the name, with a limit of steps
+  text::tokenizers::PatternPtr regex;  ///< searched anywhere in the name, with a limit of steps
   std::optional<double> lr, weight_decay;
   bool frozen = false;  ///< for the whole training
   std::optional<Moment> frozen_until = {}, frozen_from = {};

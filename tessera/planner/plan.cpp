@@ -343,9 +343,9 @@ class Planner {
     // depend on the rules for folders.
     if (own && source_->hugging_face)
       plan_.config.tokenizer =
-          data::tokenizer_options_of(std::filesystem::absolute(source_->folder));
+          text::tokenizer_options_of(std::filesystem::absolute(source_->folder));
     plan_.tokenizer =
-        own ? models::source_tokenizer(*source_) : data::make_tokenizer(plan_.config.tokenizer);
+        own ? models::source_tokenizer(*source_) : text::make_tokenizer(plan_.config.tokenizer);
     // Makes paths absolute, so that the files are found from any folder.
     for (std::string* const file :
          {&plan_.config.tokenizer.vocab, &plan_.config.tokenizer.merges}) {

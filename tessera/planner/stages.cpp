@@ -9,12 +9,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/data/tokenizers/pattern.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/pipeline/partition.h"
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/text/tokenizers/pattern.h"
 
 namespace tessera::planner {
 namespace {
@@ -143,9 +143,9 @@ class Partition {
   std::vector<int> by_name(const std::string& pattern, int parts) {
     std::vector<double> weights;
     try {
-      const auto regex = data::tokenizers::regex_pattern("(?i)" + pattern);
+      const auto regex = text::tokenizers::regex_pattern("(?i)" + pattern);
       for (const nn::BlockSpec& spec : model_.blocks) {
-        data::tokenizers::Ranges found;
+        text::tokenizers::Ranges found;
         regex->find(spec.name, found);
         weights.push_back(found.empty() ? 0.0 : 1.0);
       }

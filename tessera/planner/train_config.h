@@ -21,7 +21,6 @@
 #include "tessera/config/sections.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/token_dataset.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/models/adapter.h"
 #include "tessera/models/distillation.h"
 #include "tessera/models/family.h"
@@ -41,6 +40,7 @@
 #include "tessera/parallel/zero_options.h"
 #include "tessera/tasks/eval_options.h"
 #include "tessera/tasks/task.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::planner {
 
@@ -109,7 +109,7 @@ struct TrainConfig {
   tasks::TaskOptions task;
   models::AdapterOptions adapter;
   models::DistillOptions distill;
-  data::TokenizerOptions tokenizer;
+  text::TokenizerOptions tokenizer;
   data::DataOptions data;
   std::optional<std::int64_t> train_batch_size, train_micro_batch_size_per_gpu,
       gradient_accumulation_steps;
@@ -170,7 +170,7 @@ struct Plan : parallel::Layout {
   /// they contain the weights.
   std::string base_fingerprint;
   std::shared_ptr<const tasks::Task> task;  ///< how data becomes samples
-  data::TokenizerPtr tokenizer;
+  text::TokenizerPtr tokenizer;
   std::string run_dir;
   std::int64_t sequence_length = 0;
   /// The tensors of every sample: by the task, and once the data is open, by the data.

@@ -17,7 +17,7 @@ json::Value message_of(const char* role, const char* content) {
 
 /// What the template writes after an assistant's turn that ends a conversation; nothing if it
 /// refuses every short one.
-std::optional<std::string> after_an_answer(const data::chat::ChatTemplate& chat) {
+std::optional<std::string> after_an_answer(const text::chat::ChatTemplate& chat) {
   constexpr const char* kAnswer = "4f1c9a";  // a word that no template contains
   const json::Value user = message_of("user", "a"), assistant = message_of("assistant", kAnswer);
   for (const json::Value& messages :
@@ -39,7 +39,7 @@ void add_end(AnswerEnds& ends, std::int32_t id) {
 }
 
 /// Adds the last special token of a text; if it has none, the text itself.
-void add_text(AnswerEnds& ends, const data::Tokenizer& tokenizer, std::string_view text) {
+void add_text(AnswerEnds& ends, const text::Tokenizer& tokenizer, std::string_view text) {
   const std::string_view trimmed = text::trim(text);
   if (trimmed.empty()) return;
   std::vector<std::int32_t> ids;
@@ -57,7 +57,7 @@ void add_text(AnswerEnds& ends, const data::Tokenizer& tokenizer, std::string_vi
 
 }  // namespace
 
-std::string end_of_turn(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate& chat) {
+std::string end_of_turn(const text::Tokenizer& tokenizer, const text::chat::ChatTemplate& chat) {
   const std::string after = after_an_answer(chat).value_or("");
   std::vector<std::int32_t> ids;
   tokenizer.encode(after, ids);
@@ -78,7 +78,7 @@ std::string end_of_turn(const data::Tokenizer& tokenizer, const data::chat::Chat
   return out;
 }
 
-AnswerEnds answer_ends(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate* chat) {
+AnswerEnds answer_ends(const text::Tokenizer& tokenizer, const text::chat::ChatTemplate* chat) {
   AnswerEnds out;
   for (const std::int32_t id : tokenizer.ends())
     add_end(out, id);

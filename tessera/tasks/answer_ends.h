@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/data/chat/chat_template.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/chat/chat_template.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::tasks {
 
@@ -22,9 +22,9 @@ struct AnswerEnds {
 /// What the template writes after an answer that ends a conversation, up to its first special token
 /// and those directly behind it, or else the end of its first line; empty if it writes nothing, or
 /// refuses short conversations.
-std::string end_of_turn(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate& chat);
+std::string end_of_turn(const text::Tokenizer& tokenizer, const text::chat::ChatTemplate& chat);
 
 /// `chat`: nullptr if there is none.
-AnswerEnds answer_ends(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate* chat);
+AnswerEnds answer_ends(const text::Tokenizer& tokenizer, const text::chat::ChatTemplate* chat);
 
 }  // namespace tessera::tasks

@@ -282,17 +282,17 @@ std::string chat_template_text(const std::string& name) {
   return files::read_within(name);
 }
 
-std::optional<data::chat::ChatTemplate> open_chat_template(
+std::optional<text::chat::ChatTemplate> open_chat_template(
     const std::string& name,
     const std::vector<std::filesystem::path>& folders,
-    const data::Tokenizer& tokenizer) {
-  std::optional<data::chat::ChatTemplate> own;
+    const text::Tokenizer& tokenizer) {
+  std::optional<text::chat::ChatTemplate> own;
   json::Value tokens = json::Value::object();
   for (const std::filesystem::path& folder : folders) {
     std::error_code ignored;
     if (!std::filesystem::is_directory(folder, ignored)) continue;
-    if (!own && name.empty()) own = data::chat::find_chat_template(folder);
-    if (tokens.members().empty()) tokens = data::chat::special_tokens_in(folder);
+    if (!own && name.empty()) own = text::chat::find_chat_template(folder);
+    if (tokens.members().empty()) tokens = text::chat::special_tokens_in(folder);
   }
   if (name.empty()) return own;
   if (tokens.members().empty()) {
@@ -301,7 +301,7 @@ std::optional<data::chat::ChatTemplate> open_chat_template(
   }
   // The token that ends a turn ends an answer.
   if (name == "chatml") tokens["eos_token"] = json::Value::string("<|im_end|>");
-  return data::chat::ChatTemplate(chat_template_text(name), tokens);
+  return text::chat::ChatTemplate(chat_template_text(name), tokens);
 }
 
 std::string chat_template_of(const json::Value& config) {
@@ -313,8 +313,8 @@ std::string chat_template_of(const json::Value& config) {
   return found != nullptr && found->is_string() ? found->as_string() : std::string();
 }
 
-ConversationTokenizer::ConversationTokenizer(const data::Tokenizer& tokenizer,
-                                             const data::chat::ChatTemplate* chat)
+ConversationTokenizer::ConversationTokenizer(const text::Tokenizer& tokenizer,
+                                             const text::chat::ChatTemplate* chat)
     : tokenizer_(tokenizer), chat_(chat), now_(std::time(nullptr)) {
   if (chat != nullptr && !chat->marks_assistant())
     turns_ = std::make_shared<const Turns>(*chat, tokenizer);
@@ -359,7 +359,7 @@ LearnedTokens ConversationTokenizer::answer(const data::Record& record,
   return completion(prompt.items()[0].find("content")->as_string() + "\n", answer, loss_on);
 }
 
-data::chat::Conversation ConversationTokenizer::rendered(const data::Record& record,
+text::chat::Conversation ConversationTokenizer::rendered(const data::Record& record,
                                                          const json::Value& messages,
                                                          bool add_generation_prompt) const {
   if (chat_ == nullptr) {
@@ -367,7 +367,7 @@ data::chat::Conversation ConversationTokenizer::rendered(const data::Record& rec
                   "set task.params.chat_template to \"chatml\" or to a file, or train on a model "
                   "whose folder has one");
   }
-  data::chat::RenderOptions options;
+  text::chat::RenderOptions options;
   options.add_generation_prompt = add_generation_prompt;
   options.now = now_;
   if (const json::Value* const tools = record.value.find("tools"); tools != nullptr) {
@@ -381,7 +381,7 @@ data::chat::Conversation ConversationTokenizer::rendered(const data::Record& rec
     options.variables = *variables;
   try {
     try {
-      data::chat::Conversation out = chat_->render(messages, options);
+      text::chat::Conversation out = chat_->render(messages, options);
       if (!shows_parts(out.text)) return out;
     } catch (const Error&) {
       // Some templates read neither lists of parts nor arguments of tools as texts.
@@ -418,7 +418,7 @@ LearnedTokens ConversationTokenizer::conversation(const data::Record& record,
                                                   const json::Value& messages,
                                                   std::size_t prompt,
                                                   LossOn loss_on) const {
-  data::chat::Conversation all = rendered(record, messages, false);
+  text::chat::Conversation all = rendered(record, messages, false);
   LearnedTokens out;
   const auto tokens = tokenizer_.encode_spans(all.text, out.ids);
   out.learned.assign(out.ids.size(), 1);
@@ -450,7 +450,7 @@ LearnedTokens ConversationTokenizer::conversation(const data::Record& record,
   }
   if (loss_on == LossOn::LastAssistant && all.assistant.size() > 1)
     all.assistant = {all.assistant.back()};
-  const std::vector<int> mask = data::chat::assistant_mask(all, tokens);
+  const std::vector<int> mask = text::chat::assistant_mask(all, tokens);
   std::ranges::copy(mask, out.learned.begin());
   return out;
 }

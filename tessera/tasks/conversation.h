@@ -16,10 +16,10 @@
 
 #include "tessera/config/choices.h"
 #include "tessera/config/json.h"
-#include "tessera/data/chat/chat_template.h"
 #include "tessera/data/records.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/tasks/turns.h"
+#include "tessera/text/chat/chat_template.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::tasks {
 
@@ -77,10 +77,10 @@ json::Value conversation_of(const data::Record& record,
 /// The chat template for records: a file, "chatml", or, if `name` is empty, the template of the
 /// first folder that has one; nothing if none has. A named template has the special tokens of the
 /// first folder that names some. Throws Error{Config} for a missing file.
-std::optional<data::chat::ChatTemplate> open_chat_template(
+std::optional<text::chat::ChatTemplate> open_chat_template(
     const std::string& name,
     const std::vector<std::filesystem::path>& folders,
-    const data::Tokenizer& tokenizer);
+    const text::Tokenizer& tokenizer);
 
 /// The text of the template in a file, or of "chatml". Throws Error{Config} for a missing file.
 std::string chat_template_text(const std::string& name);
@@ -92,7 +92,7 @@ class ConversationTokenizer {
  public:
   /// Both arguments must outlive this; without a template, conversations are refused. All texts
   /// have the date of the call.
-  ConversationTokenizer(const data::Tokenizer& tokenizer, const data::chat::ChatTemplate* chat);
+  ConversationTokenizer(const text::Tokenizer& tokenizer, const text::chat::ChatTemplate* chat);
 
   /// The tokens of a record. Throws Error{Data} for a record that lacks fields of the format, that
   /// the template rejects, or in whose rendered text the assistant's turns are not found.
@@ -125,7 +125,7 @@ class ConversationTokenizer {
                                    bool add_generation_prompt) const;
 
  private:
-  [[nodiscard]] data::chat::Conversation rendered(const data::Record& record,
+  [[nodiscard]] text::chat::Conversation rendered(const data::Record& record,
                                                   const json::Value& messages,
                                                   bool add_generation_prompt) const;
   [[nodiscard]] Spans turns_of(const data::Record& record,
@@ -133,8 +133,8 @@ class ConversationTokenizer {
                                const std::string& whole) const;
   [[nodiscard]] std::vector<std::int32_t> with_end(std::vector<std::int32_t> ids) const;
 
-  const data::Tokenizer& tokenizer_;
-  const data::chat::ChatTemplate* chat_;
+  const text::Tokenizer& tokenizer_;
+  const text::chat::ChatTemplate* chat_;
   std::time_t now_;
   std::shared_ptr<const Turns> turns_;  ///< of a template that does not mark the assistant's text
 };

@@ -147,14 +147,14 @@ LabelledTexts::LabelledTexts(LabelledTextsOptions options) : options_(std::move(
   TESSERA_ASSERT(options_.length > 0);
 }
 
-std::int64_t LabelledTexts::room(const data::Tokenizer& tokenizer, bool pair) const {
+std::int64_t LabelledTexts::room(const text::Tokenizer& tokenizer, bool pair) const {
   const std::int64_t around =
       pair ? std::ssize(tokenizer.join({}, {}).ids)
            : std::ssize(tokenizer.beginning()) + std::ssize(tokenizer.ending());
   return options_.length - around;
 }
 
-bool LabelledTexts::fits(const data::Tokenizer& tokenizer,
+bool LabelledTexts::fits(const text::Tokenizer& tokenizer,
                          const std::string& text,
                          const std::string& pair) const {
   std::vector<std::int32_t> ids;
@@ -163,7 +163,7 @@ bool LabelledTexts::fits(const data::Tokenizer& tokenizer,
   return std::ssize(ids) <= room(tokenizer, !pair.empty());
 }
 
-void LabelledTexts::tokenize(const data::Tokenizer& tokenizer,
+void LabelledTexts::tokenize(const text::Tokenizer& tokenizer,
                              const std::string& text,
                              const std::string& pair,
                              Sample& out) {
@@ -189,7 +189,7 @@ void LabelledTexts::tokenize(const data::Tokenizer& tokenizer,
     second.resize(static_cast<std::size_t>(swapped ? longer : shorter));
   }
   if (!pair.empty()) {
-    data::JoinedIds joined = tokenizer.join(first, second);
+    text::JoinedIds joined = tokenizer.join(first, second);
     out.ids = std::move(joined.ids);
     if (std::ranges::any_of(joined.types, [](std::int32_t type) { return type != 0; }))
       out.types = std::move(joined.types);
@@ -240,7 +240,7 @@ void LabelledTexts::read_files(const std::vector<std::string>& files,
                                const data::RecordOptions& how,
                                const TextFields& fields,
                                const std::string& text,
-                               const data::Tokenizer& tokenizer,
+                               const text::Tokenizer& tokenizer,
                                const std::function<void()>& poll) {
   read_records(files, how, poll, [&](const data::Record& written) {
     std::vector<Sample> samples;  // a record that is skipped contributes none
@@ -257,7 +257,7 @@ void LabelledTexts::read_files(const std::vector<std::string>& files,
 LabelledTexts::Sample LabelledTexts::sample_of(const data::Record& record,
                                                const TextFields& fields,
                                                const std::string& text,
-                                               const data::Tokenizer& tokenizer) {
+                                               const text::Tokenizer& tokenizer) {
   const TextFields here = find_fields(record, fields, text, options_.labelled);
   const std::string second =
       here.pair.empty() ? std::string() : text_of(record, here.pair, "text_pair_field");

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "tessera/data/dataset.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/tasks/class_sampling.h"
 #include "tessera/tasks/history.h"
 #include "tessera/tasks/labels.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::tasks {
 
@@ -77,7 +77,7 @@ class LabelledTexts final : public RecordDataset {
                   const data::RecordOptions& how,
                   const TextFields& fields,
                   const std::string& text,
-                  const data::Tokenizer& tokenizer,
+                  const text::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
   /// The part that is split off contains each text once.
   bool move_held_out(std::int64_t count, std::uint64_t seed) override;
@@ -111,15 +111,15 @@ class LabelledTexts final : public RecordDataset {
     std::vector<float> numbers;         ///< for the other kinds
   };
   /// Returns whether two texts, the second perhaps empty, fit into a sample.
-  [[nodiscard]] bool fits(const data::Tokenizer& tokenizer,
+  [[nodiscard]] bool fits(const text::Tokenizer& tokenizer,
                           const std::string& text,
                           const std::string& pair) const;
-  [[nodiscard]] std::int64_t room(const data::Tokenizer& tokenizer, bool pair) const;
+  [[nodiscard]] std::int64_t room(const text::Tokenizer& tokenizer, bool pair) const;
   [[nodiscard]] Sample sample_of(const data::Record& record,
                                  const TextFields& fields,
                                  const std::string& text,
-                                 const data::Tokenizer& tokenizer);
-  void tokenize(const data::Tokenizer& tokenizer,
+                                 const text::Tokenizer& tokenizer);
+  void tokenize(const text::Tokenizer& tokenizer,
                 const std::string& text,
                 const std::string& pair,
                 Sample& out);

@@ -42,7 +42,7 @@ std::string Masking::text() const {
          (begins_word.empty() ? "" : " words");
 }
 
-std::vector<bool> word_beginnings(const data::Tokenizer& tokenizer) {
+std::vector<bool> word_beginnings(const text::Tokenizer& tokenizer) {
   std::vector<bool> out;
   for (std::int64_t id = 0; id < tokenizer.size(); ++id) {
     const std::string_view bytes = tokenizer.bytes_of(static_cast<std::int32_t>(id));

@@ -10,7 +10,7 @@
 
 #include "tessera/data/dataset.h"
 #include "tessera/data/token_dataset.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::tasks {
 
@@ -35,7 +35,7 @@ struct Masking {
 /// For each id of a tokenizer, whether its token begins a word: its text starts with a space. This
 /// holds for WordPiece tokens without "##", for tokens with "▁", and for tokens of byte-level BPE
 /// after a space; a token at the beginning of a text without a space belongs to the previous word.
-std::vector<bool> word_beginnings(const data::Tokenizer& tokenizer);
+std::vector<bool> word_beginnings(const text::Tokenizer& tokenizer);
 
 /// Masks the tokens `ids` of a sample: replaces the chosen ones, and writes their ids to `labels`,
 /// -100 to those of other tokens. Tokens with 0 in `mask` are never chosen. `sample`: the number

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "tessera/tasks/preference_task.h"
+#include "tessera/tasks/preference_task_base.h"
 
 namespace tessera::tasks {
 namespace {
@@ -42,12 +42,12 @@ struct RewardOptions {
   }
 };
 
-class Reward final : public PreferenceTask {
+class Reward final : public PreferenceTaskBase {
  public:
   explicit Reward(const RewardOptions& options)
-      : PreferenceTask({.margins = options.margin,
-                        .aligned = options.compare == Compared::Tokens,
-                        .chat_template = options.chat_template}),
+      : PreferenceTaskBase({.margins = options.margin,
+                            .aligned = options.compare == Compared::Tokens,
+                            .chat_template = options.chat_template}),
         centering_(options.centering),
         tokens_(options.compare == Compared::Tokens) {}
 

@@ -29,9 +29,9 @@ std::string_view trimmed(std::string_view line) {
 
 }  // namespace
 
-PairFrame pair_frame_of(const data::Tokenizer& tokenizer) {
+PairFrame pair_frame_of(const text::Tokenizer& tokenizer) {
   constexpr std::int32_t kFirst = -1, kSecond = -2;  // no tokens have these ids
-  const data::JoinedIds joined = tokenizer.join({kFirst}, {kSecond});
+  const text::JoinedIds joined = tokenizer.join({kFirst}, {kSecond});
   const auto first = std::ranges::find(joined.ids, kFirst) - joined.ids.begin();
   const auto second = std::ranges::find(joined.ids, kSecond) - joined.ids.begin();
   TESSERA_REQUIRE(
@@ -83,7 +83,7 @@ class SentencePairs::Draws {
 /// Divides files into documents and sentences.
 class SentencePairs::Reader {
  public:
-  Reader(SentencePairs& to, const data::Tokenizer& tokenizer, const data::TokenizeOptions& how)
+  Reader(SentencePairs& to, const text::Tokenizer& tokenizer, const data::TokenizeOptions& how)
       : to_(to), tokenizer_(tokenizer), how_(how) {}
 
   void read(const data::Source& source) {
@@ -174,7 +174,7 @@ class SentencePairs::Reader {
   }
 
   SentencePairs& to_;
-  const data::Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   const data::TokenizeOptions& how_;
   std::int64_t first_ = 0, lines_ = 0;
 };
@@ -191,7 +191,7 @@ SentencePairs::SentencePairs(SentencePairsOptions options)
 }
 
 void SentencePairs::read_files(const std::vector<std::string>& names,
-                               const data::Tokenizer& tokenizer,
+                               const text::Tokenizer& tokenizer,
                                const data::TokenizeOptions& how) {
   std::vector<std::filesystem::path> paths(names.begin(), names.end());
   for (const std::filesystem::path& path : paths) {

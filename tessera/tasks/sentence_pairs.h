@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "tessera/data/token_file.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/tasks/masked_tokens.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::tasks {
 
@@ -37,7 +37,7 @@ struct PairFrame {
   }
 };
 /// The ids with which the tokenizer joins two texts.
-PairFrame pair_frame_of(const data::Tokenizer& tokenizer);
+PairFrame pair_frame_of(const text::Tokenizer& tokenizer);
 
 struct SentencePairsOptions {
   std::int64_t length = 0;  ///< T, in tokens
@@ -65,7 +65,7 @@ class SentencePairs final : public RecordDataset {
   /// documents, and .jsonl files, in which the lines of each text are the sentences of a document.
   /// Throws Error{Data} with file and line for text that cannot be read, and for token files.
   void read_files(const std::vector<std::string>& names,
-                  const data::Tokenizer& tokenizer,
+                  const text::Tokenizer& tokenizer,
                   const data::TokenizeOptions& how);
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
   /// Makes the pairs. Before this call each document is a sample. Throws Error{Data} if there is no

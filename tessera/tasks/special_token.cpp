@@ -5,7 +5,7 @@
 
 namespace tessera::tasks {
 
-std::optional<std::int32_t> special_token(const data::Tokenizer& tokenizer,
+std::optional<std::int32_t> special_token(const text::Tokenizer& tokenizer,
                                           const std::string& token) {
   std::vector<std::int32_t> ids;
   tokenizer.encode(token, ids, /*special=*/true);

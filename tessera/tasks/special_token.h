@@ -6,12 +6,12 @@
 #include <optional>
 #include <string>
 
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::tasks {
 
 /// The id of the tokenizer's token with this text; nothing if the text is not a single token.
-std::optional<std::int32_t> special_token(const data::Tokenizer& tokenizer,
+std::optional<std::int32_t> special_token(const text::Tokenizer& tokenizer,
                                           const std::string& token);
 
 }  // namespace tessera::tasks

@@ -69,7 +69,7 @@ TaggedWords::TaggedWords(std::int64_t length, std::int32_t pad_id, Labels tags)
 void TaggedWords::read_files(const std::vector<std::string>& files,
                              const data::RecordOptions& how,
                              const WordFields& fields,
-                             const data::Tokenizer& tokenizer,
+                             const text::Tokenizer& tokenizer,
                              const std::function<void()>& poll) {
   const std::vector<std::int32_t> beginning = tokenizer.beginning(), ending = tokenizer.ending();
   const std::int64_t room = length_ - std::ssize(ending);

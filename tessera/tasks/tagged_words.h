@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "tessera/data/dataset.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/tasks/labels.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::tasks {
 
@@ -42,7 +42,7 @@ class TaggedWords final : public RecordDataset {
   void read_files(const std::vector<std::string>& files,
                   const data::RecordOptions& how,
                   const WordFields& fields,
-                  const data::Tokenizer& tokenizer,
+                  const text::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
 

@@ -32,7 +32,7 @@ void spell_out_task(json::Value& source);
 /// The inputs with which a task opens data.
 struct DataRequest {
   const data::DataOptions& options;
-  const data::Tokenizer& tokenizer;
+  const text::Tokenizer& tokenizer;
   std::int64_t vocab_size = 0, sequence_length = 0;
   std::int64_t min_samples = 1;      ///< of the training data
   const data::TokenizeOptions& how;  ///< threads and progress; `options` defines how text is read

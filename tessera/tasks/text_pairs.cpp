@@ -14,7 +14,7 @@ constexpr std::int64_t kIgnored = -100;
 
 }  // namespace
 
-std::vector<std::int32_t> ids_with_end(std::string_view text, const data::Tokenizer& tokenizer) {
+std::vector<std::int32_t> ids_with_end(std::string_view text, const text::Tokenizer& tokenizer) {
   std::vector<std::int32_t> ids;
   tokenizer.encode(text, ids);
   const std::int32_t end = tokenizer.end_of_text();
@@ -29,7 +29,7 @@ TextPairs::TextPairs(std::int64_t source_length, std::int64_t target_length, std
 
 TextPairs::Ids TextPairs::ids_of(const std::string& text,
                                  std::int64_t length,
-                                 const data::Tokenizer& tokenizer) {
+                                 const text::Tokenizer& tokenizer) {
   Ids ids = ids_with_end(text, tokenizer);
   if (static_cast<std::int64_t>(ids.size()) > length) {
     ids.resize(static_cast<std::size_t>(length));
@@ -44,7 +44,7 @@ TextPairs::Ids TextPairs::ids_of(const std::string& text,
 void TextPairs::read_files(const std::vector<std::string>& files,
                            const data::RecordOptions& how,
                            const PairFields& fields,
-                           const data::Tokenizer& tokenizer,
+                           const text::Tokenizer& tokenizer,
                            const std::function<void()>& poll) {
   read_records(files, how, poll, [&](const data::Record& record) {
     const std::string source = text_of(record, fields.source, "source_field");

@@ -10,13 +10,13 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/data/tokenizer.h"
 #include "tessera/tasks/record_dataset.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::tasks {
 
 /// The ids of a text that ends with the tokenizer's end of text.
-std::vector<std::int32_t> ids_with_end(std::string_view text, const data::Tokenizer& tokenizer);
+std::vector<std::int32_t> ids_with_end(std::string_view text, const text::Tokenizer& tokenizer);
 
 /// The fields of a record that form a pair.
 struct PairFields {
@@ -38,7 +38,7 @@ class TextPairs final : public RecordDataset {
   void read_files(const std::vector<std::string>& files,
                   const data::RecordOptions& how,
                   const PairFields& fields,
-                  const data::Tokenizer& tokenizer,
+                  const text::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
   [[nodiscard]] std::unique_ptr<RecordDataset> split_off(std::int64_t count) override;
 
@@ -63,7 +63,7 @@ class TextPairs final : public RecordDataset {
   };
   [[nodiscard]] Ids ids_of(const std::string& text,
                            std::int64_t length,
-                           const data::Tokenizer& tokenizer);
+                           const text::Tokenizer& tokenizer);
 
   std::int64_t source_length_, target_length_;
   std::int32_t end_;

@@ -221,7 +221,7 @@ TurnPart part_of(std::size_t message,
 }
 
 /// The first special token of a text; empty if it has none.
-std::string first_special(const std::string& text, const data::Tokenizer& tokenizer) {
+std::string first_special(const std::string& text, const text::Tokenizer& tokenizer) {
   std::vector<std::int32_t> ids;
   tokenizer.encode(text, ids);
   const auto found =
@@ -232,7 +232,7 @@ std::string first_special(const std::string& text, const data::Tokenizer& tokeni
 /// What the template writes behind the two messages of a question and an answer that another
 /// question follows.
 std::optional<std::pair<std::string, std::string>> behind_turns(
-    const data::chat::ChatTemplate& chat) {
+    const text::chat::ChatTemplate& chat) {
   const std::vector<std::string> words = {"4f1c9a", "b72e05", "c90d36"};
   json::Value messages = json::Value::array();
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -259,12 +259,12 @@ std::optional<std::pair<std::string, std::string>> behind_turns(
 
 }  // namespace
 
-Turns::Turns(const data::chat::ChatTemplate& chat, const data::Tokenizer& tokenizer)
+Turns::Turns(const text::chat::ChatTemplate& chat, const text::Tokenizer& tokenizer)
     : ends_({end_of_turn(tokenizer, chat)}) {
   const json::Value question = json::Value::array({json::Value::object(
       {{"role", json::Value::string("user")}, {"content", json::Value::string("a")}})});
   try {
-    data::chat::RenderOptions options;
+    text::chat::RenderOptions options;
     const std::string before = chat.render(question, options).text;
     options.add_generation_prompt = true;
     const std::string through = chat.render(question, options).text;

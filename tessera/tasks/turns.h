@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tessera/config/json.h"
-#include "tessera/data/chat/chat_template.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/chat/chat_template.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::tasks {
 
@@ -28,7 +28,7 @@ class Turns {
       std::function<std::string(const json::Value& messages, bool add_generation_prompt)>;
 
   /// Renders short conversations to see how the template begins and ends an answer.
-  Turns(const data::chat::ChatTemplate& chat, const data::Tokenizer& tokenizer);
+  Turns(const text::chat::ChatTemplate& chat, const text::Tokenizer& tokenizer);
 
   /// The span of each assistant message in `whole`, the rendering of `messages`: from the end of
   /// what the template writes when an answer is to begin to the token that ends the turn. The

@@ -351,7 +351,7 @@ TEST_F(BadInput, LessDataThanOneBatch) {
 // A .bin/.idx pair of 4,000 tokens, id 120 each.
 TEST_F(BadInput, ATokenFileThatIsCutShort) {
   data::tokenize(
-      {write("text.txt", std::string(4000, 'x'))}, *data::make_tokenizer({}), path("pair"), {});
+      {write("text.txt", std::string(4000, 'x'))}, *text::make_tokenizer({}), path("pair"), {});
   files::fs::resize_file(path("pair.bin"), 7'999);
   expect_refused(3, {config_of(path("pair"))}, {"pair.bin", "truncated: 7999 bytes", "8000"});
   files::fs::resize_file(path("pair.bin"), 8'000);
@@ -366,7 +366,7 @@ TEST_F(BadInput, ATokenFileThatIsCutShort) {
 
 TEST_F(BadInput, TokensBeyondTheVocabulary) {
   data::tokenize({write("text.txt", std::string(4000, 'x'))},
-                 *data::make_tokenizer({.type = "gpt2"}),
+                 *text::make_tokenizer({.type = "gpt2"}),
                  path("pair"),
                  {});
   expect_refused(

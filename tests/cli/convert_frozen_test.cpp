@@ -58,7 +58,7 @@ class FrozenConvert : public Conversions {
     if (began)
       pieces.push_back(
           piece("optimizer.began.wte.weight", DType::F64, {1}, std::span(&updates, 1)));
-    data::TokenizerOptions bytes;
+    text::TokenizerOptions bytes;
     checkpoint::Meta meta;
     meta.step = 4;
     meta.config = json::Value::object({{"model", resolved.description},

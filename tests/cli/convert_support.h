@@ -17,9 +17,9 @@
 #include "tessera/base/philox.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/json.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::cli {
 
@@ -29,7 +29,7 @@ class Conversions : public ::testing::Test {
  protected:
   /// Creates a run with one checkpoint of a small GPT-2 whose weights are a function of name and
   /// index.
-  explicit Conversions(data::TokenizerOptions tokenizer = {}) {
+  explicit Conversions(text::TokenizerOptions tokenizer = {}) {
     models::ModelOptions options("gpt2");
     options->num_layers = 2;
     options->hidden_size = 8;
@@ -37,7 +37,7 @@ class Conversions : public ::testing::Test {
     options->max_positions = 16;
     config::Problems problems;
     resolved = models::resolve(
-        options, data::make_tokenizer(tokenizer)->size(), std::nullopt, problems, {});
+        options, text::make_tokenizer(tokenizer)->size(), std::nullopt, problems, {});
     problems.raise();
     std::vector<checkpoint::PieceBytes> pieces;
     for (const nn::BlockSpec& block : resolved.model.blocks) {

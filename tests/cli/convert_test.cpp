@@ -14,11 +14,11 @@
 
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/interop/formats/weights.h"
 #include "tessera/models/family.h"
 #include "tessera/models/model_source.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::cli {
 namespace {
@@ -73,7 +73,7 @@ TEST_F(Convert, TheByteTokenizerGoesAlongAsByteLevelBpeWithoutMerges) {
 TEST_F(Convert, AFolderWithTheByteTokenizerIsReadAsSuch) {
   ASSERT_EQ(convert({run_folder(), path("hf")}).code, 0);
 
-  const data::TokenizerPtr tokenizer = data::tokenizer_from_folder(path("hf"));
+  const text::TokenizerPtr tokenizer = text::tokenizer_from_folder(path("hf"));
 
   std::vector<std::int32_t> ids;
   tokenizer->encode("a \u0100\n", ids);
@@ -93,7 +93,7 @@ TEST_F(Convert, TheByteTokenizerNamesTheTokenThatEndsATextForTransformers) {
   EXPECT_EQ(config.find("eos_token")->as_string(), zero);
   EXPECT_EQ(added.find("content")->as_string(), zero);
   EXPECT_EQ(added.find("id")->as_integer(), 0);
-  EXPECT_EQ(data::tokenizer_from_folder(path("hf"))->end_of_text(), 0);
+  EXPECT_EQ(text::tokenizer_from_folder(path("hf"))->end_of_text(), 0);
 }
 
 // transformers otherwise has the published model's, 128004 of SmolLM 3, and refuses the model.

@@ -15,9 +15,9 @@
 
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/interop/model_export.h"
 #include "tessera/models/model_source.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::cli {
 namespace {
@@ -42,7 +42,7 @@ std::string sha256(const std::string& path) {
 }
 
 /// Checks that every recorded text gives its recorded ids.
-void expect_golden_ids(const data::Tokenizer& tokenizer) {
+void expect_golden_ids(const text::Tokenizer& tokenizer) {
   int compared = 0;
   for (const json::Value& record :
        golden::read_jsonl(golden::folder() / "tokenizers/gpt2/cases.jsonl")) {
@@ -108,7 +108,7 @@ TEST_F(ConvertedGpt2, HasThePublishedFilesAndIds) {
             "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5");
   EXPECT_EQ(sha256(path("hf/vocab.json")),
             "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783");
-  expect_golden_ids(*data::tokenizer_from_folder(path("hf")));
+  expect_golden_ids(*text::tokenizer_from_folder(path("hf")));
 }
 
 TEST_F(ConvertedGpt2, HasATokenizerJsonOfTheSameVocabularyAndMerges) {
@@ -133,7 +133,7 @@ TEST_F(ConvertedGpt2, HasATokenizerJsonOfTheSameVocabularyAndMerges) {
   // On its own it gives the same tokenizer.
   fs::remove(path("hf/vocab.json"));
   fs::remove(path("hf/merges.txt"));
-  expect_golden_ids(*data::tokenizer_from_folder(path("hf")));
+  expect_golden_ids(*text::tokenizer_from_folder(path("hf")));
 }
 
 /// A folder as newer programs write it: without vocab.json and merges.txt.
@@ -181,7 +181,7 @@ TEST_F(ConvertedTokenizerJson, IsTheTokenizerOfARunThatGoesOnFromIt) {
   const Outcome back = convert({path("tuned"), path("again")});
   ASSERT_EQ(back.code, 0) << back.err;
   EXPECT_FALSE(fs::exists(path("again/vocab.json")));
-  expect_golden_ids(*data::tokenizer_from_folder(path("again")));
+  expect_golden_ids(*text::tokenizer_from_folder(path("again")));
 }
 
 TEST_F(ConvertedGpt2, GoesThroughOursAndBackAsItIs) {

@@ -11,7 +11,7 @@ namespace tessera::cli {
 namespace {
 
 /// No text has tokens.
-class Empty final : public data::Tokenizer {
+class Empty final : public text::Tokenizer {
  public:
   [[nodiscard]] std::string name() const override { return "empty"; }
   [[nodiscard]] std::int64_t size() const override { return 1; }

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::cli {
 namespace {
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 TEST(InspectDescribed, NamesThePartsOfATokenizer) {
   const files::TempDir dir;
   const auto path = dir.path() / "tokenizer.json";
-  files::write_atomic(path, data::byte_tokenizer_json());
+  files::write_atomic(path, text::byte_tokenizer_json());
 
   const auto found = facts_of_tokenizer(path);
   const Outcome shown = run_program({"inspect", path.string()});

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "data_support.h"
 #include "support/peak_memory.h"
+#include "support/text_files.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -19,8 +19,8 @@
 #include "tessera/data/chunks.h"
 #include "tessera/data/records.h"
 #include "tessera/data/sources.h"
-#include "tessera/data/tokenizers/pipeline.h"
-#include "tessera/data/tokenizers/sentencepiece_file.h"
+#include "tessera/text/tokenizers/pipeline.h"
+#include "tessera/text/tokenizers/sentencepiece_file.h"
 
 namespace tessera::data {
 namespace {
@@ -57,7 +57,7 @@ void encode_with(const Json& normalizers) {
   const Json file = {
       {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
       {"model", {{"type", "BPE"}, {"vocab", {{"a", 0}}}, {"merges", Json::array()}}}};
-  const tokenizers::Pipeline pipeline(file, "tokenizer.json");
+  const text::tokenizers::Pipeline pipeline(file, "tokenizer.json");
   (void)pipeline.encode("aaaa");
 }
 
@@ -89,8 +89,9 @@ TEST(Budgets, HoldForTokens) {
 
   expect_refusals(
       {{"has a piece of 10485760 bytes",
-        [&] { tokenizers::read_sentencepiece(field(field(long_one)), "spm.model"); }},
-       {"has a token of 10485760 bytes", [&] { tokenizers::Pipeline(file, "tokenizer.json"); }}});
+        [&] { text::tokenizers::read_sentencepiece(field(field(long_one)), "spm.model"); }},
+       {"has a token of 10485760 bytes",
+        [&] { text::tokenizers::Pipeline(file, "tokenizer.json"); }}});
 }
 
 /// Reads a file of records of this format from memory.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/data/json_line.h"
 
-#include "data_support.h"
+#include "support/text_files.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 

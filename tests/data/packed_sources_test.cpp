@@ -14,7 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/data/token_file.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::data {
 namespace {
@@ -55,7 +55,7 @@ class PackedSources : public testing::Test {
     TokenizeOptions options;
     options.text_field = field;
     options.threads = 1;
-    (void)tokenize({source}, *make_tokenizer({}), prefix, options);
+    (void)tokenize({source}, *text::make_tokenizer({}), prefix, options);
     return files::read(prefix.string() + ".bin") + "|" + files::read(prefix.string() + ".idx");
   }
   std::string refusal(const fs::path& source, const std::string& field = "text") {

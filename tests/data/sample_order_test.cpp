@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "data_support.h"
+#include "support/text_files.h"
 #include <gtest/gtest.h>
 
 namespace tessera::data {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "data_support.h"
+#include "support/text_files.h"
 #include <gtest/gtest.h>
 
 #include "tessera/data/stream_order.h"

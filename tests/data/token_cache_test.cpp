@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "data_support.h"
+#include "support/text_files.h"
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -40,7 +40,7 @@ class TokenCache : public ::testing::Test {
   }
   // Tokenizing reports its progress; reading the cache does not.
   OpenedTokens open(const std::vector<fs::path>& sources,
-                    const Tokenizer& tokenizer,
+                    const text::Tokenizer& tokenizer,
                     const TokenizeOptions& how = {}) {
     built_ = false;
     TokenizeOptions options = how;

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <span>
 
-#include "data_support.h"
+#include "support/text_files.h"
 #include <gtest/gtest.h>
 
 namespace tessera::data {

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "data_support.h"
+#include "support/text_files.h"
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>

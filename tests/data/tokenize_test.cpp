@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <csignal>
 
-#include "data_support.h"
 #include "support/no_threads.h"
+#include "support/text_files.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
@@ -37,7 +37,8 @@ Documents documents_of(const TokenFile& file) {
 }
 
 // An end of text separates documents and is counted with the document before it.
-Documents expected_documents(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
+Documents expected_documents(const text::Tokenizer& tokenizer,
+                             const std::vector<std::string>& texts) {
   Documents documents;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     documents.push_back(ids_of(tokenizer, texts[i]));
@@ -51,7 +52,9 @@ struct Result {
   Folder folder;
   TokenizeStats stats;
   std::shared_ptr<const TokenFile> file;
-  Result(const Paths& sources, const Tokenizer& tokenizer, const TokenizeOptions& options = {}) {
+  Result(const Paths& sources,
+         const text::Tokenizer& tokenizer,
+         const TokenizeOptions& options = {}) {
     stats = tokenize(sources, tokenizer, folder / "out", options);
     file = TokenFile::open(folder / "out");
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pieces of a unigram language model: by hand on small texts, and beside the published trainers.
-#include "tessera/data/tokenizers/unigram_training.h"
+#include "tessera/text/tokenizers/unigram_training.h"
 
 #include <algorithm>
 #include <cmath>
@@ -16,12 +16,19 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
-#include "tessera/data/file_tokenizer.h"
+#include "tessera/data/tokenizer_training.h"
+#include "tessera/text/file_tokenizer.h"
 
-namespace tessera::data::tokenizers {
+namespace tessera::data {
 namespace {
 
 namespace fs = std::filesystem;
+using text::tokenizers::learn_unigram;
+using text::tokenizers::PieceCounts;
+using text::tokenizers::ScoredPiece;
+using text::tokenizers::TrainedKind;
+using text::tokenizers::TrainedTokenizer;
+using text::tokenizers::TrainingOptions;
 using Json = nlohmann::json;
 using testing::Contains;
 using testing::HasSubstr;
@@ -58,8 +65,8 @@ class Learned {
     files::write_atomic(folder_.path() / "tokenizer.json", trained.tokenizer_json);
     files::write_atomic(folder_.path() / "tokenizer_config.json", trained.config_json);
   }
-  [[nodiscard]] FileTokenizer tokenizer() const {
-    return FileTokenizer(folder_.path() / "tokenizer.json");
+  [[nodiscard]] text::FileTokenizer tokenizer() const {
+    return text::FileTokenizer(folder_.path() / "tokenizer.json");
   }
 
  private:
@@ -115,7 +122,7 @@ TEST(UnigramTraining, CutsTextAsShortAsPublishedTrainersDo) {
   const std::string text = files::read(folder_of_reference() / "text.txt");
   for (const auto& [size, numbers] : wanted.items()) {
     SCOPED_TRACE(size);
-    const FileTokenizer tokenizer = Learned(std::stoll(size)).tokenizer();
+    const text::FileTokenizer tokenizer = Learned(std::stoll(size)).tokenizer();
     std::vector<std::int32_t> ids;
     for (const std::string& line : text::split(text, '\n'))
       tokenizer.encode(line, ids, /*special=*/false);
@@ -128,7 +135,7 @@ TEST(UnigramTraining, CutsTextAsShortAsPublishedTrainersDo) {
 }
 
 TEST(UnigramTraining, MakesATokenizerThatGivesTextBack) {
-  const FileTokenizer tokenizer = Learned(800).tokenizer();
+  const text::FileTokenizer tokenizer = Learned(800).tokenizer();
   std::vector<std::int32_t> ids;
 
   tokenizer.encode("Before we  proceed any further, hear me speak.", ids, /*special=*/false);
@@ -155,4 +162,4 @@ TEST(UnigramTraining, RefusesTooFewTokensAndASpecialTokenThatIsMissing) {
 }
 
 }  // namespace
-}  // namespace tessera::data::tokenizers
+}  // namespace tessera::data

@@ -19,9 +19,9 @@
 #include "tessera/base/files.h"
 #include "tessera/base/inputs.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/rl/plan.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::engine {
 namespace {
@@ -110,7 +110,7 @@ std::vector<Case> cases() {
       {"tokenizer",
        [](TinyRun& run) {
          const fs::path file = run.folder() / "tokenizer.json";
-         files::write_atomic(file, data::byte_tokenizer_json());
+         files::write_atomic(file, text::byte_tokenizer_json());
          files::write_atomic(run.folder() / "tokenizer_config.json", R"({"eos_token": "!"})");
          run.set("tokenizer", R"({"type": "file", "vocab": )" + quoted(file) + "}");
          return file;

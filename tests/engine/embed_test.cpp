@@ -118,7 +118,7 @@ TEST_F(Embed, RefusesATextWithoutTokens) {
 }
 
 /// Puts tokens before and after a text.
-class Surrounding final : public data::Tokenizer {
+class Surrounding final : public text::Tokenizer {
  public:
   [[nodiscard]] std::string name() const override { return "surrounding"; }
   [[nodiscard]] std::int64_t size() const override { return 256; }

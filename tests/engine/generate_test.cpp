@@ -18,9 +18,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/open_model.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::test {
 namespace {
@@ -195,9 +195,9 @@ TEST(PrefixLm, ContinuesThePromptAsAPrefix) {
 }
 
 /// Bytes, of which one is a special token.
-class Marked final : public data::Tokenizer {
+class Marked final : public text::Tokenizer {
  public:
-  Marked(const data::Tokenizer& bytes, std::int32_t special) : bytes_(bytes), special_(special) {}
+  Marked(const text::Tokenizer& bytes, std::int32_t special) : bytes_(bytes), special_(special) {}
   [[nodiscard]] std::string name() const override { return "marked"; }
   [[nodiscard]] std::int64_t size() const override { return bytes_.size(); }
   [[nodiscard]] std::int32_t end_of_text() const override { return bytes_.end_of_text(); }
@@ -211,7 +211,7 @@ class Marked final : public data::Tokenizer {
   [[nodiscard]] std::string fingerprint() const override { return "marked"; }
 
  private:
-  const data::Tokenizer& bytes_;
+  const text::Tokenizer& bytes_;
   std::int32_t special_;
 };
 

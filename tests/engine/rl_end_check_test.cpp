@@ -50,7 +50,7 @@ class RlEndCheck : public ::testing::Test {
                            at::zeros({}, at::kDouble));
         });
   }
-  data::TokenizerPtr tokenizer_ = data::make_tokenizer({.type = "byte"});
+  text::TokenizerPtr tokenizer_ = text::make_tokenizer({.type = "byte"});
   std::int64_t rows_ = 0;
 };
 

@@ -12,8 +12,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/engine/rl/reward_check.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::test {
 namespace {
@@ -29,7 +29,7 @@ class RlRewardCheck : public ::testing::Test {
  protected:
   RlRewardCheck()
       : pairs_({.length = 2 * kPairLength, .pad_id = kPairEnd}),
-        tokenizer_(data::make_tokenizer({.type = "byte"})) {
+        tokenizer_(text::make_tokenizer({.type = "byte"})) {
     const std::filesystem::path file = folder_.path() / "pairs.jsonl";
     std::ofstream(file) << R"({"prompt": "q", "chosen": "aaaa", "rejected": "bb"})"
                            "\n"
@@ -62,7 +62,7 @@ class RlRewardCheck : public ::testing::Test {
 
   files::TempDir folder_;
   tasks::PreferenceSamples pairs_;
-  data::TokenizerPtr tokenizer_;
+  text::TokenizerPtr tokenizer_;
 };
 
 TEST_F(RlRewardCheck, AcceptsAModelThatPrefersTheChosenTexts) {

@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 constexpr double kScores = 1e-5;
 
 /// Two letters for each id, as in the script.
-class Pairs final : public data::Tokenizer {
+class Pairs final : public text::Tokenizer {
  public:
   explicit Pairs(std::int64_t size) {
     for (std::int64_t id = 0; id < size; ++id)

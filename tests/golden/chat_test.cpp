@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/data/chat/chat_template.h"
+#include "tessera/text/chat/chat_template.h"
 
 namespace tessera {
 namespace {
@@ -17,8 +17,8 @@ bool flag(const json::Value& record, const char* name) {
 }
 
 /// The arguments of a case; every name that is not the library's is a variable of the template.
-data::chat::RenderOptions options_of(const json::Value& record) {
-  data::chat::RenderOptions options;
+text::chat::RenderOptions options_of(const json::Value& record) {
+  text::chat::RenderOptions options;
   options.variables = json::Value::object();
   options.add_generation_prompt = flag(record, "add_generation_prompt");
   options.continue_final_message = flag(record, "continue_final_message");
@@ -36,7 +36,7 @@ data::chat::RenderOptions options_of(const json::Value& record) {
   return options;
 }
 
-std::string rendered_or_error(const data::chat::ChatTemplate& chat, const json::Value& record) {
+std::string rendered_or_error(const text::chat::ChatTemplate& chat, const json::Value& record) {
   try {
     return chat.render(golden::at(record, "messages"), options_of(record)).text;
   } catch (const Error& error) {
@@ -58,7 +58,7 @@ TEST(GoldenChat, TemplatesRenderAsPublished) {
       SCOPED_TRACE(folder.filename().string() + ": " + record.dump());
       const json::Value* tools = record.find("tools");
       const auto chat =
-          data::chat::find_chat_template(folder, {}, tools != nullptr && !tools->is_null());
+          text::chat::find_chat_template(folder, {}, tools != nullptr && !tools->is_null());
       ASSERT_TRUE(chat);
       const json::Value* error = record.find("error");
 
@@ -80,7 +80,7 @@ TEST(GoldenChat, TheAssistantsSpansCoverAsManyRunsAsTheMasks) {
   int compared = 0;
   for (const auto& folder : golden::cases("chat")) {
     if (!golden::fs::exists(folder / "masks.jsonl")) continue;
-    const auto chat = data::chat::find_chat_template(folder);
+    const auto chat = text::chat::find_chat_template(folder);
     ASSERT_TRUE(chat);
     EXPECT_TRUE(chat->marks_assistant());
     for (const json::Value& record : golden::read_jsonl(folder / "masks.jsonl")) {

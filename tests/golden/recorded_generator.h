@@ -11,11 +11,11 @@
 #include "golden/hf_models.h"
 #include "support/model_runner.h"
 
-#include "tessera/data/tokenizer.h"
 #include "tessera/engine/generate.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
 #include "tessera/parallel/executor.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::golden {
 
@@ -27,7 +27,7 @@ inline std::vector<std::int32_t> ids_of(const json::Value& list) {
 }
 
 /// A tokenizer of ids without text; no id ends a text.
-class Ids final : public data::Tokenizer {
+class Ids final : public text::Tokenizer {
  public:
   explicit Ids(std::int64_t size) : size_(size) {}
   [[nodiscard]] std::string name() const override { return "ids"; }

@@ -8,10 +8,10 @@
 
 #include "rlhf_support.h"
 
+#include "tessera/losses/cpo_orpo.h"
+#include "tessera/losses/dpo.h"
 #include "tessera/losses/kto.h"
-#include "tessera/losses/likelihood_pairs.h"
 #include "tessera/losses/log_probabilities.h"
-#include "tessera/losses/pairs.h"
 #include "tessera/losses/reward.h"
 
 namespace tessera {

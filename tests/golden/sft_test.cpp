@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/data/chat/chat_template.h"
 #include "tessera/tasks/sft_samples.h"
+#include "tessera/text/chat/chat_template.h"
 
 namespace tessera {
 namespace {
@@ -54,9 +54,9 @@ LossOn rule_of(const std::string& rule) {
 struct Preparation {
   explicit Preparation(const json::Value& record)
       : tokenizer(
-            data::tokenizer_from_folder(golden::folder() / "tokenizers" /
+            text::tokenizer_from_folder(golden::folder() / "tokenizers" /
                                         tokenizer_of(at(record, "chat_template").as_string()))),
-        chat(data::chat::find_chat_template(golden::folder() / "chat" /
+        chat(text::chat::find_chat_template(golden::folder() / "chat" /
                                             at(record, "chat_template").as_string())
                  .value()),
         rule(rule_of(at(record, "rule").as_string())) {}
@@ -65,8 +65,8 @@ struct Preparation {
     return tasks::ConversationTokenizer(*tokenizer, &chat)
         .read(record, tasks::form_of(record, "text"), rule, "text");
   }
-  data::TokenizerPtr tokenizer;
-  data::chat::ChatTemplate chat;
+  text::TokenizerPtr tokenizer;
+  text::chat::ChatTemplate chat;
   LossOn rule;
 };
 

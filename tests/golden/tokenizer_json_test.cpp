@@ -8,14 +8,14 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/files.h"
-#include "tessera/data/tokenizers/pipeline.h"
+#include "tessera/text/tokenizers/pipeline.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = golden::fs;
-using data::tokenizers::Encoding;
-using data::tokenizers::Pipeline;
+using text::tokenizers::Encoding;
+using text::tokenizers::Pipeline;
 using Json = nlohmann::json;
 
 std::vector<Json> lines_of(const fs::path& path) {

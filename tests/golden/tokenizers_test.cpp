@@ -5,18 +5,18 @@
 #include "golden.h"
 #include <gtest/gtest.h>
 
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera {
 namespace {
 
 /// The tokenizer for which a folder of cases was recorded; null if we don't have it.
-data::TokenizerPtr tokenizer_of(const golden::fs::path& folder) {
+text::TokenizerPtr tokenizer_of(const golden::fs::path& folder) {
   if (golden::fs::exists(folder / "vocab.json") && golden::fs::exists(folder / "merges.txt")) {
-    return data::tokenizer_from_folder(folder);
+    return text::tokenizer_from_folder(folder);
   }
   const bool shipped = folder.filename().string().rfind("gpt2", 0) == 0;
-  return shipped ? data::make_tokenizer({.type = "gpt2"}) : nullptr;
+  return shipped ? text::make_tokenizer({.type = "gpt2"}) : nullptr;
 }
 
 std::string from_hex(const std::string& hex) {
@@ -51,7 +51,7 @@ TEST(GoldenTokenizers, AreAllRun) {
 TEST(GoldenTokenizers, EncodeAsPublishedAndDecodeToTheText) {
   int compared = 0;
   for (const auto& folder : golden::cases("tokenizers")) {
-    const data::TokenizerPtr tokenizer = tokenizer_of(folder);
+    const text::TokenizerPtr tokenizer = tokenizer_of(folder);
     if (!tokenizer) continue;
     for (const json::Value& record : golden::read_jsonl(folder / "cases.jsonl")) {
       const std::string text = from_hex(golden::at(record, "utf8_hex").as_string());

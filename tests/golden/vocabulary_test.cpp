@@ -4,15 +4,15 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tessera/data/tokenizer.h"
-#include "tessera/data/tokenizers/tokenizer_file.h"
+#include "tessera/text/tokenizer.h"
+#include "tessera/text/tokenizers/tokenizer_file.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = golden::fs;
-using data::tokenizers::Encoding;
-using data::tokenizers::Pipeline;
+using text::tokenizers::Encoding;
+using text::tokenizers::Pipeline;
 using Json = nlohmann::json;
 
 std::vector<fs::path> vocabularies() {
@@ -35,7 +35,7 @@ std::vector<Json> cases_of(const fs::path& folder) {
 TEST(GoldenVocabulary, GivesTheTokensOfBertTokenizer) {
   int compared = 0;
   for (const fs::path& folder : vocabularies()) {
-    const Pipeline pipeline(data::tokenizers::read_tokenizer_file(folder / "vocab.txt").parts,
+    const Pipeline pipeline(text::tokenizers::read_tokenizer_file(folder / "vocab.txt").parts,
                             folder.string());
     for (const Json& record : cases_of(folder)) {
       const auto text = record.at("text").get<std::string>();
@@ -57,9 +57,9 @@ TEST(GoldenVocabulary, GivesTheTokensOfBertTokenizer) {
 TEST(GoldenVocabulary, PutsTwoTextsTogetherWithTypes) {
   int compared = 0;
   for (const fs::path& folder : vocabularies()) {
-    const Pipeline pipeline(data::tokenizers::read_tokenizer_file(folder / "vocab.txt").parts,
+    const Pipeline pipeline(text::tokenizers::read_tokenizer_file(folder / "vocab.txt").parts,
                             folder.string());
-    const data::TokenizerPtr tokenizer = data::tokenizer_from_folder(folder);
+    const text::TokenizerPtr tokenizer = text::tokenizer_from_folder(folder);
     for (const Json& record : cases_of(folder)) {
       if (!record.contains("pair")) continue;
       SCOPED_TRACE(folder.filename().string() + ": " + record.dump());
@@ -72,7 +72,7 @@ TEST(GoldenVocabulary, PutsTwoTextsTogetherWithTypes) {
       std::vector<std::int32_t> first, second;
       tokenizer->encode(record.at("text").get<std::string>(), first);
       tokenizer->encode(record.at("pair").get<std::string>(), second);
-      const data::JoinedIds joined = tokenizer->join(first, second);
+      const text::JoinedIds joined = tokenizer->join(first, second);
       EXPECT_EQ(Json(joined.ids), record.at("pair_ids"));
       EXPECT_EQ(Json(joined.types), record.at("pair_token_type_ids"));
       ++compared;
@@ -84,7 +84,7 @@ TEST(GoldenVocabulary, PutsTwoTextsTogetherWithTypes) {
 TEST(GoldenVocabulary, IsTheTokenizerOfAFolderThatHasNoOther) {
   for (const fs::path& folder : vocabularies()) {
     SCOPED_TRACE(folder.string());
-    const data::TokenizerPtr tokenizer = data::tokenizer_from_folder(folder);
+    const text::TokenizerPtr tokenizer = text::tokenizer_from_folder(folder);
 
     const Json record = cases_of(folder).front();
     std::vector<std::int32_t> ids;

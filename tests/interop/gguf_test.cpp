@@ -19,10 +19,10 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/interop/formats/foreign.h"
 #include "tessera/interop/formats/gguf_tokenizer.h"
 #include "tessera/interop/gguf_write.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::interop {
 namespace {
@@ -417,7 +417,7 @@ TEST_F(GgufFiles, KeepEveryRotaryRule) {
 
 // Each byte is a token, so that no split changes the tokens.
 TEST_F(GgufFiles, KeepTheByteTokenizer) {
-  const FilesBeside files = {{"tokenizer.json", data::byte_tokenizer_json()},
+  const FilesBeside files = {{"tokenizer.json", text::byte_tokenizer_json()},
                              {"tokenizer_config.json", R"({"eos_token": "\u0000"})"}};
 
   const auto written = gguf_tokenizer_of(files, 300);

@@ -15,8 +15,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/inputs.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::interop {
 namespace {
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 TEST(ModelSources, AreFoundFromAnotherFolderByTheirTokenizersFiles) {
-  const fs::path shipped = data::share_dir() / "gpt2";
+  const fs::path shipped = text::share_dir() / "gpt2";
   const std::string vocab = fs::relative(shipped / "vocab.json").string(),
                     merges = fs::relative(shipped / "merges.txt").string();
   const json::Value config =

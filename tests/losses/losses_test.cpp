@@ -15,10 +15,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/losses/advantages.h"
+#include "tessera/losses/cpo_orpo.h"
+#include "tessera/losses/dpo.h"
 #include "tessera/losses/kl.h"
 #include "tessera/losses/kto.h"
-#include "tessera/losses/likelihood_pairs.h"
-#include "tessera/losses/pairs.h"
 #include "tessera/losses/policy.h"
 #include "tessera/losses/reward.h"
 

@@ -9,14 +9,14 @@
 
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::test {
 
 class SpecialTokens {
  public:
   explicit SpecialTokens(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {
-    json::Value file = json::parse(data::byte_tokenizer_json(), "tokenizer.json");
+    json::Value file = json::parse(text::byte_tokenizer_json(), "tokenizer.json");
     json::Value added = json::Value::array();
     for (const std::string& token : tokens_) {
       json::Value one = json::Value::object({{"id", json::Value::integer(id(token))},
@@ -41,8 +41,8 @@ class SpecialTokens {
     }
     throw std::out_of_range(token);
   }
-  [[nodiscard]] data::TokenizerPtr tokenizer() const {
-    return data::make_tokenizer({.type = "file", .vocab = file()});
+  [[nodiscard]] text::TokenizerPtr tokenizer() const {
+    return text::make_tokenizer({.type = "file", .vocab = file()});
   }
 
  private:

@@ -56,7 +56,7 @@ TEST(AnswerEnds, AreWhatTheTokenizersFilesAndTheTemplateSay) {
                                                  {kNoEnds, false},
                                                  {kTwoEnds, false},
                                                  {kEndsWithSystem, true}}) {
-    const data::chat::ChatTemplate chat(source, data::chat::special_tokens_in(folder.path()));
+    const text::chat::ChatTemplate chat(source, text::chat::special_tokens_in(folder.path()));
 
     const AnswerEnds ends = answer_ends(*tokenizer, &chat);
 
@@ -67,9 +67,9 @@ TEST(AnswerEnds, AreWhatTheTokenizersFilesAndTheTemplateSay) {
   }
   EXPECT_THAT(answer_ends(*tokenizer, nullptr).ids, ElementsAre(eos));
 
-  const data::chat::ChatTemplate two(kTwoEnds);
+  const text::chat::ChatTemplate two(kTwoEnds);
   EXPECT_EQ(end_of_turn(*tokenizer, two), "<bos><turn_end><eos>");
-  const data::chat::ChatTemplate words(kEndsOfWords);
+  const text::chat::ChatTemplate words(kEndsOfWords);
   EXPECT_THAT(answer_ends(*tokenizer, &words).texts, ElementsAre("###"));
 }
 

@@ -9,15 +9,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/data/chat/chat_template.h"
+#include "tessera/text/chat/chat_template.h"
 
 namespace tessera::tasks {
 namespace {
 
-using data::chat::ChatTemplate;
 using test::byte;
 using test::error_of;
 using ::testing::HasSubstr;
+using text::chat::ChatTemplate;
 
 // A template that does not mark the assistant's text.
 const char* const kPlain =

@@ -184,7 +184,7 @@ TEST(WordBeginnings, AreTokensBehindASpace) {
   EXPECT_TRUE(bytes[' ']);
   EXPECT_TRUE(bytes['\n']);
   EXPECT_FALSE(bytes['a']);
-  const data::TokenizerPtr gpt2 = data::make_tokenizer({.type = "gpt2"});
+  const text::TokenizerPtr gpt2 = text::make_tokenizer({.type = "gpt2"});
   const std::vector<bool> begins = word_beginnings(*gpt2);
   std::vector<std::int32_t> ids;
   gpt2->encode(" untokenizable words", ids);
@@ -198,8 +198,8 @@ TEST(WordBeginnings, AreTokensBehindASpace) {
   const test::Folder folder;
   (void)folder.write("tokenizer_config.json", R"({"tokenizer_class": "BertTokenizer"})");
   const std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nplay\n##ing\n,\n";
-  const data::TokenizerPtr bert =
-      data::make_tokenizer({.type = "file", .vocab = folder.write("vocab.txt", vocabulary)});
+  const text::TokenizerPtr bert =
+      text::make_tokenizer({.type = "file", .vocab = folder.write("vocab.txt", vocabulary)});
   const std::vector<bool> pieces = word_beginnings(*bert);
   EXPECT_TRUE(pieces[5]);
   EXPECT_FALSE(pieces[6]);

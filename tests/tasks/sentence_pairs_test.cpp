@@ -63,7 +63,7 @@ class SentencePairsOfFile : public ::testing::Test {
     (void)folder_.write("tokenizer_config.json",
                         R"({"tokenizer_class": "BertTokenizer", "pad_token": "[PAD]"})");
     tokenizer_ =
-        data::make_tokenizer({.type = "file", .vocab = folder_.write("vocab.txt", vocabulary)});
+        text::make_tokenizer({.type = "file", .vocab = folder_.write("vocab.txt", vocabulary)});
   }
 
   data::Datasets open(const std::string& params,
@@ -118,7 +118,7 @@ class SentencePairsOfFile : public ::testing::Test {
   }
 
   test::Folder folder_;
-  data::TokenizerPtr tokenizer_;
+  text::TokenizerPtr tokenizer_;
 };
 
 TEST_F(SentencePairsOfFile, AreFramedAndTyped) {

@@ -193,7 +193,7 @@ class SpanCorruptionTask : public ::testing::Test {
   static data::Datasets open_with(const std::string& params,
                                   const data::DataOptions& options,
                                   std::int64_t length,
-                                  const data::Tokenizer& tokenizer = test::byte()) {
+                                  const text::Tokenizer& tokenizer = test::byte()) {
     return task_of("span_corruption", params)
         ->open({.options = options,
                 .tokenizer = tokenizer,
@@ -269,7 +269,7 @@ TEST_F(SpanCorruptionTask, WithShortDocumentsApartIsThatWithoutPacking) {
 }
 
 TEST_F(SpanCorruptionTask, FindsTheSentinelsOfATokenizer) {
-  json::Value file = json::parse_strict(data::byte_tokenizer_json(), "byte");
+  json::Value file = json::parse_strict(text::byte_tokenizer_json(), "byte");
   const std::map<std::string, int> added = {
       {"<extra_id_0>", 300}, {"<extra_id_1>", 299}, {"</s>", 301}};
   for (const auto& [content, id] : added) {
@@ -281,7 +281,7 @@ TEST_F(SpanCorruptionTask, FindsTheSentinelsOfATokenizer) {
   }
   const std::string path = folder_.write("tokenizer.json", file.dump());
   (void)folder_.write("tokenizer_config.json", R"({"eos_token": "</s>"})");
-  const data::TokenizerPtr tokenizer = data::make_tokenizer({.type = "file", .vocab = path});
+  const text::TokenizerPtr tokenizer = text::make_tokenizer({.type = "file", .vocab = path});
   const auto open_of = [&](std::int64_t length) {
     return open_with("{}", options(2000), length, *tokenizer);
   };

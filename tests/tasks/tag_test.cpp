@@ -87,7 +87,7 @@ TEST_F(Tagging, ReadsTheFieldsAndTagsThatAreNamed) {
 }
 
 /// Puts tokens around a text, and makes three tokens from a word of three letters.
-class Surrounding final : public data::Tokenizer {
+class Surrounding final : public text::Tokenizer {
  public:
   [[nodiscard]] std::string name() const override { return "surrounding"; }
   [[nodiscard]] std::int64_t size() const override { return 256; }

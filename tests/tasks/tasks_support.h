@@ -51,8 +51,8 @@ inline std::unique_ptr<Task> task_of(const std::string& type, const std::string&
   return task;
 }
 
-inline const data::Tokenizer& byte() {
-  static const data::TokenizerPtr tokenizer = data::make_tokenizer({.type = "byte"});
+inline const text::Tokenizer& byte() {
+  static const text::TokenizerPtr tokenizer = text::make_tokenizer({.type = "byte"});
   return *tokenizer;
 }
 

@@ -69,11 +69,11 @@ class TurnsOfTemplates : public testing::Test {
   /// The parts of the rendered text that are the assistant's turns.
   [[nodiscard]] std::vector<std::string> turns(const char* source,
                                                const std::string& messages) const {
-    const data::chat::ChatTemplate chat(source);
-    const data::TokenizerPtr tokenizer = folder_.tokenizer();
+    const text::chat::ChatTemplate chat(source);
+    const text::TokenizerPtr tokenizer = folder_.tokenizer();
     const json::Value list = json::parse(messages, "test");
     const auto render = [&](const json::Value& some, bool add_generation_prompt) {
-      data::chat::RenderOptions options;
+      text::chat::RenderOptions options;
       options.add_generation_prompt = add_generation_prompt;
       return chat.render(some, options).text;
     };

@@ -10,7 +10,7 @@
 #include "tessera/base/text.h"
 #include "tessera/config/json.h"
 #include "tessera/data/images/decoders.h"
-#include "tessera/data/small_file.h"
+#include "tessera/text/small_file.h"
 
 namespace tessera::data::images {
 namespace {
@@ -21,7 +21,7 @@ constexpr std::int64_t kLargest = 1 << 14;  // maximum side length after resizin
 class Keys {
  public:
   explicit Keys(const std::filesystem::path& path)
-      : path_(path.string()), config_(json::parse_strict(read_small_file(path), path_)) {
+      : path_(path.string()), config_(json::parse_strict(text::read_small_file(path), path_)) {
     require(config_.is_object(), "it is no JSON object");
   }
 

@@ -29,7 +29,7 @@ std::string answer_of(const json::Value& record) {
   return {};
 }
 
-std::string name_of(const std::vector<std::int32_t>& ends, const data::Tokenizer& tokenizer) {
+std::string name_of(const std::vector<std::int32_t>& ends, const text::Tokenizer& tokenizer) {
   std::vector<std::string> out;
   for (const std::int32_t end : ends) {
     const std::string text = text::replace_invalid_utf8(std::string(tokenizer.bytes_of(end)));
@@ -64,7 +64,7 @@ std::string untrained_end_fix() {
 
 std::optional<EndCheck> check_end(
     const tasks::Prompts& prompts,
-    const data::Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     std::int64_t length,
     const std::function<at::Tensor(const Rows& rows)>& log_probabilities) {
   const std::vector<std::int32_t> ends = prompts.ends(tokenizer);
@@ -105,7 +105,7 @@ std::optional<EndCheck> check_end(
 
 std::optional<std::string> complaint_of_first_rollout(const Metrics& metrics,
                                                       const std::vector<std::int32_t>& ends,
-                                                      const data::Tokenizer& tokenizer) {
+                                                      const text::Tokenizer& tokenizer) {
   const Metric* const truncated = find_metric(metrics, "truncated");
   if (truncated == nullptr || truncated->mean < kNearlyAll) return std::nullopt;
   return fmt::format(

@@ -11,10 +11,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/config/json.h"
-#include "tessera/data/tokenizer.h"
 #include "tessera/engine/loss_terms.h"
 #include "tessera/engine/rl/completions.h"
 #include "tessera/tasks/rl/prompts.h"
+#include "tessera/text/tokenizer.h"
 
 // Legend: B answers, T tokens of a prompt with its answer.
 namespace tessera::engine::rl {
@@ -40,7 +40,7 @@ std::string untrained_end_fix();
 /// labels of rows, [B, T]; it is called at most once, with about 16 rows.
 std::optional<EndCheck> check_end(
     const tasks::Prompts& prompts,
-    const data::Tokenizer& tokenizer,
+    const text::Tokenizer& tokenizer,
     std::int64_t length,
     const std::function<at::Tensor(const Rows& rows)>& log_probabilities);
 
@@ -48,6 +48,6 @@ std::optional<EndCheck> check_end(
 /// report_of(); `ends`: the tokens that end a completion.
 std::optional<std::string> complaint_of_first_rollout(const Metrics& metrics,
                                                       const std::vector<std::int32_t>& ends,
-                                                      const data::Tokenizer& tokenizer);
+                                                      const text::Tokenizer& tokenizer);
 
 }  // namespace tessera::engine::rl

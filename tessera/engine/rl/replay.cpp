@@ -11,9 +11,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/data/small_file.h"
 #include "tessera/engine/metric_lines.h"
 #include "tessera/tasks/rl/rl.h"
+#include "tessera/text/small_file.h"
 
 namespace tessera::engine::rl {
 namespace {
@@ -67,7 +67,7 @@ json::Value config_of_run(const std::filesystem::path& run) {
                   Format,
                   fmt::format("{} is no run folder: it has no config.json", run.string()),
                   "name the run.dir of a training of the task rl");
-  json::Value config = json::parse_strict(data::read_small_file(path), path.string());
+  json::Value config = json::parse_strict(text::read_small_file(path), path.string());
   // The number of threads determines how sums are split.
   if (json::Value* const section = config.find("run"); section != nullptr && section->is_object()) {
     if (json::Value* const derived = section->find("derived");

@@ -16,7 +16,7 @@
 namespace tessera::engine::rl {
 
 std::unique_ptr<OpenModel> find_scorer(const std::string& from,
-                                       const data::Tokenizer& tokenizer,
+                                       const text::Tokenizer& tokenizer,
                                        std::int64_t length) {
   std::unique_ptr<OpenModel> out = find_model(from);
   TESSERA_REQUIRE(

@@ -34,7 +34,7 @@ struct Lender {
 /// Throws as find_model(), and Error{Config} for a model that gives none, has other tokens than
 /// `tokenizer`, or fewer positions than `length`.
 std::unique_ptr<OpenModel> find_scorer(const std::string& from,
-                                       const data::Tokenizer& tokenizer,
+                                       const text::Tokenizer& tokenizer,
                                        std::int64_t length);
 /// Returns its scores of all rows, [B] on every rank; micro-batch number i of `micro_batch` rows is
 /// computed by data-parallel rank i mod n. Collective.

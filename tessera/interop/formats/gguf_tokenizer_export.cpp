@@ -8,9 +8,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/json_cursor.h"
-#include "tessera/data/tokenizer_json.h"
 #include "tessera/interop/formats/gguf_splits.h"
 #include "tessera/interop/formats/gguf_tokenizer.h"
+#include "tessera/text/tokenizer_json.h"
 
 namespace tessera::interop {
 namespace {
@@ -238,7 +238,7 @@ std::optional<GgufTokenizer> gguf_tokenizer_of(const FilesBeside& files, std::in
   const std::string vocabulary = content_of(files, "vocab.json"),
                     merges = content_of(files, "merges.txt");
   if (tokenizer.is_null() && !vocabulary.empty() && !merges.empty())
-    tokenizer = json::parse_strict(data::gpt2_tokenizer_json(vocabulary, merges), "vocab.json");
+    tokenizer = json::parse_strict(text::gpt2_tokenizer_json(vocabulary, merges), "vocab.json");
   if (tokenizer.is_null()) return std::nullopt;
   GgufTokenizer out = Exporter(std::move(tokenizer), files, vocab_size).read();
   // As in a folder, the file takes precedence over the key of tokenizer_config.json.

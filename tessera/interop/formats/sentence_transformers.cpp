@@ -11,7 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/json.h"
-#include "tessera/data/small_file.h"
+#include "tessera/text/small_file.h"
 
 namespace tessera::interop {
 namespace {
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kLongest = 100'000'000;
 
 json::Value read_object(const fs::path& path) {
-  json::Value out = json::parse_strict(data::read_small_file(path), path.string());
+  json::Value out = json::parse_strict(text::read_small_file(path), path.string());
   TESSERA_REQUIRE(out.is_object(),
                   Format,
                   path.string() + " is no JSON object",
@@ -136,7 +136,7 @@ void read_prompt(const fs::path& folder, SentenceModel& out) {
 std::optional<SentenceModel> sentence_model_of(const fs::path& folder) {
   const fs::path path = folder / "modules.json";
   if (!fs::is_directory(folder) || !fs::exists(path)) return std::nullopt;
-  const json::Value modules = json::parse_strict(data::read_small_file(path), path.string());
+  const json::Value modules = json::parse_strict(text::read_small_file(path), path.string());
   SentenceModel out{.folder = folder};
   read_prompt(folder, out);
   bool transforms = false;

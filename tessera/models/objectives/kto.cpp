@@ -14,7 +14,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/models/objective.h"
-#include "tessera/models/objectives/paired_texts.h"
+#include "tessera/models/objectives/preference_pairs.h"
 #include "tessera/models/objectives/text_head.h"
 
 // Legend: B samples, T tokens.
@@ -55,7 +55,7 @@ class Kto final : public nn::Objective {
 
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override {
     if (TextHead::generating(context)) return head_.generated(in.diff.at(0), context);
-    const PairedTexts texts(batch);
+    const PreferencePairs texts(batch);
     const at::Tensor values_BT =
         head_
             .log_probabilities(head_.states(in.diff.at(0), context),

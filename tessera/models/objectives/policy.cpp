@@ -16,7 +16,7 @@
 #include "tessera/losses/kl.h"
 #include "tessera/losses/log_probabilities.h"
 #include "tessera/models/objective.h"
-#include "tessera/models/objectives/paired_texts.h"
+#include "tessera/models/objectives/preference_pairs.h"
 #include "tessera/models/objectives/text_head.h"
 #include "tessera/ops/support.h"
 

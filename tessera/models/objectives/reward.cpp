@@ -13,7 +13,7 @@
 
 #include "tessera/models/objective.h"
 #include "tessera/models/objectives/head.h"
-#include "tessera/models/objectives/paired_texts.h"
+#include "tessera/models/objectives/preference_pairs.h"
 #include "tessera/models/objectives/text_head.h"
 #include "tessera/nn/functional.h"
 
@@ -78,8 +78,8 @@ class Reward final : public nn::Objective {
   }
 
  private:
-  /// The batch has "ends" and "compared" (tasks/preferences.h): the second sequence has the same
-  /// number of positions as the first.
+  /// The batch has "ends" and "compared" (tasks/preference_pairs.h): the second sequence has the
+  /// same number of positions as the first.
   nn::Outcome of_tokens(const at::Tensor& x_BTC, const nn::Batch& batch, nn::StepContext& context) {
     const at::Tensor scores_BT =
         head_(nn::gather_flow(norm_(x_BTC, context), context), context).squeeze(-1).to(at::kDouble);

@@ -30,7 +30,7 @@ json::Value messages_to_answer(const data::Record& record, const char* field) {
 
 Prompt prompt_of(const data::Record& record,
                  const ConversationTokenizer& conversations,
-                 const data::Tokenizer& tokenizer) {
+                 const text::Tokenizer& tokenizer) {
   Prompt out;
   const json::Value* const prompt = record.value.find("prompt");
   const bool messages = record.value.find("messages") != nullptr && prompt == nullptr;
@@ -52,7 +52,7 @@ Prompt prompt_of(const data::Record& record,
 void Prompts::read_files(const std::vector<std::string>& files,
                          const data::RecordOptions& how,
                          const ConversationTokenizer& conversations,
-                         const data::Tokenizer& tokenizer,
+                         const text::Tokenizer& tokenizer,
                          const std::function<void()>& poll) {
   read_records(files, how, poll, [&](const data::Record& record) {
     Prompt prompt = prompt_of(record, conversations, tokenizer);

@@ -13,7 +13,7 @@
 #include "tessera/config/json.h"
 #include "tessera/data/dataset.h"
 #include "tessera/tasks/conversation.h"
-#include "tessera/tasks/preferences.h"
+#include "tessera/tasks/preference_pairs.h"
 #include "tessera/tasks/record_dataset.h"
 
 namespace tessera::tasks {
@@ -30,7 +30,7 @@ struct Prompt {
 /// messages that end with an answer.
 Prompt prompt_of(const data::Record& record,
                  const ConversationTokenizer& conversations,
-                 const data::Tokenizer& tokenizer);
+                 const text::Tokenizer& tokenizer);
 
 struct PromptsOptions {
   std::int64_t length = 0;   ///< T, of a prompt with its completion
@@ -53,10 +53,10 @@ class Prompts final : public RecordDataset {
   void read_files(const std::vector<std::string>& files,
                   const data::RecordOptions& how,
                   const ConversationTokenizer& conversations,
-                  const data::Tokenizer& tokenizer,
+                  const text::Tokenizer& tokenizer,
                   const std::function<void()>& poll);
   /// The ids that end a completion, whose tokens are those of `tokenizer`.
-  [[nodiscard]] std::vector<std::int32_t> ends(const data::Tokenizer& tokenizer) const {
+  [[nodiscard]] std::vector<std::int32_t> ends(const text::Tokenizer& tokenizer) const {
     return options_.ends.empty() ? tokenizer.ends() : options_.ends;
   }
   /// Adds pretraining texts, which are learned with the completions.

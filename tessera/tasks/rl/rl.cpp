@@ -14,7 +14,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/tasks/answer_ends.h"
-#include "tessera/tasks/preference_task.h"
+#include "tessera/tasks/preference_task_base.h"
 #include "tessera/tasks/rl/prompts.h"
 
 namespace tessera::tasks {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/data/tokenizers/pattern.h"
 #include "tessera/tasks/rl/reward.h"
+#include "tessera/text/tokenizers/pattern.h"
 
 namespace tessera::tasks {
 namespace {
@@ -22,9 +22,9 @@ struct RegexOptions {
 
 class Regex final : public RuleReward {
  public:
-  explicit Regex(data::tokenizers::PatternPtr pattern) : pattern_(std::move(pattern)) {}
+  explicit Regex(text::tokenizers::PatternPtr pattern) : pattern_(std::move(pattern)) {}
   [[nodiscard]] double of(const Answer& answer) const override {
-    data::tokenizers::Ranges found;
+    text::tokenizers::Ranges found;
     try {
       pattern_->find(answer.text, found);
     } catch (const Error& error) {
@@ -35,7 +35,7 @@ class Regex final : public RuleReward {
   }
 
  private:
-  data::tokenizers::PatternPtr pattern_;
+  text::tokenizers::PatternPtr pattern_;
 };
 
 std::unique_ptr<RuleReward> make_regex(const json::Value& params,
@@ -45,7 +45,7 @@ std::unique_ptr<RuleReward> make_regex(const json::Value& params,
   config::read(params, options, problems, origins);
   if (options.pattern.empty()) return nullptr;
   try {
-    return std::make_unique<Regex>(data::tokenizers::regex_pattern(options.pattern));
+    return std::make_unique<Regex>(text::tokenizers::regex_pattern(options.pattern));
   } catch (const Error& error) {
     problems.add(origins.place("pattern"), "pattern", error.what(), error.fix());
     return nullptr;
