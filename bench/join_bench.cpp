@@ -12,30 +12,30 @@
 #include <vector>
 
 #include "tessera/base/clock.h"
-#include "tessera/launch/head.h"
-#include "tessera/launch/page_mirror.h"
+#include "tessera/hosts/coordinator.h"
+#include "tessera/hosts/coordinator_client.h"
+#include "tessera/hosts/frames.h"
 #include "tessera/launch/shared_files.h"
-#include "tessera/launch/wire.h"
 
 namespace {
 
 using namespace tessera;
-using namespace tessera::launch;
+using namespace tessera::hosts;
 
 void meet(int agents) {
-  allow_descriptors(2 * static_cast<std::size_t>(agents));
-  HeadOptions options;
+  tessera::launch::allow_descriptors(2 * static_cast<std::size_t>(agents));
+  CoordinatorOptions options;
   options.address = "127.0.0.1";
   options.secret = random_secret();
   options.world_size = agents;
-  Head head(options);
-  head.start();
+  Coordinator coordinator(options);
+  coordinator.start();
   const HostFacts facts = facts_of_this_host();
   const double begin = now_s();
-  std::vector<std::unique_ptr<WireClient>> clients;
+  std::vector<std::unique_ptr<FrameClient>> clients;
   for (int i = 0; i < agents; ++i) {
-    clients.push_back(
-        std::make_unique<WireClient>("127.0.0.1", head.port(), 1, options.secret, now_s() + 30.0));
+    clients.push_back(std::make_unique<FrameClient>(
+        "127.0.0.1", coordinator.port(), 1, options.secret, now_s() + 30.0));
     HostPart part;
     part.host = part.first_rank = i;
     part.world_size = agents;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A folder may include itself and any folder on a lower floor; siblings never include each other.
 cd "$(dirname "$0")/.." || exit 2
-floors=("base" "config mesh launch" "memory text" "comm" "tensor" "ops" "nn losses optim data checkpoint"
+floors=("base" "config mesh launch" "hosts memory text" "comm" "tensor" "ops" "nn losses optim data checkpoint"
         "models parallel" "tasks" "planner" "report interop" "engine" "rlhf tune" "cli")
 declare -A floor; for i in "${!floors[@]}"; do for d in ${floors[$i]}; do floor[$d]=$i; done; done
 bad=0
@@ -12,7 +12,7 @@ while read -r from to file; do
 done < <(grep -rHoE '#include "tessera/[a-z]+/' tessera --include='*.h' --include='*.cpp' |
          sed -E 's|^(tessera/([a-z]+)/[^:]*):#include "tessera/([a-z]+)/|\2 \3 \1|')
 # Floors that must work without libtorch do not include it.
-if grep -rnE '#include <(ATen|c10|torch)/' tessera/{base,config,mesh,launch,comm,text,data,checkpoint,interop/formats} --include='*.h' --include='*.cpp'; then
+if grep -rnE '#include <(ATen|c10|torch)/' tessera/{base,config,mesh,launch,hosts,comm,text,data,checkpoint,interop/formats} --include='*.h' --include='*.cpp'; then
   echo "these floors include no libtorch"; bad=1
 fi
 if grep -rn 'torch/torch\.h' tessera examples --include='*.h' --include='*.cpp'; then echo "torch/torch.h appears nowhere"; bad=1; fi

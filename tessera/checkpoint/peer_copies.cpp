@@ -39,28 +39,28 @@ void as_disk(Work work) {
 /// A file that is written to all servers of a target at once.
 class CopyOutput final : public Output {
  public:
-  CopyOutput(std::vector<launch::CopyClient>& clients, const launch::CopyFile& file)
+  CopyOutput(std::vector<hosts::CopyClient>& clients, const hosts::CopyFile& file)
       : clients_(clients) {
     as_disk([&] {
-      for (launch::CopyClient& client : clients_)
+      for (hosts::CopyClient& client : clients_)
         client.begin(file);
     });
   }
   void append(std::span<const std::byte> bytes) override {
     as_disk([&] {
-      for (launch::CopyClient& client : clients_)
+      for (hosts::CopyClient& client : clients_)
         client.append(bytes);
     });
   }
   void sync() override {
     as_disk([&] {
-      for (launch::CopyClient& client : clients_)
+      for (hosts::CopyClient& client : clients_)
         client.finish();
     });
   }
 
  private:
-  std::vector<launch::CopyClient>& clients_;
+  std::vector<hosts::CopyClient>& clients_;
 };
 
 /// The servers as the disk of a Saver, which only creates files there.
@@ -73,18 +73,18 @@ class CopyStorage final : public Storage {
     as_disk([&] {
       if (!clients_.empty()) return;
       clients_.reserve(target_.places.size());
-      for (const launch::CopyPlace& place : target_.places)
+      for (const hosts::CopyPlace& place : target_.places)
         clients_.emplace_back(place, target_.secret, kReachS);
     });
     const std::string name = path.filename().string();
     return std::make_unique<CopyOutput>(clients_,
-                                        launch::CopyFile{.set = target_.set,
-                                                         .keep = target_.keep,
-                                                         .num_ranks = num_ranks_,
-                                                         .rank = rank_,
-                                                         .is_last = name == part_name(rank_),
-                                                         .name = name,
-                                                         .bytes = bytes});
+                                        hosts::CopyFile{.set = target_.set,
+                                                        .keep = target_.keep,
+                                                        .num_ranks = num_ranks_,
+                                                        .rank = rank_,
+                                                        .is_last = name == part_name(rank_),
+                                                        .name = name,
+                                                        .bytes = bytes});
   }
   void close() { clients_.clear(); }
 
@@ -98,7 +98,7 @@ class CopyStorage final : public Storage {
  private:
   CopyTarget target_;
   std::int32_t rank_, num_ranks_;
-  std::vector<launch::CopyClient> clients_;
+  std::vector<hosts::CopyClient> clients_;
 };
 
 /// Holds the storage before the base class that refers to it.
@@ -132,14 +132,14 @@ class CopySaver final : private OwnsStorage, public Saver {
   int rank_;
 };
 
-std::string shown(const launch::CopySet& set) {
+std::string shown(const hosts::CopySet& set) {
   return fmt::format("the copies of step {} in memory", set.step);
 }
 
 /// Reads a set of copies, block by block.
 class CopySource final : public Source {
  public:
-  CopySource(const launch::CopyPart& part, const launch::Secret& secret)
+  CopySource(const hosts::CopyPart& part, const hosts::Secret& secret)
       : places_(part.places), secret_(secret), set_(part.from) {
     find_files();
     ManifestJoiner joiner;
@@ -176,7 +176,7 @@ class CopySource final : public Source {
  private:
   void find_files() {
     for (std::size_t i = 0; i < places_.size(); ++i) {
-      for (const launch::CopyListing& listing : client(i).list()) {
+      for (const hosts::CopyListing& listing : client(i).list()) {
         if (listing.set != set_) continue;
         num_ranks_ = listing.num_ranks;
         for (const std::string& name : listing.names)
@@ -259,7 +259,7 @@ class CopySource final : public Source {
   }
 
   /// The connections of this process. A forked process closes its copies of those of its parent.
-  launch::CopyClient& client(std::size_t place) const {
+  hosts::CopyClient& client(std::size_t place) const {
     if (process_ != getpid()) clients_.clear();
     process_ = getpid();
     const auto found = clients_.find(place);
@@ -267,16 +267,16 @@ class CopySource final : public Source {
     return clients_.try_emplace(place, places_[place], secret_).first->second;
   }
 
-  std::vector<launch::CopyPlace> places_;
-  launch::Secret secret_;
-  launch::CopySet set_;
+  std::vector<hosts::CopyPlace> places_;
+  hosts::Secret secret_;
+  hosts::CopySet set_;
   int num_ranks_ = 0;
   std::map<std::string, std::size_t> place_of_;                            ///< by file
   std::map<std::pair<std::string, std::string>, std::uint64_t> begin_of_;  ///< by file and entry
   Manifest manifest_;
   std::map<std::string, const StoredTensor*> by_name_;
   mutable pid_t process_ = 0;
-  mutable std::map<std::size_t, launch::CopyClient> clients_;
+  mutable std::map<std::size_t, hosts::CopyClient> clients_;
   mutable std::vector<std::byte> bytes_;  ///< of one block
 };
 
@@ -288,7 +288,7 @@ std::unique_ptr<Saver> copy_saver(
       std::move(target), std::move(meta), std::move(pieces), rank, num_ranks);
 }
 
-Checkpoint open_copies(const launch::CopyPart& part, const launch::Secret& secret) {
+Checkpoint open_copies(const hosts::CopyPart& part, const hosts::Secret& secret) {
   auto source = std::make_shared<const CopySource>(part, secret);
   return {shown(part.from), source->meta(), source->tensors(), source};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies of the training state in the memory of hosts: each rank writes what it would write into a
-// checkpoint to the copy servers of its own host and of the next one (launch/copy_server.h), so
+// checkpoint to the copy servers of its own host and of the next one (hosts/copy_server.h), so
 // that the state survives the loss of a host. See
 // docs/decisions/0045-copies-in-the-memory-of-peers.md.
 #pragma once
@@ -10,17 +10,17 @@
 
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/saver.h"
-#include "tessera/launch/copy_client.h"
-#include "tessera/launch/host_part.h"
+#include "tessera/hosts/copy_client.h"
+#include "tessera/hosts/host_part.h"
 
 namespace tessera::checkpoint {
 
 /// A rank's part of a copy.
 struct CopyTarget {
-  std::vector<launch::CopyPlace> places;  ///< one or two different servers
-  launch::Secret secret;
-  launch::CopySet set;
-  launch::CopySet keep;  ///< the last complete set
+  std::vector<hosts::CopyPlace> places;  ///< one or two different servers
+  hosts::Secret secret;
+  hosts::CopySet set;
+  hosts::CopySet keep;  ///< the last complete set
 };
 
 /// Returns the writer of one rank's part of a copy, for a BackgroundSave: the shard and its
@@ -33,6 +33,6 @@ std::unique_ptr<Saver> copy_saver(
 /// The object may be used in a process that is forked afterwards, which makes connections of its
 /// own; no connection is left open. Throws Error{Comm} if a server cannot be reached, and
 /// Error{Format} for damage and for a set that is not complete.
-Checkpoint open_copies(const launch::CopyPart& part, const launch::Secret& secret);
+Checkpoint open_copies(const hosts::CopyPart& part, const hosts::Secret& secret);
 
 }  // namespace tessera::checkpoint

@@ -25,7 +25,7 @@
 #include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/version.h"
-#include "tessera/launch/cluster_launcher.h"
+#include "tessera/hosts/cluster_launcher.h"
 #include "tessera/launch/early_stop.h"
 
 namespace tessera::cli {
@@ -53,7 +53,7 @@ constexpr Variable kVariables[] = {
     {"TESSERA_SECRET_FILE",
      "file with the secret of a job of several hosts that another launcher starts"},
     {"NO_COLOR", "any value disables colours"},
-    {launch::kAgentVariable, ""},
+    {hosts::kAgentVariable, ""},
     {"TESSERA_GOLDEN", ""},
     {"TESSERA_LIBTORCH", ""}};
 

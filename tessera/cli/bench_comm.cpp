@@ -21,13 +21,14 @@
 #include "tessera/config/json.h"
 #include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/launch.h"
+#include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/launch.h"
 #include "tessera/mesh/mesh.h"
 
 namespace tessera::cli {
 namespace {
 
-struct CommWords {
+struct CommFlags {
   std::optional<std::int64_t> ranks;
   std::string sizes = "1,16,256", transport = "shm", memory = "both";
   std::int64_t repetitions = 7;
@@ -35,7 +36,7 @@ struct CommWords {
   Common common;
 };
 
-bool parse(CommWords& words, const std::vector<std::string>& line) {
+bool parse(CommFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "bench comm",
       "Measures every collective between ranks, in shared memory that peers read directly "
@@ -93,7 +94,7 @@ std::vector<std::size_t> bytes_of(const std::string& sizes) {
   return out;
 }
 
-comm::MeasureOptions options_of(const CommWords& words) {
+comm::MeasureOptions options_of(const CommFlags& words) {
   require_one_of("--transport", words.transport, {"shm", "threads", "gloo", "mpi"});
   require_one_of("--memory", words.memory, {"regions", "ordinary", "both"});
   TESSERA_REQUIRE(words.repetitions >= 1 && words.repetitions <= 10'000,
@@ -112,8 +113,8 @@ comm::MeasureOptions options_of(const CommWords& words) {
           .ordinary = words.memory != "regions"};
 }
 
-int ranks_of_comm(const CommWords& words) {
-  const bool launched = launch::detect_launcher().has_value();
+int ranks_of_comm(const CommFlags& words) {
+  const bool launched = hosts::detect_launcher().has_value();
   const int ranks = ranks_of(launched ? words.ranks : words.ranks.value_or(2));
   TESSERA_REQUIRE(ranks >= 2,
                   Config,
@@ -127,9 +128,9 @@ int ranks_of_comm(const CommWords& words) {
 }
 
 /// Returns the engine between hosts. Throws if it cannot be used, or if there is one host.
-comm::LinkEngine engine_of(const CommWords& words) {
+comm::LinkEngine engine_of(const CommFlags& words) {
   if (words.transport == "shm" || words.transport == "threads") return comm::LinkEngine::Auto;
-  const auto launcher = launch::detect_launcher();
+  const auto launcher = hosts::detect_launcher();
   TESSERA_REQUIRE(launcher && launcher->several_hosts(),
                   Config,
                   fmt::format("--transport {} moves data between hosts, and all ranks are on one",
@@ -206,7 +207,7 @@ void measure(comm::World& world, const comm::MeasureOptions& options, const Comm
 }  // namespace
 
 int bench_comm(const std::vector<std::string>& line) {
-  CommWords words;
+  CommFlags words;
   if (!parse(words, line)) return kExitOk;
   const comm::MeasureOptions options = options_of(words);
   const int ranks = ranks_of_comm(words);

@@ -32,7 +32,7 @@ namespace {
 /// Number of steps until caches are warm and memory is allocated.
 constexpr std::int64_t kWarmup = 2;
 
-struct StepWords {
+struct StepFlags {
   std::string config;
   std::optional<std::int64_t> ranks;
   std::int64_t steps = 3;
@@ -40,7 +40,7 @@ struct StepWords {
   Common common;
 };
 
-bool parse(StepWords& words, const std::vector<std::string>& line) {
+bool parse(StepFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "bench step",
       "Trains a few steps of CONFIG on random tokens and shows for each operation of the first "
@@ -60,7 +60,7 @@ bool parse(StepWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-planner::Plan plan_of(const StepWords& words) {
+planner::Plan plan_of(const StepFlags& words) {
   constexpr std::int64_t kMostSteps = 1'000'000;
   TESSERA_REQUIRE(words.steps >= 1 && words.steps <= kMostSteps,
                   Config,
@@ -75,7 +75,7 @@ planner::Plan plan_of(const StepWords& words) {
 }
 
 json::Value operation_json(const ops::OpRow& row, const engine::StepProfile& profile) {
-  const engine::Roof& roof = profile.roof;
+  const engine::PeakRates& peak = profile.peak;
   json::Value out;
   out["name"] = json::Value::string(row.name);
   out["shape"] = json::Value::string(row.shape);
@@ -84,9 +84,9 @@ json::Value operation_json(const ops::OpRow& row, const engine::StepProfile& pro
   out["share"] = json::Value::number(row.seconds / profile.seconds);
   out["flops_per_s"] = json::Value::number(row.flops / row.seconds);
   out["bytes_per_s"] = json::Value::number(row.bytes / row.seconds);
-  out["of_machine"] = json::Value::number(roof.seconds(row.flops, row.bytes) / row.seconds);
+  out["of_machine"] = json::Value::number(peak.seconds(row.flops, row.bytes) / row.seconds);
   out["bound"] =
-      json::Value::string(roof.bound_by_flops(row.flops, row.bytes) ? "flops" : "memory");
+      json::Value::string(peak.bound_by_flops(row.flops, row.bytes) ? "flops" : "memory");
   return out;
 }
 
@@ -95,8 +95,8 @@ json::Value profile_json(const engine::StepProfile& profile) {
   out["steps"] = json::Value::integer(profile.steps);
   out["seconds"] = json::Value::number(profile.seconds);
   out["tokens_per_s"] = json::Value::number(static_cast<double>(profile.tokens) / profile.seconds);
-  out["peak_flops_per_s"] = json::Value::number(profile.roof.flops);
-  out["peak_bytes_per_s"] = json::Value::number(profile.roof.bytes);
+  out["peak_flops_per_s"] = json::Value::number(profile.peak.flops);
+  out["peak_bytes_per_s"] = json::Value::number(profile.peak.bytes);
   out["least_seconds"] = json::Value::number(profile.least_seconds());
   out["operations"] = json::Value::array();
   for (const ops::OpRow& row : profile.operations)
@@ -109,7 +109,7 @@ json::Value profile_json(const engine::StepProfile& profile) {
 }  // namespace
 
 int bench_step(const std::vector<std::string>& line) {
-  StepWords words;
+  StepFlags words;
   if (!parse(words, line)) return kExitOk;
   planner::Plan plan = plan_of(words);
   auto data = std::make_shared<data::Datasets>();

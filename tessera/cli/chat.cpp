@@ -23,7 +23,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
-#include "tessera/cli/generation_words.h"
+#include "tessera/cli/generation_flags.h"
 #include "tessera/cli/line_reader.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
@@ -41,15 +41,15 @@ namespace {
 
 using text::chat::ChatTemplate;
 
-struct ChatWords {
+struct ChatFlags {
   std::string path, system, chat_template, date, weights = "fp32";
-  GenerationWords how;
-  RankWords ranks;
+  GenerationFlags how;
+  RankFlags ranks;
   bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
-bool parse(ChatWords& words, const std::vector<std::string>& line) {
+bool parse(ChatFlags& words, const std::vector<std::string>& line) {
   Arguments arguments("chat",
                       "Holds a conversation with the model's chat template. /reset starts a new "
                       "one, /quit ends the program.",
@@ -76,7 +76,7 @@ bool parse(ChatWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-ChatTemplate template_of(const ChatWords& words, const engine::OpenModel& model) {
+ChatTemplate template_of(const ChatFlags& words, const engine::OpenModel& model) {
   if (!words.chat_template.empty()) {
     return std::move(*tasks::open_chat_template(
         words.chat_template, engine::folders_of(model), *model.tokenizer));
@@ -109,7 +109,7 @@ json::Value message(const char* role, const std::string& content) {
   return out;
 }
 
-json::Value beginning(const ChatWords& words) {
+json::Value beginning(const ChatFlags& words) {
   json::Value messages = json::Value::array({});
   if (!words.system.empty()) messages.push_back(message("system", words.system));
   return messages;
@@ -195,7 +195,7 @@ void answer(engine::Generator& generator,
 }
 
 void converse(engine::OpenModel& model,
-              const ChatWords& words,
+              const ChatFlags& words,
               const ChatTemplate& chat,
               bool is_leader) {
   engine::GenerateOptions options =
@@ -228,7 +228,7 @@ void converse(engine::OpenModel& model,
 }
 
 int chat(const std::vector<std::string>& line) {
-  ChatWords words;
+  ChatFlags words;
   if (!parse(words, line)) return kExitOk;
   words.how.check();
   (void)date_of(words.date);

@@ -9,7 +9,8 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/cli/terminal.h"
-#include "tessera/engine/standing.h"
+#include "tessera/engine/eval_history.h"
+#include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::cli {
@@ -60,7 +61,7 @@ void add_last(Arguments& arguments, bool* last) {
 
 fs::path model_at(const fs::path& path, bool last, const Common& common) {
   const ChosenCheckpoint chosen = chosen_checkpoint(path, last);
-  const auto launcher = launch::detect_launcher();
+  const auto launcher = hosts::detect_launcher();
   const bool first = !launcher || launcher->rank == 0;
   if (!chosen.why.empty() && !common.quiet && first) print_note("reads " + chosen.why);
   return chosen.path;

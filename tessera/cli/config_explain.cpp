@@ -24,7 +24,7 @@
 namespace tessera::cli {
 namespace {
 
-struct ExplainWords {
+struct ExplainFlags {
   std::string file;
   std::optional<std::int64_t> ranks;
   std::vector<std::string> set;
@@ -32,7 +32,7 @@ struct ExplainWords {
   Common common;
 };
 
-bool parse(ExplainWords& words, const std::vector<std::string>& line) {
+bool parse(ExplainFlags& words, const std::vector<std::string>& line) {
   Arguments arguments("config explain",
                       "Prints every value of FILE and its source, and the formula of its loss.",
                       {"tessera config explain ds_config.json",
@@ -49,7 +49,7 @@ bool parse(ExplainWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-std::optional<int> asked_ranks(const ExplainWords& words) {
+std::optional<int> asked_ranks(const ExplainFlags& words) {
   if (!words.ranks) return std::nullopt;
   TESSERA_REQUIRE(*words.ranks >= 1 && *words.ranks <= kMostRanks,
                   Config,
@@ -82,7 +82,7 @@ void tell_refused(const report::Explanation& explanation) {
 int explain_file(const std::vector<std::string>& line) {
   std::vector<std::string> rest = line;
   const ForeignFlags foreign = take_foreign_flags(rest);
-  ExplainWords words;
+  ExplainFlags words;
   if (!parse(words, rest)) return kExitOk;
   const std::string file = config_of(words.file, foreign);
   TESSERA_REQUIRE(!file.empty(), Config, "tessera config explain: FILE is missing", "");

@@ -139,9 +139,9 @@ void check_target(const Wanted& wanted, const fs::path& target) {
 }
 
 /// The messages during and after a conversion.
-class Told {
+class ConversionLog {
  public:
-  Told(std::uint64_t total, const Common& common)
+  ConversionLog(std::uint64_t total, const Common& common)
       : common_(common), total_(total), progress_(total, terminal_) {}
   [[nodiscard]] checkpoint::Written written() {
     if (common_.quiet || common_.json) return [](std::uint64_t) {};
@@ -205,8 +205,8 @@ void write_model(const Wanted& wanted, const Common& common) {
       fmt::format("{} has no config.json beside its weights, which a Hugging Face folder needs",
                   wanted.source.string()),
       "put the model's config.json there, or write a single file: DST.bin");
-  Told told(bytes_of(model.tensors), common);
-  const checkpoint::Written written = told.written();
+  ConversionLog progress(bytes_of(model.tensors), common);
+  const checkpoint::Written written = progress.written();
   checkpoint::Draft draft(wanted.target);
   if (lone) {
     interop::write_torch_weights(draft.path(), model.tensors, written);
@@ -221,7 +221,7 @@ void write_model(const Wanted& wanted, const Common& common) {
     }
   }
   draft.publish();
-  told.end(wanted.target, model.tensors.size());
+  progress.end(wanted.target, model.tensors.size());
   if (wanted.dtype) warn_of(*model.overflows, *wanted.dtype);
 }
 
@@ -229,11 +229,11 @@ void write_gguf_file(const Wanted& wanted, const Common& common) {
   const interop::ModelExport model =
       interop::open_model_export(wanted.source, std::nullopt, wanted.averaged);
   const interop::GgufPlan plan = interop::plan_gguf(model.tensors, model.files, wanted.gguf_type);
-  Told told(plan.bytes, common);
+  ConversionLog progress(plan.bytes, common);
   checkpoint::Draft draft(wanted.target);
-  interop::write_gguf(draft.path(), plan, told.written());
+  interop::write_gguf(draft.path(), plan, progress.written());
   draft.publish();
-  told.end(wanted.target, plan.tensors.size());
+  progress.end(wanted.target, plan.tensors.size());
 }
 
 void write_onnx_file(const Wanted& wanted, const Common& common) {
@@ -243,28 +243,28 @@ void write_onnx_file(const Wanted& wanted, const Common& common) {
   const interop::OnnxGraph graph = engine::onnx_of(model->shape, *model->executor);
   const fs::path data = onnx_data_of(wanted.target);
   if (graph.bytes() <= std::min(wanted.shard_bytes, interop::kOnnxMostBytes)) {
-    Told told(graph.bytes(), common);
+    ConversionLog progress(graph.bytes(), common);
     checkpoint::Draft draft(wanted.target);
-    graph.write(draft.path(), told.written());
+    graph.write(draft.path(), progress.written());
     // The weights of the model that is replaced; the new one has its weights in itself.
     const bool stale = is_converted_onnx_data(data);
     draft.publish();
     if (stale) checkpoint::real_storage().remove(data);
-    told.end(wanted.target, graph.constants());
+    progress.end(wanted.target, graph.constants());
     return;
   }
   check_target(wanted, data);
   const std::string name = data.filename().string();
   const auto [model_bytes, data_bytes] = graph.bytes_beside(name);
-  Told told(model_bytes + data_bytes, common);
+  ConversionLog progress(model_bytes + data_bytes, common);
   checkpoint::Draft draft(wanted.target), data_draft(data);
-  graph.write_beside(draft.path(), data_draft.path(), name, told.written());
+  graph.write_beside(draft.path(), data_draft.path(), name, progress.written());
   // If the program is killed between the two, there is no model rather than one with the weights of
   // another.
   if (fs::exists(wanted.target)) checkpoint::real_storage().remove(wanted.target);
   data_draft.publish();
   draft.publish();
-  told.end(wanted.target, graph.constants());
+  progress.end(wanted.target, graph.constants());
 }
 
 /// The number of weights and states.
@@ -279,36 +279,37 @@ std::size_t tensors_of(const interop::Foreign& training) {
 void write_pair(const Wanted& wanted, const fs::path& optimizer, const Common& common) {
   interop::Foreign training = interop::open_training_export(wanted.source);
   interop::order_by_module(training);
-  Told told(interop::torch_loop_bytes(training), common);
+  ConversionLog progress(interop::torch_loop_bytes(training), common);
   checkpoint::Draft model_draft(wanted.target), optimizer_draft(optimizer);
-  interop::write_torch_loop(model_draft.path(), optimizer_draft.path(), training, told.written());
+  interop::write_torch_loop(
+      model_draft.path(), optimizer_draft.path(), training, progress.written());
   optimizer_draft.publish();
   model_draft.publish();
-  told.end(wanted.target, tensors_of(training));
+  progress.end(wanted.target, tensors_of(training));
   if (const std::string lost = interop::lost_in_torch_loop(training); !lost.empty())
     log::warn(lost);
 }
 
 void write_universal(const Wanted& wanted, const Common& common) {
   const interop::Foreign training = interop::open_training_export(wanted.source);
-  Told told(interop::universal_bytes(training), common);
+  ConversionLog progress(interop::universal_bytes(training), common);
   checkpoint::Draft draft(wanted.target);
   checkpoint::real_storage().make_folder(draft.path());
-  interop::write_universal(draft.path(), training, told.written());
+  interop::write_universal(draft.path(), training, progress.written());
   draft.publish();
-  told.end(wanted.target, tensors_of(training));
+  progress.end(wanted.target, tensors_of(training));
 }
 
 void write_native(const Wanted& wanted, const Common& common) {
   const interop::NativeExport native = interop::open_native_export(wanted.source);
-  Told told(bytes_of(native.tensors), common);
+  ConversionLog progress(bytes_of(native.tensors), common);
   checkpoint::Draft draft(wanted.target);
   checkpoint::real_storage().make_folder(draft.path());
   for (const auto& [name, content] : native.files)
     files::write_atomic(draft.path() / name, content);
-  checkpoint::write_checkpoint(draft.path(), native.meta, native.tensors, told.written());
+  checkpoint::write_checkpoint(draft.path(), native.meta, native.tensors, progress.written());
   draft.publish();
-  told.end(wanted.target, native.tensors.size());
+  progress.end(wanted.target, native.tensors.size());
 }
 
 int run(const Wanted& named, bool last, const Common& common) {
@@ -333,14 +334,14 @@ int run(const Wanted& named, bool last, const Common& common) {
   return kExitOk;
 }
 
-struct ConvertWords {
+struct ConvertFlags {
   std::string source, target, shard_size = "5GB";
   std::optional<std::string> dtype, to;
   bool overwrite = false, averaged = false, last = false;
   Common common;
 };
 
-bool parse(ConvertWords& words, const std::vector<std::string>& line) {
+bool parse(ConvertFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "convert",
       "Converts a model to or from the format of another program: a Hugging Face folder "
@@ -415,7 +416,7 @@ void refuse_other_file_names(const fs::path& target) {
                   ".onnx");
 }
 
-Wanted wanted_of(const ConvertWords& words) {
+Wanted wanted_of(const ConvertFlags& words) {
   Wanted wanted;
   wanted.source = words.source;
   wanted.overwrite = words.overwrite;
@@ -491,7 +492,7 @@ Wanted wanted_of(const ConvertWords& words) {
 }
 
 int convert(const std::vector<std::string>& line) {
-  ConvertWords words;
+  ConvertFlags words;
   if (!parse(words, line)) return kExitOk;
   return run(wanted_of(words), words.last, words.common);
 }

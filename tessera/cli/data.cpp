@@ -39,14 +39,14 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kNothing = -100;
 constexpr std::int64_t kDefaultLength = 1024;  // sample length if neither file nor model defines it
 
-struct DataWords {
+struct DataFlags {
   std::string source, model;
   std::vector<std::string> set;
   std::int64_t samples = 3;
   Common common;
 };
 
-bool parse(DataWords& words, const std::vector<std::string>& line) {
+bool parse(DataFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "data",
       "Shows what training will see: the first samples token by token, with what is learned of "
@@ -129,7 +129,7 @@ struct Opened {
   }
 };
 
-void open_config(const DataWords& words, Opened& out) {
+void open_config(const DataFlags& words, Opened& out) {
   json::Value source = read_config(words.source);
   for (const std::string& one : words.set)
     config::apply_override(source, one);
@@ -151,7 +151,7 @@ void open_config(const DataWords& words, Opened& out) {
   out.tokenizer_folder = fs::path(plan.config.tokenizer.vocab).parent_path();
 }
 
-void open_tokenizer(const DataWords& words, Opened& out) {
+void open_tokenizer(const DataFlags& words, Opened& out) {
   if (words.model.empty()) {
     out.tokenizer = text::make_tokenizer({});
     out.vocab_size = out.tokenizer->size();
@@ -194,7 +194,7 @@ bool is_text(const std::string& name) {
          (!fs::exists(name, ignored) && fs::exists(name + ".idx", ignored));
 }
 
-void open_file(const DataWords& words, Opened& out) {
+void open_file(const DataFlags& words, Opened& out) {
   json::Value source = json::Value::object();
   source["data"] = json::Value::object({{"train", json::Value::string(words.source)}});
   for (const std::string& one : words.set)
@@ -482,7 +482,7 @@ json::Value as_json(const Opened& opened,
 }
 
 int show_data(const std::vector<std::string>& line) {
-  DataWords words;
+  DataFlags words;
   if (!parse(words, line)) return kExitOk;
   TESSERA_REQUIRE(words.samples >= 0,
                   Config,

@@ -89,10 +89,10 @@ planner::Plan plan_of_most_ranks(const json::Value& source, int ranks, const std
   std::rethrow_exception(failure);
 }
 
-std::optional<launch::ElasticOptions> elastic_options(const planner::Plan& first,
-                                                      const json::Value& source,
-                                                      const std::string& name,
-                                                      int hosts) {
+std::optional<hosts::ElasticOptions> elastic_options(const planner::Plan& first,
+                                                     const json::Value& source,
+                                                     const std::string& name,
+                                                     int hosts) {
   const planner::RunOptions& run = first.config.run;
   if (run.most_restarts() == 0) return std::nullopt;
   const std::int64_t least = run.min_hosts.value_or(hosts), most = run.max_hosts.value_or(hosts);
@@ -104,7 +104,7 @@ std::optional<launch::ElasticOptions> elastic_options(const planner::Plan& first
                   Config,
                   fmt::format("run.min_hosts {} is larger than run.max_hosts {}", least, most),
                   "lower run.min_hosts");
-  launch::ElasticOptions out;
+  hosts::ElasticOptions out;
   out.min_hosts = static_cast<int>(least);
   out.max_hosts = static_cast<int>(most);
   out.restarts = run.most_restarts();

@@ -7,7 +7,7 @@
 
 #include "tessera/cli/host_flags.h"
 #include "tessera/config/json.h"
-#include "tessera/launch/elastic_hosts.h"
+#include "tessera/hosts/elastic_hosts.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::cli {
@@ -26,9 +26,9 @@ planner::Plan plan_of_most_ranks(const json::Value& source, int ranks, const std
 /// Returns how a job with the plan `first` goes on after a loss; nothing: it does not. `hosts` is
 /// the number of hosts of the hostfile. Throws Error{Config} if run.min_hosts and run.max_hosts
 /// contradict it or each other.
-std::optional<launch::ElasticOptions> elastic_options(const planner::Plan& first,
-                                                      const json::Value& source,
-                                                      const std::string& name,
-                                                      int hosts);
+std::optional<hosts::ElasticOptions> elastic_options(const planner::Plan& first,
+                                                     const json::Value& source,
+                                                     const std::string& name,
+                                                     int hosts);
 
 }  // namespace tessera::cli

@@ -30,18 +30,18 @@
 namespace tessera::cli {
 namespace {
 
-struct EmbedWords {
+struct EmbedFlags {
   std::string path, file, field = "text", weights = "fp32", out;
   std::optional<std::string> pooling, prompt;
   std::optional<std::int64_t> max_tokens;
   std::int64_t batch_tokens = engine::EmbedOptions().batch_tokens;
   bool normalize = false;
-  RankWords ranks;
+  RankFlags ranks;
   bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
-bool parse_embed(EmbedWords& words, const std::vector<std::string>& line) {
+bool parse_embed(EmbedFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "embed",
       "Writes the embedding of each line of a file: one hidden state of the model, or the mean of "
@@ -84,7 +84,7 @@ struct EmbedPlan {
   engine::EmbedOptions options;
 };
 
-EmbedPlan plan_of(const EmbedWords& words) {
+EmbedPlan plan_of(const EmbedFlags& words) {
   constexpr std::int64_t kMost = 100'000'000;
   const auto require_count = [&](std::int64_t value, const char* option) {
     TESSERA_REQUIRE(value >= 1 && value <= kMost,
@@ -179,7 +179,7 @@ class EmbeddingOutput {
 };
 
 void embed_on(engine::OpenModel& model,
-              const EmbedWords& words,
+              const EmbedFlags& words,
               const EmbedPlan& plan,
               const std::vector<std::string>& texts,
               bool is_leader) {
@@ -218,7 +218,7 @@ void embed_on(engine::OpenModel& model,
 }
 
 int embed(const std::vector<std::string>& line) {
-  EmbedWords words;
+  EmbedFlags words;
   if (!parse_embed(words, line)) return kExitOk;
   const engine::ReadAs as = engine::read_as_from_name(words.weights);
   TESSERA_REQUIRE(as != engine::ReadAs::Int8,

@@ -33,19 +33,19 @@ namespace {
 constexpr std::int64_t kLength = 512;    // of texts that a model without a run classifies
 constexpr std::int64_t kMicroBatch = 8;  // for data that does not belong to a run
 
-struct EvalWords {
+struct EvalFlags {
   std::string path;
   std::vector<std::string> data;
   std::optional<std::int64_t> batches, generate;
   std::int64_t max_new_tokens = 128;
   std::string task, map;
   bool thresholds = false;
-  RankWords ranks;
+  RankFlags ranks;
   bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
-bool parse(EvalWords& words, const std::vector<std::string>& line) {
+bool parse(EvalFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "eval",
       "Measures a run (its newest checkpoint, or the best if it stopped early), a checkpoint or a "
@@ -112,7 +112,7 @@ std::shared_ptr<const data::Dataset> tail_of_run(const planner::Plan& plan) {
 }
 
 /// The task of a model that does not belong to a run.
-tasks::TaskOptions task_options_for(const EvalWords& words,
+tasks::TaskOptions task_options_for(const EvalFlags& words,
                                     const models::ObjectiveChoice& objective) {
   if (words.task.empty()) return task_options_of(objective, /*labelled=*/true);
   json::Value config = json::Value::object();
@@ -127,7 +127,7 @@ tasks::TaskOptions task_options_for(const EvalWords& words,
   return out;
 }
 
-HeldOut held_out(const EvalWords& words, const engine::OpenModel& opened) {
+HeldOut held_out(const EvalFlags& words, const engine::OpenModel& opened) {
   TESSERA_REQUIRE(words.map.empty() || !words.data.empty(),
                   Config,
                   "--map names the fields of --data, which is missing",
@@ -292,7 +292,7 @@ void print_classes(const tasks::ClassificationReport& report,
 /// Chooses the thresholds of a classifier of several labels, prints them, and keeps them.
 void choose_thresholds(const tasks::Predictions& predictions,
                        const engine::OpenModel& model,
-                       const EvalWords& words) {
+                       const EvalFlags& words) {
   const json::Value* const problem = model.shape.objective.options.find("problem_type");
   TESSERA_REQUIRE(problem != nullptr && problem->as_string() == "multi_label_classification" &&
                       predictions.label_width == predictions.width && predictions.rows() > 0,
@@ -317,7 +317,7 @@ void choose_thresholds(const tasks::Predictions& predictions,
 /// Scores of the texts that the model writes.
 std::vector<tasks::NamedValue> scores_of(engine::OpenModel& model,
                                          const HeldOut& data,
-                                         const EvalWords& words,
+                                         const EvalFlags& words,
                                          bool is_leader) {
   TESSERA_REQUIRE(data.task_name == "sft" || data.task_name == "seq2seq",
                   Config,
@@ -343,7 +343,7 @@ std::vector<tasks::NamedValue> scores_of(engine::OpenModel& model,
   return tasks::text_scores(texts);
 }
 
-void print(const EvalWords& words,
+void print(const EvalFlags& words,
            const engine::EvalReport& report,
            const std::vector<tasks::NamedValue>& scores,
            std::optional<std::int64_t> bytes,
@@ -395,7 +395,7 @@ void print(const EvalWords& words,
 }
 
 int eval(const std::vector<std::string>& line) {
-  EvalWords words;
+  EvalFlags words;
   if (!parse(words, line)) return kExitOk;
   TESSERA_REQUIRE(!words.batches || *words.batches > 0,
                   Config,

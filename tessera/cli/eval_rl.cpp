@@ -41,7 +41,7 @@ void print(const engine::EvalReport& report, const std::string& source, bool as_
 }
 
 /// The plan of the run that saved the checkpoint, for `ranks` ranks.
-planner::Plan plan_of(const engine::OpenModel& found, const RankWords& words) {
+planner::Plan plan_of(const engine::OpenModel& found, const RankFlags& words) {
   const checkpoint::Meta meta = checkpoint::Checkpoint(found.source).meta();
   // An adapter needs its base; other weights are in the checkpoint.
   json::Value config = meta.extra.find("base") != nullptr ? meta.config : *found.config;
@@ -68,7 +68,7 @@ bool is_of_task_rl(const engine::OpenModel& found) {
 int eval_rl(const engine::OpenModel& found,
             const std::shared_ptr<const data::Dataset>& held_out,
             std::optional<std::int64_t> prompts,
-            const RankWords& ranks,
+            const RankFlags& ranks,
             bool as_json) {
   TESSERA_REQUIRE(!ranks.tensor,
                   Config,

@@ -20,7 +20,7 @@ bool is_of_task_rl(const engine::OpenModel& found);
 int eval_rl(const engine::OpenModel& found,
             const std::shared_ptr<const data::Dataset>& held_out,
             std::optional<std::int64_t> prompts,
-            const RankWords& ranks,
+            const RankFlags& ranks,
             bool as_json);
 
 }  // namespace tessera::cli

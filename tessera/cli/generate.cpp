@@ -16,7 +16,7 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
 #include "tessera/cli/command.h"
-#include "tessera/cli/generation_words.h"
+#include "tessera/cli/generation_flags.h"
 #include "tessera/cli/prompt_file.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::int64_t kMostSamples = 1024, kMostBeams = 256, kMostAtOnce = 4096, kAtOnce = 8;
 
-struct GenerateWords {
+struct GenerateFlags {
   std::string path, prompt, weights = "fp32";
   std::string prompts, out;
   std::vector<std::string> adapters;
@@ -38,14 +38,14 @@ struct GenerateWords {
   double length_penalty = 1.0;
   std::string early_stopping = "heuristic";
   bool echo = false;
-  GenerationWords how;
+  GenerationFlags how;
   PromptFile file;  ///< for --prompts
-  RankWords ranks;
+  RankFlags ranks;
   bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
-bool parse(GenerateWords& words, const std::vector<std::string>& line) {
+bool parse(GenerateFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "generate",
       "Generates text with a run (its newest checkpoint, or the best if it stopped early), a "
@@ -105,7 +105,7 @@ bool parse(GenerateWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-void check(const GenerateWords& words) {
+void check(const GenerateFlags& words) {
   words.how.check();
   TESSERA_REQUIRE(words.samples >= 1 && words.samples <= kMostSamples,
                   Config,
@@ -178,7 +178,7 @@ void tell_speed(Terminal& terminal, std::size_t tokens, const engine::Generated&
 
 void one_text(engine::Generator& generator,
               const engine::GenerateOptions& options,
-              const GenerateWords& words,
+              const GenerateFlags& words,
               bool is_leader) {
   Terminal terminal;
   const bool streams = is_leader && !words.common.json;
@@ -202,7 +202,7 @@ void one_text(engine::Generator& generator,
 /// Prints the texts after all have ended.
 void several_texts(engine::Generator& generator,
                    const engine::GenerateOptions& options,
-                   const GenerateWords& words,
+                   const GenerateFlags& words,
                    bool is_leader) {
   const std::vector<std::int32_t> prompt = generator.encode(words.prompt);
   const auto all = generator.run_samples(prompt, options, static_cast<int>(words.samples));
@@ -232,7 +232,7 @@ void several_texts(engine::Generator& generator,
 /// The best texts of a beam search, with their scores.
 void beams(engine::Generator& generator,
            const engine::GenerateOptions& options,
-           const GenerateWords& words,
+           const GenerateFlags& words,
            bool is_leader) {
   const std::vector<std::int32_t> prompt = generator.encode(words.prompt);
   const auto all = generator.run_beams(prompt, options, static_cast<int>(words.returned));
@@ -256,7 +256,7 @@ void beams(engine::Generator& generator,
 }
 
 // Every rank generates the same text, because weights are gathered together; one prints it.
-void generate_on(engine::OpenModel& model, const GenerateWords& words, bool is_leader) {
+void generate_on(engine::OpenModel& model, const GenerateFlags& words, bool is_leader) {
   engine::GenerateOptions options = words.how.options(
       *model.tokenizer, engine::generation_config_of(model), /*draws=*/words.beams == 1);
   options.beams = static_cast<int>(words.beams);
@@ -291,7 +291,7 @@ engine::AdapterName adapter_from(const std::string& word) {
 }
 
 int generate(const std::vector<std::string>& line) {
-  GenerateWords words;
+  GenerateFlags words;
   if (!parse(words, line)) return kExitOk;
   check(words);
   words.how.several = words.samples > 1;

@@ -16,10 +16,11 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
+#include "tessera/hosts/detect_launcher.h"
+#include "tessera/hosts/master_address.h"
+#include "tessera/hosts/run_on_hosts.h"
 #include "tessera/launch/core_list.h"
 #include "tessera/launch/launch.h"
-#include "tessera/launch/master.h"
-#include "tessera/launch/remote.h"
 
 namespace tessera::cli {
 namespace {
@@ -181,7 +182,7 @@ void apply_value(HostFlags& out,
   if (name == "--world_size") return set_variable("WORLD_SIZE", typed, value);
   if (name == "--host" && value.find(',') != std::string::npos) {
     // `colossalai run` lists hosts, and a process of Colossal-AI names the one where all meet.
-    out.listed = launch::parse_hostfile(value, typed);
+    out.listed = hosts::parse_hostfile(value, typed);
     return;
   }
   if (name == "--host") return set_variable("MASTER_ADDR", typed, value);
@@ -200,18 +201,18 @@ bool asks_for_hosts(const HostFlags& flags) {
 }
 
 /// The slots of this host are processors, unless a filter names others.
-launch::HostPool local_pool(const HostFlags& flags) {
-  launch::HostSlots host{"localhost", {}};
+hosts::HostPool local_pool(const HostFlags& flags) {
+  hosts::HostSlots host{"localhost", {}};
   const bool named = flags.filter.include.find(':') != std::string::npos;
-  const int slots = named ? launch::kMostSlots : launch::usable_cores();
+  const int slots = named ? hosts::kMostSlots : launch::usable_cores();
   for (int slot = 0; slot < slots; ++slot)
     host.slots.push_back(slot);
   return {host};
 }
 
 /// The hosts of torchrun's manual start, which have no names.
-launch::HostPool hosts_by_number(int hosts, std::optional<std::int64_t> per_host) {
-  launch::HostPool pool;
+hosts::HostPool hosts_by_number(int hosts, std::optional<std::int64_t> per_host) {
+  hosts::HostPool pool;
   for (int host = 0; host < hosts; ++host) {
     pool.push_back({fmt::format("node-{}", host), {}});
     for (std::int64_t slot = 0; slot < per_host.value_or(1); ++slot)
@@ -287,7 +288,7 @@ HostFlags take_host_flags(std::vector<std::string>& words) {
   words = std::move(rest);
   // torchrun numbers hosts as they arrive. Of two, that of the endpoint is the first one.
   if (out.meets_at_endpoint && !out.node_rank && out.filter.num_nodes.value_or(1) == 2)
-    out.node_rank = launch::is_this_host(out.master_addr) ? 0 : 1;
+    out.node_rank = hosts::is_this_host(out.master_addr) ? 0 : 1;
   return out;
 }
 
@@ -330,34 +331,34 @@ HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_
     note_unused(flags, choice.notes);
     return choice;
   }
-  if (const auto launcher = launch::detect_launcher()) {
+  if (const auto launcher = hosts::detect_launcher()) {
     throw Error(Error::Kind::Config,
                 fmt::format("{} chooses hosts, but {} started the ranks already",
                             text::join(flags.typed, " "),
                             launcher->name),
                 "remove the flags: the launcher determines the hosts");
   }
-  launch::HostFilter filter = flags.filter;
+  hosts::HostFilter filter = flags.filter;
   if (per_host)
     filter.num_per_host = static_cast<int>(std::clamp<std::int64_t>(*per_host, 0, kMostRanks + 1));
   const std::string path = flags.listed ? "" : hostfile_of(flags, choice.notes);
   if (flags.listed) {
-    choice.pool = launch::filter_hosts(*flags.listed, filter);
+    choice.pool = hosts::filter_hosts(*flags.listed, filter);
   } else if (path.empty() && flags.node_rank && filter.num_nodes && *filter.num_nodes > 1) {
     TESSERA_REQUIRE(
-        !per_host || (*per_host >= 1 && *per_host <= launch::kMostSlots),
+        !per_host || (*per_host >= 1 && *per_host <= hosts::kMostSlots),
         Config,
-        fmt::format("-n {}: expected 1 to {} ranks a host", *per_host, launch::kMostSlots),
+        fmt::format("-n {}: expected 1 to {} ranks a host", *per_host, hosts::kMostSlots),
         "");
     choice.pool = hosts_by_number(*filter.num_nodes, per_host);
   } else if (path.empty() && flags.launcher == "slurm") {
-    choice.pool = launch::slurm_allocation(filter.num_per_host);
+    choice.pool = hosts::slurm_allocation(filter.num_per_host);
     TESSERA_REQUIRE(!choice.pool.empty(),
                     Config,
                     "--launcher slurm: no hostfile names the hosts, and this is no allocation",
                     "give --hostfile FILE, or type it in an allocation: salloc -N 2");
     filter.num_per_host.reset();
-    choice.pool = launch::filter_hosts(std::move(choice.pool), filter);
+    choice.pool = hosts::filter_hosts(std::move(choice.pool), filter);
   } else if (path.empty()) {
     const int most = flags.hostfile.empty() ? flags.max_elastic_nodes.value_or(1) : 1;
     const int wanted = filter.num_nodes.value_or(std::max(1, most));
@@ -374,12 +375,12 @@ HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_
       note_unused(flags, choice.notes);
       return choice;
     }
-    choice.pool = launch::filter_hosts(local_pool(flags), filter);
+    choice.pool = hosts::filter_hosts(local_pool(flags), filter);
   } else {
-    choice.pool = launch::filter_hosts(launch::read_hostfile(path), filter);
+    choice.pool = hosts::filter_hosts(hosts::read_hostfile(path), filter);
   }
-  choice.several = choice.pool.size() > 1 || flags.force_multi ||
-                   !launch::is_this_host(choice.pool.front().name);
+  choice.several =
+      choice.pool.size() > 1 || flags.force_multi || !hosts::is_this_host(choice.pool.front().name);
   if (!choice.several) {
     note_unused(flags, choice.notes);
     return choice;
@@ -402,7 +403,7 @@ std::vector<std::string> use_hosts_key(HostFlags& flags, const json::Value& sour
   const json::Value* const hosts =
       run != nullptr && run->is_object() ? run->find("hosts") : nullptr;
   if (hosts == nullptr || hosts->is_null()) return {};
-  if (const auto launcher = launch::detect_launcher()) {
+  if (const auto launcher = hosts::detect_launcher()) {
     if (launcher->rank != 0) return {};
     return {fmt::format("run.hosts has no effect: {} started the ranks", launcher->name)};
   }
@@ -423,30 +424,30 @@ std::vector<std::string> use_hosts_key(HostFlags& flags, const json::Value& sour
       if (!line.is_string()) return {};  // the plan says what is wrong
       lines += line.as_string() + "\n";
     }
-    flags.listed = launch::parse_hostfile(lines, "run.hosts");
+    flags.listed = hosts::parse_hostfile(lines, "run.hosts");
   }
   return {};
 }
 
-launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& pool) {
-  const std::optional<launch::Master> master =
-      launch::find_master(flags.master_addr, flags.master_port);
+hosts::HostPart part_by_hand(const HostFlags& flags, const hosts::HostPool& pool) {
+  const std::optional<hosts::MasterAddress> master =
+      hosts::find_master_address(flags.master_addr, flags.master_port);
   TESSERA_REQUIRE(master.has_value(),
                   Config,
                   "nothing says where the hosts meet",
                   "add --master_addr with the address of the host of --node_rank 0");
-  launch::HostPart part;
+  hosts::HostPart part;
   part.host = *flags.node_rank;
   part.hosts = static_cast<int>(pool.size());
   for (int host = 0; host < part.host; ++host)
     part.first_rank += static_cast<int>(pool[static_cast<std::size_t>(host)].slots.size());
-  const launch::HostSlots& own = pool[static_cast<std::size_t>(part.host)];
+  const hosts::HostSlots& own = pool[static_cast<std::size_t>(part.host)];
   part.local_ranks = static_cast<int>(own.slots.size());
-  part.world_size = launch::num_slots(pool);
+  part.world_size = hosts::num_slots(pool);
   part.name = own.name;
   part.master = master->address;
   part.port = master->port;
-  part.secret = launch::shared_secret(
+  part.secret = hosts::shared_secret(
       fmt::format("by hand {} {}:{}", part.world_size, part.master, part.port));
   return part;
 }
@@ -460,8 +461,8 @@ void check_start_on_hosts(const HostFlags& flags, const HostChoice& choice, bool
                   Unsupported,
                   "--launcher jsrun is not built",
                   fmt::format("start the ranks with jsrun -n {} tessera train CONFIG",
-                              launch::num_slots(choice.pool)));
-  const bool one_by_one = choice.by_hand || !launch::cluster_launcher_of(flags.launcher);
+                              hosts::num_slots(choice.pool)));
+  const bool one_by_one = choice.by_hand || !hosts::cluster_launcher_of(flags.launcher);
   TESSERA_REQUIRE(!elastic || one_by_one,
                   Unsupported,
                   fmt::format("run.min_hosts and run.restarts start hosts again one by one, which "
@@ -475,15 +476,15 @@ int train_on_hosts(const HostFlags& flags,
                    const HostChoice& choice,
                    const std::vector<std::string>& line,
                    bool quiet,
-                   const launch::ElasticOptions* elastic) {
-  launch::RemoteOptions options;
+                   const hosts::ElasticOptions* elastic) {
+  hosts::RemoteOptions options;
   options.pool = choice.pool;
   options.program = std::filesystem::read_symlink("/proc/self/exe").string();
   options.words = line;
   options.master_address = flags.master_addr;
   options.master_port = flags.master_port.value_or(0);
   options.ssh_port = flags.ssh_port;
-  if (!choice.by_hand) options.cluster_launcher = launch::cluster_launcher_of(flags.launcher);
+  if (!choice.by_hand) options.cluster_launcher = hosts::cluster_launcher_of(flags.launcher);
   options.launcher_args = flags.launcher_args;
   options.notice = [](const std::string& text) { log::warn(text); };
   if (!quiet) {
@@ -494,7 +495,7 @@ int train_on_hosts(const HostFlags& flags,
     };
   }
   if (choice.by_hand) {
-    const launch::HostPart part = part_by_hand(flags, choice.pool);
+    const hosts::HostPart part = part_by_hand(flags, choice.pool);
     if (part.secret.guessable)
       log::warn(
           "this job has no secret: whoever can reach " + part.master +
@@ -505,8 +506,8 @@ int train_on_hosts(const HostFlags& flags,
     options.master_address = part.master;
     options.master_port = part.port;
   }
-  const launch::HostsEnd end = elastic != nullptr ? launch::run_elastic(options, *elastic)
-                                                  : launch::run_job_on_hosts(options);
+  const hosts::HostsEnd end =
+      elastic != nullptr ? hosts::run_elastic(options, *elastic) : hosts::run_job_on_hosts(options);
   if (end.error) throw Error(end.error->kind, end.error->what, end.error->fix);
   return end.code;
 }

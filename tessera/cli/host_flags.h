@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "tessera/config/json.h"
-#include "tessera/launch/elastic_hosts.h"
-#include "tessera/launch/host_part.h"
-#include "tessera/launch/host_pool.h"
+#include "tessera/hosts/elastic_hosts.h"
+#include "tessera/hosts/host_part.h"
+#include "tessera/hosts/hostfile.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::cli {
@@ -23,8 +23,8 @@ inline constexpr std::string_view kDefaultHostfile = "/job/hostfile";
 /// The flags found among the words of a command line; empty: not given.
 struct HostFlags {
   std::string hostfile;
-  std::optional<launch::HostPool> listed;  ///< the hosts that run.hosts or --host lists
-  launch::HostFilter filter;               ///< without num_per_host, which is -n
+  std::optional<hosts::HostPool> listed;  ///< the hosts that run.hosts or --host lists
+  hosts::HostFilter filter;               ///< without num_per_host, which is -n
   std::optional<int> node_rank;
   std::string master_addr;
   std::optional<int> master_port;
@@ -61,25 +61,25 @@ launch::LocalStart local_start(const HostFlags& flags);
 
 /// The hosts on which the ranks of a command run.
 struct HostChoice {
-  launch::HostPool pool;  ///< empty: this host alone, without slots
-  bool several = false;   ///< hosts other than this one are started, or this one as if it were
-  bool by_hand = false;   ///< this process is one of several hosts, each started by hand
+  hosts::HostPool pool;  ///< empty: this host alone, without slots
+  bool several = false;  ///< hosts other than this one are started, or this one as if it were
+  bool by_hand = false;  ///< this process is one of several hosts, each started by hand
   std::vector<std::string> notes;  ///< notes for the user
 };
 
 /// Resolves the flags: reads the hostfile (/job/hostfile if none is named and a flag asks for
 /// hosts) and applies the filters; `per_host` is -n. If the hostfile does not exist, the pool is
-/// this host, as in DeepSpeed, with a note. Throws Error{Config} as launch::read_hostfile() and
+/// this host, as in DeepSpeed, with a note. Throws Error{Config} as hosts::read_hostfile() and
 /// filter_hosts(), and for flags of hosts under a launcher that has already started the ranks.
 HostChoice choose_hosts(const HostFlags& flags, std::optional<std::int64_t> per_host);
 
 /// Takes the hosts from run.hosts of a configuration, unless the flags name a hostfile. Returns
-/// notes for the user. Throws as launch::parse_hostfile().
+/// notes for the user. Throws as hosts::parse_hostfile().
 std::vector<std::string> use_hosts_key(HostFlags& flags, const json::Value& source);
 
 /// Returns the part of this host if every host is started by hand. Throws Error{Config} if neither
 /// flags nor environment say where the hosts meet.
-launch::HostPart part_by_hand(const HostFlags& flags, const launch::HostPool& pool);
+hosts::HostPart part_by_hand(const HostFlags& flags, const hosts::HostPool& pool);
 
 /// Checks that the command can start its ranks on the hosts of the pool; nothing is started. Throws
 /// Error{Config} or Error{Unsupported} otherwise. `elastic`: it goes on after a loss.
@@ -87,11 +87,11 @@ void check_start_on_hosts(const HostFlags& flags, const HostChoice& choice, bool
 
 /// Runs the command line `line` of `tessera train` on the hosts of the pool, and returns the exit
 /// code of the job. `elastic`: how it goes on after a loss; null: it ends. Needs what
-/// check_start_on_hosts() checks. Throws as launch::run_job_on_hosts().
+/// check_start_on_hosts() checks. Throws as hosts::run_job_on_hosts().
 int train_on_hosts(const HostFlags& flags,
                    const HostChoice& choice,
                    const std::vector<std::string>& line,
                    bool quiet,
-                   const launch::ElasticOptions* elastic = nullptr);
+                   const hosts::ElasticOptions* elastic = nullptr);
 
 }  // namespace tessera::cli

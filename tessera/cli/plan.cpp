@@ -28,14 +28,14 @@
 namespace tessera::cli {
 namespace {
 
-struct PlanWords {
+struct PlanFlags {
   std::string estimate, model;
   std::int64_t gpus = 1, nodes = 1;
   std::optional<std::int64_t> total_params, largest_layer_params;
   Common common;
 };
 
-bool parse(PlanWords& words, const std::vector<std::string>& line) {
+bool parse(PlanFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "plan",
       "Shows what a training needs before it starts. With a configuration: everything that `train "
@@ -78,7 +78,7 @@ constexpr std::int64_t kMostHosts = 1'000'000;  // and ranks per host
 constexpr std::int64_t kMostParams = 1'000'000'000'000'000;
 
 // Checks the numbers that replace a model.
-void check_params(const PlanWords& words, int stage) {
+void check_params(const PlanFlags& words, int stage) {
   const std::int64_t total = *words.total_params;
   TESSERA_REQUIRE(total >= 1 && total <= kMostParams,
                   Config,
@@ -97,7 +97,7 @@ void check_params(const PlanWords& words, int stage) {
       "");
 }
 
-void check(const PlanWords& words, int stage) {
+void check(const PlanFlags& words, int stage) {
   for (const auto& [flag, count] :
        {std::pair("--num_gpus_per_node", words.gpus), std::pair("--num_nodes", words.nodes)}) {
     TESSERA_REQUIRE(count >= 1 && count <= kMostHosts,
@@ -219,7 +219,7 @@ Source source_of(const std::string& model) {
   return {source_of_config(model), std::nullopt};
 }
 
-std::int64_t all_ranks(const PlanWords& words) {
+std::int64_t all_ranks(const PlanFlags& words) {
   return words.gpus * words.nodes;
 }
 
@@ -236,7 +236,7 @@ bool says_type(const json::Value& source) {
 
 // The plan in DeepSpeed's terms: 16-bit weights unless the configuration sets the type, the stage,
 // and as many ranks as there are GPUs, as far as possible.
-planner::Plan plan_of(const PlanWords& words, int stage) {
+planner::Plan plan_of(const PlanFlags& words, int stage) {
   auto [source, folder] = source_of(words.model);
   source["data"]["train"] = json::Value::string("any.txt");
   models::spell_out_family(source);
@@ -336,7 +336,7 @@ int plan_configuration(std::vector<std::string> line) {
 
 int plan(const std::vector<std::string>& line) {
   if (!line.empty() && !line.front().starts_with("-")) return plan_configuration(line);
-  PlanWords words;
+  PlanFlags words;
   if (!parse(words, line)) return kExitOk;
   const int stage = stage_of(words.estimate);
   check(words, stage);

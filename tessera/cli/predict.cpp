@@ -36,16 +36,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct PredictWords {
+struct PredictFlags {
   std::string path, out, map;
   std::vector<std::string> data;
   std::optional<std::int64_t> length, batch;
-  RankWords ranks;
+  RankFlags ranks;
   bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
-bool parse_predict(PredictWords& words, const std::vector<std::string>& line) {
+bool parse_predict(PredictFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "predict",
       "Writes the prediction of a model that classifies, tags or estimates for each record of a "
@@ -99,7 +99,7 @@ std::vector<json::Value> records_of(const std::vector<std::string>& names,
   return out;
 }
 
-ToPredict open_to_predict(const PredictWords& words, const engine::OpenModel& opened) {
+ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& opened) {
   constexpr std::int64_t kLength = 512;
   ToPredict out;
   data::DataOptions options;
@@ -161,7 +161,7 @@ std::int64_t already_predicted(const std::string& path, std::int64_t samples) {
 }
 
 void predict_on(engine::OpenModel& model,
-                const PredictWords& words,
+                const PredictFlags& words,
                 const ToPredict& data,
                 std::int64_t made,
                 bool is_leader) {
@@ -216,7 +216,7 @@ void predict_on(engine::OpenModel& model,
 }
 
 int predict(const std::vector<std::string>& line) {
-  PredictWords words;
+  PredictFlags words;
   if (!parse_predict(words, line)) return kExitOk;
   for (const auto& [value, option] :
        {std::pair{words.length, "--length"}, std::pair{words.batch, "--batch"}}) {

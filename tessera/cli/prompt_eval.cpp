@@ -27,7 +27,7 @@
 namespace tessera::cli {
 namespace {
 
-struct PromptEvalWords {
+struct PromptEvalFlags {
   std::array<std::string, 2> models;
   std::string prompts, html;
   std::optional<std::string> reward, baseline, finetuned;
@@ -36,7 +36,7 @@ struct PromptEvalWords {
   Common common;
 };
 
-bool parse(PromptEvalWords& words, const std::vector<std::string>& line) {
+bool parse(PromptEvalFlags& words, const std::vector<std::string>& line) {
   Arguments arguments("prompt-eval",
                       "Lets two models answer the same prompts and shows the answers side by side, "
                       "with the scores of a reward model where one is given.",
@@ -87,7 +87,7 @@ std::vector<double> scores_of_answers(const std::string& from,
                                kAtOnce);
 }
 
-Answers answers_of(const PromptEvalWords& words,
+Answers answers_of(const PromptEvalFlags& words,
                    const std::string& path,
                    const std::vector<std::string>& prompts) {
   const std::unique_ptr<engine::OpenModel> model = engine::find_model(path);
@@ -129,7 +129,7 @@ std::string html_text(const std::string& text) {
   return out;
 }
 
-std::string comparison_page(const PromptEvalWords& words,
+std::string comparison_page(const PromptEvalFlags& words,
                             const std::vector<std::string>& prompts,
                             const std::array<Answers, 2>& answers) {
   std::string out =
@@ -153,7 +153,7 @@ std::string comparison_page(const PromptEvalWords& words,
   return out + "</table>\n";
 }
 
-void print_comparison(const PromptEvalWords& words,
+void print_comparison(const PromptEvalFlags& words,
                       const std::vector<std::string>& prompts,
                       const std::array<Answers, 2>& answers) {
   Terminal terminal;
@@ -181,7 +181,7 @@ void print_comparison(const PromptEvalWords& words,
 }
 
 int prompt_eval(const std::vector<std::string>& line) {
-  PromptEvalWords words;
+  PromptEvalFlags words;
   if (!parse(words, line)) return kExitOk;
   if (words.baseline) words.models[0] = *words.baseline;
   if (words.finetuned) words.models[1] = *words.finetuned;

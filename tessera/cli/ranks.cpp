@@ -12,6 +12,7 @@
 #include "tessera/base/log.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/launch.h"
+#include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/validate.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kMostThreads = 1024;
 
-int threads_of(const RankWords& words) {
+int threads_of(const RankFlags& words) {
   const std::int64_t threads = words.threads.value_or(1);
   TESSERA_REQUIRE(threads >= 1 && threads <= kMostThreads,
                   Config,
@@ -31,7 +32,7 @@ int threads_of(const RankWords& words) {
 
 /// Axes of the ranks of a command: --tensor of them share every layer, and the weights are sharded
 /// over the rest. Throws Error{Config} for numbers that do not fit each other or the model.
-mesh::Mesh mesh_of(const models::Resolved& model, const RankWords& words, int ranks) {
+mesh::Mesh mesh_of(const models::Resolved& model, const RankFlags& words, int ranks) {
   const std::int64_t sharers = words.tensor.value_or(1);
   TESSERA_REQUIRE(sharers >= 1 && ranks % sharers == 0,
                   Config,
@@ -54,7 +55,7 @@ mesh::Mesh mesh_of(const models::Resolved& model, const RankWords& words, int ra
 }  // namespace
 
 int ranks_of(std::optional<std::int64_t> asked) {
-  const auto launcher = launch::detect_launcher();
+  const auto launcher = hosts::detect_launcher();
   const std::int64_t fallback = launcher ? launcher->world_size : 1;
   const std::int64_t ranks = asked.value_or(fallback);
   TESSERA_REQUIRE(
@@ -69,7 +70,7 @@ int ranks_of(std::optional<std::int64_t> asked) {
   return static_cast<int>(ranks);
 }
 
-void RankWords::declare(Arguments& arguments) {
+void RankFlags::declare(Arguments& arguments) {
   arguments.option(kRanksOption, &ranks, "Local ranks over which the weights are sharded [1]");
   arguments.option("--tensor",
                    &tensor,
@@ -79,7 +80,7 @@ void RankWords::declare(Arguments& arguments) {
 }
 
 int with_model(std::unique_ptr<engine::OpenModel> model,
-               const RankWords& words,
+               const RankFlags& words,
                engine::ReadAs as,
                const std::function<void(engine::OpenModel& model, bool is_leader)>& fn,
                const engine::OpenModel* beside) {

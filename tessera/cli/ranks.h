@@ -22,7 +22,7 @@ inline constexpr const char* kRanksOption =
 int ranks_of(std::optional<std::int64_t> asked);
 
 /// -n, --tensor and --threads of a command that reads a model.
-struct RankWords {
+struct RankFlags {
   std::optional<std::int64_t> ranks, tensor, threads;
   void declare(Arguments& arguments);
 };
@@ -31,7 +31,7 @@ struct RankWords {
 /// returns the exit code. `is_leader` is true on the rank that prints. `beside`: a found model that
 /// `fn` loads too, whose memory is checked with that of the first; nullptr: there is none.
 int with_model(std::unique_ptr<engine::OpenModel> model,
-               const RankWords& words,
+               const RankFlags& words,
                engine::ReadAs as,
                const std::function<void(engine::OpenModel& model, bool is_leader)>& fn,
                const engine::OpenModel* beside = nullptr);

@@ -25,14 +25,14 @@ namespace {
 
 constexpr int kExitOtherUpdate = 1;
 
-struct ReplayWords {
+struct ReplayFlags {
   std::string action, run;
   std::int64_t step = 0;
   std::optional<std::int64_t> ranks;
   Common common;
 };
 
-bool parse(ReplayWords& words, const std::vector<std::string>& line) {
+bool parse(ReplayFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "rl",
       "replay: makes an update of a run of the task rl again from what its ledger of rollouts has, "
@@ -57,7 +57,7 @@ std::string recorded_text(const std::optional<double>& value) {
   return value ? text::number(*value) : "nothing";
 }
 
-int replay(const ReplayWords& words) {
+int replay(const ReplayFlags& words) {
   TESSERA_REQUIRE(words.step >= 1,
                   Config,
                   fmt::format("STEP is {}: steps count from 1", words.step),
@@ -98,7 +98,7 @@ int replay(const ReplayWords& words) {
 }
 
 int rl(const std::vector<std::string>& line) {
-  ReplayWords words;
+  ReplayFlags words;
   if (!line.empty() && line.front() == "why") return rl_why(line);
   if (!line.empty() && line.front() == "branch") return rl_branch(line);
   if (!parse(words, line)) return kExitOk;

@@ -21,13 +21,14 @@
 #include "tessera/engine/rl/plan.h"
 #include "tessera/engine/rl/replay.h"
 #include "tessera/engine/run.h"
+#include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
 
 namespace tessera::cli {
 namespace {
 
-struct BranchWords {
+struct BranchFlags {
   std::string action, run, out;
   std::int64_t step = 0;
   std::optional<std::int64_t> ranks;
@@ -36,7 +37,7 @@ struct BranchWords {
   Common common;
 };
 
-bool parse(BranchWords& words, const std::vector<std::string>& line) {
+bool parse(BranchFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "rl branch",
       "Begins a new run at a step of a run of the task rl and trains it, with the options that "
@@ -59,7 +60,7 @@ bool parse(BranchWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-void check(const BranchWords& words) {
+void check(const BranchFlags& words) {
   TESSERA_REQUIRE(!words.out.empty(), Config, "--out is missing", "name the folder of the new run");
   std::error_code ignored;
   const std::filesystem::path out = words.out;
@@ -77,9 +78,9 @@ void check(const BranchWords& words) {
 }  // namespace
 
 int rl_branch(const std::vector<std::string>& line) {
-  BranchWords words;
+  BranchFlags words;
   if (!parse(words, line)) return kExitOk;
-  TESSERA_REQUIRE(!launch::detect_launcher(),
+  TESSERA_REQUIRE(!hosts::detect_launcher(),
                   Unsupported,
                   "not supported under a launcher, which starts a single job: tessera rl branch",
                   "start it without the launcher: tessera rl branch RUN STEP --out DIR -n 2");

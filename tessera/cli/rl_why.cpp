@@ -21,14 +21,14 @@
 namespace tessera::cli {
 namespace {
 
-struct WhyWords {
+struct WhyFlags {
   std::string action, run;
   std::optional<std::int64_t> step, ranks;
   std::int64_t top = 20;
   Common common;
 };
 
-bool parse(WhyWords& words, const std::vector<std::string>& line) {
+bool parse(WhyFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "rl why",
       "Ranks the completions that an update of a run of the task rl learned by their shares of the "
@@ -64,7 +64,7 @@ void print_line(const std::string& line) {
   std::printf("%s\n", line.c_str());
 }
 
-void print(const engine::rl::StepShares& shares, std::int64_t step, const WhyWords& words) {
+void print(const engine::rl::StepShares& shares, std::int64_t step, const WhyFlags& words) {
   const std::size_t all = shares.completions.size(),
                     shown =
                         words.top == 0 ? all : std::min(all, static_cast<std::size_t>(words.top));
@@ -105,7 +105,7 @@ void print(const engine::rl::StepShares& shares, std::int64_t step, const WhyWor
 }  // namespace
 
 int rl_why(const std::vector<std::string>& line) {
-  WhyWords words;
+  WhyFlags words;
   if (!parse(words, line)) return kExitOk;
   TESSERA_REQUIRE(
       words.top >= 0, Config, fmt::format("--top is {}", words.top), "give a number from 0 on");

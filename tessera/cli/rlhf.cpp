@@ -28,13 +28,14 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/config/overrides.h"
 #include "tessera/engine/run.h"
+#include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::cli {
 namespace {
 
-struct RlhfWords {
+struct RlhfFlags {
   std::string config;
   std::optional<std::int64_t> ranks;
   std::vector<std::string> set, steps, sft_only;
@@ -45,7 +46,7 @@ struct RlhfWords {
   Common common;
 };
 
-bool parse(RlhfWords& words, const std::vector<std::string>& line) {
+bool parse(RlhfFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "rlhf",
       "Trains a model to answer (sft), a reward model (reward), and the first with the scores of "
@@ -140,7 +141,7 @@ std::vector<std::string> with_single_words(const std::vector<std::string>& line)
 }
 
 /// Returns whether step `number` (from 1) was requested. Throws Error{Config} for another word.
-bool is_asked_for(const RlhfWords& words, std::size_t number) {
+bool is_asked_for(const RlhfFlags& words, std::size_t number) {
   for (const std::string& step : words.steps) {
     TESSERA_REQUIRE(step == "1" || step == "2" || step == "3",
                     Config,
@@ -165,7 +166,7 @@ bool names_hosts(const json::Value& source) {
 }
 
 /// Applies DeepSpeed-Chat's flags to the configuration.
-void apply_flags(const RlhfWords& words, json::Value& source) {
+void apply_flags(const RlhfFlags& words, json::Value& source) {
   TESSERA_REQUIRE(!words.texts_part,
                   Unsupported,
                   "not supported: --unsupervised-dataset-config-name: nothing is downloaded",
@@ -412,7 +413,7 @@ json::Value config_of_step(const json::Value& source, std::size_t number) {
 /// the hosts read.
 int train_on_several(const json::Value& config,
                      const std::filesystem::path& file,
-                     const RlhfWords& words) {
+                     const RlhfFlags& words) {
   std::filesystem::create_directories(file.parent_path());
   files::write_atomic(file, config.dump(2) + "\n");
   std::vector<std::string> line = {file.string()};
@@ -424,11 +425,11 @@ int train_on_several(const json::Value& config,
 }
 
 int rlhf(const std::vector<std::string>& line) {
-  RlhfWords words;
+  RlhfFlags words;
   std::vector<std::string> own = line;
   words.hosts = split_off_host_flags(own);
   if (!parse(words, with_single_words(own))) return kExitOk;
-  TESSERA_REQUIRE(!launch::detect_launcher(),
+  TESSERA_REQUIRE(!hosts::detect_launcher(),
                   Unsupported,
                   "not supported under a launcher, which starts a single job: tessera rlhf",
                   "start it without the launcher: tessera rlhf CONFIG -n 2");

@@ -27,15 +27,15 @@
 namespace tessera::cli {
 namespace {
 
-struct ScoreWords {
+struct ScoreFlags {
   std::string path, file, field, source_field, weights = "fp32", out;
   bool tokens = false;
-  RankWords ranks;
+  RankFlags ranks;
   bool last = false;  ///< of a run, the newest checkpoint
   Common common;
 };
 
-bool parse(ScoreWords& words, const std::vector<std::string>& line) {
+bool parse(ScoreFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "score",
       "Writes the log-probability and the perplexity of each line of a file, as "
@@ -86,7 +86,7 @@ bool answers(const engine::OpenModel& model) {
 }
 
 /// Reads the file. A text that answers no other has an empty source.
-std::vector<LinePair> read_lines(const ScoreWords& words, bool answers) {
+std::vector<LinePair> read_lines(const ScoreFlags& words, bool answers) {
   const auto or_default = [](const std::string& given, std::vector<std::string> otherwise) {
     return given.empty() ? std::move(otherwise) : std::vector<std::string>{given};
   };
@@ -121,7 +121,7 @@ std::vector<double> log_probabilities_of(engine::OpenModel& model, const LinePai
 }
 
 void score_on(engine::OpenModel& model,
-              const ScoreWords& words,
+              const ScoreFlags& words,
               const std::vector<LinePair>& lines,
               bool is_leader) {
   Terminal terminal;
@@ -151,7 +151,7 @@ void score_on(engine::OpenModel& model,
 }
 
 int score(const std::vector<std::string>& line) {
-  ScoreWords words;
+  ScoreFlags words;
   if (!parse(words, line)) return kExitOk;
   std::unique_ptr<engine::OpenModel> found =
       engine::find_model(model_at(words.path, words.last, words.common));

@@ -14,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::cli {
@@ -30,7 +31,7 @@ bool coloured() {
 /// other.
 bool is_launched() {
   try {
-    return launch::detect_launcher().has_value();
+    return hosts::detect_launcher().has_value();
   } catch (const Error&) {
     return true;
   }

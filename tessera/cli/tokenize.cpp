@@ -21,7 +21,7 @@
 namespace tessera::cli {
 namespace {
 
-struct TokenizeWords {
+struct TokenizeFlags {
   std::vector<std::string> sources;
   std::string out;
   text::TokenizerOptions tokenizer;
@@ -31,7 +31,7 @@ struct TokenizeWords {
   Common common;
 };
 
-bool parse(TokenizeWords& words, const std::vector<std::string>& line) {
+bool parse(TokenizeFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "tokenize",
       "Converts text to PREFIX.bin and PREFIX.idx, which can be used as data.train. Training does "
@@ -57,7 +57,7 @@ bool parse(TokenizeWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-void report(const TokenizeWords& words, const data::TokenizeStats& stats, double seconds) {
+void report(const TokenizeFlags& words, const data::TokenizeStats& stats, double seconds) {
   if (words.common.json) {
     const json::Value out =
         json::Value::object({{"documents", json::Value::integer(stats.documents)},
@@ -86,7 +86,7 @@ void report(const TokenizeWords& words, const data::TokenizeStats& stats, double
 }
 
 int tokenize(const std::vector<std::string>& line) {
-  TokenizeWords words;
+  TokenizeFlags words;
   if (!parse(words, line)) return kExitOk;
   TESSERA_REQUIRE(
       !words.out.empty(), Config, "tessera tokenize: --out is missing", "add --out PREFIX");

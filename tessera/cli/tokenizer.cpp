@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using text::tokenizers::TrainedKind;
 
-struct TrainerWords {
+struct TrainerFlags {
   std::string action, out, type = "bpe";
   std::vector<std::string> sources;
   std::int64_t threads = 0;
@@ -36,7 +36,7 @@ struct TrainerWords {
   Common common;
 };
 
-bool parse(TrainerWords& words, const std::vector<std::string>& line) {
+bool parse(TrainerFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "tokenizer",
       "Learns a tokenizer from text and writes a folder that `tokenizer.type` file reads.",
@@ -65,7 +65,7 @@ bool parse(TrainerWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-void check(TrainerWords& words) {
+void check(TrainerFlags& words) {
   TESSERA_REQUIRE(words.action == "train",
                   Config,
                   "unknown: tessera tokenizer " + words.action,
@@ -109,7 +109,7 @@ void check(TrainerWords& words) {
 }
 
 int tokenizer(const std::vector<std::string>& line) {
-  TrainerWords words;
+  TrainerFlags words;
   if (!parse(words, line)) return kExitOk;
   check(words);
   const launch::EarlyStop early;

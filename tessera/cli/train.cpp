@@ -30,12 +30,13 @@
 #include "tessera/config/overrides.h"
 #include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/run.h"
-#include "tessera/launch/cluster_launcher.h"
-#include "tessera/launch/copy_server.h"
+#include "tessera/hosts/cluster_launcher.h"
+#include "tessera/hosts/coordinator_client.h"
+#include "tessera/hosts/copy_server.h"
+#include "tessera/hosts/detect_launcher.h"
+#include "tessera/hosts/run_on_hosts.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/local_start.h"
-#include "tessera/launch/page_mirror.h"
-#include "tessera/launch/remote.h"
 #include "tessera/mesh/host_layout.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/train_config.h"
@@ -44,7 +45,7 @@
 namespace tessera::cli {
 namespace {
 
-struct TrainWords {
+struct TrainFlags {
   std::string config;
   std::optional<std::int64_t> ranks;
   std::string model, data;
@@ -54,7 +55,7 @@ struct TrainWords {
   Common common;
 };
 
-bool parse(TrainWords& words, const std::vector<std::string>& line) {
+bool parse(TrainFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "train",
       "Trains a model as configured by CONFIG, on one or more ranks.\n\n" + host_flags_help() +
@@ -121,9 +122,9 @@ void print_json(const planner::Plan& plan, int code, bool dry_run) {
 }
 
 /// Prints which ranks run where.
-void print_hosts(const launch::HostPool& pool) {
+void print_hosts(const hosts::HostPool& pool) {
   int first = 0;
-  for (const launch::HostSlots& host : pool) {
+  for (const hosts::HostSlots& host : pool) {
     const int count = static_cast<int>(host.slots.size());
     const std::string ranks = count == 1 ? fmt::format("rank {}", first)
                                          : fmt::format("ranks {}-{}", first, first + count - 1);
@@ -133,10 +134,10 @@ void print_hosts(const launch::HostPool& pool) {
 }
 
 /// Returns how many of the ranks run on one host.
-int local_ranks_of(const launch::HostPart* part, const HostChoice& choice, int ranks) {
+int local_ranks_of(const hosts::HostPart* part, const HostChoice& choice, int ranks) {
   if (part != nullptr) return part->local_ranks;
   if (choice.several) return static_cast<int>(choice.pool.front().slots.size());
-  const auto launcher = launch::detect_launcher();
+  const auto launcher = hosts::detect_launcher();
   return launcher ? launcher->local_world_size : ranks;
 }
 
@@ -164,13 +165,13 @@ void set_defaults_of_hosts(json::Value& source, int ranks, int local_ranks) {
 void require_equal_hosts(const std::string& key,
                          const planner::Plan& plan,
                          int local_ranks,
-                         const launch::HostPart* part,
-                         const launch::HostPool& pool) {
+                         const hosts::HostPart* part,
+                         const hosts::HostPool& pool) {
   std::vector<std::string> hosts;
   std::size_t fewest = static_cast<std::size_t>(local_ranks);
   bool equal = part == nullptr ? plan.ranks % local_ranks == 0
                                : part->hosts * local_ranks == part->world_size;
-  for (const launch::HostSlots& host : pool) {
+  for (const hosts::HostSlots& host : pool) {
     hosts.push_back(fmt::format("{} has {}", host.name, host.slots.size()));
     equal = equal && host.slots.size() == pool.front().slots.size();
     fewest = std::min(fewest, host.slots.size());
@@ -195,8 +196,8 @@ void require_equal_hosts(const std::string& key,
 bool set_groups_of_hosts(json::Value& source,
                          const planner::Plan& plan,
                          int local_ranks,
-                         const launch::HostPart* part,
-                         const launch::HostPool& pool) {
+                         const hosts::HostPart* part,
+                         const hosts::HostPool& pool) {
   if (local_ranks >= plan.ranks) return false;
   const json::Value* const zero = source.find("zero_optimization");
   bool found = false;
@@ -219,7 +220,7 @@ bool set_groups_of_hosts(json::Value& source,
 void check_transport(const planner::Plan& plan, bool several_hosts) {
   const comm::LinkEngine engine = plan.config.run.transport;
   if (several_hosts) return engine::check_engine(engine);
-  const auto launcher = launch::detect_launcher();
+  const auto launcher = hosts::detect_launcher();
   const bool usual = engine == comm::LinkEngine::Auto || engine == comm::LinkEngine::Gloo;
   if (usual || (launcher && launcher->rank != 0)) return;
   log::warn(fmt::format("run.transport: \"{}\" has no effect: all ranks are on one host",
@@ -227,7 +228,7 @@ void check_transport(const planner::Plan& plan, bool several_hosts) {
 }
 
 /// Returns the configuration of the file, or of the flags if `path` is empty, with their changes.
-json::Value configured(const std::string& path, TrainWords& words, ForeignFlags& foreign) {
+json::Value configured(const std::string& path, TrainFlags& words, ForeignFlags& foreign) {
   json::Value source = path.empty() ? configuration_from_flags(words.model, words.data, foreign)
                                     : read_configs(words.config, foreign);
   add_model_and_data(words.model, words.data, foreign);
@@ -237,13 +238,13 @@ json::Value configured(const std::string& path, TrainWords& words, ForeignFlags&
 }
 
 /// Trains on the ranks of `part` or, if it is null, on those that the command line chooses.
-int train_part(const std::vector<std::string>& line, std::shared_ptr<const launch::HostPart> part) {
+int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts::HostPart> part) {
   std::vector<std::string> rest = line;
   for (const std::string& word : line)
     refuse_script(word, line);
   HostFlags hosts = take_host_flags(rest);
   ForeignFlags foreign = take_foreign_flags(rest);
-  TrainWords words;
+  TrainFlags words;
   if (!parse(words, rest)) return kExitOk;
   const std::string path = config_of(words.config, foreign);
   for (const std::string& note : foreign.notes)
@@ -261,10 +262,10 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   if (part) {
     ranks = part->world_size;
   } else {
-    ranks = choice.pool.empty() ? ranks_of(words.ranks) : launch::num_slots(choice.pool);
+    ranks = choice.pool.empty() ? ranks_of(words.ranks) : hosts::num_slots(choice.pool);
   }
   apply_elastic_flags(hosts, source);
-  const auto launcher = launch::detect_launcher();
+  const auto launcher = hosts::detect_launcher();
   const int all_ranks = ranks, local_ranks = local_ranks_of(part.get(), choice, ranks);
   set_defaults_of_hosts(source, all_ranks, local_ranks);
   ranks = ranks_that_learn(source, ranks, local_ranks);
@@ -280,7 +281,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
   plan.quiet = words.common.quiet || words.common.json;
   check_transport(plan, local_ranks < all_ranks);
 
-  std::optional<launch::ElasticOptions> elastic;
+  std::optional<hosts::ElasticOptions> elastic;
   if (choice.several) {
     elastic = elastic_options(plan, source, name, static_cast<int>(choice.pool.size()));
     check_start_on_hosts(hosts, choice, elastic.has_value());
@@ -289,10 +290,11 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
     print_hosts(choice.pool);
   if (choice.several && words.dry_run) {
     // A dry run: the plan is that of a host with as many ranks as the first one.
-    part = std::make_shared<launch::HostPart>(
-        launch::HostPart{.hosts = static_cast<int>(choice.pool.size()),
-                         .local_ranks = static_cast<int>(choice.pool.front().slots.size()),
-                         .world_size = all_ranks});
+    hosts::HostPart first;
+    first.hosts = static_cast<int>(choice.pool.size());
+    first.local_ranks = static_cast<int>(choice.pool.front().slots.size());
+    first.world_size = all_ranks;
+    part = std::make_shared<hosts::HostPart>(first);
   }
   if (choice.several && !words.dry_run) {
     // The configuration is read here first, so that a mistake is reported only once.
@@ -303,7 +305,7 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const launc
                             words.common.quiet || words.common.json,
                             elastic ? &*elastic : nullptr);
     }
-    part = std::make_shared<launch::HostPart>(part_by_hand(hosts, choice.pool));
+    part = std::make_shared<hosts::HostPart>(part_by_hand(hosts, choice.pool));
   }
   Terminal terminal;
   const engine::TrainCommand command{.resume = engine::resume_from(words.resume),
@@ -326,7 +328,7 @@ int train(const std::vector<std::string>& line) {
   return train_part(line, nullptr);
 }
 
-/// Reads what launch::run_job_on_hosts() writes; the stream stays open as long as the job runs.
+/// Reads what hosts::run_job_on_hosts() writes; the stream stays open as long as the job runs.
 std::string read_job() {
   constexpr std::size_t kMostBytes = std::size_t{1} << 20;
   std::string text;
@@ -348,24 +350,24 @@ int agent(const std::vector<std::string>& line) {
       {"ssh HOST tessera agent < job"});
   arguments.common(common, /*has_json=*/false);
   if (!arguments.parse(line)) return kExitOk;
-  std::optional<launch::ClusterAgent> agent = launch::ClusterAgent::find();
-  launch::AgentJob job = agent ? agent->job() : launch::parse_agent_job(read_job());
-  const auto part = std::make_shared<launch::HostPart>(std::move(job.part));
+  std::optional<hosts::ClusterAgent> agent = hosts::ClusterAgent::find();
+  hosts::AgentJob job = agent ? agent->job() : hosts::parse_agent_job(read_job());
+  const auto part = std::make_shared<hosts::HostPart>(std::move(job.part));
   // The launcher would end the other hosts at once because of another code than 0.
-  const auto end = [&](int code, const std::optional<launch::HostProblem>& problem) {
+  const auto end = [&](int code, const std::optional<hosts::HostProblem>& problem) {
     return agent && agent->report_end(code, problem) ? kExitOk : code;
   };
   try {
     const int code = train_part(job.words, part);
     std::fflush(nullptr);
     return end(code, std::nullopt);
-  } catch (const launch::Refusal& refusal) {
+  } catch (const hosts::Refusal& refusal) {
     return end(exit_code(refusal.kind()), std::nullopt);
   } catch (const Error& error) {
     // The process that started the hosts tells the user, once for all hosts with this error.
     const int code = exit_code(error.kind());
-    const launch::HostProblem problem{error.kind(), error.what(), error.fix()};
-    const bool told = launch::report_end(*part, code, problem);
+    const hosts::HostProblem problem{error.kind(), error.what(), error.fix()};
+    const bool told = hosts::report_end(*part, code, problem);
     if (!told) throw;
     return agent ? kExitOk : code;
   }
@@ -381,7 +383,7 @@ int copy_server(const std::vector<std::string>& line) {
       {"ssh HOST tessera copy-server < request"});
   arguments.common(common, /*has_json=*/false);
   if (!arguments.parse(line)) return kExitOk;
-  launch::run_copy_server();
+  hosts::run_copy_server();
   return kExitOk;
 }
 

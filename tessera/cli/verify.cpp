@@ -29,6 +29,7 @@
 #include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/promise.h"
+#include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
@@ -40,7 +41,7 @@ constexpr int kExitDifferent = 1;
 /// The loss bounds are promised for this number of steps.
 constexpr std::int64_t kSteps = 10;
 
-struct VerifyWords {
+struct VerifyFlags {
   std::string config;
   std::optional<std::int64_t> ranks;
   std::string against = "single";
@@ -49,7 +50,7 @@ struct VerifyWords {
   Common common;
 };
 
-bool parse(VerifyWords& words, const std::vector<std::string>& line) {
+bool parse(VerifyFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "verify",
       "Trains the first steps of CONFIG on -n ranks and on one rank with the same micro-batches, "
@@ -74,7 +75,7 @@ bool parse(VerifyWords& words, const std::vector<std::string>& line) {
   return arguments.parse(line);
 }
 
-void check(const VerifyWords& words) {
+void check(const VerifyFlags& words) {
   TESSERA_REQUIRE(words.against == "single",
                   Config,
                   fmt::format("--against {}: expected single", words.against),
@@ -83,13 +84,13 @@ void check(const VerifyWords& words) {
                   Config,
                   fmt::format("--steps {}: expected 1 or more", words.steps.value_or(1)),
                   "");
-  TESSERA_REQUIRE(!launch::detect_launcher(),
+  TESSERA_REQUIRE(!hosts::detect_launcher(),
                   Unsupported,
                   "not supported under a launcher, which starts a single layout: tessera verify",
                   "start it without the launcher: tessera verify CONFIG -n 2");
 }
 
-json::Value source_of(const VerifyWords& words, const ForeignFlags& foreign) {
+json::Value source_of(const VerifyFlags& words, const ForeignFlags& foreign) {
   json::Value source = read_configs(words.config, foreign);
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
@@ -392,7 +393,7 @@ class Trainings {
   engine::LayoutTrace single_trace_, nudged_trace_, trace_;
 };
 
-std::string path_of(const VerifyWords& words, const ForeignFlags& foreign) {
+std::string path_of(const VerifyFlags& words, const ForeignFlags& foreign) {
   std::string path = config_of(words.config, foreign);
   TESSERA_REQUIRE(!path.empty(),
                   Config,
@@ -401,7 +402,7 @@ std::string path_of(const VerifyWords& words, const ForeignFlags& foreign) {
   return path;
 }
 
-int run_verify(const VerifyWords& words, const json::Value& source, const std::string& path) {
+int run_verify(const VerifyFlags& words, const json::Value& source, const std::string& path) {
   planner::Plan plan = planner::make_plan(source, ranks_of(words.ranks), path);
   const engine::Promise promise = engine::promise_of(plan);
   Side single = side_of(planner::make_plan(engine::on_one_rank(plan), 1, path), path);
@@ -433,7 +434,7 @@ int verify(const std::vector<std::string>& line) {
   for (const std::string& word : line)
     refuse_script(word, line);
   const ForeignFlags foreign = take_foreign_flags(rest);
-  VerifyWords words;
+  VerifyFlags words;
   if (!parse(words, rest)) return kExitOk;
   const std::string path = path_of(words, foreign);
   check(words);

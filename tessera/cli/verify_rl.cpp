@@ -23,14 +23,14 @@
 namespace tessera::cli {
 namespace {
 
-struct VerifyRlWords {
+struct VerifyRlFlags {
   std::string config;
   std::optional<std::int64_t> ranks;
   std::vector<std::string> set;
   Common common;
 };
 
-bool parse(VerifyRlWords& words, const std::vector<std::string>& line) {
+bool parse(VerifyRlFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "verify rl",
       "Makes the first rollout of CONFIG, trains one step on it, and tells how far the "
@@ -77,7 +77,7 @@ void tell_parity(const engine::StepReport& report, bool as_json) {
 }  // namespace
 
 int verify_rl(const std::vector<std::string>& line) {
-  VerifyRlWords words;
+  VerifyRlFlags words;
   if (!parse(words, line)) return kExitOk;
   json::Value source = read_config(words.config);
   for (const std::string& assignment : words.set)

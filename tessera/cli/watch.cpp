@@ -31,14 +31,14 @@ namespace fs = std::filesystem;
 constexpr std::size_t kPoints = 1500;  // points of a curve: more would not be visible
 constexpr std::size_t kMostRuns = 64;
 
-struct WatchWords {
+struct WatchFlags {
   std::vector<std::string> runs;
   std::int64_t port = 0;
   bool text = false, once = false;
   Common common;
 };
 
-bool parse(WatchWords& words, const std::vector<std::string>& line) {
+bool parse(WatchFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "watch",
       "Shows runs on a page that only this host can open: curves of every metric, "
@@ -121,7 +121,7 @@ bool stopped_within(int seconds) {
   return ::sigtimedwait(&ends, nullptr, &time) > 0;
 }
 
-int serve(std::vector<report::RunView> runs, const WatchWords& words) {
+int serve(std::vector<report::RunView> runs, const WatchFlags& words) {
   const NoSignals blocked;
   const std::string token = make_token();
   const loopback::Server server(
@@ -164,7 +164,7 @@ int show_board(std::vector<report::RunView> runs, bool once) {
 }
 
 int watch(const std::vector<std::string>& line) {
-  WatchWords words;
+  WatchFlags words;
   if (!parse(words, line)) return kExitOk;
   TESSERA_REQUIRE(words.port >= 0 && words.port <= 65535,
                   Config,

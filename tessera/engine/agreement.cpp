@@ -21,7 +21,7 @@ namespace tessera::engine {
 namespace {
 
 namespace fs = std::filesystem;
-using launch::Fact;
+using hosts::Fact;
 
 /// Longer values are compared and shown as their hash.
 constexpr std::size_t kShown = 80;
@@ -121,7 +121,7 @@ std::vector<Fact> known_facts(const planner::Plan& plan,
   if (plan.tokenizer != nullptr) {
     const std::string& vocab = plan.config.tokenizer.vocab;
     out.push_back({Fact::Kind::Contents,
-                   launch::kTokenizer,
+                   hosts::kTokenizer,
                    vocab.empty() ? plan.tokenizer->name() : vocab,
                    plan.tokenizer->fingerprint()});
   }

@@ -17,15 +17,15 @@
 #include "tessera/config/choices.h"
 #include "tessera/engine/gloo_link.h"
 #include "tessera/engine/module_link.h"
-#include "tessera/launch/head_values.h"
+#include "tessera/hosts/store_client.h"
 
 namespace tessera::engine {
 namespace {
 
 /// Every host reports how many ranks it has; a host is named by its first rank.
-comm::HostLayout exchange_layout(launch::HeadValues& values,
+comm::HostLayout exchange_layout(hosts::StoreClient& values,
                                  int rank,
-                                 const launch::HostPart& part) {
+                                 const hosts::HostPart& part) {
   const auto key = [](int first) { return fmt::format("ranks of the host from {}", first); };
   if (rank == part.first_rank) values.set(key(rank), std::to_string(part.local_ranks));
   comm::HostLayout layout{{0}};
@@ -44,12 +44,12 @@ comm::HostLayout exchange_layout(launch::HeadValues& values,
 }
 
 /// Every rank tells the ranks with which it exchanges messages the number that it has drawn.
-std::map<int, comm::LinkNonce> exchange_nonces(launch::HeadValues& values,
+std::map<int, comm::LinkNonce> exchange_nonces(hosts::StoreClient& values,
                                                int rank,
                                                const comm::HostLayout& layout) {
   const auto key = [](int of) { return fmt::format("number of rank {}", of); };
   std::map<int, comm::LinkNonce> nonces;
-  const comm::LinkNonce own = launch::random_bytes();
+  const comm::LinkNonce own = hosts::random_bytes();
   values.set(key(rank), std::string_view(reinterpret_cast<const char*>(own.data()), own.size()));
   nonces[rank] = own;
   for (const int peer : comm::partners_of(rank, layout)) {
@@ -81,10 +81,10 @@ std::string engine_name(comm::LinkEngine engine) {
 }
 
 HostConnection connect_hosts(int rank,
-                             const launch::HostPart& part,
+                             const hosts::HostPart& part,
                              comm::LinkEngine engine,
                              double timeout_s) {
-  launch::HeadValues values(part, timeout_s);
+  hosts::StoreClient values(part, timeout_s);
   comm::HostLayout layout = exchange_layout(values, rank, part);
   const std::map<int, comm::LinkNonce> nonces = exchange_nonces(values, rank, layout);
   std::unique_ptr<comm::HostLink> link =

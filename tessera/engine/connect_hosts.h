@@ -7,7 +7,7 @@
 
 #include "tessera/comm/link_engine.h"
 #include "tessera/comm/transports/host_link.h"
-#include "tessera/launch/host_part.h"
+#include "tessera/hosts/host_part.h"
 
 namespace tessera::engine {
 
@@ -24,12 +24,12 @@ void check_engine(comm::LinkEngine engine);
 std::string engine_name(comm::LinkEngine engine);
 
 /// Connects this rank with those of other hosts. The ranks exchange their layout, and the numbers
-/// from which the keys of their messages are derived, through the head of the job, over
+/// from which the keys of their messages are derived, through the coordinator of the job, over
 /// authenticated connections. Collective: returns when all ranks of the job have called it. Throws
 /// Error{Comm} if that takes longer than `timeout_s`, and Error{Environment} or Error{Unsupported}
 /// if the engine cannot be used here.
 HostConnection connect_hosts(int rank,
-                             const launch::HostPart& part,
+                             const hosts::HostPart& part,
                              comm::LinkEngine engine,
                              double timeout_s);
 

@@ -20,10 +20,10 @@
 #include "tessera/data/dataset.h"
 #include "tessera/data/sample_order.h"
 #include "tessera/engine/contributions.h"
+#include "tessera/engine/eval_history.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/experience.h"
 #include "tessera/engine/loss_terms.h"
-#include "tessera/engine/standing.h"
 #include "tessera/engine/train_state.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/planner/train_config.h"
@@ -154,8 +154,8 @@ class Engine {
   /// Waits for the copy that is being written. Call it only while copying().
   void finish_copy();
   /// Returns the last complete copy; its exists() is false if there is none.
-  [[nodiscard]] const launch::CopySet& last_copy() const { return last_copy_; }
-  void set_last_copy(const launch::CopySet& set) { last_copy_ = set; }
+  [[nodiscard]] const hosts::CopySet& last_copy() const { return last_copy_; }
+  void set_last_copy(const hosts::CopySet& set) { last_copy_ = set; }
   /// Returns why the last copy that was finished failed, the same on every rank, and forgets it.
   std::optional<Error> take_copy_failure() { return std::exchange(copy_failure_, std::nullopt); }
   /// Proposes to save; the next step's report says on every rank whether any rank proposed it.
@@ -165,7 +165,7 @@ class Engine {
   [[nodiscard]] const std::optional<BestEvaluation>& best() const { return best_; }
   /// The state from which early stopping decides; checkpoints record it if the plan stops early.
   /// Change it identically on all ranks.
-  [[nodiscard]] Standing& standing() { return standing_; }
+  [[nodiscard]] EvalHistory& eval_history() { return eval_history_; }
   /// The ranks that take part in a save, grouped by host if checkpoint.use_node_local_storage is
   /// set.
   checkpoint::Ranks ranks();
@@ -228,9 +228,9 @@ class Engine {
   std::vector<bool> frozen_sets_;   ///< see parallel::FreezeSchedule
   bool save_proposed_ = false;
   std::optional<BestEvaluation> best_;
-  Standing standing_;
-  std::optional<launch::CopySet> copied_;  ///< what background_ copies; absent: it is a save
-  launch::CopySet last_copy_;
+  EvalHistory eval_history_;
+  std::optional<hosts::CopySet> copied_;  ///< what background_ copies; absent: it is a save
+  hosts::CopySet last_copy_;
   std::optional<Error> copy_failure_;
   /// Last member, so that its thread ends first.
   std::unique_ptr<checkpoint::BackgroundSave> background_;

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/engine/standing.h"
+#include "tessera/engine/eval_history.h"
 #include "tessera/engine/written_texts.h"
 #include "tessera/planner/activations.h"
 #include "tessera/tasks/metrics.h"

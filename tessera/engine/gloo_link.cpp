@@ -35,11 +35,11 @@ milliseconds as_milliseconds(double seconds) {
   return milliseconds(static_cast<std::int64_t>(seconds * 1e3));
 }
 
-/// The values that the head of the job keeps, through the interface that libtorch requires.
+/// The values that the coordinator of the job keeps, through the interface that libtorch requires.
 /// Threads: one.
-class HeadStore final : public c10d::Store {
+class CoordinatorStore final : public c10d::Store {
  public:
-  HeadStore(launch::HeadValues& values, double timeout_s)
+  CoordinatorStore(hosts::StoreClient& values, double timeout_s)
       : c10d::Store(as_milliseconds(timeout_s)), values_(values) {}
 
   c10::intrusive_ptr<c10d::Store> clone() override { not_used("clone"); }
@@ -68,7 +68,7 @@ class HeadStore final : public c10d::Store {
     return values_.get(key, static_cast<double>(timeout.count()) / 1e3);
   }
 
-  launch::HeadValues& values_;
+  hosts::StoreClient& values_;
 };
 
 at::Tensor tensor_of(const std::byte* data, std::size_t bytes) {
@@ -160,9 +160,9 @@ class GlooLink final : public comm::HostLink {
 
 std::unique_ptr<comm::HostLink> connect_gloo(int rank,
                                              int world_size,
-                                             launch::HeadValues& values,
+                                             hosts::StoreClient& values,
                                              double timeout_s) {
-  auto store = c10::make_intrusive<HeadStore>(values, timeout_s);
+  auto store = c10::make_intrusive<CoordinatorStore>(values, timeout_s);
   auto options = c10d::ProcessGroupGloo::Options::create(as_milliseconds(timeout_s));
   options->threads = 1;
   try {

@@ -5,10 +5,12 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -25,6 +27,9 @@
 #include "tessera/comm/transports/solo.h"
 #include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/kernel_threads.h"
+#include "tessera/hosts/coordinator_client.h"
+#include "tessera/hosts/detect_launcher.h"
+#include "tessera/hosts/join_hosts.h"
 #include "tessera/memory/caching_allocator.h"
 
 namespace tessera::engine {
@@ -48,31 +53,34 @@ constexpr double kConnectSeconds = 60.0;
 }
 
 std::unique_ptr<comm::World> world_of_hosts(const launch::RankInfo& info,
+                                            const hosts::HostPart& part,
                                             const mesh::Mesh& mesh,
                                             ControlPage* control,
                                             comm::LinkEngine engine) {
-  HostConnection hosts = connect_hosts(info.rank, *info.part, engine, kConnectSeconds);
+  HostConnection others = connect_hosts(info.rank, part, engine, kConnectSeconds);
   const comm::World::Host host{
-      hosts.layout.host_of(info.rank), hosts.layout.hosts(), info.local_rank};
+      others.layout.host_of(info.rank), others.layout.hosts(), info.local_rank};
   auto transport = comm::make_hosts_transport(info.rank,
                                               info.arenas,
                                               info.arena_bytes,
                                               control,
-                                              std::move(hosts.layout),
-                                              std::move(hosts.link));
+                                              std::move(others.layout),
+                                              std::move(others.link));
   auto world = std::make_unique<comm::World>(info.rank, mesh, std::move(transport), control);
   world->set_host(host);
   return world;
 }
 
 std::unique_ptr<comm::World> make_world(const launch::RankInfo& info,
+                                        const hosts::HostPart* part,
                                         const mesh::Mesh& mesh,
                                         comm::LinkEngine engine) {
   if (info.control < 0) return comm::solo_world();
   ControlPage* control = launch::map_control(info.control, info.world_size);
   // A single rank has a supervisor and its control page, but no peers to share memory with, also if
   // its host is the last one of several.
-  if (info.part && !info.arenas.empty()) return world_of_hosts(info, mesh, control, engine);
+  if (part != nullptr && !info.arenas.empty())
+    return world_of_hosts(info, *part, mesh, control, engine);
   auto transport = info.arenas.empty() ? comm::make_solo_transport(control)
                                        : comm::make_shm_transport(
                                              info.rank, info.arenas, info.arena_bytes, control);
@@ -88,6 +96,18 @@ launch::Options options_of(const mesh::Mesh& mesh, int threads, const Report& re
   options.report = report;
   options.notice = [](const std::string& text) { log::warn(text); };
   return options;
+}
+
+/// Returns what connects this host to the others: an agent, or a host that was started by hand,
+/// meets them at the coordinator; under a launcher, rank 0 is the coordinator.
+launch::ConnectToJob connection_of(const std::shared_ptr<const hosts::HostPart>& part,
+                                   const HowToStart& how,
+                                   bool under_launcher) {
+  const double timeout_s = launch::Options().join_timeout_s;
+  return [=, &how]() -> std::unique_ptr<launch::JobConnection> {
+    if (under_launcher) return hosts::join_hosts(*part, how.facts, timeout_s, how.folder);
+    return std::make_unique<hosts::CoordinatorClient>(part, how.facts, timeout_s, how.folder);
+  };
 }
 
 /// Throws if the threads for `threads` cannot be started. Otherwise libtorch's own pool would wait
@@ -113,22 +133,26 @@ void require_threads(int threads) {
   }
 }
 
-int run(const launch::Options& options,
+int run(launch::Options options,
+        const HowToStart& how,
         const mesh::Mesh& mesh,
         comm::LinkEngine engine,
         const std::function<int(comm::World&)>& fn) {
+  const std::optional<launch::Launcher> launcher = hosts::detect_launcher();
+  const std::shared_ptr<const hosts::HostPart> part =
+      launcher && launcher->several_hosts() ? hosts::part_of(*launcher) : how.part;
+  options.part = part;
+  if (part != nullptr) options.connect = connection_of(part, how, launcher.has_value());
   const auto body = [&](const launch::RankInfo& info) {
     try {
       prepare_process(info.threads);
-      const std::unique_ptr<comm::World> world = make_world(info, mesh, engine);
+      const std::unique_ptr<comm::World> world = make_world(info, part.get(), mesh, engine);
       return fn(*world);
     } catch (...) {
       rethrow_as_error();
     }
   };
-  if (const auto launcher = launch::detect_launcher()) {
-    return launch::run_rank(launch::join_launcher(*launcher, options), body);
-  }
+  if (launcher) return launch::run_rank(launch::join_launcher(*launcher, options), body);
   require_no_kernel_threads();
   return launch::launch(options, body);
 }
@@ -183,13 +207,10 @@ int run_ranks(const planner::Plan& plan,
   options.asked = asked_of(plan);
   options.messages = words;
   options.local = how.local;
-  options.part = how.part;
   options.stop_asked = how.stop_asked;
   if (how.part) options.ranks = how.part->local_ranks;
   options.asked ^= how.asked;
-  options.facts = how.facts;
-  options.folder = how.folder;
-  return run(options, mesh, plan.config.run.transport, fn);
+  return run(std::move(options), how, mesh, plan.config.run.transport, fn);
 }
 
 int run_ranks(const mesh::Mesh& mesh,
@@ -199,7 +220,7 @@ int run_ranks(const mesh::Mesh& mesh,
               comm::LinkEngine transport) {
   launch::Options options = options_of(mesh, threads, report);
   options.stops_at_once = true;
-  return run(options, mesh, transport, fn);
+  return run(std::move(options), {}, mesh, transport, fn);
 }
 
 }  // namespace tessera::engine

@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "tessera/comm/world.h"
+#include "tessera/hosts/fact.h"
+#include "tessera/hosts/host_part.h"
+#include "tessera/hosts/run_folder_check.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/train_config.h"
 
@@ -24,11 +27,11 @@ void log_failure(const std::vector<std::string>& lines, int exit_code);
 /// are.
 struct HowToStart {
   launch::LocalStart local;
-  std::shared_ptr<const launch::HostPart> part;  ///< null: all ranks run on this host
-  bool* stop_asked = nullptr;                    ///< as launch::Options::stop_asked
-  launch::RunFolderCheck folder;                 ///< the hosts compare it when they meet
-  std::uint64_t asked = 0;    ///< hash of the facts, besides the plan, on which ranks must agree
-  launch::FactsOfHost facts;  ///< as launch::Options::facts (engine/agreement.h)
+  std::shared_ptr<const hosts::HostPart> part;  ///< null: all ranks run on this host
+  bool* stop_asked = nullptr;                   ///< as launch::Options::stop_asked
+  hosts::RunFolderCheck folder;                 ///< the hosts compare it when they meet
+  std::uint64_t asked = 0;   ///< hash of the facts, besides the plan, on which ranks must agree
+  hosts::FactsOfHost facts;  ///< the hosts compare them when they meet (engine/agreement.h)
   /// Ranks in addition to those of the plan, behind them; the mesh of the job is then that of
   /// data-parallel ranks.
   int further_ranks = 0;

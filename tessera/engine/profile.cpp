@@ -30,11 +30,11 @@ namespace tessera::engine {
 namespace {
 
 /// A block with its own weights.
-struct Alone {
+struct BlockBench {
   std::unique_ptr<nn::Block> block;
   std::vector<std::shared_ptr<Param>> params;
 
-  Alone(const nn::BlockSpec& spec, DType working, std::uint64_t seed) {
+  BlockBench(const nn::BlockSpec& spec, DType working, std::uint64_t seed) {
     nn::Params declared(spec.name);
     block = nn::make_block(spec, declared);
     params = declared.list();
@@ -53,7 +53,7 @@ std::int64_t kept_bytes() {
 }
 
 /// Runs forward and backward once; `flow` is the block's input, `next` its output.
-BlockCost run_once(Alone& alone,
+BlockCost run_once(BlockBench& bench,
                    const nn::Flow& flow,
                    const nn::Batch& batch,
                    nn::StepContext& context,
@@ -64,14 +64,14 @@ BlockCost run_once(Alone& alone,
     tensor = tensor.detach().requires_grad_(true);
     inputs.push_back(tensor);
   }
-  for (const auto& param : alone.params) {
+  for (const auto& param : bench.params) {
     if (!param->info().trainable) continue;
     param->grad().open(at::empty(param->info().shape, at::kFloat));
     inputs.push_back(param->tensor());
   }
   const std::int64_t before = kept_bytes();
   const double start = now_s();
-  nn::Outcome out = alone.block->forward(std::move(in), batch, context);
+  nn::Outcome out = bench.block->forward(std::move(in), batch, context);
   const double between = now_s();
   BlockCost cost{.seconds = between - start,
                  .bytes = std::max<std::int64_t>(0, kept_bytes() - before)};
@@ -137,7 +137,7 @@ std::vector<BlockCost> measure_blocks(const nn::Model& model,
   std::vector<BlockCost> out;
   nn::Flow flow;
   for (const nn::BlockSpec& spec : model.blocks) {
-    Alone alone(spec, working, seed);
+    BlockBench bench(spec, working, seed);
     nn::StepContext context(nn::Mode::Train, seed);
     context.batch = &batch;
     context.block_name = spec.name;
@@ -146,7 +146,7 @@ std::vector<BlockCost> measure_blocks(const nn::Model& model,
     for (int run = 0; run < kRuns; ++run) {
       const at::AutoGradMode grad(true);
       const BlockCost cost = parallel::in_block(
-          spec.name, "measured run", [&] { return run_once(alone, flow, batch, context, next); });
+          spec.name, "measured run", [&] { return run_once(bench, flow, batch, context, next); });
       best.seconds = std::min(best.seconds, cost.seconds);
       best.bytes = cost.bytes;  // the first run also fills caches
       after_each();

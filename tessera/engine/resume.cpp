@@ -319,7 +319,7 @@ ResumePoint find_resume_point(const ResumeFrom& from,
   point.position = {opened.meta().step, opened.meta().samples};
   if (const json::Value* evaluations = opened.meta().extra.find("evaluations")) {
     const tasks::EvalOptions& eval = plan.config.eval;
-    point.stopped_early = Standing::from(*evaluations, eval).why_stop(eval).value_or("");
+    point.stopped_early = EvalHistory::from(*evaluations, eval).why_stop(eval).value_or("");
   }
   try {
     point.changes = accepted_changes(opened.meta(), plan, data);

@@ -44,9 +44,10 @@
 #include "tessera/engine/rl/roll_back.h"
 #include "tessera/engine/run_folder.h"
 #include "tessera/engine/trainer.h"
+#include "tessera/hosts/detect_launcher.h"
+#include "tessera/hosts/host_part.h"
 #include "tessera/interop/foreign_training.h"
 #include "tessera/launch/early_stop.h"
-#include "tessera/launch/host_part.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/machine.h"
 #include "tessera/mesh/host_layout.h"
@@ -116,7 +117,7 @@ std::uint64_t memory_of_hosts(const planner::Plan& plan, int first_rank, int loc
 }
 
 /// The state in the memory of hosts with which the ranks of `part` begin; null: there is none.
-std::shared_ptr<const checkpoint::Checkpoint> copies_of(const launch::HostPart* part) {
+std::shared_ptr<const checkpoint::Checkpoint> copies_of(const hosts::HostPart* part) {
   if (part == nullptr || !part->copies.from.exists()) return nullptr;
   return std::make_shared<const checkpoint::Checkpoint>(
       checkpoint::open_copies(part->copies, part->secret));
@@ -415,7 +416,7 @@ ResumeFrom resume_again(const ResumeFrom& first, const RunFolder& folder) {
 }
 /// Returns the run folder and, if the ranks write checkpoints, whether all hosts must have the same
 /// one or each its own.
-launch::RunFolderCheck folder_check(const planner::Plan& plan) {
+hosts::RunFolderCheck folder_check(const planner::Plan& plan) {
   const auto& checkpoint = plan.config.checkpoint;
   const bool saves = checkpoint.final || checkpoint.when().any() || checkpoint.interval_s() ||
                      checkpoint.keeps_best();
@@ -446,8 +447,8 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   // An unknown TESSERA_ISA or TESSERA_KERNELS is refused before a rank starts.
   static_cast<void>(ops::isa());
   static_cast<void>(ops::backend(c10::DeviceType::CPU));
-  const std::optional<launch::Launcher> launcher = launch::detect_launcher();
-  const launch::HostPart* const part = command.how.part.get();
+  const std::optional<launch::Launcher> launcher = hosts::detect_launcher();
+  const hosts::HostPart* const part = command.how.part.get();
   const bool is_leader = launcher ? launcher->rank == 0 : part == nullptr || part->host == 0;
   const int generators = rl::num_generators(plan);
   const int launched = launcher ? launcher->local_world_size : plan.ranks + generators;
@@ -561,7 +562,7 @@ int run_training(planner::Plan plan, const TrainCommand& command) {
   bool stop_asked = false;
   mine.how.stop_asked = &stop_asked;
   // Ranks on several hosts start again on all of them, which the process that started them does.
-  const auto launcher = launch::detect_launcher();
+  const auto launcher = hosts::detect_launcher();
   const bool starts_all = command.how.part == nullptr && !launcher;
   if (launcher && launcher->rank == 0 && plan.config.run.most_restarts() > 0)
     log::warn(fmt::format("run.restarts has no effect: only {} can start its ranks again",

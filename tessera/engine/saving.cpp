@@ -108,7 +108,7 @@ checkpoint::Meta Engine::meta() const {
   meta.extra["schedule"] = curve_of_run(plan_);
   const tasks::EvalOptions& eval = plan_.config.eval;
   if (best_) meta.extra["best_evaluation"] = to_json(*best_, eval.rule());
-  if (eval.stops_early()) meta.extra["evaluations"] = standing_.state(eval);
+  if (eval.stops_early()) meta.extra["evaluations"] = eval_history_.state(eval);
   return meta;
 }
 
@@ -175,7 +175,7 @@ void Engine::copy_in_background(checkpoint::CopyTarget target) {
   const checkpoint::Ranks ranks = this->ranks();
   std::vector<checkpoint::PieceBytes> pieces;
   const std::shared_ptr<const void> use(this, [this](const void*) { release_pieces(); });
-  const launch::CopySet set = target.set;
+  const hosts::CopySet set = target.set;
   checkpoint::run_together(
       ranks, [&] { pieces = this->pieces(); }, [] {});
   background_ = std::make_unique<checkpoint::BackgroundSave>(
@@ -188,7 +188,7 @@ void Engine::copy_in_background(checkpoint::CopyTarget target) {
 
 void Engine::finish_copy() {
   TESSERA_ASSERT(copying());
-  const launch::CopySet set = *std::exchange(copied_, std::nullopt);
+  const hosts::CopySet set = *std::exchange(copied_, std::nullopt);
   try {
     static_cast<void>(finish_save());
     last_copy_ = set;
@@ -229,7 +229,7 @@ void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   const json::Value *best = meta.extra.find("best_evaluation"),
                     *evaluations = meta.extra.find("evaluations");
   if (best != nullptr) best_ = best_from(*best, eval.rule());
-  if (evaluations != nullptr) standing_ = Standing::from(*evaluations, eval);
+  if (evaluations != nullptr) eval_history_ = EvalHistory::from(*evaluations, eval);
   start_clock();
 }
 

@@ -54,13 +54,13 @@ class Page {
         line_of("operation", "shape", "calls", "ms", "share", "GFLOP/s", "GB/s", "of the machine");
   }
   void operation(const ops::OpRow& row) {
-    const Roof& roof = profile_.roof;
-    const double least = roof.seconds(row.flops, row.bytes);
+    const PeakRates& peak = profile_.peak;
+    const double least = peak.seconds(row.flops, row.bytes);
     std::string reached;
     if (least > 0) {
       reached = fmt::format("{:.2f} of {}",
                             least / row.seconds,
-                            roof.bound_by_flops(row.flops, row.bytes) ? "FLOP/s" : "memory");
+                            peak.bound_by_flops(row.flops, row.bytes) ? "FLOP/s" : "memory");
     }
     text_ += line_of(row.name,
                      row.shape,
@@ -89,7 +89,7 @@ class Page {
 };
 
 std::string summary_of(const StepProfile& profile, const planner::Plan& plan) {
-  const Roof& roof = profile.roof;
+  const PeakRates& peak = profile.peak;
   const double step = profile.seconds / static_cast<double>(profile.steps);
   const double least = profile.least_seconds() / static_cast<double>(profile.steps);
   return fmt::format(
@@ -107,9 +107,9 @@ std::string summary_of(const StepProfile& profile, const planner::Plan& plan) {
       plan.micro_batch,
       plan.sequence_length,
       plan.accumulation,
-      roof.flops / 1e9,
+      peak.flops / 1e9,
       in_words(plan.working),
-      roof.bytes / 1e9,
+      peak.bytes / 1e9,
       1e3 * step,
       profile.steps,
       static_cast<double>(profile.tokens) / profile.seconds,
@@ -119,15 +119,15 @@ std::string summary_of(const StepProfile& profile, const planner::Plan& plan) {
 
 }  // namespace
 
-double Roof::seconds(double its_flops, double its_bytes) const {
+double PeakRates::seconds(double its_flops, double its_bytes) const {
   return std::max(its_flops / flops, its_bytes / bytes);
 }
 
-bool Roof::bound_by_flops(double its_flops, double its_bytes) const {
+bool PeakRates::bound_by_flops(double its_flops, double its_bytes) const {
   return its_flops / flops > its_bytes / bytes;
 }
 
-Roof measure_roof(DType working) {
+PeakRates measure_peak_rates(DType working) {
   return {.flops = ops::peak_flops(working), .bytes = ops::peak_bytes()};
 }
 
@@ -145,13 +145,13 @@ double StepProfile::rest() const {
 double StepProfile::least_seconds() const {
   double sum = 0;
   for (const ops::OpRow& row : operations)
-    sum += roof.seconds(row.flops, row.bytes);
+    sum += peak.seconds(row.flops, row.bytes);
   return sum;
 }
 
 std::optional<StepProfile> profile_steps(Engine& engine, std::int64_t warmup, std::int64_t steps) {
   TESSERA_ASSERT(warmup >= 0 && steps > 0);
-  StepProfile out{.steps = steps, .roof = measure_roof(engine.plan().working)};
+  StepProfile out{.steps = steps, .peak = measure_peak_rates(engine.plan().working)};
   for (std::int64_t step = 0; step < warmup; ++step) {
     if (engine.train_step().stop_requested) return std::nullopt;
   }

@@ -15,7 +15,7 @@ namespace tessera::engine {
 
 /// The machine's peak rates: floating-point operations of products in the working dtype, and bytes
 /// of memory, per second.
-struct Roof {
+struct PeakRates {
   double flops = 0, bytes = 0;
   /// The minimum time of an operation in seconds.
   [[nodiscard]] double seconds(double its_flops, double its_bytes) const;
@@ -23,7 +23,7 @@ struct Roof {
   [[nodiscard]] bool bound_by_flops(double its_flops, double its_bytes) const;
 };
 /// Measures the rates in about a second, with this rank's threads.
-Roof measure_roof(DType working);
+PeakRates measure_peak_rates(DType working);
 
 /// The profile of the measuring rank, over all measured steps.
 struct StepProfile {
@@ -32,7 +32,7 @@ struct StepProfile {
   double collectives = 0;   ///< waits and copies between ranks
   std::int64_t tokens = 0;  ///< tokens of all ranks
   std::vector<ops::OpRow> operations;  ///< sorted by time, longest first
-  Roof roof;
+  PeakRates peak;
 
   [[nodiscard]] double in_operations() const;
   /// Time between operations: executor, autograd, allocation, data.

@@ -14,7 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/base/wire.h"
+#include "tessera/base/protobuf.h"
 #include "tessera/checkpoint/streamed_save.h"
 
 namespace tessera::interop {

@@ -15,10 +15,8 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
-#include "tessera/launch/host_part.h"
 #include "tessera/launch/local_start.h"
 #include "tessera/launch/machine.h"
-#include "tessera/launch/page_mirror.h"
 #include "tessera/launch/shared_files.h"
 #include "tessera/launch/stop_signals.h"
 #include "tessera/launch/supervisor.h"
@@ -40,7 +38,6 @@ RankInfo info_of(int local_rank, const Options& options, const SharedFiles& file
   info.rank = local_rank + (options.part ? options.part->first_rank : 0);
   info.local_world_size = options.ranks;
   info.world_size = world_of(options);
-  info.part = options.part;
   info.arenas = files.arenas();
   info.arena_bytes = files.arena_bytes();
   info.control = files.control_fd();
@@ -100,9 +97,8 @@ int launch(const Options& options, const std::function<int(const RankInfo&)>& fn
       output_files(options.local, options.part ? options.part->first_rank : 0, options.ranks);
   const SharedFiles files(world, options.arena_bytes);
   const BlockedSignals signals;
-  std::optional<PageMirror> mirror;
-  if (options.part)
-    mirror.emplace(options.part, options.facts, options.join_timeout_s, options.folder);
+  std::unique_ptr<JobConnection> others;
+  if (options.connect) others = options.connect();
   Supervisor supervisor(options, signals, files.control());
   std::cout.flush();
   std::fflush(nullptr);  // otherwise every child would write the buffered output again
@@ -120,10 +116,10 @@ int launch(const Options& options, const std::function<int(const RankInfo&)>& fn
     supervisor.add(child);
   }
   // The supervisor of this host treats a signal that was sent to the job like one of its own.
-  if (mirror) mirror->start(files.control(), [self](int signal) { kill(self, signal); });
+  if (others) others->start(files.control(), [self](int signal) { kill(self, signal); });
   const int code = supervisor.watch();
-  if (const auto failure = supervisor.failure(); failure && mirror && options.part->is_agent)
-    mirror->report(*failure);
+  if (const auto failure = supervisor.failure(); failure && others && options.part->is_agent)
+    others->report(*failure);
   return code;
 }
 

@@ -12,12 +12,9 @@
 #include <vector>
 
 #include "tessera/base/control_page.h"
-#include "tessera/launch/fact.h"
-#include "tessera/launch/run_folder_check.h"
+#include "tessera/launch/job_connection.h"
 
 namespace tessera::launch {
-
-struct HostPart;
 
 /// Identity and resources of a rank, known before anything else runs in it.
 struct RankInfo {
@@ -34,14 +31,12 @@ struct RankInfo {
   int control = -1;
   int threads = 1;         ///< number of threads for the kernels of this rank
   std::vector<int> cores;  ///< processors of this rank; empty: not pinned
-  /// The part of the job that this host runs (host_part.h); null: the job has one host.
-  std::shared_ptr<const HostPart> part;
 };
 
 /// Receives the report of a failure and the exit code of the job. The first line is the failure
 /// ("rank 3 was lost: signal 9 ..."; the fix of an error is on a second line of the same entry);
-/// one line for each other rank follows. In an agent (HostPart::is_agent), the process that started
-/// it tells the user the first line, unless that begins with kStoppedAtOnce.
+/// one line for each other rank follows. In an agent (LocalRanks::is_agent), the process that
+/// started it tells the user the first line, unless that begins with kStoppedAtOnce.
 using Report = std::function<void(const std::vector<std::string>& lines, int exit_code)>;
 
 inline constexpr std::string_view kStoppedAtOnce = "stopped at once by ";
@@ -71,14 +66,12 @@ struct Options {
   std::size_t arena_bytes = std::size_t{1} << 40;
   int threads_per_rank = 0;  ///< 0: cores / local ranks, at least 1
   LocalStart local;
-  /// The part of the job that this host runs (host_part.h), whose ranks are `ranks`; null: the job
-  /// has one host.
-  std::shared_ptr<const HostPart> part;
-  RunFolderCheck folder;  ///< the hosts compare it when they meet
+  /// The ranks of this host, `ranks` in number; null: the job has one host.
+  std::shared_ptr<const LocalRanks> part;
+  ConnectToJob connect;  ///< connects this host to the others; empty: the job has one host
   /// Hash of everything that must be equal on all ranks of a host. Ranks of a launcher compare it
   /// when they meet: a different hash means another job or another configuration.
   std::uint64_t asked = 0;
-  FactsOfHost facts;  ///< the hosts compare them when they meet; empty: there are none
   Messages messages;
   /// Called in the supervisor. Under a launcher it is called on one rank: the first one that is not
   /// lost; from another thread if that rank does not leave the broken world in time, or on another
@@ -111,7 +104,8 @@ struct Options {
 /// world with its text, and its kind determines the exit code of the rank.
 int launch(const Options& options, const std::function<int(const RankInfo&)>& fn);
 
-/// The environment's description of a launcher that has already started the ranks.
+/// The environment's description of a launcher that has already started the ranks
+/// (hosts/detect_launcher.h).
 struct Launcher {
   std::string name;  ///< "torchrun", "srun", "mpirun"
   int rank = 0, world_size = 1, local_rank = 0, local_world_size = 1;
@@ -123,22 +117,13 @@ struct Launcher {
   /// Returns the rank of local rank 0: the ranks of a host are contiguous.
   [[nodiscard]] int first_rank() const { return rank - local_rank; }
 };
-/// Reads the variables of torchrun, DeepSpeed, Open MPI, Slurm, LSF's jsrun, MPICH and Intel MPI,
-/// MVAPICH, in this order; then RANK and WORLD_SIZE with MASTER_ADDR and MASTER_PORT alone, as
-/// Kubernetes sets them, and SageMaker's SM_HOSTS: one rank on each host. Returns nothing if there
-/// are none. Contradictions are Error{Config} with both values, and so are RANK with a WORLD_SIZE,
-/// or PMI_RANK with a PMI_SIZE, above 1 that do not say which ranks share a host: every rank would
-/// train alone.
-std::optional<Launcher> detect_launcher();
-/// Removes the variables that detect_launcher() reads of each launcher's ranks from the environment
-/// of this process.
-void forget_launcher();
 /// Meets the other local ranks of a launcher's job over an abstract unix socket named by a hash of
 /// uid and job (SO_PEERCRED is checked), exchanges the memfds, and watches the peers by pidfd. From
 /// then on the stop signals set `stop_requested`; a second one ends this process. Throws, on every
 /// rank that has arrived: Error{Comm} naming the ranks that did not arrive in time, or one that
 /// ended while the others waited; Error{Config} if two processes have the same rank, or if a rank
-/// has another configuration than rank 0; Error{Environment}.
+/// has another configuration than rank 0; Error{Environment}. Local rank 0 connects this host to
+/// the others (Options::connect) before it answers the ranks of this host.
 RankInfo join_launcher(const Launcher& launcher, const Options& options);
 
 /// Runs `fn` as one rank and returns its exit code. Maintains the line of this rank on the control

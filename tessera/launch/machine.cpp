@@ -173,12 +173,12 @@ std::optional<int> shared_cores(int local_ranks,
   return local_ranks > cores ? std::optional(cores) : std::nullopt;
 }
 
-std::optional<int> shared_cores(int local_ranks) {
+std::optional<int> shared_cores(int local_ranks, bool launched) {
   return shared_cores(local_ranks,
                       affinity_cores().size(),
                       static_cast<std::size_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))),
                       Cgroup().cpu_quota(),
-                      detect_launcher().has_value());
+                      launched);
 }
 
 int threads_per_rank(int local_ranks) {

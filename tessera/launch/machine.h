@@ -50,7 +50,7 @@ std::optional<int> shared_cores(int local_ranks,
                                 std::optional<double> quota,
                                 bool launched);
 /// The same of this process.
-std::optional<int> shared_cores(int local_ranks);
+std::optional<int> shared_cores(int local_ranks, bool launched);
 /// Returns the smaller of MemAvailable and what the group's limit leaves.
 std::uint64_t available_memory(const Roots& roots);
 /// Returns how often the OOM killer has run where it could have killed one of our ranks: the

@@ -21,7 +21,6 @@
 #include "tessera/base/process.h"
 #include "tessera/base/quiet_thread.h"
 #include "tessera/launch/early_stop.h"
-#include "tessera/launch/host_part.h"
 #include "tessera/launch/machine.h"
 #include "tessera/launch/rank_end.h"
 #include "tessera/launch/run_rank.h"
@@ -47,7 +46,7 @@ class PeerWatch {
         messages_(options.messages),
         host_(options.part ? options.part->name : ""),
         oom_kills_before_(oom_kills()) {
-    // The ranks of this host; the head of the job watches the others (head.h).
+    // The ranks of this host; the coordinator of the job watches the others (coordinator.h).
     const int first = options.part ? options.part->first_rank : 0;
     const int local = options.part ? options.part->local_ranks : static_cast<int>(control.ranks);
     for (int other = first; other < first + local; ++other) {

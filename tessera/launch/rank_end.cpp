@@ -133,6 +133,15 @@ Error::Kind abort_kind(const ControlPage& control) {
   return aborted == 0 || kind > Error::Kind::Bug ? Error::Kind::Bug : kind;
 }
 
+Error split_remedy(Error::Kind kind, const std::string& text) {
+  constexpr std::string_view kFix = "\n  fix: ", kSee = "; see whether ";
+  if (const std::size_t at = text.rfind(kFix); at != std::string::npos)
+    return {kind, text.substr(0, at), text.substr(at + kFix.size())};
+  if (const std::size_t at = text.rfind(kSee); at != std::string::npos)
+    return {kind, text.substr(0, at), text.substr(at + 2)};
+  return {kind, text, ""};
+}
+
 std::string position(const RankLine& line) {
   std::string text = at_step(line.step.load());
   const std::string where(line.where, strnlen(line.where, sizeof(line.where)));

@@ -52,6 +52,10 @@ Error::Kind abort_kind(const ControlPage& control);
 /// a lost or hanging rank already names the rank, and a loss has its fix on the same line.
 std::string failure_text(ControlPage& control);
 
+/// Splits the text of a broken world, as Error::text() and a lost host's message have it, at its
+/// remedy, if there is one.
+Error split_remedy(Error::Kind kind, const std::string& text);
+
 /// Returns what the page knows of a rank: "at step 12, in reduce h.3 (block.cpp:44), waiting for
 /// rank 1".
 std::string position(const RankLine& line);

@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -15,8 +16,6 @@
 #include "tessera/base/foreign_error.h"
 #include "tessera/base/log.h"
 #include "tessera/launch/early_stop.h"
-#include "tessera/launch/host_part.h"
-#include "tessera/launch/join_hosts.h"
 #include "tessera/launch/rank_end.h"
 
 namespace tessera::launch {
@@ -30,6 +29,8 @@ constexpr double kEarlierRanksS = 2.0;
 constexpr std::chrono::milliseconds kLook{5};
 
 Report own_report;
+// Not destroyed with static objects: other threads may still run.
+JobConnection* other_hosts = nullptr;
 double patience_s = 0.0;
 int first_local_rank = 0;  // the first rank of this host
 bool reports_others = true;
@@ -107,6 +108,10 @@ void report_from_ranks(const Options& options) {
   stops_at_once = options.stops_at_once;
 }
 
+void keep_connection(std::unique_ptr<JobConnection> connection) {
+  other_hosts = connection.release();
+}
+
 int signal_that_ends(const ControlPage& control) noexcept {
   return stops_at_once ? static_cast<int>(control.stop_requested.load()) : 0;
 }
@@ -153,7 +158,7 @@ int run_rank(const RankInfo& rank, const std::function<int(const RankInfo&)>& fn
         static_cast<std::uint32_t>(orderly ? RankState::Finished : RankState::Failed);
     report_failure(*control, rank.rank);
   }
-  leave_hosts();
+  delete std::exchange(other_hosts, nullptr);
   return code;
 }
 

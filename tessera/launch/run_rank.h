@@ -2,12 +2,18 @@
 // Duties of a rank of a launcher, which has no supervisor process.
 #pragma once
 
+#include <memory>
+
+#include "tessera/launch/job_connection.h"
 #include "tessera/launch/launch.h"
 
 namespace tessera::launch {
 
 /// Makes report_failure() and run_rank() call options.report from now on. Call it once per process.
 void report_from_ranks(const Options& options);
+/// On local rank 0: keeps the connection to the other hosts until run_rank() ends. Call it once per
+/// process.
+void keep_connection(std::unique_ptr<JobConnection> connection);
 /// If the world is broken, ensures that one rank of this host reports the failure: this one if it
 /// is the first that still can; after a while another one, in case the earlier ranks are stopped or
 /// stuck. If this rank broke the world and another one reports, the message is also written to the

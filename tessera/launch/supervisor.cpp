@@ -13,8 +13,6 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/launch/early_stop.h"
-#include "tessera/launch/host_part.h"
-#include "tessera/launch/job_end.h"
 #include "tessera/launch/machine.h"
 
 namespace tessera::launch {
@@ -64,7 +62,7 @@ Supervisor::Supervisor(const Options& options, const BlockedSignals& signals, Co
       signals_(signals),
       control_(control),
       first_rank_(options.part ? options.part->first_rank : 0),
-      standstill_(control, first_rank_),
+      hang_watch_(control, first_rank_),
       oom_kills_before_(oom_kills()) {}
 
 Supervisor::~Supervisor() {
@@ -171,7 +169,7 @@ void Supervisor::check_progress() {
   std::vector<pid_t> processes;
   for (const Child& child : children_)
     processes.push_back(child.ended ? 0 : child.pid);
-  const std::optional<StandingRank> found = standstill_.look(processes);
+  const std::optional<HangingRank> found = hang_watch_.look(processes);
   if (!found) return;
   if (found->stopped) {
     break_world(found->rank, {found->text, options_.messages.again, Error::Kind::Comm});
@@ -218,13 +216,13 @@ int Supervisor::exit_code() const {
   return kExitOk;
 }
 
-std::optional<HostProblem> Supervisor::failure() const {
+std::optional<Error> Supervisor::failure() const {
   if (output_closed_ || failed_rank_ < 0 || stopped_at_once_ != 0 || !reports())
     return std::nullopt;
-  if (loss_) return HostProblem{loss_->kind, loss_->text, loss_->remedy};
-  HostProblem found = split_remedy(abort_kind(control_), failure_text(control_));
-  if (found.fix.empty() && found.kind == Error::Kind::Comm) found.fix = options_.messages.again;
-  return found;
+  if (loss_) return Error(loss_->kind, loss_->text, loss_->remedy);
+  const Error found = split_remedy(abort_kind(control_), failure_text(control_));
+  const bool needs_fix = found.fix().empty() && found.kind() == Error::Kind::Comm;
+  return needs_fix ? Error(found.kind(), found.what(), options_.messages.again) : found;
 }
 
 void Supervisor::report(int code) const {
@@ -252,7 +250,7 @@ std::string Supervisor::first_entry() const {
 }
 
 bool Supervisor::reports() const {
-  const HostPart* const part = options_.part.get();
+  const LocalRanks* const part = options_.part.get();
   if (part == nullptr || part->host == 0) return true;
   return stopped_at_once_ == 0 && failed_rank_ == 0;
 }

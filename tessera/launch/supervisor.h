@@ -11,10 +11,10 @@
 #include <sys/types.h>
 
 #include "tessera/base/control_page.h"
-#include "tessera/launch/host_facts.h"
+#include "tessera/base/error.h"
+#include "tessera/launch/hang_watch.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/rank_end.h"
-#include "tessera/launch/standstill.h"
 
 namespace tessera::launch {
 
@@ -51,7 +51,7 @@ class Supervisor {
   /// Waits until every child has ended. Returns the exit code of the job.
   int watch();
   /// After watch(): how the first rank of the job failed, if this supervisor reports that.
-  [[nodiscard]] std::optional<HostProblem> failure() const;
+  [[nodiscard]] std::optional<Error> failure() const;
 
  private:
   struct Child {
@@ -89,7 +89,7 @@ class Supervisor {
   const BlockedSignals& signals_;
   ControlPage& control_;
   int first_rank_;  // of this host
-  Standstill standstill_;
+  HangWatch hang_watch_;
   std::vector<Child> children_;
   std::uint64_t oom_kills_before_;
   std::optional<Loss> loss_;  // the loss that broke the world, if one did

@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/machine.h"
 #include "tessera/optim/average.h"
 #include "tessera/optim/compressed.h"
@@ -387,7 +388,7 @@ std::vector<std::string> schedule_warnings(const Plan& plan) {
 
 std::vector<std::string> warnings_of(const Plan& plan, int local_ranks) {
   std::vector<std::string> out;
-  if (const auto cores = launch::shared_cores(local_ranks)) {
+  if (const auto cores = launch::shared_cores(local_ranks, hosts::detect_launcher().has_value())) {
     out.push_back(fmt::format("{} ranks share {} {}: fewer ranks would be faster",
                               local_ranks,
                               *cores,

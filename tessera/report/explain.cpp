@@ -65,17 +65,17 @@ std::string equation(const planner::Plan& plan) {
 }
 
 // The smallest number of ranks with which the batch equation holds, and the equation.
-struct Fewest {
+struct MinRanks {
   int ranks = 1;
   std::string equation;
 };
 // Returns nothing if there is no such number.
-std::optional<Fewest> fewest_ranks(const planner::TrainConfig& config) {
+std::optional<MinRanks> min_ranks(const planner::TrainConfig& config) {
   const auto unit = static_cast<int>(config.parallel.ranks_per_model());
   for (int ranks = 1; ranks * unit <= kMostRanks; ++ranks) {
     config::Problems ignored;
     if (const auto sizes = planner::solve_batch(config, ranks, ignored, config::Origins()))
-      return Fewest{ranks * unit, equation(*sizes, ranks)};
+      return MinRanks{ranks * unit, equation(*sizes, ranks)};
   }
   return std::nullopt;
 }
@@ -88,12 +88,12 @@ class Explainer {
     data_ = source.is_object() && source.find("data") != nullptr;
     const planner::Draft first =
         planner::make_draft(source, ranks.value_or(1), name_of_file_, /*model=*/false);
-    const auto fewest = fewest_ranks(first.plan.config);
-    const int few = fewest.value_or(Fewest()).ranks;
+    const auto least = min_ranks(first.plan.config);
+    const int few = least.value_or(MinRanks()).ranks;
     draft_ = planner::make_draft(source, ranks.value_or(few), name_of_file_, model_);
     resolved_ = planner::resolved_config(draft_, has_model());
     out_.ranks = draft_.plan.ranks;
-    out_.ranks_text = ranks_text(ranks.has_value(), fewest);
+    out_.ranks_text = ranks_text(ranks.has_value(), least);
   }
 
   Explanation explain(const FormulaOf& formula) {
@@ -111,11 +111,11 @@ class Explainer {
  private:
   [[nodiscard]] bool has_model() const { return model_ && draft_.plan.model.hidden_size > 0; }
 
-  [[nodiscard]] std::string ranks_text(bool given, const std::optional<Fewest>& fewest) const {
+  [[nodiscard]] std::string ranks_text(bool given, const std::optional<MinRanks>& least) const {
     const int ranks = draft_.plan.ranks;
     const std::string count = fmt::format("{} {}", ranks, ranks == 1 ? "rank" : "ranks");
     if (given) return fmt::format("{}, as -n says", count);
-    if (fewest) return fmt::format("{}, the fewest that close {}", count, fewest->equation);
+    if (least) return fmt::format("{}, the fewest that close {}", count, least->equation);
     const planner::TrainConfig& config = draft_.plan.config;
     if (!config.train_batch_size && !config.train_micro_batch_size_per_gpu)
       return fmt::format("{}: the batch size is not said", count);

@@ -27,7 +27,7 @@ constexpr auto kBestModes =
     std::to_array<config::Named<BestMode>>({{BestMode::Min, "min"}, {BestMode::Max, "max"}});
 
 /// The object form of eval.best.
-struct BestWords {
+struct BestForm {
   std::string metric = "loss";
   std::optional<BestMode> mode;
   void describe(config::Fields& f) {
@@ -39,8 +39,8 @@ struct BestWords {
   }
 };
 
-BestWords words_of(const json::Value& best, config::Problems& problems) {
-  BestWords words;
+BestForm words_of(const json::Value& best, config::Problems& problems) {
+  BestForm words;
   if (best.is_string()) words.metric = best.as_string();
   if (best.is_object()) {
     config::Origins origins;
@@ -61,7 +61,7 @@ bool higher_is_better(std::string_view metric) {
 
 BestRule EvalOptions::rule() const {
   config::Problems ignored;
-  const BestWords words = words_of(best, ignored);
+  const BestForm words = words_of(best, ignored);
   return {words.metric, words.mode ? *words.mode == BestMode::Max : higher_is_better(words.metric)};
 }
 
@@ -168,7 +168,7 @@ void check_eval(const EvalOptions& options,
     return;
   }
   config::Problems part;
-  const BestWords words = words_of(options.best, part);
+  const BestForm words = words_of(options.best, part);
   problems.adopt(part, kBest);
   if (part.empty() && words.metric.empty())
     problems.add(options.best.place, kBest, "names no metric", R"(write "loss" or "accuracy")");

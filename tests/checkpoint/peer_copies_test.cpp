@@ -13,12 +13,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tessera/launch/copy_server.h"
+#include "tessera/hosts/copy_server.h"
 
 namespace tessera::checkpoint::test {
 namespace {
 
-using launch::CopySet;
+using hosts::CopySet;
 using testing::HasSubstr;
 
 /// Hosts with one rank each.
@@ -28,7 +28,7 @@ class CopiesOfHosts : public testing::Test {
 
   CopiesOfHosts() {
     for (int host = 0; host < kHosts; ++host)
-      servers_.push_back(std::make_unique<launch::CopyServer>("127.0.0.1", secret_));
+      servers_.push_back(std::make_unique<hosts::CopyServer>("127.0.0.1", secret_));
     for (int host = 0; host < kHosts; ++host)
       places_.push_back({"node-" + std::to_string(host),
                          "127.0.0.1",
@@ -53,8 +53,8 @@ class CopiesOfHosts : public testing::Test {
   }
   void lose(int host) { servers_[static_cast<std::size_t>(host)].reset(); }
   /// The servers that are left.
-  launch::CopyPart part(const CopySet& from) {
-    launch::CopyPart part;
+  hosts::CopyPart part(const CopySet& from) {
+    hosts::CopyPart part;
     for (std::size_t host = 0; host < places_.size(); ++host) {
       if (servers_[host] != nullptr) part.places.push_back(places_[host]);
     }
@@ -72,9 +72,9 @@ class CopiesOfHosts : public testing::Test {
     return true;
   }
 
-  const launch::Secret secret_ = launch::random_secret();
-  std::vector<std::unique_ptr<launch::CopyServer>> servers_;
-  std::vector<launch::CopyPlace> places_;
+  const hosts::Secret secret_ = hosts::random_secret();
+  std::vector<std::unique_ptr<hosts::CopyServer>> servers_;
+  std::vector<hosts::CopyPlace> places_;
 };
 
 TEST_F(CopiesOfHosts, HoldTheWholeStateWithoutOneOfThem) {
@@ -102,15 +102,15 @@ TEST_F(CopiesOfHosts, AreRefusedWhereTwoNeighboursAreLost) {
   copy({0, 30}, ranges, 1);
   lose(1);
   lose(2);
-  std::vector<launch::CopyListing> listings;
+  std::vector<hosts::CopyListing> listings;
   for (const auto& server : servers_) {
     if (server == nullptr) continue;
-    for (const launch::CopyListing& one : server->list())
+    for (const hosts::CopyListing& one : server->list())
       listings.push_back(one);
   }
 
-  EXPECT_FALSE(launch::find_copies(listings).complete.exists());
-  EXPECT_EQ(launch::find_copies(listings).missing, 1);
+  EXPECT_FALSE(hosts::find_copies(listings).complete.exists());
+  EXPECT_EQ(hosts::find_copies(listings).missing, 1);
   try {
     open_copies(part({0, 30}), secret_);
     FAIL();

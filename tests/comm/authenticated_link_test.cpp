@@ -45,8 +45,8 @@ class Wire final : public HostLink {
   Messages& messages_;
 };
 
-launch::Secret secret_of(int number) {
-  launch::Secret secret;
+hosts::Secret secret_of(int number) {
+  hosts::Secret secret;
   secret.key[0] = static_cast<std::byte>(number);
   return secret;
 }
@@ -60,7 +60,7 @@ std::map<int, LinkNonce> nonces(int first = 1) {
 
 /// Rank 0 sends to rank 1 over a wire that the test can reach.
 struct Pair {
-  explicit Pair(const launch::Secret& sender = secret_of(1), int meeting = 1)
+  explicit Pair(const hosts::Secret& sender = secret_of(1), int meeting = 1)
       : from(std::make_unique<Wire>(wire), 0, sender, nonces(meeting)),
         to(std::make_unique<Wire>(wire), 1, secret_of(1), nonces()) {}
   Messages wire;

@@ -36,7 +36,7 @@ using testing::Not;
 using testing::SizeIs;
 
 /// The facts of a host as it would tell them before its ranks begin.
-std::vector<launch::Fact> facts_of_host(const TinyRun& run) {
+std::vector<hosts::Fact> facts_of_host(const TinyRun& run) {
   planner::Plan plan = run.plan({});
   const auto data = open_data(plan, {});
   finish_plan(plan, *data);
@@ -45,10 +45,10 @@ std::vector<launch::Fact> facts_of_host(const TinyRun& run) {
   return facts_of(plan, *data, ResumePoint{}, {});
 }
 
-std::vector<std::string> told(const std::vector<launch::Fact>& facts,
-                              const std::vector<launch::Fact>& of_first) {
+std::vector<std::string> told(const std::vector<hosts::Fact>& facts,
+                              const std::vector<hosts::Fact>& of_first) {
   std::vector<std::string> out;
-  for (const launch::FactDifference& one : launch::differences("b", facts, "a", of_first))
+  for (const hosts::FactDifference& one : hosts::differences("b", facts, "a", of_first))
     out.push_back(one.what);
   return out;
 }
@@ -134,7 +134,7 @@ TEST(Agreement, NamesEveryKindOfFileWhoseContentsDiffer) {
     const TinyRun keeps;  // its folder outlives a run that is replaced
     TinyRun run = keeps;
     const fs::path file = one.use(run);
-    const std::vector<launch::Fact> first = facts_of_host(run);
+    const std::vector<hosts::Fact> first = facts_of_host(run);
     EXPECT_THAT(told(facts_of_host(run), first), IsEmpty()) << "equal hosts";
 
     if (one.what == "tokenizer") {
@@ -194,15 +194,15 @@ TEST(Agreement, NamesEveryModelWhoseWeightsDiffer) {
     SCOPED_TRACE(one.what);
     TinyRun run;
     one.use(run, checkpoint);
-    const std::vector<launch::Fact> first = facts_of_host(run);
+    const std::vector<hosts::Fact> first = facts_of_host(run);
     EXPECT_THAT(told(facts_of_host(run), first), IsEmpty()) << "equal hosts";
-    const auto is_manifest = [&](const launch::Fact& fact) {
+    const auto is_manifest = [&](const hosts::Fact& fact) {
       return fact.where == manifest.string() && fact.what.find(one.what) != std::string::npos;
     };
     ASSERT_TRUE(std::ranges::any_of(first, is_manifest));
 
     // The manifest holds the checksums of all weights.
-    std::vector<launch::Fact> other = first;
+    std::vector<hosts::Fact> other = first;
     std::ranges::find_if(other, is_manifest)->value = "another";
 
     EXPECT_THAT(told(other, first), AllOf(SizeIs(1), Each(HasSubstr(one.what))));
@@ -211,7 +211,7 @@ TEST(Agreement, NamesEveryModelWhoseWeightsDiffer) {
 
 TEST(Agreement, NamesAKeyThatDiffersWithBothValues) {
   TinyRun run;
-  const std::vector<launch::Fact> first = facts_of_host(run);
+  const std::vector<hosts::Fact> first = facts_of_host(run);
   run.set("optimizer.params.lr", "2e-3").set("run.threads_per_rank", "2");
 
   EXPECT_THAT(
@@ -241,7 +241,7 @@ TEST(Agreement, NamesFilesThatSamplesAreReadFromLater) {
   data::Datasets sets;
   sets.train = std::make_unique<Read>(file);
   const planner::Plan plan = run.plan({});
-  const std::vector<launch::Fact> first = facts_of(plan, sets, ResumePoint{}, {});
+  const std::vector<hosts::Fact> first = facts_of(plan, sets, ResumePoint{}, {});
 
   change(file);
 

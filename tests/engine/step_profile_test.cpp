@@ -92,7 +92,7 @@ engine::StepProfile made_up() {
   out.seconds = 0.2;
   out.collectives = 0.02;
   out.tokens = 400;
-  out.roof = {.flops = 1e12, .bytes = 1e10};
+  out.peak = {.flops = 1e12, .bytes = 1e10};
   out.operations = {{.name = "linear",
                      .shape = "8 x 4 -> 2",
                      .calls = 6,
@@ -142,14 +142,14 @@ TEST(StepProfile, FitsOnAPage) {
     EXPECT_THAT(page, HasSubstr(word));
 }
 
-TEST(Roof, IsTheLowerOfTwoLines) {
-  const engine::Roof roof{.flops = 100, .bytes = 10};
+TEST(PeakRates, IsTheLowerOfTwoLines) {
+  const engine::PeakRates peak{.flops = 100, .bytes = 10};
 
-  EXPECT_EQ(roof.seconds(200, 10), 2.0);
-  EXPECT_TRUE(roof.bound_by_flops(200, 10));
-  EXPECT_EQ(roof.seconds(200, 40), 4.0);
-  EXPECT_FALSE(roof.bound_by_flops(200, 40));
-  EXPECT_EQ(roof.seconds(0, 0), 0.0);
+  EXPECT_EQ(peak.seconds(200, 10), 2.0);
+  EXPECT_TRUE(peak.bound_by_flops(200, 10));
+  EXPECT_EQ(peak.seconds(200, 40), 4.0);
+  EXPECT_FALSE(peak.bound_by_flops(200, 40));
+  EXPECT_EQ(peak.seconds(0, 0), 0.0);
 }
 
 }  // namespace

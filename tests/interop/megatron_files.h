@@ -39,10 +39,10 @@ inline constexpr std::int64_t kPadded = 12, kDivisor = 3, kDim = kWidth / kHeads
 inline constexpr float kPadding = -1.0F;
 
 /// The names that one generation of Megatron uses, in the order in which its modules are declared.
-struct Words {
+struct Flags {
   const char *embedding, *layers, *norm_1, *qkv, *dense, *norm_2, *fc_1, *fc_2, *final_norm, *head;
 };
-inline constexpr Words kCore = {"embedding.",
+inline constexpr Flags kCore = {"embedding.",
                                 "decoder.layers.",
                                 "input_layernorm.",
                                 "self_attention.linear_qkv.",
@@ -52,7 +52,7 @@ inline constexpr Words kCore = {"embedding.",
                                 "mlp.linear_fc2.",
                                 "decoder.final_layernorm.",
                                 "output_layer.weight"};
-inline constexpr Words kFused = {"embedding.",
+inline constexpr Flags kFused = {"embedding.",
                                  "decoder.layers.",
                                  "self_attention.linear_qkv.layer_norm_",
                                  "self_attention.linear_qkv.",
@@ -62,7 +62,7 @@ inline constexpr Words kFused = {"embedding.",
                                  "mlp.linear_fc2.",
                                  "decoder.final_layernorm.",
                                  "output_layer.weight"};
-inline constexpr Words kLegacy = {"language_model.embedding.",
+inline constexpr Flags kLegacy = {"language_model.embedding.",
                                   "language_model.encoder.layers.",
                                   "input_norm.",
                                   "self_attention.query_key_value.",
@@ -72,7 +72,7 @@ inline constexpr Words kLegacy = {"language_model.embedding.",
                                   "mlp.dense_4h_to_h.",
                                   "language_model.encoder.final_norm.",
                                   "language_model.output_layer.weight"};
-inline constexpr Words kOldest = {"language_model.embedding.",
+inline constexpr Flags kOldest = {"language_model.embedding.",
                                   "language_model.transformer.layers.",
                                   "input_layernorm.",
                                   "attention.query_key_value.",
@@ -93,7 +93,7 @@ enum class Optimizer : std::uint8_t {
 struct Layout {
   std::int64_t tensor = 1, pipeline = 1, chunks = 1;
   int version = 3;  ///< 0: not in the file
-  Words words = kCore;
+  Flags words = kCore;
   bool untied = false;
   Optimizer optimizer = Optimizer::None;
   bool vectors_first = false;        ///< the group without decay
@@ -146,7 +146,7 @@ inline std::pair<std::int64_t, std::int64_t> layers_of(const Layout& layout,
 /// Returns the part of a model chunk that a rank holds, in the order of its modules.
 inline Named cut(
     const Model& model, const Layout& layout, std::int64_t t, std::int64_t p, std::int64_t chunk) {
-  const Words& words = layout.words;
+  const Flags& words = layout.words;
   Named out;
   if (p == 0 && chunk == 0) {
     const std::string embedding = words.embedding;

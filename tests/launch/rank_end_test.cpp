@@ -98,5 +98,18 @@ TEST(RankPosition, SaysStepPlaceAndPeer) {
   EXPECT_EQ(position(RankLine{}), "before its first step");
 }
 
+TEST(TextOfABrokenWorld, IsSplitAtItsRemedy) {
+  const auto split = [](const std::string& text) {
+    const Error out = split_remedy(Error::Kind::Comm, text);
+    return std::string(out.what()) + " / " + out.fix();
+  };
+
+  EXPECT_EQ(split("host b was lost: silent; see whether it runs, then start the job again"),
+            "host b was lost: silent / see whether it runs, then start the job again");
+  EXPECT_EQ(split("rank 2 was lost; its host is b"), "rank 2 was lost; its host is b / ");
+  EXPECT_EQ(split("no a; no b\n  fix: give both"), "no a; no b / give both");
+  EXPECT_EQ(split("alone"), "alone / ");
+}
+
 }  // namespace
 }  // namespace tessera::launch

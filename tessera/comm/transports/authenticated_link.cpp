@@ -29,13 +29,13 @@ std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-launch::Mac key_of(const launch::Secret& secret,
-                   int from,
-                   int to,
-                   const LinkNonce& from_nonce,
-                   const LinkNonce& to_nonce) {
+hosts::Mac key_of(const hosts::Secret& secret,
+                  int from,
+                  int to,
+                  const LinkNonce& from_nonce,
+                  const LinkNonce& to_nonce) {
   const std::array<std::int32_t, 2> pair = {from, to};
-  return launch::mac_of(
+  return hosts::mac_of(
       secret, {bytes_of("tessera link"), std::as_bytes(std::span(pair)), from_nonce, to_nonce});
 }
 
@@ -44,7 +44,7 @@ launch::Mac key_of(const launch::Secret& secret,
 /// Computes the codes of the messages of one direction, one after the other. Threads: one.
 class AuthenticatedLink::Direction {
  public:
-  explicit Direction(const launch::Mac& key) : context_(EVP_CIPHER_CTX_new()) {
+  explicit Direction(const hosts::Mac& key) : context_(EVP_CIPHER_CTX_new()) {
     static_assert(sizeof(key) == 32);  // AES-256
     require(context_ != nullptr &&
             EVP_EncryptInit_ex(context_,
@@ -97,7 +97,7 @@ class AuthenticatedLink::Direction {
 
 AuthenticatedLink::AuthenticatedLink(std::unique_ptr<HostLink> link,
                                      int rank,
-                                     const launch::Secret& secret,
+                                     const hosts::Secret& secret,
                                      const std::map<int, LinkNonce>& nonces)
     : link_(std::move(link)) {
   const LinkNonce& own = nonces.at(rank);

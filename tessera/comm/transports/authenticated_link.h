@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "tessera/comm/transports/host_link.h"
-#include "tessera/launch/secret.h"
+#include "tessera/hosts/secret.h"
 
 namespace tessera::comm {
 
 /// A number that each rank draws when the ranks meet. It makes the keys of every meeting different,
 /// so that messages of an earlier one are not accepted.
-using LinkNonce = std::array<std::byte, launch::kSecretBytes>;
+using LinkNonce = std::array<std::byte, hosts::kSecretBytes>;
 
 /// Wraps another link. A code of 16 bytes follows each message (GMAC with AES-256: NIST SP
 /// 800-38D), under a key for each ordered pair of ranks, which is HMAC-SHA-256 of the job's secret
@@ -34,7 +34,7 @@ class AuthenticatedLink final : public HostLink {
   /// `nonces`: those of this rank and of each rank with which it exchanges messages.
   AuthenticatedLink(std::unique_ptr<HostLink> link,
                     int rank,
-                    const launch::Secret& secret,
+                    const hosts::Secret& secret,
                     const std::map<int, LinkNonce>& nonces);
   ~AuthenticatedLink() override;
 

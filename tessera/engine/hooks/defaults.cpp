@@ -11,7 +11,7 @@
 
 namespace tessera::engine {
 
-void attach_defaults(Trainer& trainer, const launch::HostPart* part) {
+void attach_defaults(Trainer& trainer, const hosts::HostPart* part) {
   const planner::TrainConfig& config = trainer.engine().plan().config;
   trainer.attach(std::make_unique<MetricByStepHook>());
   trainer.attach(std::make_unique<MetricByEpochHook>());

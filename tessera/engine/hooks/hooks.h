@@ -15,7 +15,7 @@
 #include "tessera/engine/metrics.h"
 #include "tessera/engine/speed_meter.h"
 #include "tessera/engine/trainer.h"
-#include "tessera/launch/host_part.h"
+#include "tessera/hosts/host_part.h"
 
 namespace tessera::engine {
 
@@ -207,6 +207,6 @@ class ProgressHook final : public Hook {
 /// Attaches the hooks that `tessera train` uses, as configured by the plan; checkpoints need a run
 /// folder, and copies in memory the part of this host with its copy servers, which outlives the
 /// trainer.
-void attach_defaults(Trainer& trainer, const launch::HostPart* part = nullptr);
+void attach_defaults(Trainer& trainer, const hosts::HostPart* part = nullptr);
 
 }  // namespace tessera::engine

@@ -9,7 +9,7 @@
 
 namespace tessera::engine {
 
-PeerCopyHook::PeerCopyHook(const launch::HostPart& part, std::int64_t every)
+PeerCopyHook::PeerCopyHook(const hosts::HostPart& part, std::int64_t every)
     : Hook(kReport), part_(part), every_(every) {}
 
 /// The set with which the ranks began stays until they have completed one of their own.
@@ -47,7 +47,7 @@ void PeerCopyHook::tell(Trainer& trainer, const Error& failure) {
 
 void PeerCopyHook::copy(Trainer& trainer) {
   Engine& engine = trainer.engine();
-  const launch::CopyPart& copies = part_.copies;
+  const hosts::CopyPart& copies = part_.copies;
   checkpoint::CopyTarget target{.places = {copies.places[static_cast<std::size_t>(copies.own)]},
                                 .secret = part_.secret,
                                 .set = {part_.generation, engine.step()},

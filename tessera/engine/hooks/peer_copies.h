@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/engine/hook.h"
-#include "tessera/launch/host_part.h"
+#include "tessera/hosts/host_part.h"
 
 namespace tessera::engine {
 
@@ -16,7 +16,7 @@ namespace tessera::engine {
 /// be made, a warning says so once, and training continues.
 class PeerCopyHook final : public Hook {
  public:
-  PeerCopyHook(const launch::HostPart& part, std::int64_t every);
+  PeerCopyHook(const hosts::HostPart& part, std::int64_t every);
   [[nodiscard]] std::string_view name() const override { return "peer copies"; }
   void before_train(Trainer& trainer) override;
   void after_train_iter(Trainer& trainer, const StepReport& report) override;
@@ -27,7 +27,7 @@ class PeerCopyHook final : public Hook {
   void copy(Trainer& trainer);
   void tell(Trainer& trainer, const Error& failure);
 
-  const launch::HostPart& part_;
+  const hosts::HostPart& part_;
   std::int64_t every_;
   bool due_ = false, warned_ = false;
 };

@@ -284,9 +284,9 @@ std::int64_t cache_bytes(const planner::Plan& plan, const tasks::RlOptions& opti
 }
 
 /// The memory of the ranks besides the policy's.
-class Beside {
+class OtherModels {
  public:
-  explicit Beside(const planner::Plan& plan)
+  explicit OtherModels(const planner::Plan& plan)
       : policy_{.count = plan.ranks}, bytes_(static_cast<std::size_t>(plan.ranks), 0) {}
 
   /// Adds `bytes` to each of `ranks`; nothing: all of them.
@@ -362,14 +362,14 @@ void settle_plan(planner::Plan& plan, int ranks_of_host) {
                   "rl.models.reference has a tensor or ranks, and the reference is the policy "
                   "without its adapter, on the policy's ranks",
                   "remove them, or name another reference in rl.reference");
-  Beside beside(plan);
-  beside.count("rollout", rollout_bytes(plan, options));
-  beside.count("cache of keys and values", cache_bytes(plan, options));
+  OtherModels others(plan);
+  others.count("rollout", rollout_bytes(plan, options));
+  others.count("cache of keys and values", cache_bytes(plan, options));
   // With rl.overlap, ranks that do not learn write the rollouts and have this copy.
   if (options.fuse_adapter && options.overlap == 0)
-    beside.count("weights with the adapter merged", fused_bytes(plan, rollout_tensor(plan)));
+    others.count("weights with the adapter merged", fused_bytes(plan, rollout_tensor(plan)));
   if (regroups(plan)) {
-    beside.count(fmt::format("the policy's weights for rollouts, in which {} rank{} each layer",
+    others.count(fmt::format("the policy's weights for rollouts, in which {} rank{} each layer",
                              rollout_tensor(plan),
                              rollout_tensor(plan) == 1 ? " has" : "s share"),
                  rollout_weight_bytes(plan));
@@ -379,7 +379,7 @@ void settle_plan(planner::Plan& plan, int ranks_of_host) {
                                                          : (plan.base ? *plan.base : plan.model);
     const ReadLayout layout = layout_of(options.models.reference, "reference", plan);
     require_share(plan, layout.ranks, reference, "reference");
-    beside.count(fmt::format("reference ({})", text_of(layout, plan)),
+    others.count(fmt::format("reference ({})", text_of(layout, plan)),
                  bytes_of(reference, layout, plan),
                  layout.ranks);
   }
@@ -396,7 +396,7 @@ void settle_plan(planner::Plan& plan, int ranks_of_host) {
     if (critic && options.models.critic.shares_trunk() &&
         reward.model->from == *critic->config.model->from) {
       require_share(plan, ranks_of_critic, model, "reward model " + reward.name);
-      beside.count(
+      others.count(
           fmt::format("reward model {} (its head; the trunk is the critic's)", reward.name),
           bytes_beside_trunk(model, *critic),
           ranks_of_critic);
@@ -404,18 +404,18 @@ void settle_plan(planner::Plan& plan, int ranks_of_host) {
     }
     const ReadLayout layout = layout_of(options.models.reward, "reward", plan);
     require_share(plan, layout.ranks, model, "reward model " + reward.name);
-    beside.count(fmt::format("reward model {} ({})", reward.name, text_of(layout, plan)),
+    others.count(fmt::format("reward model {} ({})", reward.name, text_of(layout, plan)),
                  bytes_of(model, layout, plan),
                  layout.ranks);
   }
   if (critic) {
     const planner::MemoryEstimate need = planner::estimate_memory(*critic);
-    beside.count(fmt::format("critic ({})", text_of_trained(*critic, ranks_of_critic, plan)),
+    others.count(fmt::format("critic ({})", text_of_trained(*critic, ranks_of_critic, plan)),
                  need.parameters + need.gradients + need.optimizer,
                  ranks_of_critic);
   }
-  plan.beside = beside.mean(ranks_of_host > 0 ? ranks_of_host : plan.ranks);
-  plan.notes.push_back("beside the policy a rank has: " + beside.text());
+  plan.beside = others.mean(ranks_of_host > 0 ? ranks_of_host : plan.ranks);
+  plan.notes.push_back("beside the policy a rank has: " + others.text());
   if (options.overlap == 0) return;
   plan.notes.push_back(fmt::format(
       "rl.overlap: {} {} and {} only {} rollouts; each of the latter has {}: the policy's "

@@ -59,7 +59,7 @@ void append(const fs::path& path, const json::Value& line) {
 }
 
 /// Returns the step to go back to.
-std::int64_t prepare(const RunFolder& folder, const WayBack& way) {
+std::int64_t prepare(const RunFolder& folder, const RollBackTarget& way) {
   const std::optional<std::int64_t> to = newest_up_to(folder.checkpoints(), way.newest);
   TESSERA_REQUIRE(to.has_value(),
                   Numeric,

@@ -14,7 +14,7 @@
 namespace tessera::engine::rl {
 
 /// The alarm that sends a run back, and the checkpoint to which it goes.
-struct WayBack {
+struct RollBackTarget {
   std::string alarm;  ///< its name
   std::string what, fix;
   std::int64_t after = 0;   ///< updates of the policy that wrote the last rollout
@@ -27,11 +27,12 @@ struct WayBack {
 /// alarm.
 class RollBack : public Error {
  public:
-  explicit RollBack(WayBack way) : Error(Kind::Numeric, way.what, way.fix), way_(std::move(way)) {}
-  [[nodiscard]] const WayBack& way() const noexcept { return way_; }
+  explicit RollBack(RollBackTarget way)
+      : Error(Kind::Numeric, way.what, way.fix), way_(std::move(way)) {}
+  [[nodiscard]] const RollBackTarget& way() const noexcept { return way_; }
 
  private:
-  WayBack way_;
+  RollBackTarget way_;
 };
 
 /// Prepares the folder to continue from the newest checkpoint of at most way().newest updates, and

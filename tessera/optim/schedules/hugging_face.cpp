@@ -122,14 +122,16 @@ struct WarmupLowestOptions : LowestOptions {
              .default_text = "1 / num_warmup_steps"});
   }
 };
-enum class Fall : std::uint8_t { Linear, Cosine, SquareRoot };
-constexpr auto kFalls = std::to_array<config::Named<Fall>>(
-    {{Fall::Linear, "linear"}, {Fall::Cosine, "cosine"}, {Fall::SquareRoot, "1-sqrt"}});
+enum class DecayShape : std::uint8_t { Linear, Cosine, SquareRoot };
+constexpr auto kDecayShapes =
+    std::to_array<config::Named<DecayShape>>({{DecayShape::Linear, "linear"},
+                                              {DecayShape::Cosine, "cosine"},
+                                              {DecayShape::SquareRoot, "1-sqrt"}});
 
 struct StableOptions : WarmupOptions {
   std::int64_t decay = 0;
   std::optional<std::int64_t> stable, total;
-  Fall warmup_type = Fall::Linear, decay_type = Fall::Cosine;
+  DecayShape warmup_type = DecayShape::Linear, decay_type = DecayShape::Cosine;
   double lowest_share = 0.0, cycles = 0.5;
 
   void describe(config::Fields& f) {
@@ -150,8 +152,8 @@ struct StableOptions : WarmupOptions {
              .unit = "steps",
              .min = 1,
              .default_text = "trainer.max_steps"});
-    f.choice("warmup_type", warmup_type, kFalls, {.text = "Shape of the warm-up."});
-    f.choice("decay_type", decay_type, kFalls, {.text = "Shape of the decay."});
+    f.choice("warmup_type", warmup_type, kDecayShapes, {.text = "Shape of the warm-up."});
+    f.choice("decay_type", decay_type, kDecayShapes, {.text = "Shape of the decay."});
     f.field("min_lr_ratio",
             lowest_share,
             {.text = "Initial and final learning rate as a fraction of the full one.", .min = 0});
@@ -311,14 +313,14 @@ std::unique_ptr<Schedule> make_cosine_warmup_with_min_lr(const json::Value& para
 }
 
 /// Falls from 1 at 0 to 0 at 1.
-double fall(Fall shape, double way, double cycles) {
-  if (shape == Fall::Linear) return 1.0 - way;
-  return shape == Fall::Cosine ? waves(cycles, way) : 1.0 - std::sqrt(way);
+double fall(DecayShape shape, double way, double cycles) {
+  if (shape == DecayShape::Linear) return 1.0 - way;
+  return shape == DecayShape::Cosine ? waves(cycles, way) : 1.0 - std::sqrt(way);
 }
 
 /// Rises from 0 at 0 to 1 at 1.
-double rise(Fall shape, double way) {
-  return 1.0 - (shape == Fall::SquareRoot ? std::sqrt(1.0 - way) : fall(shape, way, 0.5));
+double rise(DecayShape shape, double way) {
+  return 1.0 - (shape == DecayShape::SquareRoot ? std::sqrt(1.0 - way) : fall(shape, way, 0.5));
 }
 
 /// Returns the steps at the full rate: the given number, or what remains of the total.

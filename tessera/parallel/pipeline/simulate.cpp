@@ -163,9 +163,9 @@ class ListCheck {
 /// Plays the lists against each other: calls fn(stage, action, earliest) for every action, in a
 /// possible order of execution. `earliest`: the time at which the last message that the action
 /// waits for was sent. If no stage can continue, returns the action at which each one waits.
-class Play {
+class Replay {
  public:
-  Play(const StageActions& stages, const PipelineSize& size, Placement placement, int room)
+  Replay(const StageActions& stages, const PipelineSize& size, Placement placement, int room)
       : stages_(stages), layout_{size.stages, size.chunks, placement, {}}, room_(room) {}
 
   /// fn returns the time at which the action ends.
@@ -257,7 +257,7 @@ std::optional<std::string> find_fault(const StageActions& stages,
     ListCheck check(size, placement, stage, passes);
     if (auto fault = check.run(stages[static_cast<std::size_t>(stage)])) return fault;
   }
-  return Play(stages, size, placement, room).run([](int, const Action&, double) { return 0.0; });
+  return Replay(stages, size, placement, room).run([](int, const Action&, double) { return 0.0; });
 }
 
 double Simulation::bubble() const {
@@ -311,7 +311,7 @@ Simulation simulate(const StageActions& stages,
     of.end = now[s];
     return now[s];
   };
-  const auto fault = Play(stages, size, placement, size.chunks * size.micros).run(act);
+  const auto fault = Replay(stages, size, placement, size.chunks * size.micros).run(act);
   TESSERA_ASSERT(!fault);
   return out;
 }

@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
-#include "tessera/base/wire.h"
+#include "tessera/base/protobuf.h"
 #include "tessera/report/appended_file.h"
 
 namespace tessera::report {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "tessera/base/wire.h"
+#include "tessera/base/protobuf.h"
 #include "tessera/config/fields.h"
 #include "tessera/report/appended_file.h"
 #include "tessera/report/monitors/histogram.h"

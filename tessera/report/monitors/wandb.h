@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "tessera/base/wire.h"
+#include "tessera/base/protobuf.h"
 #include "tessera/report/appended_file.h"
 #include "tessera/report/monitors/scalars.h"
 
