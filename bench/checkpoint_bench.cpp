@@ -22,7 +22,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/philox.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/weights.h"
 
 namespace {
 

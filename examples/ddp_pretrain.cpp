@@ -27,7 +27,7 @@
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
-#include "tessera/interop/formats/foreign_write.h"
+#include "tessera/interop/foreign_write.h"
 #include "tessera/interop/model_export.h"
 
 namespace {

@@ -17,10 +17,10 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/config/json.h"
-#include "tessera/interop/adapter_export.h"
-#include "tessera/interop/formats/export.h"
+#include "tessera/interop/export.h"
 #include "tessera/interop/model_export.h"
-#include "tessera/interop/peft.h"
+#include "tessera/interop/peft/export.h"
+#include "tessera/interop/peft/folder.h"
 
 namespace tessera::cli {
 namespace {

@@ -22,10 +22,10 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
-#include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/version.h"
 #include "tessera/hosts/cluster_launcher.h"
+#include "tessera/interop/foreign_flags.h"
 #include "tessera/launch/early_stop.h"
 
 namespace tessera::cli {
@@ -115,7 +115,7 @@ std::vector<std::string> after_local_rank(std::vector<std::string> words) {
   while (!words.empty() && (words.front().starts_with("--local_rank=") ||
                             words.front().starts_with("--local-rank="))) {
     std::vector<std::string> rank = {words.front()};
-    take_foreign_flags(rank);  // throws if it is not an integer
+    interop::take_foreign_flags(rank);  // throws if it is not an integer
     words.erase(words.begin());
   }
   return words;

@@ -15,8 +15,8 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
-#include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/version.h"
+#include "tessera/interop/foreign_flags.h"
 
 namespace tessera::cli {
 namespace {
@@ -69,7 +69,7 @@ std::vector<CommandDoc> all_commands() {
     }
     if (!helps.empty()) doc.help = text::join(helps, "\n");
     if (name == "train") {
-      for (const std::string& flag : foreign_flag_names())
+      for (const std::string& flag : interop::foreign_flag_names())
         doc.options.push_back({{flag}, true, "sets the corresponding key"});
     }
     if (!commands().get(name).help.empty()) out.push_back(std::move(doc));

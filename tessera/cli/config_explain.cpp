@@ -13,10 +13,10 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/config_commands.h"
 #include "tessera/cli/config_file.h"
-#include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/merged_config.h"
 #include "tessera/engine/formula.h"
-#include "tessera/interop/dialects/deepspeed_keys.h"
+#include "tessera/interop/deepspeed/keys.h"
+#include "tessera/interop/foreign_flags.h"
 #include "tessera/planner/draft.h"
 #include "tessera/planner/validate.h"
 #include "tessera/report/explain.h"
@@ -45,7 +45,7 @@ bool parse(ExplainFlags& words, const std::vector<std::string>& line) {
   arguments.option("--set", &words.set, "KEY=VALUE: overrides a key of FILE");
   arguments.flag("--strict", words.strict, "Exit with code 2 if train would reject anything");
   arguments.common(words.common, /*has_json=*/true);
-  arguments.also(foreign_flag_names());
+  arguments.also(interop::foreign_flag_names());
   return arguments.parse(line);
 }
 
@@ -81,10 +81,10 @@ void tell_refused(const report::Explanation& explanation) {
 
 int explain_file(const std::vector<std::string>& line) {
   std::vector<std::string> rest = line;
-  const ForeignFlags foreign = take_foreign_flags(rest);
+  const interop::ForeignFlags foreign = interop::take_foreign_flags(rest);
   ExplainFlags words;
   if (!parse(words, rest)) return kExitOk;
-  const std::string file = config_of(words.file, foreign);
+  const std::string file = interop::config_of(words.file, foreign);
   TESSERA_REQUIRE(!file.empty(), Config, "tessera config explain: FILE is missing", "");
   json::Value source = read_configs(words.file, foreign);
   const bool pure = interop::is_pure_deepspeed(source, planner::config_paths());

@@ -11,7 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
-#include "tessera/config/python_literal.h"
+#include "tessera/interop/colossal/python_literal.h"
 
 namespace tessera::cli {
 namespace {
@@ -113,7 +113,7 @@ void refuse_python_config(const std::string& file) {
   if (!ends_with(file, ".py") || !fs::is_regular_file(file, ignored)) return;
   bool config = false;
   try {
-    config = !config::parse_python(read_text(file), file).members().empty();
+    config = !interop::parse_python(read_text(file), file).members().empty();
   } catch (const Error&) {
     // it is a script
   }
@@ -150,7 +150,7 @@ json::Value read_config(const std::string& argument) {
 
 ReadConfig read_config_or_python(const std::string& argument) {
   const auto python = [&] {
-    return ReadConfig{config::parse_python(read_text(argument), argument), /*python=*/true};
+    return ReadConfig{interop::parse_python(read_text(argument), argument), /*python=*/true};
   };
   if (ends_with(argument, ".py")) return python();
   try {

@@ -15,11 +15,11 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
-#include "tessera/interop/formats/deepspeed_states.h"
-#include "tessera/interop/formats/gguf.h"
-#include "tessera/interop/gguf_write.h"
+#include "tessera/interop/deepspeed/states.h"
+#include "tessera/interop/gguf/reader.h"
+#include "tessera/interop/gguf/writer.h"
 #include "tessera/interop/model_export.h"
-#include "tessera/interop/onnx_graph.h"
+#include "tessera/interop/onnx/graph.h"
 
 namespace tessera::cli {
 namespace {

@@ -23,8 +23,8 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/text_lines.h"
 #include "tessera/engine/open_model.h"
-#include "tessera/interop/formats/npy.h"
-#include "tessera/interop/formats/sentence_transformers.h"
+#include "tessera/interop/huggingface/sentence_transformers.h"
+#include "tessera/interop/npy.h"
 #include "tessera/text/tokenizers/characters.h"
 
 namespace tessera::cli {

@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/cli/foreign_flag_table.h"
 #include "tessera/config/overrides.h"
+#include "tessera/interop/foreign_flag_table.h"
 #include "tessera/models/family.h"
 
 namespace tessera::cli {
@@ -34,7 +34,7 @@ bool is_path(const std::string& name) {
   return !is_preset(name) && fs::exists(name, ignored);
 }
 
-bool sets(const ForeignFlags& flags, std::initializer_list<std::string_view> keys) {
+bool sets(const interop::ForeignFlags& flags, std::initializer_list<std::string_view> keys) {
   return std::any_of(flags.settings.begin(), flags.settings.end(), [&](const auto& setting) {
     return std::any_of(keys.begin(), keys.end(), [&](std::string_view key) {
       return setting.key == key || setting.key.starts_with(std::string(key) + ".");
@@ -50,7 +50,9 @@ void drop(json::Value& source, std::initializer_list<std::string_view> keys) {
 
 }  // namespace
 
-void add_model_and_data(const std::string& model, const std::string& data, ForeignFlags& flags) {
+void add_model_and_data(const std::string& model,
+                        const std::string& data,
+                        interop::ForeignFlags& flags) {
   if (!model.empty()) {
     flags.settings.push_back(
         {"--model", is_path(model) ? "model.from" : "model.preset", json::Value::string(model)});
@@ -60,7 +62,7 @@ void add_model_and_data(const std::string& model, const std::string& data, Forei
 
 json::Value configuration_from_flags(const std::string& model,
                                      const std::string& data,
-                                     const ForeignFlags& flags) {
+                                     const interop::ForeignFlags& flags) {
   const bool has_data = !data.empty() || sets(flags, {"data.train"});
   TESSERA_REQUIRE(has_data,
                   Config,
@@ -77,9 +79,9 @@ json::Value configuration_from_flags(const std::string& model,
     drop(out, {"train_batch_size", "gradient_accumulation_steps"});
   // The schedule of `tessera init` belongs to its learning rate: its lowest rate may be above
   // another one. Without a schedule the other programs let their rate fall linearly to 0.
-  const bool has_rate = sets(flags, {"optimizer.lr", foreign_words::kLoraRate});
+  const bool has_rate = sets(flags, {"optimizer.lr", interop::flag_table::kLoraRate});
   const bool has_schedule =
-      sets(flags, {"scheduler", foreign_words::kWarmup, foreign_words::kRatio});
+      sets(flags, {"scheduler", interop::flag_table::kWarmup, interop::flag_table::kRatio});
   if (has_rate || has_schedule) drop(out, {"scheduler"});
   if (has_rate && !has_schedule)
     config::set_key(out, "scheduler.type", json::Value::string("linear"), "tessera train");

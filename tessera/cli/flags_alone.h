@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "tessera/cli/foreign_flags.h"
 #include "tessera/config/json.h"
+#include "tessera/interop/foreign_flags.h"
 
 namespace tessera::cli {
 
@@ -20,11 +20,13 @@ std::string configuration_for(const std::string& preset, const std::string& data
 /// these nor `flags` name data.
 json::Value configuration_from_flags(const std::string& model,
                                      const std::string& data,
-                                     const ForeignFlags& flags);
+                                     const interop::ForeignFlags& flags);
 /// Returns the name of the run.
 std::string name_from_flags(const std::string& model);
 
 /// Adds --model and --data to the settings of a configuration file.
-void add_model_and_data(const std::string& model, const std::string& data, ForeignFlags& flags);
+void add_model_and_data(const std::string& model,
+                        const std::string& data,
+                        interop::ForeignFlags& flags);
 
 }  // namespace tessera::cli

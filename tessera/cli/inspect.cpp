@@ -24,11 +24,11 @@
 #include "tessera/config/json.h"
 #include "tessera/data/llmc_tokens.h"
 #include "tessera/data/token_file.h"
-#include "tessera/interop/formats/foreign.h"
-#include "tessera/interop/formats/gguf.h"
-#include "tessera/interop/formats/onnx_file.h"
-#include "tessera/interop/formats/torch_file.h"
-#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/foreign.h"
+#include "tessera/interop/gguf/reader.h"
+#include "tessera/interop/onnx/file.h"
+#include "tessera/interop/torch/file.h"
+#include "tessera/interop/weights.h"
 
 namespace tessera::cli {
 namespace {

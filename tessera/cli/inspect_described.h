@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tessera/config/json.h"
-#include "tessera/interop/formats/onnx_file.h"
+#include "tessera/interop/onnx/file.h"
 
 namespace tessera::cli {
 

@@ -13,8 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/config_file.h"
-#include "tessera/interop/dialects/deepspeed_keys.h"
-#include "tessera/interop/dialects/short_forms.h"
+#include "tessera/interop/short_forms.h"
 
 namespace tessera::cli {
 namespace {
@@ -49,14 +48,6 @@ void merge_members(json::Value& into,
 
 }  // namespace
 
-json::Value in_current_names(json::Value source) {
-  source = interop::spell_out_parallel(std::move(source));
-  config::Problems problems;
-  json::Value renamed = interop::with_new_names(source, problems);
-  if (problems.empty()) return renamed;
-  return source;
-}
-
 json::Value merged_configs(json::Value first, json::Value second) {
   for (const json::Value* const one : {&first, &second}) {
     TESSERA_REQUIRE(
@@ -65,9 +56,9 @@ json::Value merged_configs(json::Value first, json::Value second) {
         fmt::format("{}: expected an object, found {}", one->place.text(), one->type_name()),
         "write { ... }");
   }
-  json::Value out = in_current_names(std::move(first));
+  json::Value out = interop::in_current_names(std::move(first));
   std::vector<std::string> conflicts;
-  merge_members(out, in_current_names(std::move(second)), "", conflicts);
+  merge_members(out, interop::in_current_names(std::move(second)), "", conflicts);
   TESSERA_REQUIRE(
       conflicts.empty(),
       Config,
@@ -76,11 +67,11 @@ json::Value merged_configs(json::Value first, json::Value second) {
   return out;
 }
 
-json::Value read_configs(const std::string& named, const ForeignFlags& flags) {
+json::Value read_configs(const std::string& named, const interop::ForeignFlags& flags) {
   std::error_code ignored;
   const bool one = named.empty() || flags.config.empty() || named == flags.config ||
                    std::filesystem::equivalent(named, flags.config, ignored);
-  if (one) return read_config(config_of(named, flags));
+  if (one) return read_config(interop::config_of(named, flags));
   return merged_configs(read_config(named), read_config(flags.config));
 }
 

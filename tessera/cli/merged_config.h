@@ -4,14 +4,10 @@
 
 #include <string>
 
-#include "tessera/cli/foreign_flags.h"
 #include "tessera/config/json.h"
+#include "tessera/interop/foreign_flags.h"
 
 namespace tessera::cli {
-
-/// Returns `source` with the long form of short keys and the current names of old ones. If the file
-/// itself sets two names of one key differently, both are kept, and the plan reports them.
-json::Value in_current_names(json::Value source);
 
 /// Returns the keys of both configurations, in current names. "auto" gives way to a value. Throws
 /// Error{Config} that lists every key to which both give a value, if the values differ, with both
@@ -20,6 +16,6 @@ json::Value merged_configs(json::Value first, json::Value second);
 
 /// Reads the configuration of a command line: `named`, the file of --deepspeed, or both merged. One
 /// of the two must be given (config_of()).
-json::Value read_configs(const std::string& named, const ForeignFlags& flags);
+json::Value read_configs(const std::string& named, const interop::ForeignFlags& flags);
 
 }  // namespace tessera::cli

@@ -18,7 +18,6 @@
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
-#include "tessera/cli/chat_flags.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/host_flags.h"
@@ -29,6 +28,7 @@
 #include "tessera/config/overrides.h"
 #include "tessera/engine/run.h"
 #include "tessera/hosts/detect_launcher.h"
+#include "tessera/interop/deepspeed/chat_flags.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/train_config.h"
 
@@ -343,7 +343,7 @@ void add_sft_only(json::Value& source) {
   if (train == nullptr) train = find_in(source, {"common", "data", "train"});
   config::set_key(source,
                   "sft.data.train",
-                  with_further_data(train == nullptr ? json::Value() : *train, *more),
+                  interop::with_further_data(train == nullptr ? json::Value() : *train, *more),
                   "sft_only");
 }
 

@@ -21,7 +21,6 @@
 #include "tessera/cli/config_file.h"
 #include "tessera/cli/elastic.h"
 #include "tessera/cli/flags_alone.h"
-#include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/host_flags.h"
 #include "tessera/cli/merged_config.h"
 #include "tessera/cli/ranks.h"
@@ -35,6 +34,7 @@
 #include "tessera/hosts/copy_server.h"
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/hosts/run_on_hosts.h"
+#include "tessera/interop/foreign_flags.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/local_start.h"
 #include "tessera/mesh/host_layout.h"
@@ -59,7 +59,7 @@ bool parse(TrainFlags& words, const std::vector<std::string>& line) {
   Arguments arguments(
       "train",
       "Trains a model as configured by CONFIG, on one or more ranks.\n\n" + host_flags_help() +
-          "\n" + foreign_flags_help(),
+          "\n" + interop::foreign_flags_help(),
       {"tessera train my.json",
        "tessera train my.json -n 2",
        "tessera train --model gpt2-small --data my.txt     without a file",
@@ -79,7 +79,7 @@ bool parse(TrainFlags& words, const std::vector<std::string>& line) {
                  words.dry_run,
                  "Check everything and print the table without training");
   arguments.common(words.common, /*has_json=*/true);
-  std::vector<std::string> taken = foreign_flag_names();
+  std::vector<std::string> taken = interop::foreign_flag_names();
   for (std::string& name : host_flag_names())
     taken.push_back(std::move(name));
   arguments.also(std::move(taken));
@@ -228,7 +228,7 @@ void check_transport(const planner::Plan& plan, bool several_hosts) {
 }
 
 /// Returns the configuration of the file, or of the flags if `path` is empty, with their changes.
-json::Value configured(const std::string& path, TrainFlags& words, ForeignFlags& foreign) {
+json::Value configured(const std::string& path, TrainFlags& words, interop::ForeignFlags& foreign) {
   json::Value source = path.empty() ? configuration_from_flags(words.model, words.data, foreign)
                                     : read_configs(words.config, foreign);
   add_model_and_data(words.model, words.data, foreign);
@@ -243,10 +243,10 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts
   for (const std::string& word : line)
     refuse_script(word, line);
   HostFlags hosts = take_host_flags(rest);
-  ForeignFlags foreign = take_foreign_flags(rest);
+  interop::ForeignFlags foreign = interop::take_foreign_flags(rest);
   TrainFlags words;
   if (!parse(words, rest)) return kExitOk;
-  const std::string path = config_of(words.config, foreign);
+  const std::string path = interop::config_of(words.config, foreign);
   for (const std::string& note : foreign.notes)
     log::warn(note);
 

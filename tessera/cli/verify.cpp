@@ -21,7 +21,6 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/config_file.h"
-#include "tessera/cli/foreign_flags.h"
 #include "tessera/cli/merged_config.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
@@ -30,6 +29,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/promise.h"
 #include "tessera/hosts/detect_launcher.h"
+#include "tessera/interop/foreign_flags.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
@@ -71,7 +71,7 @@ bool parse(VerifyFlags& words, const std::vector<std::string>& line) {
   arguments.option(
       "--set", &words.set, "KEY=VALUE: overrides a key of CONFIG; the value is JSON or a string");
   arguments.common(words.common, /*has_json=*/true);
-  arguments.also(foreign_flag_names());
+  arguments.also(interop::foreign_flag_names());
   return arguments.parse(line);
 }
 
@@ -90,7 +90,7 @@ void check(const VerifyFlags& words) {
                   "start it without the launcher: tessera verify CONFIG -n 2");
 }
 
-json::Value source_of(const VerifyFlags& words, const ForeignFlags& foreign) {
+json::Value source_of(const VerifyFlags& words, const interop::ForeignFlags& foreign) {
   json::Value source = read_configs(words.config, foreign);
   for (const std::string& note : apply(foreign, source, words.set))
     log::warn(note);
@@ -393,8 +393,8 @@ class Trainings {
   engine::LayoutTrace single_trace_, nudged_trace_, trace_;
 };
 
-std::string path_of(const VerifyFlags& words, const ForeignFlags& foreign) {
-  std::string path = config_of(words.config, foreign);
+std::string path_of(const VerifyFlags& words, const interop::ForeignFlags& foreign) {
+  std::string path = interop::config_of(words.config, foreign);
   TESSERA_REQUIRE(!path.empty(),
                   Config,
                   "tessera verify: CONFIG is missing",
@@ -433,7 +433,7 @@ int verify(const std::vector<std::string>& line) {
   std::vector<std::string> rest = line;
   for (const std::string& word : line)
     refuse_script(word, line);
-  const ForeignFlags foreign = take_foreign_flags(rest);
+  const interop::ForeignFlags foreign = interop::take_foreign_flags(rest);
   VerifyFlags words;
   if (!parse(words, rest)) return kExitOk;
   const std::string path = path_of(words, foreign);

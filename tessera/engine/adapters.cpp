@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
-#include "tessera/interop/saved_adapter.h"
+#include "tessera/interop/peft/saved_adapter.h"
 #include "tessera/models/adapter_choice.h"
 #include "tessera/models/fingerprint.h"
 #include "tessera/models/model_source.h"

@@ -115,7 +115,7 @@ json::Value EvalHistory::state(const tasks::EvalOptions& options) const {
   return out;
 }
 
-Standing EvalHistory::from(const json::Value& state, const tasks::EvalOptions& options) {
+EvalHistory EvalHistory::from(const json::Value& state, const tasks::EvalOptions& options) {
   EvalHistory out;
   if (!is_of(state, options.rule())) return out;
   const auto without_gain = count_in(state, "without_gain"), gain = count_in(state, "gain_step"),

@@ -13,7 +13,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
-#include "tessera/interop/onnx.h"
+#include "tessera/interop/onnx/model.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/ops/op_trace.h"

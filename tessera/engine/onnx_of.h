@@ -2,7 +2,7 @@
 // A model as an ONNX graph, found by running it on inputs of a few sizes.
 #pragma once
 
-#include "tessera/interop/onnx_graph.h"
+#include "tessera/interop/onnx/graph.h"
 #include "tessera/models/family.h"
 #include "tessera/parallel/executor.h"
 

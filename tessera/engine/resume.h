@@ -56,7 +56,7 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
 
 /// Finds the checkpoint that `from` selects, or `copies` if it selects the newest and they are not
 /// older, and checks that the run may continue from it. Checkpoints of other programs:
-/// interop/formats/foreign.h.
+/// interop/foreign.h.
 ResumePoint find_resume_point(const ResumeFrom& from,
                               const RunFolder& folder,
                               const planner::Plan& plan,

@@ -13,9 +13,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/interop/dialects/deepspeed_keys.h"
-#include "tessera/interop/dialects/short_forms.h"
-#include "tessera/interop/python_classes.h"
+#include "tessera/interop/colossal/python_classes.h"
+#include "tessera/interop/deepspeed/keys.h"
+#include "tessera/interop/short_forms.h"
 #include "tessera/planner/draft.h"
 
 namespace tessera::interop {

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/foreign.h"
 #include "tessera/models/family.h"
 #include "tessera/planner/train_config.h"
 

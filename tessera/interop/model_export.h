@@ -13,8 +13,8 @@
 
 #include "tessera/base/dtype.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/interop/formats/export.h"
-#include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/export.h"
+#include "tessera/interop/foreign.h"
 
 namespace tessera::interop {
 

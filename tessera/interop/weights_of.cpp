@@ -17,8 +17,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/convert.h"
-#include "tessera/interop/formats/foreign.h"
-#include "tessera/interop/formats/weights_bitsandbytes.h"
+#include "tessera/interop/foreign.h"
+#include "tessera/interop/huggingface/bitsandbytes.h"
 #include "tessera/models/hf_objective.h"
 
 namespace tessera::interop {

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/interop/formats/export.h"
-#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/export.h"
+#include "tessera/interop/weights.h"
 #include "tessera/models/family.h"
 
 namespace tessera::interop {

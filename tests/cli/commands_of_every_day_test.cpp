@@ -13,7 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/cli/flags_alone.h"
-#include "tessera/cli/foreign_flags.h"
+#include "tessera/interop/foreign_flags.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::cli {
@@ -81,7 +81,7 @@ TEST(EveryDay, ReportWritesAPageThatStandsAlone) {
 json::Value made_from(std::vector<std::string> words,
                       const std::string& model,
                       const std::string& data) {
-  ForeignFlags flags = take_foreign_flags(words);
+  interop::ForeignFlags flags = interop::take_foreign_flags(words);
   json::Value out = configuration_from_flags(model, data, flags);
   add_model_and_data(model, data, flags);
   apply(flags, out);
@@ -172,7 +172,7 @@ TEST(FlagsAlone, SplitLikeMegatron) {
 
   EXPECT_EQ(made.find("data")->find("validation_fraction")->as_double(), 0.1);
   std::vector<std::string> bad = {"--split", "90,x"};
-  EXPECT_THROW(take_foreign_flags(bad), Error);
+  EXPECT_THROW(interop::take_foreign_flags(bad), Error);
 }
 
 }  // namespace

@@ -16,8 +16,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/interop/formats/foreign.h"
-#include "tessera/interop/formats/torch_file.h"
+#include "tessera/interop/foreign.h"
+#include "tessera/interop/torch/file.h"
 
 namespace tessera::cli {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/streamed_save.h"
-#include "tessera/interop/formats/torch_value.h"
+#include "tessera/interop/torch/value.h"
 
 namespace tessera::cli {
 namespace {

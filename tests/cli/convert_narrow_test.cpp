@@ -17,7 +17,7 @@
 #include "tessera/base/files.h"
 #include "tessera/base/philox.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/weights.h"
 
 namespace tessera::cli {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
-#include "tessera/interop/onnx_graph.h"
+#include "tessera/interop/onnx/graph.h"
 
 namespace tessera::cli {
 namespace {

@@ -22,8 +22,8 @@
 
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/streamed_save.h"
-#include "tessera/interop/formats/export.h"
-#include "tessera/interop/formats/foreign_write.h"
+#include "tessera/interop/export.h"
+#include "tessera/interop/foreign_write.h"
 #include "tessera/interop/model_export.h"
 
 namespace tessera::cli {

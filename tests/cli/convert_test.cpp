@@ -15,7 +15,7 @@
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/open_model.h"
-#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/weights.h"
 #include "tessera/models/family.h"
 #include "tessera/models/model_source.h"
 #include "tessera/text/tokenizer.h"

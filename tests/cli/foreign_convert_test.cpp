@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "cli/program.h"
+#include "interop/bmtrain/modelcenter_files.h"
 #include "interop/gpt_files.h"
-#include "interop/llmc_files.h"
-#include "interop/megatron_files.h"
-#include "interop/modelcenter_files.h"
+#include "interop/llmc/llmc_files.h"
+#include "interop/megatron/megatron_files.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
-#include "tessera/interop/formats/export.h"
+#include "tessera/interop/export.h"
 
 namespace tessera::cli {
 namespace {

@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "interop/support.h"
-#include "interop/torch_bytes.h"
+#include "interop/torch/torch_bytes.h"
 #include "support/peak_memory.h"
 #include <gtest/gtest.h>
 
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/data/token_file.h"
-#include "tessera/interop/formats/torch_file.h"
-#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/torch/file.h"
+#include "tessera/interop/weights.h"
 
 namespace tessera::interop::test {
 namespace {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "cli/program.h"
+#include "interop/bmtrain/modelcenter_files.h"
 #include "interop/gpt_files.h"
-#include "interop/llmc_files.h"
-#include "interop/megatron_files.h"
-#include "interop/modelcenter_files.h"
+#include "interop/llmc/llmc_files.h"
+#include "interop/megatron/megatron_files.h"
 #include "support/source_dir.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

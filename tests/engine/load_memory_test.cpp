@@ -16,7 +16,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/interop/foreign_training.h"
-#include "tessera/interop/formats/foreign_write.h"
+#include "tessera/interop/foreign_write.h"
 #include "tessera/interop/model_export.h"
 
 namespace tessera::engine {

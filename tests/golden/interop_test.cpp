@@ -21,9 +21,9 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
+#include "tessera/interop/foreign.h"
 #include "tessera/interop/foreign_training.h"
-#include "tessera/interop/formats/foreign.h"
-#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/weights.h"
 
 namespace tessera {
 namespace {

@@ -15,7 +15,7 @@
 #include "tessera/base/files.h"
 #include "tessera/engine/embed.h"
 #include "tessera/engine/open_model.h"
-#include "tessera/interop/formats/sentence_transformers.h"
+#include "tessera/interop/huggingface/sentence_transformers.h"
 
 namespace tessera {
 namespace {

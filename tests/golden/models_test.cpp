@@ -23,7 +23,7 @@
 
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/engine/score.h"
-#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/weights.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hf_objective.h"

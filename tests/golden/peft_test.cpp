@@ -2,8 +2,6 @@
 // labels: slow
 // Adapters against the answers that PEFT gave in float64: logits, loss, the gradient of everything
 // that is trained, three AdamW steps, and the merged model.
-#include "tessera/interop/peft.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -18,6 +16,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/interop/peft/folder.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/adapter.h"
 #include "tessera/models/family.h"

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/config/python_literal.h"
+#include "tessera/interop/colossal/python_literal.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::interop {
@@ -69,7 +69,7 @@ TEST(ColossalToOurs, ZeroIsStageThreeIn16Bits) {
 }
 
 TEST(ColossalToOurs, NamesAShardStrategyAsWithoutACounterpart) {
-  const json::Value python = config::parse_python(
+  const json::Value python = parse_python(
       "from colossalai.zero.shard_utils import TensorShardStrategy\nBATCH_SIZE = 8\n"
       "zero = dict(model_config=dict(shard_strategy=TensorShardStrategy()))\n",
       "config.py");
@@ -112,7 +112,7 @@ TEST(ColossalToOurs, NamesWhatIsSaidTwice) {
 }
 
 TEST(ColossalToOurs, TakesTheOptimizersArgumentsAndTheModels) {
-  const json::Value python = config::parse_python(
+  const json::Value python = parse_python(
       "BATCH_SIZE = 8\noptimizer = dict(type='Adam', lr=1.5e-4, betas=(0.9, 0.95), eps=1e-6,\n"
       "                 weight_decay=1e-2)\nmodel = dict(type='GPT2', hidden_size=16)\n",
       "config.py");
@@ -130,9 +130,9 @@ TEST(ColossalToOurs, TakesTheOptimizersArgumentsAndTheModels) {
 // torch's optimizers decay all parameters, its Adam through the gradient and AdamW directly.
 TEST(ColossalToOurs, AWeightDecayKeepsTorchsMeaning) {
   const auto optimizer_of = [](const std::string& arguments) {
-    return convert_config(config::parse_python(
-                              "BATCH_SIZE = 8\noptimizer = dict(" + arguments + ")", "config.py"),
-                          Dialect::Tessera)
+    return convert_config(
+               parse_python("BATCH_SIZE = 8\noptimizer = dict(" + arguments + ")", "config.py"),
+               Dialect::Tessera)
         .value;
   };
   const auto same = [&](const std::string& arguments, const std::string& optimizer) {
@@ -151,7 +151,7 @@ TEST(ColossalToOurs, AWeightDecayKeepsTorchsMeaning) {
 }
 
 TEST(ColossalToOurs, ClassesThatAreNamedKeepTheirMeaning) {
-  const json::Value python = config::parse_python(
+  const json::Value python = parse_python(
       "from torch.optim import Adam\nBATCH_SIZE = 8\n"
       "model = dict(type='GPT2_exlarge', checkpoint=True, vocab_size=50304)\n"
       "optimizer = dict(type=Adam, lr=1.5e-4)\n",
@@ -168,7 +168,7 @@ TEST(ColossalToOurs, ClassesThatAreNamedKeepTheirMeaning) {
 
 TEST(ColossalToOurs, WhatIsOffStaysOff) {
   const auto of = [](const char* lines) {
-    return convert_config(config::parse_python(std::string("BATCH_SIZE = 4\n") + lines, "c.py"),
+    return convert_config(parse_python(std::string("BATCH_SIZE = 4\n") + lines, "c.py"),
                           Dialect::Tessera);
   };
   const json::Value batch = json_of(R"({"train_micro_batch_size_per_gpu": 4})");
@@ -197,8 +197,8 @@ TEST(ColossalToDeepSpeed, PyTorchsStartOfTheScaleBecomesAPower) {
 }
 
 TEST(ColossalToOurs, PythonIsColossalsWhateverItsKeys) {
-  const json::Value python = config::parse_python(
-      "gradient_accumulation = 4\nparallel = dict(data=1, pipeline=2)\n", "config.py");
+  const json::Value python =
+      parse_python("gradient_accumulation = 4\nparallel = dict(data=1, pipeline=2)\n", "config.py");
 
   const Converted out = convert_config(python, Dialect::ColossalAi, Dialect::Tessera);
 
@@ -336,7 +336,7 @@ TEST(Conversions, AreEachOthersInverse) {
 }
 
 TEST(Conversions, OfPythonTrainOnceThereIsData) {
-  const json::Value python = config::parse_python(
+  const json::Value python = parse_python(
       "BATCH_SIZE = 8\nNUM_EPOCHS = 1\nSEQ_LEN = 64\nHIDDEN_SIZE = 128\nDEPTH = 2\n"
       "NUM_ATTENTION_HEADS = 4\nclip_grad_norm = 1.0\n",
       "config.py");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights written for others and read back.
-#include "tessera/interop/formats/export.h"
+#include "tessera/interop/export.h"
 
 #include <algorithm>
 #include <map>
@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tessera/interop/formats/weights.h"
-#include "tessera/interop/formats/zip.h"
+#include "tessera/interop/torch/zip.h"
+#include "tessera/interop/weights.h"
 
 namespace tessera::interop::test {
 namespace {

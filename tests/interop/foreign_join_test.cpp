@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "interop/foreign_support.h"
-#include "interop/torch_bytes.h"
+#include "interop/torch/torch_bytes.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
-#include "tessera/interop/formats/foreign.h"
-#include "tessera/interop/formats/torch_file.h"
+#include "tessera/interop/foreign.h"
+#include "tessera/interop/torch/file.h"
 
 namespace tessera::interop {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
-#include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/foreign.h"
 
 namespace tessera::interop::test {
 

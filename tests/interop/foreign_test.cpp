@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Other programs' checkpoints, constructed by hand: which data is read from them, and which are
 // refused.
-#include "tessera/interop/formats/foreign.h"
+#include "tessera/interop/foreign.h"
 
 #include <cstring>
 #include <functional>
@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "interop/foreign_support.h"
-#include "interop/torch_bytes.h"
+#include "interop/torch/torch_bytes.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
-#include "tessera/interop/formats/foreign_write.h"
-#include "tessera/interop/formats/torch_file.h"
-#include "tessera/interop/formats/torch_value.h"
+#include "tessera/interop/foreign_write.h"
+#include "tessera/interop/torch/file.h"
+#include "tessera/interop/torch/value.h"
 
 namespace tessera::interop {
 namespace {

@@ -15,8 +15,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
-#include "tessera/interop/formats/foreign_write.h"
-#include "tessera/interop/formats/torch_value.h"
+#include "tessera/interop/foreign_write.h"
+#include "tessera/interop/torch/value.h"
 
 namespace tessera::interop {
 namespace {

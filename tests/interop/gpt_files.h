@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "interop/torch_bytes.h"
+#include "interop/torch/torch_bytes.h"
 #include <fmt/format.h>
 
 #include "tessera/base/dtype.h"

@@ -5,8 +5,8 @@
 #include "support/peak_memory.h"
 #include <gtest/gtest.h>
 
-#include "tessera/interop/formats/export.h"
-#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/export.h"
+#include "tessera/interop/weights.h"
 
 namespace tessera::interop::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "interop/support.h"
-#include "interop/torch_bytes.h"
+#include "interop/torch/torch_bytes.h"
 #include "support/source_dir.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -16,9 +16,9 @@
 #include "tessera/base/files.h"
 #include "tessera/base/philox.h"
 #include "tessera/checkpoint/manifest.h"
-#include "tessera/interop/formats/foreign.h"
-#include "tessera/interop/formats/torch_file.h"
-#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/foreign.h"
+#include "tessera/interop/torch/file.h"
+#include "tessera/interop/weights.h"
 
 namespace tessera::interop {
 namespace {

@@ -23,7 +23,7 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/comm/world.h"
-#include "tessera/interop/formats/weights.h"
+#include "tessera/interop/weights.h"
 #include "tessera/tensor/dtype.h"
 
 namespace tessera::models {

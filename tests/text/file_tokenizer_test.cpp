@@ -25,18 +25,18 @@ std::string read(const fs::path& path) {
 }
 
 /// A copy of a published tokenizer.json with further files.
-class Folder {
+class TokenizerFolder {
  public:
-  explicit Folder(const std::string& tokenizer)
+  explicit TokenizerFolder(const std::string& tokenizer)
       : path_(fs::path(testing::TempDir()) / ("file_tokenizer_" + tokenizer)) {
     fs::remove_all(path_);
     fs::create_directories(path_);
     fs::copy_file(golden::folder() / "tokenizers" / tokenizer / "tokenizer.json",
                   path_ / "tokenizer.json");
   }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
+  ~TokenizerFolder() { fs::remove_all(path_); }
+  TokenizerFolder(const TokenizerFolder&) = delete;
+  TokenizerFolder& operator=(const TokenizerFolder&) = delete;
   void write(const char* name, const std::string& text) const {
     std::ofstream(path_ / name) << text;
   }
@@ -48,7 +48,7 @@ class Folder {
 };
 
 /// Makes `token` the end of a text, whatever the vocabulary calls so.
-void name_end(const Folder& folder, const std::string& token) {
+void name_end(const TokenizerFolder& folder, const std::string& token) {
   folder.write("tokenizer_config.json", R"({"eos_token": ")" + token + R"("})");
 }
 
@@ -63,7 +63,7 @@ constexpr const char* kNames[] = {"llama3_bpe", "qwen2_bpe", "llama2_spm"};
 TEST(FileTokenizer, KnowsItsSpecialTokens) {
   for (const std::string name : {"llama3_bpe", "qwen2_bpe", "llama2_spm", "added_tokens"}) {
     SCOPED_TRACE(name);
-    const Folder folder(name);
+    const TokenizerFolder folder(name);
     name_end(folder, end_token(name));
     const FileTokenizer tokenizer(folder.file());
     const auto root = nlohmann::json::parse(read(folder.file()));
@@ -83,7 +83,7 @@ TEST(FileTokenizer, KnowsItsSpecialTokens) {
 TEST(FileTokenizer, GivesTheRecordedIdsAndTextPieceByPiece) {
   for (const std::string name : kNames) {
     SCOPED_TRACE(name);
-    const Folder folder(name);
+    const TokenizerFolder folder(name);
     name_end(folder, end_token(name));
     const FileTokenizer tokenizer(folder.file());
     std::ifstream cases(golden::folder() / "tokenizers" / name / "cases.jsonl");
@@ -109,7 +109,7 @@ TEST(FileTokenizer, GivesTheRecordedIdsAndTextPieceByPiece) {
 }
 
 TEST(FileTokenizer, TakesTheEndOfATextFromTheFilesBesideIt) {
-  const Folder folder("llama3_bpe");
+  const TokenizerFolder folder("llama3_bpe");
   folder.write("generation_config.json", R"({"eos_token_id": [7, 5]})");
   EXPECT_EQ(FileTokenizer(folder.file()).end_of_text(), 7);
 
@@ -120,7 +120,7 @@ TEST(FileTokenizer, TakesTheEndOfATextFromTheFilesBesideIt) {
 }
 
 TEST(FileTokenizer, BeginsPromptsAsItsPostProcessorDoesOnce) {
-  const Folder folder("llama3_bpe");
+  const TokenizerFolder folder("llama3_bpe");
   name_end(folder, end_token("llama3_bpe"));
   const FileTokenizer tokenizer(folder.file());
   const std::vector<std::int32_t> begin = tokenizer.beginning();
@@ -133,7 +133,7 @@ TEST(FileTokenizer, BeginsPromptsAsItsPostProcessorDoesOnce) {
 }
 
 TEST(FileTokenizer, IsWhatAFolderWithSuchAFileHas) {
-  const Folder folder("llama2_spm");
+  const TokenizerFolder folder("llama2_spm");
   name_end(folder, end_token("llama2_spm"));
   const TokenizerPtr tokenizer = tokenizer_from_folder(folder.path());
   EXPECT_EQ(tokenizer->name(), "file");
@@ -142,7 +142,7 @@ TEST(FileTokenizer, IsWhatAFolderWithSuchAFileHas) {
 }
 
 TEST(FileTokenizer, NamesWhatItLacks) {
-  const Folder folder("llama3_bpe");
+  const TokenizerFolder folder("llama3_bpe");
   folder.write("tokenizer.json", "[1]");
   EXPECT_THROW(FileTokenizer{folder.file()}, Error);
   try {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the logits that megatron_encoders_test.cpp expects of a BERT and a T5 with Megatron-LM's names and layouts.
+"""Computes the logits that encoders_test.cpp expects of a BERT and a T5 with Megatron-LM's names and layouts.
 
   python3 -m venv v && v/bin/pip install torch==2.11.0 transformers==5.24.0
   v/bin/python tests/interop/data/make_megatron_encoders.py > tests/interop/data/megatron_encoders.json

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Folders as DeepSpeed's stages write them, constructed by hand: which data is read from them, and
+// which folders are rejected.
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "interop/foreign_support.h"
+#include "interop/torch/torch_bytes.h"
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/files.h"
+#include "tessera/interop/foreign.h"
+
+namespace tessera::interop {
+namespace {
+
+namespace fs = std::filesystem;
+namespace op = test::op;
+using test::bytes_of;
+using test::ForeignCheckpoints;
+using test::values_of;
+
+/// Stage 2 with two ranks; one parameter of 5 elements is split into 3 and 3, one of which is
+/// padding.
+class DeepSpeedFolder : public ForeignCheckpoints {
+ protected:
+  DeepSpeedFolder() {
+    fs::create_directories(path("ds/global_step3"));
+    files::write_atomic(path("ds/latest"), "global_step3");
+    write_model(op::list_of({op::dict({{"w", op::tuple({op::integer(5)})}})}));
+    write_rank(0, 3, 2);
+    write_rank(1, 3, 2);
+  }
+  void write_model(const std::string& shapes,
+                   const std::string& name = "mp_rank_00_model_states.pt") {
+    files::write_atomic(
+        path("ds/global_step3") / name,
+        test::torch_zip(test::pickle_of(op::dict({{"module", op::kDict},
+                                                  {"param_shapes", shapes},
+                                                  {"global_steps", op::integer(3)},
+                                                  {"global_samples", op::integer(12)}}))));
+  }
+  void write_rank(int rank,
+                  std::int64_t numel,
+                  std::int64_t count,
+                  const std::string& prefix = "") {
+    const auto flat = [&](const char* key) {
+      return op::tensor(op::storage("FloatStorage", key, numel), 0, {numel}, {1});
+    };
+    const std::string state = op::dict(
+        {{"single_partition_of_fp32_groups", op::list_of({flat("0")})},
+         {"base_optimizer_state",
+          op::dict({{"state",
+                     "}(" + op::integer(0) +
+                         op::dict({{"exp_avg", flat("1")}, {"step", op::integer(3)}}) + "u"}})},
+         {"loss_scaler", scaler},
+         {"partition_count", op::list_of({op::integer(count)})}});
+    std::vector<float> masters, moments;
+    for (std::int64_t i = 0; i < numel; ++i) {
+      masters.push_back(static_cast<float>(rank * 3 + i));
+      moments.push_back(static_cast<float>(100 + rank * 3 + i));
+    }
+    files::write_atomic(
+        path("ds/global_step3") /
+            fmt::format("{}zero_pp_rank_{}_mp_rank_00_optim_states.pt", prefix, rank),
+        test::torch_zip(test::pickle_of(op::dict({{"optimizer_state_dict", state}})),
+                        {bytes_of(masters), bytes_of(moments)}));
+  }
+  /// Writes an object of DeepSpeed's loss_scaler.py with these members.
+  void scale_by(const char* type, const std::vector<std::pair<std::string, std::string>>& members) {
+    scaler =
+        op::global("deepspeed.runtime.fp16.loss_scaler", type) + ")\x81" + op::dict(members) + "b";
+    write_rank(0, 3, 2);
+    write_rank(1, 3, 2);
+  }
+  std::string scaler = "N";
+};
+
+TEST_F(DeepSpeedFolder, OfFp16KeepsItsDynamicLossScale) {
+  const std::string scale("G\x40\xf0\0\0\0\0\0\0", 9);  // 65536.0
+  scale_by("DynamicLossScaler",
+           {{"cur_scale", scale},
+            {"dynamic", "\x88"},
+            {"cur_iter", op::integer(7)},
+            {"last_overflow_iter", op::integer(4)},
+            {"scale_factor", op::integer(2)},
+            {"scale_window", op::integer(1000)},
+            {"min_scale", op::integer(1)},
+            {"delayed_shift", op::integer(2)},
+            {"cur_hysteresis", op::integer(1)},
+            {"consecutive_hysteresis", "\x89"},
+            {"raise_error_at_min_scale", "\x88"},
+            {"dtype", op::global("torch", "float16")}});
+
+  const Foreign read = *open_foreign(path("ds"));
+
+  EXPECT_EQ(at_path(read.loss_scaler, "scaler")->as_string(), "deepspeed");
+  EXPECT_EQ(number_at(read.loss_scaler, "scale"), 65536.0);
+  EXPECT_EQ(integer_at(read.loss_scaler, "iteration", -9), 7);
+  EXPECT_EQ(integer_at(read.loss_scaler, "last_overflow", -9), 4);
+  EXPECT_EQ(integer_at(read.loss_scaler, "hysteresis_left", -9), 1);
+}
+
+TEST_F(DeepSpeedFolder, OfAFixedLossScaleLeavesItToTheConfiguration) {
+  scale_by("LossScaler", {{"cur_scale", op::integer(128)}, {"dynamic", "\x89"}});
+
+  EXPECT_TRUE(open_foreign(path("ds"))->loss_scaler.is_null());
+}
+
+TEST_F(DeepSpeedFolder, OfAnOldVersionIsReadByTheOrderOfItsShapes) {
+  const Foreign read = *open_foreign(path("ds"));
+
+  ASSERT_EQ(read.weights.size(), 1U);
+  EXPECT_EQ(values_of(read.weights[0]), (std::vector<float>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(values_of(read.state.at("exp_avg")[0]), (std::vector<float>{100, 101, 102, 103, 104}));
+  EXPECT_EQ(read.step, 3);
+  EXPECT_EQ(read.samples, 12);
+}
+
+TEST_F(DeepSpeedFolder, WithoutARankIsRefused) {
+  fs::remove(path("ds/global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt"));
+  refused(path("ds"), "optim_states of rank 0 are missing");
+}
+
+TEST_F(DeepSpeedFolder, WithoutItsLastRankIsRefused) {
+  fs::remove(path("ds/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt"));
+  refused(path("ds"), "of a training on 2 ranks");
+}
+
+TEST_F(DeepSpeedFolder, WithTwoFilesOfARankIsRefused) {
+  write_rank(1, 3, 2, "bf16_");
+  refused(path("ds"), "rank 1 has another file too");
+}
+
+TEST_F(DeepSpeedFolder, ThatEndsEarlyIsRefused) {
+  write_rank(1, 1, 2);
+  refused(path("ds"), "end before parameter w");
+}
+
+TEST_F(DeepSpeedFolder, ThatHoldsMoreThanItsParametersIsRefused) {
+  write_rank(1, 300, 2);
+  refused(path("ds"), "belong to no parameter");
+}
+
+TEST_F(DeepSpeedFolder, WithShapesThatOverflowIsRefused) {
+  const std::string huge = op::integer(std::int64_t{1} << 62);
+  write_model(op::list_of({op::dict({{"w", op::tuple({huge, huge})}})}));
+  refused(path("ds"), "is no shape");
+  write_model(op::list_of({op::dict({{"w", op::tuple({op::integer(-1)})}})}));
+  refused(path("ds"), "is no shape");
+  write_model(op::list_of({op::dict({{"w", op::text("five")}})}));
+  refused(path("ds"), "is no shape");
+  write_model(op::integer(7));
+  refused(path("ds"), "are no list");
+}
+
+TEST_F(DeepSpeedFolder, OfAnotherParallelismIsRefusedByName) {
+  for (const auto& [name, reason] : std::vector<std::pair<std::string, std::string>>{
+           {"layer_00-model_00-model_states.pt", "pipelines"},
+           {"layer_0_expert_1_mp_rank_00_model_states.pt", "experts"},
+           {"expp_rank_0_mp_rank_00_optim_states.pt", "experts"},
+           {"zero_pp_rank_0_mp_rank_01_optim_states.pt", "tensor parallelism"},
+           {"mp_rank_01_model_states.pt", "tensor parallelism"}}) {
+    files::write_atomic(path("ds/global_step3") / name, "x");
+    refused(path("ds"), reason);
+    fs::remove(path("ds/global_step3") / name);
+  }
+}
+
+TEST_F(DeepSpeedFolder, TakesWhatDoesNotTrainFromTheModule) {
+  const auto tensor = [](const char* storage) {
+    return op::tensor(op::storage("FloatStorage", storage, 2), 0, {2}, {1});
+  };
+  files::write_atomic(
+      path("ds/global_step3/mp_rank_00_model_states.pt"),
+      test::torch_zip(
+          test::pickle_of(op::dict(
+              {{"module",
+                op::dict({{"w", tensor("0")}, {"head", tensor("0")}, {"frozen", tensor("1")}})},
+               {"param_shapes", op::list_of({op::dict({{"w", op::tuple({op::integer(5)})}})})},
+               {"frozen_param_shapes", op::kNone},
+               {"shared_params", op::dict({{"head", op::text("w")}})}})),
+          {bytes_of({8, 8}), bytes_of({6, 7})}));
+
+  const Foreign read = *open_foreign(path("ds"));
+
+  ASSERT_EQ(read.weights.size(), 2U);
+  EXPECT_EQ(values_of(read.weights[0]), (std::vector<float>{0, 1, 2, 3, 4}));  // the master weights
+  EXPECT_EQ(read.weights[0].aliases, (std::vector<std::string>{"head"}));
+  EXPECT_EQ(read.weights[1].name, "frozen");
+  EXPECT_EQ(values_of(read.weights[1]), (std::vector<float>{6, 7}));
+  EXPECT_EQ(read.state.at("exp_avg").size(), 1U);
+}
+
+TEST_F(DeepSpeedFolder, WhoseLatestNamesNothingSaysSo) {
+  files::write_atomic(path("ds/latest"), "global_step9");
+
+  refused(path("ds"), "names the tag \"global_step9\", which is not there");
+}
+
+TEST_F(DeepSpeedFolder, WhoseLatestLeadsElsewhereIsNotFollowed) {
+  fs::create_directories(path("secret"));
+  files::write_atomic(path("secret/mp_rank_00_model_states.pt"), "x");
+  for (const char* tag : {"../secret", "/etc", "..", ".", "", "a/b"}) {
+    files::write_atomic(path("ds/latest"), tag);
+    EXPECT_FALSE(is_foreign(path("ds"))) << tag;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::interop

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// Megatron-LM's checkpoints of Llama and related families: published models are sharded over ranks
+// as megatron.core shards them, and every tensor is read back unchanged.
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "golden/golden.h"
+#include "interop/foreign_support.h"
+#include "interop/gpt_files.h"
+#include "interop/torch/torch_bytes.h"
+#include "support/source_dir.h"
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/files.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/interop/foreign.h"
+#include "tessera/interop/weights_of.h"
+#include "tessera/models/family.h"
+#include "tessera/models/hf_objective.h"
+
+namespace tessera::interop {
+namespace {
+
+namespace fs = std::filesystem;
+namespace gpt = test::gpt;
+namespace op = test::op;
+using gpt::Members;
+using gpt::Tensor;
+
+/// A published model, and how Megatron's ranks share it.
+class Cut {
+ public:
+  Cut(const std::string& model, std::int64_t tensor, std::int64_t pipeline)
+      : folder_(tessera::test::source_dir() / "tests" / "golden" / "reference" / "models" / model),
+        file_(folder_ / "model.safetensors"),
+        config_(golden::read_json(folder_ / "config.json")),
+        tensor_(tensor),
+        pipeline_(pipeline) {}
+
+  [[nodiscard]] const json::Value& config() const { return config_; }
+  [[nodiscard]] const checkpoint::SafetensorsFile& file() const { return file_; }
+  [[nodiscard]] std::int64_t number(const char* key) const {
+    return *golden::at(config_, key).as_integer();
+  }
+  [[nodiscard]] bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+  [[nodiscard]] Tensor at(const std::string& name) const {
+    const auto* entry = file_.find(name);
+    Tensor out{entry->shape, std::vector<float>(file_.bytes(*entry).size() / sizeof(float))};
+    std::memcpy(out.values.data(), file_.bytes(*entry).data(), file_.bytes(*entry).size());
+    return out;
+  }
+
+  /// Writes the files of an iteration. `more`: arguments in addition to those of the model.
+  void write(const fs::path& to, const Members& more = {}) const {
+    for (std::int64_t p = 0; p < pipeline_; ++p) {
+      for (std::int64_t t = 0; t < tensor_; ++t) {
+        gpt::File out;
+        const std::string rank = pipeline_ > 1 ? fmt::format("mp_rank_{:02}_{:03}", t, p)
+                                               : fmt::format("mp_rank_{:02}", t);
+        out.write(to / "iter_0000012" / rank / "model_optim_rng.pt",
+                  {{"args", arguments(more)},
+                   {"iteration", op::integer(12)},
+                   {"checkpoint_version", gpt::number(3.0)},
+                   {"model", op::dict(held(out, t, p))}});
+      }
+    }
+    files::write_atomic(to / "latest_checkpointed_iteration.txt", "12");
+  }
+
+ private:
+  [[nodiscard]] bool biased() const { return has("model.layers.0.self_attn.q_proj.bias"); }
+  [[nodiscard]] bool normed() const { return has("model.layers.0.self_attn.q_norm.weight"); }
+  [[nodiscard]] bool untied() const { return has("lm_head.weight"); }
+
+  [[nodiscard]] std::string arguments(const Members& more) const {
+    const std::string yes = "\x88", no = "\x89";
+    const std::int64_t heads = number("num_attention_heads");
+    Members args = {
+        {"num_layers", op::integer(number("num_hidden_layers"))},
+        {"hidden_size", op::integer(number("hidden_size"))},
+        {"num_attention_heads", op::integer(heads)},
+        {"group_query_attention", yes},
+        {"num_query_groups", op::integer(number("num_key_value_heads"))},
+        {"kv_channels", op::integer(at("model.layers.0.self_attn.q_proj.weight").shape[0] / heads)},
+        {"ffn_hidden_size", op::integer(number("intermediate_size"))},
+        {"max_position_embeddings", op::integer(number("max_position_embeddings"))},
+        {"tensor_model_parallel_size", op::integer(tensor_)},
+        {"pipeline_model_parallel_size", op::integer(pipeline_)},
+        {"vocab_size", op::integer(number("vocab_size"))},
+        {"make_vocab_size_divisible_by", op::integer(1)},
+        {"swiglu", yes},
+        {"normalization", op::text("RMSNorm")},
+        {"position_embedding_type", op::text("rope")},
+        {"add_bias_linear", no},
+        {"add_qkv_bias", biased() ? yes : no},
+        {"qk_layernorm", normed() ? yes : no},
+        {"rotary_percent", gpt::number(1.0)},
+        {"rotary_base", gpt::number(500.0)},
+        {"norm_epsilon", gpt::number(0.25)},
+        {"untie_embeddings_and_output_weights", untied() ? yes : no}};
+    args.insert(args.end(), more.begin(), more.end());
+    return op::global("argparse", "Namespace") + ")\x81" + op::dict(args) + "b";
+  }
+
+  /// Rows [first, first + count) of a matrix or a vector.
+  static Tensor rows(const Tensor& from, std::int64_t first, std::int64_t count) {
+    const std::int64_t row = from.shape.size() > 1 ? from.shape[1] : 1;
+    Tensor out{from.shape, {}};
+    out.shape[0] = count;
+    out.values.assign(from.values.begin() + first * row,
+                      from.values.begin() + (first + count) * row);
+    return out;
+  }
+  static Tensor columns(const Tensor& from, std::int64_t first, std::int64_t count) {
+    Tensor out{{from.shape[0], count}, {}};
+    for (std::int64_t r = 0; r < from.shape[0]; ++r) {
+      const auto begin = from.values.begin() + r * from.shape[1] + first;
+      out.values.insert(out.values.end(), begin, begin + count);
+    }
+    return out;
+  }
+  static void append(Tensor& to, const Tensor& more) {
+    if (to.shape.empty()) {
+      to = more;
+      return;
+    }
+    to.shape[0] += more.shape[0];
+    to.values.insert(to.values.end(), more.values.begin(), more.values.end());
+  }
+
+  /// The tensors of a rank, under the names of megatron.core with fused norms.
+  [[nodiscard]] Members held(gpt::File& out, std::int64_t t, std::int64_t p) const {
+    Members members;
+    const auto add = [&](const std::string& name, const Tensor& tensor) {
+      members.emplace_back(name, out.tensor(tensor));
+    };
+    const auto my_rows = [&](const Tensor& whole) {
+      return rows(whole, t * (whole.shape[0] / tensor_), whole.shape[0] / tensor_);
+    };
+    const auto my_columns = [&](const Tensor& whole) {
+      return columns(whole, t * (whole.shape[1] / tensor_), whole.shape[1] / tensor_);
+    };
+    // Rows are added until the ranks have the same number.
+    const auto my_table = [&](Tensor whole) {
+      while (whole.shape[0] % tensor_ != 0) {
+        whole.values.resize(whole.values.size() + static_cast<std::size_t>(whole.shape[1]), -1.0F);
+        ++whole.shape[0];
+      }
+      return my_rows(whole);
+    };
+    if (p == 0) add("embedding.word_embeddings.weight", my_table(at("model.embed_tokens.weight")));
+    const std::int64_t each = number("num_hidden_layers") / pipeline_;
+    for (std::int64_t i = 0; i < each; ++i) {
+      const std::string theirs = fmt::format("decoder.layers.{}.", i);
+      const std::string ours = fmt::format("model.layers.{}.", p * each + i);
+      add(theirs + "self_attention.linear_qkv.layer_norm_weight",
+          at(ours + "input_layernorm.weight"));
+      for (const char* part : {"weight", "bias"}) {
+        if (part == std::string("bias") && !biased()) continue;
+        add(theirs + "self_attention.linear_qkv." + part, fused(ours + "self_attn.", part, t));
+      }
+      if (normed()) {
+        add(theirs + "self_attention.q_layernorm.weight", at(ours + "self_attn.q_norm.weight"));
+        add(theirs + "self_attention.k_layernorm.weight", at(ours + "self_attn.k_norm.weight"));
+      }
+      add(theirs + "self_attention.linear_proj.weight",
+          my_columns(at(ours + "self_attn.o_proj.weight")));
+      add(theirs + "mlp.linear_fc1.layer_norm_weight",
+          at(ours + "post_attention_layernorm.weight"));
+      Tensor fc1 = my_rows(at(ours + "mlp.gate_proj.weight"));
+      append(fc1, my_rows(at(ours + "mlp.up_proj.weight")));
+      add(theirs + "mlp.linear_fc1.weight", fc1);
+      add(theirs + "mlp.linear_fc2.weight", my_columns(at(ours + "mlp.down_proj.weight")));
+    }
+    if (p == pipeline_ - 1) {
+      add("decoder.final_layernorm.weight", at("model.norm.weight"));
+      if (untied()) add("output_layer.weight", my_table(at("lm_head.weight")));
+    }
+    return members;
+  }
+  /// Queries, key and value of each of the rank's groups.
+  [[nodiscard]] Tensor fused(const std::string& layer,
+                             const std::string& part,
+                             std::int64_t t) const {
+    const Tensor q = at(layer + "q_proj." + part), k = at(layer + "k_proj." + part),
+                 v = at(layer + "v_proj." + part);
+    const std::int64_t groups = number("num_key_value_heads"), mine = groups / tensor_;
+    const std::int64_t queries = q.shape[0] / groups, dim = k.shape[0] / groups;
+    Tensor out;
+    for (std::int64_t group = t * mine; group < (t + 1) * mine; ++group) {
+      append(out, rows(q, group * queries, queries));
+      append(out, rows(k, group * dim, dim));
+      append(out, rows(v, group * dim, dim));
+    }
+    return out;
+  }
+
+  fs::path folder_;
+  checkpoint::SafetensorsFile file_;
+  json::Value config_;
+  std::int64_t tensor_, pipeline_;
+};
+
+class MegatronRotary : public test::ForeignCheckpoints {
+ protected:
+  void expect_read(const std::string& model, std::int64_t tensor, std::int64_t pipeline) {
+    SCOPED_TRACE(fmt::format("{} on {} x {} ranks", model, tensor, pipeline));
+    const Cut cut(model, tensor, pipeline);
+    const fs::path folder = path(fmt::format("m{}", ++folders_));
+    cut.write(folder);
+
+    const Foreign read = open_foreign(folder).value();
+
+    EXPECT_EQ(read.weights.size(), cut.file().entries().size());
+    for (const checkpoint::StreamedTensor& held : read.weights) {
+      ASSERT_TRUE(cut.has(held.name)) << held.name;
+      const Tensor expected = cut.at(held.name);
+      EXPECT_EQ(held.shape, expected.shape) << held.name;
+      EXPECT_EQ(test::values_of(held), expected.values) << held.name;
+    }
+    for (const char* key : {"model_type", "num_key_value_heads", "intermediate_size", "vocab_size"})
+      EXPECT_EQ(golden::at(read.model_config, key).dump(), golden::at(cut.config(), key).dump())
+          << key;
+    EXPECT_EQ(golden::at(read.model_config, "rope_theta").as_double(), 500.0);
+    EXPECT_EQ(golden::at(read.model_config, "rms_norm_eps").as_double(), 0.25);
+    expect_fits(read);
+  }
+  void refuses(const Members& more, const std::string& reason) {
+    const fs::path folder = path(fmt::format("m{}", ++folders_));
+    Cut("llama", 1, 1).write(folder, more);
+    refused(folder, reason);
+  }
+
+ private:
+  /// Checks that the family accepts the weights with the config.json that the reader made for them.
+  static void expect_fits(const Foreign& read) {
+    const models::ModelOptions options = models::options_from_hf(read.model_config);
+    config::Problems problems;
+    const models::Resolved resolved = models::resolve(options,
+                                                      options->vocab_size.value_or(1),
+                                                      std::nullopt,
+                                                      problems,
+                                                      config::Origins(),
+                                                      models::objective_of_hf(read.model_config));
+    problems.raise();
+    const models::Family& family = models::families().get(models::family_of_hf(read.model_config));
+    EXPECT_NO_THROW((void)weights_of(read.weights, family, resolved, "the checkpoint"));
+  }
+
+  int folders_ = 0;
+};
+
+TEST_F(MegatronRotary, LlamaIsJoinedWhateverTheGridWas) {
+  expect_read("llama", 1, 1);
+  expect_read("llama", 2, 1);
+  expect_read("llama", 1, 2);
+  expect_read("llama", 2, 2);
+}
+
+TEST_F(MegatronRotary, BiasesOfQueriesKeysAndValuesMakeAQwen2) {
+  expect_read("qwen2", 2, 1);
+}
+
+TEST_F(MegatronRotary, NormsOfQueryAndKeyHeadsMakeAQwen3) {
+  expect_read("qwen3", 2, 1);
+}
+
+TEST_F(MegatronRotary, WhatNoFamilyComputesIsRefusedByName) {
+  const std::string yes = "\x88";
+  refuses({{"num_experts", op::integer(8)}}, "it has experts");
+  refuses({{"multi_latent_attention", yes}}, "its attention is latent");
+  refuses({{"apply_layernorm_1p", yes}}, "its norms keep their weight less one");
+  refuses({{"rotary_percent", gpt::number(0.5)}}, "turn a part of each head");
+  refuses({{"rotary_interleaved", yes}}, "turn neighbouring channels");
+  refuses({{"use_rope_scaling", yes}}, "are scaled");
+  refuses({{"window_size", op::tuple({op::integer(127), op::integer(0)})}}, "has a window");
+  refuses({{"add_bias_linear", yes}}, "its layers have biases");
+  refuses({{"add_qkv_bias", yes}, {"qk_layernorm", yes}}, "no family of such models is built");
+  refuses({{"num_query_groups", op::integer(3)}}, "do not divide its heads");
+  refuses({{"kv_channels", op::integer(7)}}, "fits the rest");
+}
+
+}  // namespace
+}  // namespace tessera::interop
