@@ -111,13 +111,13 @@ class Saves {
              std::int64_t step,
              double trained) {
     if (!stalls_ms_.empty()) stalls_ms_.back() += 1e3 * report.save_s;
-    if (engine.saving() && engine.save_settled()) engine.finish_save();
+    if (engine.saver().saving() && engine.saver().settled()) engine.saver().finish();
     if (every_ == 0 || step < 0 || step % every_ != every_ / 2) return;
     engine.pause_clock();
-    if (engine.saving()) engine.finish_save();
+    if (engine.saver().saving()) engine.saver().finish();
     const auto keep_one = [folder = folder_] { tessera::checkpoint::prune(folder, 1); };
     if (beside_) {
-      engine.save_in_background(folder_, keep_one);
+      engine.saver().save_in_background(folder_, keep_one);
     } else {
       engine.save(folder_);
       if (engine.world().is_leader()) keep_one();
@@ -127,7 +127,7 @@ class Saves {
   }
   void drain(tessera::engine::Engine& engine) {
     const double start = tessera::now_s();
-    if (engine.saving()) engine.finish_save();
+    if (engine.saver().saving()) engine.saver().finish();
     drain_ms_ = 1e3 * (tessera::now_s() - start);
   }
   /// Members of the result; empty without checkpoints.

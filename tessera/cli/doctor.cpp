@@ -13,9 +13,9 @@
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/config/json.h"
-#include "tessera/engine/rl/diagnosis.h"
 #include "tessera/report/flight_report.h"
 #include "tessera/report/run_status.h"
+#include "tessera/rlhf/diagnosis.h"
 
 namespace tessera::cli {
 namespace {

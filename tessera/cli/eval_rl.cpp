@@ -13,10 +13,10 @@
 #include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
-#include "tessera/engine/rl/validation.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
 #include "tessera/planner/train_config.h"
+#include "tessera/rlhf/validation.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/rl.h"
 

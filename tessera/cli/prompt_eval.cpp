@@ -20,9 +20,9 @@
 #include "tessera/engine/generate.h"
 #include "tessera/engine/generation_config.h"
 #include "tessera/engine/open_model.h"
-#include "tessera/engine/rl/completions.h"
-#include "tessera/engine/rl/reward_values.h"
 #include "tessera/launch/launch.h"
+#include "tessera/rlhf/completions.h"
+#include "tessera/rlhf/reward_values.h"
 
 namespace tessera::cli {
 namespace {

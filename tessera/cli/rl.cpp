@@ -18,7 +18,7 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
-#include "tessera/engine/rl/replay.h"
+#include "tessera/rlhf/replay.h"
 
 namespace tessera::cli {
 namespace {

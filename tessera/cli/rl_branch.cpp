@@ -17,13 +17,13 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
-#include "tessera/engine/rl/branch.h"
-#include "tessera/engine/rl/plan.h"
-#include "tessera/engine/rl/replay.h"
 #include "tessera/engine/run.h"
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
+#include "tessera/rlhf/branch.h"
+#include "tessera/rlhf/plan.h"
+#include "tessera/rlhf/replay.h"
 
 namespace tessera::cli {
 namespace {

@@ -15,8 +15,8 @@
 #include "tessera/config/json.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
-#include "tessera/engine/rl/replay.h"
-#include "tessera/engine/rl/why.h"
+#include "tessera/rlhf/replay.h"
+#include "tessera/rlhf/why.h"
 
 namespace tessera::cli {
 namespace {

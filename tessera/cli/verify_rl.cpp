@@ -15,9 +15,9 @@
 #include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
-#include "tessera/engine/rl/plan.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
+#include "tessera/rlhf/plan.h"
 #include "tessera/tasks/rl/rl.h"
 
 namespace tessera::cli {

@@ -2,8 +2,8 @@
 #include "tessera/engine/engine.h"
 
 #include <algorithm>
-#include <cmath>
-#include <string_view>
+#include <filesystem>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,23 +11,32 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/node_parts.h"
 #include "tessera/engine/batches.h"
-#include "tessera/engine/evaluate.h"
-#include "tessera/engine/evaluated_metrics.h"
-#include "tessera/engine/generate.h"
 #include "tessera/engine/histograms.h"
 #include "tessera/engine/reference.h"
-#include "tessera/engine/rl/rollouts.h"
-#include "tessera/engine/shared_values.h"
-#include "tessera/engine/written_texts.h"
+#include "tessera/engine/resume_curve.h"
+#include "tessera/models/hf_objective.h"
 #include "tessera/report/monitors/tensorboard.h"
-#include "tessera/tasks/text_scores.h"
 
 namespace tessera::engine {
+namespace {
+
+std::unique_ptr<Experience> make_experience(const planner::Plan& plan,
+                                            comm::World& world,
+                                            TrainState& state,
+                                            const data::Dataset& train,
+                                            ExtraRanks* extra_ranks) {
+  const ExperienceKind* const kind = experience_of(plan.task.get());
+  return kind == nullptr ? nullptr : kind->make(plan, world, state, train, extra_ranks);
+}
+
+}  // namespace
+
 Engine::Engine(planner::Plan plan,
                comm::World& world,
                std::shared_ptr<const data::Datasets> data,
-               rl::Generators* generators)
+               ExtraRanks* extra_ranks)
     : plan_(std::move(plan)),
       world_(world),
       data_(std::move(data)),
@@ -40,7 +49,11 @@ Engine::Engine(planner::Plan plan,
                plan_.config.data.drop_last,
                planner::batch_sizes(plan_)),
       state_(train_state_options(plan_), world),
-      experience_(rl::make_experience(plan_, world_, state_, *data_->train, generators)),
+      experience_(make_experience(plan_, world_, state_, *data_->train, extra_ranks)),
+      saver_(plan_, world_, state_, experience_.get(), [this] { return meta(); }),
+      eval_model_(plan_.config.eval.weights, plan_.zero_stage == 3, world_, state_, saver_),
+      evaluator_(plan_, eval_model_, experience_.get(), data_),
+      sampler_(plan_, eval_model_),
       frozen_sets_(plan_.freezing.frozen_sets({})) {
   start_clock();
 }
@@ -54,7 +67,7 @@ void Engine::make_reference(const std::filesystem::path& keep) {
                          executor(),
                          world_,
                          {.train_batch = plan_.micro_batch,
-                          .validation = evaluated_samples(),
+                          .validation = evaluator_.samples(),
                           .validation_batch = plan_.config.eval.micro_batch});
   if (!keep.empty() && world_.is_leader()) keep_reference(*data_, keep);
   start_clock();
@@ -114,22 +127,16 @@ int Engine::micros_of(const data::GlobalBatch& batch) const {
 /// is needed.
 StepExtras Engine::extras(StepReport& report) {
   StepExtras extras;
-  extras.to_sum = [this] {
-    const checkpoint::BackgroundSave::Standing save =
-        saving() ? background_->standing() : checkpoint::BackgroundSave::Standing();
-    return std::vector<double>{
-        save_proposed_ ? 1.0 : 0.0, save.busy ? 1.0 : 0.0, save.failed ? 1.0 : 0.0};
-  };
+  extras.to_sum = [this] { return saver_.to_sum(); };
   extras.summed = [this, &report](std::span<const double> sums) {
-    report.save_proposed = sums[0] > 0;
-    if (saving()) background_->advance({sums[1] > 0, sums[2] > 0});
+    report.save_proposed = saver_.advance(sums);
   };
   extras.to_max = [this] {
     return std::vector<double>{static_cast<double>(memory().total_peak),
                                static_cast<double>(world_.control().stop_requested.load())};
   };
   extras.before_update = [this, &report] {
-    report.save_s = leave_save_behind();
+    report.save_s = saver_.before_change();
     const auto& tensorboard = plan_.config.sections.get<report::TensorboardOptions>();
     const bool shown = tensorboard.enabled && tensorboard.histograms > 0 &&
                        (step() + 1) % tensorboard.histograms == 0;
@@ -142,7 +149,7 @@ void Engine::follow_freezing(std::int64_t steps, std::int64_t samples) {
   std::vector<bool> now =
       plan_.freezing.frozen_sets({.steps = steps, .epoch = batches_.at(samples).epoch});
   if (now == frozen_sets_) return;
-  leave_save_behind();
+  saver_.before_change();
   frozen_sets_ = std::move(now);
   TESSERA_REQUIRE(
       !plan_.freezing.freezes_all(frozen_sets_),
@@ -184,7 +191,8 @@ StepReport Engine::train_step() {
   report.loss = result.loss;
   report.metrics = result.metrics;
   if (experience_ != nullptr) {
-    report.save_s += leave_save_behind();  // if the step was skipped, the save is still under way
+    report.save_s +=
+        saver_.before_change();  // if the step was skipped, the save is still under way
     experience_->learn(report.metrics);
   }
   report.lr = result.lr;
@@ -227,117 +235,43 @@ std::vector<Contribution> Engine::contributions() {
       [&](std::int64_t first, std::int64_t end) { return load_samples(batch, first, end); });
 }
 
-/// The number of validation samples to evaluate.
-std::int64_t Engine::evaluated_samples() const {
-  return data_->validation == nullptr ? 0 : engine::evaluated_samples(plan_, *data_->validation);
-}
-
-template <class Work>
-auto Engine::with_eval_weights(Work work) {
-  state_.wait();
-  if (plan_.config.eval.weights == tasks::EvalWeights::Trained) return work();
-  leave_save_behind();
-  state_.exchange_average();
-  auto out = work();
-  state_.exchange_average();
-  return out;
-}
-
-EvalReport Engine::evaluate(const EvalRounds& rounds) {
-  TESSERA_REQUIRE(data_->validation != nullptr,
-                  Config,
-                  "there is no validation data to evaluate on",
-                  "set data.validation or data.validation_fraction");
-  return evaluate_on(*data_->validation, evaluated_samples(), rounds);
-}
-
-EvalReport Engine::evaluate_test() {
-  TESSERA_REQUIRE(data_->test != nullptr, Config, "there is no test data", "set data.test");
-  return evaluate_on(*data_->test, data_->test->size(), {});
-}
-
-EvalReport Engine::evaluate_on(const data::Dataset& dataset,
-                               std::int64_t samples,
-                               const EvalRounds& rounds) {
-  return with_eval_weights([&] {
-    if (experience_ != nullptr) return experience_->evaluate(dataset, samples);
-    EvalReport report = engine::evaluate(executor(),
-                                         world_,
-                                         dataset,
-                                         samples,
-                                         plan_.config.eval.micro_batch,
-                                         rounds,
-                                         plan_.task.get());
-    if (predicts_tokens(plan_)) {
-      report.metrics.push_back({"perplexity",
-                                std::exp(report.metrics.front().mean),
-                                report.metrics.front().denominator});
-    }
-    add_answer_scores(report, dataset);
-    return report;
-  });
-}
-
-void Engine::add_answer_scores(EvalReport& report, const data::Dataset& dataset) {
-  const tasks::EvalOptions& options = plan_.config.eval;
-  if (options.generate == 0) return;
-  // The scores, and the number of texts.
-  std::vector<double> values(tasks::kTextScores.size() + 1, 0.0);
-  if (generates()) {
-    Generator generator(executor(), *plan_.tokenizer, plan_.model);
-    GenerateOptions how;
-    how.max_new_tokens = options.max_new_tokens;
-    how.sampler.temperature = 0.0;
-    const auto texts = write_texts(generator,
-                                   dataset,
-                                   *plan_.tokenizer,
-                                   options.generate,
-                                   plan_.model.trunk.output.target.has_value(),
-                                   how,
-                                   [&](std::int64_t) { world_.show_life(); });
-    if (world_.is_leader()) {
-      const auto scores = tasks::text_scores(texts);
-      for (std::size_t i = 0; i < scores.size(); ++i)
-        values[i] = scores[i].value;
-      values.back() = static_cast<double>(texts.size());
-    }
+checkpoint::Meta Engine::meta() const {
+  checkpoint::Meta meta;
+  state_.describe(meta);
+  if (experience_ != nullptr) experience_->describe(meta);
+  meta.samples = samples_;
+  meta.tokens = tokens_;
+  meta.config = plan_.resolved;
+  if (auto objective = models::said_of(plan_.model.objective))
+    meta.extra["objective"] = std::move(*objective);
+  if (!plan_.base_fingerprint.empty()) {
+    meta.extra["base"] = json::Value::object(
+        {{"path",
+          json::Value::string(std::filesystem::absolute(*plan_.config.model->from).string())},
+         {"fingerprint", json::Value::string(plan_.base_fingerprint)}});
   }
-  share_with_all(world_, values, "scores of answers");
-  TESSERA_REQUIRE(values.back() > 0,
-                  Data,
-                  fmt::format("eval.generate: the first {} samples of {} have no prompt to answer",
-                              options.generate,
-                              dataset.name()),
-                  "raise eval.generate, or evaluate on other data");
-  for (std::size_t i = 0; i < tasks::kTextScores.size(); ++i)
-    report.metrics.push_back({std::string(tasks::kTextScores[i]), values[i], values.back()});
+  meta.extra["data"] = json::Value::string(data_->fingerprint);
+  meta.extra["validation"] = json::Value::string(data_->validation_fingerprint);
+  meta.extra["tokenizer"] = json::Value::string(plan_.tokenizer->fingerprint());
+  meta.extra["threads_per_rank"] = json::Value::integer(plan_.threads);
+  meta.extra["ranks"] = json::Value::integer(world_.size());
+  meta.extra["data_ranks"] = json::Value::integer(plan_.data_ranks);
+  meta.extra["schedule"] = curve_of_run(plan_);
+  evaluator_.describe(meta);
+  return meta;
 }
 
-std::string Engine::sample() {
-  return with_eval_weights([&] { return sample_text(); });
-}
-
-bool Engine::generates() {
-  // If weights are sharded, layers are split, or stages pass flows on, all ranks that take part
-  // generate the same text; so do ranks that share tokens in training, because here each has all
-  // tokens.
-  return world_.group(mesh::AxisSet::dp()).index == 0 || plan_.zero_stage == 3;
-}
-
-std::string Engine::sample_text() {
-  std::string text;
-  if (generates()) {
-    const tasks::EvalOptions& options = plan_.config.eval;
-    Generator generator(executor(), *plan_.tokenizer, plan_.model);
-    GenerateOptions how;
-    how.max_new_tokens = options.max_new_tokens;
-    how.sampler = {.temperature = options.temperature, .top_k = options.top_k, .top_p = 1.0};
-    how.seed = static_cast<std::uint64_t>(plan_.config.trainer.seed);
-    text = options.prompt;
-    generator.run(options.prompt, how, [&](std::string_view piece) { text += piece; });
-  }
-  world_.transport().barrier(world_.everyone(), TESSERA_HERE("sample text"))->wait();
-  return world_.is_leader() ? text : std::string();
+void Engine::load(const checkpoint::Checkpoint& checkpoint) {
+  if (const checkpoint::Ranks all = saver_.ranks(); all.nodes > 1)
+    checkpoint::require_one_save(checkpoint, all);
+  follow_freezing(checkpoint.meta().step, checkpoint.meta().samples);
+  state_.load(checkpoint);
+  if (experience_ != nullptr) experience_->load(checkpoint);
+  const checkpoint::Meta& meta = checkpoint.meta();
+  samples_ = meta.samples;
+  tokens_ = meta.tokens;
+  evaluator_.load(meta);
+  start_clock();
 }
 
 void Engine::start_clock() {

@@ -1,37 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inner part of the training loop on one rank: feeds a TrainState with batches of a plan's
-// data, and saves, resumes, evaluates and reports.
+// data, resumes and reports. Its parts save, evaluate and generate.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "tessera/base/error.h"
-#include "tessera/checkpoint/background.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/checkpoint/peer_copies.h"
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/sample_order.h"
 #include "tessera/engine/contributions.h"
-#include "tessera/engine/eval_history.h"
+#include "tessera/engine/eval_model.h"
 #include "tessera/engine/evaluate.h"
+#include "tessera/engine/evaluator.h"
 #include "tessera/engine/experience.h"
 #include "tessera/engine/loss_terms.h"
+#include "tessera/engine/sampler.h"
+#include "tessera/engine/saver.h"
 #include "tessera/engine/train_state.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/report/monitors/histogram.h"
-
-namespace tessera::engine::rl {
-class Generators;
-}
 
 namespace tessera::engine {
 
@@ -77,11 +71,12 @@ struct StepReport {
 /// collective.
 class Engine {
  public:
-  /// `generators`: ranks that only write rollouts (rl.overlap), which must outlive the engine.
+  /// `extra_ranks`: the ranks of the job that do not train, which must outlive the engine; nullptr:
+  /// there are none.
   Engine(planner::Plan plan,
          comm::World& world,
          std::shared_ptr<const data::Datasets> data,
-         rl::Generators* generators = nullptr);
+         ExtraRanks* extra_ranks = nullptr);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -119,56 +114,15 @@ class Engine {
   /// call it at most once, instead of the next train_step(). Time: that of an update and of one
   /// more in micro-batches of one sample. Memory: one more gradient.
   std::vector<Contribution> contributions();
-  /// Computes the mean loss over the first `eval.batches` batches of `eval.micro_batch` validation
-  /// samples; the same bits for any layout. Error{Config} without validation data.
-  EvalReport evaluate(const EvalRounds& rounds = {});
-  /// The same over all of data.test. Throws Error{Config} if there is none.
-  EvalReport evaluate_test();
-  /// Generates a continuation of eval.prompt, which rank 0 returns; other ranks return an empty
-  /// string.
-  std::string sample();
 
-  /// Writes a checkpoint under `root`. If it cannot be written, every rank throws the same
-  /// Error{Io}.
-  std::filesystem::path save(const std::filesystem::path& root);
-  /// Begins to write a checkpoint under `root` and returns. A thread writes this rank's pieces from
-  /// their own memory, the next update copies pieces that it changes before they are written, and
-  /// the ranks agree on the end within the reductions of later steps, so that no step waits for a
-  /// disk. `then` runs on the threads of the leading ranks after the checkpoint is published. Only
-  /// one save at a time. If it cannot be begun, every rank throws the same Error{Io}.
-  void save_in_background(const std::filesystem::path& root, std::function<void()> then = {});
-  /// Returns whether save_in_background() has begun a checkpoint and finish_save() was not called
-  /// yet.
-  [[nodiscard]] bool saving() const { return background_ != nullptr; }
-  /// True if finish_save() would not wait for a disk; the same on all ranks. Call it only while
-  /// saving().
-  [[nodiscard]] bool save_settled() const;
-  /// Waits for the checkpoint that is being written. If it could not be written, every rank throws
-  /// the same Error{Io}. Call it only while saving().
-  checkpoint::BackgroundSave::Outcome finish_save();
-  /// Begins to copy what a checkpoint would contain to the copy servers of `target`, in the same
-  /// way. A save that is requested meanwhile waits for the copy.
-  void copy_in_background(checkpoint::CopyTarget target);
-  /// Returns true if the save in progress is such a copy and not a checkpoint.
-  [[nodiscard]] bool copying() const { return saving() && copied_.has_value(); }
-  /// Waits for the copy that is being written. Call it only while copying().
-  void finish_copy();
-  /// Returns the last complete copy; its exists() is false if there is none.
-  [[nodiscard]] const hosts::CopySet& last_copy() const { return last_copy_; }
-  void set_last_copy(const hosts::CopySet& set) { last_copy_ = set; }
-  /// Returns why the last copy that was finished failed, the same on every rank, and forgets it.
-  std::optional<Error> take_copy_failure() { return std::exchange(copy_failure_, std::nullopt); }
-  /// Proposes to save; the next step's report says on every rank whether any rank proposed it.
-  void propose_save(bool mine) { save_proposed_ = mine; }
-  /// Sets the best evaluation that checkpoints record; load() restores it. Call it on all ranks.
-  void set_best(std::optional<BestEvaluation> best) { best_ = best; }
-  [[nodiscard]] const std::optional<BestEvaluation>& best() const { return best_; }
-  /// The state from which early stopping decides; checkpoints record it if the plan stops early.
-  /// Change it identically on all ranks.
-  [[nodiscard]] EvalHistory& eval_history() { return eval_history_; }
-  /// The ranks that take part in a save, grouped by host if checkpoint.use_node_local_storage is
-  /// set.
-  checkpoint::Ranks ranks();
+  /// The parts of the engine that write checkpoints and that evaluate.
+  [[nodiscard]] Saver& saver() { return saver_; }
+  [[nodiscard]] Evaluator& evaluator() { return evaluator_; }
+  /// Saver::save(), Evaluator::evaluate() and Sampler::sample().
+  std::filesystem::path save(const std::filesystem::path& root) { return saver_.save(root); }
+  EvalReport evaluate(const EvalRounds& rounds = {}) { return evaluator_.evaluate(rounds); }
+  std::string sample() { return sampler_.sample(); }
+
   /// Loads weights, optimizer state, step and data position, whatever layout wrote the checkpoint.
   void load(const checkpoint::Checkpoint& checkpoint);
   /// Waits until no transfer of this rank is under way. Call it before the ranks end.
@@ -193,26 +147,10 @@ class Engine {
   [[nodiscard]] std::int64_t micro_batches(std::int64_t samples) const {
     return (samples + plan_.micro_batch - 1) / plan_.micro_batch;
   }
-  [[nodiscard]] std::int64_t evaluated_samples() const;
   StepExtras extras(StepReport& report);
-  double leave_save_behind();
   /// Freezes and thaws parameters as the plan requires for the step after `steps` steps and
   /// `samples` samples.
   void follow_freezing(std::int64_t steps, std::int64_t samples);
-  /// Returns this rank's part of a checkpoint, valid until release_pieces().
-  std::vector<checkpoint::PieceBytes> pieces();
-  void release_pieces();
-  /// Calls `work` with the weights that eval.weights names.
-  template <class Work>
-  auto with_eval_weights(Work work);
-  std::string sample_text();
-  /// True if this rank takes part when a text is generated.
-  bool generates();
-  EvalReport evaluate_on(const data::Dataset& dataset,
-                         std::int64_t samples,
-                         const EvalRounds& rounds);
-  /// Lets the model answer eval.generate samples and adds the scores of the answers.
-  void add_answer_scores(EvalReport& report, const data::Dataset& dataset);
 
   planner::Plan plan_;
   comm::World& world_;
@@ -221,19 +159,15 @@ class Engine {
   data::BatchPlan batches_;
   TrainState state_;
   std::unique_ptr<Experience> experience_;  ///< nullptr: the dataset contains the data
+  Saver saver_;
+  EvalModel eval_model_;
+  Evaluator evaluator_;
+  Sampler sampler_;
   std::int64_t samples_ = 0, tokens_ = 0;
   double clock_ = 0.0;  ///< start time of the step
   double paused_at_ = 0.0;
   double comm_before_pause_ = 0.0;  ///< seconds spent in collectives of this step so far
   std::vector<bool> frozen_sets_;   ///< see parallel::FreezeSchedule
-  bool save_proposed_ = false;
-  std::optional<BestEvaluation> best_;
-  EvalHistory eval_history_;
-  std::optional<hosts::CopySet> copied_;  ///< what background_ copies; absent: it is a save
-  hosts::CopySet last_copy_;
-  std::optional<Error> copy_failure_;
-  /// Last member, so that its thread ends first.
-  std::unique_ptr<checkpoint::BackgroundSave> background_;
 };
 
 /// The progress of a training.

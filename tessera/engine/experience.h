@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training data that no dataset contains: the model itself generates it, step by step.
+// Training data that no dataset contains: the model itself generates it, step by step. A floor
+// above registers how, under the name that Task::experience() returns.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "tessera/base/registry.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/sample_order.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/loss_terms.h"
+#include "tessera/engine/train_state.h"
 #include "tessera/nn/block.h"
+#include "tessera/planner/train_config.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::engine {
 
@@ -61,5 +70,64 @@ class Experience {
   virtual void release_pieces() = 0;
   virtual void load(const checkpoint::Checkpoint& checkpoint) = 0;
 };
+
+/// The ranks of a job that do not train (tasks::Task::extra_ranks()), as those that train see them.
+/// Used only on the rank's own thread.
+class ExtraRanks {
+ public:
+  virtual ~ExtraRanks() = default;
+  /// Drops what is under way, because the training goes back to an earlier checkpoint. Collective
+  /// over the ranks that train.
+  virtual void start_over() = 0;
+};
+
+/// What the engine and a run ask of a kind of experience. Const methods can be called from any
+/// thread.
+class ExperienceKind {
+ public:
+  virtual ~ExperienceKind() = default;
+  /// Returns the experience of a plan whose task names this kind. The arguments must outlive it;
+  /// `train` is the training data, which the task has opened; `extra_ranks`: nullptr if the job has
+  /// none. Throws Error{Config} for data of another kind. Collective.
+  [[nodiscard]] virtual std::unique_ptr<Experience> make(const planner::Plan& plan,
+                                                         comm::World& world,
+                                                         TrainState& policy,
+                                                         const data::Dataset& train,
+                                                         ExtraRanks* extra_ranks) const = 0;
+  /// Completes a plan before the ranks start: refuses settings that are not supported
+  /// (Error{Config}, Error{Unsupported}, Error{Format}), and adds the memory of other models.
+  /// `ranks_of_host`: the number of ranks of a host; 0: all ranks are on one host.
+  virtual void settle(planner::Plan& plan, int ranks_of_host) const;
+  /// Returns what of `available` bytes of a host `count` of the extra ranks leave for the others.
+  /// Throws Error{Memory} if they do not fit.
+  [[nodiscard]] virtual std::uint64_t memory_beside(const planner::Plan& plan,
+                                                    std::uint64_t available,
+                                                    int count) const;
+  using Train = std::function<int(comm::World& learners, ExtraRanks& extra_ranks)>;
+  /// Runs one rank of a job with extra ranks: `train` on those that train, other work on the extra
+  /// ranks. Returns, on every rank, what `train` returns. Collective over `job`.
+  virtual int run_divided(const planner::Plan& plan,
+                          comm::World& job,
+                          const data::Dataset& train_data,
+                          const Train& train) const;
+  /// Returns lines of plain text that define the symbols which the experience adds to the loss.
+  [[nodiscard]] virtual std::vector<std::string> formula(const tasks::Task& /*task*/) const {
+    return {};
+  }
+};
+
+/// By the names that Task::experience() returns.
+Registry<const ExperienceKind*>& experiences();
+/// Registers an object of the class `Kind`.
+#define TESSERA_EXPERIENCE(name, Kind)              \
+  static const Kind tessera_experience_of_##Kind{}; \
+  static const bool tessera_experience_##Kind =     \
+      ::tessera::engine::experiences().add(name, &tessera_experience_of_##Kind)
+
+/// Returns the kind of the task's experience; nullptr for a task that learns from its dataset, and
+/// for no task. Throws Error{Config} if the program does not contain it.
+const ExperienceKind* experience_of(const tasks::Task* task);
+/// Calls ExperienceKind::settle(); does nothing for other plans.
+void settle_experience(planner::Plan& plan, int ranks_of_host = 0);
 
 }  // namespace tessera::engine

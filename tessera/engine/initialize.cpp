@@ -7,7 +7,6 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/profile.h"
-#include "tessera/engine/rl/plan.h"
 #include "tessera/engine/teacher.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/recipe.h"
@@ -143,7 +142,7 @@ std::unique_ptr<Engine> initialize(const planner::Plan& plan,
   planner::Plan mine = plan;
   if (data == nullptr) data = open_data(mine, {});
   if (mine.max_steps == 0) finish_plan(mine, *data);
-  rl::settle_plan(mine);
+  settle_experience(mine);
   place_measured_blocks(mine, world, *data->train, launch::available_memory());
   auto engine = std::make_unique<Engine>(std::move(mine), world, std::move(data));
   engine->initialize_weights();

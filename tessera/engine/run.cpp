@@ -39,9 +39,7 @@
 #include "tessera/engine/profile.h"
 #include "tessera/engine/reference.h"
 #include "tessera/engine/resume.h"
-#include "tessera/engine/rl/generators.h"
-#include "tessera/engine/rl/plan.h"
-#include "tessera/engine/rl/roll_back.h"
+#include "tessera/engine/rewind.h"
 #include "tessera/engine/run_folder.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/hosts/detect_launcher.h"
@@ -59,7 +57,6 @@
 #include "tessera/planner/stages.h"
 #include "tessera/report/first_table.h"
 #include "tessera/tasks/record_dataset.h"
-#include "tessera/tasks/rl/rl.h"
 
 namespace tessera::engine {
 namespace {
@@ -104,13 +101,14 @@ void tell_notes(const planner::Plan& plan) {
 }
 
 /// Returns the memory that all ranks of the plan may use, if every host has as much for each of
-/// them as this one. `first_rank`, `local_ranks`: of this host, among them perhaps ranks that only
-/// write rollouts.
+/// them as this one. `first_rank`, `local_ranks`: of this host, among them perhaps ranks that do
+/// not train.
 std::uint64_t memory_of_hosts(const planner::Plan& plan, int first_rank, int local_ranks) {
   const int learners = std::clamp(plan.ranks - first_rank, 0, local_ranks),
             writers = local_ranks - learners;
   std::uint64_t available = launch::available_memory();
-  if (writers > 0) available = rl::memory_beside_generators(plan, available, writers);
+  if (writers > 0)
+    available = experience_of(plan.task.get())->memory_beside(plan, available, writers);
   // No limit for the ranks of other hosts.
   if (learners == 0) return std::numeric_limits<std::int64_t>::max();
   return available / static_cast<std::uint64_t>(learners) * static_cast<std::uint64_t>(plan.ranks);
@@ -128,7 +126,7 @@ std::optional<std::filesystem::path> checkpoint_of_all(Engine& engine,
                                                        const ResumePoint& resume,
                                                        const RunFolder& folder,
                                                        const TrainCommand& command) {
-  const checkpoint::Ranks ranks = engine.ranks();
+  const checkpoint::Ranks ranks = engine.saver().ranks();
   if (resume.copies || ranks.nodes == 1 || command.resume.kind != ResumeFrom::Kind::Newest)
     return resume.checkpoint;
   return checkpoint::newest_common(folder.checkpoints(), ranks);
@@ -150,17 +148,17 @@ class Patience {
   Console* console_;
 };
 
-/// Trains on one rank from the resume point to the end, or to an alarm that sends the run back:
-/// then `back` is set.
+/// Trains on one rank from the resume point to the end, or to a step that sends the run back: then
+/// `back` is set.
 int train_from(const planner::Plan& plan,
                comm::World& world,
                const std::shared_ptr<const data::Datasets>& data,
                const RunFolder& folder,
                const ResumePoint& resume,
                const TrainCommand& command,
-               rl::Generators* generators,
-               std::optional<rl::RollBack>& back) {
-  Engine engine(plan, world, data, generators);
+               ExtraRanks* extra_ranks,
+               std::optional<Rewind>& back) {
+  Engine engine(plan, world, data, extra_ranks);
   const auto from = checkpoint_of_all(engine, resume, folder, command);
   // A resumed run has other weights than the reference, which was stored.
   const std::filesystem::path kept = folder.path() / "reference.bin";
@@ -181,7 +179,7 @@ int train_from(const planner::Plan& plan,
   int code = kExitOk;
   try {
     code = trainer.fit();
-  } catch (const rl::RollBack& alarm) {
+  } catch (const Rewind& alarm) {
     back = alarm;
     engine.finish();
     world.transport().barrier(world.everyone(), TESSERA_HERE("before the run goes back"))->wait();
@@ -204,30 +202,35 @@ int ranks_of_host(const planner::Plan& plan, comm::World& world) {
   return std::max(1, plan.ranks / world.host().count);
 }
 
-/// Trains on one rank of `world`; `generators`: ranks of the job that only write rollouts.
+/// Trains on one rank of `world`; `extra_ranks`: ranks of the job that do not train.
 int train_rank(planner::Plan plan,
                comm::World& world,
                const std::shared_ptr<const data::Datasets>& data,
                const RunFolder& folder,
                const ResumePoint& resume,
                const TrainCommand& command,
-               rl::Generators* generators) {
+               ExtraRanks* extra_ranks) {
   place_measured_blocks(
       plan, world, *data->train, memory_of_hosts(plan, 0, ranks_of_host(plan, world)));
   for (const std::string& line : planner::build_lines(plan, world.rank()))
     log::info(line);
   if (world.rank() == 0) tell_notes(plan);
   for (ResumePoint from = resume;;) {
-    std::optional<rl::RollBack> back;
-    const int code = train_from(plan, world, data, folder, from, command, generators, back);
+    std::optional<Rewind> back;
+    const int code = train_from(plan, world, data, folder, from, command, extra_ranks, back);
     if (!back) return code;
-    if (generators != nullptr) generators->start_over();
-    from.checkpoint = rl::go_back(world, folder, *back);
+    if (extra_ranks != nullptr) extra_ranks->start_over();
+    from.checkpoint = back->prepare(world, folder);
     from.copies.reset();
   }
 }
 
-/// Does the work of one rank of the job: it trains, or it writes rollouts for those that do.
+/// The number of ranks that the job has besides those that train.
+int extra_ranks_of(const planner::Plan& plan) {
+  return plan.task == nullptr ? 0 : plan.task->extra_ranks();
+}
+
+/// Does the work of one rank of the job: it trains, or it does other work for those that do.
 int run_rank(const planner::Plan& plan,
              comm::World& job,
              const std::shared_ptr<const data::Datasets>& data,
@@ -239,12 +242,12 @@ int run_rank(const planner::Plan& plan,
   comm::set_flight_folder(folder.log_file(job.rank()).parent_path().string(),
                           command.how.part ? command.how.part->name : "");
   log::info(fmt::format("rank {} of {}, {} threads", job.rank(), job.size(), plan.threads));
-  if (rl::num_generators(plan) == 0)
+  if (extra_ranks_of(plan) == 0)
     return train_rank(plan, job, data, folder, resume, command, nullptr);
-  const auto train = [&](comm::World& world, rl::Generators& generators) {
-    return train_rank(plan, world, data, folder, resume, command, &generators);
+  const auto train = [&](comm::World& world, ExtraRanks& extra_ranks) {
+    return train_rank(plan, world, data, folder, resume, command, &extra_ranks);
   };
-  return rl::run_divided(plan, job, *data->train, train);
+  return experience_of(plan.task.get())->run_divided(plan, job, *data->train, train);
 }
 
 /// Writes a status; if the disk is full or read-only, warns and keeps the job's exit code.
@@ -310,7 +313,7 @@ report::TableFacts table_facts(const planner::Plan& plan,
   if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();
   facts.changes = resume.changes;
   const StepSpeed measured = median_speed(folder.path() / "metrics.jsonl");
-  facts.tokens_are_known = tasks::as_rl(plan.task.get()) == nullptr;
+  facts.tokens_are_known = plan.task == nullptr || !plan.task->writes_answers();
   if (facts.tokens_are_known) facts.tokens_per_s = measured.tokens_per_s;
   facts.step_s = measured.seconds;
   facts.more_notes = dry_run ? "with -v" : fmt::format("in {}", folder.log_file(0).string());
@@ -450,8 +453,8 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   const std::optional<launch::Launcher> launcher = hosts::detect_launcher();
   const hosts::HostPart* const part = command.how.part.get();
   const bool is_leader = launcher ? launcher->rank == 0 : part == nullptr || part->host == 0;
-  const int generators = rl::num_generators(plan);
-  const int launched = launcher ? launcher->local_world_size : plan.ranks + generators;
+  const int extra_ranks = extra_ranks_of(plan);
+  const int launched = launcher ? launcher->local_world_size : plan.ranks + extra_ranks;
   const int local_ranks = part != nullptr ? part->local_ranks : launched;
   const int first_rank = part != nullptr ? part->first_rank : launcher ? launcher->first_rank() : 0;
   TrainCommand mine = command;
@@ -475,7 +478,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
       open_data(plan, tokenize_options(plan, mine, *early));
   finish_plan(plan, *data);
   const InputLog inputs(plan.inputs);
-  rl::settle_plan(plan, part != nullptr || launcher ? local_ranks : 0);
+  settle_experience(plan, part != nullptr || launcher ? local_ranks : 0);
   // A set of copies, half of what the plan counts, is there already.
   const std::int64_t held = copies ? planner::copy_bytes(plan) / 2 * plan.ranks : 0;
   const std::uint64_t available =
@@ -495,7 +498,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
                     resume.position.step,
                     resume.copies ? ", from the copies in memory" : ""));
   } else if (is_leader) {
-    const bool several = local_ranks < plan.ranks + generators;
+    const bool several = local_ranks < plan.ranks + extra_ranks;
     report::TableFacts facts =
         table_facts(plan, *data, folder, resume, command.dry_run, available, several);
     facts.memory = memory;
@@ -540,7 +543,7 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
     how.facts = [&](const std::function<void()>& alive) {
       return facts_of(plan, *data, resume, alive);
     };
-    how.further_ranks = generators;
+    how.further_ranks = extra_ranks;
     how.folder = folder_check(plan);
     code = run_ranks(plan, report, train, training_words(), how);
   } catch (const Error& error) {  // before ranks were started

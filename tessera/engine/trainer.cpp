@@ -76,12 +76,12 @@ StepReport Trainer::make_step() {
     return engine_.train_step();
   } catch (const Error& error) {
     // All ranks diverge at once, so the checkpoint being written is fit for resuming.
-    if (error.kind() == Error::Kind::Numeric && engine_.saving()) {
+    if (error.kind() == Error::Kind::Numeric && engine_.saver().saving()) {
       try {
-        if (engine_.copying()) {
-          engine_.finish_copy();
+        if (engine_.saver().copying()) {
+          engine_.saver().finish_copy();
         } else {
-          engine_.finish_save();
+          engine_.saver().finish();
         }
       } catch (const Error& other) {
         if (engine_.world().is_leader()) log::warn("the last checkpoint is lost: " + other.text());

@@ -65,6 +65,12 @@ class Task {
   /// Returns whether the model generates the data that it learns from during training, so that the
   /// data has no labels.
   [[nodiscard]] virtual bool writes_answers() const { return false; }
+  /// The kind of experience that makes the data during training: a name of engine::experiences().
+  /// Empty: the samples of the dataset are learned.
+  [[nodiscard]] virtual std::string experience() const { return {}; }
+  /// The number of ranks that a job has in addition to those that train, for the work of
+  /// experience().
+  [[nodiscard]] virtual int extra_ranks() const { return 0; }
   /// True if the data consists of records, so that data.map and data.on_bad_record apply.
   [[nodiscard]] virtual bool reads_records() const { return false; }
   /// Returns whether data.streaming applies: files become samples while they are used.

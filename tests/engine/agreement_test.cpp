@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/rl_support.h"
+#include "rlhf/support.h"
 #include "support/train_runs.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 #include "tessera/base/inputs.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/engine.h"
-#include "tessera/engine/rl/plan.h"
+#include "tessera/rlhf/plan.h"
 #include "tessera/text/tokenizer.h"
 
 namespace tessera::engine {

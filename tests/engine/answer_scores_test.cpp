@@ -96,7 +96,7 @@ TEST_P(AnswerScores, ChooseTheBestWeights) {
     EXPECT_EQ(trainer.fit(), kExitOk);
     if (!engine.world().is_leader()) return;
     early = trainer.early_stop();
-    best = engine.best();
+    best = engine.evaluator().best();
   });
 
   // Two words are soon known, and nothing is better than all answers right.
@@ -121,7 +121,7 @@ TEST(Perplexity, CanChooseTheBestWeightsOfALanguageModel) {
     Trainer trainer(engine, nullptr, folder.path());
     attach_defaults(trainer);
     EXPECT_EQ(trainer.fit(), kExitOk);
-    best = engine.best()->value;
+    best = engine.evaluator().best()->value;
     loss = trainer.last_eval()->loss;
   });
 

@@ -182,9 +182,9 @@ TEST(Average, IsNotSavedInPlaceOfTheWeights) {
     engine.train_step();
     engine.train_step();
     engine.save(whole.path());
-    engine.save_in_background(beside.path());
+    engine.saver().save_in_background(beside.path());
     engine.evaluate();
-    engine.finish_save();
+    engine.saver().finish();
   });
 
   EXPECT_EQ(checkpoint::Checkpoint(beside.path() / checkpoint::step_name(2)).digest(),

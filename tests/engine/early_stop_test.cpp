@@ -214,7 +214,7 @@ TEST(TestSets, AreEvaluatedWithTheBestWeights) {
       on_engines(
           run,
           {},
-          [&](Engine& engine) { loss = engine.evaluate_test().loss; },
+          [&](Engine& engine) { loss = engine.evaluator().evaluate_test().loss; },
           folder.path() / "checkpoints" / checkpoint::step_name(step));
     };
     measure(2, best);
@@ -249,7 +249,7 @@ TEST(TestSets, AreAlsoEvaluatedAfterEachEpochAndChangeNothing) {
   on_engines(
       run,
       {},
-      [&](Engine& engine) { first = engine.evaluate_test().loss; },
+      [&](Engine& engine) { first = engine.evaluator().evaluate_test().loss; },
       tested.path() / "checkpoints" / checkpoint::step_name(5));
   EXPECT_EQ(values_in(tested.path(), "test_loss").front(), first);
   EXPECT_EQ(values_in(tested.path(), "test_loss").back(), value_in(once.path(), "test_loss"));

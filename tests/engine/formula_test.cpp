@@ -11,13 +11,13 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/text.h"
-#include "tessera/engine/rl/estimators.h"
 #include "tessera/losses/cpo_orpo.h"
 #include "tessera/losses/dpo.h"
 #include "tessera/losses/kl.h"
 #include "tessera/losses/kto.h"
 #include "tessera/losses/policy.h"
 #include "tessera/report/explain.h"
+#include "tessera/rlhf/estimators.h"
 #include "tessera/tasks/rl/options.h"
 
 namespace tessera::engine {

@@ -55,15 +55,15 @@ TEST_P(TwoHosts, GoOnFromTheirPartsAsIfNothingHadBeen) {
     const fs::path root = settle(engine);
     losses_until(engine, 3);
     const bool beside = GetParam() == std::string("true");
-    beside ? engine.save_in_background(root) : static_cast<void>(engine.save(root));
+    beside ? engine.saver().save_in_background(root) : static_cast<void>(engine.save(root));
     const auto losses = losses_until(engine, 6);
-    if (beside) engine.finish_save();
+    if (beside) engine.saver().finish();
     if (engine.world().is_leader()) undisturbed = losses;
   });
 
   on_engines(run, kFour, [&](Engine& engine) {
     const fs::path root = settle(engine);
-    const auto from = checkpoint::newest_common(root, engine.ranks());
+    const auto from = checkpoint::newest_common(root, engine.saver().ranks());
     engine.load(checkpoint::Checkpoint(from.value()));
     const auto losses = losses_until(engine, 6);
     if (engine.world().is_leader()) resumed = losses;

@@ -26,9 +26,9 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/evaluated_metrics.h"
 #include "tessera/engine/launch.h"
-#include "tessera/engine/rl/plan.h"
 #include "tessera/models/family.h"
 #include "tessera/planner/memory.h"
+#include "tessera/rlhf/plan.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::test {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/rl_support.h"
 #include "equivalence/combinations.h"
 #include "equivalence/zero_cost.h"
+#include "rlhf/support.h"
 #include <gtest/gtest.h>
 
 #include "tessera/planner/travel.h"

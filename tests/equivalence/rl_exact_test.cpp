@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/rl_support.h"
 #include "equivalence/family_layouts.h"
+#include "rlhf/support.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

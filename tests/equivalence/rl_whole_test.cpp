@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/rl_support.h"
+#include "rlhf/support.h"
 #include <gtest/gtest.h>
 
 namespace tessera::test {

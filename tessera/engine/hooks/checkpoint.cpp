@@ -37,16 +37,16 @@ void CheckpointHook::before_train(Trainer& trainer) {
   last_ = now_s();
   // If the weights came from another run, its best checkpoint is there and not in this folder.
   Engine& engine = trainer.engine();
-  if (!engine.best()) return;
+  if (!engine.evaluator().best()) return;
   bool here = false;
   for (const auto& folder : checkpoint::list(root_of(trainer)))
-    here = here || checkpoint::step_of(folder) == engine.best()->step;
+    here = here || checkpoint::step_of(folder) == engine.evaluator().best()->step;
   // Hosts with local disks must agree.
-  const checkpoint::Ranks ranks = engine.ranks();
+  const checkpoint::Ranks ranks = engine.saver().ranks();
   if (ranks.nodes > 1) here = !ranks.any(!here);
-  if (!here) engine.set_best(std::nullopt);
+  if (!here) engine.evaluator().set_best(std::nullopt);
   if (ranks.is_leader()) {
-    const auto step = here ? std::optional(engine.best()->step) : std::nullopt;
+    const auto step = here ? std::optional(engine.evaluator().best()->step) : std::nullopt;
     trainer.try_to_write([&] { checkpoint::name_best(root_of(trainer), step); });
   }
 }
@@ -55,11 +55,11 @@ void CheckpointHook::before_train(Trainer& trainer) {
 void CheckpointHook::before_train_iter(Trainer& trainer) {
   const auto interval = options_.interval_s();
   Engine& engine = trainer.engine();
-  engine.propose_save(interval && engine.world().is_leader() && now_s() - last_ >= *interval);
+  engine.saver().propose(interval && engine.world().is_leader() && now_s() - last_ >= *interval);
 }
 
 void CheckpointHook::after_test(Trainer& trainer, const EvalReport& report) {
-  const auto& best = trainer.engine().best();
+  const auto& best = trainer.engine().evaluator().best();
   if (!options_.keeps_best()) return;
   const tasks::BestRule rule = trainer.engine().plan().config.eval.rule();
   const double value = value_of(report, rule);
@@ -83,7 +83,8 @@ bool CheckpointHook::due(Trainer& trainer, const StepReport& report) const {
 void CheckpointHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   Engine& engine = trainer.engine();
   waited_ += report.save_s;
-  if (engine.saving() && !engine.copying() && engine.save_settled()) finish(trainer);
+  if (engine.saver().saving() && !engine.saver().copying() && engine.saver().settled())
+    finish(trainer);
   const bool last = report.stop_requested || report.step == engine.max_steps();
   if (due(trainer, report)) save(trainer, last);
 }
@@ -105,7 +106,7 @@ void CheckpointHook::attempt(Trainer& trainer, const std::function<void()>& work
     work();
   } catch (const Error& error) {
     if (error.kind() != Error::Kind::Io) throw;
-    engine.set_best(before_);
+    engine.evaluator().set_best(before_);
     trainer.note_incomplete(error.what());
     if (engine.world().is_leader())
       log::warn("training goes on without this checkpoint: " + error.text());
@@ -119,23 +120,24 @@ void CheckpointHook::save(Trainer& trainer, bool wait) {
   Engine& engine = trainer.engine();
   last_ = now_s();
   step_ = engine.step();
-  before_ = engine.best();
-  if (is_best(trainer)) engine.set_best(std::exchange(found_, std::nullopt));
+  before_ = engine.evaluator().best();
+  if (is_best(trainer)) engine.evaluator().set_best(std::exchange(found_, std::nullopt));
   const std::filesystem::path root = root_of(trainer);
-  const auto prune = [root, keep = static_cast<int>(options_.keep), best = engine.best()] {
-    const auto step = best ? std::optional(best->step) : std::nullopt;
-    checkpoint::name_best(root, step);
-    checkpoint::prune(root, keep, step);
-  };
+  const auto prune =
+      [root, keep = static_cast<int>(options_.keep), best = engine.evaluator().best()] {
+        const auto step = best ? std::optional(best->step) : std::nullopt;
+        checkpoint::name_best(root, step);
+        checkpoint::prune(root, keep, step);
+      };
   attempt(trainer, [&] {
     if (engine.plan().save_in_background && !wait) {
-      engine.save_in_background(root, prune);
+      engine.saver().save_in_background(root, prune);
       waited_ = now_s() - last_;
       return;
     }
     const std::filesystem::path folder = engine.save(root);
     trainer.note_saved(step_);
-    if (engine.ranks().is_leader()) tell_unpruned(trainer, checkpoint::caught(prune));
+    if (engine.saver().ranks().is_leader()) tell_unpruned(trainer, checkpoint::caught(prune));
     if (Console* console = trainer.console()) {
       console->line(
           fmt::format("checkpoint {} written in {:.1f} s", folder.string(), now_s() - last_));
@@ -146,10 +148,10 @@ void CheckpointHook::save(Trainer& trainer, bool wait) {
 /// Waits for the background save, if there is one.
 void CheckpointHook::finish(Trainer& trainer) {
   Engine& engine = trainer.engine();
-  if (!engine.saving() || engine.copying()) return;
+  if (!engine.saver().saving() || engine.saver().copying()) return;
   const double start = now_s();
   attempt(trainer, [&] {
-    const checkpoint::BackgroundSave::Outcome outcome = engine.finish_save();
+    const checkpoint::BackgroundSave::Outcome outcome = engine.saver().finish();
     trainer.note_saved(step_);
     tell_unpruned(trainer, outcome.then);
     if (Console* console = trainer.console()) {

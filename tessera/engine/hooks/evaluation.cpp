@@ -22,8 +22,8 @@ void EvaluationHook::run(Trainer& trainer) {
 void PatienceHook::after_test(Trainer& trainer, const EvalReport& report) {
   Engine& engine = trainer.engine();
   const tasks::EvalOptions& options = engine.plan().config.eval;
-  engine.eval_history().add(engine.step(), value_of(report, options.rule()), options);
-  const auto reason = engine.eval_history().why_stop(options);
+  engine.evaluator().standing().add(engine.step(), value_of(report, options.rule()), options);
+  const auto reason = engine.evaluator().standing().why_stop(options);
   // After the last step there is nothing left to stop.
   if (!reason || engine.step() >= engine.max_steps()) return;
   trainer.stop_early(*reason);

@@ -9,7 +9,6 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/hooks/hooks.h"
-#include "tessera/tasks/rl/rl.h"
 
 namespace tessera::engine {
 
@@ -36,7 +35,7 @@ const char* unit_of(Trainer& trainer, const char* tokens) {
 
 std::string counted_text(Trainer& trainer, const EvalReport& report, const data::Dataset* dataset) {
   const planner::Plan& plan = trainer.engine().plan();
-  const bool rollouts = tasks::as_rl(plan.task.get()) != nullptr;
+  const bool rollouts = plan.task != nullptr && plan.task->writes_answers();
   const std::string what =
       rollouts || dataset == nullptr ? "tokens" : counted_by(*dataset, plan.model.objective);
   return text::with_commas(report.tokens) + " " + what + part_text(report);

@@ -17,7 +17,7 @@ namespace {
 /// engine then has.
 std::string take_best(Trainer& trainer) {
   Engine& engine = trainer.engine();
-  const std::optional<BestEvaluation> best = engine.best();
+  const std::optional<BestEvaluation> best = engine.evaluator().best();
   if (!best) return fmt::format("the last weights (step {})", engine.step());
   if (best->step != engine.step()) {
     engine.load(checkpoint::Checkpoint(trainer.run_dir() / checkpoint::kFolderOfRun /
@@ -32,7 +32,7 @@ void TestHook::run(Trainer& trainer, const std::string& weights) {
   Engine& engine = trainer.engine();
   // The best weights may be those that were evaluated last.
   const bool known = last_ && last_->first == engine.step();
-  if (!known) last_.emplace(engine.step(), engine.evaluate_test());
+  if (!known) last_.emplace(engine.step(), engine.evaluator().evaluate_test());
   const EvalReport& report = last_->second;
   if (Console* console = trainer.console()) {
     console->line(fmt::format("test with {} | loss {:.4f}{} | {}",

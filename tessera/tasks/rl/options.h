@@ -117,7 +117,7 @@ enum class RlCache : std::uint8_t { Same, BF16, Int8 };
 constexpr auto kRlCaches = std::to_array<config::Named<RlCache>>(
     {{RlCache::Same, "same"}, {RlCache::BF16, "bf16"}, {RlCache::Int8, "int8"}});
 
-/// The effect of an alarm (engine/rl/alarms.h).
+/// The effect of an alarm (rlhf/alarms.h).
 enum class OnAlarm : std::uint8_t { Warn, Stop, RaiseKl, RollBack };
 constexpr auto kOnAlarm = std::to_array<config::Named<OnAlarm>>({{OnAlarm::Warn, "warn"},
                                                                  {OnAlarm::Stop, "stop"},

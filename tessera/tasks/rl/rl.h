@@ -21,6 +21,8 @@ class Rl final : public RecordTask {
   [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override;
 
   [[nodiscard]] bool writes_answers() const override { return true; }
+  [[nodiscard]] std::string experience() const override { return "rollouts"; }
+  [[nodiscard]] int extra_ranks() const override { return options_.generators(); }
 
   [[nodiscard]] const RlOptions& options() const { return options_; }
   [[nodiscard]] const std::vector<RlReward>& rewards() const { return rewards_; }

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/experience.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera::engine {
+
+void ExperienceKind::settle(planner::Plan& /*plan*/, int /*ranks_of_host*/) const {}
+
+std::uint64_t ExperienceKind::memory_beside(const planner::Plan& /*plan*/,
+                                            std::uint64_t available,
+                                            int count) const {
+  TESSERA_ASSERT(count == 0);
+  return available;
+}
+
+int ExperienceKind::run_divided(const planner::Plan& /*plan*/,
+                                comm::World& /*job*/,
+                                const data::Dataset& /*train_data*/,
+                                const Train& /*train*/) const {
+  throw Error(Error::Kind::Bug,
+              "a task has extra ranks, and its kind of experience has no work for them",
+              "override ExperienceKind::run_divided()");
+}
+
+Registry<const ExperienceKind*>& experiences() {
+  static Registry<const ExperienceKind*> registry("kind of experience");
+  return registry;
+}
+
+const ExperienceKind* experience_of(const tasks::Task* task) {
+  if (task == nullptr) return nullptr;
+  const std::string name = task->experience();
+  return name.empty() ? nullptr : experiences().get(name);
+}
+
+void settle_experience(planner::Plan& plan, int ranks_of_host) {
+  if (const ExperienceKind* const kind = experience_of(plan.task.get()))
+    kind->settle(plan, ranks_of_host);
+}
+
+}  // namespace tessera::engine

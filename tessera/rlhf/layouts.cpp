@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/rlhf/layouts.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/block.h"
+#include "tessera/planner/precision.h"
+#include "tessera/planner/validate.h"
+
+namespace tessera::engine::rl {
+
+namespace {
+
+struct AskedRanks {
+  std::int64_t first = 0, count = 0, tensor = 1;
+};
+
+AskedRanks asked_ranks(const tasks::RlModel& model, const planner::Plan& policy) {
+  const auto [first, count] =
+      model.rank_range().value_or(std::pair<std::int64_t, std::int64_t>(0, policy.ranks));
+  return {first, count, model.tensor.value_or(policy.config.parallel.tensor.size)};
+}
+
+/// The policy's ranks, or those of the layout.
+ModelRanks ranks_of(const ReadLayout& layout, const planner::Plan& policy) {
+  return layout.ranks.value_or(
+      ModelRanks{.count = policy.ranks, .tensor = policy.ranks / policy.data_ranks});
+}
+
+/// Returns ", 2 ranks share its layers, on ranks 2 to 3 alone".
+std::string text_of(const std::optional<ModelRanks>& ranks, const planner::Plan& policy) {
+  if (!ranks) return "";
+  std::string out;
+  if (ranks->tensor > 1) out += fmt::format(", {} ranks share its layers", ranks->tensor);
+  if (ranks->count == policy.ranks) return out;
+  if (ranks->count == 1) return out + fmt::format(", on rank {} alone", ranks->first);
+  return out +
+         fmt::format(", on ranks {} to {} alone", ranks->first, ranks->first + ranks->count - 1);
+}
+
+}  // namespace
+
+bool has_ranks(const tasks::RlModel& model, const planner::Plan& policy) {
+  const auto [first, count, tensor] = asked_ranks(model, policy);
+  return first + count <= policy.ranks && count % tensor == 0;
+}
+
+std::optional<ModelRanks> ranks_of(const tasks::RlModel& model,
+                                   std::string_view key,
+                                   const planner::Plan& policy) {
+  if (!model.has_own_groups()) return std::nullopt;
+  const auto [first, count, tensor] = asked_ranks(model, policy);
+  TESSERA_REQUIRE(first + count <= policy.ranks,
+                  Config,
+                  fmt::format("rl.models.{}: ranks {} has a rank {}, and {} rank{} learn{}",
+                              key,
+                              model.ranks.dump(),
+                              first + count - 1,
+                              policy.ranks,
+                              policy.ranks == 1 ? "" : "s",
+                              policy.ranks == 1 ? "s" : ""),
+                  "start more ranks (-n), or list existing ranks");
+  TESSERA_REQUIRE(
+      count % tensor == 0,
+      Config,
+      fmt::format("rl.models.{}: {} ranks cannot be divided into groups of {} that share layers",
+                  key,
+                  count,
+                  tensor),
+      "choose a tensor that divides the number of ranks of the model");
+  const auto of = [](std::int64_t number) { return static_cast<int>(number); };
+  return ModelRanks{.first = of(first), .count = of(count), .tensor = of(tensor)};
+}
+
+ReadLayout layout_of(const tasks::RlModel& model,
+                     std::string_view key,
+                     const planner::Plan& policy) {
+  const bool bf16 = model.dtype ? *model.dtype == "bf16" : policy.working == DType::BF16;
+  return {.as = bf16 ? ReadAs::BF16 : ReadAs::F32,
+          .copies = model.zero_stage == 0 ? Copies::Each : Copies::One,
+          .ranks = ranks_of(model, key, policy)};
+}
+
+std::string text_of(const ReadLayout& layout, const planner::Plan& policy) {
+  const ModelRanks ranks = ranks_of(layout, policy);
+  std::string out(name(layout.as));
+  if (ranks.count > ranks.tensor)
+    out += layout.copies == Copies::One ? ", sharded" : ", whole on each data-parallel rank";
+  return out + text_of(layout.ranks, policy);
+}
+
+namespace {
+
+struct Elements {
+  std::int64_t all = 0, largest = 0;  ///< the largest of one parameter
+};
+
+Elements elements_of(const nn::ParamInfos& params) {
+  Elements out;
+  for (const auto& param : params) {
+    out.all += param->numel();
+    out.largest = std::max(out.largest, param->numel());
+  }
+  return out;
+}
+
+}  // namespace
+
+std::int64_t bytes_of(const models::Resolved& model,
+                      const ReadLayout& layout,
+                      const planner::Plan& policy) {
+  const Elements elements = elements_of(nn::parameters_of(model.model));
+  const ModelRanks ranks = ranks_of(layout, policy);
+  const std::int64_t width = layout.as == ReadAs::BF16 ? 2 : 4, sharers = ranks.tensor;
+  const bool whole = layout.copies == Copies::Each || ranks.count == ranks.tensor;
+  const std::int64_t on_each =
+      whole ? elements.all / sharers : elements.all / ranks.count + 2 * elements.largest / sharers;
+  return on_each * width;
+}
+
+std::int64_t bytes_beside_trunk(const models::Resolved& model, const planner::Plan& lender) {
+  const auto width = static_cast<std::int64_t>(size_of(lender.working));
+  const std::int64_t sharers = lender.ranks / lender.data_ranks;
+  // Sharded weights have memory of their own while they are gathered.
+  const bool gathers = lender.zero_stage == 3 && lender.data_ranks > 1;
+  const std::int64_t gathered =
+      gathers ? 2 * elements_of(nn::parameters_of(model.model)).largest / sharers : 0;
+  return (elements_of(nn::declared_by(model.model.blocks.back())).all / sharers + gathered) * width;
+}
+
+std::string text_of_trained(const planner::Plan& plan,
+                            const std::optional<ModelRanks>& ranks,
+                            const planner::Plan& policy) {
+  std::string out(planner::precision_text(plan));
+  if (plan.data_ranks > 1) out += fmt::format(", ZeRO stage {}", plan.zero_stage);
+  const models::AdapterOptions& adapter = plan.config.adapter;
+  if (plan.adapter != nullptr) out += fmt::format(", {} of rank {}", adapter.type, adapter.r);
+  return out + text_of(ranks, policy);
+}
+
+void apply_layout(const tasks::RlModel& model,
+                  const std::optional<ModelRanks>& ranks,
+                  planner::Plan& plan) {
+  if (ranks) {
+    plan.ranks = ranks->count;
+    plan.data_ranks = plan.shard_ranks = ranks->count / ranks->tensor;
+    planner::share_layers(plan, ranks->tensor);
+    // The last micro-batches may have no samples.
+    const std::int64_t each = plan.micro_batch * plan.data_ranks;
+    plan.accumulation = (plan.global_batch + each - 1) / each;
+  }
+  plan.zero_stage = static_cast<int>(model.zero_stage.value_or(plan.zero_stage));
+  const bool other = model.dtype || plan.working == DType::F16;
+  if (!other) return;
+  const DType working = model.dtype == "bf16" ? DType::BF16 : DType::F32;
+  if (working == plan.working) return;
+  plan.working = working;
+  plan.kept = {};  // masters and moments in fp32
+  plan.sums = DType::F32;
+}
+
+}  // namespace tessera::engine::rl

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/rlhf/reference_model.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/rlhf/layouts.h"
+
+namespace tessera::engine::rl {
+
+bool is_base_of_policy(const planner::Plan& plan, const tasks::RlOptions& options) {
+  return !options.reference && plan.adapter != nullptr && plan.adapter->trained.empty();
+}
+
+std::unique_ptr<ReadModel> open_reference(const planner::Plan& plan,
+                                          const tasks::RlOptions& options,
+                                          comm::World& world) {
+  const ReadLayout layout = layout_of(options.models.reference, "reference", plan);
+  std::unique_ptr<OpenModel> out;
+  if (options.reference) {
+    out = find_model(*options.reference);
+    TESSERA_REQUIRE(out->tokenizer->fingerprint() == plan.tokenizer->fingerprint() &&
+                        out->shape.max_positions >= plan.sequence_length,
+                    Config,
+                    fmt::format("the reference {} reads other tokens than the policy, or fewer of "
+                                "them",
+                                *options.reference),
+                    "name a model with the policy's tokenizer and as many positions");
+    set_objective(*out, plan.model.objective);
+  } else {
+    out = initial_model(plan);
+  }
+  return std::make_unique<ReadModel>(std::move(out), world, layout, kReferenceWorld);
+}
+
+}  // namespace tessera::engine::rl

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The experience of reinforcement learning: the current policy answers prompts, the answers are
+// rewarded, and the policy learns from the rewards.
+#pragma once
+
+#include <memory>
+
+#include "tessera/comm/world.h"
+#include "tessera/data/dataset.h"
+#include "tessera/engine/experience.h"
+#include "tessera/engine/train_state.h"
+#include "tessera/planner/train_config.h"
+
+namespace tessera::engine::rl {
+
+class Generators;
+
+/// Returns the experience of a plan of the task rl. The arguments must outlive it; `data` is the
+/// training data, which the task has opened; `generators`: the ranks that only write rollouts,
+/// nullptr if there are none. Throws Error{Config} for other data. Collective.
+std::unique_ptr<Experience> make_rollouts(const planner::Plan& plan,
+                                          comm::World& world,
+                                          TrainState& policy,
+                                          const data::Dataset& data,
+                                          Generators* generators);
+
+}  // namespace tessera::engine::rl
