@@ -340,7 +340,7 @@ class Printer {
 
   /// The text with learned parts highlighted; a masked token is followed by its original text.
   [[nodiscard]] std::string marked(const tasks::SampleView& view) const {
-    const bool classes = opened_.task->objective() == "token_classification";
+    const bool classes = opened_.task->token_labels() == tasks::TokenLabels::Class;
     std::string out;
     for (std::size_t begin = 0; begin < view.ids.size();) {
       const auto hidden = [&](std::size_t t) {

@@ -95,7 +95,6 @@ struct HeldOut {
   std::shared_ptr<const data::Dataset> dataset;
   std::int64_t micro_batch = kMicroBatch;
   std::shared_ptr<const tasks::Task> task;
-  std::string task_name;
 };
 
 /// The validation data that the run split off its training data.
@@ -151,7 +150,6 @@ HeldOut held_out(const EvalFlags& words, const engine::OpenModel& opened) {
     out.micro_batch = plan.config.eval.micro_batch;
     options = plan.config.data;
     task = plan.task;
-    out.task_name = plan.config.task.type;
     length = plan.sequence_length;
     if (words.generate) options.pack = false;
     tokenizer_folder = std::filesystem::path(plan.config.tokenizer.vocab).parent_path();
@@ -177,10 +175,12 @@ HeldOut held_out(const EvalFlags& words, const engine::OpenModel& opened) {
   // For a model that does not belong to a run.
   if (task == nullptr) {
     const tasks::TaskOptions chosen = task_options_for(words, opened.shape.objective);
-    out.task_name = chosen.type;
     task = tasks::make_task(chosen, problems);
     problems.raise();
-    if (chosen.type != "pretrain") length = std::min(length, kLength);
+    // A text that is continued fills windows of any length; other samples are short.
+    const bool windows =
+        !task->reads_records() && task->token_labels() == tasks::TokenLabels::NextToken;
+    if (!windows) length = std::min(length, kLength);
   }
   const data::TokenizeOptions how;
   out.dataset = task->open_held_out({.options = options,
@@ -319,7 +319,7 @@ std::vector<tasks::NamedValue> scores_of(engine::OpenModel& model,
                                          const HeldOut& data,
                                          const EvalFlags& words,
                                          bool is_leader) {
-  TESSERA_REQUIRE(data.task_name == "sft" || data.task_name == "seq2seq",
+  TESSERA_REQUIRE(data.task->has_answers(),
                   Config,
                   "--generate: only runs of the tasks sft and seq2seq have samples with an answer",
                   "leave it out");
@@ -334,7 +334,7 @@ std::vector<tasks::NamedValue> scores_of(engine::OpenModel& model,
                           *data.dataset,
                           *model.tokenizer,
                           count,
-                          data.task_name == "seq2seq",
+                          model.shape.trunk.output.target.has_value(),
                           options,
                           [&](std::int64_t done) {
                             if (is_leader && !words.common.quiet && !words.common.json)
@@ -407,7 +407,7 @@ int eval(const std::vector<std::string>& line) {
                   "");
   auto found = engine::find_model(model_at(words.path, words.last, words.common));
   const HeldOut data = held_out(words, *found);
-  if (is_of_task_rl(*found)) {
+  if (found->config && data.task->writes_answers()) {
     TESSERA_REQUIRE(!words.generate && !words.thresholds,
                     Config,
                     "--generate and --thresholds: a policy always answers, and is no classifier",

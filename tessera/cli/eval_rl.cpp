@@ -57,14 +57,6 @@ planner::Plan plan_of(const engine::OpenModel& found, const RankFlags& words) {
 
 }  // namespace
 
-bool is_of_task_rl(const engine::OpenModel& found) {
-  if (!found.config) return false;
-  const json::Value* const task = found.config->find("task");
-  const json::Value* const type =
-      task != nullptr && task->is_object() ? task->find("type") : nullptr;
-  return type != nullptr && type->is_string() && type->as_string() == "rl";
-}
-
 int eval_rl(const engine::OpenModel& found,
             const std::shared_ptr<const data::Dataset>& held_out,
             std::optional<std::int64_t> prompts,

@@ -12,8 +12,6 @@
 
 namespace tessera::cli {
 
-/// Returns true if the model belongs to a run of the task rl.
-bool is_of_task_rl(const engine::OpenModel& found);
 /// Answers the first `prompts` prompts of `held_out`, or all of them, as the run's rl.validation
 /// says, and prints reward, length and the other metrics of a rollout. `held_out` was opened by the
 /// run's task. Returns the exit code. Throws Error{Config} for --tensor.

@@ -17,6 +17,7 @@
 #include "tessera/config/json.h"
 #include "tessera/models/family.h"
 #include "tessera/models/presets.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::cli {
 namespace {
@@ -159,7 +160,7 @@ int init(const std::vector<std::string>& line) {
                   "a preset has new weights; remove it to begin with the model of --from");
   const std::string family = preset.empty() ? "" : family_of(preset);
   if (task.empty() && !family.empty())
-    task = task_of_objective(models::families().get(family).objective);
+    task = tasks::task_of_objective(models::families().get(family).objective).trains;
   if (task.empty() || task == "pretrain") {
     std::fputs(configuration_for(preset.empty() ? "nano" : preset, data).c_str(), stdout);
     return kExitOk;

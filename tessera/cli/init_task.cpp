@@ -170,11 +170,6 @@ std::vector<std::string> tasks_with_configuration() {
   return out;
 }
 
-std::string task_of_objective(const std::string& objective) {
-  if (objective == "masked_lm" || objective == "seq2seq") return objective;
-  return objective == "image_classification" ? "image_classify" : "";
-}
-
 namespace {
 
 const TaskAdvice& advice_of(const std::string& task) {

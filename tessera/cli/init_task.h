@@ -19,7 +19,5 @@ std::string task_configuration_of_preset(const std::string& task,
                                          const std::string& family,
                                          const std::string& preset,
                                          const std::string& data);
-/// The task with which a model that has this default objective begins; empty: pretrain.
-std::string task_of_objective(const std::string& objective);
 
 }  // namespace tessera::cli

@@ -1,37 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/cli/model_task.h"
 
-#include "tessera/tasks/model_classes.h"
-
 namespace tessera::cli {
 
 tasks::TaskOptions task_options_of(const models::ObjectiveChoice& objective, bool labelled) {
-  const json::Value* const problem = objective.options.find("problem_type");
-  const std::string kind = problem != nullptr ? problem->as_string() : "";
-  tasks::TaskOptions out;
-  out.params = json::Value::object();
-  if (objective.name == "sequence_classification") {
-    out.type = kind == "regression" ? "regression" : "classify";
-    if (kind == "multi_label_classification")
-      out.params["multi_label"] = json::Value::boolean(true);
-    if (objective.options.find("heads") != nullptr) {
-      out.params["heads"] = tasks::fields_of_heads(objective.options);
-    } else if (labelled && kind != "regression") {
-      out.params["labels"] = tasks::names_of_classes(objective.options);
-    }
-    if (kind == "regression") {
-      const json::Value* const count = objective.options.find("num_labels");
-      if (count != nullptr) out.params["numbers"] = *count;
-    }
-    use_thresholds(objective, out.params);
-  } else if (objective.name == "token_classification") {
-    out.type = "tag";
-    if (labelled) out.params["labels"] = tasks::names_of_classes(objective.options);
-  } else if (objective.name == "image_classification") {
-    out.type = "image_classify";
-    out.params["preprocessor"] = json::Value::string("default");
-    if (labelled) out.params["labels"] = tasks::names_of_classes(objective.options);
-  }
+  const auto of_model = tasks::task_of_objective(objective.name).of_model;
+  if (of_model == nullptr)
+    return {.type = tasks::TaskOptions().type, .params = json::Value::object()};
+  tasks::TaskOptions out = of_model(objective.options, labelled);
+  use_thresholds(objective, out.params);
   return out;
 }
 

@@ -11,8 +11,8 @@
 
 namespace tessera::cli {
 
-/// The options of the task whose models have such a head: one of classifiers, else pretrain.
-/// `labelled`: with the names of the labels, so that labelled records can be read.
+/// The options of the task whose models have such a head (tasks::ObjectiveTask::of_model), with the
+/// classifier's thresholds; of pretrain if there is none.
 tasks::TaskOptions task_options_of(const models::ObjectiveChoice& objective, bool labelled);
 /// The names of a classifier's labels; empty: they have none.
 std::vector<std::string> label_names(const models::ObjectiveChoice& objective);

@@ -24,6 +24,7 @@
 #include "tessera/planner/travel.h"
 #include "tessera/planner/validate.h"
 #include "tessera/report/estimators.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::cli {
 namespace {
@@ -126,12 +127,12 @@ const models::Preset* find_preset(const std::string& family, const std::string& 
 
 /// A task that a family can learn whose models do not continue texts; null for the others.
 json::Value task_of_family(const std::string& family) {
-  const std::string& objective = models::families().get(family).objective;
-  if (objective == "masked_lm")
-    return json::parse(R"({"type": "masked_lm", "params": {"mask_token_id": 0}})", "task");
-  if (objective == "image_classification")
-    return json::parse(R"({"type": "image_classify", "params": {"labels": ["a", "b"]}})", "task");
-  return objective == "seq2seq" ? json::Value::string("seq2seq") : json::Value();
+  const tasks::ObjectiveTask task =
+      tasks::task_of_objective(models::families().get(family).objective);
+  if (task.trains.empty()) return {};
+  if (task.example.empty()) return json::Value::string(task.trains);
+  return json::Value::object(
+      {{"type", json::Value::string(task.trains)}, {"params", json::parse(task.example, "task")}});
 }
 
 struct Source {

@@ -27,6 +27,7 @@
 #include "tessera/data/records.h"
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/predictions.h"
+#include "tessera/models/objective.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/task.h"
@@ -131,7 +132,7 @@ ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& op
                                            .model_folder = opened.source,
                                            .predict = true},
                                           words.data);
-  if (opened.shape.objective.name != "image_classification")
+  if (models::traits_of(opened.shape.objective.name).predicts != models::Predicts::ImageClass)
     out.records = records_of(words.data, options, out.dataset->size());
   return out;
 }

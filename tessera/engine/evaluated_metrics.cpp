@@ -2,7 +2,6 @@
 #include "tessera/engine/evaluated_metrics.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -11,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/eval_history.h"
 #include "tessera/engine/written_texts.h"
+#include "tessera/models/objective.h"
 #include "tessera/planner/activations.h"
 #include "tessera/tasks/metrics.h"
 #include "tessera/tasks/text_scores.h"
@@ -79,11 +79,8 @@ void check_set(const planner::Plan& plan, const data::Dataset& set, std::int64_t
 }  // namespace
 
 bool predicts_tokens(const planner::Plan& plan) {
-  constexpr std::array<std::string_view, 3> kNextTokens = {"causal_lm", "prefix_lm", "seq2seq"};
-  const std::string& objective = plan.model.objective.name;
   return plan.model.description.find("family") != nullptr &&
-         (objective.starts_with("masked_lm") ||
-          std::ranges::find(kNextTokens, objective) != kNextTokens.end());
+         models::traits_of(plan.model.objective.name).has_perplexity;
 }
 
 std::vector<std::string> evaluated_metrics(const planner::Plan& plan) {

@@ -21,6 +21,7 @@
 #include "tessera/base/text.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/stop_strings.h"
+#include "tessera/models/objective.h"
 #include "tessera/nn/kv_cache.h"
 #include "tessera/nn/low_rank.h"
 #include "tessera/nn/page_tables.h"
@@ -169,7 +170,7 @@ nn::Batch Generator::batch_of(const std::vector<std::int32_t>& prompt,
                               bool reads) const {
   if (!answers()) {
     nn::Batch batch = prompt_batch(texts, tokens);
-    if (model_.objective.name == "prefix_lm") {
+    if (models::traits_of(model_.objective.name).predicts == models::Predicts::NextTokenOfPrefix) {
       batch.set("prefix_lengths",
                 at::full({std::ssize(texts)},
                          reads ? static_cast<std::int64_t>(tokens) : 0,

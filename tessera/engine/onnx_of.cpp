@@ -14,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/interop/onnx/model.h"
+#include "tessera/models/objective.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/ops/op_trace.h"
@@ -139,10 +140,11 @@ std::pair<std::string, std::string> output_of(const nn::Outcome& outcome,
 }  // namespace
 
 interop::OnnxGraph onnx_of(const models::Resolved& shape, parallel::Executor& executor) {
-  TESSERA_REQUIRE(shape.objective.name != "prefix_lm",
-                  Unsupported,
-                  "not built: an ONNX file of a model that sees a prefix of its text as a whole",
-                  kFix);
+  TESSERA_REQUIRE(
+      models::traits_of(shape.objective.name).predicts != models::Predicts::NextTokenOfPrefix,
+      Unsupported,
+      "not built: an ONNX file of a model that sees a prefix of its text as a whole",
+      kFix);
   const Inputs inputs(shape);
   interop::OnnxTraced traced{.axes = inputs.axes()};
   const parallel::ModelInstance& model = executor.model();

@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/batches.h"
 #include "tessera/engine/embed.h"
+#include "tessera/models/objective.h"
 
 namespace tessera::engine {
 namespace {
@@ -63,7 +64,7 @@ std::vector<double> log_probabilities(parallel::Executor& executor,
                   fmt::format("scores are log-probabilities of next tokens, and a model with the "
                               "objective {} sees them",
                               objective),
-                  objective.starts_with("masked_lm")
+                  models::traits_of(objective).predicts == models::Predicts::HiddenToken
                       ? "measure the loss of masked tokens: tessera eval MODEL --data FILE --task "
                         "masked_lm"
                       : "score with a model that continues text");

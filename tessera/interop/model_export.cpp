@@ -30,6 +30,7 @@
 #include "tessera/interop/peft/folder.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/models/hf_objective.h"
+#include "tessera/models/objective.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/parallel/state_beginnings.h"
 #include "tessera/tasks/conversation.h"
@@ -239,7 +240,8 @@ ModelExport of_checkpoint(const models::ModelSource& source,
   }
   if (source.preprocessing) add_preprocessing(out.files, *source.preprocessing, config);
   say_again(config, source.folder);
-  if (family_of(source).objective == "causal_lm") say_padding(source, config, out.files, brought);
+  if (models::traits_of(family_of(source).objective).predicts == models::Predicts::NextToken)
+    say_padding(source, config, out.files, brought);
   out.files.emplace(out.files.begin(), "config.json", config.dump(2) + "\n");
   return out;
 }

@@ -18,6 +18,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/models/objective.h"
 #include "tessera/tensor/init.h"
 
 namespace tessera::models {
@@ -426,9 +427,7 @@ Adapter find_adapter(const AdapterOptions& options, const Resolved& model, const
   const std::vector<Place> places = places_in(model.model, map);
   require_saved_modules(places, options.modules_to_save);
   std::vector<std::string> saved = options.modules_to_save;
-  const std::string& objective = model.objective.name;
-  if (objective == "sequence_classification" || objective == "token_classification" ||
-      objective == "reward" || objective == "value")
+  if (has_new_head(model.objective.name))
     saved.insert(saved.end(), kClassifiers.begin(), kClassifiers.end());
   for (const Place& place : places) {
     train_whole(

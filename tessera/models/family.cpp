@@ -160,7 +160,7 @@ Resolved resolve(const ModelOptions& options,
   out.model = with_objective(out.trunk, name, chosen);
   add_derivations(family.presets, *options, out);
   // A family's facts describe a model with a causal language-modelling head.
-  if (name != "causal_lm" || out.num_parameters == 0) {
+  if (name != kDefaultObjective || out.num_parameters == 0) {
     const nn::ParamInfos head = nn::declared_by(out.model.blocks.back());
     out.tied_head = std::ranges::any_of(
         head, [&](const auto& info) { return info->name == out.trunk.output.vocabulary.name; });

@@ -20,6 +20,8 @@ namespace {
 struct Ending {
   std::string_view text, objective;
   bool classifies = false;  ///< has labels
+  bool answers = false;     ///< reads one text and writes another
+  bool is_bare = false;     ///< has no head of its own
 };
 // The first match counts, because "LMHeadModel" also ends with "Model".
 constexpr std::array<Ending, 10> kEndings = {
@@ -28,11 +30,11 @@ constexpr std::array<Ending, 10> kEndings = {
      {"ForTokenClassification", "token_classification", true},
      {"ForImageClassification", "image_classification", true},
      {"ForCausalLM", "causal_lm"},
-     {"ForConditionalGeneration", "seq2seq"},
+     {"ForConditionalGeneration", "seq2seq", false, true},
      {"WithLMHeadModel", ""},
      {"LMHeadModel", "causal_lm"},
      {"ForPreTraining", "masked_lm_pairs"},
-     {"Model", "embedding"}}};
+     {"Model", "embedding", false, false, true}}};
 
 const Ending* ending_of(std::string_view architecture) {
   const auto found = std::ranges::find_if(
@@ -44,7 +46,8 @@ const Ending* ending_of(std::string_view architecture) {
 /// is the token table, which exists.
 bool continues_text(const HfConfig& keys) {
   const std::string type = keys.word("model_type", "");
-  return !families().has(type) || families().get(type).objective == "causal_lm";
+  return !families().has(type) ||
+         traits_of(families().get(type).objective).predicts == Predicts::NextToken;
 }
 
 /// True for a model of images and texts of which the text part, which continues texts, is read.
@@ -138,15 +141,15 @@ ObjectiveChoice objective_of_hf(const json::Value& hf_config) {
   const std::string architecture = architecture_of(hf_config);
   ObjectiveChoice out;
   const Ending* const ending = ending_of(architecture);
-  if (ending == nullptr || (ending->objective == "embedding" && continues_text(keys))) return out;
-  const bool part = ending->objective == "seq2seq" && wraps_text(keys);
-  out.name = part ? "causal_lm" : ending->objective;
+  if (ending == nullptr || (ending->is_bare && continues_text(keys))) return out;
+  const bool part = ending->answers && wraps_text(keys);
+  out.name = part ? kDefaultObjective : ending->objective;
   if (!ending->classifies) return out;
   const std::int64_t labels = num_labels_of(keys);
   out.options["num_labels"] = json::Value::integer(labels);
   if (json::Value names = label_names_of(keys, labels); !names.items().empty())
     out.options["labels"] = std::move(names);
-  if (ending->objective == "token_classification") {
+  if (traits_of(out.name).predicts == Predicts::TokenClass) {
     copy_numbers(keys, kClassWeights, labels, out.options);
     return out;
   }
@@ -170,7 +173,7 @@ bool knows_head(const json::Value& hf_config) {
 
 std::optional<json::Value> said_of(const ObjectiveChoice& trained_by) {
   const ObjectiveChoice objective = kept_as(trained_by);
-  if (objective.name.empty() || objective.name == "causal_lm") return std::nullopt;
+  if (objective.name.empty() || objective.name == kDefaultObjective) return std::nullopt;
   return json::Value::object(
       {{"name", json::Value::string(objective.name)}, {"options", objective.options}});
 }
@@ -205,7 +208,7 @@ void say_objective(json::Value& hf_config, const ObjectiveChoice& trained_by) {
   for (const char* key : {kThresholds, kClassWeights}) {
     if (const json::Value* const numbers = objective.options.find(key)) hf_config[key] = *numbers;
   }
-  if (objective.name == "token_classification") return;
+  if (traits_of(objective.name).predicts == Predicts::TokenClass) return;
   if (const json::Value* const heads = objective.options.find("heads")) {
     hf_config[kHeads] = *heads;
     hf_config["problem_type"] = json::Value::string("multi_label_classification");

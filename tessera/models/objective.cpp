@@ -20,10 +20,28 @@ Registry<ObjectiveFormula>& objective_formulas() {
   return registry;
 }
 
+Registry<ObjectiveTraits>& objective_traits() {
+  static Registry<ObjectiveTraits> registry("objective");
+  return registry;
+}
+
+ObjectiveTraits traits_of(const std::string& objective) {
+  if (objective_traits().has(objective)) return objective_traits().get(objective);
+  if (!kept_objectives().has(objective)) return {};
+  const std::string& kept = kept_objectives().get(objective).name;
+  return {.predicts = objective_traits().get(kept).predicts};
+}
+
 bool continues_texts(const std::string& objective) {
-  const bool kept = kept_objectives().has(objective);
-  const std::string name = kept ? kept_objectives().get(objective).name : objective;
-  return name == "causal_lm" || name == "prefix_lm" || name == "seq2seq";
+  const Predicts predicts = traits_of(objective).predicts;
+  return predicts == Predicts::NextToken || predicts == Predicts::NextTokenOfPrefix ||
+         predicts == Predicts::AnswerToken;
+}
+
+bool has_new_head(const std::string& objective) {
+  const Predicts predicts = traits_of(objective).predicts;
+  return predicts == Predicts::TokenClass || predicts == Predicts::TextClass ||
+         predicts == Predicts::TokenValue;
 }
 
 nn::Model with_objective(Trunk trunk, std::string_view objective, const json::Value& options) {

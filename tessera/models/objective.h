@@ -4,6 +4,7 @@
 // TESSERA_OBJECTIVE.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -40,9 +41,45 @@ Registry<KeptObjective>& kept_objectives();
   static const bool tessera_kept_objective_##key = \
       ::tessera::models::kept_objectives().add(name, __VA_ARGS__)
 
-/// Returns whether models of this objective continue texts, so that they can generate: it is, or is
-/// saved as, causal_lm, prefix_lm or seq2seq.
+/// What the head of an objective gives.
+enum class Predicts : std::uint8_t {
+  Other,              ///< something that only the objective knows
+  NextToken,          ///< of a text in which each token sees those before it
+  NextTokenOfPrefix,  ///< the same, and the tokens of a prefix see each other
+  AnswerToken,        ///< the next token of a text that answers a source text
+  HiddenToken,        ///< tokens that were hidden from the model
+  TokenClass,
+  TextClass,  ///< classes, scores or numbers of a whole text
+  ImageClass,
+  TokenValue,
+  TextVector,
+};
+/// The properties of an objective by which the rest of the program chooses what to do.
+struct ObjectiveTraits {
+  Predicts predicts = Predicts::Other;
+  /// True if the first term of the loss is the cross-entropy of tokens of the vocabulary, whose
+  /// exponential is the perplexity.
+  bool has_perplexity = false;
+  /// True if a teacher's logits of the same shape can be learned besides (models/objectives/
+  /// distilled.cpp).
+  bool distills = false;
+};
+Registry<ObjectiveTraits>& objective_traits();
+#define TESSERA_OBJECTIVE_TRAITS(name, key, ...)     \
+  static const bool tessera_objective_traits_##key = \
+      ::tessera::models::objective_traits().add(name, __VA_ARGS__)
+/// Returns the traits of an objective. One without its own has the head of that under which it is
+/// saved, and another loss; one that is saved as itself predicts something else.
+ObjectiveTraits traits_of(const std::string& objective);
+
+/// The objective of a model that names none.
+constexpr std::string_view kDefaultObjective = "causal_lm";
+
+/// Returns whether models of this objective continue texts, so that they can generate.
 bool continues_texts(const std::string& objective);
+/// Returns whether the head is one that a model which was trained on texts alone does not have, so
+/// that an adapter trains it as a whole.
+bool has_new_head(const std::string& objective);
 
 /// Returns the loss of an objective as lines of plain text with the numbers of `options`; none for
 /// invalid options. The first line is the loss itself, the others define its symbols.

@@ -359,7 +359,7 @@ class Planner {
     plan_.task = make_task_of(source_, config.data, config.task, problems_, plan_.notes);
     if (plan_.task) tasks::check_data(*plan_.task, config.task, config.data, problems_, origins_);
     if (plan_.task && !problems_.concern("eval.best"))
-      tasks::check_answers(config.eval, config.task.type, config.data, problems_, origins_);
+      tasks::check_answers(config.eval, *plan_.task, config.data, problems_, origins_);
   }
 
   // Describes the program's own model, as far as possible.

@@ -3,6 +3,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/tasks/model_classes.h"
+#include "tessera/tasks/task.h"
 
 namespace tessera::planner {
 namespace {
@@ -25,13 +26,13 @@ std::unique_ptr<tasks::Task> make_task_of(const std::optional<models::ModelSourc
                                           config::Problems& problems,
                                           std::vector<std::string>& notes) {
   const bool classifier = source && source->objective.options.find("num_labels") != nullptr;
-  const bool classifies =
-      options.type == "classify" || options.type == "tag" || options.type == "image_classify";
+  const bool classifies = tasks::tasks_of_classes().has(options.type);
   const bool readable = options.params.is_null() || options.params.is_object();
   if (!classifier || !classifies || !readable) return tasks::make_task(options, problems);
   const json::Value& saved = source->objective.options;
   tasks::TaskOptions draft = options;
-  if (options.type == "classify") tasks::adopt_kind_of_classes(saved, draft.params);
+  if (const tasks::AdoptClasses adopt = tasks::tasks_of_classes().get(options.type))
+    adopt(saved, draft.params);
   config::Problems ignored;  // make_task() below reports those of the final parameters
   const auto first = tasks::make_task(draft, ignored);
   if (first == nullptr || !ignored.list().empty() || first->objective() != source->objective.name)

@@ -11,21 +11,22 @@
 
 #include "tessera/base/error.h"
 #include "tessera/engine/shared_values.h"
+#include "tessera/models/objective.h"
 #include "tessera/nn/step_context.h"
 
 namespace tessera::engine::rl {
 
 std::unique_ptr<OpenModel> find_scorer(const std::string& from,
-                                       const data::Tokenizer& tokenizer,
+                                       const text::Tokenizer& tokenizer,
                                        std::int64_t length) {
   std::unique_ptr<OpenModel> out = find_model(from);
   TESSERA_REQUIRE(
-      out->shape.objective.name == "sequence_classification" ||
-          out->shape.objective.name == "reward",
+      models::traits_of(out->shape.objective.name).predicts == models::Predicts::TextClass,
       Config,
       fmt::format("{} gives texts no score: its objective is {}",
                   from,
-                  out->shape.objective.name.empty() ? "causal_lm" : out->shape.objective.name),
+                  out->shape.objective.name.empty() ? std::string(models::kDefaultObjective)
+                                                    : out->shape.objective.name),
       "name a run of the task reward, or the folder of a classifier with one label");
   TESSERA_REQUIRE(
       out->tokenizer->fingerprint() == tokenizer.fingerprint(),

@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/tasks/labelled_texts.h"
+#include "tessera/tasks/model_classes.h"
 #include "tessera/tasks/record_task.h"
 #include "tessera/tasks/task.h"
 
@@ -264,7 +265,26 @@ std::unique_ptr<Task> make_classify(const json::Value& params,
   return std::make_unique<Classify>(std::move(options));
 }
 
+/// The task of a classifier, which may be one of numbers.
+TaskOptions task_of_classifier(const json::Value& options, bool labelled) {
+  const json::Value* const problem = options.find("problem_type");
+  const std::string kind = problem != nullptr ? problem->as_string() : "";
+  TaskOptions out{.type = "classify", .params = json::Value::object()};
+  if (kind == "regression") out.type = "regression";
+  if (kind == "multi_label_classification") out.params["multi_label"] = json::Value::boolean(true);
+  if (options.find("heads") != nullptr) {
+    out.params["heads"] = fields_of_heads(options);
+  } else if (labelled && kind != "regression") {
+    out.params["labels"] = names_of_classes(options);
+  }
+  const json::Value* const count = options.find("num_labels");
+  if (kind == "regression" && count != nullptr) out.params["numbers"] = *count;
+  return out;
+}
+
 TESSERA_TASK("classify", make_classify);
+TESSERA_TASK_OF_CLASSES("classify", classify, adopt_kind_of_classes);
+TESSERA_TASK_OF_OBJECTIVE("sequence_classification", classify, {.of_model = task_of_classifier});
 
 }  // namespace
 }  // namespace tessera::tasks

@@ -121,10 +121,10 @@ SampleView DataSurveyor::view(std::int64_t index) const {
   if (labels != nullptr && labels->dtype == DType::I64) {
     told.emplace_back("labels");
     std::vector<std::int64_t> values = numbers_in(sample, "labels");
-    if (task_.objective() == "seq2seq") {
+    if (task_.token_labels() == TokenLabels::OtherText) {
       std::erase(values, kNothing);
       out.target = std::move(values);
-    } else if (task_.objective() == "causal_lm") {
+    } else if (task_.token_labels() == TokenLabels::NextToken) {
       // The last label belongs to a position after the tokens that are read.
       for (std::int64_t t = 0; t + 1 < length; ++t)
         out.labels[static_cast<std::size_t>(t) + 1] = values[static_cast<std::size_t>(t)];
@@ -303,7 +303,8 @@ DataSurvey DataSurveyor::survey() const {
     out.cut = records->cut();
     out.refused = records->refused();
   }
-  out.tells_end = task_.objective() == "causal_lm" || task_.objective() == "seq2seq";
+  out.tells_end = task_.token_labels() == TokenLabels::NextToken ||
+                  task_.token_labels() == TokenLabels::OtherText;
   for (std::int64_t i = 0; i < out.samples; ++i) {
     if (request_.how.poll && i % kPollEvery == 0) request_.how.poll();
     const SampleView one = view(i);

@@ -12,6 +12,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/config/choices.h"
+#include "tessera/tasks/task.h"
 #include "tessera/tasks/text_scores.h"
 
 namespace tessera::tasks {
@@ -189,12 +190,12 @@ void check_eval(const EvalOptions& options,
 }
 
 void check_answers(const EvalOptions& options,
-                   std::string_view task,
+                   const Task& task,
                    const data::DataOptions& data,
                    config::Problems& problems,
                    const config::Origins& origins) {
   constexpr const char* kGenerate = "eval.generate";
-  const bool has_answers = task == "seq2seq" || task == "sft";
+  const bool has_answers = task.has_answers();
   const auto refuse = [&](const char* key, std::string what, std::string fix) {
     problems.add(origins.place(key), key, std::move(what), std::move(fix));
   };
@@ -211,7 +212,7 @@ void check_answers(const EvalOptions& options,
     refuse(kGenerate,
            "samples of this task have no answer that a model could write",
            "remove it; it is for the tasks seq2seq and sft");
-  } else if (task == "sft" && data.pack) {
+  } else if (task.packs_records() && data.pack) {
     refuse(kGenerate,
            "samples may hold several texts, because data.pack is true",
            "set data.pack to false, or remove eval.generate");

@@ -15,6 +15,8 @@
 
 namespace tessera::tasks {
 
+class Task;
+
 /// Decides which of two evaluations is better.
 struct BestRule {
   std::string metric = "loss";
@@ -64,9 +66,9 @@ void check_eval(const EvalOptions& options,
                 config::Problems& problems,
                 const config::Origins& origins);
 /// Reports eval.generate with data whose samples have no answer of their own, and eval.best that
-/// names a score of answers which are not written. `task`: the name of that of the training.
+/// names a score of answers which are not written.
 void check_answers(const EvalOptions& options,
-                   std::string_view task,
+                   const Task& task,
                    const data::DataOptions& data,
                    config::Problems& problems,
                    const config::Origins& origins);

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/tasks/labelled_images.h"
+#include "tessera/tasks/model_classes.h"
 #include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/record_task.h"
 #include "tessera/tasks/task.h"
@@ -140,7 +141,20 @@ std::unique_ptr<Task> make_image_classify(const json::Value& params,
   return std::make_unique<ImageClassify>(std::move(options));
 }
 
+TaskOptions task_of_image_classifier(const json::Value& options, bool labelled) {
+  TaskOptions out{.type = "image_classify", .params = json::Value::object()};
+  out.params["preprocessor"] = json::Value::string("default");
+  if (labelled) out.params["labels"] = names_of_classes(options);
+  return out;
+}
+
 TESSERA_TASK("image_classify", make_image_classify);
+TESSERA_TASK_OF_CLASSES("image_classify", image_classify, nullptr);
+TESSERA_TASK_OF_OBJECTIVE("image_classification",
+                          image_classify,
+                          {.of_model = task_of_image_classifier,
+                           .trains = "image_classify",
+                           .example = R"({"labels": ["a", "b"]})"});
 
 }  // namespace
 }  // namespace tessera::tasks

@@ -311,6 +311,9 @@ std::unique_ptr<Task> make_masked_lm(const json::Value& params,
 }
 
 TESSERA_TASK("masked_lm", make_masked_lm);
+TESSERA_TASK_OF_OBJECTIVE("masked_lm",
+                          masked_lm,
+                          {.trains = "masked_lm", .example = R"({"mask_token_id": 0})"});
 
 }  // namespace
 }  // namespace tessera::tasks

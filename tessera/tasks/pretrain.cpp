@@ -14,6 +14,7 @@ struct NoOptions {
 class Pretrain final : public Task {
  public:
   [[nodiscard]] std::string objective() const override { return "causal_lm"; }
+  [[nodiscard]] TokenLabels token_labels() const override { return TokenLabels::NextToken; }
   [[nodiscard]] bool streams() const override { return true; }
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {
     return open_tokens(request, request.sequence_length, {.seed = request.seed});

@@ -45,6 +45,8 @@ class Seq2Seq final : public RecordTask {
   explicit Seq2Seq(Seq2SeqOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] std::string objective() const override { return "seq2seq"; }
+  [[nodiscard]] TokenLabels token_labels() const override { return TokenLabels::OtherText; }
+  [[nodiscard]] bool has_answers() const override { return true; }
   [[nodiscard]] bool streams() const override { return true; }
 
   [[nodiscard]] std::vector<data::TensorSpec> tensors(std::int64_t sequence_length) const override {
@@ -87,6 +89,7 @@ std::unique_ptr<Task> make_seq2seq(const json::Value& params,
 }
 
 TESSERA_TASK("seq2seq", make_seq2seq);
+TESSERA_TASK_OF_OBJECTIVE("seq2seq", seq2seq, {.trains = "seq2seq"});
 
 }  // namespace
 }  // namespace tessera::tasks

@@ -72,6 +72,9 @@ class Sft final : public RecordTask, public EmbeddingNoise {
   explicit Sft(SftOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] std::string objective() const override { return "causal_lm"; }
+  [[nodiscard]] TokenLabels token_labels() const override { return TokenLabels::NextToken; }
+  [[nodiscard]] bool has_answers() const override { return true; }
+  [[nodiscard]] bool packs_records() const override { return true; }
   [[nodiscard]] bool streams() const override { return true; }
   [[nodiscard]] double noise_alpha() const override { return options_.neftune_alpha; }
   [[nodiscard]] std::vector<std::string> formats() const override {

@@ -54,6 +54,7 @@ class SpanCorruption final : public Task {
   explicit SpanCorruption(SpanCorruptionOptions options) : options_(options) {}
 
   [[nodiscard]] std::string objective() const override { return "seq2seq"; }
+  [[nodiscard]] TokenLabels token_labels() const override { return TokenLabels::OtherText; }
   [[nodiscard]] bool streams() const override { return true; }
 
   [[nodiscard]] data::Datasets open(const DataRequest& request) const override {

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/tasks/model_classes.h"
 #include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/record_task.h"
 #include "tessera/tasks/tagged_words.h"
@@ -42,6 +43,7 @@ class Tag final : public RecordTask {
   explicit Tag(TagOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] std::string objective() const override { return "token_classification"; }
+  [[nodiscard]] TokenLabels token_labels() const override { return TokenLabels::Class; }
   [[nodiscard]] bool streams() const override { return true; }
   [[nodiscard]] json::Value objective_options(const data::DataOptions& data) const override {
     const Labels labels = labels_of(data);
@@ -100,7 +102,15 @@ std::unique_ptr<Task> make_tag(const json::Value& params,
   return std::make_unique<Tag>(std::move(options));
 }
 
+TaskOptions task_of_tagger(const json::Value& options, bool labelled) {
+  TaskOptions out{.type = "tag", .params = json::Value::object()};
+  if (labelled) out.params["labels"] = names_of_classes(options);
+  return out;
+}
+
 TESSERA_TASK("tag", make_tag);
+TESSERA_TASK_OF_CLASSES("tag", tag, nullptr);
+TESSERA_TASK_OF_OBJECTIVE("token_classification", tag, {.of_model = task_of_tagger});
 
 }  // namespace
 }  // namespace tessera::tasks

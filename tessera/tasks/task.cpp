@@ -157,6 +157,21 @@ Registry<TaskFactory>& tasks() {
   return registry;
 }
 
+Registry<AdoptClasses>& tasks_of_classes() {
+  static Registry<AdoptClasses> registry("task");
+  return registry;
+}
+
+Registry<ObjectiveTask>& tasks_of_objectives() {
+  static Registry<ObjectiveTask> registry("objective");
+  return registry;
+}
+
+ObjectiveTask task_of_objective(const std::string& objective) {
+  return tasks_of_objectives().has(objective) ? tasks_of_objectives().get(objective)
+                                              : ObjectiveTask{};
+}
+
 std::unique_ptr<Task> make_task(const TaskOptions& options, config::Problems& problems) {
   const TaskFactory factory = tasks().get(options.type);
   if (!options.params.is_null() && !options.params.is_object()) {

@@ -46,6 +46,14 @@ struct DataRequest {
   std::int64_t micro_batch = 0;                 ///< samples of one; 0: unknown
 };
 
+/// What the label of a position in the tensor "labels" says.
+enum class TokenLabels : std::uint8_t {
+  SameToken,  ///< the token of the position itself
+  NextToken,  ///< the token of the next position
+  OtherText,  ///< the labels are a text of their own, which answers the tokens
+  Class       ///< a class of the position's token
+};
+
 /// Const methods can be called from any thread.
 class Task {
  public:
@@ -65,6 +73,12 @@ class Task {
   /// Returns whether the model generates the data that it learns from during training, so that the
   /// data has no labels.
   [[nodiscard]] virtual bool writes_answers() const { return false; }
+  /// How the labels of a sample's tokens belong to its token ids.
+  [[nodiscard]] virtual TokenLabels token_labels() const { return TokenLabels::SameToken; }
+  /// True if a sample has an answer that a model could write, so that eval.generate applies.
+  [[nodiscard]] virtual bool has_answers() const { return false; }
+  /// True if a sample may hold several records where data.pack is true.
+  [[nodiscard]] virtual bool packs_records() const { return false; }
   /// The kind of experience that makes the data during training: a name of engine::experiences().
   /// Empty: the samples of the dataset are learned.
   [[nodiscard]] virtual std::string experience() const { return {}; }
@@ -111,6 +125,34 @@ using TaskFactory = std::unique_ptr<Task> (*)(const json::Value& params,
 Registry<TaskFactory>& tasks();
 #define TESSERA_TASK(name, factory) \
   static const bool tessera_task_##factory = ::tessera::tasks::tasks().add(name, factory)
+
+/// Tasks whose models have classes with names: a task adopts those of a saved model of its
+/// objective. The function adopts from the options of that objective what task.params leave open
+/// before data is read; nullptr: nothing.
+using AdoptClasses = void (*)(const json::Value& saved, json::Value& params);
+Registry<AdoptClasses>& tasks_of_classes();
+#define TESSERA_TASK_OF_CLASSES(name, key, adopt)   \
+  static const bool tessera_task_of_classes_##key = \
+      ::tessera::tasks::tasks_of_classes().add(name, adopt)
+
+/// The tasks for models of an objective, where a command is given no task.
+struct ObjectiveTask {
+  /// Returns the task that evaluates a trained model with these options of its objective, or that
+  /// predicts with it. `labelled`: with the names of the classes, so that labelled records can be
+  /// read. nullptr: the task pretrain does.
+  TaskOptions (*of_model)(const json::Value& options, bool labelled) = nullptr;
+  /// The task that trains a new model of a family with this objective; empty: pretrain.
+  std::string trains = {};
+  /// Its parameters for an estimate without data, as JSON; empty: it needs none.
+  std::string example = {};
+};
+/// By the names of models::objectives().
+Registry<ObjectiveTask>& tasks_of_objectives();
+#define TESSERA_TASK_OF_OBJECTIVE(objective, key, ...) \
+  static const bool tessera_task_of_objective_##key =  \
+      ::tessera::tasks::tasks_of_objectives().add(objective, __VA_ARGS__)
+/// Returns the entry of an objective; one without values if it has none.
+ObjectiveTask task_of_objective(const std::string& objective);
 
 /// Makes the task that the options name; problems of its parameters are added to `problems` under
 /// task.params. Throws Error{Config} with the nearest name for an unknown type.

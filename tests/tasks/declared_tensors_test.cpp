@@ -59,5 +59,44 @@ TEST(DeclaredTensors, AreNoneWhereTheDataDecides) {
   EXPECT_EQ(task_of("image_classify")->tensors(kLength), Tensors());
 }
 
+// A command that is given a model and no task asks the registry of the model's objective.
+TEST(TasksOfObjectives, LearnThatObjective) {
+  const json::Value labels = json::parse(R"({"num_labels": 2, "labels": ["a", "b"]})", "labels");
+  const auto make = [](const TaskOptions& options) {
+    config::Problems problems;
+    auto task = make_task(options, problems);
+    problems.raise();
+    return task;
+  };
+  for (const std::string& objective : tasks_of_objectives().names()) {
+    const ObjectiveTask entry = task_of_objective(objective);
+    if (entry.of_model != nullptr) {
+      EXPECT_EQ(make(entry.of_model(labels, true))->objective(), objective);
+      EXPECT_EQ(make(entry.of_model(labels, false))->objective(), objective);
+    }
+    if (!entry.trains.empty()) {
+      TaskOptions options{.type = entry.trains};
+      if (!entry.example.empty()) options.params = json::parse(entry.example, "example");
+      EXPECT_EQ(make(options)->objective(), objective);
+    }
+  }
+  EXPECT_TRUE(task_of_objective("of a program").trains.empty());
+}
+
+TEST(TasksOfObjectives, TellClassesFromNumbers) {
+  const auto of_model = task_of_objective("sequence_classification").of_model;
+
+  const TaskOptions numbers =
+      of_model(json::parse(R"({"num_labels": 3, "problem_type": "regression"})", "o"), true);
+  const TaskOptions several = of_model(
+      json::parse(R"({"num_labels": 1, "problem_type": "multi_label_classification"})", "o"),
+      false);
+
+  EXPECT_EQ(numbers.type, "regression");
+  EXPECT_EQ(numbers.params.dump(), R"({"numbers":3})");
+  EXPECT_EQ(several.type, "classify");
+  EXPECT_EQ(several.params.dump(), R"({"multi_label":true})");
+}
+
 }  // namespace
 }  // namespace tessera::tasks

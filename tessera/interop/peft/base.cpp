@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/interop/model_export.h"
+#include "tessera/models/objective.h"
 #include "tessera/nn/block.h"
 #include "tessera/text/small_file.h"
 
@@ -21,7 +22,9 @@ namespace fs = std::filesystem;
 /// The tie of a decoder's head to its token table; nullptr for other families.
 const models::Tie* tie_of(const models::ModelSource& source) {
   const models::Family& family = models::families().get(source.model.family());
-  const bool decoder = family.objective == "causal_lm" && !family.weight_map.ties.empty();
+  const bool decoder =
+      models::traits_of(family.objective).predicts == models::Predicts::NextToken &&
+      !family.weight_map.ties.empty();
   return decoder ? &family.weight_map.ties.front() : nullptr;
 }
 

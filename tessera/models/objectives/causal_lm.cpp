@@ -105,6 +105,19 @@ nn::BlockSpec make_seq2seq(const TrunkOutput& trunk,
 TESSERA_OBJECTIVE("causal_lm", make_causal_lm);
 TESSERA_OBJECTIVE("prefix_lm", make_prefix_lm);
 TESSERA_OBJECTIVE("seq2seq", make_seq2seq);
+TESSERA_OBJECTIVE_TRAITS("causal_lm",
+                         causal_lm,
+                         {.predicts = Predicts::NextToken,
+                          .has_perplexity = true,
+                          .distills = true});
+TESSERA_OBJECTIVE_TRAITS("prefix_lm",
+                         prefix_lm,
+                         {.predicts = Predicts::NextTokenOfPrefix, .has_perplexity = true});
+TESSERA_OBJECTIVE_TRAITS("seq2seq",
+                         seq2seq,
+                         {.predicts = Predicts::AnswerToken,
+                          .has_perplexity = true,
+                          .distills = true});
 
 }  // namespace
 }  // namespace tessera::models

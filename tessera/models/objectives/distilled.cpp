@@ -13,6 +13,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/models/objective.h"
 #include "tessera/models/objectives/labels.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/ops/cross_entropy.h"
@@ -202,13 +203,7 @@ class Distilled final : public nn::Objective {
 }  // namespace
 
 std::optional<DistillForm> distill_form(const ObjectiveChoice& objective) {
-  static constexpr std::array<std::string_view, 6> kNames = {"causal_lm",
-                                                             "seq2seq",
-                                                             "masked_lm",
-                                                             "sequence_classification",
-                                                             "image_classification",
-                                                             "token_classification"};
-  if (std::find(kNames.begin(), kNames.end(), objective.name) == kNames.end()) return std::nullopt;
+  if (!traits_of(objective.name).distills) return std::nullopt;
   DistillForm out;
   const json::Value* const problem = objective.options.find("problem_type");
   if (problem != nullptr && problem->is_string()) {

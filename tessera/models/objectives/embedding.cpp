@@ -98,6 +98,7 @@ nn::BlockSpec make_embedding(const TrunkOutput& trunk,
 }
 
 TESSERA_OBJECTIVE("embedding", make_embedding);
+TESSERA_OBJECTIVE_TRAITS("embedding", embedding, {.predicts = Predicts::TextVector});
 
 }  // namespace
 }  // namespace tessera::models

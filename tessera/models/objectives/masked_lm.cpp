@@ -217,6 +217,14 @@ nn::BlockSpec make_masked_lm_pairs(const TrunkOutput& trunk,
 
 TESSERA_OBJECTIVE("masked_lm", make_masked_lm);
 TESSERA_OBJECTIVE("masked_lm_pairs", make_masked_lm_pairs);
+TESSERA_OBJECTIVE_TRAITS("masked_lm",
+                         masked_lm,
+                         {.predicts = Predicts::HiddenToken,
+                          .has_perplexity = true,
+                          .distills = true});
+TESSERA_OBJECTIVE_TRAITS("masked_lm_pairs",
+                         masked_lm_pairs,
+                         {.predicts = Predicts::HiddenToken, .has_perplexity = true});
 
 }  // namespace
 }  // namespace tessera::models

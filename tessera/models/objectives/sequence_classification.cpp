@@ -315,6 +315,12 @@ nn::BlockSpec make_image_classification(const TrunkOutput& trunk,
 
 TESSERA_OBJECTIVE("sequence_classification", make_sequence_classification);
 TESSERA_OBJECTIVE("image_classification", make_image_classification);
+TESSERA_OBJECTIVE_TRAITS("sequence_classification",
+                         sequence_classification,
+                         {.predicts = Predicts::TextClass, .distills = true});
+TESSERA_OBJECTIVE_TRAITS("image_classification",
+                         image_classification,
+                         {.predicts = Predicts::ImageClass, .distills = true});
 
 }  // namespace
 }  // namespace tessera::models

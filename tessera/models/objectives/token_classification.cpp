@@ -104,6 +104,9 @@ nn::BlockSpec make_token_classification(const TrunkOutput& trunk,
 }
 
 TESSERA_OBJECTIVE("token_classification", make_token_classification);
+TESSERA_OBJECTIVE_TRAITS("token_classification",
+                         token_classification,
+                         {.predicts = Predicts::TokenClass, .distills = true});
 
 }  // namespace
 }  // namespace tessera::models

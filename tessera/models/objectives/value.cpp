@@ -84,6 +84,7 @@ nn::BlockSpec make_value(const TrunkOutput& trunk,
 }
 
 TESSERA_OBJECTIVE("value", make_value);
+TESSERA_OBJECTIVE_TRAITS("value", value, {.predicts = Predicts::TokenValue});
 
 }  // namespace
 }  // namespace tessera::models
