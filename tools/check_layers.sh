@@ -3,19 +3,23 @@
 # A folder may include itself and any folder on a lower floor; siblings never include each other.
 cd "$(dirname "$0")/.." || exit 2
 floors=("base" "config mesh launch" "hosts memory text" "comm" "tensor" "ops" "nn losses optim data checkpoint"
-        "models parallel" "tasks" "planner" "report interop" "engine" "rlhf tune" "cli")
+        "models parallel" "tasks" "planner" "report interop" "engine" "rlhf tune api" "cli")
 declare -A floor; for i in "${!floors[@]}"; do for d in ${floors[$i]}; do floor[$d]=$i; done; done
 bad=0
 while read -r from to file; do
   [[ $from == "$to" ]] || (( ${floor[$to]:-99} < ${floor[$from]:--1} )) ||
     { echo "$file includes tessera/$to, which is not a lower floor than tessera/$from"; bad=1; }
-done < <(grep -rHoE '#include "tessera/[a-z]+/' tessera --include='*.h' --include='*.cpp' |
+done < <(grep -rHoE '#include "tessera/[a-z]+/' tessera/*/ --include='*.h' --include='*.cpp' |
          sed -E 's|^(tessera/([a-z]+)/[^:]*):#include "tessera/([a-z]+)/|\2 \3 \1|')
 # Floors that must work without libtorch do not include it.
 if grep -rnE '#include <(ATen|c10|torch)/' tessera/{base,config,mesh,launch,hosts,comm,text,data,checkpoint,interop/{bmtrain,deepspeed,llmc,megatron,nanogpt,torch},interop/{export,foreign,foreign_write,npy,short_forms,weights}.*,interop/colossal/python_literal.*,interop/gguf/{blocks,file,layout,reader,rotary,splits,tokenizer,tokenizer_export}.*,interop/huggingface/{bitsandbytes,sentence_transformers}.*,interop/onnx/file.*} --include='*.h' --include='*.cpp'; then
   echo "these floors include no libtorch"; bad=1
 fi
 if grep -rn 'torch/torch\.h' tessera examples --include='*.h' --include='*.cpp'; then echo "torch/torch.h appears nowhere"; bad=1; fi
+# The face of the library costs a program that includes it nothing.
+if grep -nE '#include (<(ATen|c10|torch|fmt)/|"tessera/)' tessera/api.h | grep -v '"tessera/base/error.h"'; then
+  echo "tessera/api.h includes the standard library and tessera/base/error.h alone"; bad=1
+fi
 # Compressed optimizers register themselves: the rest of the library does not include them.
 if grep -rn '#include "tessera/parallel/compressed/' tessera --include='*.h' --include='*.cpp' |
     grep -v '^tessera/parallel/compressed/'; then

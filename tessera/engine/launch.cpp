@@ -38,20 +38,6 @@ namespace {
 /// Time for all ranks of a job to connect with each other.
 constexpr double kConnectSeconds = 60.0;
 
-/// Converts exceptions of libtorch to Error, whose kind the supervisor reports.
-[[noreturn]] void rethrow_as_error() {
-  try {
-    throw;
-  } catch (const Error&) {
-    throw;
-  } catch (const c10::Error& error) {
-    throw foreign_error(error.what_without_backtrace());
-  } catch (const std::bad_alloc&) {
-    throw Error(
-        Error::Kind::Memory, "out of memory", "use a smaller micro-batch or a shorter sequence");
-  }
-}
-
 std::unique_ptr<comm::World> world_of_hosts(const launch::RankInfo& info,
                                             const hosts::HostPart& part,
                                             const mesh::Mesh& mesh,
@@ -158,6 +144,26 @@ int run(launch::Options options,
 }
 
 }  // namespace
+
+void rethrow_as_error() {
+  try {
+    throw;
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::Error& error) {
+    throw foreign_error(error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    throw Error(
+        Error::Kind::Memory, "out of memory", "use a smaller micro-batch or a shorter sequence");
+  }
+}
+
+std::unique_ptr<comm::World> world_in_process(const InProcess& how) {
+  if (how.caching_allocator) memory::install_caching_allocator();
+  require_threads(how.threads);
+  at::set_num_threads(how.threads);
+  return comm::solo_world();
+}
 
 void prepare_process(int threads) {
   // Writing beyond the file size limit then fails that write instead of ending the process.

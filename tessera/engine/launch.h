@@ -61,6 +61,20 @@ int run_ranks(const mesh::Mesh& mesh,
               const std::function<int(comm::World&)>& fn,
               comm::LinkEngine transport = comm::LinkEngine::Auto);
 
+/// How a rank without others starts in the caller's process.
+struct InProcess {
+  int threads = 1;  ///< of libtorch's kernels
+  /// Makes tessera's allocator that of all CPU tensors (memory/caching_allocator.h).
+  bool caching_allocator = false;
+};
+/// Returns the world of one rank in this process. Nothing is forked and no signal is handled; of
+/// libtorch's global state only what `how` names changes. Throws the errors of prepare_process().
+std::unique_ptr<comm::World> world_in_process(const InProcess& how);
+
+/// Throws the exception that is being handled again, as an Error if it is one of libtorch or of
+/// missing memory. Call it in a handler.
+[[noreturn]] void rethrow_as_error();
+
 /// Sets libtorch's global state, once on each rank: allocator and number of threads. Throws
 /// Error{Environment} if the process cannot start that number of threads.
 void prepare_process(int threads);

@@ -35,6 +35,14 @@ the_page_builds_and_trains() {
   expect "what is wrong" says "error: " "$box/out"
 }
 
+# Without a folder of libtorch's headers: the face costs a program only the standard library.
+the_face_is_light() {
+  installed
+  echo '#include "tessera/api.h"' >"$box/face.cpp"
+  # shellcheck disable=SC2086  # several flags
+  expect "it compiles" g++ -std=c++20 -fsyntax-only $warnings -I"$box/prefix/include" "$box/face.cpp"
+}
+
 headers_have_no_warnings() {
   installed
   (cd "$box/prefix/include" && find tessera -name '*.h' -printf '#include "%p"\n') >"$box/all.cpp"
@@ -70,6 +78,7 @@ EOF
 }
 
 claim "the program of docs/library.md is built with find_package, and trains" the_page_builds_and_trains
+claim "the face of the library needs no header of libtorch" the_face_is_light
 claim "the installed headers compile without a warning" headers_have_no_warnings
 claim "as a folder of another project it takes no flags and gives none" a_folder_of_another_project
 claims_done

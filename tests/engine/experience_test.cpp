@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "support/train_runs.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,10 +71,10 @@ TEST(Experience, WithoutWorkForExtraRanksRefusesThem) {
     }
   };
   const OfOneKind kind;
-  const planner::Plan plan;
+  const planner::Plan plan = test::TinyRun().plan({});
 
   EXPECT_EQ(kind.memory_beside(plan, 7, 0), 7U);
-  EXPECT_THROW(kind.memory_beside(plan, 7, 1), Error);
+  EXPECT_THROW(static_cast<void>(kind.memory_beside(plan, 7, 1)), Error);
   EXPECT_TRUE(kind.formula(*task_of("pretrain", "{}")).empty());
 }
 
