@@ -1,31 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera prompt-eval: prints the answers of two models to the same prompts side by side.
-#include <algorithm>
 #include <array>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
-#include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
 #include "tessera/cli/prompt_file.h"
 #include "tessera/cli/terminal.h"
-#include "tessera/engine/generate.h"
-#include "tessera/engine/generation_config.h"
-#include "tessera/engine/open_model.h"
-#include "tessera/launch/launch.h"
-#include "tessera/rlhf/completions.h"
-#include "tessera/rlhf/reward_values.h"
+#include "tessera/rlhf/compared_answers.h"
 
 namespace tessera::cli {
 namespace {
+
+using engine::rl::Answers;
 
 struct PromptEvalFlags {
   std::array<std::string, 2> models;
@@ -59,98 +52,6 @@ bool parse(PromptEvalFlags& words, const std::vector<std::string>& line) {
   arguments.option("--seed", &words.seed, "Of random choices [1234]");
   arguments.common(words.common, /*has_json=*/true);
   return arguments.parse(line);
-}
-
-/// One model's answers.
-struct Answers {
-  std::vector<std::string> texts;
-  std::vector<double> scores;  ///< empty without a reward model
-};
-
-std::vector<double> scores_of_answers(const std::string& from,
-                                      engine::OpenModel& model,
-                                      const std::vector<std::vector<std::int32_t>>& prompts,
-                                      const std::vector<std::vector<std::int32_t>>& answers) {
-  std::vector<engine::rl::RowOf> rows;
-  std::size_t longest = 0;
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    rows.push_back({prompts[i], answers[i]});
-    longest = std::max(longest, prompts[i].size() + answers[i].size());
-  }
-  const auto length = static_cast<std::int64_t>(longest);
-  const auto scorer = engine::rl::find_scorer(from, *model.tokenizer, length);
-  engine::load_model(*scorer, *model.world);
-  constexpr std::int64_t kAtOnce = 4;
-  return engine::rl::scores_of(*scorer,
-                               *model.world,
-                               engine::rl::rows_of(rows, length, model.tokenizer->padding()),
-                               kAtOnce);
-}
-
-Answers answers_of(const PromptEvalFlags& words,
-                   const std::string& path,
-                   const std::vector<std::string>& prompts) {
-  const std::unique_ptr<engine::OpenModel> model = engine::find_model(path);
-  engine::check_memory(*model, 1, launch::available_memory());
-  engine::load_model(*model);
-  engine::Generator generator(*model->executor, *model->tokenizer, model->shape);
-  engine::GenerateOptions how;
-  how.max_new_tokens = words.max_new_tokens;
-  how.sampler = {.temperature = words.temperature};
-  how.seed = static_cast<std::uint64_t>(words.seed);
-  how.ends = engine::generation_config_of(*model).ends;
-  Answers out;
-  std::vector<std::vector<std::int32_t>> asked, answered;
-  for (const std::string& prompt : prompts) {
-    asked.push_back(generator.encode(prompt));
-    engine::Generated made = generator.run_ids(asked.back(), how, {});
-    out.texts.push_back(text::replace_invalid_utf8(made.text));
-    // The end is a token of the answer: a reward model was trained with it.
-    if (made.ended || made.tokens.empty()) made.tokens.push_back(model->tokenizer->end_of_text());
-    answered.push_back(std::move(made.tokens));
-  }
-  if (words.reward) out.scores = scores_of_answers(*words.reward, *model, asked, answered);
-  return out;
-}
-
-std::string html_text(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
-std::string comparison_page(const PromptEvalFlags& words,
-                            const std::vector<std::string>& prompts,
-                            const std::array<Answers, 2>& answers) {
-  std::string out =
-      "<!doctype html>\n<meta charset=\"utf-8\">\n<title>Two "
-      "models</title>\n<style>body{font-family:"
-      "sans-serif}table{border-collapse:collapse;width:100%}td,th{border:1px solid #bbb;padding:"
-      "0.5em;vertical-align:top;text-align:left;white-space:pre-wrap}</style>\n<table>\n<tr><th>"
-      "prompt</th>";
-  for (const std::string& model : words.models)
-    out += "<th>" + html_text(model) + "</th>";
-  out += "</tr>\n";
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    out += "<tr><td>" + html_text(prompts[i]) + "</td>";
-    for (const Answers& one : answers) {
-      out += "<td>" + html_text(one.texts[i]);
-      if (!one.scores.empty()) out += fmt::format("\n<small>score {:.4f}</small>", one.scores[i]);
-      out += "</td>";
-    }
-    out += "</tr>\n";
-  }
-  return out + "</table>\n";
 }
 
 void print_comparison(const PromptEvalFlags& words,
@@ -198,10 +99,14 @@ int prompt_eval(const std::vector<std::string>& line) {
                   "--max-new-tokens and --temperature: expected at least 1, and no negative number",
                   "");
   const std::vector<std::string> prompts = read_prompts(words.prompts);
-  const std::array<Answers, 2> answers = {answers_of(words, words.models[0], prompts),
-                                          answers_of(words, words.models[1], prompts)};
+  const engine::rl::AnswerOptions how = {.reward = words.reward,
+                                         .max_new_tokens = words.max_new_tokens,
+                                         .temperature = words.temperature,
+                                         .seed = static_cast<std::uint64_t>(words.seed)};
+  const std::array<Answers, 2> answers = {engine::rl::answers_of(words.models[0], prompts, how),
+                                          engine::rl::answers_of(words.models[1], prompts, how)};
   if (!words.html.empty())
-    files::write_atomic(words.html, comparison_page(words, prompts, answers));
+    files::write_atomic(words.html, engine::rl::comparison_page(words.models, prompts, answers));
   if (!words.common.quiet) print_comparison(words, prompts, answers);
   return kExitOk;
 }

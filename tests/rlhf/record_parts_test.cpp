@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/cli/rlhf_parts.h"
+#include "tessera/rlhf/record_parts.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -14,7 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 
-namespace tessera::cli {
+namespace tessera::engine::rl {
 namespace {
 
 namespace fs = std::filesystem;
@@ -94,4 +94,4 @@ TEST_F(RlhfParts, RefuseAPartWithoutARecord) {
 }
 
 }  // namespace
-}  // namespace tessera::cli
+}  // namespace tessera::engine::rl

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/cli/rlhf_parts.h"
+#include "tessera/rlhf/record_parts.h"
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@
 #include "tessera/data/records.h"
 #include "tessera/data/sample_order.h"
 
-namespace tessera::cli {
+namespace tessera::engine::rl {
 namespace {
 namespace fs = std::filesystem;
 
@@ -105,4 +105,4 @@ std::vector<fs::path> write_parts(const std::vector<std::string>& names,
   return out;
 }
 
-}  // namespace tessera::cli
+}  // namespace tessera::engine::rl
