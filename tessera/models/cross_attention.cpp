@@ -66,7 +66,7 @@ at::Tensor CrossAttention::attend_by_text(const std::vector<std::size_t>& number
                                           const nn::Block& block,
                                           nn::StepContext& context) const {
   // The numbers are those of all samples, and a rank of a grid has some of them.
-  TESSERA_REQUIRE(!context.on_grid(),
+  TESSERA_REQUIRE(!context.splits_samples(),
                   Unsupported,
                   "block " + context.block_name + " answers several texts on a grid of ranks",
                   "set parallel.tensor.mode to 1d");

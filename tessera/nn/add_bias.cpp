@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/line_flow_form.h"
 #include "tessera/nn/local_layers.h"
-#include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/ops/linear.h"
 
 namespace tessera::nn::detail {
@@ -31,12 +31,7 @@ struct AddBiasNode : torch::autograd::Function<AddBiasNode> {
   }
 
   static void write(const at::Tensor& dy, const Use& use) {
-    // A bias that all ranks of a grid hold whole has the gradient of all samples on each of them.
-    if (use.context->on_grid() && use.bias->info().cut())
-      return grid::bias_grad(grid::by_samples(dy), *use.bias, 1.0F, *use.context);
-    GradSink& sink = use.bias->grad();
-    ops::linear_bias_grad(rows(dy), sink.out().view({-1}), sink.accumulate());
-    sink.written();
+    flow_form(*use.context).bias_grad(dy, *use.bias, *use.context);
   }
 };
 
@@ -47,3 +42,15 @@ at::Tensor add_bias(const at::Tensor& y, const Param& bias, StepContext& context
 }
 
 }  // namespace tessera::nn::detail
+
+namespace tessera::nn {
+
+void LineFlowForm::bias_grad(const at::Tensor& dy,
+                             const Param& bias,
+                             StepContext& /*context*/) const {
+  GradSink& sink = bias.grad();
+  ops::linear_bias_grad(detail::rows(dy), sink.out().view({-1}), sink.accumulate());
+  sink.written();
+}
+
+}  // namespace tessera::nn

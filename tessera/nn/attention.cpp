@@ -2,145 +2,25 @@
 #include "tessera/ops/attention.h"
 
 #include <algorithm>
-#include <numeric>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include <ATen/ATen.h>
+
 #include "tessera/base/error.h"
 #include "tessera/comm/transport.h"
-#include "tessera/nn/autograd.h"
+#include "tessera/nn/attention_source.h"
 #include "tessera/nn/context_parallel/attention.h"
+#include "tessera/nn/flow_form.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/kv_cache.h"
 #include "tessera/nn/padded_tokens.h"
-#include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/ops/packed_attention.h"
 
 namespace tessera::nn {
 
 namespace {
-
-using namespace detail;
-
-struct AttentionNode : torch::autograd::Function<AttentionNode> {
-  static at::Tensor forward(AutogradContext* node,
-                            const at::Tensor& q,
-                            const at::Tensor& k,
-                            const at::Tensor& v,
-                            const std::optional<at::Tensor>& bias,
-                            ops::AttentionArgs args) {
-    args.bias_HTS = bias ? *bias : at::Tensor();
-    // A rank of a grid may have no samples.
-    const ops::AttentionOut out =
-        q.size(0) == 0 ? ops::AttentionOut{at::empty_like(q), q} : ops::attention(q, k, v, args);
-    save(node, {q, k, v, out.y_BHTK, out.saved, std::move(args.bias_HTS)});
-    args.bias_HTS = at::Tensor();
-    keep(node, std::move(args));
-    return out.y_BHTK;
-  }
-  static variable_list backward(AutogradContext* node, const variable_list& grads) {
-    const auto saved = node->get_saved_variables();
-    const at::Tensor& bias = saved[5];
-    if (saved[0].size(0) == 0) {
-      return {at::empty_like(saved[0]),
-              at::empty_like(saved[1]),
-              at::empty_like(saved[2]),
-              bias.defined() ? at::zeros_like(bias) : at::Tensor(),
-              {}};
-    }
-    ops::AttentionArgs args = kept<ops::AttentionArgs>(node);
-    args.bias_HTS = bias;
-    const ops::AttentionGrads d =
-        ops::attention_backward(grads[0], saved[0], saved[1], saved[2], {saved[3], saved[4]}, args);
-    return {d.dq_BHTK, d.dk_BGSK, d.dv_BGSK, d.dbias_HTS, {}};
-  }
-};
-
-using Attend = at::Tensor (*)(const std::vector<at::Tensor>& inputs,
-                              const ops::AttentionArgs& args,
-                              StepContext& context);
-
-/// Computes attention of the inputs q, k, v and optionally a bias.
-at::Tensor attend_here(const std::vector<at::Tensor>& inputs,
-                       const ops::AttentionArgs& args,
-                       StepContext& /*context*/) {
-  const std::optional<at::Tensor> bias =
-      inputs.size() > 3 ? std::optional(inputs[3]) : std::nullopt;
-  return detail::apply<AttentionNode>(inputs[0], inputs[1], inputs[2], bias, args);
-}
-
-at::Tensor attend_in_ring(const std::vector<at::Tensor>& inputs,
-                          const ops::AttentionArgs& args,
-                          StepContext& context) {
-  const std::optional<at::Tensor> bias =
-      inputs.size() > 3 ? std::optional(inputs[3]) : std::nullopt;
-  return ring_attention(inputs[0], inputs[1], inputs[2], bias, args, context);
-}
-
-at::Tensor in_region(Attend attend,
-                     std::vector<at::Tensor> inputs,
-                     ops::AttentionArgs args,
-                     StepContext& context) {
-  if (args.bias_HTS.defined()) inputs.push_back(std::exchange(args.bias_HTS, at::Tensor()));
-  return context.region(
-      "attention",
-      [attend, args = std::move(args), &context](const std::vector<at::Tensor>& in) {
-        return attend(in, args, context);
-      },
-      inputs);
-}
-
-/// Exchanges this rank's tokens for its share of the heads, with all tokens.
-std::vector<at::Tensor> exchanged(const at::Tensor& q,
-                                  const at::Tensor& k,
-                                  const at::Tensor& v,
-                                  ops::AttentionArgs& args,
-                                  StepContext& context) {
-  std::vector<at::Tensor> qkv;
-  if (k.size(1) == q.size(1)) {
-    qkv = tokens_to_heads(at::cat({q, k, v}), context).chunk(3);
-  } else {
-    // If there are fewer heads of keys and values than ranks, some ranks have the same ones.
-    const std::int64_t shared = k.size(1), ranks = context.context_parallel->group->size();
-    at::Tensor kv = at::cat({k, v});
-    if (shared % ranks != 0) kv = kv.repeat_interleave(std::lcm(shared, ranks) / shared, 1);
-    qkv = tokens_to_heads(kv, context).chunk(2);
-    qkv.insert(qkv.begin(), tokens_to_heads(q, context));
-  }
-  args.first_head += context.context_parallel->group->index * qkv[0].size(1);
-  return qkv;
-}
-
-/// Attention over all tokens for this rank's share of the heads.
-at::Tensor attend_exchanged(const at::Tensor& q,
-                            const at::Tensor& k,
-                            const at::Tensor& v,
-                            ops::AttentionArgs args,
-                            StepContext& context) {
-  std::vector<at::Tensor> qkv = exchanged(q, k, v, args, context);
-  return heads_to_tokens(in_region(attend_here, std::move(qkv), std::move(args), context), context);
-}
-
-/// Attention with a paged cache: of whole prompts, or of one token of each sequence.
-at::Tensor attend_in_pages(const at::Tensor& q,
-                           const at::Tensor& k,
-                           const at::Tensor& v,
-                           ops::AttentionArgs args,
-                           const Block& block,
-                           StepContext& context) {
-  const Batch& batch = *context.batch;
-  auto& cache = context.state<PagedKvCache>(block);
-  cache.write(k, v, batch, context.cache_capacity);
-  if (context.mode() == Mode::Prefill)
-    return in_region(attend_here, {q, k, v}, std::move(args), context);
-  return ops::paged_attention(q,
-                              cache.pages(),
-                              batch.tensor(kPageTable).cpu().contiguous(),
-                              first_positions(batch) + 1,
-                              args);
-}
 
 /// The tokens of a document, and where its prefix ends.
 struct PrefixedDocument {
@@ -177,12 +57,11 @@ at::Tensor attend_prefixed(const PrefixedSample& sample,
       own.place =
           ops::AttentionPlace{.tokens = sample.k_GSK.size(2), .queries = {queries}, .keys = {keys}};
     }
-    parts.push_back(in_region(attend_here,
-                              {sample.q_HTK.narrow(2, done, count),
-                               sample.k_GSK.narrow(2, keys.begin, seen),
-                               sample.v_GSK.narrow(2, keys.begin, seen)},
-                              std::move(own),
-                              context));
+    parts.push_back(attend_here({sample.q_HTK.narrow(2, done, count),
+                                 sample.k_GSK.narrow(2, keys.begin, seen),
+                                 sample.v_GSK.narrow(2, keys.begin, seen)},
+                                std::move(own),
+                                context));
     done += count;
   };
   for (const ops::Run& run : sample.queries) {
@@ -239,24 +118,9 @@ at::Tensor attention(const at::Tensor& q,
                      ops::AttentionArgs args,
                      const Block& block,
                      StepContext& context) {
-  if (context.on_grid()) grid::cut_attention(args, context);
-  // A rank of a grid may have no samples; then none of the ranks that share its tokens has any.
-  if (context.shares_tokens() && q.size(0) > 0) {
-    return context.context_parallel->mode == ContextMode::Ring
-               ? in_region(attend_in_ring, {q, k, v}, std::move(args), context)
-               : attend_exchanged(q, k, v, std::move(args), context);
-  }
-  std::vector<at::Tensor> inputs = {q, k, v};
-  if (args.causal && (context.mode() == Mode::Prefill || context.mode() == Mode::Decode)) {
-    if (is_paged(context.batch)) return attend_in_pages(q, k, v, std::move(args), block, context);
-    auto& cache = context.state<KvCache>(block);
-    if (context.batch != nullptr && context.batch->has(kCacheRow))
-      cache.select(context.batch->tensor(kCacheRow));
-    cache.write(context.position, k, v, context.cache_capacity);
-    inputs = {q, cache.keys(), cache.values()};
-    args.query_offset = context.position;
-  }
-  return in_region(attend_here, inputs, std::move(args), context);
+  flow_form(context).cut_attention(args, context);
+  const AttentionSource& source = attention_source(q, args, context);
+  return source.attend({q, k, v}, std::move(args), block, context);
 }
 
 at::Tensor padded_attention(const at::Tensor& q,
@@ -267,26 +131,13 @@ at::Tensor padded_attention(const at::Tensor& q,
                             const Block& block,
                             StepContext& context) {
   TESSERA_ASSERT(!args.causal);
-  const bool shares = context.shares_tokens() && q.size(0) > 0;
-  const std::int64_t ranks = shares ? context.context_parallel->group->size() : 1,
-                     padding = q.size(2) * ranks - tokens;
+  const TokenSource& source = token_source(q, context);
+  const std::int64_t padding = q.size(2) * source.ranks(context) - tokens;
   // A rank of a grid may have no samples.
   if (padding == 0 || q.size(0) == 0) return attention(q, k, v, std::move(args), block, context);
   TESSERA_ASSERT(padding > 0);
-  if (context.on_grid()) grid::cut_attention(args, context);
-  if (shares && context.context_parallel->mode == ContextMode::Ring) {
-    args.place = ops::AttentionPlace{.tokens = tokens};
-    return in_region(attend_in_ring, {q, k, v}, std::move(args), context);
-  }
-  std::vector<at::Tensor> qkv = {q, k, v};
-  if (shares) qkv = exchanged(q, k, v, args, context);
-  for (at::Tensor& x : qkv)
-    x = x.narrow(2, 0, tokens);
-  if (args.bias_HTS.defined())
-    args.bias_HTS = args.bias_HTS.narrow(1, 0, tokens).narrow(2, 0, tokens).contiguous();
-  const at::Tensor y = at::constant_pad_nd(
-      in_region(attend_here, std::move(qkv), std::move(args), context), {0, 0, 0, padding});
-  return shares ? heads_to_tokens(y, context) : y;
+  flow_form(context).cut_attention(args, context);
+  return source.attend_padded({q, k, v}, std::move(args), tokens, context);
 }
 
 at::Tensor prefix_attention(const at::Tensor& q,
@@ -307,24 +158,10 @@ at::Tensor prefix_attention(const at::Tensor& q,
     args.causal = false;
     return attention(q, k, v, std::move(args), block, context);
   }
-  std::int64_t first_sample = 0;
-  if (context.on_grid()) first_sample = grid::cut_attention(args, context);
-  const bool shares = context.shares_tokens() && q.size(0) > 0;
-  const bool ring = shares && context.context_parallel->mode == ContextMode::Ring;
-  std::vector<at::Tensor> qkv = {q, k, v};
-  if (ring) {
-    qkv = keys_of_all_ranks(at::cat({k, v}), context).chunk(2);
-    qkv.insert(qkv.begin(), q);
-  } else if (shares) {
-    qkv = exchanged(q, k, v, args, context);
-  }
+  const std::int64_t first_sample = flow_form(context).cut_attention(args, context);
+  const TokenSource& source = token_source(q, context);
+  auto [qkv, queries] = source.with_all_keys({q, k, v}, args, context);
   const std::int64_t tokens = qkv[1].size(2);
-  std::vector<ops::Run> queries;
-  const std::vector<std::int64_t> chunks =
-      ring ? own_chunks(context) : std::vector<std::int64_t>{0};
-  const std::int64_t each = qkv[0].size(2) / std::ssize(chunks);
-  for (const std::int64_t chunk : chunks)
-    queries.push_back({chunk * each, (chunk + 1) * each});
   const std::vector<std::vector<PrefixedDocument>> documents =
       prefixed_documents(lengths, args.starts_BT, {first_sample, qkv[0].size(0)}, tokens);
   std::vector<at::Tensor> samples;
@@ -342,9 +179,8 @@ at::Tensor prefix_attention(const at::Tensor& q,
                                       context));
   }
   // A rank of a grid may have no samples; its backward takes the same steps.
-  if (samples.empty()) return in_region(attend_here, std::move(qkv), std::move(args), context);
-  const at::Tensor y = at::cat(samples);
-  return shares && !ring ? heads_to_tokens(y, context) : y;
+  if (samples.empty()) return attend_here(std::move(qkv), std::move(args), context);
+  return source.to_own_tokens(at::cat(samples), context);
 }
 
 void fill_cache(const at::Tensor& k,
@@ -364,10 +200,10 @@ at::Tensor cross_attention(const at::Tensor& q,
                            const at::Tensor& v,
                            ops::AttentionArgs args,
                            StepContext& context) {
-  if (context.on_grid()) grid::cut_attention(args, context);
-  // Ranks of a grid without samples have nothing to exchange; attention() returns early as well.
+  flow_form(context).cut_attention(args, context);
+  // Ranks of a grid without samples have nothing to exchange; token_source() says so as well.
   if (!context.shares_tokens() || q.size(0) == 0)
-    return in_region(attend_here, {q, k, v}, std::move(args), context);
+    return attend_here({q, k, v}, std::move(args), context);
   const std::vector<at::Tensor> kv = keys_of_all_ranks(at::cat({k, v}), context).chunk(2);
   if (args.dropout.active()) {
     const std::int64_t ranks = context.context_parallel->group->size();
@@ -378,7 +214,7 @@ at::Tensor cross_attention(const at::Tensor& q,
       place.queries.push_back({chunk * each, (chunk + 1) * each});
     args.place = std::move(place);
   }
-  return in_region(attend_here, {q, kv[0], kv[1]}, std::move(args), context);
+  return attend_here({q, kv[0], kv[1]}, std::move(args), context);
 }
 
 }  // namespace tessera::nn

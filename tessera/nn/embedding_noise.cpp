@@ -35,7 +35,7 @@ class NoisyLookUp final : public LayerForm {
                        StepContext& context) const override {
     const at::Tensor y = plain_embedding(ids_BT, table, context);
     if (!context.training()) return y;
-    TESSERA_REQUIRE(!context.on_grid(),
+    TESSERA_REQUIRE(!context.splits_samples(),
                     Unsupported,
                     "not built yet: noise on embeddings on a grid of ranks",
                     "set parallel.tensor.mode to 1d, or neftune_alpha to 0");

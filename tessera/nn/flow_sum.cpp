@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
-#include "tessera/nn/functional.h"
+#include "tessera/nn/flow_form.h"
 #include "tessera/nn/tensor_parallel/transfers.h"
 
 namespace tessera::nn {
@@ -18,7 +18,7 @@ struct FlowSumNode : torch::autograd::Function<FlowSumNode> {
   static at::Tensor forward(AutogradContext* node, const at::Tensor& x, StepContext* context) {
     keep(node, Like{x.sizes().vec(), x.scalar_type()});
     const at::Tensor own = x.sum(at::kDouble);
-    if (x.is_meta() || !(context->cuts_tokens() || context->on_grid())) return own;
+    if (x.is_meta() || !flow_form(*context).is_partial(*context)) return own;
     const TensorParallel& tensor = *context->tensor;
     const double all = tensor.world
                            ->all_reduce(*tensor.group,

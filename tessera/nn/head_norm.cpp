@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/flow_form.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
@@ -133,12 +134,11 @@ struct AllHeadsNormNode : torch::autograd::Function<AllHeadsNormNode> {
     const at::Tensor dy = rows_of_heads(grads[0], x.size(1)).to(at::kFloat), normed = x * rstd;
     if (node->needs_input_grad(1)) {
       at::Tensor dweight = (dy * normed).sum(0);
-      if (use.context->on_grid()) {
-        dweight = grid::sum_over_samples(
-            dweight, use.weight->info(), *use.context, "gradients of a norm of heads");
-      } else if (one_d::copies_of(use.weight->info(), *use.context) > 1) {
+      dweight = flow_form(*use.context)
+                    .sum_over_samples(
+                        dweight, use.weight->info(), *use.context, "gradients of a norm of heads");
+      if (one_d::copies_of(use.weight->info(), *use.context) > 1)
         one_d::add_over_copies(dweight, *use.context, "gradients of a norm of shared heads");
-      }
       write_weight(dweight, *use.weight, *use.context);
     }
     const at::Tensor along = dy * multiplier(weight, use.offset);

@@ -18,9 +18,8 @@
 #include "tessera/nn/functional.h"
 #include "tessera/nn/layer_form.h"
 #include "tessera/nn/local_layers.h"
+#include "tessera/nn/low_rank_form.h"
 #include "tessera/nn/low_rank_names.h"
-#include "tessera/nn/tensor_parallel/grid_low_rank.h"
-#include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/ops/int8_rows.h"
 
 namespace tessera::nn {
@@ -50,11 +49,6 @@ struct LowRankParams {
   Param* magnitude = nullptr;  ///< nullptr: none
 };
 
-/// True if ranks of a grid share the weight.
-bool is_on_grid(const Param& weight, const StepContext& context) {
-  return context.on_grid() && weight.info().cut();
-}
-
 [[noreturn]] void refuse_form(const Param& weight, const char* use) {
   throw Error(Error::Kind::Unsupported,
               fmt::format("{} has an adapter for another use than {}", weight.info().name, use),
@@ -67,26 +61,9 @@ at::Tensor drop_input(const at::Tensor& x,
                       const LowRankPart& part,
                       const Param& a,
                       const StepContext& context) {
-  ops::DropoutKey key = context.dropout("adapter." + part.module, part.dropout);
+  const ops::DropoutKey key = context.dropout("adapter." + part.module, part.dropout);
   if (!key.active()) return x;
-  if (is_on_grid(weight, context)) {
-    grid::cut_input_dropout(key, a, context);
-    return nn::dropout(x, key);
-  }
-  if (one_d::cut_of(weight.info()) == one_d::Cut::Inputs) {
-    const std::int64_t ranks = context.tensor->group->size();
-    TESSERA_REQUIRE(!context.cuts_tokens() && !context.shares_tokens() &&
-                        weight.info().shape.back() == ranks * weight.info().local_shape().back(),
-                    Unsupported,
-                    fmt::format("adapter.dropout before {}, of whose features ranks hold unequal "
-                                "shares or share the tokens too",
-                                weight.info().name),
-                    "set adapter.dropout to 0, or parallel.sequence to false and "
-                    "parallel.tensor.size to a divisor of the features");
-    key.columns = ranks;
-    key.column = context.tensor->group->index;
-  }
-  return nn::dropout(x, key);
+  return low_rank_form(weight, context).drop_input(x, key, weight.info(), a, context);
 }
 
 class LowRankLinear final : public LayerForm {
@@ -129,10 +106,7 @@ class LowRankLinear final : public LayerForm {
                             const Param& weight,
                             const LowRankParams& part,
                             StepContext& context) {
-    if (is_on_grid(weight, context))
-      return grid::low_rank(x, *part.a, *part.b, part.part.scale, context);
-    const at::Tensor low = plain_linear(x, *part.a, nullptr, context) * part.part.scale;
-    return plain_linear(low, *part.b, nullptr, context);
+    return low_rank_form(weight, context).product(x, *part.a, *part.b, part.part.scale, context);
   }
 
   /// Concatenates of(part) [..., outputs of the part] over the parts in the order of the weight's
@@ -191,26 +165,8 @@ class LowRankLinear final : public LayerForm {
       const auto d = static_cast<std::size_t>(dim_);
       held = held.narrow(dim_, part.part.begin[d], part.part.sizes[d]);
     }
-    if (is_on_grid(weight, context)) {
-      return grid::row_norms(held, weight.info(), *part.a, *part.b, part.part.scale, context)
-          .flatten();
-    }
-    held = held.reshape({-1, held.size(-1)});
-    const at::Tensor a = part.a->tensor().to(at::kFloat) * part.part.scale,
-                     b = part.b->tensor().reshape({-1, part.part.rank});
-    constexpr std::int64_t kRows = 1024;
-    std::vector<at::Tensor> squares;
-    for (std::int64_t row = 0; row < held.size(0); row += kRows) {
-      const std::int64_t count = std::min(kRows, held.size(0) - row);
-      const at::Tensor sum = at::addmm(
-          held.narrow(0, row, count).to(at::kFloat), b.narrow(0, row, count).to(at::kFloat), a);
-      squares.push_back(sum.square().sum(1));
-    }
-    at::Tensor out = at::cat(squares);
-    if (one_d::cut_of(weight.info()) == one_d::Cut::Inputs)
-      out =
-          one_d::all_of(out, *context.tensor->group, "norms of an adapter's rows", context).sum(0);
-    return out.sqrt();
+    return low_rank_form(weight, context)
+        .row_norms(held, weight.info(), *part.a, *part.b, part.part.scale, context);
   }
 
   /// f (W x + scale B A x) + bias with f = magnitude / norm. With dropout the adapter sees x' =
@@ -221,9 +177,8 @@ class LowRankLinear final : public LayerForm {
                     StepContext& context) const {
     const at::Tensor factors =
         over_parts(weight, 1.0, [&](const LowRankParams& part) {
-          const at::Tensor magnitude = is_on_grid(weight, context)
-                                           ? grid::vector_of(*part.magnitude, context)
-                                           : part.magnitude->tensor();
+          const at::Tensor magnitude =
+              low_rank_form(weight, context).magnitude(*part.magnitude, context);
           return magnitude.reshape({-1}).to(at::kFloat) / norms(weight, part, context);
         }).to(x.scalar_type());
     at::Tensor y = plain_linear(x, weight, nullptr, context);
@@ -247,7 +202,7 @@ class LowRankLinear final : public LayerForm {
 
   /// The weight with its change, of which this rank holds the same box; added in fp32.
   std::unique_ptr<Param> merged(const Param& weight, StepContext& context) const {
-    TESSERA_ASSERT(!is_on_grid(weight, context) && !weight.scales().defined());
+    TESSERA_ASSERT(low_rank_form(weight, context).merges() && !weight.scales().defined());
     const c10::NoGradGuard no_grad;
     at::Tensor out = weight.tensor().detach().clone();
     for (const LowRankParams& part : parts_) {
@@ -304,7 +259,7 @@ class LowRankTable final : public LayerForm {
                        const Param& table,
                        StepContext& context) const override {
     if (adapters_off > 0) return plain_embedding(ids_BT, table, context);
-    TESSERA_REQUIRE(!context.on_grid(),
+    TESSERA_REQUIRE(!context.splits_samples(),
                     Unsupported,
                     fmt::format("{} is a table with an adapter, which ranks of a grid do not share",
                                 table.info().name),

@@ -4,7 +4,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
-#include "tessera/nn/tensor_parallel/grid.h"
+#include "tessera/nn/line_flow_form.h"
 #include "tessera/ops/dropout.h"
 
 namespace tessera::nn {
@@ -152,11 +152,6 @@ Normed norm_of(const at::Tensor& x,
   return {std::move(out[1]), std::move(out[0])};
 }
 
-/// The sum as a separate step, which a grid of ranks needs.
-at::Tensor added(const at::Tensor& x, const at::Tensor& branch, const ops::DropoutKey& key) {
-  return branch.defined() ? nn::add_dropout(x, branch, key) : x;
-}
-
 }  // namespace
 
 at::Tensor layer_norm(const at::Tensor& x_BTC,
@@ -181,10 +176,16 @@ Normed residual_layer_norm(const at::Tensor& x_BTC,
                            const Param* bias,
                            double eps,
                            StepContext& context) {
-  if (context.on_grid()) {
-    const at::Tensor sum = added(x_BTC, branch_BTC, key);
-    return {sum, grid::layer_norm(sum, weight, bias, eps, context)};
-  }
+  return flow_form(context).layer_norm(x_BTC, branch_BTC, key, weight, bias, eps, context);
+}
+
+Normed LineFlowForm::layer_norm(const at::Tensor& x_BTC,
+                                const at::Tensor& branch_BTC,
+                                const ops::DropoutKey& key,
+                                const Param& weight,
+                                const Param* bias,
+                                double eps,
+                                StepContext& context) const {
   return norm_of(
       x_BTC, branch_BTC, weight, bias, {/*centred=*/true, &weight, bias, &context, eps, key});
 }
@@ -196,10 +197,16 @@ Normed residual_rms_norm(const at::Tensor& x_BTC,
                          double eps,
                          StepContext& context,
                          double offset) {
-  if (context.on_grid()) {
-    const at::Tensor sum = added(x_BTC, branch_BTC, key);
-    return {sum, grid::rms_norm(sum, weight, eps, offset, context)};
-  }
+  return flow_form(context).rms_norm(x_BTC, branch_BTC, key, weight, eps, context, offset);
+}
+
+Normed LineFlowForm::rms_norm(const at::Tensor& x_BTC,
+                              const at::Tensor& branch_BTC,
+                              const ops::DropoutKey& key,
+                              const Param& weight,
+                              double eps,
+                              StepContext& context,
+                              double offset) const {
   return norm_of(x_BTC,
                  branch_BTC,
                  weight,

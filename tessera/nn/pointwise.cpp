@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/transport.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/flow_form.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 
@@ -214,14 +215,7 @@ at::Tensor dropout_features(const at::Tensor& x,
     key.columns = sharers->size();
     key.column = sharers->index;
   }
-  if (context.on_grid()) {
-    TESSERA_ASSERT(context.batch != nullptr);
-    const std::vector<std::int64_t>& ids = context.batch->sample_ids;
-    const grid::Range own_samples =
-        grid::own_samples(std::ssize(ids), grid::inner(context.tensor->mode), *context.tensor);
-    key.sample_ids = {ids.begin() + own_samples.begin,
-                      ids.begin() + own_samples.begin + own_samples.count};
-  }
+  flow_form(context).cut_inner_dropout(key, context);
   return nn::dropout(x, key);
 }
 

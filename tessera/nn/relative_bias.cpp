@@ -8,8 +8,8 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/flow_form.h"
 #include "tessera/nn/functional.h"
-#include "tessera/nn/tensor_parallel/grid.h"
 
 namespace tessera::nn {
 
@@ -46,10 +46,8 @@ struct RelativeBiasNode : torch::autograd::Function<RelativeBiasNode> {
             .index_add_(0, use.buckets_D, values_HD.t());
     weight_gradient(*use.context, [table_NH, table = use.table, context = use.context] {
       // The ranks of a grid that have the same heads have other samples.
-      table->grad().write(
-          context->on_grid()
-              ? grid::sum_over_samples(table_NH, table->info(), *context, "gradients of biases")
-              : table_NH);
+      table->grad().write(flow_form(*context).sum_over_samples(
+          table_NH, table->info(), *context, "gradients of biases"));
     });
     return {{}, {}};
   }

@@ -3,9 +3,9 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/nn/flow_form.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/kv_cache.h"
-#include "tessera/nn/tensor_parallel/grid.h"
 
 namespace tessera::nn {
 
@@ -20,13 +20,11 @@ ops::RotaryTable rotary_table(const at::Tensor& ids_BT,
   const bool apart = context.batch != nullptr && context.batch->has(kTextPosition);
   if (!starts_BT.defined() && !apart)
     return ops::rotary_table(positions(ids_BT.narrow(0, 0, 1), most, context), frequencies, factor);
-  at::Tensor positions_BT = positions(ids_BT, most, context, starts_BT);
-  if (context.on_grid()) {
-    const grid::Range samples =
-        grid::own_samples(positions_BT.size(0), grid::inner(context.tensor->mode), *context.tensor);
-    positions_BT = positions_BT.narrow(0, samples.begin, samples.count);
-  }
-  return ops::rotary_table(positions_BT, frequencies, factor);
+  const at::Tensor positions_BT = positions(ids_BT, most, context, starts_BT);
+  const OwnSamples samples =
+      flow_form(context).own_samples(positions_BT.size(0), FlowPlace::Inside, context);
+  return ops::rotary_table(
+      positions_BT.narrow(0, samples.begin, samples.count), frequencies, factor);
 }
 
 }  // namespace tessera::nn

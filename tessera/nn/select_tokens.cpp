@@ -7,8 +7,8 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/flow_form.h"
 #include "tessera/nn/functional.h"
-#include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/tensor_parallel/transfers.h"
 
@@ -112,9 +112,9 @@ at::Tensor select_tokens(const at::Tensor& x_BTC,
                          const at::Tensor& positions_B,
                          StepContext& context) {
   at::Tensor own_B = positions_B;
-  if (context.on_grid()) {
-    const grid::Range samples =
-        grid::own_samples(positions_B.size(0), grid::stream(context.tensor->mode), *context.tensor);
+  if (positions_B.dim() == 1) {
+    const OwnSamples samples =
+        flow_form(context).own_samples(positions_B.size(0), FlowPlace::Between, context);
     own_B = positions_B.narrow(0, samples.begin, samples.count);
   }
   TESSERA_REQUIRE(own_B.dim() == 1 && x_BTC.dim() == 3 && own_B.size(0) == x_BTC.size(0),
@@ -160,15 +160,15 @@ at::Tensor values_of_samples(const at::Tensor& x_BT, StepContext& context) {
 }
 
 at::Tensor gather_flow(const at::Tensor& x, StepContext& context) {
-  return context.on_grid() ? grid::gather_flow(x, context) : x;
+  return flow_form(context).gather(x, context);
 }
 
 at::Tensor take_flow(const at::Tensor& x, StepContext& context) {
-  return context.on_grid() ? grid::take_flow(x, context) : x;
+  return flow_form(context).take(x, context);
 }
 
 void refuse_grid(const Block& block, const StepContext& context) {
-  if (!context.on_grid()) return;
+  if (!context.splits_samples()) return;
   const std::string obstacle = block.grid_obstacle();
   TESSERA_REQUIRE(
       obstacle.empty(),

@@ -13,9 +13,13 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/dropout_record.h"
-#include "tessera/nn/tensor_parallel/grid.h"
+#include "tessera/nn/flow_form.h"
 
 namespace tessera::nn {
+
+bool StepContext::splits_samples() const {
+  return flow_form(*this).splits_samples();
+}
 
 ops::DropoutKey StepContext::dropout(std::string_view site, double p) const {
   ops::DropoutKey key;
@@ -27,7 +31,7 @@ ops::DropoutKey StepContext::dropout(std::string_view site, double p) const {
   key.key = mix64(mix64(seed_), files::xxh3(std::as_bytes(std::span(place))));
   key.sample_ids = batch->sample_ids;
   key.parts = parts_of_sample(*this);
-  if (on_grid()) grid::cut_dropout(key, *this);
+  flow_form(*this).cut_dropout(key, *this);
   return key;
 }
 

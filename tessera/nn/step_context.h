@@ -58,8 +58,8 @@ class StepContext {
     return tensor != nullptr && tensor->sequence && (mode_ == Mode::Train || mode_ == Mode::Eval);
   }
 
-  /// True if samples and channels are split over ranks between layers.
-  [[nodiscard]] bool on_grid() const { return tensor != nullptr && tensor->on_grid(); }
+  /// FlowForm::splits_samples() of flow_form.h: ranks have some samples and channels of the flow.
+  [[nodiscard]] bool splits_samples() const;
 
   /// The random bits for one dropout of this block. `site` is its name within the block
   /// ("attention", "residual"). p becomes 0 outside of training.

@@ -13,6 +13,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/mesh/shard_spec.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/flow_form.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/ops/batch_invariance.h"
@@ -199,11 +200,7 @@ class LabelledTokens {
     const Share share = share_of(weight, logits.size(1), context);
     // A support is a fact of the whole row, and exactness needs generation's order of the sums.
     const bool gathered = share.cut && (!how.support.whole() || ops::batch_invariant());
-    if (gathered && context.on_grid()) {
-      logits = grid::all_columns(logits, weight.info(), context).contiguous();
-    } else if (gathered) {
-      logits = one_d::gather_vocab(logits, weight, context).contiguous();
-    }
+    if (gathered) logits = flow_form(context).all_columns(logits, weight, context).contiguous();
     ops::keep_support_(logits, labels_N_, how.support);
     of_.emplace(logits, labels_N_, share, gathered);
     how_ = how;
@@ -243,15 +240,8 @@ class LabelledTokens {
 
  private:
   static Share share_of(const Param& weight, std::int64_t columns, const StepContext& context) {
-    const ParamInfo& info = weight.info();
-    if (context.on_grid()) {
-      const comm::Group& ranks = grid::ranks_inside(context);
-      return {true,
-              mesh::even_cut(info.shape.front(), info.unit, ranks.size(), ranks.index).first,
-              columns};
-    }
-    const bool cut = one_d::cut_of(info) != one_d::Cut::None;
-    return {cut, cut ? info.held().begin.front() : 0, columns};
+    const OwnColumns own = flow_form(context).own_columns(weight.info(), context);
+    return {own.cut, own.first, columns};
   }
   /// Values of these tokens, and 0 for the others.
   [[nodiscard]] at::Tensor placed(const at::Tensor& values_N) const {
@@ -370,14 +360,14 @@ struct FromLogitsNode : torch::autograd::Function<FromLogitsNode> {
 };
 
 /// The samples of all ranks of a grid, from the products for this rank's samples.
-variable_list on_grid(const at::Tensor& x_BTC,
-                      const Param& weight_VC,
-                      const Param* bias_V,
-                      const at::Tensor& labels_BT,
-                      StepContext& context,
-                      const Distribution& how) {
-  const grid::Range own =
-      grid::own_samples(labels_BT.size(0), grid::inner(context.tensor->mode), *context.tensor);
+variable_list of_split_samples(const at::Tensor& x_BTC,
+                               const Param& weight_VC,
+                               const Param* bias_V,
+                               const at::Tensor& labels_BT,
+                               StepContext& context,
+                               const Distribution& how) {
+  const OwnSamples own =
+      flow_form(context).own_samples(labels_BT.size(0), FlowPlace::Inside, context);
   variable_list out =
       detail::apply<FromLogitsNode>(grid::linear(x_BTC, weight_VC, bias_V, at::kFloat, context),
                                     labels_BT.narrow(0, own.begin, own.count),
@@ -398,8 +388,8 @@ TokenLogProbabilities token_log_probabilities(const at::Tensor& x_BTC,
   if (!labels_BT.is_meta())
     ops::count_labels(labels_BT.contiguous().view({-1}), weight_VC.info().shape.front());
   const variable_list out =
-      context.on_grid()
-          ? on_grid(x_BTC, weight_VC, bias_V, labels_BT, context, how)
+      context.splits_samples()
+          ? of_split_samples(x_BTC, weight_VC, bias_V, labels_BT, context, how)
           : detail::apply<LogProbabilitiesNode>(
                 one_d::cut_of(weight_VC.info()) != one_d::Cut::None ? one_d::enter(x_BTC, context)
                                                                     : x_BTC,

@@ -5,7 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/functional.h"
-#include "tessera/nn/tensor_parallel/grid.h"
+#include "tessera/nn/line_flow_form.h"
 #include "tessera/nn/tensor_parallel/loss_gradient.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
 #include "tessera/nn/vocab_head.h"
@@ -117,8 +117,17 @@ VocabLoss vocab_loss(const at::Tensor& x_BTC,
                      double label_smoothing,
                      StepContext& context,
                      double softcap) {
-  if (context.on_grid())
-    return grid::vocab_loss(x_BTC, weight_VC, bias_V, labels_BT, label_smoothing, context, softcap);
+  return flow_form(context).vocab_loss(
+      x_BTC, weight_VC, bias_V, labels_BT, label_smoothing, context, softcap);
+}
+
+VocabLoss LineFlowForm::vocab_loss(const at::Tensor& x_BTC,
+                                   const Param& weight_VC,
+                                   const Param* bias_V,
+                                   const at::Tensor& labels_BT,
+                                   double label_smoothing,
+                                   StepContext& context,
+                                   double softcap) const {
   const bool cut = one_d::cut_of(weight_VC.info()) != one_d::Cut::None;
   const variable_list out =
       detail::apply<VocabLossNode>(cut ? one_d::enter(x_BTC, context) : x_BTC,

@@ -406,7 +406,7 @@ std::vector<at::Tensor> Executor::run_objective(
   const std::int64_t samples = micro.batch.size();
   std::int64_t step = model_.objective()->samples_at_once(micro.batch);
   // The ranks of a grid have shares of the samples but labels of all samples.
-  if (step <= 0 || micro.context.on_grid()) step = samples;
+  if (step <= 0 || micro.context.splits_samples()) step = samples;
   if (step < samples) check_rows(model_.name(of.block), saved.in, samples);
   std::vector<at::Tensor> grads(saved.inputs.size());
   for (std::int64_t first = 0; first < samples; first += step) {

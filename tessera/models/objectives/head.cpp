@@ -23,7 +23,7 @@ ops::DropoutKey dropout_of_all(const char* site,
                                const at::Tensor& x,
                                const nn::StepContext& context) {
   ops::DropoutKey key = context.dropout(site, p);
-  if (key.active() && (context.on_grid() || x.dim() == 2))
+  if (key.active() && (context.splits_samples() || x.dim() == 2))
     key = {.p = key.p, .key = key.key, .sample_ids = context.batch->sample_ids};
   return key;
 }
@@ -53,7 +53,7 @@ at::Tensor HeadTransform::activated(at::Tensor x, nn::StepContext& context) cons
 }
 
 at::Tensor HeadTransform::normed(const at::Tensor& x, nn::StepContext& context) const {
-  if (!context.on_grid() || spec_.norm.kind == NormKind::None) return norm_(x, context);
+  if (!context.splits_samples() || spec_.norm.kind == NormKind::None) return norm_(x, context);
   // Ranks of a grid share the channels of a norm.
   const at::Tensor x_BTC = x.dim() == 2 ? x.unsqueeze(1) : x;
   return nn::gather_flow(norm_(nn::take_flow(x_BTC, context), context), context).view(x.sizes());
@@ -66,7 +66,7 @@ at::Tensor HeadTransform::operator()(at::Tensor x, nn::StepContext& context) con
 }
 
 at::Tensor HeadTransform::in_flow(at::Tensor x, nn::StepContext& context) const {
-  if (!context.on_grid()) return (*this)(x, context);
+  if (!context.splits_samples()) return (*this)(x, context);
   if (!spec_.dense.empty()) {
     const at::Tensor all = activated(nn::gather_flow(x, context), context);
     x = norm_(nn::take_flow(all, context), context);

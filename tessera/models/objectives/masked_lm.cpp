@@ -17,6 +17,7 @@
 #include "tessera/models/objective.h"
 #include "tessera/models/objectives/head.h"
 #include "tessera/models/objectives/labels.h"
+#include "tessera/nn/flow_form.h"
 #include "tessera/nn/functional.h"
 #include "tessera/nn/vocab_head.h"
 #include "tessera/ops/cross_entropy.h"
@@ -107,7 +108,7 @@ class MaskedLm final : public nn::Objective {
     }
     at::Tensor labels = batch.tensor("labels");
     // Ranks that split tokens or samples hold different ones before the head and in it.
-    if (!context.want_logits && !context.cuts_tokens() && !context.on_grid())
+    if (!context.want_logits && !nn::flow_form(context).is_partial(context))
       keep_labelled(x, labels);
     const double smoothing = context.training() ? options_.label_smoothing : 0.0;
     const at::Tensor y = transform_.in_flow(x, context);
@@ -128,7 +129,7 @@ class MaskedLm final : public nn::Objective {
                                         const at::Tensor& labels,
                                         nn::StepContext& context) const {
     // On a grid the logits are those of all samples, of which `y` has some.
-    if (context.on_grid())
+    if (context.splits_samples())
       return nn::vocab_logits(y, *weight_, bias_, context).argmax(-1).eq(labels).sum(at::kDouble);
     const std::int64_t rows = y.dim() == 3 ? 1 : kRows;
     at::Tensor right = at::zeros({}, labels.options().dtype(at::kDouble));

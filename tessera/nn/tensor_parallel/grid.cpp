@@ -122,8 +122,8 @@ const comm::Group& along(mesh::AxisSet axes, const StepContext& context) {
 
 const comm::Group& ranks_inside(const StepContext& context) {
   TESSERA_ASSERT(context.tensor != nullptr);
-  return context.on_grid() ? along({inner(context.tensor->mode).channels}, context)
-                           : *context.tensor->group;
+  return context.tensor->on_grid() ? along({inner(context.tensor->mode).channels}, context)
+                                   : *context.tensor->group;
 }
 
 at::Tensor broadcast(const at::Tensor& own,

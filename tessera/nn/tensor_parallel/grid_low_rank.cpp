@@ -9,6 +9,8 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
+#include "tessera/nn/functional.h"
+#include "tessera/nn/low_rank_form.h"
 #include "tessera/nn/tensor_parallel/grid.h"
 #include "tessera/ops/linear.h"
 
@@ -230,3 +232,46 @@ at::Tensor row_norms(const at::Tensor& held,
 }
 
 }  // namespace tessera::nn::grid
+
+namespace tessera::nn {
+namespace {
+
+class GridLowRank final : public LowRankForm {
+ public:
+  [[nodiscard]] at::Tensor drop_input(const at::Tensor& x,
+                                      ops::DropoutKey key,
+                                      const ParamInfo& /*weight*/,
+                                      const Param& a,
+                                      const StepContext& context) const override {
+    grid::cut_input_dropout(key, a, context);
+    return nn::dropout(x, key);
+  }
+  [[nodiscard]] at::Tensor product(const at::Tensor& x,
+                                   const Param& a,
+                                   const Param& b,
+                                   double scale,
+                                   StepContext& context) const override {
+    return grid::low_rank(x, a, b, scale, context);
+  }
+  [[nodiscard]] at::Tensor row_norms(const at::Tensor& held,
+                                     const ParamInfo& weight,
+                                     const Param& a,
+                                     const Param& b,
+                                     double scale,
+                                     StepContext& context) const override {
+    return grid::row_norms(held, weight, a, b, scale, context).flatten();
+  }
+  [[nodiscard]] at::Tensor magnitude(const Param& vector, StepContext& context) const override {
+    return grid::vector_of(vector, context);
+  }
+  [[nodiscard]] bool merges() const override { return false; }
+};
+
+}  // namespace
+
+const LowRankForm& grid_low_rank_form() {
+  static const GridLowRank form;
+  return form;
+}
+
+}  // namespace tessera::nn

@@ -136,7 +136,7 @@ Cut cut_of(const ParamInfo& weight) {
 }
 
 int copies_of(const ParamInfo& weight, const StepContext& context) {
-  if (context.tensor == nullptr || context.on_grid() || !weight.cut()) return 1;
+  if (context.tensor == nullptr || context.tensor->on_grid() || !weight.cut()) return 1;
   const auto cuts = [&](mesh::Axis axis) {
     return std::ranges::any_of(weight.spec.splits,
                                [&](const mesh::Split& split) { return split.axes.has(axis); });
