@@ -25,12 +25,13 @@
 #include "tessera/cli/rlhf_parts.h"
 #include "tessera/cli/rollout_ranks.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/cli/train_plan.h"
 #include "tessera/config/overrides.h"
-#include "tessera/engine/run.h"
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/interop/deepspeed/chat_flags.h"
 #include "tessera/launch/launch.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::cli {
 namespace {
@@ -279,7 +280,8 @@ void check_rlhf(const json::Value& source, const std::string& name) {
   }
 }
 
-/// The seed of DeepSpeed-Chat's scripts, which divides the records unless common.trainer.seed does.
+/// The seed of DeepSpeed-Chat's scripts, which divides the records unless common.trainer.seed
+/// does.
 constexpr std::int64_t kSplitSeed = 1234;
 
 /// Returns the proportions of "split", or nothing.
@@ -469,14 +471,13 @@ int rlhf(const std::vector<std::string>& line) {
       continue;
     }
     const int all = ranks_of(words.ranks), ranks = ranks_that_learn(config, all, all);
-    planner::Plan plan =
+    const planner::Plan plan =
         planner::make_plan(config, ranks, fmt::format("{} ({})", words.config, step.name));
-    plan.quiet = words.common.quiet;
-    const int code = engine::run_training(std::move(plan),
-                                          {.resume = {},
-                                           .dry_run = words.dry_run,
-                                           .quiet = words.common.quiet,
-                                           .console = &terminal});
+    const int code = train_plan(plan,
+                                {.resume = {},
+                                 .dry_run = words.dry_run,
+                                 .quiet = words.common.quiet,
+                                 .console = &terminal});
     if (code != kExitOk || words.dry_run) return code;
   }
   return kExitOk;

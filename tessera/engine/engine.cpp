@@ -20,11 +20,18 @@
 #include "tessera/engine/rl/rollouts.h"
 #include "tessera/engine/shared_values.h"
 #include "tessera/engine/written_texts.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/report/monitors/tensorboard.h"
 #include "tessera/tasks/text_scores.h"
 
 namespace tessera::engine {
-Engine::Engine(planner::Plan plan,
+Engine::Engine(planner::PlanWithData plan,
                comm::World& world,
                std::shared_ptr<const data::Datasets> data,
                rl::Generators* generators)
@@ -33,16 +40,24 @@ Engine::Engine(planner::Plan plan,
       data_(std::move(data)),
       order_(data_->train->size(),
              // Streamed data has an order of its own.
-             plan_.config.data.shuffle && plan_.config.data.streaming == 0,
-             static_cast<std::uint64_t>(plan_.config.trainer.seed)),
+             plan_.data().options.shuffle && plan_.data().options.streaming == 0,
+             static_cast<std::uint64_t>(plan_.recipe().seed)),
       batches_(data_->train->size(),
-               plan_.global_batch,
-               plan_.config.data.drop_last,
-               planner::batch_sizes(plan_)),
+               plan_.recipe().global_batch,
+               plan_.data().options.drop_last,
+               planner::batch_sizes(plan_.recipe())),
       state_(train_state_options(plan_), world),
       experience_(rl::make_experience(plan_, world_, state_, *data_->train, generators)),
-      frozen_sets_(plan_.freezing.frozen_sets({})) {
+      frozen_sets_(plan_.model().freezing.frozen_sets({})) {
   start_clock();
+}
+
+std::int64_t Engine::micro_batches(std::int64_t samples) const {
+  const std::int64_t each = plan_.layout().micro_batch;
+  return (samples + each - 1) / each;
+}
+std::int64_t Engine::max_steps() const {
+  return plan_.course().max_steps;
 }
 
 Engine::~Engine() = default;
@@ -53,9 +68,9 @@ void Engine::make_reference(const std::filesystem::path& keep) {
   data_ = with_reference(data_,
                          executor(),
                          world_,
-                         {.train_batch = plan_.micro_batch,
+                         {.train_batch = plan_.layout().micro_batch,
                           .validation = evaluated_samples(),
-                          .validation_batch = plan_.config.eval.micro_batch});
+                          .validation_batch = plan_.run().eval.micro_batch});
   if (!keep.empty() && world_.is_leader()) keep_reference(*data_, keep);
   start_clock();
 }
@@ -77,7 +92,7 @@ void Engine::begin_experience(const std::filesystem::path& run_dir, Keeping keep
 /// This rank's samples of a micro-batch.
 nn::Batch Engine::load_micro(const data::GlobalBatch& batch, int micro) const {
   const comm::Group& group = world_.group(mesh::AxisSet::dp());
-  const std::int64_t b = plan_.micro_batch;
+  const std::int64_t b = plan_.layout().micro_batch;
   const std::int64_t number = static_cast<std::int64_t>(micro) * group.size() + group.index;
   const std::int64_t begin = std::min(batch.size, number * b);
   const std::int64_t end = std::min(batch.size, begin + b);
@@ -130,7 +145,7 @@ StepExtras Engine::extras(StepReport& report) {
   };
   extras.before_update = [this, &report] {
     report.save_s = leave_save_behind();
-    const auto& tensorboard = plan_.config.sections.get<report::TensorboardOptions>();
+    const auto& tensorboard = plan_.run().sections.get<report::TensorboardOptions>();
     const bool shown = tensorboard.enabled && tensorboard.histograms > 0 &&
                        (step() + 1) % tensorboard.histograms == 0;
     if (shown) report.histograms = trained_histograms(state_, state_.loss_scale());
@@ -140,12 +155,12 @@ StepExtras Engine::extras(StepReport& report) {
 
 void Engine::follow_freezing(std::int64_t steps, std::int64_t samples) {
   std::vector<bool> now =
-      plan_.freezing.frozen_sets({.steps = steps, .epoch = batches_.at(samples).epoch});
+      plan_.model().freezing.frozen_sets({.steps = steps, .epoch = batches_.at(samples).epoch});
   if (now == frozen_sets_) return;
   leave_save_behind();
   frozen_sets_ = std::move(now);
   TESSERA_REQUIRE(
-      !plan_.freezing.freezes_all(frozen_sets_),
+      !plan_.model().freezing.freezes_all(frozen_sets_),
       Config,
       fmt::format("after step {} every parameter is frozen", steps),
       "let frozen_until of some optimizer.groups be no later than frozen_from of the others");
@@ -160,7 +175,7 @@ void Engine::follow_freezing(std::int64_t steps, std::int64_t samples) {
 void Engine::count_tokens(const data::GlobalBatch& batch, StepReport& report) {
   const StepTokens counted = experience_ != nullptr
                                  ? experience_->tokens()
-                                 : StepTokens{.learned = batch.size * plan_.sequence_length};
+                                 : StepTokens{.learned = batch.size * plan_.data().sequence_length};
   report.batch_tokens = counted.learned;
   report.generated_tokens = counted.generated;
   report.generate_s = counted.generate_s;
@@ -235,7 +250,7 @@ std::int64_t Engine::evaluated_samples() const {
 template <class Work>
 auto Engine::with_eval_weights(Work work) {
   state_.wait();
-  if (plan_.config.eval.weights == tasks::EvalWeights::Trained) return work();
+  if (plan_.run().eval.weights == tasks::EvalWeights::Trained) return work();
   leave_save_behind();
   state_.exchange_average();
   auto out = work();
@@ -265,9 +280,9 @@ EvalReport Engine::evaluate_on(const data::Dataset& dataset,
                                          world_,
                                          dataset,
                                          samples,
-                                         plan_.config.eval.micro_batch,
+                                         plan_.run().eval.micro_batch,
                                          rounds,
-                                         plan_.task.get());
+                                         plan_.data().task.get());
     if (predicts_tokens(plan_)) {
       report.metrics.push_back({"perplexity",
                                 std::exp(report.metrics.front().mean),
@@ -279,20 +294,20 @@ EvalReport Engine::evaluate_on(const data::Dataset& dataset,
 }
 
 void Engine::add_answer_scores(EvalReport& report, const data::Dataset& dataset) {
-  const tasks::EvalOptions& options = plan_.config.eval;
+  const tasks::EvalOptions& options = plan_.run().eval;
   if (options.generate == 0) return;
   // The scores, and the number of texts.
   std::vector<double> values(tasks::kTextScores.size() + 1, 0.0);
   if (generates()) {
-    Generator generator(executor(), *plan_.tokenizer, plan_.model);
+    Generator generator(executor(), *plan_.data().tokenizer, plan_.model().resolved);
     GenerateOptions how;
     how.max_new_tokens = options.max_new_tokens;
     how.sampler.temperature = 0.0;
     const auto texts = write_texts(generator,
                                    dataset,
-                                   *plan_.tokenizer,
+                                   *plan_.data().tokenizer,
                                    options.generate,
-                                   plan_.model.trunk.output.target.has_value(),
+                                   plan_.model().resolved.trunk.output.target.has_value(),
                                    how,
                                    [&](std::int64_t) { world_.show_life(); });
     if (world_.is_leader()) {
@@ -321,18 +336,18 @@ bool Engine::generates() {
   // If weights are sharded, layers are split, or stages pass flows on, all ranks that take part
   // generate the same text; so do ranks that share tokens in training, because here each has all
   // tokens.
-  return world_.group(mesh::AxisSet::dp()).index == 0 || plan_.zero_stage == 3;
+  return world_.group(mesh::AxisSet::dp()).index == 0 || plan_.layout().zero_stage == 3;
 }
 
 std::string Engine::sample_text() {
   std::string text;
   if (generates()) {
-    const tasks::EvalOptions& options = plan_.config.eval;
-    Generator generator(executor(), *plan_.tokenizer, plan_.model);
+    const tasks::EvalOptions& options = plan_.run().eval;
+    Generator generator(executor(), *plan_.data().tokenizer, plan_.model().resolved);
     GenerateOptions how;
     how.max_new_tokens = options.max_new_tokens;
     how.sampler = {.temperature = options.temperature, .top_k = options.top_k, .top_p = 1.0};
-    how.seed = static_cast<std::uint64_t>(plan_.config.trainer.seed);
+    how.seed = static_cast<std::uint64_t>(plan_.recipe().seed);
     text = options.prompt;
     generator.run(options.prompt, how, [&](std::string_view piece) { text += piece; });
   }

@@ -31,6 +31,10 @@
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/hosts/join_hosts.h"
 #include "tessera/memory/caching_allocator.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -183,16 +187,46 @@ launch::Messages training_words() {
   return words;
 }
 
-std::uint64_t asked_of(const planner::Plan& plan) {
-  json::Value asked = plan.resolved;
+namespace {
+
+std::uint64_t asked_of(const planner::Plan& plan, std::int64_t steps) {
+  json::Value asked = plan.resolved();
   // A launcher may give its ranks different numbers of cores.
   if (json::Value* const run = asked.find("run")) {
     std::erase_if(run->members(), [](const json::Value::Member& member) {
       return member.first == "threads_per_rank" || member.first == "derived";
     });
   }
-  const std::string text = fmt::format("{} steps {}", plan.max_steps, asked.dump());
+  const std::string text = fmt::format("{} steps {}", steps, asked.dump());
   return files::xxh3(std::as_bytes(std::span(text)));
+}
+
+int run_planned(const planner::Plan& plan,
+                std::uint64_t asked,
+                const Report& report,
+                const std::function<int(comm::World&)>& fn,
+                const launch::Messages& words,
+                const HowToStart& how) {
+  const mesh::Mesh mesh = how.further_ranks == 0
+                              ? plan.mesh()
+                              : mesh::Mesh::data_parallel(plan.ranks() + how.further_ranks);
+  launch::Options options = options_of(mesh, plan.layout().threads, report);
+  options.asked = asked;
+  options.messages = words;
+  options.local = how.local;
+  options.stop_asked = how.stop_asked;
+  if (how.part) options.ranks = how.part->local_ranks;
+  options.asked ^= how.asked;
+  return run(std::move(options), how, mesh, plan.run().options.transport, fn);
+}
+
+}  // namespace
+
+std::uint64_t asked_of(const planner::Plan& plan) {
+  return asked_of(plan, /*steps=*/0);
+}
+std::uint64_t asked_of(const planner::PlanWithData& plan) {
+  return asked_of(plan, plan.course().max_steps);
 }
 
 int run_ranks(const planner::Plan& plan,
@@ -200,17 +234,15 @@ int run_ranks(const planner::Plan& plan,
               const std::function<int(comm::World&)>& fn,
               const launch::Messages& words,
               const HowToStart& how) {
-  const mesh::Mesh mesh = how.further_ranks == 0
-                              ? plan.mesh()
-                              : mesh::Mesh::data_parallel(plan.ranks + how.further_ranks);
-  launch::Options options = options_of(mesh, plan.threads, report);
-  options.asked = asked_of(plan);
-  options.messages = words;
-  options.local = how.local;
-  options.stop_asked = how.stop_asked;
-  if (how.part) options.ranks = how.part->local_ranks;
-  options.asked ^= how.asked;
-  return run(std::move(options), how, mesh, plan.config.run.transport, fn);
+  return run_planned(plan, asked_of(plan), report, fn, words, how);
+}
+
+int run_ranks(const planner::PlanWithData& plan,
+              const Report& report,
+              const std::function<int(comm::World&)>& fn,
+              const launch::Messages& words,
+              const HowToStart& how) {
+  return run_planned(plan, asked_of(plan), report, fn, words, how);
 }
 
 int run_ranks(const mesh::Mesh& mesh,

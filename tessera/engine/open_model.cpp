@@ -29,8 +29,12 @@
 #include "tessera/models/objective.h"
 #include "tessera/parallel/held.h"
 #include "tessera/parallel/weight_gather.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/tensor/init.h"
 #include "tessera/text/small_file.h"
 
@@ -190,9 +194,9 @@ void find_run(OpenModel& out) {
   out.config = without_source(opened.meta().config);
   const planner::Plan plan =
       planner::make_plan(*out.config, trained_on, (out.source / "manifest.json").string());
-  out.shape = plan.model;
+  out.shape = plan.model().resolved;
   out.trained_on = trained_on;
-  out.tokenizer = plan.tokenizer;
+  out.tokenizer = plan.data().tokenizer;
   // The weights that are read already include an adapter's change.
   const models::ModelSource source = models::open_model_source(out.source);
   if (!source.adapter.empty()) out.weights = models::source_weights(source, out.shape);
@@ -253,11 +257,11 @@ void set_objective(OpenModel& model, const models::ObjectiveChoice& objective) {
 
 std::unique_ptr<OpenModel> initial_model(const planner::Plan& plan) {
   auto out = std::make_unique<OpenModel>();
-  out->shape = plan.base ? *plan.base : plan.model;
-  out->tokenizer = plan.tokenizer;
-  out->weights = plan.weights;
+  out->shape = plan.model().base ? *plan.model().base : plan.model().resolved;
+  out->tokenizer = plan.data().tokenizer;
+  out->weights = plan.model().weights;
   if (out->weights) return out;
-  out->weights = [seed = static_cast<std::uint64_t>(plan.config.trainer.seed)](
+  out->weights = [seed = static_cast<std::uint64_t>(plan.recipe().seed)](
                      const ParamInfo& info, std::int64_t begin, std::int64_t end, float* to) {
     initialize_range(info, seed, begin, at::from_blob(to, {end - begin}, at::kFloat));
   };

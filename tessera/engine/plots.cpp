@@ -6,6 +6,8 @@
 
 #include "tessera/base/files.h"
 #include "tessera/engine/metrics.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/tasks/rl/rl.h"
 
 namespace tessera::engine {
@@ -50,7 +52,7 @@ std::vector<report::CurvePanel> rollout_panels(const std::filesystem::path& metr
 void write_plots(const planner::Plan& plan, const std::filesystem::path& run_dir) {
   const std::filesystem::path metrics = run_dir / "metrics.jsonl";
   report::write_loss_plot(run_dir / "loss.svg", read_losses(metrics));
-  if (tasks::as_rl(plan.task.get()) == nullptr) return;
+  if (tasks::as_rl(plan.data().task.get()) == nullptr) return;
   const std::vector<report::CurvePanel> panels = rollout_panels(metrics);
   if (!panels.empty()) files::write_atomic(run_dir / "rollouts.svg", report::panels_plot(panels));
 }

@@ -24,6 +24,11 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/resume_curve.h"
 #include "tessera/models/hf_objective.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -90,23 +95,23 @@ checkpoint::Meta Engine::meta() const {
   if (experience_ != nullptr) experience_->describe(meta);
   meta.samples = samples_;
   meta.tokens = tokens_;
-  meta.config = plan_.resolved;
-  if (auto objective = models::said_of(plan_.model.objective))
+  meta.config = plan_.resolved();
+  if (auto objective = models::said_of(plan_.model().resolved.objective))
     meta.extra["objective"] = std::move(*objective);
-  if (!plan_.base_fingerprint.empty()) {
+  if (!plan_.model().base_fingerprint.empty()) {
     meta.extra["base"] = json::Value::object(
         {{"path",
-          json::Value::string(std::filesystem::absolute(*plan_.config.model->from).string())},
-         {"fingerprint", json::Value::string(plan_.base_fingerprint)}});
+          json::Value::string(std::filesystem::absolute(*plan_.model().options->from).string())},
+         {"fingerprint", json::Value::string(plan_.model().base_fingerprint)}});
   }
   meta.extra["data"] = json::Value::string(data_->fingerprint);
   meta.extra["validation"] = json::Value::string(data_->validation_fingerprint);
-  meta.extra["tokenizer"] = json::Value::string(plan_.tokenizer->fingerprint());
-  meta.extra["threads_per_rank"] = json::Value::integer(plan_.threads);
+  meta.extra["tokenizer"] = json::Value::string(plan_.data().tokenizer->fingerprint());
+  meta.extra["threads_per_rank"] = json::Value::integer(plan_.layout().threads);
   meta.extra["ranks"] = json::Value::integer(world_.size());
-  meta.extra["data_ranks"] = json::Value::integer(plan_.data_ranks);
+  meta.extra["data_ranks"] = json::Value::integer(plan_.layout().data_ranks);
   meta.extra["schedule"] = curve_of_run(plan_);
-  const tasks::EvalOptions& eval = plan_.config.eval;
+  const tasks::EvalOptions& eval = plan_.run().eval;
   if (best_) meta.extra["best_evaluation"] = to_json(*best_, eval.rule());
   if (eval.stops_early()) meta.extra["evaluations"] = eval_history_.state(eval);
   return meta;
@@ -116,7 +121,7 @@ checkpoint::Ranks Engine::ranks() {
   checkpoint::Ranks ranks;
   ranks.rank = world_.rank();
   ranks.size = world_.size();
-  if (plan_.config.checkpoint.use_node_local_storage) {
+  if (plan_.run().checkpoint.use_node_local_storage) {
     ranks.node = world_.host().index;
     ranks.nodes = world_.host().count;
     ranks.local_rank = world_.host().local_rank;
@@ -225,7 +230,7 @@ void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   const checkpoint::Meta& meta = checkpoint.meta();
   samples_ = meta.samples;
   tokens_ = meta.tokens;
-  const tasks::EvalOptions& eval = plan_.config.eval;
+  const tasks::EvalOptions& eval = plan_.run().eval;
   const json::Value *best = meta.extra.find("best_evaluation"),
                     *evaluations = meta.extra.find("evaluations");
   if (best != nullptr) best_ = best_from(*best, eval.rule());

@@ -1,7 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/parallel/layout.h"
 
+#include "tessera/base/error.h"
+
 namespace tessera::parallel {
+
+nn::TensorMode mode_of(TensorLayout layout) {
+  switch (layout) {
+    case TensorLayout::OneD:
+      return nn::TensorMode::OneD;
+    case TensorLayout::TwoD:
+    case TensorLayout::TwoAndAHalfD:
+      return nn::TensorMode::TwoD;
+    case TensorLayout::ThreeD:
+      return nn::TensorMode::ThreeD;
+  }
+  TESSERA_ASSERT(false);
+}
+
+int Layout::ranks() const {
+  return static_cast<int>(stages.stages * grid.size() * context * data_ranks);
+}
+
+PipelineSchedule Layout::pipeline_schedule() const {
+  return pipeline_schedules().get(schedule);
+}
+
+bool Layout::measures_blocks() const {
+  return stages.stages > 1 && partition.is_string() && partition.as_string() == "profile";
+}
+
+std::int64_t Layout::token_unit() const {
+  ParallelOptions options;
+  options.tensor.size = grid.size();
+  options.sequence = sequence;
+  options.context = {.size = context, .mode = context_mode};
+  return options.token_unit();
+}
 
 mesh::Mesh Layout::mesh() const {
   const bool groups = zero_stage == 3 && shard_ranks > 1 && shard_ranks < data_ranks;
@@ -38,7 +73,7 @@ WeightOptions Layout::weight_options(const ParameterRules& rules) const {
           .residency = residency(),
           .persistence_threshold = persistence_threshold,
           .persistent = persistent,
-          .tensor = tensor,
+          .tensor = tensor_mode(),
           .sequence = sequence,
           .context = context_mode,
           .tables_apart = sparse_rows,

@@ -15,7 +15,7 @@
 
 namespace tessera::planner {
 
-struct Plan;
+class Plan;
 
 /// Bytes of one rank. Predictions of a whole step are a few percent above the actual need.
 struct Activations {
@@ -39,9 +39,8 @@ std::vector<std::string> evaluated_terms(const Plan& plan);
 /// does not begin. Needs the tensors of a sample; without them it does nothing.
 void check_blocks(const Plan& plan);
 
-/// The memory needs of the blocks of a plan's model, for the sizes queried so far. Copies of a plan
-/// share it; code that changes a copy's model must give the copy a new cache. Can be used from any
-/// thread.
+/// The memory needs of the blocks of a plan's model, for the sizes queried so far; see ModelPlan.
+/// Can be used from any thread.
 class ProbeCache {
  public:
   /// Throws the probe's error, at every call.

@@ -230,7 +230,7 @@ void TrainConfig::describe(config::Fields& f) {
       "trainer", trainer, "Length of the training, seed, and handling of numerical problems.");
   f.field(
       "steps_per_print",
-      steps_per_print,
+      printing.steps_per_print,
       {.text = "Print a line every N steps, with the mean speed and times of the steps since the "
                "last line; the first and the last step are always printed.",
        .unit = "steps",
@@ -244,10 +244,10 @@ void TrainConfig::describe(config::Fields& f) {
             "DeepSpeed's choice of a global batch that many numbers of ranks can share.");
   f.field(
       "wall_clock_breakdown",
-      wall_clock_breakdown,
+      printing.wall_clock_breakdown,
       {.text =
            "Print the milliseconds spent on data, forward, backward, reduction and optimizer."});
-  f.field("memory_breakdown", memory_breakdown, {.text = "Print the memory by category."});
+  f.field("memory_breakdown", printing.memory_breakdown, {.text = "Print the memory by category."});
   sections.describe(f);
 }
 

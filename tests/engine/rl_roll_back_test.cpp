@@ -15,6 +15,9 @@
 #include "tessera/checkpoint/folders.h"
 #include "tessera/engine/rl/plan.h"
 #include "tessera/engine/rl/roll_back.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::test {
 namespace {
@@ -32,8 +35,8 @@ TinyRun equal_rewards(const std::string& more, const std::string& on_alarm = "ro
 
 std::string roll_back_refusal(const TinyRun& run) {
   try {
-    planner::Plan plan = run.plan({.accumulation = 2});
-    engine::rl::settle_plan(plan);
+    const planner::PlanWithData plan =
+        planner::place(planner::PlanWithData(run.plan({.accumulation = 2}), {}));
   } catch (const Error& error) {
     return error.text();
   }

@@ -28,7 +28,12 @@
 #include "tessera/engine/launch.h"
 #include "tessera/engine/rl/plan.h"
 #include "tessera/models/family.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::test {
@@ -145,20 +150,22 @@ void expect_named(const std::vector<std::string>& names, const engine::EvalRepor
 /// and a checkpoint, and one more from the checkpoint.
 End end_of(const json::Value& source, const fs::path& folder) {
   End out;
-  planner::Plan plan;
+  std::optional<planner::PlanWithData> placed;
   std::shared_ptr<const data::Datasets> data;
   try {
-    plan = planner::make_plan(source, 1, "c.json");
+    const planner::Plan plan = planner::make_plan(source, 1, "c.json");
     data = engine::open_data(plan, {});
-    engine::finish_plan(plan, *data);
-    engine::rl::settle_plan(plan, 0);
-    engine::check_evaluations(plan, *data);
-    out.memory = planner::check_memory(plan, std::uint64_t{1} << 40).unknown;
+    const planner::PlacedPlan fitting =
+        planner::place(planner::with_data(plan, *data), std::uint64_t{1} << 40);
+    engine::check_evaluations(fitting, *data);
+    out.memory = fitting.memory().unknown;
+    placed = fitting;
   } catch (const Error& error) {
     out.refused = error.what();
     out.fix = error.fix();
     return out;
   }
+  const planner::PlanWithData& plan = *placed;
   const fs::path saved = folder / "checkpoints";
   std::error_code ignored;
   fs::remove_all(saved, ignored);
@@ -169,7 +176,7 @@ End end_of(const json::Value& source, const fs::path& folder) {
         const auto engine = engine::initialize(plan, world, data);
         static_cast<void>(engine->train_step());
         expect_named(engine::evaluated_metrics(plan), engine->evaluate());
-        if (!plan.config.eval.prompt.empty()) static_cast<void>(engine->sample());
+        if (!plan.run().eval.prompt.empty()) static_cast<void>(engine->sample());
         static_cast<void>(engine->save(saved));
         engine->finish();
       }
@@ -259,8 +266,8 @@ TEST_F(StartToEndOfOne, AMetricThatNoEvaluationReportsIsRefusedAtTheStart) {
   const auto refusal = [&](const std::string& metric) {
     const json::Value source = source_of(
         "gpt2", task_cases().at(10), R"("eval": {"every": 1, "best": ")" + metric + "\"}");
-    planner::Plan plan = planner::make_plan(source, 1, "c.json");
-    engine::finish_plan(plan, *engine::open_data(plan, {}));
+    const planner::Plan made = planner::make_plan(source, 1, "c.json");
+    const planner::PlanWithData plan = planner::with_data(made, *engine::open_data(made, {}));
     try {
       engine::check_best_metric(plan);
     } catch (const Error& error) {

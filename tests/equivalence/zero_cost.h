@@ -17,6 +17,8 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/engine/launch.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 
@@ -42,9 +44,9 @@ inline Cost cost_of(
     const Layout& layout,
     const std::function<std::unique_ptr<comm::World>(comm::World&)>& move = nullptr) {
   engine::prepare_process(1);
-  planner::Plan plan = run.plan(layout);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan made = run.plan(layout);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   Cost cost;
   cost.of_rank.resize(static_cast<std::size_t>(layout.ranks));
   cost.messages.resize(cost.of_rank.size());

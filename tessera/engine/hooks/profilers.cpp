@@ -15,6 +15,12 @@
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/trainer.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -130,12 +136,12 @@ void FlopsHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   }
   const planner::Plan& plan = engine.plan();
   const std::string text = report::flops_report({.step = report.step,
-                                                 .ranks = plan.ranks,
-                                                 .data_ranks = plan.data_ranks,
-                                                 .micro_batch = plan.micro_batch,
-                                                 .batch = plan.global_batch,
-                                                 .sequence_length = plan.sequence_length,
-                                                 .parameters = plan.model.num_parameters,
+                                                 .ranks = plan.ranks(),
+                                                 .data_ranks = plan.layout().data_ranks,
+                                                 .micro_batch = plan.layout().micro_batch,
+                                                 .batch = plan.recipe().global_batch,
+                                                 .sequence_length = plan.data().sequence_length,
+                                                 .parameters = plan.model().resolved.num_parameters,
                                                  .seconds = report.seconds,
                                                  .update_s = report.optimizer_s},
                                                 blocks,
@@ -196,7 +202,7 @@ void CommsHook::after_train(Trainer& trainer) {
 
 void attach_profilers(Trainer& trainer) {
   if (trainer.run_dir().empty()) return;
-  const config::Sections& sections = trainer.engine().plan().config.sections;
+  const config::Sections& sections = trainer.engine().plan().run().sections;
   if (const auto range = sections.get<report::ProfileOptions>().range())
     trainer.attach(std::make_unique<TraceHook>(*range));
   if (const auto& options = sections.get<report::FlopsProfilerOptions>(); options.enabled)

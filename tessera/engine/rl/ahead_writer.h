@@ -16,6 +16,10 @@
 #include "tessera/engine/rl/rollout_writer.h"
 #include "tessera/engine/train_state.h"
 
+namespace tessera::planner {
+class Plan;
+}
+
 namespace tessera::engine::rl {
 
 /// The policy of a rollout is that of the update which the rollout before began with, except that

@@ -13,6 +13,9 @@
 #include "tessera/engine/rl/rollout_model.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/ops/batch_invariance.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/rl.h"
 #include "tessera/tensor/span.h"
@@ -112,12 +115,12 @@ class Generator final : private RolloutWriter {
 }  // namespace
 
 int num_generators(const planner::Plan& plan) {
-  const tasks::Rl* const task = tasks::as_rl(plan.task.get());
+  const tasks::Rl* const task = tasks::as_rl(plan.data().task.get());
   return task == nullptr ? 0 : task->options().generators();
 }
 
 JobParts divide_job(const planner::Plan& plan, comm::World& job) {
-  const int learners = plan.ranks, generators = num_generators(plan);
+  const int learners = plan.ranks(), generators = num_generators(plan);
   TESSERA_ASSERT(generators > 0 && job.size() == learners + generators);
   JobParts out;
   if (job.rank() < learners) {
@@ -190,7 +193,7 @@ int write_rollouts(const planner::Plan& plan,
                    comm::World& world,
                    comm::World& link,
                    const data::Dataset& data) {
-  const tasks::Rl* const task = tasks::as_rl(plan.task.get());
+  const tasks::Rl* const task = tasks::as_rl(plan.data().task.get());
   const auto* const prompts = dynamic_cast<const tasks::Prompts*>(&data);
   TESSERA_ASSERT(task != nullptr && prompts != nullptr);
   std::optional<ops::BatchInvariance> alone;
@@ -208,8 +211,9 @@ int run_divided(const planner::Plan& plan,
   if (parts.generators != nullptr) {
     code = write_rollouts(plan, *parts.generators, *parts.link, data);
   } else {
-    const tasks::RlOptions& options = tasks::as_rl(plan.task.get())->options();
-    Generators generators(parts.link.get(), options, options.rollout_size(plan.global_batch));
+    const tasks::RlOptions& options = tasks::as_rl(plan.data().task.get())->options();
+    Generators generators(
+        parts.link.get(), options, options.rollout_size(plan.recipe().global_batch));
     code = train(*parts.learners, generators);
     generators.finish(code);
   }

@@ -13,12 +13,15 @@
 #include "tessera/engine/rl/completions.h"
 #include "tessera/engine/rl/rollout_writer.h"
 #include "tessera/engine/train_state.h"
-#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::engine::rl {
 
-/// Returns the number of ranks that only write rollouts, in addition to Plan::ranks, which learn; 0
-/// if the plan has none.
+/// Returns the number of ranks that only write rollouts, in addition to Plan::ranks(), which learn;
+/// 0 if the plan has none.
 int num_generators(const planner::Plan& plan);
 
 /// The parts of a job, as worlds of their own. The first ranks learn, the last ones write.
@@ -28,8 +31,8 @@ struct JobParts {
   /// The last rank that learns, which has rank 0 in it, and all that write; nullptr on other ranks.
   std::unique_ptr<comm::World> link;
 };
-/// Divides a job of plan.ranks + num_generators(plan) ranks, of which there is at least one of each
-/// kind. Not collective.
+/// Divides a job of plan.ranks() + num_generators(plan) ranks, of which there is at least one of
+/// each kind. Not collective.
 JobParts divide_job(const planner::Plan& plan, comm::World& job);
 
 /// The ranks that write, as those that learn see them. At most one rollout is under way. All

@@ -6,8 +6,11 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/engine/rl/read_model.h"
-#include "tessera/planner/train_config.h"
 #include "tessera/tasks/rl/options.h"
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::engine::rl {
 

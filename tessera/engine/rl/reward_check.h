@@ -12,10 +12,13 @@
 #include "tessera/config/json.h"
 #include "tessera/engine/rl/completions.h"
 #include "tessera/engine/rl/reward_values.h"
-#include "tessera/planner/train_config.h"
 #include "tessera/tasks/preference_pairs.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/reward.h"
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::engine::rl {
 

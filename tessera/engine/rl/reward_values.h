@@ -15,12 +15,15 @@
 #include "tessera/engine/rl/completions.h"
 #include "tessera/engine/rl/layouts.h"
 #include "tessera/engine/rl/read_model.h"
-#include "tessera/planner/train_config.h"
 #include "tessera/tasks/rl/reward.h"
 #include "tessera/tasks/rl/reward_command.h"
 #include "tessera/tasks/rl/reward_http.h"
 
 // Legend: B completions, F rewards.
+namespace tessera::planner {
+class Plan;
+}
+
 namespace tessera::engine::rl {
 
 /// A model in training that began as the one at `from` and holds its frozen weights.

@@ -9,6 +9,10 @@
 #include "tessera/engine/rl/model_ranks.h"
 #include "tessera/nn/block.h"
 #include "tessera/parallel/assembled.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/validate.h"
 #include "tessera/tasks/rl/rl.h"
 
@@ -16,15 +20,15 @@ namespace tessera::engine::rl {
 namespace {
 
 const tasks::RlOptions& options_of(const planner::Plan& plan) {
-  return tasks::as_rl(plan.task.get())->options();
+  return tasks::as_rl(plan.data().task.get())->options();
 }
 
-planner::Plan plan_of_writers(const planner::Plan& plan, int ranks) {
-  planner::Plan out = plan;
+/// The layout of `ranks` ranks that hold the weights for rollouts.
+parallel::Layout layout_of_writers(const planner::Plan& plan, int ranks) {
+  parallel::Layout out = plan.layout();
   const int tensor = rollout_tensor(plan);
-  out.ranks = ranks;
   out.data_ranks = out.shard_ranks = ranks / tensor;
-  planner::share_layers(out, tensor);
+  out.grid = planner::ranks_in_a_row(plan.model().resolved.model, tensor);
   out.zero_stage = 0;
   return out;
 }
@@ -33,23 +37,25 @@ planner::Plan plan_of_writers(const planner::Plan& plan, int ranks) {
 
 int rollout_tensor(const planner::Plan& plan) {
   const tasks::RlOptions& options = options_of(plan);
-  const std::int64_t otherwise = options.overlap > 0 ? 1 : plan.config.parallel.tensor.size;
+  const std::int64_t otherwise = options.overlap > 0 ? 1 : plan.layout().grid.size();
   return static_cast<int>(options.rollout_tensor.value_or(otherwise));
 }
 
 bool regroups(const planner::Plan& plan) {
-  return options_of(plan).overlap == 0 && rollout_tensor(plan) != plan.config.parallel.tensor.size;
+  return options_of(plan).overlap == 0 && rollout_tensor(plan) != plan.layout().grid.size();
 }
 
 mesh::Mesh rollout_mesh(const planner::Plan& plan, int ranks) {
-  return mesh_of({.first = 0, .count = ranks, .tensor = rollout_tensor(plan)}, plan.model);
+  return mesh_of({.first = 0, .count = ranks, .tensor = rollout_tensor(plan)},
+                 plan.model().resolved);
 }
 
 std::int64_t rollout_weight_bytes(const planner::Plan& plan) {
   std::int64_t elements = 0;
-  for (const auto& param : nn::parameters_of(plan.model.model))
+  for (const auto& param : nn::parameters_of(plan.model().resolved.model))
     elements += param->numel();
-  return elements * static_cast<std::int64_t>(size_of(plan.working)) / rollout_tensor(plan);
+  return elements * static_cast<std::int64_t>(size_of(plan.layout().working)) /
+         rollout_tensor(plan);
 }
 
 void for_each_whole(TrainState& policy, bool all, const TakeWhole& take) {
@@ -79,8 +85,9 @@ void for_each_whole(TrainState& policy, bool all, const TakeWhole& take) {
 }
 
 RolloutModel::RolloutModel(const planner::Plan& plan, comm::World& world)
-    : plan_(plan_of_writers(plan, world.size())),
-      model_(plan_.model.model, plan_.weight_options(), world),
+    : plan_(planner::with(plan, layout_of_writers(plan, world.size()))),
+      model_(
+          plan_.model().resolved.model, plan_.layout().weight_options(plan_.model().rules), world),
       gather_(model_, {}),
       executor_(model_, {&gather_}) {}
 
