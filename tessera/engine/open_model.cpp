@@ -14,6 +14,7 @@
 #include <c10/core/GradMode.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hub.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/launch.h"
@@ -221,7 +222,9 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path, bool needs_tokenizer
   TESSERA_REQUIRE(fs::exists(path),
                   Format,
                   fmt::format("{} does not exist", path.string()),
-                  "name a run folder, a checkpoint or a Hugging Face folder");
+                  hub::is_model_name(path.string())
+                      ? hub::how_to_fetch(path.string())
+                      : "name a run folder, a checkpoint or a Hugging Face folder");
   auto out = std::make_unique<OpenModel>();
   if (const auto folder = checkpoint::newest_at(path)) {
     out->source = *folder;

@@ -25,7 +25,7 @@ std::string plural(std::int64_t count, const std::string& one) {
   return text::with_commas(count) + " " + one + (count == 1 ? "" : "s");
 }
 
-std::string model_line(const planner::Plan& plan) {
+std::string model_line(const planner::Plan& plan, const TableFacts& facts) {
   const models::Resolved& m = plan.model;
   const auto& options = plan.config.model;
   const std::string name =
@@ -34,14 +34,15 @@ std::string model_line(const planner::Plan& plan) {
     return fmt::format(
         "the program's own: {} blocks, positions {}", m.model.blocks.size(), plan.sequence_length);
   }
-  return fmt::format("{}{}: {} layers x {} x {} heads, vocabulary {}, positions {}",
+  return fmt::format("{}{}: {} layers x {} x {} heads, vocabulary {}, positions {}{}",
                      options.family(),
                      name,
                      m.num_layers,
                      m.hidden_size,
                      m.num_heads,
                      text::with_commas(m.vocab_size),
-                     m.max_positions);
+                     m.max_positions,
+                     plan.weights || facts.resume_step > 0 ? "" : "; new random weights");
 }
 
 /// What the samples of the data consist of, and TableFacts::train_tokens counts.
@@ -355,7 +356,7 @@ std::vector<std::string> first_table(const planner::Plan& plan, const TableFacts
   const auto row = [&](const char* name, const std::string& what) {
     lines.push_back(fmt::format("{:<11} {}", name, what));
   };
-  row("model", model_line(plan));
+  row("model", model_line(plan, facts));
   row("parameters", text::with_commas(plan.model.num_parameters));
   row("data", data_line(plan, facts));
   if (!facts.classes.empty()) row("classes", classes_line(facts));
