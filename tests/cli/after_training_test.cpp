@@ -31,15 +31,18 @@ class AfterTraining : public testing::TestWithParam<std::string> {
   [[nodiscard]] std::string path(const std::string& name) const {
     return (box_.path() / name).string();
   }
+  [[nodiscard]] Outcome run(const std::vector<std::string>& words) const {
+    return run_program_apart(words, box_.path());
+  }
   /// Trains two steps in the folder "run"; false if the start refuses it.
   bool train(const test::TaskCase& task) {
     files::fs::remove_all(path("run"));
     const json::Value source = test::source_of(
         box_.path(), GetParam(), task, R"("eval": {"every": 1, "batches": 1, "micro_batch": 2})");
     files::write_atomic(path("c.json"), source.dump());
-    const Outcome start = run_program({"train", path("c.json"), "-q", "--dry-run"});
+    const Outcome start = run({"train", path("c.json"), "-q", "--dry-run"});
     if (start.code != 0) return false;
-    const Outcome o = run_program({"train", path("c.json"), "-q"});
+    const Outcome o = run({"train", path("c.json"), "-q"});
     EXPECT_EQ(o.code, 0) << o.err;
     return o.code == 0;
   }
@@ -75,11 +78,11 @@ TEST_P(AfterTraining, EachCommandReadsTheRunOrSaysWhatToDo) {
       SCOPED_TRACE(name);
       files::fs::remove_all(path("converted"));
       files::fs::remove_all(path("out.jsonl"));
-      const Outcome o = run_program(words);
+      const Outcome o = run(words);
       if (o.code == 0) {
         served[task.name].insert(name);
         if (name == "convert") {
-          const Outcome again = run_program({"inspect", path("converted")});
+          const Outcome again = run({"inspect", path("converted")});
           EXPECT_EQ(again.code, 0) << "it reads what it wrote: " << again.err;
         }
         continue;

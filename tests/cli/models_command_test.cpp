@@ -61,7 +61,8 @@ TEST_F(NamedModels, AreListedWithTheirSize) {
 TEST_F(NamedModels, AreWhereAModelIsAskedForAndWhatIsMissingNamesTheCommandThatFetchesIt) {
   model("acme/tiny", kTiny);
 
-  EXPECT_THAT(run_program({"inspect", "acme/tiny"}).out, HasSubstr("gpt2"));
+  EXPECT_THAT(run_program({"plan", "--estimate", "zero2", "--model", "acme/tiny"}).out,
+              HasSubstr("In tessera"));
   EXPECT_THAT(run_program({"generate", "acme/other", "--prompt", "a"}).err,
               HasSubstr("hf download acme/other"));
   EXPECT_THAT(run_program({"models"}).out, Not(HasSubstr("other")));
