@@ -110,6 +110,7 @@ class _Process:
         for line in self.process.stderr:
             self._messages.append(line)
         self.process.wait()
+        self.process.stderr.close()
         self.ended.set()
 
     def stop(self) -> None:

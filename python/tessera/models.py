@@ -55,6 +55,9 @@ class Model:
     def __init__(self, path: str | Path):
         self.path = Path(path)
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
 
@@ -75,16 +78,17 @@ class Model:
             texts = [line["text"] for line in _lines(out)]
         return texts[0] if isinstance(prompt, str) else texts
 
-    def chat(self, messages: str | list[Mapping[str, str]], max_new_tokens: int = 100, *, ranks: int = 1, **named: Any) -> str:
+    def chat(
+        self, messages: str | list[Mapping[str, Any]], max_new_tokens: int = 100, *, ranks: int = 1, **named: Any
+    ) -> str:
         """The answer to a conversation by the model's chat template. ``messages``: [{"role": "user", "content": ...}, ...]
         or the user's only message."""
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         with tempfile.TemporaryDirectory(prefix="tessera-") as box:
-            source, out = Path(box) / "prompts.jsonl", Path(box) / "texts.jsonl"
-            _write_records(source, [{"messages": turns}])
+            source = Path(box) / "messages.json"
+            source.write_text(json.dumps(turns, ensure_ascii=False), encoding="utf-8")
             named = {"max_new_tokens": max_new_tokens, **named}
-            _program.run(*self._words("generate", ranks, named, f"--prompts={source}", f"--out={out}"))
-            return _lines(out)[0]["text"]
+            return _program.run(*self._words("chat", ranks, named, f"--messages={source}")).removesuffix("\n")
 
     def embed(self, texts: list[str], *, ranks: int = 1, **named: Any) -> numpy.ndarray:
         """The embeddings of texts, fp32 of shape [texts, hidden size]. Flags: pooling="mean", normalize=True, ..."""
@@ -102,7 +106,7 @@ class Model:
             source, out = Path(box) / "texts.jsonl", Path(box) / "scores.jsonl"
             _write_records(source, ({"text": text} for text in texts))
             _program.run(*self._words("score", ranks, named, str(source), f"--out={out}"))
-            return _lines(out)
+            return _lines(out)[: len(texts)]  # the last line is their sum
 
     def predict(
         self, records: str | Path | Iterable[Mapping[str, Any]], *, ranks: int = 1, **named: Any

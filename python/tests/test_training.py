@@ -55,7 +55,12 @@ class Training(unittest.TestCase):
         self.assertEqual(len(run.checkpoints) > 0, True)
         text = run.generate("the cat", max_new_tokens=3, temperature=0)
         self.assertEqual(run.generate(["the cat", "the mat"], max_new_tokens=3, temperature=0)[0], text)
-        self.assertEqual(len(run.score(["the cat", "sat on"])), 2)
+        scores = run.score(["the cat", "sat on"])
+        self.assertEqual([score["tokens"] for score in scores], [6, 5])
+        template = self.box / "plain.jinja"
+        template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}", encoding="utf-8")
+        answer = run.chat([{"role": "user", "content": "the cat"}], max_new_tokens=3, temperature=0, template=template)
+        self.assertEqual(answer, text)
         folder = run.export(self.box / "hf")
         self.assertTrue((folder / "config.json").exists())
 
@@ -66,7 +71,7 @@ class Training(unittest.TestCase):
         self.assertEqual({problem.key for problem in caught.exception.problems}, {"modle", "trainer.max_steps"})
         self.assertTrue(all(problem.place.endswith(tuple("0123456789")) for problem in caught.exception.problems))
         with self.assertRaises(tessera.DataError):
-            tessera.plan(config_of(self.box, data={"train": str(self.box / "none.txt")}))
+            tessera.plan(config_of(self.box, data={"train": str(self.box / "none.txt"), "validation_fraction": 0.2}))
         with self.assertRaises(tessera.FormatError):
             tessera.Run(self.box / "none")
 
@@ -104,7 +109,8 @@ class Training(unittest.TestCase):
         )
         script.stdout.readline()
         script.send_signal(signal.SIGINT)
-        rest = script.communicate(timeout=100)[0].split()
+        with script:
+            rest = script.communicate(timeout=100)[0].split()
         self.assertEqual(rest[-1], "stopped")
         self.assertGreater(len(tessera.Run(self.box / "run").checkpoints), 0)
 
