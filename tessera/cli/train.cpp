@@ -26,8 +26,8 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/rollout_ranks.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/comm/registry.h"
 #include "tessera/config/overrides.h"
-#include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/run.h"
 #include "tessera/hosts/cluster_launcher.h"
 #include "tessera/hosts/coordinator_client.h"
@@ -218,13 +218,12 @@ bool set_groups_of_hosts(json::Value& source,
 
 /// Throws if run.transport cannot be used, and warns if it has no effect.
 void check_transport(const planner::Plan& plan, bool several_hosts) {
-  const comm::LinkEngine engine = plan.config.run.transport;
-  if (several_hosts) return engine::check_engine(engine);
+  const std::string& link = plan.config.run.transport;
+  if (several_hosts) return comm::check_link(link);
   const auto launcher = hosts::detect_launcher();
-  const bool usual = engine == comm::LinkEngine::Auto || engine == comm::LinkEngine::Gloo;
+  const bool usual = comm::link_name(link) == comm::link_name("auto");
   if (usual || (launcher && launcher->rank != 0)) return;
-  log::warn(fmt::format("run.transport: \"{}\" has no effect: all ranks are on one host",
-                        engine::engine_name(engine)));
+  log::warn(fmt::format("run.transport: \"{}\" has no effect: all ranks are on one host", link));
 }
 
 /// Returns the configuration of the file, or of the flags if `path` is empty, with their changes.

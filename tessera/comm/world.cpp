@@ -21,8 +21,8 @@ Span span_of(std::vector<T>& values, DType dtype) {
 
 World::World(int rank,
              mesh::Mesh mesh,
-             std::unique_ptr<Transport> host,
-             std::unique_ptr<Transport> tensors,
+             std::shared_ptr<Transport> host,
+             std::shared_ptr<Transport> tensors,
              std::shared_ptr<ControlPage> control)
     : rank_(rank),
       mesh_(mesh),
@@ -86,6 +86,10 @@ void World::set_step(std::int64_t step) {
 
 void World::show_life() noexcept {
   line().life.fetch_add(1, std::memory_order_relaxed);
+}
+
+void World::barrier(CallSite site) {
+  host_transport_->barrier(everyone(), std::move(site))->wait();
 }
 
 std::vector<double> World::all_reduce(const Group& group,

@@ -28,8 +28,8 @@ class World {
   /// numbers on which the ranks agree.
   World(int rank,
         mesh::Mesh mesh,
-        std::unique_ptr<Transport> host,
-        std::unique_ptr<Transport> tensors,
+        std::shared_ptr<Transport> host,
+        std::shared_ptr<Transport> tensors,
         std::shared_ptr<ControlPage> control);
   ~World();
   /// Returns a world of the ranks from `first` on, as many as `mesh` has, of which this rank is
@@ -68,6 +68,8 @@ class World {
   /// nothing.
   void show_life() noexcept;
 
+  /// Waits until every rank of the world has called it, whatever device the model is on.
+  void barrier(CallSite site);
   /// Reduces a few values; complete on return. BitOr takes whole numbers.
   std::vector<double> all_reduce(const Group& group,
                                  std::vector<double> values,

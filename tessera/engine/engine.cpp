@@ -336,7 +336,7 @@ std::string Engine::sample_text() {
     text = options.prompt;
     generator.run(options.prompt, how, [&](std::string_view piece) { text += piece; });
   }
-  world_.transport().barrier(world_.everyone(), TESSERA_HERE("sample text"))->wait();
+  world_.barrier(TESSERA_HERE("sample text"));
   return world_.is_leader() ? text : std::string();
 }
 

@@ -14,7 +14,7 @@
 namespace tessera::engine {
 namespace {
 
-constexpr double kFlopsOfToken = 6.0;  // for each parameter: 2 forward, 4 backward
+constexpr double kFlopsOfToken = 6.0;  // for each active parameter: 2 forward, 4 backward
 constexpr double kUtilization = 0.5;
 constexpr double kWorthIt = 1e14;  // FLOPs: about a minute of a few cores
 
@@ -47,14 +47,14 @@ double peak_of_rank(const planner::Plan& plan) {
 
 double expected_flops(const planner::Plan& plan) {
   const auto samples = static_cast<double>(plan.max_steps) * static_cast<double>(plan.global_batch);
-  return kFlopsOfToken * static_cast<double>(plan.model.num_parameters) * samples *
+  return kFlopsOfToken * static_cast<double>(plan.model.active_parameters()) * samples *
          static_cast<double>(plan.sequence_length);
 }
 
 double expected_speed(const planner::Plan& plan) {
   if (expected_flops(plan) < kWorthIt || plan.model.num_parameters <= 0) return 0.0;
   return kUtilization * peak_of_rank(plan) * plan.ranks /
-         (kFlopsOfToken * static_cast<double>(plan.model.num_parameters));
+         (kFlopsOfToken * static_cast<double>(plan.model.active_parameters()));
 }
 
 }  // namespace tessera::engine

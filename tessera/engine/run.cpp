@@ -28,8 +28,8 @@
 #include "tessera/checkpoint/node_parts.h"
 #include "tessera/checkpoint/peer_copies.h"
 #include "tessera/comm/flight.h"
+#include "tessera/comm/registry.h"
 #include "tessera/engine/agreement.h"
-#include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/evaluated_metrics.h"
 #include "tessera/engine/expected_speed.h"
@@ -184,7 +184,7 @@ int train_from(const planner::Plan& plan,
   } catch (const rl::RollBack& alarm) {
     back = alarm;
     engine.finish();
-    world.transport().barrier(world.everyone(), TESSERA_HERE("before the run goes back"))->wait();
+    world.barrier(TESSERA_HERE("before the run goes back"));
     return code;
   }
   if (world.is_leader()) {
@@ -329,7 +329,7 @@ void forget_flights(const std::filesystem::path& logs) {
 /// Reports which axes cross between hosts, and warns of those that should not.
 void tell_of_hosts(const planner::Plan& plan, int ranks_per_host, const TrainCommand& command) {
   const mesh::HostLayoutNotes notes = mesh::host_layout_notes(plan.mesh(), ranks_per_host);
-  const std::string engine = engine_name(plan.config.run.transport);
+  const std::string engine = comm::link_name(plan.config.run.transport);
   if (!notes.text.empty())
     say(command, fmt::format("hosts       {}; data travels over {}", notes.text, engine));
   for (const std::string& warning : notes.warnings)

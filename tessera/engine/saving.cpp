@@ -121,9 +121,7 @@ checkpoint::Ranks Engine::ranks() {
     ranks.nodes = world_.host().count;
     ranks.local_rank = world_.host().local_rank;
   }
-  ranks.barrier = [this] {
-    world_.transport().barrier(world_.everyone(), TESSERA_HERE("save"))->wait();
-  };
+  ranks.barrier = [this] { world_.barrier(TESSERA_HERE("save")); };
   ranks.largest = [this](const std::vector<std::uint32_t>& mine) {
     const std::vector<double> largest = world_.all_reduce(
         world_.everyone(), {mine.begin(), mine.end()}, comm::Op::Max, TESSERA_HERE("save"));

@@ -15,8 +15,10 @@
 
 #include <ATen/Parallel.h>
 
+#include "tessera/comm/cost.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/launch.h"
+#include "tessera/planner/activations.h"
 
 namespace tessera::test {
 
@@ -97,6 +99,19 @@ inline Cost cost_of(
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
   });
   return cost;
+}
+
+/// Elements that layers exchange in a step of rank 0, predicted from a run on meta tensors.
+inline std::int64_t predicted_in_layers(const TinyRun& run, const Layout& layout) {
+  planner::Plan plan = run.plan(layout);
+  const auto data = engine::open_data(plan, {});
+  engine::finish_plan(plan, *data);
+  std::int64_t elements = 0;
+  for (const parallel::BlockWork& block : planner::predict_work(plan)) {
+    for (const auto& [kind, work] : block)
+      elements += comm::traffic_of(work.posted).elements;
+  }
+  return layout.accumulation * elements;
 }
 
 inline std::int64_t bytes(const Cost& cost, memory::Tag tag) {

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "tessera/base/text.h"
+#include "tessera/comm/registry.h"
 #include "tessera/comm/transports/local.h"
 #include "tessera/comm/watchdog.h"
 #include "tessera/launch/launch.h"
@@ -123,4 +124,19 @@ std::unique_ptr<Transport> make_solo_transport(ControlPage* control) {
   return std::make_unique<SoloTransport>(*control);
 }
 
+namespace {
+
+std::string why_not_solo(const WorldNeeds& needs) {
+  return needs.info.arenas.empty() ? "" : "it serves a single rank";
+}
+
+MadeTransport make_solo(const WorldNeeds& needs,
+                        ControlPage* control,
+                        const std::shared_ptr<Transport>&) {
+  return {make_solo_transport(control), {0, 1, needs.info.local_rank}};
+}
+
+TESSERA_TRANSPORT("solo", {.why_not = why_not_solo, .make = make_solo});
+
+}  // namespace
 }  // namespace tessera::comm

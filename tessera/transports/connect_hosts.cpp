@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/engine/connect_hosts.h"
+#include "tessera/transports/connect_hosts.h"
 
 #include <algorithm>
 #include <charconv>
@@ -13,13 +13,11 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/registry.h"
 #include "tessera/comm/transports/authenticated_link.h"
-#include "tessera/config/choices.h"
-#include "tessera/engine/gloo_link.h"
-#include "tessera/engine/module_link.h"
 #include "tessera/hosts/store_client.h"
 
-namespace tessera::engine {
+namespace tessera::transports {
 namespace {
 
 /// Every host reports how many ranks it has; a host is named by its first rank.
@@ -66,32 +64,17 @@ std::map<int, comm::LinkNonce> exchange_nonces(hosts::StoreClient& values,
 
 }  // namespace
 
-void check_engine(comm::LinkEngine engine) {
-  if (engine == comm::LinkEngine::Mpi) check_module("mpi");
-  TESSERA_REQUIRE(engine != comm::LinkEngine::Ucx,
-                  Unsupported,
-                  "run.transport: \"ucx\" is not built: over TCP, UCX was not faster than gloo "
-                  "(docs/hosts.md has the figures)",
-                  "set run.transport to \"auto\"");
-}
-
-std::string engine_name(comm::LinkEngine engine) {
-  return config::name_of(comm::kLinkEngines,
-                         engine == comm::LinkEngine::Auto ? comm::LinkEngine::Gloo : engine);
-}
-
 HostConnection connect_hosts(int rank,
                              const hosts::HostPart& part,
-                             comm::LinkEngine engine,
+                             const std::string& link,
                              double timeout_s) {
   hosts::StoreClient values(part, timeout_s);
   comm::HostLayout layout = exchange_layout(values, rank, part);
   const std::map<int, comm::LinkNonce> nonces = exchange_nonces(values, rank, layout);
-  std::unique_ptr<comm::HostLink> link =
-      engine == comm::LinkEngine::Mpi ? open_module_link("mpi", rank, part.world_size)
-                                      : connect_gloo(rank, part.world_size, values, timeout_s);
-  return {std::make_unique<comm::AuthenticatedLink>(std::move(link), rank, part.secret, nonces),
+  std::unique_ptr<comm::HostLink> plain =
+      comm::links().get(comm::link_name(link)).connect(rank, part, values, timeout_s);
+  return {std::make_unique<comm::AuthenticatedLink>(std::move(plain), rank, part.secret, nonces),
           std::move(layout)};
 }
 
-}  // namespace tessera::engine
+}  // namespace tessera::transports

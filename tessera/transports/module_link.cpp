@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/engine/module_link.h"
-
+// Links whose engine is an optional library, in a shared library beside libtessera.so: MPI.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/registry.h"
 #include "tessera/comm/transports/link_module.h"
 
-namespace tessera::engine {
+namespace tessera::transports {
 namespace {
 
 using comm::LinkModule;
@@ -27,7 +29,7 @@ constexpr const char* kStart =
 std::filesystem::path module_path(const std::string& name) {
   Dl_info self{};
   const bool known =
-      dladdr(reinterpret_cast<const void*>(&open_module_link), &self) != 0 && self.dli_fname;
+      dladdr(reinterpret_cast<const void*>(&module_path), &self) != 0 && self.dli_fname;
   const std::filesystem::path folder =
       known ? std::filesystem::path(self.dli_fname).parent_path() : std::filesystem::path();
   return folder / fmt::format("libtessera_{}.so", name);
@@ -43,6 +45,8 @@ class Why {
   std::array<char, 512> text_{};
 };
 
+/// Opens libtessera_<name>.so. Throws Error{Unsupported} if this build has no such library, and
+/// Error{Environment} if it or a library that it needs cannot be loaded.
 const LinkModule& load(const std::string& name) {
   const std::filesystem::path path = module_path(name);
   std::error_code unknown;
@@ -107,8 +111,7 @@ bool started_by_mpi() {
   });
 }
 
-}  // namespace
-
+/// Throws Error{Config} if the ranks were not started as the module's engine requires.
 std::unique_ptr<comm::HostLink> open_module_link(const std::string& name,
                                                  int rank,
                                                  int world_size) {
@@ -120,12 +123,23 @@ std::unique_ptr<comm::HostLink> open_module_link(const std::string& name,
   return std::make_unique<ModuleLink>(module, link);
 }
 
-void check_module(const std::string& name) {
+/// Throws as far as it can be known in any process of this host, also in one that is no rank.
+void check_mpi() {
   TESSERA_REQUIRE(started_by_mpi(),
                   Config,
-                  fmt::format("run.transport: \"{}\": mpirun has not started these ranks", name),
+                  "run.transport: \"mpi\": mpirun has not started these ranks",
                   kStart);
-  load(name);
+  load("mpi");
 }
 
-}  // namespace tessera::engine
+std::unique_ptr<comm::HostLink> connect_mpi(int rank,
+                                            const hosts::HostPart& part,
+                                            hosts::StoreClient&,
+                                            double) {
+  return open_module_link("mpi", rank, part.world_size);
+}
+
+TESSERA_LINK("mpi", {.rank_of_choice = 2, .check = check_mpi, .connect = connect_mpi});
+
+}  // namespace
+}  // namespace tessera::transports

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// Messages between ranks of different hosts over gloo, as libtorch contains it
+// (c10d::ProcessGroupGloo).
 #define USE_C10D_GLOO
-#include "tessera/engine/gloo_link.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -21,8 +22,9 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/registry.h"
 
-namespace tessera::engine {
+namespace tessera::transports {
 namespace {
 
 using std::chrono::milliseconds;
@@ -156,10 +158,12 @@ class GlooLink final : public comm::HostLink {
   bool closed_ = false;
 };
 
-}  // namespace
-
+/// Connects this rank with all others over TCP. The ranks exchange their addresses through the
+/// coordinator of the job; gloo itself neither authenticates nor encrypts its connections, and
+/// listens on one address of this host: that of the interface GLOO_SOCKET_IFNAME, or the one on the
+/// way to the coordinator.
 std::unique_ptr<comm::HostLink> connect_gloo(int rank,
-                                             int world_size,
+                                             const hosts::HostPart& part,
                                              hosts::StoreClient& values,
                                              double timeout_s) {
   auto store = c10::make_intrusive<CoordinatorStore>(values, timeout_s);
@@ -172,7 +176,7 @@ std::unique_ptr<comm::HostLink> connect_gloo(int rank,
             ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
             : c10d::ProcessGroupGloo::createDeviceForHostname(values.own_address()));
     return std::make_unique<GlooLink>(c10::make_intrusive<c10d::ProcessGroupGloo>(
-        std::move(store), rank, world_size, std::move(options)));
+        std::move(store), rank, part.world_size, std::move(options)));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -183,4 +187,7 @@ std::unique_ptr<comm::HostLink> connect_gloo(int rank,
   }
 }
 
-}  // namespace tessera::engine
+TESSERA_LINK("gloo", {.rank_of_choice = 1, .connect = connect_gloo});
+
+}  // namespace
+}  // namespace tessera::transports
