@@ -19,9 +19,9 @@ std::vector<ScheduleRow>& rows_of(std::string_view type) {
   return table[text::lower(type)];
 }
 
-config::ChoiceSlot bend_slot(Bend& member, BendNames names) {
+config::ChoiceSlot shape_slot(DecayShape& member, ShapeNames names) {
   config::ChoiceSlot out;
-  for (const auto& [bend, name] : names)
+  for (const auto& [shape, name] : names)
     out.names.emplace_back(name);
   out.read = [&member, names]() -> std::optional<std::string> {
     const auto at =
@@ -47,7 +47,7 @@ struct RowOptions {
     member = static_cast<std::int64_t>(param.otherwise);
   }
   static void set_default(double& member, const ScheduleParam& param) { member = param.otherwise; }
-  static void set_default(Bend& member, const ScheduleParam& param) { member = param.bend; }
+  static void set_default(DecayShape& member, const ScheduleParam& param) { member = param.shape; }
   template <class T>
   static void set_default(T& /*member*/, const ScheduleParam& /*param*/) {}
 
@@ -56,8 +56,8 @@ struct RowOptions {
       std::visit(
           [&](auto pointer) {
             auto& member = values.*pointer;
-            if constexpr (std::is_same_v<std::remove_reference_t<decltype(member)>, Bend>)
-              f.choice(param.key, bend_slot(member, param.bends), param.doc);
+            if constexpr (std::is_same_v<std::remove_reference_t<decltype(member)>, DecayShape>)
+              f.choice(param.key, shape_slot(member, param.shapes), param.doc);
             else
               f.field(param.key, member, param.doc);
           },

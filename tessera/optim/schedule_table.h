@@ -24,7 +24,7 @@
 namespace tessera::optim {
 
 /// The shape of a part of a schedule.
-enum class Bend : std::uint8_t { Linear, Cosine, SquareRoot, Log };
+enum class DecayShape : std::uint8_t { Linear, Cosine, SquareRoot, Log };
 
 /// The values of one schedule. A row reads the members that its parameters name; the others keep
 /// these values, so that rates may use them.
@@ -40,7 +40,7 @@ struct Given {
   double power = 1.0, gamma = 1.0, cycles = 0.5;
   std::optional<double> peak, lowest, lowest_share, first_share;
   bool staircase = false;
-  Bend rises = Bend::Linear, falls = Bend::Linear;
+  DecayShape rises = DecayShape::Linear, falls = DecayShape::Linear;
   std::vector<double> milestones;
 
   /// Returns `peak`, or the optimizer's rate.
@@ -48,14 +48,14 @@ struct Given {
 };
 
 /// The names that a parameter has for shapes.
-using BendNames = std::span<const config::Named<Bend>>;
+using ShapeNames = std::span<const config::Named<DecayShape>>;
 
 /// A parameter of scheduler.params and the value that it sets.
 struct ScheduleParam {
   using Member = std::variant<std::int64_t Given::*,
                               double Given::*,
                               bool Given::*,
-                              Bend Given::*,
+                              DecayShape Given::*,
                               std::optional<std::int64_t> Given::*,
                               std::optional<double> Given::*,
                               std::vector<double> Given::*>;
@@ -63,8 +63,8 @@ struct ScheduleParam {
   Member member;
   double otherwise = 0.0;  ///< the default of a number
   config::Doc doc = {};    ///< limits and unit; the text is the remedy for a missing value
-  BendNames bends = {};
-  Bend bend = Bend::Linear;  ///< the default of a shape
+  ShapeNames shapes = {};
+  DecayShape shape = DecayShape::Linear;  ///< the default of a shape
 };
 
 /// What a check of a row sees, besides the values.

@@ -16,14 +16,17 @@
 namespace tessera::interop {
 namespace {
 
-using optim::at_least_one, optim::Bend, optim::Given, optim::ScheduleCheck, optim::ScheduleParam;
+using optim::at_least_one, optim::DecayShape, optim::Given, optim::ScheduleCheck,
+    optim::ScheduleParam;
 
-constexpr auto kWarmupTypes =
-    std::to_array<config::Named<Bend>>({{Bend::Log, "log"}, {Bend::Linear, "linear"}});
+constexpr auto kWarmupTypes = std::to_array<config::Named<DecayShape>>(
+    {{DecayShape::Log, "log"}, {DecayShape::Linear, "linear"}});
 
 const ScheduleParam kSteps{"warmup_num_steps", &Given::warmup, 1000, {.unit = "steps", .min = 0}};
-const ScheduleParam kType{
-    .key = "warmup_type", .member = &Given::rises, .bends = kWarmupTypes, .bend = Bend::Log};
+const ScheduleParam kType{.key = "warmup_type",
+                          .member = &Given::rises,
+                          .shapes = kWarmupTypes,
+                          .shape = DecayShape::Log};
 const ScheduleParam kFirst{"warmup_min_lr", &Given::low, 0, {.min = 0}};
 const ScheduleParam kPeak{"warmup_max_lr", &Given::high, 1e-3, {.min = 0}};
 const ScheduleParam kTotal{"total_num_steps", &Given::total, 0, {.unit = "steps", .min = 1}};
@@ -52,7 +55,7 @@ void check_range_test(Given& v, const ScheduleCheck& check) {
 /// Returns the fraction of the warm-up at t, from 0 to 1.
 double warm(const Given& v, std::int64_t t) {
   const double done = static_cast<double>(t), all = static_cast<double>(v.warmup);
-  return v.rises == Bend::Log ? std::log(done + 1.0) / std::log(all) : done / all;
+  return v.rises == DecayShape::Log ? std::log(done + 1.0) / std::log(all) : done / all;
 }
 
 double rise(const Given& v, std::int64_t t) {

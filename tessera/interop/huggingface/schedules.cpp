@@ -18,10 +18,12 @@ namespace tessera::interop {
 namespace {
 
 using optim::at_least_one, optim::half_cosine;
-using optim::Bend, optim::Given, optim::ScheduleCheck, optim::ScheduleParam;
+using optim::DecayShape, optim::Given, optim::ScheduleCheck, optim::ScheduleParam;
 
-constexpr auto kFalls = std::to_array<config::Named<Bend>>(
-    {{Bend::Linear, "linear"}, {Bend::Cosine, "cosine"}, {Bend::SquareRoot, "1-sqrt"}});
+constexpr auto kFalls =
+    std::to_array<config::Named<DecayShape>>({{DecayShape::Linear, "linear"},
+                                              {DecayShape::Cosine, "cosine"},
+                                              {DecayShape::SquareRoot, "1-sqrt"}});
 
 const ScheduleParam kWarmup{"num_warmup_steps", &Given::warmup, 0, {.unit = "steps", .min = 0}};
 const ScheduleParam kTotal{"num_training_steps", &Given::total, 0, {.unit = "steps", .min = 1}};
@@ -116,14 +118,14 @@ double fall_ahead(const Given& v, std::int64_t t) {
 }
 
 /// Falls from 1 at 0 to 0 at 1.
-double fall(Bend shape, double way, double cycles) {
-  if (shape == Bend::Linear) return 1.0 - way;
-  return shape == Bend::Cosine ? waves(cycles, way) : 1.0 - std::sqrt(way);
+double fall(DecayShape shape, double way, double cycles) {
+  if (shape == DecayShape::Linear) return 1.0 - way;
+  return shape == DecayShape::Cosine ? waves(cycles, way) : 1.0 - std::sqrt(way);
 }
 
 /// Rises from 0 at 0 to 1 at 1.
-double rise(Bend shape, double way) {
-  return 1.0 - (shape == Bend::SquareRoot ? std::sqrt(1.0 - way) : fall(shape, way, 0.5));
+double rise(DecayShape shape, double way) {
+  return 1.0 - (shape == DecayShape::SquareRoot ? std::sqrt(1.0 - way) : fall(shape, way, 0.5));
 }
 
 /// Sets `stable`, the steps at the full rate: the given number, or what remains of the total.
@@ -203,21 +205,23 @@ const bool kHuggingFaceSchedules = optim::add_schedules({
      .fall = fall_ahead,
      .check = find_lowest},
     {.type = "warmup_stable_decay",
-     .params =
-         {kWarmup,
-          {"num_decay_steps",
-           &Given::size,
-           0,
-           {.text = "Number of decay steps at the end.",
-            .unit = "steps",
-            .min = 0,
-            .required = true}},
-          {"num_stable_steps", &Given::stable, 0, {.unit = "steps", .min = 0}},
-          {"num_training_steps", &Given::length, 0, {.unit = "steps", .min = 1}},
-          {.key = "warmup_type", .member = &Given::rises, .bends = kFalls},
-          {.key = "decay_type", .member = &Given::falls, .bends = kFalls, .bend = Bend::Cosine},
-          {"min_lr_ratio", &Given::share, 0, {.min = 0}},
-          kCycles},
+     .params = {kWarmup,
+                {"num_decay_steps",
+                 &Given::size,
+                 0,
+                 {.text = "Number of decay steps at the end.",
+                  .unit = "steps",
+                  .min = 0,
+                  .required = true}},
+                {"num_stable_steps", &Given::stable, 0, {.unit = "steps", .min = 0}},
+                {"num_training_steps", &Given::length, 0, {.unit = "steps", .min = 1}},
+                {.key = "warmup_type", .member = &Given::rises, .shapes = kFalls},
+                {.key = "decay_type",
+                 .member = &Given::falls,
+                 .shapes = kFalls,
+                 .shape = DecayShape::Cosine},
+                {"min_lr_ratio", &Given::share, 0, {.min = 0}},
+                kCycles},
      .rise = stable_rise,
      .fall = stable_fall,
      .check = find_stable},
