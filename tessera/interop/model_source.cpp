@@ -360,7 +360,8 @@ namespace {
 models::WeightSource adapted_weights(const models::ModelSource& source,
                                      const models::Resolved& resolved) {
   const models::WeightMap& map = models::families().get(source.model.family()).weight_map;
-  const models::Adapter adapter = models::find_adapter(source.adapter_options, resolved, map);
+  const models::Adapter adapter =
+      models::find_adapter(source.adapter_options, resolved, map, models::AdapterUse::Merged);
   std::vector<std::string> notes;
   if (is_peft(source.adapter)) {
     return models::merged_weights(adapter,

@@ -118,7 +118,7 @@ Preset published(const char* name, std::int64_t layers, std::int64_t hidden, std
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
-      {.name = "bloom-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
+      nano("bloom-nano", 4, 128, 4),
       published("bloom-560m", 24, 1024, 16),
       published("bloom-1b1", 24, 1536, 16),
       published("bloom-1b7", 24, 2048, 16),

@@ -185,8 +185,7 @@ Trunk trunk_of(const CpmShape& shape) {
 }
 
 const std::vector<Preset>& presets() {
-  static const std::vector<Preset> all = {
-      {.name = "cpm1-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true}};
+  static const std::vector<Preset> all = {nano("cpm1-nano", 4, 128, 4)};
   return all;
 }
 

@@ -132,7 +132,7 @@ Preset published(const char* name,
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
-      {.name = "pythia-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
+      nano("pythia-nano", 4, 128, 4),
       published("pythia-14m", 6, 128, 4, 50304),
       published("pythia-31m", 6, 256, 8, 50304),
       published("pythia-70m", 6, 512, 8, 50304),

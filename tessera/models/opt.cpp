@@ -205,7 +205,7 @@ Preset published(const char* name,
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
-      {.name = "opt-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
+      nano("opt-nano", 4, 128, 4),
       published("opt-125m", 12, 768, 12),
       // Narrow token embeddings, and norms after the branches.
       published("opt-350m", 24, 1024, 16, {{"embedding_size", 512}, {"pre_norm", false}}),

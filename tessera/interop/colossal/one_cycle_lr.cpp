@@ -10,11 +10,11 @@
 
 #include <fmt/format.h>
 
+#include "tessera/optim/curve.h"
 #include "tessera/optim/params.h"
 #include "tessera/optim/schedule.h"
-#include "tessera/optim/schedules/curve.h"
 
-namespace tessera::optim {
+namespace tessera::interop {
 namespace {
 
 enum class Anneal : std::uint8_t { Cosine, Linear };
@@ -30,49 +30,20 @@ struct Options {
   double low_momentum = 0.85, high_momentum = 0.95;
 
   void describe(config::Fields& f) {
-    f.field("total_steps",
-            total,
-            {.text = "Length of the whole cycle.",
-             .unit = "steps",
-             .min = 1,
-             .default_text = "trainer.max_steps"});
-    f.field("max_lr",
-            high,
-            {.text = "Learning rate at the peak.", .min = 0, .default_text = "the optimizer's lr"});
-    f.field("pct_start",
-            rise_share,
-            {.text = "Fraction of the steps before the peak.", .min = 0, .max = 1});
-    f.field("div_factor",
-            divisor,
-            {.text = "Divisor of max_lr that gives the initial learning rate.",
-             .min = 0,
-             .above_min = true});
-    f.field("final_div_factor",
-            last_divisor,
-            {.text = "Divisor of the initial learning rate that gives the final one.",
-             .min = 0,
-             .above_min = true});
-    f.choice("anneal_strategy", shape, kAnneals, {.text = "Shape of the rise and the fall."});
-    f.field("three_phase",
-            three_phase,
-            {.text = "Use a third phase: fall to the initial learning rate as fast as it rose, "
-                     "then fall to the final one."});
-    describe_momentum(f);
-  }
-  void describe_momentum(config::Fields& f) {
-    f.field("cycle_momentum",
-            cycle_momentum,
-            {.text = "Vary betas[0] inversely to the learning rate."});
-    f.field("base_momentum",
-            low_momentum,
-            {.text = "Momentum at the peak of the cycle.", .min = 0, .max = 1});
-    f.field("max_momentum",
-            high_momentum,
-            {.text = "Momentum at both ends of the cycle.", .min = 0, .max = 1});
+    f.field("total_steps", total, {.unit = "steps", .min = 1});
+    f.field("max_lr", high, {.min = 0});
+    f.field("pct_start", rise_share, {.min = 0, .max = 1});
+    f.field("div_factor", divisor, {.min = 0, .above_min = true});
+    f.field("final_div_factor", last_divisor, {.min = 0, .above_min = true});
+    f.choice("anneal_strategy", shape, kAnneals, {});
+    f.field("three_phase", three_phase, {});
+    f.field("cycle_momentum", cycle_momentum, {});
+    f.field("base_momentum", low_momentum, {.min = 0, .max = 1});
+    f.field("max_momentum", high_momentum, {.min = 0, .max = 1});
   }
 };
 
-class OneCycleLr final : public Schedule {
+class OneCycleLr final : public optim::Schedule {
  public:
   OneCycleLr(const Options& o, double high) : options_(o) {
     const double first = high / o.divisor, last = first / o.last_divisor;
@@ -118,22 +89,23 @@ class OneCycleLr final : public Schedule {
     return {&phases_[p], length > 0.0 ? std::min(1.0, (i - begin) / length) : 1.0};
   }
   [[nodiscard]] double between(double from, double to, double way) const {
-    return to + (from - to) * (options_.shape == Anneal::Cosine ? half_cosine(way) : 1.0 - way);
+    return to +
+           (from - to) * (options_.shape == Anneal::Cosine ? optim::half_cosine(way) : 1.0 - way);
   }
 
   Options options_;
   std::vector<Phase> phases_;
 };
 
-std::unique_ptr<Schedule> make_one_cycle_lr(const json::Value& params,
-                                            const ScheduleContext& context,
-                                            config::Problems& problems,
-                                            config::Origins& origins) {
-  auto options = read_params<Options>(params, problems, origins);
+std::unique_ptr<optim::Schedule> make_one_cycle_lr(const json::Value& params,
+                                                   const optim::ScheduleContext& context,
+                                                   config::Problems& problems,
+                                                   config::Origins& origins) {
+  auto options = optim::read_params<Options>(params, problems, origins);
   if (options.total == 0) options.total = context.max_steps;
   if (options.three_phase && options.rise_share > 0.5) {
     problems.add(
-        place_of(params, "pct_start"),
+        optim::place_of(params, "pct_start"),
         "pct_start",
         fmt::format("a rise of {} and a fall of the same length leave nothing for a third phase",
                     options.rise_share),
@@ -145,4 +117,4 @@ std::unique_ptr<Schedule> make_one_cycle_lr(const json::Value& params,
 TESSERA_LR_SCHEDULE("OneCycleLR", make_one_cycle_lr);
 
 }  // namespace
-}  // namespace tessera::optim
+}  // namespace tessera::interop

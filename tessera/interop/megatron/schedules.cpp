@@ -9,28 +9,20 @@
 
 #include <fmt/format.h>
 
+#include "tessera/optim/curve.h"
 #include "tessera/optim/params.h"
 #include "tessera/optim/schedule.h"
-#include "tessera/optim/schedules/curve.h"
 
-namespace tessera::optim {
+namespace tessera::interop {
 namespace {
 
 /// A length given in steps or in samples.
 struct Length {
   std::optional<std::int64_t> steps, samples;
 
-  void describe(config::Fields& f,
-                const std::string& key,
-                const std::string& text,
-                double min,
-                const std::string& otherwise) {
-    f.field(key + "_iters",
-            steps,
-            {.text = text, .unit = "steps", .min = min, .default_text = otherwise});
-    f.field(key + "_samples",
-            samples,
-            {.text = text, .unit = "samples", .min = min, .default_text = otherwise});
+  void describe(config::Fields& f, const std::string& key, double min) {
+    f.field(key + "_iters", steps, {.unit = "steps", .min = min});
+    f.field(key + "_samples", samples, {.unit = "samples", .min = min});
   }
   [[nodiscard]] bool given() const { return steps || samples; }
   [[nodiscard]] std::int64_t value() const { return samples.value_or(steps.value_or(0)); }
@@ -59,46 +51,24 @@ struct Options {
   bool override_checkpoint = true, use_checkpoint = false;
 
   void describe_all(config::Fields& f) {
-    f.field("lr_warmup_init", first, {.text = "Learning rate of the first update.", .min = 0});
-    f.field("min_lr", lowest, {.text = "Lowest learning rate after the warm-up.", .min = 0});
-    warmup.describe(f, "lr_warmup", "Length of the linear warm-up.", 0, "0");
-    f.field("lr_warmup_fraction",
-            warmup_fraction,
-            {.text = "Length of the warm-up as a fraction of the length of the decay.",
-             .min = 0,
-             .max = 1});
-    decay.describe(
-        f,
-        "lr_decay",
-        "Length after which the learning rate reaches min_lr; not used by the style constant.",
-        1,
-        "the length of the run");
-    describe_resume(f);
+    f.field("lr_warmup_init", first, {.min = 0});
+    f.field("min_lr", lowest, {.min = 0});
+    warmup.describe(f, "lr_warmup", 0);
+    f.field("lr_warmup_fraction", warmup_fraction, {.min = 0, .max = 1});
+    decay.describe(f, "lr_decay", 1);
+    // A resumed run follows its configuration, so that only one value of each is possible.
+    f.field("override_opt_param_scheduler", override_checkpoint, {});
+    f.field("use_checkpoint_opt_param_scheduler", use_checkpoint, {});
   }
   void describe_tail(config::Fields& f) {
-    tail.describe(f, "lr_wsd_decay", "Length of the decay at the end.", 1, "");
-    f.choice("lr_wsd_decay_style",
-             tail_style,
-             kTailStyles,
-             {.text = "Shape of the decay at the end.", .default_text = "exponential"});
-  }
-  // A resumed run follows its configuration, so that only one value of each is possible.
-  void describe_resume(config::Fields& f) {
-    f.field("override_opt_param_scheduler",
-            override_checkpoint,
-            {.text = "Must be true: a resumed run follows its configuration."});
-    f.field("use_checkpoint_opt_param_scheduler",
-            use_checkpoint,
-            {.text = "Must be false: a resumed run follows its configuration."});
+    tail.describe(f, "lr_wsd_decay", 1);
+    f.choice("lr_wsd_decay_style", tail_style, kTailStyles, {});
   }
 };
 
 struct AnyOptions : Options {
   void describe(config::Fields& f) {
-    f.choice("lr_decay_style",
-             style,
-             kDecayStyles,
-             {.text = "Shape of the decay of the learning rate."});
+    f.choice("lr_decay_style", style, kDecayStyles, {});
     describe_all(f);
     describe_tail(f);
   }
@@ -137,11 +107,11 @@ struct Shape {
     if (style == DecayStyle::Wsd)
       return n <= decay - tail ? 1.0 : tail_share((n - (decay - tail)) / tail);
     const double way = (n - warmup) / std::max(1.0, decay - warmup);
-    return style == DecayStyle::Linear ? 1.0 - way : half_cosine(way);
+    return style == DecayStyle::Linear ? 1.0 - way : optim::half_cosine(way);
   }
   [[nodiscard]] double tail_share(double way) const {
     if (tail_style == TailStyle::Linear) return 1.0 - way;
-    if (tail_style == TailStyle::Cosine) return half_cosine(way);
+    if (tail_style == TailStyle::Cosine) return optim::half_cosine(way);
     if (tail_style == TailStyle::MinusSqrt) return 1.0 - std::sqrt(way);
     return 2.0 * std::pow(0.5, way) - 1.0;
   }
@@ -152,34 +122,35 @@ class Maker {
  public:
   Maker(const Options& options,
         const json::Value& params,
-        const ScheduleContext& context,
+        const optim::ScheduleContext& context,
         config::Problems& problems)
       : o_(options), params_(params), context_(context), problems_(problems) {}
 
-  std::unique_ptr<Schedule> make() {
+  std::unique_ptr<optim::Schedule> make() {
     const bool in_samples = count_in_samples();
     const Shape shape = shape_of(in_samples);
     check_rates();
     check_style();
     check_resume();
     const auto warmup = static_cast<std::int64_t>(std::ceil(shape.warmup));
-    check_warmup(warmup, o_.decay.value(), key("lr_decay", o_.decay), params_, problems_);
+    optim::check_warmup(warmup, o_.decay.value(), key("lr_decay", o_.decay), params_, problems_);
     if (o_.style == DecayStyle::Wsd) {
-      check_tail(warmup,
-                 o_.tail.value(),
-                 static_cast<std::int64_t>(shape.decay),
-                 key("lr_wsd_decay", o_.tail),
-                 params_,
-                 problems_);
+      optim::check_tail(warmup,
+                        o_.tail.value(),
+                        static_cast<std::int64_t>(shape.decay),
+                        key("lr_wsd_decay", o_.tail),
+                        params_,
+                        problems_);
     }
     if (!in_samples) {
-      return std::make_unique<Curve>(
+      return std::make_unique<optim::Curve>(
           warmup, [shape](std::int64_t t) { return shape.rate(static_cast<double>(t)); });
     }
     const auto samples_before = context_.samples_before;
-    return std::make_unique<Curve>(updates_within(warmup), [shape, samples_before](std::int64_t t) {
-      return shape.rate(static_cast<double>(samples_before(t + 1)));
-    });
+    return std::make_unique<optim::Curve>(
+        updates_within(warmup), [shape, samples_before](std::int64_t t) {
+          return shape.rate(static_cast<double>(samples_before(t + 1)));
+        });
   }
 
  private:
@@ -188,7 +159,7 @@ class Maker {
   }
 
   void refuse(const std::string& key, const std::string& what, const std::string& fix) {
-    problems_.add(place_of(params_, key), key, what, fix);
+    problems_.add(optim::place_of(params_, key), key, what, fix);
   }
 
   bool count_in_samples() {
@@ -297,37 +268,22 @@ class Maker {
 
   const Options& o_;
   const json::Value& params_;
-  const ScheduleContext& context_;
+  const optim::ScheduleContext& context_;
   config::Problems& problems_;
 };
 
-std::unique_ptr<Schedule> make_megatron(const json::Value& params,
-                                        const ScheduleContext& context,
-                                        config::Problems& problems,
-                                        config::Origins& origins) {
-  const auto options = read_params<AnyOptions>(params, problems, origins);
+template <class Styled>
+std::unique_ptr<optim::Schedule> make(const json::Value& params,
+                                      const optim::ScheduleContext& context,
+                                      config::Problems& problems,
+                                      config::Origins& origins) {
+  const auto options = optim::read_params<Styled>(params, problems, origins);
   return Maker(options, params, context, problems).make();
 }
 
-std::unique_ptr<Schedule> make_wsd(const json::Value& params,
-                                   const ScheduleContext& context,
-                                   config::Problems& problems,
-                                   config::Origins& origins) {
-  const auto options = read_params<WsdOptions>(params, problems, origins);
-  return Maker(options, params, context, problems).make();
-}
-
-std::unique_ptr<Schedule> make_inverse(const json::Value& params,
-                                       const ScheduleContext& context,
-                                       config::Problems& problems,
-                                       config::Origins& origins) {
-  const auto options = read_params<InverseOptions>(params, problems, origins);
-  return Maker(options, params, context, problems).make();
-}
-
-TESSERA_LR_SCHEDULE("Megatron", make_megatron);
-TESSERA_LR_SCHEDULE("WSD", make_wsd);
-TESSERA_LR_SCHEDULE("inverse-square-root", make_inverse);
+const bool kMegatronSchedules = optim::schedules().add("Megatron", make<AnyOptions>) &&
+                                optim::schedules().add("WSD", make<WsdOptions>) &&
+                                optim::schedules().add("inverse-square-root", make<InverseOptions>);
 
 }  // namespace
-}  // namespace tessera::optim
+}  // namespace tessera::interop

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/optim/schedules/curve.h"
+#include "tessera/optim/curve.h"
 
 #include <algorithm>
 #include <cmath>
