@@ -30,6 +30,9 @@ class ShapeTransport final : public Transport {
   WorkPtr all_reduce(const Group&, Span, Op, CallSite) override { return done(); }
   WorkPtr broadcast(const Group&, Span, int, CallSite) override { return done(); }
   WorkPtr all_to_all(const Group&, Span, Span, CallSite) override { return done(); }
+  WorkPtr all_to_all_v(const Group&, Span, Span, std::span<const std::int64_t>, CallSite) override {
+    return done();
+  }
   WorkPtr barrier(const Group&, CallSite) override { return done(); }
   WorkPtr send(int, int, Span, CallSite) override { return done(); }
   WorkPtr recv(int, int, Span, CallSite) override { return done(); }
