@@ -14,10 +14,12 @@
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/mesh/expert_fold.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/optim/rule.h"
+#include "tessera/parallel/group_axes.h"
 #include "tessera/parallel/working_weights.h"
 #include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/param.h"
@@ -41,6 +43,8 @@ struct WeightOptions {
   bool sequence = false;
   /// If several ranks share the tokens of every sample: the mode.
   nn::ContextMode context = nn::ContextMode::Ring;
+  /// The ranks among which the experts of a layer are divided.
+  mesh::ExpertFold experts = {};
   /// Tables over the vocabulary get their own buffers, so that their gradients can be sent as rows.
   bool tables_apart = false;
   /// Returns whether the parameter of that name is frozen.
@@ -64,27 +68,28 @@ struct BlockParams {
   nn::ParamInfos params;
 };
 
-/// Parameters that share one flat buffer: those of one block, or one tied parameter, or a table
-/// alone.
+/// Parameters that share one flat buffer: those of one block, except for its experts, or the
+/// experts of a block, or one tied parameter, or a table alone.
 struct FlatGroupPlan {
   struct BlockUse {
     int block = 0;
-    std::vector<std::size_t> params;  ///< indices of the block's parameters, one per segment
+    std::vector<std::size_t> params;  ///< indices of the block's parameters, one per parameter
   };
   std::string name;
   bool trainable = true;
   Residency residency = Residency::Replicated;
-  nn::ParamInfos params;       ///< one per segment
+  GroupAxes axes;
+  nn::ParamInfos params;
   std::vector<BlockUse> uses;  ///< blocks that use the buffer, ascending
   [[nodiscard]] FlatLayout layout(int shards) const { return {name, params, shards}; }
 };
 struct FlatPlan {
   std::vector<FlatGroupPlan> groups;
-  /// The parameters in the order of the model, tied ones once, as pairs (group, segment).
+  /// The parameters in the order of the model, tied ones once, as pairs (group, parameter).
   std::vector<std::pair<int, int>> order;
 };
 /// `blocks`: all blocks of the model. Pure. Throws Error{Bug} if blocks declare a tied parameter
-/// with different shapes.
+/// with different shapes, Error{Unsupported} if a stacked parameter is to be packed.
 FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOptions& options);
 
 /// The range of a flat buffer that a rank updates and whose master weights and states it keeps: the

@@ -31,8 +31,8 @@ ShardStore::ShardStore(comm::World& world,
                        ModelInstance& model,
                        const optim::Rule& rule,
                        Options options)
-    : model_(model),
-      group_(world.group(mesh::AxisSet::dp())),
+    : world_(world),
+      model_(model),
       rule_(rule),
       options_(std::move(options)),
       device_(device_of(world)) {
@@ -44,7 +44,7 @@ ShardStore::ShardStore(comm::World& world,
     Slot& slot = slots_[g];
     // Every rank packs all of the weights that it unpacks later.
     const bool packed = group.weights.packed() != nullptr;
-    slot.range = owned_range(group.layout, packed ? 0 : options_.stage, group_.index);
+    slot.range = owned_range(group.layout, packed ? 0 : options_.stage, group.ranks.fold->index);
     TESSERA_ASSERT(packed || group.weights.own().numel() == slot.range.numel);
     make_masters(g);
     make_shards(g);
@@ -75,9 +75,9 @@ void ShardStore::follow_model(std::size_t g, std::int64_t updates) {
   make_masters(g);
   if (slot.master_storage.defined()) slot.master_storage.copy_(group.weights.own());
   make_shards(g);
-  for (const Segment& segment : group.layout.segments()) {
-    const std::string& name = segment.info->name;
-    if (group.trainable && !rule_.state(facts_of(*segment.info)).empty()) {
+  for (const FlatParam& param : group.layout.params()) {
+    const std::string& name = param.info->name;
+    if (group.trainable && !rule_.state(facts_of(*param.info)).empty()) {
       beginnings_.begin(name, updates);
     } else {
       beginnings_.forget(name);
@@ -100,7 +100,7 @@ void ShardStore::make_shards(std::size_t g) {
     shard.at = range.begin - slot.range.begin;
     shard.first = range.begin - segment.begin;
     shard.numel = range.numel;
-    shard.facts = facts_of(*segment.info);
+    shard.facts = facts_of(segment);
     if (options_.settings) shard.setting = options_.settings(*segment.info);
     if (group.trainable) {
       for (const optim::StateSpec& state : rule_.state(shard.facts)) {
@@ -163,11 +163,11 @@ void ShardStore::fill(const FillRange& source) {
       const ParamInfo& info = *shard.segment->info;
       const std::int64_t end = shard.first + shard.numel;
       if (slots_[g].master != nullptr && device_.is_cpu()) {
-        fill_held(source, info, shard.first, end, slots_[g].master + shard.at);
+        fill_held(source, *shard.segment, shard.first, end, slots_[g].master + shard.at);
         continue;
       }
       const at::Tensor wide = at::empty({shard.numel}, at::kFloat);
-      fill_held(source, info, shard.first, end, wide.data_ptr<float>());
+      fill_held(source, *shard.segment, shard.first, end, wide.data_ptr<float>());
       const at::Tensor& masters = slots_[g].master_storage;
       if (packed != nullptr) {
         packed->pack(
@@ -253,27 +253,31 @@ void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_s
     if (options_.trained_alone && !model_.groups()[g].trainable) continue;
     TESSERA_ASSERT(model_.groups()[g].weights.packed() == nullptr);
     Slot& slot = slots_[g];
-    float* const masters =
-        widen({.values = slot.master_storage.defined() ? slot.master_storage
-                                                       : model_.groups()[g].weights.own()});
-    for (ParamShard& shard : slot.shards)
-      add_shard_pieces(g, shard, masters, for_save, out);
+    float* masters = nullptr;
+    for (ParamShard& shard : slot.shards) {
+      const auto range = piece_range(g, shard, for_save);
+      if (!range) continue;
+      if (masters == nullptr) {
+        masters =
+            widen({.values = slot.master_storage.defined() ? slot.master_storage
+                                                           : model_.groups()[g].weights.own()});
+      }
+      add_shard_pieces(*range, shard, masters, for_save, out);
+    }
   }
 }
 
 std::optional<Segment> ShardStore::piece_range(std::size_t g,
                                                const ParamShard& shard,
                                                bool for_save) const {
-  const FlatLayout& layout = model_.groups()[g].layout;
+  const FlatGroup& group = model_.groups()[g];
+  if (for_save && !writes(world_.mesh(), world_.rank(), group.axes, shard.segment->info->spec))
+    return std::nullopt;
   // A replicated state is still written once: every rank writes its shard of it.
   const OwnedRange mine =
-      for_save ? owned_range(layout, /*stage=*/1, group_.index) : slots_[g].range;
+      for_save ? owned_range(group.layout, /*stage=*/1, group.ranks.fold->index) : slots_[g].range;
   const Segment range = mine.of(*shard.segment);
   if (range.numel == 0) return std::nullopt;
-  const nn::TensorParallel* const tensor = model_.tensor_parallel();
-  const bool first_holder = tensor == nullptr || tensor->group->index == 0;
-  const ParamInfo& info = *shard.segment->info;
-  if (for_save && (info.cut() ? info.copy : !first_holder)) return std::nullopt;
   return range;
 }
 
@@ -298,17 +302,15 @@ void ShardStore::visit_trained(const std::function<at::Tensor(std::size_t)>& gra
   }
 }
 
-void ShardStore::add_shard_pieces(std::size_t g,
+void ShardStore::add_shard_pieces(const Segment& range,
                                   ParamShard& shard,
                                   float* masters,
                                   bool for_save,
                                   std::vector<checkpoint::PieceBytes>& out) {
-  const auto range = piece_range(g, shard, for_save);
-  if (!range) return;
   const ParamInfo& info = *shard.segment->info;
-  const std::int64_t first = range->begin - shard.segment->begin, numel = range->numel;
+  const std::int64_t first = range.begin - shard.segment->begin, numel = range.numel;
   const std::int64_t offset = first - shard.first;
-  const mesh::Piece piece{info.held(), first, first + numel};
+  const mesh::Piece piece{shard.segment->box(), first, first + numel};
   out.push_back(
       {info.name, DType::F32, info.shape, piece, bytes_of(masters + shard.at + offset, numel)});
   for (const ShardState& state : shard.states) {
@@ -322,8 +324,8 @@ void ShardStore::add_shard_pieces(std::size_t g,
 }
 
 void ShardStore::add_beginnings(std::vector<checkpoint::PieceBytes>& out) {
-  const nn::TensorParallel* const tensor = model_.tensor_parallel();
-  if (group_.index > 0 || (tensor != nullptr && tensor->group->index > 0)) return;
+  using mesh::AxisSet;
+  if (!world_.mesh().is_first(world_.rank(), AxisSet::all() - AxisSet{mesh::Axis::Pp})) return;
   beginnings_.add_pieces(model_, out);
 }
 

@@ -49,13 +49,13 @@ struct ShardState {
   bool begins_as_weights = false;  ///< see optim::StateSpec
 };
 
-/// The range of one parameter that this rank updates.
+/// The range of one parameter, or of one matrix of a stacked parameter, that this rank updates.
 struct ParamShard {
   const Segment* segment = nullptr;
   int group = 0;
   int segment_index = 0;
   std::int64_t at = 0;  ///< offset in the group's shard
-  /// Offset in the part of the parameter that the model-parallel rank holds.
+  /// Offset in the part of the parameter, or of the matrix, that the model-parallel rank holds.
   std::int64_t first = 0;
   std::int64_t numel = 0;
   ParamSetting setting;
@@ -71,8 +71,8 @@ using TrainedVisitor = std::function<void(
     const ParamInfo& info, const at::Tensor& weights, const at::Tensor& gradient)>;
 
 /// Memory per parameter element: fp32 working weights: 0 + states; 16-bit working weights: 4 (with
-/// 16-bit masters: 0) + states; frozen: 0; divided by the number of data-parallel ranks from stage
-/// 1 on. Used only on the rank's own thread.
+/// 16-bit masters: 0) + states; frozen: 0; divided by the number of ranks of the buffer's fold from
+/// stage 1 on. Used only on the rank's own thread.
 class ShardStore {
  public:
   struct Options {
@@ -133,6 +133,8 @@ class ShardStore {
   /// undefined tensor, and is called for every trained group in ascending order on every rank.
   void visit_trained(const std::function<at::Tensor(std::size_t group)>& gradient_of,
                      const TrainedVisitor& visit);
+  /// Appends the beginnings of this stage's parameters to the pieces of a save, on one rank of the
+  /// stage.
   void add_beginnings(std::vector<checkpoint::PieceBytes>& out);
   void load_beginnings(const checkpoint::Checkpoint& checkpoint);
   void release_pieces() { widened_.clear(); }
@@ -157,14 +159,14 @@ class ShardStore {
   [[nodiscard]] std::optional<Segment> piece_range(std::size_t group,
                                                    const ParamShard& shard,
                                                    bool for_save) const;
-  void add_shard_pieces(std::size_t group,
+  void add_shard_pieces(const Segment& range,
                         ParamShard& shard,
                         float* masters,
                         bool for_save,
                         std::vector<checkpoint::PieceBytes>& out);
 
+  comm::World& world_;
   ModelInstance& model_;
-  const comm::Group& group_;
   const optim::Rule& rule_;
   Options options_;
   c10::Device device_;  ///< device of weights and states

@@ -18,14 +18,13 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
                                    ParamSettings settings,
                                    KeptTypes kept,
                                    bool trained_alone)
-    : context_{world, model, rule, world.group(mesh::AxisSet::dp()).size() == 1 ? 0 : stage},
-      model_(model) {
+    : context_{world, model, rule, stage}, model_(model) {
   TESSERA_REQUIRE(device_of(world).is_cpu() || !rule.host_only(),
                   Unsupported,
                   "this optimizer updates memory of the host only, and the model is on a device",
                   "use an optimizer of Adam's family, SGD, Lion, LAMB or LARS, without ema");
   ShardStore::Options options;
-  options.stage = context_.stage;
+  options.stage = stage;
   options.settings = std::move(settings);
   options.kept = kept;
   options.trained_alone = trained_alone;
@@ -58,26 +57,18 @@ void ShardedOptimizer::wait_weights() {
 }
 
 void ShardedOptimizer::visit_trained(GradientReduction* gradients, const TrainedVisitor& visit) {
-  // Ranks that share tokens hold the same parameters.
-  const nn::ContextParallel* const context = model_.context_parallel();
-  const bool counts = context == nullptr || context->group->index == 0;
   wait_weights();
   store_->visit_trained(
       [&](std::size_t g) {
         return gradients != nullptr ? gradient_of_shard(context_, *gradients, g) : at::Tensor();
       },
-      [&](const ParamInfo& info, const at::Tensor& weights, const at::Tensor& gradient) {
-        if (counts) visit(info, weights, gradient);
-      });
+      visit);
 }
 
 std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   store_->release_pieces();
   std::vector<checkpoint::PieceBytes> out;
-  // Ranks that share tokens hold the same parameters.
-  const nn::ContextParallel* const context = model_.context_parallel();
-  if (for_save && context != nullptr && context->group->index > 0) return out;
   store_->add_pieces(out, for_save);
   strategy_->add_pieces(out, for_save);
   if (for_save) store_->add_beginnings(out);

@@ -24,7 +24,7 @@ UpdateKind update_kind(const optim::Rule& rule, ModelInstance& model) {
     const auto segments = group.layout.segments();
     const bool elementwise =
         std::all_of(segments.begin(), segments.end(), [&](const Segment& segment) {
-          return rule.scope(facts_of(*segment.info)) == optim::Scope::Elementwise;
+          return rule.scope(facts_of(segment)) == optim::Scope::Elementwise;
         });
     if (group.trainable && !elementwise) return UpdateKind::WholeParameter;
   }
@@ -45,7 +45,7 @@ at::Tensor gradient_of_shard(const UpdateContext& context,
                              GradientReduction& gradients,
                              std::size_t g) {
   const auto group = static_cast<int>(g);
-  return context.stage == 0 ? gradients.gather(group) : gradients.shard(group);
+  return context.stage(group) == 0 ? gradients.gather(group) : gradients.shard(group);
 }
 
 void update_shards(const UpdateContext& context,
@@ -60,7 +60,8 @@ void update_shards(const UpdateContext& context,
     const memory::ScopedTag tag(memory::Tag::Optimizer);
     for (ParamShard& shard : store.shards(g)) {
       WidenedShard widened(store, shard, gradient.const_data_ptr<float>());
-      context.rule.update(widened.view(), store.beginnings().scalars_of(shard.facts, scalars));
+      context.rule.update(widened.view(),
+                          store.beginnings().scalars_of(shard.segment->info->name, scalars));
       widened.write_back();
       shard.direction.reset();
       shard.norms.clear();

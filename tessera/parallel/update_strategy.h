@@ -21,9 +21,13 @@ struct UpdateContext {
   comm::World& world;
   ModelInstance& model;
   const optim::Rule& rule;
-  int stage = 0;  ///< ZeRO stage; 0 if one data-parallel rank updates everything
-  /// The data-parallel ranks.
-  [[nodiscard]] const comm::Group& group() const { return world.group(mesh::AxisSet::dp()); }
+  int zero_stage = 0;
+  /// The ranks over which the shards of a flat group are spread.
+  [[nodiscard]] const comm::Group& fold(int group) const {
+    return *model.groups()[static_cast<std::size_t>(group)].ranks.fold;
+  }
+  /// The ZeRO stage of a flat group; 0 if one rank updates all of it.
+  [[nodiscard]] int stage(int group) const { return fold(group).size() == 1 ? 0 : zero_stage; }
 };
 
 /// Used only on the rank's own thread. Methods are collective unless stated otherwise.

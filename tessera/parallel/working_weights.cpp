@@ -31,7 +31,7 @@ at::Tensor hollow(std::int64_t numel, DType dtype, comm::World& world) {
 }  // namespace
 
 WorkingWeights::WorkingWeights(comm::World& world,
-                               const comm::Group& group,
+                               const GroupRanks& ranks,
                                const FlatLayout& layout,
                                DType dtype,
                                Residency residency,
@@ -39,11 +39,11 @@ WorkingWeights::WorkingWeights(comm::World& world,
                                GatherForm form)
     : name_(layout.name()),
       world_(&world),
-      group_(&group),
-      replicas_(&world.group({mesh::Axis::DpRep})),
+      group_(ranks.fold),
+      replicas_(ranks.copies),
       dtype_(dtype),
-      residency_(group.size() == 1 && residency != Residency::Packed ? Residency::Replicated
-                                                                     : residency),
+      residency_(ranks.fold->size() == 1 && residency != Residency::Packed ? Residency::Replicated
+                                                                           : residency),
       form_(sharded() ? form : GatherForm::Values) {
   if (residency_ == Residency::Packed) {
     TESSERA_REQUIRE(
@@ -58,7 +58,7 @@ WorkingWeights::WorkingWeights(comm::World& world,
   }
   const std::int64_t part = layout.shard_numel();
   if (sharded()) {
-    group_ = &world.group({mesh::Axis::DpShard});
+    group_ = ranks.inner;
     whole_ = hollow(layout.numel(), dtype, world);
     const std::int64_t kept = part * replicas_->size();
     const auto shared = [&](std::int64_t numel, DType of) {
@@ -88,7 +88,7 @@ WorkingWeights::WorkingWeights(comm::World& world,
   whole_ = tensor_over(region_, layout.numel(), dtype);
   own_ = residency_ == Residency::Replicated
              ? whole_
-             : whole_.narrow(0, layout.shard_begin(group.index), part);
+             : whole_.narrow(0, layout.shard_begin(ranks.fold->index), part);
   gathered_ = true;
 }
 

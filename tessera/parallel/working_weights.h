@@ -13,6 +13,7 @@
 
 #include "tessera/base/dtype.h"
 #include "tessera/comm/world.h"
+#include "tessera/parallel/group_axes.h"
 #include "tessera/parallel/packed_weights.h"
 #include "tessera/tensor/flat_buffer.h"
 
@@ -20,12 +21,11 @@ namespace tessera::parallel {
 
 /// Replicated: every rank writes all weights. Whole: a rank writes its part and has all parts
 /// (stages 1 and 2). Sharded: a rank has its part, and all parts only while they are used (stage
-/// 3). On a mesh with several ranks along dp.rep, the ranks along dp.shard together hold all parts:
-/// a rank keeps its own part and those of the ranks that it represents in its group, so that
-/// gathers stay inside the group. Source: Wang et al. 2023, "ZeRO++" (hpZ); Zhang et al. 2022,
-/// "MiCS".
-/// Packed: every rank has all weights in fewer bits (packed_weights.h), and unpacks them while they
-/// are used; they are frozen.
+/// 3). If there are several ranks along GroupAxes::copies, those along GroupAxes::inner together
+/// hold all parts: a rank keeps its own part and those of the ranks that it represents in its
+/// group, so that gathers stay inside the group. Source: Wang et al. 2023, "ZeRO++" (hpZ); Zhang et
+/// al. 2022, "MiCS". Packed: every rank has all weights in fewer bits (packed_weights.h), and
+/// unpacks them while they are used; they are frozen.
 enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed };
 
 /// The form in which sharded weights are sent. Values: the working dtype. Int8: 8-bit codes
@@ -34,15 +34,15 @@ enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed };
 /// Source: Wang et al. 2023, "ZeRO++" (qwZ).
 enum class GatherForm : std::uint8_t { Values, Int8 };
 
-/// Memory: numel elements (Sharded: numel / ranks along dp.shard) in memory that peers read, and
-/// numel more in private memory while gathered; Sharded with GatherForm::Int8: the rank's part, the
-/// codes of the parts that it keeps in memory that peers read, and while gathered all codes until
-/// they are decoded; Packed: that of PackedWeights, and numel more while
-/// gathered. Used only on the rank's own thread. post() and written() are collective.
+/// Memory: numel elements (Sharded: numel / ranks along GroupAxes::inner) in memory that peers
+/// read, and numel more in private memory while gathered; Sharded with GatherForm::Int8: the rank's
+/// part, the codes of the parts that it keeps in memory that peers read, and while gathered all
+/// codes until they are decoded; Packed: that of PackedWeights, and numel more while gathered. Used
+/// only on the rank's own thread. post() and written() are collective.
 class WorkingWeights {
  public:
   WorkingWeights(comm::World& world,
-                 const comm::Group& group,
+                 const GroupRanks& ranks,
                  const FlatLayout& layout,
                  DType dtype,
                  Residency residency,

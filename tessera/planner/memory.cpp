@@ -121,7 +121,7 @@ std::vector<parallel::BlockParams> placed_blocks(const Plan& plan) {
     for (const auto& declared : nn::declared_by(spec)) {
       Param param(declared);
       if (plan.rules.frozen && plan.rules.frozen(declared->name)) param.freeze();
-      if (world) nn::place(param, tensor);
+      nn::place(param, world ? &tensor : nullptr, /*experts=*/nullptr);
       block.params.push_back(param.shared_info());
     }
     out.push_back(std::move(block));

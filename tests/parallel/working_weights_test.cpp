@@ -63,8 +63,13 @@ TEST_P(GatherForms, OfInt8GivesEveryRankTheSameRoundedValues) {
       const comm::Group& group = world.group(mesh::AxisSet::dp());
       const FlatLayout layout("test", {info()}, group.size());
       const at::Tensor all = values(GetParam()).narrow(0, 0, layout.numel());
-      WorkingWeights weights(
-          world, group, layout, GetParam(), Residency::Sharded, {}, GatherForm::Int8);
+      WorkingWeights weights(world,
+                             ranks_of(world, dense_axes()),
+                             layout,
+                             GetParam(),
+                             Residency::Sharded,
+                             {},
+                             GatherForm::Int8);
 
       for (const double factor : {1.0, -3.0}) {
         const at::Tensor wanted = all * factor;
@@ -88,7 +93,8 @@ TEST_P(GatherForms, OfValuesGivesTheValues) {
     const comm::Group& group = world.group(mesh::AxisSet::dp());
     const FlatLayout layout("test", {info()}, group.size());
     const at::Tensor all = values(GetParam()).narrow(0, 0, layout.numel());
-    WorkingWeights weights(world, group, layout, GetParam(), Residency::Sharded);
+    WorkingWeights weights(
+        world, ranks_of(world, dense_axes()), layout, GetParam(), Residency::Sharded);
 
     write(weights, layout, group.index, all);
     weights.wait();
@@ -107,10 +113,14 @@ INSTANTIATE_TEST_SUITE_P(Dtypes,
 
 TEST(GatherForm, IsThatOfValuesWhereNothingIsGathered) {
   on_ranks(1, 1, [&](comm::World& world) {
-    const comm::Group& group = world.group(mesh::AxisSet::dp());
     const FlatLayout layout("test", {info()}, 1);
-    WorkingWeights weights(
-        world, group, layout, DType::F32, Residency::Sharded, {}, GatherForm::Int8);
+    WorkingWeights weights(world,
+                           ranks_of(world, dense_axes()),
+                           layout,
+                           DType::F32,
+                           Residency::Sharded,
+                           {},
+                           GatherForm::Int8);
     const at::Tensor all = values(DType::F32).narrow(0, 0, layout.numel());
 
     write(weights, layout, 0, all);

@@ -66,14 +66,14 @@ void for_each_whole(TrainState& policy, bool all, const TakeWhole& take) {
     if (gathered != &of) release();
     if (of.weights.comes_and_goes() && !of.weights.gathered()) gathered = &of;
     of.weights.wait();
-    const Segment& segment = of.layout.segments()[static_cast<std::size_t>(order[i].second)];
-    const ParamInfo& info = *segment.info;
-    const at::Tensor held = of.weights.whole().narrow(0, segment.begin, segment.numel);
+    const FlatParam& param = of.layout.params()[static_cast<std::size_t>(order[i].second)];
+    const ParamInfo& info = *param.info;
+    const at::Tensor held = view_of(of.weights.whole(), param);
     take(i,
          info,
-         info.cut()
-             ? parallel::assembled(info, held, policy.world(), *model.tensor_parallel()->group)
-             : held.view(info.shape));
+         info.cut() ? parallel::assembled(
+                          info, held.reshape({-1}), policy.world(), *model.tensor_parallel()->group)
+                    : held);
   }
   release();
 }
@@ -89,16 +89,14 @@ parallel::FlatGroup& RolloutModel::group_of(std::size_t number) {
 }
 
 const ParamInfo& RolloutModel::info(std::size_t number) {
-  const auto segment = static_cast<std::size_t>(model_.canonical_order()[number].second);
-  return *group_of(number).layout.segments()[segment].info;
+  const auto param = static_cast<std::size_t>(model_.canonical_order()[number].second);
+  return *group_of(number).layout.params()[param].info;
 }
 
 at::Tensor RolloutModel::held(std::size_t number) {
   parallel::FlatGroup& group = group_of(number);
-  const auto segment = static_cast<std::size_t>(model_.canonical_order()[number].second);
-  const std::int64_t begin = group.layout.segments()[segment].begin;
-  const ParamInfo& of = info(number);
-  return group.weights.own().narrow(0, begin, of.local_numel()).view(of.local_shape());
+  const auto param = static_cast<std::size_t>(model_.canonical_order()[number].second);
+  return view_of(group.weights.own(), group.layout.params()[param]);
 }
 
 void RolloutModel::put(std::size_t number, const at::Tensor& whole) {

@@ -56,6 +56,8 @@ class CompressedUpdate final : public UpdateStrategy {
 
   UpdateContext context_;
   const optim::CompressedRule& rule_;
+  const comm::Group& ranks_;
+  int stage_;  ///< 0 if there is one rank
   CompressedState state_;
   ParameterNorms norms_;
   bool elementwise_ = true;  ///< exact updates need no norms
@@ -64,11 +66,13 @@ class CompressedUpdate final : public UpdateStrategy {
 CompressedUpdate::CompressedUpdate(const UpdateContext& context)
     : context_(context),
       rule_(*context.rule.compressed()),
+      ranks_(*context.model.only_fold("this optimizer").fold),
+      stage_(ranks_.size() == 1 ? 0 : context.zero_stage),
       state_(context.world, context.model, rule_),
       norms_(context) {
   TESSERA_ASSERT(context.model.tensor_parallel() == nullptr &&
                  context.model.context_parallel() == nullptr);
-  TESSERA_ASSERT(context.stage <= (rule_.local_weights() ? 0 : 1));
+  TESSERA_ASSERT(stage_ <= (rule_.local_weights() ? 0 : 1));
   for (const CompressedState::Tensor& tensor : state_.tensors())
     elementwise_ = elementwise_ && rule_.scope(tensor.facts) == optim::Scope::Elementwise;
 }
@@ -98,13 +102,12 @@ ShardState CompressedUpdate::make_state(const ParamShard& shard,
 }
 
 void CompressedUpdate::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save) {
-  const int rank = context_.group().index;
   std::vector<bool> first_here;
   for (CompressedState::Tensor& tensor : state_.tensors()) {
     const ParamInfo& info = *tensor.place->info;
     const FlatLayout& layout =
         context_.model.groups()[static_cast<std::size_t>(tensor.group)].layout;
-    const std::int64_t begin = layout.shard_begin(rank);
+    const std::int64_t begin = layout.shard_begin(ranks_.index);
     first_here.push_back(tensor.counted && begin <= tensor.place->begin &&
                          tensor.place->begin < begin + layout.shard_numel());
     const std::string state = rule_.state(tensor.facts).front().name;
@@ -175,7 +178,7 @@ void CompressedUpdate::update_compressed(ShardStore& store,
                                          optim::UpdateScalars scalars) {
   // A rank's sum is its share of the gradient; multiplied by the number of ranks, the mean over the
   // ranks is the gradient.
-  scalars.grad_scale *= context_.group().size();
+  scalars.grad_scale *= ranks_.size();
   if (rule_.forgets(scalars.step)) state_.forget();
   if (!compresses(scalars.step - 1)) start(store);
   make_vectors(store, gradients, scalars);
@@ -208,7 +211,7 @@ void CompressedUpdate::start(ShardStore& store) {
       rule_.freeze(shard_view(store, shard));
     }
   }
-  if (context_.stage > 0) state_.gather(own);
+  if (stage_ > 0) state_.gather(own);
   if (rule_.fused()) state_.start();
 }
 
@@ -256,9 +259,9 @@ void CompressedUpdate::measure(ShardStore& store, const optim::UpdateScalars& sc
                   all.begin() + offsets[i] + k * chunks + shard->first / kChunk);
     }
   }
-  if (context_.stage > 0) {
+  if (stage_ > 0) {
     all = context_.world.all_reduce(
-        context_.group(), std::move(all), comm::Op::Sum, TESSERA_HERE("measures of the optimizer"));
+        ranks_, std::move(all), comm::Op::Sum, TESSERA_HERE("measures of the optimizer"));
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::int64_t chunks = chunks_of(tensors[i].place->numel);
