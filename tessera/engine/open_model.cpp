@@ -70,7 +70,7 @@ struct HeldRange {
 /// The ranges of the parameters of one flat buffer; `values` points to the rank's own elements of
 /// it.
 std::vector<HeldRange> ranges_of(const parallel::FlatGroup& group, float* values) {
-  const std::int64_t numel = group.weights.own().numel();
+  const std::int64_t numel = group.weights->own().numel();
   const std::int64_t first =
       numel == group.layout.numel() ? 0 : group.layout.shard_begin(group.ranks.fold->index);
   std::vector<HeldRange> out;
@@ -90,7 +90,7 @@ void fill_groups(OpenModel& out, const Fill& fill) {
   std::vector<HeldRange> all;
   for (parallel::FlatGroup& group : out.model->groups()) {
     if (group.borrowed) continue;
-    const at::Tensor& own = group.weights.own();
+    const at::Tensor& own = group.weights->own();
     if (own.scalar_type() == at::kFloat) {
       const auto ranges = ranges_of(group, own.data_ptr<float>());
       all.insert(all.end(), ranges.begin(), ranges.end());
@@ -142,7 +142,7 @@ Fill source_of(const OpenModel& model) {
 void load(OpenModel& out) {
   const auto each = [&](const auto& work) {
     for (parallel::FlatGroup& group : out.model->groups()) {
-      if (!group.borrowed) work(group.weights);
+      if (!group.borrowed) work(*group.weights);
     }
   };
   each([](parallel::WorkingWeights& weights) { weights.begin_write(); });

@@ -9,6 +9,13 @@
 
 namespace tessera::parallel {
 
+std::string_view weight_strategy(Residency residency, GatherForm form, int ranks) {
+  if (residency == Residency::Packed) return "packed";
+  if (residency == Residency::Replicated || ranks == 1) return "replicated";
+  if (residency == Residency::Whole) return "whole";
+  return form == GatherForm::Int8 ? "sharded_codes" : "sharded";
+}
+
 FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOptions& options) {
   FlatPlan out;
   std::map<std::string, int> by_name;

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,7 @@
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/optim/rule.h"
 #include "tessera/parallel/group_axes.h"
-#include "tessera/parallel/working_weights.h"
+#include "tessera/parallel/packed_weights.h"
 #include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/param.h"
 
@@ -28,6 +29,16 @@ namespace tessera::parallel {
 
 /// Default of DeepSpeed's stage3_param_persistence_threshold.
 inline constexpr std::int64_t kPersistenceThreshold = 100'000;
+
+/// How the ranks of a flat buffer keep its working weights. Replicated: every rank has and writes
+/// all of them. Whole: a rank writes its part and has all parts (stages 1 and 2). Sharded: a rank
+/// has its part, and all parts only while they are used (stage 3). Packed: every rank has all of
+/// them in fewer bits, and unpacks them while they are used.
+enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed };
+/// The form in which sharded weights are sent: as values of the working dtype, or as 8-bit codes.
+enum class GatherForm : std::uint8_t { Values, Int8 };
+/// Returns the name of the strategy (working_weights.h) of a buffer of `ranks` ranks.
+std::string_view weight_strategy(Residency residency, GatherForm form, int ranks);
 
 /// The distribution of the working weights over the data-parallel ranks.
 struct WeightOptions {
@@ -82,6 +93,12 @@ struct FlatGroupPlan {
   nn::ParamInfos params;
   std::vector<BlockUse> uses;  ///< blocks that use the buffer, ascending
   [[nodiscard]] FlatLayout layout(int shards) const { return {name, params, shards}; }
+  /// The name of the strategy that keeps the weights on `ranks` ranks.
+  [[nodiscard]] std::string_view strategy(const WeightOptions& options, int ranks) const {
+    return weight_strategy(
+        residency, trainable ? options.trained_gather : options.frozen_gather, ranks);
+  }
+  [[nodiscard]] bool packed() const { return residency == Residency::Packed; }
 };
 struct FlatPlan {
   std::vector<FlatGroupPlan> groups;

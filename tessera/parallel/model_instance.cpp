@@ -110,13 +110,13 @@ void ModelInstance::group(comm::World& world, const ModelInstance* lender) {
 /// Returns the lender's buffer of the same frozen parameters; nullptr if there is none.
 const FlatGroup* ModelInstance::lent_by(const ModelInstance* lender,
                                         const FlatGroupPlan& plan) const {
-  if (lender == nullptr || plan.trainable || plan.residency == Residency::Packed) return nullptr;
+  if (lender == nullptr || plan.trainable || plan.packed()) return nullptr;
   const auto same = [](const FlatParam& param, const std::shared_ptr<const ParamInfo>& info) {
     return param.info->name == info->name && param.info->shape == info->shape;
   };
   for (const FlatGroup& group : lender->groups_) {
-    if (!group.trainable && group.weights.packed() == nullptr &&
-        group.weights.dtype() == options_.working &&
+    if (!group.trainable && group.weights->packed() == nullptr &&
+        group.weights->dtype() == options_.working &&
         std::ranges::equal(group.layout.params(), plan.params, same))
       return &group;
   }
@@ -142,16 +142,10 @@ int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world, const Fla
   if (here.empty()) return -1;
   const GroupRanks ranks = ranks_of(world, plan.axes);
   FlatLayout layout = plan.layout(ranks.fold->size());
-  WorkingWeights weights =
-      lent != nullptr
-          ? WorkingWeights::borrowed_from(lent->weights)
-          : WorkingWeights(world,
-                           ranks,
-                           layout,
-                           options_.working,
-                           plan.residency,
-                           options_.packing,
-                           plan.trainable ? options_.trained_gather : options_.frozen_gather);
+  const WeightStrategy make = weight_strategies().get(plan.strategy(options_, ranks.fold->size()));
+  std::unique_ptr<WorkingWeights> weights =
+      lent != nullptr ? lent->weights->borrowed()
+                      : make({world, ranks, layout, options_.working, options_.packing});
   const bool counted = stages.front() == stage_;
   groups_.push_back({std::move(layout),
                      plan.trainable,
@@ -169,7 +163,7 @@ void ModelInstance::attach() {
   for (FlatGroup& group : groups_) {
     for (const BlockUse& use : group.uses) {
       for (std::size_t i = 0; i < use.params.size(); ++i) {
-        at::Tensor view = view_of(group.weights.whole(), group.layout.params()[i]).detach();
+        at::Tensor view = view_of(group.weights->whole(), group.layout.params()[i]).detach();
         view.set_requires_grad(group.trainable);
         use.params[i]->attach(std::move(view));
       }
@@ -252,7 +246,7 @@ void ModelInstance::to_int8() {
       for (const BlockUse& use : group.uses)
         use.params[i]->attach_int8(copy, narrow.scales_O);
     }
-    group.weights.forget();
+    group.weights->forget();
   }
 }
 

@@ -43,7 +43,7 @@ struct FlatGroup {
   GroupAxes axes;
   GroupRanks ranks;            ///< the groups of this rank over `axes`
   std::vector<BlockUse> uses;  ///< uses on this stage, ascending by block
-  WorkingWeights weights;
+  std::unique_ptr<WorkingWeights> weights;
   std::vector<int> use_stages = {0};  ///< stages of all uses in the model, ascending by block
   bool counted = true;    ///< the first use is on this stage, which counts and saves the group
   bool borrowed = false;  ///< the weights are another model's, which alone writes them

@@ -43,9 +43,9 @@ ShardStore::ShardStore(comm::World& world,
     FlatGroup& group = model_.groups()[g];
     Slot& slot = slots_[g];
     // Every rank packs all of the weights that it unpacks later.
-    const bool packed = group.weights.packed() != nullptr;
+    const bool packed = group.weights->packed() != nullptr;
     slot.range = owned_range(group.layout, packed ? 0 : options_.stage, group.ranks.fold->index);
-    TESSERA_ASSERT(packed || group.weights.own().numel() == slot.range.numel);
+    TESSERA_ASSERT(packed || group.weights->own().numel() == slot.range.numel);
     make_masters(g);
     make_shards(g);
   }
@@ -61,8 +61,8 @@ void ShardStore::make_masters(std::size_t g) {
       has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights)) {
     slot.master_storage = at::zeros({slot.range.numel}, at::device(device_).dtype(at::kFloat));
     slot.master = slot.master_storage.data_ptr<float>();
-  } else if (model_.working() == DType::F32 && group.weights.packed() == nullptr) {
-    slot.master = group.weights.own().data_ptr<float>();
+  } else if (model_.working() == DType::F32 && group.weights->packed() == nullptr) {
+    slot.master = group.weights->own().data_ptr<float>();
   }
 }
 
@@ -73,7 +73,7 @@ void ShardStore::follow_model(std::size_t g, std::int64_t updates) {
   Slot& slot = slots_[g];
   slot.shards.clear();
   make_masters(g);
-  if (slot.master_storage.defined()) slot.master_storage.copy_(group.weights.own());
+  if (slot.master_storage.defined()) slot.master_storage.copy_(group.weights->own());
   make_shards(g);
   for (const FlatParam& param : group.layout.params()) {
     const std::string& name = param.info->name;
@@ -128,7 +128,7 @@ ParamShard* ShardStore::find(int group, int segment) {
 
 at::Tensor ShardStore::working_of(const ParamShard& shard) const {
   const FlatGroup& group = model_.groups()[static_cast<std::size_t>(shard.group)];
-  return group.weights.own().narrow(0, shard.at, shard.numel);
+  return group.weights->own().narrow(0, shard.at, shard.numel);
 }
 
 optim::ShardView ShardStore::view(ParamShard& shard, const float* gradient) {
@@ -138,7 +138,7 @@ optim::ShardView ShardStore::view(ParamShard& shard, const float* gradient) {
   view.grad = gradient;
   if (model_.working() != DType::F32) {
     view.working =
-        static_cast<std::uint16_t*>(model_.groups()[g].weights.own().data_ptr()) + shard.at;
+        static_cast<std::uint16_t*>(model_.groups()[g].weights->own().data_ptr()) + shard.at;
     view.working_dtype = model_.working();
   }
   for (const ShardState& state : shard.states) {
@@ -157,8 +157,8 @@ optim::ShardView ShardStore::view(ParamShard& shard, const float* gradient) {
 
 void ShardStore::fill(const FillRange& source) {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
-    PackedWeights* const packed = model_.groups()[g].weights.packed();
-    model_.groups()[g].weights.begin_write();
+    PackedWeights* const packed = model_.groups()[g].weights->packed();
+    model_.groups()[g].weights->begin_write();
     for (const ParamShard& shard : slots_[g].shards) {
       const ParamInfo& info = *shard.segment->info;
       const std::int64_t end = shard.first + shard.numel;
@@ -203,7 +203,7 @@ void ShardStore::begin_as_weights(const Slot& slot,
 
 void ShardStore::exchange_masters(std::string_view name) {
   for (FlatGroup& group : model_.groups())
-    group.weights.begin_write();
+    group.weights->begin_write();
   for (Slot& slot : slots_) {
     for (ParamShard& shard : slot.shards) {
       for (const ShardState& state : shard.states) {
@@ -219,18 +219,18 @@ void ShardStore::exchange_masters(std::string_view name) {
 
 void ShardStore::publish() {
   for (FlatGroup& group : model_.groups())
-    group.weights.begin_write();
+    group.weights->begin_write();
   for (const auto& [wide, kept] : widened_)
     kept.take(wide, /*again=*/true);
   widened_.clear();
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     publish_group(g);
-    model_.groups()[g].weights.written();
+    model_.groups()[g].weights->written();
   }
 }
 
 void ShardStore::publish_group(std::size_t g) {
-  const at::Tensor& own = model_.groups()[g].weights.own();
+  const at::Tensor& own = model_.groups()[g].weights->own();
   if (slots_[g].master_storage.defined()) own.copy_(slots_[g].master_storage);
   if (!options_.local_weights || !model_.groups()[g].trainable) return;
   for (const ParamShard& shard : slots_[g].shards) {
@@ -251,7 +251,7 @@ void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_s
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     if (for_save && !model_.groups()[g].counted) continue;  // another stage saves it
     if (options_.trained_alone && !model_.groups()[g].trainable) continue;
-    TESSERA_ASSERT(model_.groups()[g].weights.packed() == nullptr);
+    TESSERA_ASSERT(model_.groups()[g].weights->packed() == nullptr);
     Slot& slot = slots_[g];
     float* masters = nullptr;
     for (ParamShard& shard : slot.shards) {
@@ -260,7 +260,7 @@ void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_s
       if (masters == nullptr) {
         masters =
             widen({.values = slot.master_storage.defined() ? slot.master_storage
-                                                           : model_.groups()[g].weights.own()});
+                                                           : model_.groups()[g].weights->own()});
       }
       add_shard_pieces(*range, shard, masters, for_save, out);
     }
@@ -289,7 +289,7 @@ void ShardStore::visit_trained(const std::function<at::Tensor(std::size_t)>& gra
     const at::Tensor gradient = gradient_of(g);
     if (!group.counted) continue;  // another stage counts it
     const at::Tensor& masters =
-        slots_[g].master_storage.defined() ? slots_[g].master_storage : group.weights.own();
+        slots_[g].master_storage.defined() ? slots_[g].master_storage : group.weights->own();
     for (const ParamShard& shard : slots_[g].shards) {
       const auto range = piece_range(g, shard, /*for_save=*/true);
       if (!range) continue;

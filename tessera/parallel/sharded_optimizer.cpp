@@ -53,7 +53,7 @@ void ShardedOptimizer::follow_model(const std::vector<int>& changed, std::int64_
 
 void ShardedOptimizer::wait_weights() {
   for (FlatGroup& group : model_.groups())
-    group.weights.settle();
+    group.weights->settle();
 }
 
 void ShardedOptimizer::visit_trained(GradientReduction* gradients, const TrainedVisitor& visit) {

@@ -54,7 +54,7 @@ void update_shards(const UpdateContext& context,
                    const optim::UpdateScalars& scalars) {
   for (std::size_t g = 0; g < store.num_groups(); ++g) {
     if (!context.model.groups()[g].trainable) continue;
-    WorkingWeights& weights = context.model.groups()[g].weights;
+    WorkingWeights& weights = *context.model.groups()[g].weights;
     weights.begin_write();
     const at::Tensor gradient = gradient_of_shard(context, gradients, g);
     const memory::ScopedTag tag(memory::Tag::Optimizer);

@@ -167,7 +167,7 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
     const parallel::GatherForm form =
         group.trainable ? weights.trained_gather : weights.frozen_gather;
     buffer.gathers_codes = buffer.sharded && form == parallel::GatherForm::Int8;
-    if (group.residency == parallel::Residency::Packed)
+    if (group.packed())
       buffer.packed = parallel::packed_bytes(layout, weights.packing);
     for (const Segment& segment : layout.segments()) {
       const ParamInfo& info = *segment.info;

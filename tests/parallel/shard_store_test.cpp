@@ -65,7 +65,7 @@ TEST(ShardStore, SavesEveryElementOfTheJobOnOneRank) {
       ShardStore store(world, model, *rule, {.stage = stage});
       store.fill(number);
       for (FlatGroup& group : model.groups())
-        group.weights.settle();
+        group.weights->settle();
       std::vector<checkpoint::PieceBytes> pieces;
 
       store.add_pieces(pieces, /*for_save=*/true);
@@ -105,12 +105,12 @@ TEST(ShardStore, LoadsWhatARankOwnsAndRoundsWhatItKeepsIn16Bits) {
       std::fill_n(values_of(piece), piece.piece.end - piece.piece.begin, 1.001F);
     store.publish();
     for (FlatGroup& group : model.groups())
-      group.weights.settle();
+      group.weights->settle();
 
     // The nearest bf16 of 1.001 is 1: its last bit is worth 1/128.
     for (std::size_t g = 0; g < store.num_groups(); ++g) {
       for (const ParamShard& shard : store.shards(g)) {
-        const at::Tensor own = model.groups()[g].weights.own().narrow(0, shard.at, shard.numel);
+        const at::Tensor own = model.groups()[g].weights->own().narrow(0, shard.at, shard.numel);
         EXPECT_TRUE((own == 1).all().item<bool>()) << shard.facts.name;
         ASSERT_EQ(shard.states.size(), 2U);
         for (const ShardState& state : shard.states) {

@@ -187,7 +187,7 @@ void CompressedUpdate::update_compressed(ShardStore& store,
     rule_.received(whole_view(store, tensor, {}));
   std::vector<FlatGroup>& groups = context_.model.groups();
   for (FlatGroup& group : groups) {
-    if (group.trainable) group.weights.begin_write();
+    if (group.trainable) group.weights->begin_write();
   }
   if (rule_.num_measures() > 0) measure(store, scalars);
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -197,7 +197,7 @@ void CompressedUpdate::update_compressed(ShardStore& store,
       shard.direction.reset();
     }
     if (rule_.local_weights()) store.publish_group(g);
-    groups[g].weights.post();
+    groups[g].weights->post();
   }
 }
 
