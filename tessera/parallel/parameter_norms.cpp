@@ -50,8 +50,11 @@ void ParameterNorms::prepare(ShardStore& store,
   for (std::size_t g = 0; g < store.num_groups(); ++g) {
     if (!context_.model.groups()[g].trainable) continue;
     const at::Tensor gradient = gradient_of_shard(context_, gradients, g);
-    for (ParamShard& shard : store.shards(g))
-      add_sums(store, shard, gradient, scalars, sums);
+    const auto [first, last] = store.units_of(g);
+    store.visit(first, last, Access::Write, [&](const ShardStore::Lease& lease) {
+      for (ParamShard& shard : lease.shards())
+        add_sums(store, lease, shard, gradient, scalars, sums);
+    });
   }
   reduce(std::move(sums));
   for (std::size_t g = 0; g < store.num_groups(); ++g) {
@@ -62,6 +65,7 @@ void ParameterNorms::prepare(ShardStore& store,
 }
 
 void ParameterNorms::add_sums(ShardStore& store,
+                              const ShardStore::Lease& lease,
                               ParamShard& shard,
                               const at::Tensor& gradient,
                               const optim::UpdateScalars& scalars,
@@ -72,7 +76,7 @@ void ParameterNorms::add_sums(ShardStore& store,
   const Place& at = place(shard.group, shard.segment_index);
   const std::int64_t mine = chunks_of(shard.numel);
   std::vector<double> own(static_cast<std::size_t>(at.count * mine), 0.0);
-  WidenedShard widened(store, shard, gradient.const_data_ptr<float>());
+  WidenedShard widened(lease, shard, gradient.const_data_ptr<float>());
   context_.rule.prepare(widened.view(),
                         store.beginnings().scalars_of(shard.segment->info->name, scalars),
                         own.data());

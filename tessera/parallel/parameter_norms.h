@@ -37,6 +37,7 @@ class ParameterNorms {
   };
   [[nodiscard]] const Place& place(int group, int segment) const;
   void add_sums(ShardStore& store,
+                const ShardStore::Lease& lease,
                 ParamShard& shard,
                 const at::Tensor& gradient,
                 const optim::UpdateScalars& scalars,

@@ -17,7 +17,8 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
                                    int stage,
                                    ParamSettings settings,
                                    KeptTypes kept,
-                                   bool trained_alone)
+                                   bool trained_alone,
+                                   StatePlace place)
     : context_{world, model, rule, stage}, model_(model) {
   TESSERA_REQUIRE(device_of(world).is_cpu() || !rule.host_only(),
                   Unsupported,
@@ -28,6 +29,7 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
   options.settings = std::move(settings);
   options.kept = kept;
   options.trained_alone = trained_alone;
+  options.place = place;
   strategy_ = make_update(context_);
   strategy_->configure(options);
   store_ = std::make_unique<ShardStore>(world, model, rule, std::move(options));
@@ -78,14 +80,18 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
 /// State that the saving run did not keep (of parameters it did not train, or the momentum of an
 /// optimizer without one) starts at zero or as the weights, as in a first step.
 void ShardedOptimizer::load(const checkpoint::Checkpoint& checkpoint) {
+  const auto load = [&](std::vector<checkpoint::PieceBytes>& wanted) {
+    std::erase_if(wanted, [&](const checkpoint::PieceBytes& piece) {
+      if (!piece.name.starts_with("optimizer.") || checkpoint.has(piece.name)) return false;
+      checkpoint.require_whole();
+      std::fill(piece.bytes.begin(), piece.bytes.end(), std::byte{0});
+      return true;
+    });
+    checkpoint.load(wanted);
+  };
   std::vector<checkpoint::PieceBytes> wanted = pieces(/*for_save=*/false);
-  std::erase_if(wanted, [&](const checkpoint::PieceBytes& piece) {
-    if (!piece.name.starts_with("optimizer.") || checkpoint.has(piece.name)) return false;
-    checkpoint.require_whole();
-    std::fill(piece.bytes.begin(), piece.bytes.end(), std::byte{0});
-    return true;
-  });
-  checkpoint.load(wanted);
+  load(wanted);
+  store_->load_resting(load);
   strategy_->load(checkpoint);
   store_->load_beginnings(checkpoint);
   store_->begin_as_weights([&](const std::string& piece) { return !checkpoint.has(piece); });

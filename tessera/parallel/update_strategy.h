@@ -63,8 +63,8 @@ std::unique_ptr<UpdateStrategy> make_update(const UpdateContext& context);
 at::Tensor gradient_of_shard(const UpdateContext& context,
                              GradientReduction& gradients,
                              std::size_t g);
-/// Calls Rule::update() on every shard of every trainable group, group by group; the gather of a
-/// group's working weights runs while the next group is updated.
+/// Calls Rule::update() on every shard of every trainable group, in the order of update_actions();
+/// the gather of a group's working weights runs while the next group is updated.
 void update_shards(const UpdateContext& context,
                    ShardStore& store,
                    GradientReduction& gradients,

@@ -114,8 +114,8 @@ TEST(ShardStore, LoadsWhatARankOwnsAndRoundsWhatItKeepsIn16Bits) {
         EXPECT_TRUE((own == 1).all().item<bool>()) << shard.facts.name;
         ASSERT_EQ(shard.states.size(), 2U);
         for (const ShardState& state : shard.states) {
-          EXPECT_EQ(state.kept.values.scalar_type(), at::kBFloat16);
-          EXPECT_TRUE((state.kept.values == 1).all().item<bool>()) << state.name;
+          EXPECT_EQ(state.kept.stored().scalar_type(), at::kBFloat16);
+          EXPECT_TRUE((state.kept.stored() == 1).all().item<bool>()) << state.name;
         }
       }
     }
@@ -129,7 +129,7 @@ TEST(ShardStore, LeavesStatesOutThatAStrategySavesOrLoadsItself) {
     ShardStore::Options options;
     options.make_state = [](const ParamShard& shard, std::size_t index, const std::string& name) {
       const at::Tensor zeros = at::zeros({shard.numel});
-      return ShardState{name, {.values = zeros, .scales = {}}, index != 0, index != 1};
+      return ShardState{name, KeptState::over(zeros), index != 0, index != 1};
     };
     ShardStore store(world, model, *rule, std::move(options));
     const auto states = [&](bool for_save) {

@@ -3,7 +3,9 @@
 // gradients; an exact update works as with any other rule.
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -49,7 +51,7 @@ class CompressedUpdate final : public UpdateStrategy {
                     GradientReduction& gradients,
                     const optim::UpdateScalars& scalars);
   void measure(ShardStore& store, const optim::UpdateScalars& scalars);
-  optim::CompressedView shard_view(ShardStore& store, ParamShard& shard);
+  optim::CompressedView shard_view(ParamShard& shard);
   optim::CompressedView whole_view(ShardStore& store,
                                    CompressedState::Tensor& tensor,
                                    const at::Tensor& gradient);
@@ -61,6 +63,8 @@ class CompressedUpdate final : public UpdateStrategy {
   CompressedState state_;
   ParameterNorms norms_;
   bool elementwise_ = true;  ///< exact updates need no norms
+  /// Of all units in order, during a compressed update, which works on all of them at once.
+  std::span<const ShardStore::Lease> leases_;
 };
 
 CompressedUpdate::CompressedUpdate(const UpdateContext& context)
@@ -92,10 +96,10 @@ ShardState CompressedUpdate::make_state(const ParamShard& shard,
                                         const std::string& name) {
   CompressedState::Tensor& tensor = state_.tensor(shard.group, shard.segment_index);
   ShardState out{name,
-                 {.values = index > 0 ? at::zeros({shard.numel}, at::kFloat)
-                                      : tensor.exchanged.narrow(0, shard.first, shard.numel)}};
+                 KeptState::over(index > 0 ? at::zeros({shard.numel}, at::kFloat)
+                                           : tensor.exchanged.narrow(0, shard.first, shard.numel))};
   const bool of_rank = rule_.of_rank(name);
-  if (of_rank) state_.add_rank_state(name, tensor, out.kept.values.data_ptr<float>(), shard.numel);
+  if (of_rank) state_.add_rank_state(name, tensor, out.kept.floats(), shard.numel);
   out.in_saves = !of_rank;
   out.in_loads = !of_rank && index > 0;
   return out;
@@ -147,10 +151,9 @@ void CompressedUpdate::update_exactly(ShardStore& store,
 }
 
 /// A view of a shard's range after the exchange.
-optim::CompressedView CompressedUpdate::shard_view(ShardStore& store, ParamShard& shard) {
+optim::CompressedView CompressedUpdate::shard_view(ParamShard& shard) {
   // Rules do not read the gradient here, but the functions of ops/ need a readable pointer.
-  optim::CompressedView view{
-      store.view(shard, shard.states.front().kept.values.const_data_ptr<float>())};
+  optim::CompressedView view{leases_[shard.unit].view(shard, shard.states.front().kept.floats())};
   view.scalars = state_.tensor(shard.group, shard.segment_index).scalars;
   view.last = std::exchange(view.direction, nullptr);
   return view;
@@ -162,7 +165,7 @@ optim::CompressedView CompressedUpdate::whole_view(ShardStore& store,
                                                    const at::Tensor& gradient) {
   optim::CompressedView view;
   if (rule_.local_weights()) {
-    view = shard_view(store, *store.find(tensor.group, tensor.segment));
+    view = shard_view(*store.find(tensor.group, tensor.segment));
   } else {
     view.state = {tensor.exchanged.data_ptr<float>()};
     view.numel = tensor.place->numel;
@@ -176,6 +179,10 @@ optim::CompressedView CompressedUpdate::whole_view(ShardStore& store,
 void CompressedUpdate::update_compressed(ShardStore& store,
                                          GradientReduction& gradients,
                                          optim::UpdateScalars scalars) {
+  std::vector<ShardStore::Lease> leases;
+  for (std::size_t u = 0; u < store.units().size(); ++u)
+    leases.push_back(store.acquire(u, Access::Write));
+  leases_ = leases;
   // A rank's sum is its share of the gradient; multiplied by the number of ranks, the mean over the
   // ranks is the gradient.
   scalars.grad_scale *= ranks_.size();
@@ -193,12 +200,13 @@ void CompressedUpdate::update_compressed(ShardStore& store,
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (!groups[g].trainable) continue;
     for (ParamShard& shard : store.shards(g)) {
-      rule_.finish(shard_view(store, shard), scalars);
+      rule_.finish(shard_view(shard), scalars);
       shard.direction.reset();
     }
     if (rule_.local_weights()) store.publish_group(g);
     groups[g].weights->post();
   }
+  leases_ = {};
 }
 
 /// Called before the first compressed update after an exact one.
@@ -207,8 +215,8 @@ void CompressedUpdate::start(ShardStore& store) {
   for (std::size_t g = 0; g < store.num_groups(); ++g) {
     for (ParamShard& shard : store.shards(g)) {
       if (shard.states.empty()) continue;
-      own.push_back(shard.states.front().kept.values);
-      rule_.freeze(shard_view(store, shard));
+      own.push_back(shard.states.front().kept.stored());
+      rule_.freeze(shard_view(shard));
     }
   }
   if (stage_ > 0) state_.gather(own);
@@ -223,7 +231,7 @@ void CompressedUpdate::make_vectors(ShardStore& store,
     for (std::size_t g = 0; g < store.num_groups(); ++g) {
       for (ParamShard& shard : store.shards(g)) {
         shard.direction =
-            shard.states.empty() ? at::Tensor() : shard.states.front().kept.values.clone();
+            shard.states.empty() ? at::Tensor() : shard.states.front().kept.stored().clone();
       }
     }
   }
@@ -252,7 +260,7 @@ void CompressedUpdate::measure(ShardStore& store, const optim::UpdateScalars& sc
     if (shard == nullptr) continue;
     const std::int64_t mine = chunks_of(shard->numel), chunks = chunks_of(tensors[i].place->numel);
     std::vector<double> own(static_cast<std::size_t>(kinds * mine));
-    rule_.measure(shard_view(store, *shard), scalars, own.data());
+    rule_.measure(shard_view(*shard), scalars, own.data());
     for (std::int64_t k = 0; k < kinds; ++k) {
       std::copy_n(own.begin() + k * mine,
                   mine,
