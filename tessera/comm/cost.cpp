@@ -35,6 +35,7 @@ void add_in_host(Sent& out, Kind kind, double bytes, double members, bool chaine
       return;
     case Kind::AllGather:
     case Kind::AllToAll:
+    case Kind::AllToAllV:  // as if its parts were equal
       out.bytes_in_host = others * bytes;
       return;
     case Kind::Broadcast:
@@ -74,6 +75,7 @@ void add_between(
       out.bytes_between = others / members * bytes;
       return;
     case Kind::AllToAll:
+    case Kind::AllToAllV:  // as if its parts were equal
       out.bytes_between = others / hosts * bytes;
       return;
     case Kind::Broadcast:

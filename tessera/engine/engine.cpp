@@ -318,10 +318,10 @@ std::string Engine::sample() {
 }
 
 bool Engine::generates() {
-  // If weights are sharded, layers are split, or stages pass flows on, all ranks that take part
-  // generate the same text; so do ranks that share tokens in training, because here each has all
-  // tokens.
-  return world_.group(mesh::AxisSet::dp()).index == 0 || plan_.zero_stage == 3;
+  // If weights are sharded, layers are split, experts are divided, or stages pass flows on, all
+  // ranks that take part generate the same text; so do ranks that share tokens in training, because
+  // here each has all tokens.
+  return world_.group(mesh::AxisSet::dp()).index == 0 || plan_.runs_together();
 }
 
 std::string Engine::sample_text() {

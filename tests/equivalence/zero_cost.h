@@ -77,13 +77,13 @@ inline Cost cost_of(
       parallel::ModelInstance& model = engine.model();
       for (const parallel::FlatGroup& group : model.groups()) {
         cost.padded += static_cast<double>(group.layout.numel());
-        if (!group.weights.sharded()) cost.persistent += static_cast<double>(group.layout.numel());
+        if (!group.weights->comes_and_goes()) cost.persistent += static_cast<double>(group.layout.numel());
       }
       const auto padded_of = [&](int block, bool all = true) {
         double numel = 0;
         for (const int g : model.groups_of(block)) {
           const parallel::FlatGroup& group = model.groups()[static_cast<std::size_t>(g)];
-          if (all || group.weights.sharded()) numel += static_cast<double>(group.layout.numel());
+          if (all || group.weights->comes_and_goes()) numel += static_cast<double>(group.layout.numel());
         }
         return numel;
       };

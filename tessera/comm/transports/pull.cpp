@@ -406,7 +406,8 @@ void PullTransport::offer(
                   begin.site,
                   slot,
                   begin.local ? nullptr : static_cast<const std::byte*>(data),
-                  in.bytes());
+                  in.bytes(),
+                  begin.parts);
   }
 }
 

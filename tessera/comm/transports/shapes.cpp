@@ -44,6 +44,10 @@ class ShapeTransport final : public Transport {
   WorkPtr all_to_all(const Group& group, Span in, Span, CallSite) override {
     return post(Kind::AllToAll, group, in);
   }
+  WorkPtr all_to_all_v(
+      const Group& group, Span in, Span, std::span<const std::int64_t>, CallSite) override {
+    return post(Kind::AllToAllV, group, in);
+  }
   WorkPtr barrier(const Group& group, CallSite) override { return post(Kind::Barrier, group, {}); }
   WorkPtr send(int peer, int, Span data, CallSite) override {
     return post(Kind::Message, {rank_, peer}, data, Write::Store);

@@ -89,6 +89,16 @@ class SoloTransport final : public Transport {
     copy_alone(in, out);
     return completed_work(control_);
   }
+  WorkPtr all_to_all_v(const Group& group,
+                       Span in,
+                       Span out,
+                       std::span<const std::int64_t> counts,
+                       CallSite site) override {
+    begin(site);
+    check_all_to_all_v(group, in, out, counts, site);
+    copy_alone(in, out);
+    return completed_work(control_);
+  }
   WorkPtr barrier(const Group&, CallSite site) override {
     begin(site);
     return completed_work(control_);

@@ -231,7 +231,7 @@ void RolloutWriter::generate(const Place& place,
                             TESSERA_HERE("whether completions go on"))
                .front() > 0;
   };
-  const bool together = drawing_ == &executor_ && plan_.zero_stage == 3 && group.size() > 1;
+  const bool together = drawing_ == &executor_ && plan_.runs_together() && group.size() > 1;
   const double start = now_s();
   double told = start;
   std::vector<std::int64_t> written;

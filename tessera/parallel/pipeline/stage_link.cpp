@@ -218,7 +218,7 @@ nn::Flow StageLink::probe(const nn::BlockSpec& spec,
   nn::Params params(spec.name);
   block->declare(params);
   for (const auto& param : params.list()) {
-    if (tensor) nn::place(*param, *tensor);
+    nn::place(*param, tensor ? &*tensor : nullptr, /*experts=*/nullptr);
     param->attach(at::empty(param->info().local_shape(),
                             at::TensorOptions().dtype(to_torch(working_)).device(at::kMeta)));
   }
