@@ -371,7 +371,7 @@ class Agents {
     }
   }
 
-  void take(Agent& agent, int stream, bool first, std::string_view bytes) const {
+  void take(Agent& agent, int stream, bool first, std::string_view bytes) {
     if (options_.cluster_launcher)
       return pass_labelled(
           agent, stream, *options_.cluster_launcher, options_.pool, bytes, outputs_);
