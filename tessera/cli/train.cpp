@@ -239,6 +239,7 @@ json::Value configured(const std::string& path, TrainFlags& words, interop::Fore
 /// Trains on the ranks of `part` or, if it is null, on those that the command line chooses.
 int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts::HostPart> part) {
   std::vector<std::string> rest = line;
+  go_on_without_a_reader();
   for (const std::string& word : line)
     refuse_script(word, line);
   HostFlags hosts = take_host_flags(rest);

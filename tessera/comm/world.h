@@ -67,6 +67,8 @@ class World {
   /// Signals to waiting peers that this rank makes progress, between pieces of work that post
   /// nothing.
   void show_life() noexcept;
+  /// Signals to waiting peers that this rank is alive, although it makes no progress.
+  void keep_alive() noexcept;
 
   /// Waits until every rank of the world has called it, whatever device the model is on.
   void barrier(CallSite site);
@@ -81,6 +83,7 @@ class World {
                                  CallSite site);
 
  private:
+  friend class ActivityScope;
   World(const World& whole, int first, const mesh::Mesh& mesh, int number);
   /// The entry of this rank on the control page.
   [[nodiscard]] RankLine& line() { return control_->line(first_ + rank_); }
@@ -94,6 +97,20 @@ class World {
   std::shared_ptr<Transport> host_transport_;
   std::shared_ptr<Transport> tensors_;  ///< nullptr: the model is on the host
   std::map<std::uint16_t, Group> groups_;
+};
+
+/// As long as it lives, the hang watch (launch/hang_watch.h) names this activity of the rank if it
+/// makes no progress. Threads: that of the rank.
+class ActivityScope {
+ public:
+  ActivityScope(World& world, Activity activity) noexcept;
+  ~ActivityScope();
+  ActivityScope(const ActivityScope&) = delete;
+  ActivityScope& operator=(const ActivityScope&) = delete;
+
+ private:
+  RankLine& line_;
+  std::uint32_t before_;
 };
 
 /// Returns a control page in private memory.

@@ -138,7 +138,7 @@ std::optional<std::filesystem::path> checkpoint_of_all(Engine& engine,
 class Patience {
  public:
   Patience(Console* console, comm::World& world) : console_(console) {
-    if (console_ != nullptr) console_->on_wait([&world] { world.show_life(); });
+    if (console_ != nullptr) console_->on_wait([&world] { world.keep_alive(); });
   }
   ~Patience() {
     if (console_ != nullptr) console_->on_wait({});
