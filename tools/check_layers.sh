@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A folder may include itself and any folder on a lower floor; siblings never include each other.
 cd "$(dirname "$0")/.." || exit 2
-floors=("base" "config mesh launch" "hosts memory text" "comm" "tensor" "ops" "nn losses optim data checkpoint"
+floors=("base" "config mesh launch" "hosts memory text" "comm" "tensor" "ops" "nn losses optim data checkpoint transports"
         "models parallel" "tasks" "planner" "report interop" "engine" "rlhf tune" "cli")
 declare -A floor; for i in "${!floors[@]}"; do for d in ${floors[$i]}; do floor[$d]=$i; done; done
 bad=0

@@ -135,7 +135,7 @@ int bench_step(const std::vector<std::string>& line) {
     const std::optional<engine::StepProfile> profile = engine::profile_steps(
         *engine, kWarmup, std::min(words.steps, plan.course().max_steps - kWarmup));
     engine->finish();
-    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the benchmark"))->wait();
+    world.barrier(TESSERA_HERE("end of the benchmark"));
     if (!profile) {
       const auto signal = static_cast<int>(world.control().stop_requested.load());
       if (world.is_leader()) log::warn("stopped before all steps were measured");

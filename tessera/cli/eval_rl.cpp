@@ -88,7 +88,7 @@ int eval_rl(const engine::OpenModel& found,
         engine::rl::validate_checkpoint(plan, world, found.source, *all, count);
     if (world.is_leader()) print(report, found.source.string(), as_json);
     if (world.is_leader()) require_output_written();
-    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the command"))->wait();
+    world.barrier(TESSERA_HERE("end of the command"));
     return kExitOk;
   });
 }

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hub.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
@@ -219,6 +220,7 @@ Source source_of(const std::string& model) {
   if (std::filesystem::is_directory(model, ignored)) return source_of_folder(model);
   const std::optional<std::string> family = models::family_of_preset(model);
   if (family) return {source_of_preset(model, *family), std::nullopt};
+  if (hub::find_model(model)) return source_of_folder(model);
   TESSERA_REQUIRE(names_config(model),
                   Config,
                   fmt::format("--model {}: no such preset, folder or file exists", model),

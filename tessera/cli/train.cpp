@@ -27,8 +27,8 @@
 #include "tessera/cli/rollout_ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/cli/train_plan.h"
+#include "tessera/comm/registry.h"
 #include "tessera/config/overrides.h"
-#include "tessera/engine/connect_hosts.h"
 #include "tessera/hosts/cluster_launcher.h"
 #include "tessera/hosts/coordinator_client.h"
 #include "tessera/hosts/copy_server.h"
@@ -222,13 +222,12 @@ bool set_groups_of_hosts(json::Value& source,
 
 /// Throws if run.transport cannot be used, and warns if it has no effect.
 void check_transport(const planner::Plan& plan, bool several_hosts) {
-  const comm::LinkEngine engine = plan.run().options.transport;
-  if (several_hosts) return engine::check_engine(engine);
+  const std::string& link = plan.run().options.transport;
+  if (several_hosts) return comm::check_link(link);
   const auto launcher = hosts::detect_launcher();
-  const bool usual = engine == comm::LinkEngine::Auto || engine == comm::LinkEngine::Gloo;
+  const bool usual = comm::link_name(link) == comm::link_name("auto");
   if (usual || (launcher && launcher->rank != 0)) return;
-  log::warn(fmt::format("run.transport: \"{}\" has no effect: all ranks are on one host",
-                        engine::engine_name(engine)));
+  log::warn(fmt::format("run.transport: \"{}\" has no effect: all ranks are on one host", link));
 }
 
 /// Returns the configuration of the file, or of the flags if `path` is empty, with their changes.
@@ -244,6 +243,7 @@ json::Value configured(const std::string& path, TrainFlags& words, interop::Fore
 /// Trains on the ranks of `part` or, if it is null, on those that the command line chooses.
 int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts::HostPart> part) {
   std::vector<std::string> rest = line;
+  go_on_without_a_reader();
   for (const std::string& word : line)
     refuse_script(word, line);
   HostFlags hosts = take_host_flags(rest);

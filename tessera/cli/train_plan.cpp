@@ -11,7 +11,7 @@
 
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
-#include "tessera/engine/connect_hosts.h"
+#include "tessera/comm/registry.h"
 #include "tessera/engine/expected_speed.h"
 #include "tessera/engine/metrics.h"
 #include "tessera/engine/run.h"
@@ -96,7 +96,7 @@ void tell_of_hosts(const planner::Plan& plan, int ranks_per_host, engine::Consol
   if (!notes.text.empty() && console != nullptr) {
     console->line(fmt::format("hosts       {}; data travels over {}",
                               notes.text,
-                              engine::engine_name(plan.run().options.transport)));
+                              comm::link_name(plan.run().options.transport)));
   }
   for (const std::string& warning : notes.warnings)
     log::warn(warning);

@@ -109,7 +109,7 @@ int verify_rl(const std::vector<std::string>& line) {
     if (world.is_leader() && !words.common.quiet) tell_parity(report, words.common.json);
     if (world.is_leader()) require_output_written();
     engine.finish();
-    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a verified run"))->wait();
+    world.barrier(TESSERA_HERE("end of a verified run"));
     return kExitOk;
   });
 }

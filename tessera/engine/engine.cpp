@@ -114,7 +114,7 @@ nn::Batch Engine::load_samples(const data::GlobalBatch& batch,
     samples.push_back(order_(batch.epoch, batch.first + i));
     numbers.push_back(batch.consumed_before + i);
   }
-  return make_batch(*data_->train, samples, numbers);
+  return make_batch(world_, *data_->train, samples, numbers);
 }
 
 int Engine::micros_of(const data::GlobalBatch& batch) const {
@@ -274,6 +274,7 @@ EvalReport Engine::evaluate_test() {
 EvalReport Engine::evaluate_on(const data::Dataset& dataset,
                                std::int64_t samples,
                                const EvalRounds& rounds) {
+  const comm::ActivityScope computes(world_, Activity::None);
   return with_eval_weights([&] {
     if (experience_ != nullptr) return experience_->evaluate(dataset, samples);
     EvalReport report = engine::evaluate(executor(),
@@ -299,6 +300,7 @@ void Engine::add_answer_scores(EvalReport& report, const data::Dataset& dataset)
   // The scores, and the number of texts.
   std::vector<double> values(tasks::kTextScores.size() + 1, 0.0);
   if (generates()) {
+    const comm::ActivityScope writes(world_, Activity::Generate);
     Generator generator(executor(), *plan_.data().tokenizer, plan_.model().resolved);
     GenerateOptions how;
     how.max_new_tokens = options.max_new_tokens;
@@ -333,15 +335,16 @@ std::string Engine::sample() {
 }
 
 bool Engine::generates() {
-  // If weights are sharded, layers are split, or stages pass flows on, all ranks that take part
-  // generate the same text; so do ranks that share tokens in training, because here each has all
-  // tokens.
-  return world_.group(mesh::AxisSet::dp()).index == 0 || plan_.layout().zero_stage == 3;
+  // If weights are sharded, layers are split, experts are divided, or stages pass flows on, all
+  // ranks that take part generate the same text; so do ranks that share tokens in training, because
+  // here each has all tokens.
+  return world_.group(mesh::AxisSet::dp()).index == 0 || plan_.layout().runs_together();
 }
 
 std::string Engine::sample_text() {
   std::string text;
   if (generates()) {
+    const comm::ActivityScope writes(world_, Activity::Generate);
     const tasks::EvalOptions& options = plan_.run().eval;
     Generator generator(executor(), *plan_.data().tokenizer, plan_.model().resolved);
     GenerateOptions how;
@@ -349,9 +352,12 @@ std::string Engine::sample_text() {
     how.sampler = {.temperature = options.temperature, .top_k = options.top_k, .top_p = 1.0};
     how.seed = static_cast<std::uint64_t>(plan_.recipe().seed);
     text = options.prompt;
-    generator.run(options.prompt, how, [&](std::string_view piece) { text += piece; });
+    generator.run(options.prompt, how, [&](std::string_view piece) {
+      text += piece;
+      world_.show_life();
+    });
   }
-  world_.transport().barrier(world_.everyone(), TESSERA_HERE("sample text"))->wait();
+  world_.barrier(TESSERA_HERE("sample text"));
   return world_.is_leader() ? text : std::string();
 }
 

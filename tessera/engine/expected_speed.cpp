@@ -20,7 +20,7 @@
 namespace tessera::engine {
 namespace {
 
-constexpr double kFlopsOfToken = 6.0;  // for each parameter: 2 forward, 4 backward
+constexpr double kFlopsOfToken = 6.0;  // for each active parameter: 2 forward, 4 backward
 constexpr double kUtilization = 0.5;
 constexpr double kWorthIt = 1e14;  // FLOPs: about a minute of a few cores
 
@@ -54,14 +54,14 @@ double peak_of_rank(const planner::Plan& plan) {
 double expected_flops(const planner::PlanWithData& plan) {
   const auto samples = static_cast<double>(plan.course().max_steps) *
                        static_cast<double>(plan.recipe().global_batch);
-  return kFlopsOfToken * static_cast<double>(plan.model().resolved.num_parameters) * samples *
+  return kFlopsOfToken * static_cast<double>(plan.model().resolved.active_parameters()) * samples *
          static_cast<double>(plan.data().sequence_length);
 }
 
 double expected_speed(const planner::PlanWithData& plan) {
   if (expected_flops(plan) < kWorthIt || plan.model().resolved.num_parameters <= 0) return 0.0;
   return kUtilization * peak_of_rank(plan) * plan.ranks() /
-         (kFlopsOfToken * static_cast<double>(plan.model().resolved.num_parameters));
+         (kFlopsOfToken * static_cast<double>(plan.model().resolved.active_parameters()));
 }
 
 }  // namespace tessera::engine

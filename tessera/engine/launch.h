@@ -76,12 +76,13 @@ std::uint64_t asked_of(const planner::Plan& plan);
 std::uint64_t asked_of(const planner::PlanWithData& plan);
 
 /// The same for ranks without a plan, on the given mesh. `threads` is for each rank's kernels; 0:
-/// cores / local ranks. A signal ends the ranks at once (launch::Options::stops_at_once).
+/// cores / local ranks. `link`: a value of run.transport. A signal ends the ranks at once
+/// (launch::Options::stops_at_once).
 int run_ranks(const mesh::Mesh& mesh,
               int threads,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              comm::LinkEngine transport = comm::LinkEngine::Auto);
+              const std::string& link = "auto");
 
 /// Sets libtorch's global state, once on each rank: allocator and number of threads. Throws
 /// Error{Environment} if the process cannot start that number of threads.

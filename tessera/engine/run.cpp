@@ -77,7 +77,7 @@ std::optional<std::filesystem::path> checkpoint_of_all(Engine& engine,
 class Patience {
  public:
   Patience(Console* console, comm::World& world) : console_(console) {
-    if (console_ != nullptr) console_->on_wait([&world] { world.show_life(); });
+    if (console_ != nullptr) console_->on_wait([&world] { world.keep_alive(); });
   }
   ~Patience() {
     if (console_ != nullptr) console_->on_wait({});
@@ -124,7 +124,7 @@ int train_from(const planner::PlanWithData& plan,
   } catch (const rl::RollBack& alarm) {
     back = alarm;
     engine.finish();
-    world.transport().barrier(world.everyone(), TESSERA_HERE("before the run goes back"))->wait();
+    world.barrier(TESSERA_HERE("before the run goes back"));
     return code;
   }
   if (world.is_leader()) {

@@ -3,9 +3,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -33,16 +37,35 @@
 namespace tessera::engine {
 namespace {
 
+/// Returns the kernel's counter of the bytes that this process has written; nothing: it is unknown.
+std::optional<std::uint64_t> bytes_written() {
+  std::ifstream file("/proc/self/io");
+  for (std::string name; file >> name;) {
+    std::uint64_t value = 0;
+    if (file >> value && name == "wchar:") return value;
+  }
+  return std::nullopt;
+}
+
 /// Signals that this rank is alive while it waits for its disk, so that peers wait as long as
 /// needed.
 class ShowsLife {
  public:
-  explicit ShowsLife(comm::World& world) {
+  explicit ShowsLife(comm::World& world) : saves_(world, Activity::Save) {
     try {
       thread_ = std::thread([this, &world] {
         std::unique_lock lock(mutex_);
-        while (!end_.wait_for(lock, kSign, [this] { return over_; }))
-          world.show_life();
+        std::optional<std::uint64_t> before = bytes_written();
+        while (!end_.wait_for(lock, kSign, [this] { return over_; })) {
+          // A disk that takes nothing holds this rank up, which the hang watch tells.
+          const std::optional<std::uint64_t> now = bytes_written();
+          if (!now || now != before) {
+            world.show_life();
+          } else {
+            world.keep_alive();
+          }
+          before = now;
+        }
       });
     } catch (const std::system_error& error) {
       // The signals are needed only if the disk takes minutes.
@@ -66,6 +89,7 @@ class ShowsLife {
   std::mutex mutex_;
   std::condition_variable end_;
   bool over_ = false;
+  comm::ActivityScope saves_;
   std::thread thread_;  ///< last member, because it uses the others
 };
 
@@ -126,9 +150,7 @@ checkpoint::Ranks Engine::ranks() {
     ranks.nodes = world_.host().count;
     ranks.local_rank = world_.host().local_rank;
   }
-  ranks.barrier = [this] {
-    world_.transport().barrier(world_.everyone(), TESSERA_HERE("save"))->wait();
-  };
+  ranks.barrier = [this] { world_.barrier(TESSERA_HERE("save")); };
   ranks.largest = [this](const std::vector<std::uint32_t>& mine) {
     const std::vector<double> largest = world_.all_reduce(
         world_.everyone(), {mine.begin(), mine.end()}, comm::Op::Max, TESSERA_HERE("save"));
@@ -224,6 +246,7 @@ checkpoint::BackgroundSave::Outcome Engine::finish_save() {
 void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   if (const checkpoint::Ranks all = ranks(); all.nodes > 1)
     checkpoint::require_one_save(checkpoint, all);
+  const comm::ActivityScope loads(world_, Activity::Load);
   follow_freezing(checkpoint.meta().step, checkpoint.meta().samples);
   state_.load(checkpoint);
   if (experience_ != nullptr) experience_->load(checkpoint);

@@ -142,7 +142,7 @@ int Trainer::fit() {
   engine_.finish();
   // A rank must not end while a peer may still read its memory.
   comm::World& world = engine_.world();
-  world.transport().barrier(world.everyone(), TESSERA_HERE("end of training"))->wait();
+  world.barrier(TESSERA_HERE("end of training"));
   return exit_code();
 }
 

@@ -49,7 +49,7 @@ fs::path training_of(const fs::path& folder) {
 /// Waits until no transfer of the rank is under way before it leaves.
 void part(comm::World& world, Engine& engine) {
   engine.finish();
-  world.transport().barrier(world.everyone(), TESSERA_HERE("end of a verified run"))->wait();
+  world.barrier(TESSERA_HERE("end of a verified run"));
 }
 
 /// Called by all ranks; nothing is kept.

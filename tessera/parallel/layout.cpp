@@ -44,7 +44,8 @@ mesh::Mesh Layout::mesh() const {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   return mesh::Mesh({.pp = stages.stages,
                      .dp_rep = data_ranks / shard,
-                     .dp_shard = shard,
+                     .dp_shard = shard / expert_ranks,
+                     .ep = expert_ranks,
                      .cp = context,
                      .tp_depth = of(grid.depth),
                      .tp_row = of(grid.row),
@@ -76,6 +77,7 @@ WeightOptions Layout::weight_options(const ParameterRules& rules) const {
           .tensor = tensor_mode(),
           .sequence = sequence,
           .context = context_mode,
+          .experts = {.ep = expert_ranks > 1 ? mesh::AxisSet{mesh::Axis::Ep} : mesh::AxisSet()},
           .tables_apart = sparse_rows,
           .frozen = rules.frozen,
           .apart = rules.apart,

@@ -45,6 +45,8 @@ struct Layout {
   /// Number of data-parallel ranks that together hold all working weights in stage 3: all, or a
   /// group.
   int shard_ranks = 1;
+  /// Number of these among which the experts of a layer are divided: ranks along Axis::Ep.
+  int expert_ranks = 1;
   int threads = 1;  ///< per rank
   // ---- a step ----
   std::int64_t micro_batch = 0, accumulation = 0;
@@ -74,6 +76,9 @@ struct Layout {
   [[nodiscard]] nn::TensorMode tensor_mode() const { return mode_of(tensor); }
   /// See ParallelOptions::token_unit().
   [[nodiscard]] std::int64_t token_unit() const;
+  /// True if a forward pass of one data-parallel rank needs the others: they gather weights for
+  /// each other, or hold each other's experts.
+  [[nodiscard]] bool runs_together() const { return zero_stage == 3 || expert_ranks > 1; }
   /// How the working weights are distributed, except for packed ones.
   [[nodiscard]] Residency residency() const;
   [[nodiscard]] ReductionOptions reduction_options() const;

@@ -88,6 +88,12 @@ std::vector<parallel::Action> actions_of(const Plan& plan, int stage) {
       plan.layout().pipeline_schedule(), {layout.stages, layout.chunks, micros}, stage);
 }
 
+bool splits_backward(const std::vector<parallel::Action>& actions) {
+  return std::any_of(actions.begin(), actions.end(), [](const parallel::Action& action) {
+    return action.kind == parallel::ActionKind::BackwardInputs;
+  });
+}
+
 bool runs_again(const Plan& plan, std::size_t block) {
   return block < plan.layout().recompute.blocks.size() && plan.layout().recompute.blocks[block];
 }
@@ -130,6 +136,22 @@ Probes& Probes::operator=(const Probes& other) {
   return *this;
 }
 
+std::vector<parallel::BlockWork> predict_work(const Plan& plan) {
+  TESSERA_ASSERT(!plan.data().sample.empty());
+  const bool split = splits_backward(actions_of(plan, /*stage=*/0));
+  const parallel::ProbedModel model = probed(plan, plan.layout().micro_batch);
+  std::map<bool, std::vector<parallel::BlockWork>> known;  // by whether blocks run again
+  std::vector<parallel::BlockWork> out;
+  for (std::size_t b = 0; b < plan.model().resolved.model.blocks.size(); ++b) {
+    std::vector<parallel::BlockWork>& work = known[runs_again(plan, b)];
+    if (work.empty())
+      work =
+          parallel::probe_work(model, runs_again(plan, b), plan.layout().recompute.regions, split);
+    out.push_back(work[b]);
+  }
+  return out;
+}
+
 Activations predict_activations(const Plan& plan, int stage) {
   Activations out;
   if (plan.data().sample.empty()) {
@@ -137,9 +159,7 @@ Activations predict_activations(const Plan& plan, int stage) {
     return out;
   }
   const std::vector<parallel::Action> actions = actions_of(plan, stage);
-  const bool split = std::any_of(actions.begin(), actions.end(), [](const auto& action) {
-    return action.kind == parallel::ActionKind::BackwardInputs;
-  });
+  const bool split = splits_backward(actions);
   const std::size_t count = plan.model().resolved.model.blocks.size();
   try {
     std::vector<parallel::BlockBytes> blocks;

@@ -32,6 +32,9 @@ struct Activations {
 /// Starts no thread. Cost: a few milliseconds the first time, then arithmetic on results that the
 /// plan keeps.
 Activations predict_activations(const Plan& plan, int stage);
+/// The work of every block in one micro-batch of a training, on rank 0 of its stage. Needs the
+/// tensors of a sample. Throws the error of a block that does not run on meta tensors.
+std::vector<parallel::BlockWork> predict_work(const Plan& plan);
 /// The names of the terms that an evaluation of the plan computes. Needs the tensors of a sample;
 /// empty if the model cannot run on meta tensors.
 std::vector<std::string> evaluated_terms(const Plan& plan);

@@ -16,6 +16,7 @@
 #include "tessera/base/text.h"
 #include "tessera/config/document.h"
 #include "tessera/config/key_dialect.h"
+#include "tessera/config/model_names.h"
 #include "tessera/data/mixture.h"
 #include "tessera/launch/launch.h"
 #include "tessera/models/distillation.h"
@@ -520,7 +521,9 @@ Draft make_draft(const json::Value& source,
                  const std::string& name_of_file,
                  bool model,
                  const nn::Model* own) {
-  return Planner(ranks, name_of_file, own).make(source, model);
+  json::Value named = source;
+  config::resolve_model_names(named);
+  return Planner(ranks, name_of_file, own).make(named, model);
 }
 
 json::Value resolved_config(const Draft& draft, bool model) {

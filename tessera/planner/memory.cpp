@@ -125,7 +125,7 @@ std::vector<parallel::BlockParams> placed_blocks(const Plan& plan) {
     for (const auto& declared : nn::declared_by(spec)) {
       Param param(declared);
       if (plan.model().rules.frozen && plan.model().rules.frozen(declared->name)) param.freeze();
-      if (world) nn::place(param, tensor);
+      nn::place(param, world ? &tensor : nullptr, /*experts=*/nullptr);
       block.params.push_back(param.shared_info());
     }
     out.push_back(std::move(block));
@@ -171,8 +171,7 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
     const parallel::GatherForm form =
         group.trainable ? weights.trained_gather : weights.frozen_gather;
     buffer.gathers_codes = buffer.sharded && form == parallel::GatherForm::Int8;
-    if (group.residency == parallel::Residency::Packed)
-      buffer.packed = parallel::packed_bytes(layout, weights.packing);
+    if (group.packed()) buffer.packed = parallel::packed_bytes(layout, weights.packing);
     for (const Segment& segment : layout.segments()) {
       const ParamInfo& info = *segment.info;
       buffer.largest = std::max(buffer.largest, segment.numel);

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "tessera/comm/link_engine.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 
@@ -18,8 +17,8 @@ inline constexpr std::int64_t kElasticRestarts = 100;
 struct RunOptions {
   std::string dir;  ///< empty: runs/<name of the file>
   std::optional<std::int64_t> threads_per_rank;
-  json::Value hosts;  ///< path of a hostfile, or its lines as a list; null: this host
-  comm::LinkEngine transport = comm::LinkEngine::Auto;
+  json::Value hosts;               ///< path of a hostfile, or its lines as a list; null: this host
+  std::string transport = "auto";  ///< comm::link_choices()
   /// Number of times that the job goes on by itself after it lost a rank or a host. Absent: 0, or
   /// kElasticRestarts if min_hosts is given.
   std::optional<std::int64_t> restarts;

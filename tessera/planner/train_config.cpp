@@ -4,6 +4,7 @@
 #include <array>
 
 #include "tessera/base/control_page.h"
+#include "tessera/comm/registry.h"
 
 namespace tessera::planner {
 namespace {
@@ -71,12 +72,12 @@ void RunOptions::describe(config::Fields& f) {
                    "precedence.",
            .default_text = "this host",
            .type = "string or list of strings"});
-  f.choice("transport",
-           transport,
-           comm::kLinkEngines,
-           {.text = "The engine that moves data between hosts: gloo; mpi, if mpirun has started "
-                    "the ranks; auto is gloo. Within a host data moves through shared memory. The "
-                    "results are the same with each."});
+  f.field("transport",
+          transport,
+          {.text = "The engine that moves data between hosts: gloo; mpi, if mpirun has started "
+                   "the ranks; auto is gloo. Within a host data moves through shared memory. The "
+                   "results are the same with each.",
+           .choices = comm::link_choices()});
   f.field("restarts",
           restarts,
           {.text = "How often the job goes on by itself from the newest checkpoint after a rank or "

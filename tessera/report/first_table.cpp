@@ -32,7 +32,7 @@ std::string plural(std::int64_t count, const std::string& one) {
   return text::with_commas(count) + " " + one + (count == 1 ? "" : "s");
 }
 
-std::string model_line(const planner::Plan& plan) {
+std::string model_line(const planner::Plan& plan, const TableFacts& facts) {
   const models::Resolved& m = plan.model().resolved;
   const auto& options = plan.model().options;
   const std::string name =
@@ -42,14 +42,15 @@ std::string model_line(const planner::Plan& plan) {
                        m.model.blocks.size(),
                        plan.data().sequence_length);
   }
-  return fmt::format("{}{}: {} layers x {} x {} heads, vocabulary {}, positions {}",
+  return fmt::format("{}{}: {} layers x {} x {} heads, vocabulary {}, positions {}{}",
                      options.family(),
                      name,
                      m.num_layers,
                      m.hidden_size,
                      m.num_heads,
                      text::with_commas(m.vocab_size),
-                     m.max_positions);
+                     m.max_positions,
+                     plan.model().weights || facts.resume_step > 0 ? "" : "; new random weights");
 }
 
 /// What the samples of the data consist of, and TableFacts::train_tokens counts.
@@ -366,7 +367,7 @@ std::vector<std::string> first_table(const planner::PlanWithData& plan, const Ta
   const auto row = [&](const char* name, const std::string& what) {
     lines.push_back(fmt::format("{:<11} {}", name, what));
   };
-  row("model", model_line(plan));
+  row("model", model_line(plan, facts));
   row("parameters", text::with_commas(plan.model().resolved.num_parameters));
   row("data", data_line(plan, facts));
   if (!facts.classes.empty()) row("classes", classes_line(facts));

@@ -93,7 +93,7 @@ void TraceHook::write(Trainer& trainer, const std::string& events) {
     fs::create_directories(folder, ignored);
     files::write_atomic(part_of(world.rank()), events);
   });
-  world.transport().barrier(world.everyone(), TESSERA_HERE("parts of a trace"))->wait();
+  world.barrier(TESSERA_HERE("parts of a trace"));
   if (!world.is_leader()) return;
   const fs::path path =
       folder / fmt::format("steps-{}-{}.json", range_.first, trainer.engine().step());

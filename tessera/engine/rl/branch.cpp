@@ -116,7 +116,7 @@ void write_branch(const planner::PlanWithData& plan,
                              {"changes", std::move(list)}});
     files::write_atomic(out / "branch.json", from.dump(2) + "\n");
   }
-  world.transport().barrier(world.everyone(), TESSERA_HERE("end of a branch"))->wait();
+  world.barrier(TESSERA_HERE("end of a branch"));
 }
 
 }  // namespace tessera::engine::rl

@@ -218,7 +218,7 @@ int run_divided(const planner::Plan& plan,
     generators.finish(code);
   }
   // A rank must not end while a peer may still read its memory.
-  job.transport().barrier(job.everyone(), TESSERA_HERE("end of a divided job"))->wait();
+  job.barrier(TESSERA_HERE("end of a divided job"));
   return code;
 }
 

@@ -128,7 +128,7 @@ void replay(const planner::PlanWithData& plan,
     told(one);
   }
   engine.finish();
-  world.transport().barrier(world.everyone(), TESSERA_HERE("end of a replay"))->wait();
+  world.barrier(TESSERA_HERE("end of a replay"));
 }
 
 }  // namespace tessera::engine::rl

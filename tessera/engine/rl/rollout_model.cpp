@@ -63,23 +63,23 @@ void for_each_whole(TrainState& policy, bool all, const TakeWhole& take) {
   parallel::ModelInstance& model = policy.model();
   parallel::FlatGroup* gathered = nullptr;
   const auto release = [&] {
-    if (gathered != nullptr) std::exchange(gathered, nullptr)->weights.release();
+    if (gathered != nullptr) std::exchange(gathered, nullptr)->weights->release();
   };
   const auto& order = model.canonical_order();
   for (std::size_t i = 0; i < order.size(); ++i) {
     parallel::FlatGroup& of = model.groups()[static_cast<std::size_t>(order[i].first)];
     if (!all && !of.trainable) continue;
     if (gathered != &of) release();
-    if (of.weights.comes_and_goes() && !of.weights.gathered()) gathered = &of;
-    of.weights.wait();
-    const Segment& segment = of.layout.segments()[static_cast<std::size_t>(order[i].second)];
-    const ParamInfo& info = *segment.info;
-    const at::Tensor held = of.weights.whole().narrow(0, segment.begin, segment.numel);
+    if (of.weights->comes_and_goes() && !of.weights->gathered()) gathered = &of;
+    of.weights->wait();
+    const FlatParam& param = of.layout.params()[static_cast<std::size_t>(order[i].second)];
+    const ParamInfo& info = *param.info;
+    const at::Tensor held = view_of(of.weights->whole(), param);
     take(i,
          info,
-         info.cut()
-             ? parallel::assembled(info, held, policy.world(), *model.tensor_parallel()->group)
-             : held.view(info.shape));
+         info.cut() ? parallel::assembled(
+                          info, held.reshape({-1}), policy.world(), *model.tensor_parallel()->group)
+                    : held);
   }
   release();
 }
@@ -96,16 +96,14 @@ parallel::FlatGroup& RolloutModel::group_of(std::size_t number) {
 }
 
 const ParamInfo& RolloutModel::info(std::size_t number) {
-  const auto segment = static_cast<std::size_t>(model_.canonical_order()[number].second);
-  return *group_of(number).layout.segments()[segment].info;
+  const auto param = static_cast<std::size_t>(model_.canonical_order()[number].second);
+  return *group_of(number).layout.params()[param].info;
 }
 
 at::Tensor RolloutModel::held(std::size_t number) {
   parallel::FlatGroup& group = group_of(number);
-  const auto segment = static_cast<std::size_t>(model_.canonical_order()[number].second);
-  const std::int64_t begin = group.layout.segments()[segment].begin;
-  const ParamInfo& of = info(number);
-  return group.weights.own().narrow(0, begin, of.local_numel()).view(of.local_shape());
+  const auto param = static_cast<std::size_t>(model_.canonical_order()[number].second);
+  return view_of(group.weights->own(), group.layout.params()[param]);
 }
 
 void RolloutModel::put(std::size_t number, const at::Tensor& whole) {
@@ -115,12 +113,12 @@ void RolloutModel::put(std::size_t number, const at::Tensor& whole) {
 
 void RolloutModel::write(const std::function<void()>& change) {
   for (parallel::FlatGroup& group : model_.groups())
-    group.weights.begin_write();
+    group.weights->begin_write();
   change();
   for (parallel::FlatGroup& group : model_.groups())
-    group.weights.written();
+    group.weights->written();
   for (parallel::FlatGroup& group : model_.groups())
-    group.weights.settle();
+    group.weights->settle();
 }
 
 void RolloutModel::receive(bool all, const Fill& fill) {

@@ -241,7 +241,7 @@ void RolloutWriter::generate(const Place& place,
                .front() > 0;
   };
   const bool together =
-      drawing_ == &executor_ && plan_.layout().zero_stage == 3 && group.size() > 1;
+      drawing_ == &executor_ && plan_.layout().runs_together() && group.size() > 1;
   const double start = now_s();
   double told = start;
   std::vector<std::int64_t> written;

@@ -97,9 +97,7 @@ class Rollouts final : public Experience, private AheadWriter {
     if (!restored_) take_coefficient();  // a checkpoint of an earlier version has none
     count_roll_backs(run_dir, step);
     if (world_.is_leader()) forget_roll_backs_after(run_dir, step);
-    world_.transport()
-        .barrier(world_.everyone(), TESSERA_HERE("before the ledger is opened"))
-        ->wait();
+    world_.barrier(TESSERA_HERE("before the ledger is opened"));
     if (!world_.is_leader()) return;
     ledger_.emplace(file, last_kept(step));
     readable_.emplace(run_dir / "rollouts.txt", plan_.run().printing.steps_per_print, step);

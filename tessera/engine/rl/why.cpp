@@ -85,7 +85,7 @@ StepShares shares_of_step(const planner::PlanWithData& plan,
     return std::abs(one.contribution.share);
   });
   engine.finish();
-  world.transport().barrier(world.everyone(), TESSERA_HERE("end of a replay"))->wait();
+  world.barrier(TESSERA_HERE("end of a replay"));
   return out;
 }
 
