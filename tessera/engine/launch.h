@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "tessera/comm/link_engine.h"
 #include "tessera/comm/world.h"
 #include "tessera/hosts/fact.h"
 #include "tessera/hosts/host_part.h"

@@ -58,7 +58,7 @@ TEST(Layout, GivesItsNumbersToTheOptionsOfWeightsAndGradients) {
   layout.persistence_threshold = 8;
   layout.persistent = 9;
   layout.frozen_gather = GatherForm::Int8;
-  layout.tensor = nn::TensorMode::TwoD;
+  layout.tensor = TensorLayout::TwoD;
   layout.context_mode = nn::ContextMode::Ulysses;
   layout.sequence = true;
 
