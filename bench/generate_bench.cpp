@@ -27,7 +27,10 @@
 #include "tessera/interop/weights_of.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/ops/op_log.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/tensor/init.h"
 
 namespace {
@@ -72,8 +75,8 @@ engine::OpenModel model_of(const Asked& asked) {
   const tessera::planner::Plan plan = tessera::planner::make_plan(
       tessera::json::parse(text, "generate_bench"), 1, "generate_bench");
   engine::OpenModel out;
-  out.shape = plan.model;
-  out.tokenizer = plan.tokenizer;
+  out.shape = plan.model().resolved;
+  out.tokenizer = plan.data().tokenizer;
   out.weights =
       [](const tessera::ParamInfo& info, std::int64_t begin, std::int64_t end, float* to) {
         tessera::initialize_range(info, 1, begin, at::from_blob(to, {end - begin}, at::kFloat));

@@ -40,7 +40,12 @@
 #include "tessera/engine/launch.h"
 #include "tessera/engine/metrics.h"
 #include "tessera/engine/random_tokens.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/parallel/pipeline/simulate.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace {
 
@@ -157,22 +162,23 @@ class Bubble {
   }
   /// Members of the result; empty without a pipeline. Every rank calls it.
   [[nodiscard]] std::string text(tessera::comm::World& world) const {
-    if (plan_.stages.stages == 1) return "";
+    if (plan_.layout().stages.stages == 1) return "";
     const tessera::mesh::AxisSet stages = {tessera::mesh::Axis::Pp};
     const std::vector<double> busy_s =
         world.all_gather(world.group(stages), {busy_s_}, TESSERA_HERE("work of all stages"));
-    const tessera::parallel::PipelineSize size{
-        plan_.stages.stages, plan_.stages.chunks, static_cast<int>(plan_.accumulation)};
+    const tessera::parallel::PipelineSize size{plan_.layout().stages.stages,
+                                               plan_.layout().stages.chunks,
+                                               static_cast<int>(plan_.layout().accumulation)};
     // Gradients of inputs and of weights take about as long as a forward pass each.
     std::vector<tessera::parallel::PassTimes> measured;
     for (const double busy : busy_s)
       measured.push_back({busy, busy, busy});
     const auto waits = [&](std::span<const tessera::parallel::PassTimes> times) {
-      const auto simulated =
-          tessera::parallel::simulate(tessera::parallel::all_actions(plan_.schedule, size),
-                                      size,
-                                      plan_.stages.placement,
-                                      times);
+      const auto simulated = tessera::parallel::simulate(
+          tessera::parallel::all_actions(plan_.layout().pipeline_schedule(), size),
+          size,
+          plan_.layout().stages.placement,
+          times);
       const auto& first = simulated.stages.front();
       return (first.end - first.begin) / first.busy - 1;
     };
@@ -201,11 +207,11 @@ int run(std::map<std::string, std::string> given) {
   for (const std::string& assignment : tessera::text::split(option(given, "set", ""), '\n')) {
     if (!assignment.empty()) tessera::config::apply_override(source, assignment);
   }
-  tessera::planner::Plan plan = tessera::planner::make_plan(source, ranks, "step_bench");
+  const tessera::planner::Plan made = tessera::planner::make_plan(source, ranks, "step_bench");
   auto data = std::make_shared<tessera::data::Datasets>();
   data->train = std::make_unique<tessera::engine::RandomTokens>(
-      length, std::min<std::int64_t>(50257, plan.model.vocab_size));
-  tessera::engine::finish_plan(plan, *data);
+      length, std::min<std::int64_t>(50257, made.model().resolved.vocab_size));
+  const tessera::planner::PlanWithData plan = tessera::planner::with_data(made, *data);
   const auto report = [](const std::vector<std::string>& lines, int) {
     for (const std::string& line : lines)
       std::fprintf(stderr, "%s\n", line.c_str());
@@ -249,9 +255,9 @@ int run(std::map<std::string, std::string> given) {
           R"("step_ms": [{:.1f}], "peak_mb": {:.0f}, "loss_last": {:.4f}, "wall_ms": {:.1f}, "calls": [{:.1f}], "bytes": [{:.0f}]{}{}{}}})"
           "\n",
           option(given, "dtype", "bf16"),
-          plan.zero_stage,
+          plan.layout().zero_stage,
           ranks,
-          plan.threads,
+          plan.layout().threads,
           batch,
           length,
           static_cast<double>(batch * length) / median * 1e3,

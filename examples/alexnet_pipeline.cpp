@@ -32,9 +32,14 @@
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/nn/functional.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/rank_product.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/planner/stages.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/with_data.h"
 
 // Legend: B batch, H height, W width, C channels, K pixels of a window's side, F features.
 namespace {
@@ -273,10 +278,10 @@ planner::Plan make_plan(const Options& options) {
 }
 
 int train(const Options& options) {
-  planner::Plan plan = make_plan(options);
+  const planner::Plan made = make_plan(options);
   const auto pictures = std::make_shared<data::Datasets>();
-  pictures->train = std::make_unique<Pictures>(plan.global_batch * 10, options.side);
-  engine::finish_plan(plan, *pictures);
+  pictures->train = std::make_unique<Pictures>(made.recipe().global_batch * 10, options.side);
+  const planner::PlanWithData plan = planner::with_data(made, *pictures);
 
   const auto report = [](const std::vector<std::string>& lines, int /*exit_code*/) {
     for (const std::string& line : lines)
@@ -284,7 +289,8 @@ int train(const Options& options) {
   };
   return engine::run_ranks(plan, report, [&](comm::World& world) {
     const auto engine = engine::initialize(plan, world, pictures);
-    for (const std::string& line : planner::build_lines(plan, world.rank()))
+    for (const std::string& line :
+         planner::build_lines(plan.layout(), plan.model().resolved.model, world.rank()))
       std::printf("%s\n", line.c_str());
     std::fflush(stdout);
     engine::Trainer trainer(*engine);

@@ -16,6 +16,9 @@
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/models/gpt2.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace {
 
@@ -66,12 +69,15 @@ int train(int ranks, int steps) {
     "data": {"train": "examples/data/shakespeare.txt", "sequence_length": 32},
     "train_batch_size": 8, "optimizer": {"params": {"lr": 3e-3}}, "trainer": {"max_steps": )" +
                            std::to_string(steps) + "}}";
-  planner::Plan plan = planner::make_plan(json::parse(text, "custom_block"), ranks, "custom_block");
+  const planner::Plan without =
+      planner::make_plan(json::parse(text, "custom_block"), ranks, "custom_block");
   // The model is a list of blocks: insert the new block before the head.
-  auto& blocks = plan.model.model.blocks;
-  const std::int64_t width = plan.model.hidden_size;
+  planner::ModelPlan model = without.model();
+  auto& blocks = model.resolved.model.blocks;
+  const std::int64_t width = model.resolved.hidden_size;
   blocks.insert(blocks.end() - 1,
                 {"gated", [width] { return std::make_unique<GatedResidual>(width); }});
+  const planner::Plan plan = planner::with(without, std::move(model));
 
   const auto report = [](const std::vector<std::string>& lines, int /*exit_code*/) {
     for (const std::string& line : lines)

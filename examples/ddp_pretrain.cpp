@@ -29,6 +29,8 @@
 #include "tessera/engine/trainer.h"
 #include "tessera/interop/foreign_write.h"
 #include "tessera/interop/model_export.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace {
 

@@ -21,7 +21,8 @@
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/nn/functional.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 
 // Legend: B batch, T tokens, C channels, V vocabulary.
 namespace {

@@ -18,7 +18,9 @@
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/nn/functional.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 // Legend: B batch, F features, H hidden features, O targets.
 namespace {
@@ -128,12 +130,12 @@ int train(int ranks, int steps) {
     "train_micro_batch_size_per_gpu": 16, "optimizer": {"params": {"lr": 1e-2, "weight_decay": 0}},
     "run": {"threads_per_rank": 1}, "trainer": {"max_steps": )" +
                            std::to_string(steps) + "}}";
-  planner::Plan plan =
+  const planner::Plan made =
       planner::make_plan(json::parse(text, "regression"), ranks, "regression", make_model());
   const auto points = std::make_shared<data::Datasets>();
   points->train = std::make_unique<Points>(4096, /*seed=*/1);
   points->validation = std::make_unique<Points>(256, /*seed=*/2);
-  engine::finish_plan(plan, *points);
+  const planner::PlanWithData plan = planner::with_data(made, *points);
 
   const auto report = [](const std::vector<std::string>& lines, int /*exit_code*/) {
     for (const std::string& line : lines)

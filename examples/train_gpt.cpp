@@ -12,6 +12,8 @@
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace {
 

@@ -104,7 +104,7 @@ class Training {
 };
 
 struct RunOptions {
-  /// Receives every line that `tessera train` would print, on the first rank; empty: none.
+  /// Receives the lines of a training's progress, on the first rank; empty: none.
   std::function<void(std::string_view)> print = {};
   bool dry_run = false;  ///< stops before the ranks start
 };

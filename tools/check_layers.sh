@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A folder may include itself and any folder on a lower floor; siblings never include each other.
 cd "$(dirname "$0")/.." || exit 2
-floors=("base" "config mesh launch" "hosts memory text" "comm" "tensor" "ops" "nn losses optim data checkpoint"
+floors=("base" "config mesh launch" "hosts memory text" "comm" "tensor" "ops" "nn losses optim data checkpoint transports"
         "models parallel" "tasks" "planner" "report interop" "engine" "rlhf tune api" "cli")
 declare -A floor; for i in "${!floors[@]}"; do for d in ${floors[$i]}; do floor[$d]=$i; done; done
 bad=0
@@ -30,6 +30,8 @@ if git ls-files -co --exclude-standard 'tessera/*.h' 'tessera/*.cpp' 'tests/*.h'
     xargs wc -l | awk '$2 != "total" && $1 > 600 {print $2 " has " $1 " lines, 600 are allowed"; bad = 1} END {exit !bad}'; then
   bad=1
 fi
+# Parts of a plan are included by the sources that read them.
+tools/includers.py --check || bad=1
 # The build takes the sources of a floor and of its folders, no deeper.
 deep=$(find tessera -mindepth 4 -name '*.cpp' | head -n 3)
 if [[ -n $deep ]]; then echo "the build does not see sources this deep: $deep"; bad=1; fi

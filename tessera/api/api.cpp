@@ -17,7 +17,10 @@
 #include "tessera/engine/run.h"
 #include "tessera/engine/score.h"
 #include "tessera/launch/launch.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::api {
 namespace {
@@ -76,22 +79,22 @@ Plan Plan::with(const std::string& assignment) const {
   out.parts_ = guarded([&] {
     json::Value written = parts_->written;
     config::apply_override(written, assignment);
-    planner::Plan plan = planner::make_plan(written, parts_->plan.ranks, parts_->name);
+    planner::Plan plan = planner::make_plan(written, parts_->plan.ranks(), parts_->name);
     return std::make_shared<const Parts>(Parts{std::move(written), parts_->name, std::move(plan)});
   });
   return out;
 }
 
 std::string Plan::json() const {
-  return parts_->plan.resolved.dump(2);
+  return parts_->plan.resolved().dump(2);
 }
 
 const std::vector<std::string>& Plan::notes() const {
-  return parts_->plan.notes;
+  return parts_->plan.notes();
 }
 
 int Plan::ranks() const {
-  return parts_->plan.ranks;
+  return parts_->plan.ranks();
 }
 
 /// The engine uses the world until its end.
@@ -102,14 +105,16 @@ struct Training::Parts {
 
 Training::Training(const Plan& plan, const Start& start) : parts_(std::make_unique<Parts>()) {
   const planner::Plan& resolved = plan.parts_->plan;
-  TESSERA_REQUIRE(resolved.ranks == 1 && (!resolved.task || resolved.task->extra_ranks() == 0),
-                  Config,
-                  "a training in the caller's process has one rank, and the plan has " +
-                      std::to_string(resolved.ranks) +
-                      (resolved.ranks == 1 ? ", besides those that rl.overlap adds" : ""),
-                  "make the plan for 1 rank, or call tessera::api::run()");
+  TESSERA_REQUIRE(
+      resolved.ranks() == 1 && (!resolved.data().task || resolved.data().task->extra_ranks() == 0),
+      Config,
+      "a training in the caller's process has one rank, and the plan has " +
+          std::to_string(resolved.ranks()) +
+          (resolved.ranks() == 1 ? ", besides those that rl.overlap adds" : ""),
+      "make the plan for 1 rank, or call tessera::api::run()");
   guarded([&] {
-    const int threads = start.threads > 0 ? start.threads : static_cast<int>(resolved.threads);
+    const int threads =
+        start.threads > 0 ? start.threads : static_cast<int>(resolved.layout().threads);
     parts_->world = engine::world_in_process(
         {.threads = threads, .caching_allocator = start.caching_allocator});
     parts_->engine = engine::initialize(resolved, *parts_->world);
@@ -168,10 +173,11 @@ void Training::load(const std::filesystem::path& folder) {
 int run(const Plan& plan, const RunOptions& options) {
   return guarded([&] {
     Lines lines(options.print);
-    return engine::run_training(plan.parts_->plan,
-                                {.dry_run = options.dry_run,
-                                 .quiet = !options.print,
-                                 .console = options.print ? &lines : nullptr});
+    const engine::TrainCommand command{.dry_run = options.dry_run,
+                                       .quiet = !options.print,
+                                       .console = options.print ? &lines : nullptr};
+    engine::Prepared ready = engine::prepare(plan.parts_->plan, command);
+    return engine::run_training(ready.plan, ready.opened, command);
   });
 }
 
@@ -213,7 +219,8 @@ std::string Model::generate(const std::string& prompt, const Sampling& sampling)
 std::vector<double> Model::log_probabilities(const std::string& text) {
   return guarded([&] {
     engine::OpenModel& model = *parts_->model;
-    return engine::log_probabilities(*model.executor, model.shape, model.tokenizer->encode_prompt(text));
+    return engine::log_probabilities(
+        *model.executor, model.shape, model.tokenizer->encode_prompt(text));
   });
 }
 

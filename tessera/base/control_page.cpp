@@ -2,6 +2,7 @@
 #include "tessera/base/control_page.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <climits>
 #include <cstring>
@@ -37,6 +38,16 @@ bool message_arrives(const ControlPage& page) noexcept {
 }
 
 }  // namespace
+
+std::string_view activity_text(std::uint32_t activity) {
+  constexpr std::array<std::string_view, 6> kTexts = {"",
+                                                      "reading data",
+                                                      "loading a checkpoint",
+                                                      "saving a checkpoint",
+                                                      "generating text",
+                                                      "writing metrics and reports"};
+  return activity < kTexts.size() ? kTexts[activity] : "";
+}
 
 std::size_t ControlPage::bytes(int ranks) {
   return sizeof(ControlPage) + static_cast<std::size_t>(ranks) * sizeof(RankLine);

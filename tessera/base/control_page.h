@@ -18,6 +18,12 @@ inline constexpr int kMostRanks = 1024;
 /// State of a rank. Transitions: Starting -> Running -> Finished | Failed | Lost.
 enum class RankState : std::uint32_t { Starting, Running, Finished, Failed, Lost };
 
+/// What a rank does while it posts nothing: work that a disk, a file server or a reader of its
+/// output can hold up for ever.
+enum class Activity : std::uint32_t { None, ReadData, Load, Save, Generate, Report };
+/// Returns "reading data", "saving a checkpoint"; empty: None, or an unknown value.
+std::string_view activity_text(std::uint32_t activity);
+
 /// Entry of one rank on the page. Plain atomics only: the memory is shared by processes.
 struct alignas(64) RankLine {
   std::atomic<std::uint32_t> state{0};
@@ -27,8 +33,12 @@ struct alignas(64) RankLine {
       0};  ///< sequence number of the last collective that the rank posted
   std::atomic<std::uint32_t> doorbell{0};     ///< futex word; incremented to wake this rank
   std::atomic<std::uint32_t> waiting_for{0};  ///< 1 + the rank that this one waits for; 0: none
-  std::atomic<std::uint64_t> life{0};  ///< incremented between pieces of work that post nothing
-  char where[88]{};                    ///< call site of the last collective, NUL-terminated
+  /// Incremented as long as peers should wait for this rank, also if it waits for a disk.
+  std::atomic<std::uint64_t> life{0};
+  std::atomic<std::uint64_t> work{0};  ///< incremented after each piece of work that posts nothing
+  std::atomic<std::uint32_t> activity{0};    ///< an Activity
+  std::atomic<std::uint32_t> activities{0};  ///< number of activities that have begun
+  char where[88]{};                          ///< call site of the last collective, NUL-terminated
 };
 
 /// The page: a header followed by one RankLine per rank.

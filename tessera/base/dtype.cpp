@@ -50,6 +50,16 @@ std::optional<DType> dtype_from_name(std::string_view name) noexcept {
   return std::nullopt;
 }
 
+std::string_view name(DeviceKind kind) noexcept {
+  constexpr std::array<std::string_view, 4> kNames = {"cpu", "cuda", "plugin", "meta"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::string to_text(Device device) {
+  const bool single = device.kind == DeviceKind::Cpu || device.kind == DeviceKind::Meta;
+  return std::string(name(device.kind)) + (single ? "" : ":" + std::to_string(device.index));
+}
+
 std::uint16_t to_fp16(float value) noexcept {
   std::uint32_t bits;
   std::memcpy(&bits, &value, 4);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace tessera {
@@ -25,6 +26,10 @@ struct Device {
   int index = 0;
   bool operator==(const Device&) const = default;
 };
+/// "cpu", "cuda", "plugin", "meta".
+std::string_view name(DeviceKind kind) noexcept;
+/// "cuda:1"; without the index for a kind with a single memory.
+std::string to_text(Device device);
 
 /// Converts to bfloat16: round to nearest, ties to even; NaN stays NaN.
 inline std::uint16_t to_bf16(float value) noexcept {

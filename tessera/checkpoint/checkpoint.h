@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/byte_source.h"
 #include "tessera/base/dtype.h"
 #include "tessera/config/json.h"
 #include "tessera/mesh/shard_spec.h"
@@ -28,6 +29,8 @@ struct PieceBytes {
   std::vector<std::int64_t> shape;  ///< global
   mesh::Piece piece;
   std::span<std::byte> bytes;  ///< read by save, written by load
+  /// The bytes if they are outside of working memory; then `bytes` is empty. Only for save.
+  std::shared_ptr<const ByteSource> source = {};
 };
 
 /// Everything in a checkpoint besides its tensors; stored in manifest.json.

@@ -43,9 +43,10 @@ void check(const PieceBytes& bytes) {
   if (bytes.name.empty()) refuse("a tensor needs a name");
   if (checked_numel(bytes.shape) < 0) refuse("its shape overflows");
   const std::int64_t count = bytes.piece.end - bytes.piece.begin;
-  if (count < 0 || bytes.bytes.size() != static_cast<std::uint64_t>(count) * size_of(bytes.dtype)) {
-    refuse(fmt::format("{} bytes for a piece of {} elements", bytes.bytes.size(), count));
-  }
+  if (bytes.source && !bytes.bytes.empty()) refuse("it has bytes in memory and elsewhere");
+  const std::uint64_t size = bytes.source ? bytes.source->size() : bytes.bytes.size();
+  if (count < 0 || size != static_cast<std::uint64_t>(count) * size_of(bytes.dtype))
+    refuse(fmt::format("{} bytes for a piece of {} elements", size, count));
   if (count == 0) return;
   if (const auto wrong = misplaced(bytes.shape, bytes.piece)) refuse(*wrong);
 }
@@ -88,7 +89,7 @@ struct Saver::Entry {
   DType dtype;
   Shape shape;
   mesh::Piece piece;
-  std::vector<std::span<const std::byte>> parts;
+  std::vector<const PieceBytes*> parts;  ///< neighbours in order
 };
 
 Saver::Saver(
@@ -149,7 +150,7 @@ std::vector<Saver::Entry> Saver::join_neighbours(const std::vector<PieceBytes>& 
                          last->piece.end == piece->piece.begin;
     if (!follows) entries.push_back({piece->name, piece->dtype, piece->shape, piece->piece, {}});
     entries.back().piece.end = piece->piece.end;
-    entries.back().parts.emplace_back(piece->bytes);
+    entries.back().parts.push_back(piece);
     last = piece;
   }
   return entries;
@@ -243,16 +244,25 @@ std::vector<std::uint64_t> Saver::write_entry(Output& output,
                                               const std::atomic<bool>* stop,
                                               LiveBytes* live) {
   BlockHasher hasher;
-  std::vector<std::byte> own(live != nullptr ? kChunkBytes : 0);
-  for (std::span<const std::byte> bytes : entry.parts) {
-    while (!bytes.empty()) {
+  std::vector<std::byte> own;
+  const auto copy_of = [&](const PieceBytes& piece, std::uint64_t begin, std::size_t size) {
+    own.resize(kChunkBytes);
+    const std::span<std::byte> out = std::span(own).first(size);
+    if (piece.source) {
+      piece.source->read(begin, out);
+    } else {
+      live->read(piece.bytes.subspan(begin, size), out.data());
+    }
+    return std::span<const std::byte>(out);
+  };
+  for (const PieceBytes* piece : entry.parts) {
+    const std::uint64_t bytes = piece->source ? piece->source->size() : piece->bytes.size();
+    for (std::uint64_t begin = 0; begin < bytes; begin += kChunkBytes) {
       if (stop != nullptr && stop->load()) throw Error(Error::Kind::Io, "the save was cancelled");
-      auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
-      bytes = bytes.subspan(chunk.size());
-      if (live != nullptr) {
-        live->read(chunk, own.data());
-        chunk = std::span(own).first(chunk.size());
-      }
+      const std::size_t size = std::min<std::uint64_t>(bytes - begin, kChunkBytes);
+      const bool copies = live != nullptr || piece->source;
+      const std::span<const std::byte> chunk =
+          copies ? copy_of(*piece, begin, size) : piece->bytes.subspan(begin, size);
       hasher.update(chunk);
       output.append(chunk);
     }

@@ -49,6 +49,10 @@ constexpr Variable kVariables[] = {
      "kernel variant: portable, avx2, avx512, avx512_bf16 or amx [the best that the CPU supports]"},
     {"TESSERA_KERNELS",
      "cpu [default], or aten: libtorch's operations, slower, for comparing results"},
+    {"TESSERA_MODELS",
+     "folders of models, with colons between them, in which a name like Qwen/Qwen2.5-0.5B is "
+     "looked for; Hugging "
+     "Face's cache comes after them"},
     {"TESSERA_LOG", "log level: debug, info, warn or error"},
     {"TESSERA_SECRET_FILE",
      "file with the secret of a job of several hosts that another launcher starts"},

@@ -89,6 +89,7 @@ void Arguments::common(Common& target, bool has_json) {
 namespace {
 
 thread_local Collecting* collecting = nullptr;
+thread_local bool checks_words = false;
 
 // Names of both kinds, as typed.
 std::vector<std::string> names_of(const CLI::Option& option) {
@@ -188,6 +189,15 @@ Collecting::~Collecting() {
   collecting = nullptr;
 }
 
+CheckingWords::CheckingWords() {
+  TESSERA_ASSERT(!checks_words);
+  checks_words = true;
+}
+
+CheckingWords::~CheckingWords() {
+  checks_words = false;
+}
+
 CommandDoc Arguments::document() const {
   constexpr std::string_view kProgram = "tessera ";
   CommandDoc out{parser_->app.get_name().substr(kProgram.size()), help(), {}};
@@ -222,7 +232,7 @@ bool Arguments::parse(const std::vector<std::string>& typed) {
   if (common_ != nullptr && common_->quiet) show_log(log::Level::Error);
   const std::vector<std::string> extra = app.remaining();
   if (!extra.empty()) refuse_word(app, parser_->also, extra.front());
-  return true;
+  return !checks_words;
 }
 
 std::string Arguments::help() const {

@@ -56,6 +56,16 @@ class Collecting {
   std::vector<CommandDoc> found_;
 };
 
+/// While an object exists, every Arguments::parse() of this thread checks the words of a command
+/// and returns false, so that the command does nothing with them.
+class CheckingWords {
+ public:
+  CheckingWords();
+  ~CheckingWords();
+  CheckingWords(const CheckingWords&) = delete;
+  CheckingWords& operator=(const CheckingWords&) = delete;
+};
+
 class Arguments {
  public:
   /// `command` as typed ("train"), one sentence, and example lines to copy.

@@ -18,8 +18,8 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/comm/measure.h"
+#include "tessera/comm/registry.h"
 #include "tessera/config/json.h"
-#include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/launch.h"
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/launch.h"
@@ -95,7 +95,9 @@ std::vector<std::size_t> bytes_of(const std::string& sizes) {
 }
 
 comm::MeasureOptions options_of(const CommFlags& words) {
-  require_one_of("--transport", words.transport, {"shm", "threads", "gloo", "mpi"});
+  std::vector<std::string> ways = comm::links().names();
+  ways.insert(ways.begin(), {"shm", "threads"});
+  require_one_of("--transport", words.transport, ways);
   require_one_of("--memory", words.memory, {"regions", "ordinary", "both"});
   TESSERA_REQUIRE(words.repetitions >= 1 && words.repetitions <= 10'000,
                   Config,
@@ -127,19 +129,17 @@ int ranks_of_comm(const CommFlags& words) {
   return ranks;
 }
 
-/// Returns the engine between hosts. Throws if it cannot be used, or if there is one host.
-comm::LinkEngine engine_of(const CommFlags& words) {
-  if (words.transport == "shm" || words.transport == "threads") return comm::LinkEngine::Auto;
+/// Returns the link between hosts. Throws if it cannot be used, or if there is one host.
+std::string link_of(const CommFlags& words) {
+  if (words.transport == "shm" || words.transport == "threads") return "auto";
   const auto launcher = hosts::detect_launcher();
   TESSERA_REQUIRE(launcher && launcher->several_hosts(),
                   Config,
                   fmt::format("--transport {} moves data between hosts, and all ranks are on one",
                               words.transport),
                   "start it with torchrun, mpirun or srun on several hosts, or remove --transport");
-  const comm::LinkEngine engine =
-      words.transport == "mpi" ? comm::LinkEngine::Mpi : comm::LinkEngine::Gloo;
-  engine::check_engine(engine);
-  return engine;
+  comm::check_link(words.transport);
+  return words.transport;
 }
 
 void check_memory(const comm::MeasureOptions& options, int ranks) {
@@ -211,7 +211,7 @@ int bench_comm(const std::vector<std::string>& line) {
   if (!parse(words, line)) return kExitOk;
   const comm::MeasureOptions options = options_of(words);
   const int ranks = ranks_of_comm(words);
-  const comm::LinkEngine engine = engine_of(words);
+  const std::string link = link_of(words);
   check_memory(options, ranks);
   if (words.transport == "threads") {
     comm::run_threads(ranks, [&](comm::World& world) { measure(world, options, words.common); });
@@ -226,7 +226,7 @@ int bench_comm(const std::vector<std::string>& line) {
         if (world.is_leader()) require_output_written();
         return kExitOk;
       },
-      engine);
+      link);
 }
 
 }  // namespace tessera::cli

@@ -24,7 +24,14 @@
 #include "tessera/engine/step_profile.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::cli {
 namespace {
@@ -111,22 +118,24 @@ json::Value profile_json(const engine::StepProfile& profile) {
 int bench_step(const std::vector<std::string>& line) {
   StepFlags words;
   if (!parse(words, line)) return kExitOk;
-  planner::Plan plan = plan_of(words);
+  const planner::Plan asked = plan_of(words);
   auto data = std::make_shared<data::Datasets>();
   data->train = std::make_unique<engine::RandomTokens>(
-      plan.sequence_length, std::min<std::int64_t>(plan.tokenizer->size(), plan.model.vocab_size));
-  engine::finish_plan(plan, *data);
-  planner::check_memory(plan, launch::available_memory());
-  TESSERA_REQUIRE(plan.max_steps >= 1 + kWarmup,
-                  Config,
-                  fmt::format("a training of {} steps is too short to measure", plan.max_steps),
-                  fmt::format("--set trainer.max_steps={}", words.steps + kWarmup));
+      asked.data().sequence_length,
+      std::min<std::int64_t>(asked.data().tokenizer->size(), asked.model().resolved.vocab_size));
+  const planner::PlacedPlan plan =
+      planner::place(planner::with_data(asked, *data), launch::available_memory());
+  TESSERA_REQUIRE(
+      plan.course().max_steps >= 1 + kWarmup,
+      Config,
+      fmt::format("a training of {} steps is too short to measure", plan.course().max_steps),
+      fmt::format("--set trainer.max_steps={}", words.steps + kWarmup));
   const auto measured = [&](comm::World& world) -> int {
     const auto engine = engine::initialize(plan, world, data);
-    const std::optional<engine::StepProfile> profile =
-        engine::profile_steps(*engine, kWarmup, std::min(words.steps, plan.max_steps - kWarmup));
+    const std::optional<engine::StepProfile> profile = engine::profile_steps(
+        *engine, kWarmup, std::min(words.steps, plan.course().max_steps - kWarmup));
     engine->finish();
-    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the benchmark"))->wait();
+    world.barrier(TESSERA_HERE("end of the benchmark"));
     if (!profile) {
       const auto signal = static_cast<int>(world.control().stop_requested.load());
       if (world.is_leader()) log::warn("stopped before all steps were measured");

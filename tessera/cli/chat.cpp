@@ -42,7 +42,7 @@ namespace {
 using text::chat::ChatTemplate;
 
 struct ChatFlags {
-  std::string path, system, chat_template, date, weights = "fp32";
+  std::string path, system, chat_template, date, messages, weights = "fp32";
   GenerationFlags how;
   RankFlags ranks;
   bool last = false;  ///< of a run, the newest checkpoint
@@ -57,6 +57,7 @@ bool parse(ChatFlags& words, const std::vector<std::string>& line) {
                        "tessera chat ./my-model --system \"Be brief.\" --temperature 0.7",
                        "echo \"Hello\" | tessera chat ./my-model --temperature 0",
                        "tessera chat runs/my --template chatml.jinja",
+                       "tessera chat ./my-model --messages turns.json   one answer",
                        "tessera chat ./my-model --tensor 2   each layer on two ranks"});
   arguments.positional(
       "MODEL", &words.path, "Run, checkpoint or Hugging Face folder", /*required=*/false);
@@ -66,6 +67,10 @@ bool parse(ChatFlags& words, const std::vector<std::string>& line) {
                    &words.chat_template,
                    "File with a chat template in Jinja [the model folder's template]");
   arguments.option("--date", &words.date, "Current date for the chat template, YYYY-MM-DD [today]");
+  arguments.option(
+      "--messages",
+      &words.messages,
+      "File with a conversation, a JSON list of {\"role\", \"content\"}; prints the answer to it");
   words.how.declare(arguments);
   arguments.option("--weights",
                    &words.weights,
@@ -168,6 +173,21 @@ class SharedLines {
   LineReader lines_;
 };
 
+/// The conversation of a file. Throws Error{Data} for what is no list of messages.
+json::Value messages_in(const std::string& path) {
+  json::Value out = json::parse_strict(files::read_within(path), path);
+  const bool list =
+      out.is_array() && !out.items().empty() &&
+      std::ranges::all_of(out.items(), [](const json::Value& one) {
+        return one.is_object() && one.find("role") != nullptr && one.find("content") != nullptr;
+      });
+  TESSERA_REQUIRE(list,
+                  Data,
+                  path + " is not a list of messages",
+                  R"(write [{"role": "user", "content": "..."}])");
+  return out;
+}
+
 /// Answers one line; if the template fails, reports it and keeps the conversation unchanged. One
 /// rank prints.
 void answer(engine::Generator& generator,
@@ -207,6 +227,19 @@ void converse(engine::OpenModel& model,
   rendering.add_generation_prompt = true;
   engine::Generator generator(*model.executor, *model.tokenizer, model.shape);
   json::Value messages = beginning(words);
+  if (!words.messages.empty()) {
+    const json::Value given = messages_in(words.messages);
+    for (const json::Value& one : given.items())
+      messages.push_back(one);
+    rendering.now = date_of(words.date);
+    Terminal terminal;
+    (void)generator.run(
+        chat.render(messages, rendering).text, options, [&](std::string_view piece) {
+          if (is_leader) terminal.stream(piece);
+        });
+    if (is_leader) terminal.stream("\n");
+    return;
+  }
   SharedLines lines(*model.world, words.common.quiet ? "" : "> ");
   while (const std::optional<SharedLines::Line> typed = lines.next()) {
     const std::string& line = typed->text;
@@ -232,6 +265,8 @@ int chat(const std::vector<std::string>& line) {
   if (!parse(words, line)) return kExitOk;
   words.how.check();
   (void)date_of(words.date);
+  if (!words.messages.empty())
+    (void)messages_in(words.messages);  // refused before the model is read
   TESSERA_REQUIRE(
       !words.path.empty(), Config, "tessera chat: the model is missing", "tessera chat MODEL");
   auto found = engine::find_model(model_at(words.path, words.last, words.common));

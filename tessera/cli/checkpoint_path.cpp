@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hub.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/eval_history.h"
@@ -37,13 +38,14 @@ std::vector<fs::path> checkpoints_at(const fs::path& path) {
   return checkpoint::found_at(path);
 }
 
-ChosenCheckpoint chosen_checkpoint(const fs::path& path, bool last) {
+ChosenCheckpoint chosen_checkpoint(const fs::path& named, bool last) {
+  const fs::path path = hub::model_path(named.string());
   const std::vector<fs::path> all = checkpoint::found_at(path);
   if (all.empty() || checkpoint::is_checkpoint(path)) return {path, ""};
   const fs::path& newest = all.back();
   std::error_code failed;
-  const bool named = fs::is_regular_file(path, failed);  // checkpoints/latest or checkpoints/best
-  if (const auto best = last || named ? std::nullopt : best_of_stopped(newest)) {
+  const bool is_file = fs::is_regular_file(path, failed);  // checkpoints/latest or checkpoints/best
+  if (const auto best = last || is_file ? std::nullopt : best_of_stopped(newest)) {
     return {*best,
             fmt::format("{}: the best checkpoint, because the training stopped early (--last: the "
                         "newest, {})",

@@ -26,8 +26,11 @@
 #include "tessera/engine/open_model.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/models/model_source.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/saved_classes.h"
-#include "tessera/planner/train_config.h"
 #include "tessera/tasks/data_survey.h"
 #include "tessera/tasks/record_dataset.h"
 
@@ -140,15 +143,15 @@ void open_config(const DataFlags& words, Opened& out) {
     source["model"] = json::Value::object({{"from", json::Value::string(words.model)}});
   }
   const planner::Plan plan = planner::make_plan(source, 1, name_of_config(words.source));
-  out.task_options = plan.config.task;
-  out.task = plan.task;
-  out.options = plan.config.data;
-  out.tokenizer = plan.tokenizer;
-  out.vocab_size = plan.model.vocab_size;
-  out.length = plan.sequence_length;
-  out.model = plan.model.description;
-  out.model_folder = plan.config.model->from.value_or("");
-  out.tokenizer_folder = fs::path(plan.config.tokenizer.vocab).parent_path();
+  out.task_options = plan.data().task_options;
+  out.task = plan.data().task;
+  out.options = plan.data().options;
+  out.tokenizer = plan.data().tokenizer;
+  out.vocab_size = plan.model().resolved.vocab_size;
+  out.length = plan.data().sequence_length;
+  out.model = plan.model().resolved.description;
+  out.model_folder = plan.model().options->from.value_or("");
+  out.tokenizer_folder = fs::path(plan.data().tokenizer_options.vocab).parent_path();
 }
 
 void open_tokenizer(const DataFlags& words, Opened& out) {

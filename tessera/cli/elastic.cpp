@@ -11,6 +11,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/overrides.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/run_options.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::cli {
 namespace {
@@ -21,13 +27,13 @@ constexpr double kSecondsPerMinute = 60.0;
 /// the same if it can, because the losses then have the same bits.
 std::optional<std::vector<std::string>> same_batch(const planner::Plan& first,
                                                    std::int64_t data_ranks) {
-  if (first.global_batch % data_ranks != 0) return std::nullopt;
-  const std::int64_t share = first.global_batch / data_ranks;
-  std::int64_t micro = std::min(first.micro_batch, share);
+  if (first.recipe().global_batch % data_ranks != 0) return std::nullopt;
+  const std::int64_t share = first.recipe().global_batch / data_ranks;
+  std::int64_t micro = std::min(first.layout().micro_batch, share);
   while (share % micro != 0)
     --micro;
   return std::vector<std::string>{"--set",
-                                  fmt::format("train_batch_size={}", first.global_batch),
+                                  fmt::format("train_batch_size={}", first.recipe().global_batch),
                                   "--set",
                                   fmt::format("train_micro_batch_size_per_gpu={}", micro),
                                   "--set",
@@ -39,10 +45,10 @@ std::optional<std::vector<std::string>> words_for(const planner::Plan& first,
                                                   const json::Value& source,
                                                   const std::string& name,
                                                   int ranks) {
-  const int per_model = first.ranks / first.data_ranks;
+  const int per_model = first.ranks() / first.layout().data_ranks;
   if (ranks % per_model != 0) return std::nullopt;
   std::vector<std::string> words;
-  if (!first.config.elasticity.enabled) {
+  if (!first.run().elasticity.enabled) {
     auto batch = same_batch(first, ranks / per_model);
     if (!batch) return std::nullopt;
     words = std::move(*batch);
@@ -51,7 +57,9 @@ std::optional<std::vector<std::string>> words_for(const planner::Plan& first,
   for (std::size_t i = 1; i < words.size(); i += 2)
     config::apply_override(changed, words[i]);
   try {
-    if (planner::make_plan(changed, ranks, name).global_batch == first.global_batch) return words;
+    if (planner::make_plan(changed, ranks, name).recipe().global_batch ==
+        first.recipe().global_batch)
+      return words;
   } catch (const Error&) {
   }
   return std::nullopt;
@@ -93,7 +101,7 @@ std::optional<hosts::ElasticOptions> elastic_options(const planner::Plan& first,
                                                      const json::Value& source,
                                                      const std::string& name,
                                                      int hosts) {
-  const planner::RunOptions& run = first.config.run;
+  const planner::RunOptions& run = first.run().options;
   if (run.most_restarts() == 0) return std::nullopt;
   const std::int64_t least = run.min_hosts.value_or(hosts), most = run.max_hosts.value_or(hosts);
   TESSERA_REQUIRE(least <= hosts,
@@ -108,9 +116,9 @@ std::optional<hosts::ElasticOptions> elastic_options(const planner::Plan& first,
   out.min_hosts = static_cast<int>(least);
   out.max_hosts = static_cast<int>(most);
   out.restarts = run.most_restarts();
-  out.peer_copies = first.config.checkpoint.peer_copies > 0;
-  if (first.config.elasticity.enabled) {
-    out.min_time_s = kSecondsPerMinute * static_cast<double>(first.config.elasticity.min_time);
+  out.peer_copies = first.run().checkpoint.peer_copies > 0;
+  if (first.run().elasticity.enabled) {
+    out.min_time_s = kSecondsPerMinute * static_cast<double>(first.run().elasticity.min_time);
   }
   out.words = [=](int ranks) { return words_for(first, source, name, ranks); };
   return out;

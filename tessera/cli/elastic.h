@@ -8,7 +8,7 @@
 #include "tessera/cli/host_flags.h"
 #include "tessera/config/json.h"
 #include "tessera/hosts/elastic_hosts.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::cli {
 

@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hub.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/checkpoint_path.h"
@@ -220,6 +221,7 @@ void embed_on(engine::OpenModel& model,
 int embed(const std::vector<std::string>& line) {
   EmbedFlags words;
   if (!parse_embed(words, line)) return kExitOk;
+  words.path = hub::model_path(words.path).string();
   const engine::ReadAs as = engine::read_as_from_name(words.weights);
   TESSERA_REQUIRE(as != engine::ReadAs::Int8,
                   Unsupported,

@@ -26,6 +26,10 @@
 #include "tessera/engine/reference.h"
 #include "tessera/engine/written_texts.h"
 #include "tessera/interop/label_thresholds.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::cli {
 namespace {
@@ -105,8 +109,8 @@ std::shared_ptr<const data::Dataset> tail_of_run(const planner::Plan& plan) {
     std::shared_ptr<const tasks::Task> task;
     std::shared_ptr<const data::Datasets> datasets;
   };
-  const auto owner =
-      std::make_shared<const Owner>(Owner{plan.tokenizer, plan.task, engine::open_data(plan, {})});
+  const auto owner = std::make_shared<const Owner>(
+      Owner{plan.data().tokenizer, plan.data().task, engine::open_data(plan, {})});
   return {owner, owner->datasets->validation.get()};
 }
 
@@ -147,12 +151,12 @@ HeldOut held_out(const EvalFlags& words, const engine::OpenModel& opened) {
       use_thresholds(opened.shape.objective, (*of_run)["params"]);
     const planner::Plan plan =
         planner::make_plan(config, opened.trained_on, opened.source.string());
-    out.micro_batch = plan.config.eval.micro_batch;
-    options = plan.config.data;
-    task = plan.task;
-    length = plan.sequence_length;
+    out.micro_batch = plan.run().eval.micro_batch;
+    options = plan.data().options;
+    task = plan.data().task;
+    length = plan.data().sequence_length;
     if (words.generate) options.pack = false;
-    tokenizer_folder = std::filesystem::path(plan.config.tokenizer.vocab).parent_path();
+    tokenizer_folder = std::filesystem::path(plan.data().tokenizer_options.vocab).parent_path();
     if (names.empty()) names = options.validation;
     if (names.empty() && options.validation_fraction > 0 && words.generate) {
       throw Error(Error::Kind::Config,

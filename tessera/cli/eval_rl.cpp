@@ -14,8 +14,11 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/launch/launch.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/rlhf/validation.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/rl.h"
@@ -41,7 +44,7 @@ void print(const engine::EvalReport& report, const std::string& source, bool as_
 }
 
 /// The plan of the run that saved the checkpoint, for `ranks` ranks.
-planner::Plan plan_of(const engine::OpenModel& found, const RankFlags& words) {
+planner::PlanWithData plan_of(const engine::OpenModel& found, const RankFlags& words) {
   const checkpoint::Meta meta = checkpoint::Checkpoint(found.source).meta();
   // An adapter needs its base; other weights are in the checkpoint.
   json::Value config = meta.extra.find("base") != nullptr ? meta.config : *found.config;
@@ -49,10 +52,11 @@ planner::Plan plan_of(const engine::OpenModel& found, const RankFlags& words) {
     config::set_key(
         config, "run.threads_per_rank", json::Value::integer(*words.threads), "--threads");
   }
-  planner::Plan plan = planner::make_plan(config, ranks_of(words.ranks), found.source.string());
+  const planner::Plan plan =
+      planner::make_plan(config, ranks_of(words.ranks), found.source.string());
   // Nothing is trained, but schedules have a length.
-  plan.max_steps = plan.config.trainer.max_steps.value_or(meta.step + 1);
-  return plan;
+  planner::Course course{.max_steps = plan.recipe().max_steps.value_or(meta.step + 1), .curve = {}};
+  return planner::PlanWithData(plan, std::move(course));
 }
 
 }  // namespace
@@ -69,14 +73,14 @@ int eval_rl(const engine::OpenModel& found,
   const auto* const all = dynamic_cast<const tasks::Prompts*>(held_out.get());
   TESSERA_ASSERT(all != nullptr);
   const std::int64_t count = std::min(all->count(), prompts.value_or(all->count()));
-  const planner::Plan plan = plan_of(found, ranks);
+  const planner::PlanWithData plan = plan_of(found, ranks);
   planner::check_memory(plan, launch::available_memory());
   return engine::run_ranks(plan, engine::log_failure, [&](comm::World& world) {
     const engine::EvalReport report =
         engine::rl::validate_checkpoint(plan, world, found.source, *all, count);
     if (world.is_leader()) print(report, found.source.string(), as_json);
     if (world.is_leader()) require_output_written();
-    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the command"))->wait();
+    world.barrier(TESSERA_HERE("end of the command"));
     return kExitOk;
   });
 }

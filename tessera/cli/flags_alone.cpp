@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hub.h"
 #include "tessera/config/overrides.h"
 #include "tessera/interop/foreign_flag_table.h"
 #include "tessera/models/family.h"
@@ -28,10 +29,11 @@ bool is_preset(const std::string& name) {
   return false;
 }
 
-/// True for a folder, a .gguf file, or a run; a preset takes precedence over a folder of that name.
+/// True for a folder, a .gguf file, a run, or a model of that name on this machine; a preset takes
+/// precedence.
 bool is_path(const std::string& name) {
   std::error_code ignored;
-  return !is_preset(name) && fs::exists(name, ignored);
+  return !is_preset(name) && (fs::exists(name, ignored) || hub::find_model(name));
 }
 
 bool sets(const interop::ForeignFlags& flags, std::initializer_list<std::string_view> keys) {

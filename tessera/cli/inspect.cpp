@@ -15,6 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/hub.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/cli/arguments.h"
@@ -246,7 +247,8 @@ Findings of_onnx(const fs::path& path) {
   return found;
 }
 
-Findings findings(const fs::path& path, bool digest) {
+Findings findings(const fs::path& named, bool digest) {
+  const fs::path path = hub::model_path(named.string());
   const bool pair =
       fs::exists(with_extension(path, ".idx")) && fs::exists(with_extension(path, ".bin"));
   if (pair && !fs::is_directory(path)) return of_tokens(path);

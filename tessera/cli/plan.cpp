@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera plan: shows the requirements of a model before a machine exists for it.
+#include "tessera/planner/plan.h"
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -12,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hub.h"
 #include "tessera/base/text.h"
 #include "tessera/cli/arguments.h"
 #include "tessera/cli/command.h"
@@ -19,7 +22,12 @@
 #include "tessera/models/family.h"
 #include "tessera/models/model_source.h"
 #include "tessera/models/presets.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/planner/train_config.h"
 #include "tessera/planner/travel.h"
 #include "tessera/planner/validate.h"
@@ -213,6 +221,7 @@ Source source_of(const std::string& model) {
   if (std::filesystem::is_directory(model, ignored)) return source_of_folder(model);
   const std::optional<std::string> family = models::family_of_preset(model);
   if (family) return {source_of_preset(model, *family), std::nullopt};
+  if (hub::find_model(model)) return source_of_folder(model);
   TESSERA_REQUIRE(names_config(model),
                   Config,
                   fmt::format("--model {}: no such preset, folder or file exists", model),
@@ -253,10 +262,14 @@ planner::Plan plan_of(const PlanFlags& words, int stage) {
   if (!says_type(source)) source["bf16"]["enabled"] = json::Value::boolean(true);
   source["zero_optimization"]["stage"] = json::Value::integer(stage);
   const auto ranks = static_cast<int>(std::min<std::int64_t>(all_ranks(words), kMostRanks));
-  planner::Plan out = planner::make_plan(source, ranks, words.model);
-  out.traveling = planner::travel_bytes(out, std::max(1, static_cast<int>(ranks / words.nodes)));
-  if (folder) out.model = without_tokenizer(*folder);
-  return out;
+  const planner::Plan made = planner::make_plan(source, ranks, words.model);
+  const int ranks_of_host = std::max(1, static_cast<int>(ranks / words.nodes));
+  const planner::Plan plan = planner::with(
+      made, planner::Needs{.beside = 0, .traveling = planner::travel_bytes(made, ranks_of_host)});
+  if (!folder) return plan;
+  planner::ModelPlan smaller = plan.model();
+  smaller.resolved = without_tokenizer(*folder);
+  return planner::with(plan, std::move(smaller));
 }
 
 std::vector<std::pair<std::string_view, std::int64_t>> parts_of(
@@ -277,13 +290,13 @@ std::string ours_text(const planner::Plan& plan) {
   const planner::MemoryEstimate need = planner::estimate_memory(plan);
   std::string out =
       fmt::format("\nIn tessera: stage {}, {} {}, {}, {}, micro-batch {} x {} tokens\n",
-                  plan.zero_stage,
-                  plan.ranks,
-                  plan.ranks == 1 ? "rank" : "ranks",
-                  config::name_of(planner::kCommunicationTypes, plan.working),
-                  plan.config.optimizer.type,
-                  plan.micro_batch,
-                  text::with_commas(plan.sequence_length));
+                  plan.layout().zero_stage,
+                  plan.ranks(),
+                  plan.ranks() == 1 ? "rank" : "ranks",
+                  config::name_of(planner::kCommunicationTypes, plan.layout().working),
+                  plan.recipe().optimizer.type,
+                  plan.layout().micro_batch,
+                  text::with_commas(plan.data().sequence_length));
   const bool known = need.unknown.empty();
   for (const auto& [name, count] : parts_of(need)) {
     if (name != "shared" && (known || name != "activations"))
@@ -296,7 +309,7 @@ std::string ours_text(const planner::Plan& plan) {
                      "a rank",
                      in_bytes(need.total()),
                      known ? "" : " at least",
-                     in_bytes(need.total() * plan.ranks));
+                     in_bytes(need.total() * plan.ranks()));
   return out;
 }
 
@@ -310,9 +323,9 @@ json::Value ours_json(const planner::Plan& plan) {
     out["why_unknown"] = json::Value::string(need.unknown);
   }
   out["total"] = need.unknown.empty() ? json::Value::integer(need.total()) : json::Value();
-  out["ranks"] = json::Value::integer(plan.ranks);
-  out["micro_batch"] = json::Value::integer(plan.micro_batch);
-  out["sequence_length"] = json::Value::integer(plan.sequence_length);
+  out["ranks"] = json::Value::integer(plan.ranks());
+  out["micro_batch"] = json::Value::integer(plan.layout().micro_batch);
+  out["sequence_length"] = json::Value::integer(plan.data().sequence_length);
   return out;
 }
 
@@ -344,9 +357,9 @@ int plan(const std::vector<std::string>& line) {
   std::optional<planner::Plan> ours;
   report::ModelSize size{words.total_params.value_or(0), words.largest_layer_params.value_or(0)};
   if (!words.model.empty()) {
-    planner::Plan made = plan_of(words, stage);
-    size = report::model_size(made.model.model);
-    if (all_ranks(words) <= kMostRanks) ours = std::move(made);
+    const planner::Plan made = plan_of(words, stage);
+    size = report::model_size(made.model().resolved.model);
+    if (all_ranks(words) <= kMostRanks) ours = made;
   }
   const report::Machines machines{words.gpus, words.nodes};
   if (words.common.json) {

@@ -28,7 +28,10 @@
 #include "tessera/engine/open_model.h"
 #include "tessera/engine/predictions.h"
 #include "tessera/models/objective.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/tasks/record_dataset.h"
 #include "tessera/tasks/task.h"
 
@@ -111,10 +114,10 @@ ToPredict open_to_predict(const PredictFlags& words, const engine::OpenModel& op
       use_thresholds(opened.shape.objective, (*task)["params"]);
     const planner::Plan plan =
         planner::make_plan(config, opened.trained_on, opened.source.string());
-    out.micro_batch = plan.config.eval.micro_batch;
-    options = plan.config.data;
-    out.task = plan.task;
-    length = plan.sequence_length;
+    out.micro_batch = plan.run().eval.micro_batch;
+    options = plan.data().options;
+    out.task = plan.data().task;
+    length = plan.data().sequence_length;
   } else {
     config::Problems problems;
     out.task =

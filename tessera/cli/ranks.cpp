@@ -99,7 +99,7 @@ int with_model(std::unique_ptr<engine::OpenModel> model,
     engine::load_model(*mine, world, as);
     fn(*mine, world.is_leader());
     if (world.is_leader()) require_output_written();
-    world.transport().barrier(world.everyone(), TESSERA_HERE("end of the command"))->wait();
+    world.barrier(TESSERA_HERE("end of the command"));
     return kExitOk;
   });
 }

@@ -18,6 +18,9 @@
 #include "tessera/cli/terminal.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/rlhf/replay.h"
 
 namespace tessera::cli {
@@ -62,14 +65,15 @@ int replay(const ReplayFlags& words) {
                   Config,
                   fmt::format("STEP is {}: steps count from 1", words.step),
                   "tessera rl replay RUN 1");
-  planner::Plan plan = engine::rl::plan_of_run(words.run, ranks_of(words.ranks));
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan run = engine::rl::plan_of_run(words.run, ranks_of(words.ranks));
+  const auto data = engine::open_data(run, {});
+  const planner::PlanWithData plan = planner::with_data(run, *data);
   // A longer training has other learning rates, so the step must be within the run.
-  TESSERA_REQUIRE(words.step <= plan.max_steps,
-                  Config,
-                  fmt::format("the run has {} steps, and STEP is {}", plan.max_steps, words.step),
-                  "name a step of the run");
+  TESSERA_REQUIRE(
+      words.step <= plan.course().max_steps,
+      Config,
+      fmt::format("the run has {} steps, and STEP is {}", plan.course().max_steps, words.step),
+      "name a step of the run");
   return engine::run_ranks(plan, engine::log_failure, [&](comm::World& world) {
     bool equal = true;
     engine::rl::replay(

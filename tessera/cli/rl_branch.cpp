@@ -15,12 +15,15 @@
 #include "tessera/cli/command.h"
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/cli/train_plan.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
-#include "tessera/engine/run.h"
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/launch/launch.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/rlhf/branch.h"
 #include "tessera/rlhf/plan.h"
 #include "tessera/rlhf/replay.h"
@@ -85,7 +88,7 @@ int rl_branch(const std::vector<std::string>& line) {
                   "not supported under a launcher, which starts a single job: tessera rl branch",
                   "start it without the launcher: tessera rl branch RUN STEP --out DIR -n 2");
   const std::filesystem::path out = words.out;
-  engine::rl::BranchPlans plans =
+  const engine::rl::BranchPlans plans =
       engine::rl::branch_plans(words.run, out, words.set, ranks_of(words.ranks));
   check(words);
   const auto data = engine::open_data(plans.run, {}), next = engine::open_data(plans.next, {});
@@ -94,31 +97,28 @@ int rl_branch(const std::vector<std::string>& line) {
                   "a branch cannot change the training data: the prompts, the sequence length, and "
                   "the room that rl.max_new_tokens leaves for prompts",
                   "remove that --set");
-  engine::finish_plan(plans.run, *data);
-  planner::Plan trained = plans.next;
-  engine::finish_plan(trained, *next);
-  engine::rl::settle_plan(trained);  // refuses what cannot be trained before anything is written
-  planner::check_memory(trained, launch::available_memory());
+  const planner::PlanWithData run = planner::with_data(plans.run, *data);
+  // Refuses what cannot be trained before anything is written.
+  planner::place(planner::with_data(plans.next, *next), launch::available_memory());
   std::filesystem::create_directories(out);
-  const int code = engine::run_ranks(plans.run, engine::log_failure, [&](comm::World& world) {
-    engine::rl::write_branch(plans.run, world, data, words.run, words.step, out, words.set);
+  const int code = engine::run_ranks(run, engine::log_failure, [&](comm::World& world) {
+    engine::rl::write_branch(run, world, data, words.run, words.step, out, words.set);
     return kExitOk;
   });
   if (code != kExitOk) return code;
-  files::write_atomic(out / "config.json", plans.next.resolved.dump(2) + '\n');
+  files::write_atomic(out / "config.json", plans.next.resolved().dump(2) + '\n');
   Terminal terminal;
   if (!words.common.quiet) {
     terminal.line(
         fmt::format("{} goes on from {} after {} updates", out.string(), words.run, words.step));
   }
   if (words.no_training) return kExitOk;
-  plans.next.quiet = words.common.quiet;
-  return engine::run_training(std::move(plans.next),
-                              {.resume = {},
-                               .dry_run = false,
-                               .quiet = words.common.quiet,
-                               .console = &terminal,
-                               .how = {}});
+  return train_plan(plans.next,
+                    {.resume = {},
+                     .dry_run = false,
+                     .quiet = words.common.quiet,
+                     .console = &terminal,
+                     .how = {}});
 }
 
 }  // namespace tessera::cli

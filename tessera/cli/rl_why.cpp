@@ -15,6 +15,8 @@
 #include "tessera/config/json.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/rlhf/replay.h"
 #include "tessera/rlhf/why.h"
 
@@ -109,7 +111,7 @@ int rl_why(const std::vector<std::string>& line) {
   if (!parse(words, line)) return kExitOk;
   TESSERA_REQUIRE(
       words.top >= 0, Config, fmt::format("--top is {}", words.top), "give a number from 0 on");
-  planner::Plan plan = engine::rl::plan_of_run(words.run, ranks_of(words.ranks));
+  const planner::Plan run = engine::rl::plan_of_run(words.run, ranks_of(words.ranks));
   const std::optional<std::int64_t> last = engine::rl::last_recorded_step(words.run);
   const std::int64_t step = words.step.value_or(last.value_or(0));
   TESSERA_REQUIRE(
@@ -117,8 +119,8 @@ int rl_why(const std::vector<std::string>& line) {
       Config,
       fmt::format("STEP is {}, and the run has made {} updates", step, last.value_or(0)),
       "name a step of the run");
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const auto data = engine::open_data(run, {});
+  const planner::PlanWithData plan = planner::with_data(run, *data);
   return engine::run_ranks(plan, engine::log_failure, [&](comm::World& world) {
     const engine::rl::StepShares shares =
         engine::rl::shares_of_step(plan, world, data, words.run, step);

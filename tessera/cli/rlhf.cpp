@@ -21,12 +21,13 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/rollout_ranks.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/cli/train_plan.h"
 #include "tessera/config/overrides.h"
-#include "tessera/engine/run.h"
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/interop/deepspeed/chat_flags.h"
 #include "tessera/launch/launch.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/rlhf/three_steps.h"
 
 namespace tessera::cli {
@@ -293,14 +294,13 @@ int rlhf(const std::vector<std::string>& line) {
       continue;
     }
     const int all = ranks_of(words.ranks), ranks = ranks_that_learn(config, all, all);
-    planner::Plan plan =
+    const planner::Plan plan =
         planner::make_plan(config, ranks, fmt::format("{} ({})", words.config, step.name));
-    plan.quiet = words.common.quiet;
-    const int code = engine::run_training(std::move(plan),
-                                          {.resume = {},
-                                           .dry_run = words.dry_run,
-                                           .quiet = words.common.quiet,
-                                           .console = &terminal});
+    const int code = train_plan(plan,
+                                {.resume = {},
+                                 .dry_run = words.dry_run,
+                                 .quiet = words.common.quiet,
+                                 .console = &terminal});
     if (code != kExitOk || words.dry_run) return code;
   }
   return kExitOk;

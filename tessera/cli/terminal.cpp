@@ -6,12 +6,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "tessera/base/bounded_output.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/hosts/detect_launcher.h"
@@ -20,7 +22,21 @@
 namespace tessera::cli {
 namespace {
 
+constexpr double kPatienceS = 10.0;  // for a reader of a training's output
+constexpr double kToldS = 3.0;
+
 log::Level shown_level = log::Level::Warning;  // set before anything else runs
+bool goes_on = false;                          // the same
+
+BoundedOutput& standard_output() {
+  static BoundedOutput output(STDOUT_FILENO, kPatienceS);
+  return output;
+}
+
+BoundedOutput& standard_error() {
+  static BoundedOutput output(STDERR_FILENO, kPatienceS);
+  return output;
+}
 
 bool coloured() {
   const char* plain = std::getenv("NO_COLOR");
@@ -43,7 +59,11 @@ void to_stderr(const char* colour, const char* label, std::string_view text) {
   std::string out = std::string(colours ? colour : "") + label + (colours ? "\033[0m" : "");
   out += text;
   out += '\n';
-  std::fwrite(out.data(), 1, out.size(), stderr);
+  if (goes_on && standard_error().is_bounded()) {
+    standard_error().write(out);
+  } else {
+    std::fwrite(out.data(), 1, out.size(), stderr);
+  }
 }
 
 std::size_t columns() {
@@ -62,14 +82,14 @@ std::string_view clip(std::string_view text, std::size_t width) {
   return text.substr(0, end);
 }
 
-void put(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-}
-
 }  // namespace
 
 bool shows_live_lines(int descriptor) {
   return isatty(descriptor) != 0 && !is_launched();
+}
+
+void go_on_without_a_reader() {
+  goes_on = true;
 }
 
 Terminal::Terminal() : terminal_(shows_live_lines(STDOUT_FILENO)) {}
@@ -77,15 +97,28 @@ Terminal::~Terminal() {
   erase_live();
 }
 
-void Terminal::flush() const {
-  constexpr int kSecond = 1000, kTold = 3;
-  pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
-  for (int waited = 1; on_wait_ && ::poll(&out, 1, kSecond) == 0; ++waited) {
-    on_wait_();
-    if (waited == kTold)
+void Terminal::flush() {
+  const std::string text = std::exchange(unwritten_, {});
+  if (goes_on && standard_output().is_bounded()) {
+    std::fflush(stdout);
+    const bool written = standard_output().write(text, [&](double seconds) {
+      if (on_wait_) on_wait_();
+      if (seconds >= kToldS)
+        log::warn_once(
+            "the training waits for the reader of its standard output, whose pipe is full");
+    });
+    if (!written)
       log::warn_once(
-          "the training waits for the reader of its standard output, whose pipe is full");
+          "nobody reads the standard output of this training, which goes on without printing; "
+          "metrics.jsonl in the run folder has every step");
+    return;
   }
+  // A terminal that its user has stopped.
+  constexpr int kSecond = 1000;
+  pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  while (on_wait_ && ::poll(&out, 1, kSecond) == 0)
+    on_wait_();
+  std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
 

@@ -16,6 +16,10 @@ namespace tessera::cli {
 /// which the lines of all ranks meet.
 bool shows_live_lines(int descriptor);
 
+/// Lets this process and its ranks go on if nobody reads their output, as a training must: after
+/// some seconds, lines that find no room in a full pipe are dropped (base/bounded_output.h).
+void go_on_without_a_reader();
+
 /// Standard output. The live line exists on a terminal only. Control characters in a line are shown
 /// as escapes; data() and stream() pass them on.
 class Terminal final : public engine::Console {
@@ -32,8 +36,10 @@ class Terminal final : public engine::Console {
 
  private:
   void erase_live();
-  void flush() const;
+  void put(std::string_view text) { unwritten_ += text; }
+  void flush();
   bool terminal_;
+  std::string unwritten_;
   bool live_ = false;
   std::function<void()> on_wait_;
 };

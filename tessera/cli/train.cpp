@@ -26,9 +26,9 @@
 #include "tessera/cli/ranks.h"
 #include "tessera/cli/rollout_ranks.h"
 #include "tessera/cli/terminal.h"
+#include "tessera/cli/train_plan.h"
+#include "tessera/comm/registry.h"
 #include "tessera/config/overrides.h"
-#include "tessera/engine/connect_hosts.h"
-#include "tessera/engine/run.h"
 #include "tessera/hosts/cluster_launcher.h"
 #include "tessera/hosts/coordinator_client.h"
 #include "tessera/hosts/copy_server.h"
@@ -38,8 +38,12 @@
 #include "tessera/launch/launch.h"
 #include "tessera/launch/local_start.h"
 #include "tessera/mesh/host_layout.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/planner/travel.h"
 
 namespace tessera::cli {
@@ -106,13 +110,13 @@ json::Value memory_json(const planner::Plan& plan) {
 void print_json(const planner::Plan& plan, int code, bool dry_run) {
   json::Value out;
   out["exit_code"] = json::Value::integer(code);
-  out["run_dir"] = json::Value::string(plan.run_dir);
-  out["parameters"] = json::Value::integer(plan.model.num_parameters);
+  out["run_dir"] = json::Value::string(plan.run().dir);
+  out["parameters"] = json::Value::integer(plan.model().resolved.num_parameters);
   out["memory_per_rank"] = memory_json(plan);
   if (dry_run) {
-    out["config"] = plan.resolved;
+    out["config"] = plan.resolved();
   } else {
-    const std::filesystem::path status = std::filesystem::path(plan.run_dir) / "status.json";
+    const std::filesystem::path status = std::filesystem::path(plan.run().dir) / "status.json";
     std::error_code ignored;
     if (std::filesystem::exists(status, ignored)) {
       out["status"] = json::parse_strict(files::read(status), status.string());
@@ -169,7 +173,7 @@ void require_equal_hosts(const std::string& key,
                          const hosts::HostPool& pool) {
   std::vector<std::string> hosts;
   std::size_t fewest = static_cast<std::size_t>(local_ranks);
-  bool equal = part == nullptr ? plan.ranks % local_ranks == 0
+  bool equal = part == nullptr ? plan.ranks() % local_ranks == 0
                                : part->hosts * local_ranks == part->world_size;
   for (const hosts::HostSlots& host : pool) {
     hosts.push_back(fmt::format("{} has {}", host.name, host.slots.size()));
@@ -187,7 +191,7 @@ void require_equal_hosts(const std::string& key,
       fmt::format("use as many ranks of each host (-n {}), or write a number that divides the {} "
                   "ranks that share the layers",
                   fewest,
-                  plan.data_ranks));
+                  plan.layout().data_ranks));
 }
 
 /// Replaces "auto" for the sizes of groups that hold the weights by the ranks of a host. `plan`:
@@ -198,7 +202,7 @@ bool set_groups_of_hosts(json::Value& source,
                          int local_ranks,
                          const hosts::HostPart* part,
                          const hosts::HostPool& pool) {
-  if (local_ranks >= plan.ranks) return false;
+  if (local_ranks >= plan.ranks()) return false;
   const json::Value* const zero = source.find("zero_optimization");
   bool found = false;
   for (const char* name : {"zero_hpz_partition_size", "mics_shard_size"}) {
@@ -218,13 +222,12 @@ bool set_groups_of_hosts(json::Value& source,
 
 /// Throws if run.transport cannot be used, and warns if it has no effect.
 void check_transport(const planner::Plan& plan, bool several_hosts) {
-  const comm::LinkEngine engine = plan.config.run.transport;
-  if (several_hosts) return engine::check_engine(engine);
+  const std::string& link = plan.run().options.transport;
+  if (several_hosts) return comm::check_link(link);
   const auto launcher = hosts::detect_launcher();
-  const bool usual = engine == comm::LinkEngine::Auto || engine == comm::LinkEngine::Gloo;
+  const bool usual = comm::link_name(link) == comm::link_name("auto");
   if (usual || (launcher && launcher->rank != 0)) return;
-  log::warn(fmt::format("run.transport: \"{}\" has no effect: all ranks are on one host",
-                        engine::engine_name(engine)));
+  log::warn(fmt::format("run.transport: \"{}\" has no effect: all ranks are on one host", link));
 }
 
 /// Returns the configuration of the file, or of the flags if `path` is empty, with their changes.
@@ -240,6 +243,7 @@ json::Value configured(const std::string& path, TrainFlags& words, interop::Fore
 /// Trains on the ranks of `part` or, if it is null, on those that the command line chooses.
 int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts::HostPart> part) {
   std::vector<std::string> rest = line;
+  go_on_without_a_reader();
   for (const std::string& word : line)
     refuse_script(word, line);
   HostFlags hosts = take_host_flags(rest);
@@ -277,8 +281,6 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts
   };
   planner::Plan plan = make_plan();
   if (set_groups_of_hosts(source, plan, local_ranks, part.get(), choice.pool)) plan = make_plan();
-  plan.traveling = planner::travel_bytes(plan, local_ranks);
-  plan.quiet = words.common.quiet || words.common.json;
   check_transport(plan, local_ranks < all_ranks);
 
   std::optional<hosts::ElasticOptions> elastic;
@@ -310,12 +312,12 @@ int train_part(const std::vector<std::string>& line, std::shared_ptr<const hosts
   Terminal terminal;
   const engine::TrainCommand command{.resume = engine::resume_from(words.resume),
                                      .dry_run = words.dry_run,
-                                     .quiet = plan.quiet,
+                                     .quiet = words.common.quiet || words.common.json,
                                      .console = &terminal,
                                      .how = {local_start(hosts), part}};
   std::optional<launch::PidFile> pid_file;
   if (hosts.save_pid) pid_file.emplace();
-  const int code = engine::run_training(plan, command);
+  const int code = train_plan(plan, command);
   const bool is_leader = launcher ? launcher->rank == 0 : !part || part->host == 0;
   if (words.common.json && is_leader)
     print_json(plan, code, words.dry_run);

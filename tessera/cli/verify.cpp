@@ -32,7 +32,14 @@
 #include "tessera/interop/foreign_flags.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::cli {
 namespace {
@@ -99,40 +106,45 @@ json::Value source_of(const VerifyFlags& words, const interop::ForeignFlags& for
   return source;
 }
 
-/// A layout: its plan, and the plan for its first gradient.
-struct Side {
+/// The plan of a layout, and the plan for its first gradient.
+struct Plans {
   planner::Plan plan, gradient;
 };
 
 /// All errors that can be detected are reported before the first rank starts.
-Side side_of(planner::Plan plan, const std::string& path) {
-  const json::Value keeping = engine::keeping_gradient(plan.resolved);
-  planner::Plan gradient = planner::make_plan(keeping, plan.ranks, path);
+Plans plans_of(planner::Plan plan, const std::string& path) {
+  const json::Value keeping = engine::keeping_gradient(plan.resolved());
+  planner::Plan gradient = planner::make_plan(keeping, plan.ranks(), path);
   return {std::move(plan), std::move(gradient)};
 }
 
-void finish(Side& side, const data::Datasets& data) {
-  for (planner::Plan* plan : {&side.plan, &side.gradient}) {
-    engine::finish_plan(*plan, data);
-    planner::check_memory(*plan, launch::available_memory());
-  }
+/// The same, once the data is open.
+struct Side {
+  planner::PlacedPlan plan, gradient;
+};
+
+Side side_of(const Plans& plans, const data::Datasets& data) {
+  const auto placed = [&](const planner::Plan& plan) {
+    return planner::place(planner::with_data(plan, data), launch::available_memory());
+  };
+  return {placed(plans.plan), placed(plans.gradient)};
 }
 
 /// If the run has fewer steps than requested, both layouts are extended equally.
-void train_longer(std::initializer_list<planner::Plan*> plans, std::int64_t steps) {
-  const std::int64_t run = (*plans.begin())->max_steps;
+void train_longer(Side& layout, Side& single, std::int64_t steps) {
+  const std::int64_t run = layout.plan.course().max_steps;
   if (run >= steps) return;
   log::warn(fmt::format(
       "--steps {}: the run has {}; its schedule is that of a run of {} here", steps, run, steps));
-  for (planner::Plan* plan : plans)
-    plan->max_steps = steps;
+  for (Side* const side : {&layout, &single})
+    side->plan = planner::with(side->plan, planner::Course{.max_steps = steps, .curve = {}});
 }
 
 data::TokenizeOptions tokenize_options(const planner::Plan& plan, const launch::EarlyStop& early) {
   data::TokenizeOptions how;
   how.poll = [&early] { early.check(); };
-  how.text_field = plan.config.data.text_field;
-  how.invalid_utf8 = plan.config.data.invalid_utf8;
+  how.text_field = plan.data().options.text_field;
+  how.invalid_utf8 = plan.data().options.invalid_utf8;
   how.threads = launch::usable_cores();
   return how;
 }
@@ -226,12 +238,12 @@ std::string bound_in_words(const Finding& finding, const engine::Promise& promis
 
 std::string layout_text(const planner::Plan& plan) {
   return fmt::format("{} {}: {}, ZeRO stage {}, micro-batch {} x accumulation {}",
-                     plan.ranks,
-                     plan.ranks == 1 ? "rank" : "ranks",
+                     plan.ranks(),
+                     plan.ranks() == 1 ? "rank" : "ranks",
                      plan.mesh().text(),
-                     plan.zero_stage,
-                     plan.micro_batch,
-                     plan.accumulation);
+                     plan.layout().zero_stage,
+                     plan.layout().micro_batch,
+                     plan.layout().accumulation);
 }
 
 /// The content of both outputs.
@@ -308,11 +320,11 @@ json::Value finding_json(const Finding& finding) {
 
 json::Value side_json(const planner::Plan& plan) {
   json::Value out;
-  out["ranks"] = json::Value::integer(plan.ranks);
+  out["ranks"] = json::Value::integer(plan.ranks());
   out["mesh"] = json::Value::string(plan.mesh().text());
-  out["zero_stage"] = json::Value::integer(plan.zero_stage);
-  out["micro_batch"] = json::Value::integer(plan.micro_batch);
-  out["accumulation"] = json::Value::integer(plan.accumulation);
+  out["zero_stage"] = json::Value::integer(plan.layout().zero_stage);
+  out["micro_batch"] = json::Value::integer(plan.layout().micro_batch);
+  out["accumulation"] = json::Value::integer(plan.layout().accumulation);
   return out;
 }
 
@@ -403,17 +415,16 @@ std::string path_of(const VerifyFlags& words, const interop::ForeignFlags& forei
 }
 
 int run_verify(const VerifyFlags& words, const json::Value& source, const std::string& path) {
-  planner::Plan plan = planner::make_plan(source, ranks_of(words.ranks), path);
+  const planner::Plan plan = planner::make_plan(source, ranks_of(words.ranks), path);
   const engine::Promise promise = engine::promise_of(plan);
-  Side single = side_of(planner::make_plan(engine::on_one_rank(plan), 1, path), path);
-  Side layout = side_of(std::move(plan), path);
+  const Plans one_rank = plans_of(planner::make_plan(engine::on_one_rank(plan), 1, path), path);
+  const Plans asked = plans_of(plan, path);
 
   const launch::EarlyStop early;
-  const auto data = engine::open_data(layout.plan, tokenize_options(layout.plan, early));
-  finish(layout, *data);
-  finish(single, *data);
-  const std::int64_t steps = words.steps.value_or(std::min(kSteps, layout.plan.max_steps));
-  train_longer({&layout.plan, &single.plan}, steps);
+  const auto data = engine::open_data(asked.plan, tokenize_options(asked.plan, early));
+  Side layout = side_of(asked, *data), single = side_of(one_rank, *data);
+  const std::int64_t steps = words.steps.value_or(std::min(kSteps, layout.plan.course().max_steps));
+  train_longer(layout, single, steps);
 
   Terminal terminal;
   const bool table = !words.common.json && !words.common.quiet;

@@ -16,7 +16,12 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/launch/launch.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/rlhf/plan.h"
 #include "tessera/tasks/rl/rl.h"
 
@@ -82,21 +87,20 @@ int verify_rl(const std::vector<std::string>& line) {
   json::Value source = read_config(words.config);
   for (const std::string& assignment : words.set)
     config::apply_override(source, assignment);
-  planner::Plan plan =
+  const planner::Plan asked =
       planner::make_plan(source, ranks_of(words.ranks), name_of_config(words.config));
-  const tasks::Rl* const task = tasks::as_rl(plan.task.get());
+  const tasks::Rl* const task = tasks::as_rl(asked.data().task.get());
   TESSERA_REQUIRE(task != nullptr,
                   Config,
-                  fmt::format("{} is of the task {}", words.config, plan.config.task.type),
+                  fmt::format("{} is of the task {}", words.config, asked.data().task_options.type),
                   "name a configuration of the task rl, or use tessera verify CONFIG");
   TESSERA_REQUIRE(task->options().parity != tasks::Parity::Off,
                   Config,
                   "rl.parity is off, so that nothing is measured",
                   "--set rl.parity=measure");
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
-  engine::rl::settle_plan(plan);
-  planner::check_memory(plan, launch::available_memory());
+  const auto data = engine::open_data(asked, {});
+  const planner::PlacedPlan plan =
+      planner::place(planner::with_data(asked, *data), launch::available_memory());
   return engine::run_ranks(plan, engine::log_failure, [&](comm::World& world) {
     engine::Engine engine(plan, world, data);
     engine.initialize_weights();
@@ -105,7 +109,7 @@ int verify_rl(const std::vector<std::string>& line) {
     if (world.is_leader() && !words.common.quiet) tell_parity(report, words.common.json);
     if (world.is_leader()) require_output_written();
     engine.finish();
-    world.transport().barrier(world.everyone(), TESSERA_HERE("end of a verified run"))->wait();
+    world.barrier(TESSERA_HERE("end of a verified run"));
     return kExitOk;
   });
 }

@@ -8,6 +8,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
+#include "tessera/comm/transports/local.h"
 
 namespace tessera::comm {
 namespace {
@@ -73,6 +74,27 @@ void broadcast(Transport& transport, const Group& group, const Buffers& buffers)
 void all_to_all(Transport& transport, const Group& group, const Buffers& buffers) {
   finish(transport.all_to_all(group, buffers.in(), buffers.out(), TESSERA_HERE("measure")));
 }
+/// The sizes of parts of which the last rank gets `skew` times as many elements as each of the
+/// others, as the owner of popular experts does: `count` in total.
+std::vector<std::int64_t> counts_of(int ranks, std::size_t count, std::int64_t skew) {
+  const std::int64_t others = static_cast<std::int64_t>(count) / (ranks * skew);
+  std::vector<std::int64_t> of_rank(static_cast<std::size_t>(ranks), others);
+  of_rank.back() = others * skew;
+  std::vector<std::int64_t> out;
+  for (int r = 0; r < ranks; ++r)
+    out.insert(out.end(), of_rank.begin(), of_rank.end());
+  return out;
+}
+template <std::int64_t kSkew>
+void all_to_all_v(Transport& transport, const Group& group, const Buffers& buffers) {
+  const std::vector<std::int64_t> counts = counts_of(group.size(), buffers.in().count, kSkew);
+  finish(transport.all_to_all_v(
+      group,
+      buffers.in().part(0, sent_parts(counts, group.size(), group.index).back()),
+      buffers.out().part(0, received_parts(counts, group.size(), group.index).back()),
+      counts,
+      TESSERA_HERE("measure")));
+}
 // Sends to the next rank and receives from the previous one.
 void send_recv(Transport& transport, const Group& group, const Buffers& buffers) {
   const int n = group.size();
@@ -102,6 +124,8 @@ constexpr Case kCases[] = {{"all-reduce", all_reduce, Share::Twice},
                            {"all-gather", all_gather, Share::OthersParts},
                            {"broadcast", broadcast, Share::All},
                            {"all-to-all", all_to_all, Share::OthersParts},
+                           {"all-to-all-v", all_to_all_v<1>, Share::OthersParts},
+                           {"all-to-all-v 4x", all_to_all_v<4>, Share::OthersParts},
                            {"send/recv", send_recv, Share::All}};
 
 /// Returns the seconds that each of `calls` calls took.

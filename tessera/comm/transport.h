@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -127,6 +128,15 @@ class Transport {
   /// Part j of `in` goes to member j; `out` receives part i from member i. All parts are equal in
   /// size.
   virtual WorkPtr all_to_all(const Group& group, Span in, Span out, CallSite site) = 0;
+  /// The same for parts of different sizes: part (i, j), from member i to member j, has
+  /// counts[i * size + j] elements, and may be empty. `counts` is the same on all members, which
+  /// have to exchange their sizes before, and is copied. in: this rank's parts in order of j; out:
+  /// those for it in order of i; they must not overlap.
+  virtual WorkPtr all_to_all_v(const Group& group,
+                               Span in,
+                               Span out,
+                               std::span<const std::int64_t> counts,
+                               CallSite site) = 0;
   virtual WorkPtr barrier(const Group& group, CallSite site) = 0;
   /// Between two ranks of the world; messages of one (peer, channel) arrive in order.
   virtual WorkPtr send(int peer, int channel, Span data, CallSite site) = 0;

@@ -21,8 +21,8 @@ Span span_of(std::vector<T>& values, DType dtype) {
 
 World::World(int rank,
              mesh::Mesh mesh,
-             std::unique_ptr<Transport> host,
-             std::unique_ptr<Transport> tensors,
+             std::shared_ptr<Transport> host,
+             std::shared_ptr<Transport> tensors,
              std::shared_ptr<ControlPage> control)
     : rank_(rank),
       mesh_(mesh),
@@ -85,7 +85,27 @@ void World::set_step(std::int64_t step) {
 }
 
 void World::show_life() noexcept {
+  line().work.fetch_add(1, std::memory_order_relaxed);
+  keep_alive();
+}
+
+void World::keep_alive() noexcept {
   line().life.fetch_add(1, std::memory_order_relaxed);
+}
+
+void World::barrier(CallSite site) {
+  host_transport_->barrier(everyone(), std::move(site))->wait();
+}
+
+ActivityScope::ActivityScope(World& world, Activity activity) noexcept
+    : line_(world.line()), before_(line_.activity.load(std::memory_order_relaxed)) {
+  line_.activities.fetch_add(1, std::memory_order_relaxed);
+  line_.activity.store(static_cast<std::uint32_t>(activity), std::memory_order_relaxed);
+}
+
+ActivityScope::~ActivityScope() {
+  line_.activity.store(before_, std::memory_order_relaxed);
+  line_.activities.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::vector<double> World::all_reduce(const Group& group,

@@ -28,8 +28,8 @@ class World {
   /// numbers on which the ranks agree.
   World(int rank,
         mesh::Mesh mesh,
-        std::unique_ptr<Transport> host,
-        std::unique_ptr<Transport> tensors,
+        std::shared_ptr<Transport> host,
+        std::shared_ptr<Transport> tensors,
         std::shared_ptr<ControlPage> control);
   ~World();
   /// Returns a world of the ranks from `first` on, as many as `mesh` has, of which this rank is
@@ -67,7 +67,11 @@ class World {
   /// Signals to waiting peers that this rank makes progress, between pieces of work that post
   /// nothing.
   void show_life() noexcept;
+  /// Signals to waiting peers that this rank is alive, although it makes no progress.
+  void keep_alive() noexcept;
 
+  /// Waits until every rank of the world has called it, whatever device the model is on.
+  void barrier(CallSite site);
   /// Reduces a few values; complete on return. BitOr takes whole numbers.
   std::vector<double> all_reduce(const Group& group,
                                  std::vector<double> values,
@@ -79,6 +83,7 @@ class World {
                                  CallSite site);
 
  private:
+  friend class ActivityScope;
   World(const World& whole, int first, const mesh::Mesh& mesh, int number);
   /// The entry of this rank on the control page.
   [[nodiscard]] RankLine& line() { return control_->line(first_ + rank_); }
@@ -92,6 +97,20 @@ class World {
   std::shared_ptr<Transport> host_transport_;
   std::shared_ptr<Transport> tensors_;  ///< nullptr: the model is on the host
   std::map<std::uint16_t, Group> groups_;
+};
+
+/// As long as it lives, the hang watch (launch/hang_watch.h) names this activity of the rank if it
+/// makes no progress. Threads: that of the rank.
+class ActivityScope {
+ public:
+  ActivityScope(World& world, Activity activity) noexcept;
+  ~ActivityScope();
+  ActivityScope(const ActivityScope&) = delete;
+  ActivityScope& operator=(const ActivityScope&) = delete;
+
+ private:
+  RankLine& line_;
+  std::uint32_t before_;
 };
 
 /// Returns a control page in private memory.

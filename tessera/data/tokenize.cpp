@@ -70,7 +70,7 @@ class Workers {
     try {
       threads_.reserve(static_cast<std::size_t>(threads));
       for (int i = 0; i < threads; ++i)
-        threads_.emplace_back([this, encoder] { work(encoder); });
+        threads_.emplace_back([this, &encoder] { work(encoder); });
     } catch (const std::exception&) {
       // No thread or no memory is available: the running threads do all the work.
     }
@@ -91,8 +91,10 @@ class Workers {
   /// Returns the next chunk in order; false at the end. Needs at least one thread.
   bool next(Encoded& out) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock,
-                  [this] { return ready_.count(written_) > 0 || (ended_ && written_ == taken_); });
+    changed_.wait(lock, [this] {
+      return failure_ || ready_.count(written_) > 0 || (ended_ && written_ == taken_);
+    });
+    if (failure_) std::rethrow_exception(failure_);
     const auto it = ready_.find(written_);
     if (it == ready_.end()) return false;
     out = std::move(it->second);
@@ -105,15 +107,24 @@ class Workers {
  private:
   static constexpr std::int64_t kAhead = 4;
 
-  void work(ChunkEncoder encoder) {
-    for (;;) {
-      Chunk chunk;
-      std::int64_t number = 0;
-      Encoded encoded;
-      if (!take(chunk, number, encoded)) return;
-      if (!encoded.error) encoded = encoder.encode(chunk);
+  // Whatever a thread lacks, such as memory, is an error of the thread that waits.
+  void work(const ChunkEncoder& shared) noexcept {
+    try {
+      ChunkEncoder encoder = shared;
+      for (;;) {
+        Chunk chunk;
+        std::int64_t number = 0;
+        Encoded encoded;
+        if (!take(chunk, number, encoded)) return;
+        if (!encoded.error) encoded = encoder.encode(chunk);
+        const std::scoped_lock lock(mutex_);
+        ready_.emplace(number, std::move(encoded));
+        changed_.notify_all();
+      }
+    } catch (...) {
       const std::scoped_lock lock(mutex_);
-      ready_.emplace(number, std::move(encoded));
+      if (!failure_) failure_ = std::current_exception();
+      stop_ = true;
       changed_.notify_all();
     }
   }
@@ -146,6 +157,7 @@ class Workers {
   std::map<std::int64_t, Encoded> ready_;
   std::int64_t taken_ = 0, written_ = 0;
   bool ended_ = false, stop_ = false;
+  std::exception_ptr failure_;
   std::vector<std::thread> threads_;  // last members, because they use the ones above
 };
 

@@ -2,17 +2,17 @@
 #include "tessera/data/tokenizer_training.h"
 
 #include <algorithm>
-#include <exception>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/worker_threads.h"
 #include "tessera/data/json_line.h"
 #include "tessera/data/sources.h"
 #include "tessera/text/tokenizers/characters.h"
@@ -109,33 +109,13 @@ std::vector<Stretch> stretches_of(const std::vector<fs::path>& sources) {
 PieceCounts count_pieces(const std::vector<fs::path>& sources, const TrainingOptions& options) {
   const std::vector<Stretch> stretches = stretches_of(sources);
   Counter counter(options);
-  std::mutex mutex;
-  std::size_t next = 0;
-  std::exception_ptr failure;
-  const auto work = [&](bool polls) {
-    for (;;) {
-      std::size_t mine = 0;
-      {
-        const std::scoped_lock lock(mutex);
-        if (failure || next == stretches.size()) return;
-        mine = next++;
-      }
-      try {
-        if (polls && options.poll) options.poll();
-        counter.add(stretches[mine]);
-      } catch (...) {
-        const std::scoped_lock lock(mutex);
-        if (!failure) failure = std::current_exception();
-      }
+  std::atomic<std::size_t> next = 0;
+  on_threads(options.threads, [&](bool polls, const std::atomic<bool>& failed) {
+    for (std::size_t mine = next++; mine < stretches.size() && !failed; mine = next++) {
+      if (polls && options.poll) options.poll();
+      counter.add(stretches[mine]);
     }
-  };
-  {
-    std::vector<std::jthread> others;
-    for (int t = 1; t < options.threads; ++t)
-      others.emplace_back(work, false);
-    work(true);
-  }
-  if (failure) std::rethrow_exception(failure);
+  });
   return counter.total();
 }
 

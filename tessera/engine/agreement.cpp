@@ -16,6 +16,9 @@
 #include "tessera/base/content_hash.h"
 #include "tessera/base/files.h"
 #include "tessera/base/text.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -111,21 +114,21 @@ void add_set(std::vector<Fact>& out,
 
 }  // namespace
 
-std::vector<Fact> known_facts(const planner::Plan& plan,
+std::vector<Fact> known_facts(const planner::PlanWithData& plan,
                               const data::Datasets& data,
                               const ResumePoint& resume) {
   std::vector<Fact> out;
-  for_each_key(plan.resolved, "", [&](const std::string& path, const json::Value& value) {
+  for_each_key(plan.resolved(), "", [&](const std::string& path, const json::Value& value) {
     if (!may_differ(path)) out.push_back({Fact::Kind::Setting, path, "", text_of(value)});
   });
-  if (plan.tokenizer != nullptr) {
-    const std::string& vocab = plan.config.tokenizer.vocab;
+  if (plan.data().tokenizer != nullptr) {
+    const std::string& vocab = plan.data().tokenizer_options.vocab;
     out.push_back({Fact::Kind::Contents,
                    hosts::kTokenizer,
-                   vocab.empty() ? plan.tokenizer->name() : vocab,
-                   plan.tokenizer->fingerprint()});
+                   vocab.empty() ? plan.data().tokenizer->name() : vocab,
+                   plan.data().tokenizer->fingerprint()});
   }
-  const data::DataOptions& options = plan.config.data;
+  const data::DataOptions& options = plan.data().options;
   // With data.sources they are the files of all sources.
   add_set(out,
           options.sources.is_null() ? "data.train" : "data.sources",
@@ -139,7 +142,7 @@ std::vector<Fact> known_facts(const planner::Plan& plan,
           data.validation_fingerprint);
   add_set(out, "data.test", options.test, data.test.get(), data.test_fingerprint);
   out.push_back(
-      {Fact::Kind::Derived, "the number of steps", "", fmt::format("{}", plan.max_steps)});
+      {Fact::Kind::Derived, "the number of steps", "", fmt::format("{}", plan.course().max_steps)});
   out.push_back({Fact::Kind::Progress,
                  "the newest checkpoint",
                  "",
@@ -157,12 +160,12 @@ std::vector<Fact> contents_facts(const planner::Plan& plan,
     const std::uint64_t hash = files::content_hash(std::span(&file, 1), alive);
     out.push_back({Fact::Kind::Contents, what, file.string(), files::hex64(hash)});
   };
-  for (const Input& input : plan.inputs) {
-    const std::string what = key_of(plan.resolved, input.where, input.what);
+  for (const Input& input : plan.inputs()) {
+    const std::string what = key_of(plan.resolved(), input.where, input.what);
     for (const fs::path& file : input.files)
       add(what, file);
   }
-  for_each_key(plan.resolved, "", [&](const std::string& path, const json::Value& value) {
+  for_each_key(plan.resolved(), "", [&](const std::string& path, const json::Value& value) {
     if (!names_inputs(path)) return;
     for_each_string(value, [&](const std::string& text) {
       // A word such as "text" may by accident be the name of a file.
@@ -185,7 +188,7 @@ std::vector<Fact> contents_facts(const planner::Plan& plan,
   return out;
 }
 
-std::vector<Fact> facts_of(const planner::Plan& plan,
+std::vector<Fact> facts_of(const planner::PlanWithData& plan,
                            const data::Datasets& data,
                            const ResumePoint& resume,
                            const std::function<void()>& alive) {

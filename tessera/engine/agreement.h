@@ -9,13 +9,31 @@
 #include "tessera/data/dataset.h"
 #include "tessera/engine/resume.h"
 #include "tessera/hosts/fact.h"
-#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+class Plan;
+class PlanWithData;
+}
+
+namespace tessera::planner {
+class Plan;
+class PlanWithData;
+}  // namespace tessera::planner
+
+namespace tessera::planner {
+class Plan;
+class PlanWithData;
+}  // namespace tessera::planner
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::engine {
 
 /// Returns the facts that are known without reading more files: every key of the configuration, the
 /// tokenizer, the samples of all sets of data, and the step from which the training goes on.
-std::vector<hosts::Fact> known_facts(const planner::Plan& plan,
+std::vector<hosts::Fact> known_facts(const planner::PlanWithData& plan,
                                      const data::Datasets& data,
                                      const ResumePoint& resume);
 /// Returns the facts whose values are hashes of files: models and programs (Plan::inputs), files
@@ -25,7 +43,7 @@ std::vector<hosts::Fact> contents_facts(const planner::Plan& plan,
                                         const data::Datasets& data,
                                         const std::function<void()>& alive);
 /// Returns both, of which no more than fit into a message.
-std::vector<hosts::Fact> facts_of(const planner::Plan& plan,
+std::vector<hosts::Fact> facts_of(const planner::PlanWithData& plan,
                                   const data::Datasets& data,
                                   const ResumePoint& resume,
                                   const std::function<void()>& alive);

@@ -38,6 +38,14 @@ nn::Batch make_batch(const data::Dataset& dataset,
   return batch;
 }
 
+nn::Batch make_batch(comm::World& world,
+                     const data::Dataset& dataset,
+                     std::span<const std::int64_t> samples,
+                     std::span<const std::int64_t> numbers) {
+  const comm::ActivityScope reads(world, Activity::ReadData);
+  return make_batch(dataset, samples, numbers);
+}
+
 nn::Batch prompt_batch(std::span<const std::int32_t> ids) {
   const std::vector<std::int32_t> text(ids.begin(), ids.end());
   return prompt_batch({&text, 1}, text.size());

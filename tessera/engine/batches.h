@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
 #include "tessera/nn/block.h"
 
@@ -15,6 +16,11 @@ namespace tessera::engine {
 /// dimension; an optional tensor is present only if one of these samples needs it. `numbers`: the
 /// number of each sample in the whole run, which keys its dropout. `samples` may be empty.
 nn::Batch make_batch(const data::Dataset& dataset,
+                     std::span<const std::int64_t> samples,
+                     std::span<const std::int64_t> numbers);
+/// The same as an Activity::ReadData of this rank.
+nn::Batch make_batch(comm::World& world,
+                     const data::Dataset& dataset,
                      std::span<const std::int64_t> samples,
                      std::span<const std::int64_t> numbers);
 /// A batch of one sequence without labels, for generation.

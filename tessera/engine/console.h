@@ -19,7 +19,7 @@ class Console {
   /// Prints text without a line end, as generation produces it.
   virtual void stream(std::string_view text) = 0;
   [[nodiscard]] virtual bool is_terminal() const = 0;
-  /// Sets a function that is called every second while the output is blocked, because a pipe's
+  /// Sets a function that is called every second while the output waits for room, because a pipe's
   /// reader or a stopped terminal does not read it.
   virtual void on_wait(const std::function<void()>& /*call*/) {}
 };

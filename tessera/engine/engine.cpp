@@ -17,23 +17,30 @@
 #include "tessera/engine/reference.h"
 #include "tessera/engine/resume_curve.h"
 #include "tessera/models/hf_objective.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/report/monitors/tensorboard.h"
 
 namespace tessera::engine {
 namespace {
 
-std::unique_ptr<Experience> make_experience(const planner::Plan& plan,
+std::unique_ptr<Experience> make_experience(const planner::PlanWithData& plan,
                                             comm::World& world,
                                             TrainState& state,
                                             const data::Dataset& train,
                                             ExtraRanks* extra_ranks) {
-  const ExperienceKind* const kind = experience_of(plan.task.get());
+  const ExperienceKind* const kind = experience_of(plan.data().task.get());
   return kind == nullptr ? nullptr : kind->make(plan, world, state, train, extra_ranks);
 }
 
 }  // namespace
 
-Engine::Engine(planner::Plan plan,
+Engine::Engine(planner::PlanWithData plan,
                comm::World& world,
                std::shared_ptr<const data::Datasets> data,
                ExtraRanks* extra_ranks)
@@ -42,20 +49,32 @@ Engine::Engine(planner::Plan plan,
       data_(std::move(data)),
       order_(data_->train->size(),
              // Streamed data has an order of its own.
-             plan_.config.data.shuffle && plan_.config.data.streaming == 0,
-             static_cast<std::uint64_t>(plan_.config.trainer.seed)),
+             plan_.data().options.shuffle && plan_.data().options.streaming == 0,
+             static_cast<std::uint64_t>(plan_.recipe().seed)),
       batches_(data_->train->size(),
-               plan_.global_batch,
-               plan_.config.data.drop_last,
-               planner::batch_sizes(plan_)),
+               plan_.recipe().global_batch,
+               plan_.data().options.drop_last,
+               planner::batch_sizes(plan_.recipe())),
       state_(train_state_options(plan_), world),
       experience_(make_experience(plan_, world_, state_, *data_->train, extra_ranks)),
-      saver_(plan_, world_, state_, experience_.get(), [this] { return meta(); }),
-      eval_model_(plan_.config.eval.weights, plan_.zero_stage == 3, world_, state_, saver_),
+      saver_(plan_.run().checkpoint.use_node_local_storage,
+             world_,
+             state_,
+             experience_.get(),
+             [this] { return meta(); }),
+      eval_model_(plan_.run().eval.weights, plan_.layout().runs_together(), world_, state_, saver_),
       evaluator_(plan_, eval_model_, experience_.get(), data_),
       sampler_(plan_, eval_model_),
-      frozen_sets_(plan_.freezing.frozen_sets({})) {
+      frozen_sets_(plan_.model().freezing.frozen_sets({})) {
   start_clock();
+}
+
+std::int64_t Engine::micro_batches(std::int64_t samples) const {
+  const std::int64_t each = plan_.layout().micro_batch;
+  return (samples + each - 1) / each;
+}
+std::int64_t Engine::max_steps() const {
+  return plan_.course().max_steps;
 }
 
 Engine::~Engine() = default;
@@ -66,9 +85,9 @@ void Engine::make_reference(const std::filesystem::path& keep) {
   data_ = with_reference(data_,
                          executor(),
                          world_,
-                         {.train_batch = plan_.micro_batch,
+                         {.train_batch = plan_.layout().micro_batch,
                           .validation = evaluator_.samples(),
-                          .validation_batch = plan_.config.eval.micro_batch});
+                          .validation_batch = plan_.run().eval.micro_batch});
   if (!keep.empty() && world_.is_leader()) keep_reference(*data_, keep);
   start_clock();
 }
@@ -90,7 +109,7 @@ void Engine::begin_experience(const std::filesystem::path& run_dir, Keeping keep
 /// This rank's samples of a micro-batch.
 nn::Batch Engine::load_micro(const data::GlobalBatch& batch, int micro) const {
   const comm::Group& group = world_.group(mesh::AxisSet::dp());
-  const std::int64_t b = plan_.micro_batch;
+  const std::int64_t b = plan_.layout().micro_batch;
   const std::int64_t number = static_cast<std::int64_t>(micro) * group.size() + group.index;
   const std::int64_t begin = std::min(batch.size, number * b);
   const std::int64_t end = std::min(batch.size, begin + b);
@@ -112,7 +131,7 @@ nn::Batch Engine::load_samples(const data::GlobalBatch& batch,
     samples.push_back(order_(batch.epoch, batch.first + i));
     numbers.push_back(batch.consumed_before + i);
   }
-  return make_batch(*data_->train, samples, numbers);
+  return make_batch(world_, *data_->train, samples, numbers);
 }
 
 int Engine::micros_of(const data::GlobalBatch& batch) const {
@@ -137,7 +156,7 @@ StepExtras Engine::extras(StepReport& report) {
   };
   extras.before_update = [this, &report] {
     report.save_s = saver_.before_change();
-    const auto& tensorboard = plan_.config.sections.get<report::TensorboardOptions>();
+    const auto& tensorboard = plan_.run().sections.get<report::TensorboardOptions>();
     const bool shown = tensorboard.enabled && tensorboard.histograms > 0 &&
                        (step() + 1) % tensorboard.histograms == 0;
     if (shown) report.histograms = trained_histograms(state_, state_.loss_scale());
@@ -147,12 +166,12 @@ StepExtras Engine::extras(StepReport& report) {
 
 void Engine::follow_freezing(std::int64_t steps, std::int64_t samples) {
   std::vector<bool> now =
-      plan_.freezing.frozen_sets({.steps = steps, .epoch = batches_.at(samples).epoch});
+      plan_.model().freezing.frozen_sets({.steps = steps, .epoch = batches_.at(samples).epoch});
   if (now == frozen_sets_) return;
   saver_.before_change();
   frozen_sets_ = std::move(now);
   TESSERA_REQUIRE(
-      !plan_.freezing.freezes_all(frozen_sets_),
+      !plan_.model().freezing.freezes_all(frozen_sets_),
       Config,
       fmt::format("after step {} every parameter is frozen", steps),
       "let frozen_until of some optimizer.groups be no later than frozen_from of the others");
@@ -167,7 +186,7 @@ void Engine::follow_freezing(std::int64_t steps, std::int64_t samples) {
 void Engine::count_tokens(const data::GlobalBatch& batch, StepReport& report) {
   const StepTokens counted = experience_ != nullptr
                                  ? experience_->tokens()
-                                 : StepTokens{.learned = batch.size * plan_.sequence_length};
+                                 : StepTokens{.learned = batch.size * plan_.data().sequence_length};
   report.batch_tokens = counted.learned;
   report.generated_tokens = counted.generated;
   report.generate_s = counted.generate_s;
@@ -241,21 +260,21 @@ checkpoint::Meta Engine::meta() const {
   if (experience_ != nullptr) experience_->describe(meta);
   meta.samples = samples_;
   meta.tokens = tokens_;
-  meta.config = plan_.resolved;
-  if (auto objective = models::said_of(plan_.model.objective))
+  meta.config = plan_.resolved();
+  if (auto objective = models::said_of(plan_.model().resolved.objective))
     meta.extra["objective"] = std::move(*objective);
-  if (!plan_.base_fingerprint.empty()) {
+  if (!plan_.model().base_fingerprint.empty()) {
     meta.extra["base"] = json::Value::object(
         {{"path",
-          json::Value::string(std::filesystem::absolute(*plan_.config.model->from).string())},
-         {"fingerprint", json::Value::string(plan_.base_fingerprint)}});
+          json::Value::string(std::filesystem::absolute(*plan_.model().options->from).string())},
+         {"fingerprint", json::Value::string(plan_.model().base_fingerprint)}});
   }
   meta.extra["data"] = json::Value::string(data_->fingerprint);
   meta.extra["validation"] = json::Value::string(data_->validation_fingerprint);
-  meta.extra["tokenizer"] = json::Value::string(plan_.tokenizer->fingerprint());
-  meta.extra["threads_per_rank"] = json::Value::integer(plan_.threads);
+  meta.extra["tokenizer"] = json::Value::string(plan_.data().tokenizer->fingerprint());
+  meta.extra["threads_per_rank"] = json::Value::integer(plan_.layout().threads);
   meta.extra["ranks"] = json::Value::integer(world_.size());
-  meta.extra["data_ranks"] = json::Value::integer(plan_.data_ranks);
+  meta.extra["data_ranks"] = json::Value::integer(plan_.layout().data_ranks);
   meta.extra["schedule"] = curve_of_run(plan_);
   evaluator_.describe(meta);
   return meta;
@@ -264,6 +283,7 @@ checkpoint::Meta Engine::meta() const {
 void Engine::load(const checkpoint::Checkpoint& checkpoint) {
   if (const checkpoint::Ranks all = saver_.ranks(); all.nodes > 1)
     checkpoint::require_one_save(checkpoint, all);
+  const comm::ActivityScope loads(world_, Activity::Load);
   follow_freezing(checkpoint.meta().step, checkpoint.meta().samples);
   state_.load(checkpoint);
   if (experience_ != nullptr) experience_->load(checkpoint);

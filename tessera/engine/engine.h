@@ -24,7 +24,7 @@
 #include "tessera/engine/saver.h"
 #include "tessera/engine/train_state.h"
 #include "tessera/memory/ledger.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 #include "tessera/report/monitors/histogram.h"
 
 namespace tessera::engine {
@@ -73,7 +73,7 @@ class Engine {
  public:
   /// `extra_ranks`: the ranks of the job that do not train, which must outlive the engine; nullptr:
   /// there are none.
-  Engine(planner::Plan plan,
+  Engine(planner::PlanWithData plan,
          comm::World& world,
          std::shared_ptr<const data::Datasets> data,
          ExtraRanks* extra_ranks = nullptr);
@@ -81,7 +81,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  [[nodiscard]] const planner::Plan& plan() const { return plan_; }
+  [[nodiscard]] const planner::PlanWithData& plan() const { return plan_; }
   [[nodiscard]] comm::World& world() { return world_; }
   [[nodiscard]] const data::Datasets& data() const { return *data_; }
   [[nodiscard]] TrainState& state() { return state_; }
@@ -90,10 +90,10 @@ class Engine {
   [[nodiscard]] std::int64_t step() const { return state_.steps(); }
   /// Returns the number of samples of the training data trained so far.
   [[nodiscard]] std::int64_t samples() const { return samples_; }
-  [[nodiscard]] std::int64_t max_steps() const { return plan_.max_steps; }
+  [[nodiscard]] std::int64_t max_steps() const;
   [[nodiscard]] memory::Usage memory() const { return memory::current_ledger().usage(); }
 
-  /// Initializes the weights, from seed and names or from plan.config.model.from.
+  /// Initializes the weights, from seed and names or from model.from.
   /// `nudge`: then moves each weight by this fraction of itself, up or down by its place.
   void initialize_weights(double nudge = 0.0) { state_.initialize_weights(nudge); }
   /// Computes with the current model the tensors that the data needs from it
@@ -144,15 +144,13 @@ class Engine {
   /// Fills the fields of the report that count tokens.
   void count_tokens(const data::GlobalBatch& batch, StepReport& report);
   /// Returns the number of micro-batches of `samples` samples on all ranks together.
-  [[nodiscard]] std::int64_t micro_batches(std::int64_t samples) const {
-    return (samples + plan_.micro_batch - 1) / plan_.micro_batch;
-  }
+  [[nodiscard]] std::int64_t micro_batches(std::int64_t samples) const;
   StepExtras extras(StepReport& report);
   /// Freezes and thaws parameters as the plan requires for the step after `steps` steps and
   /// `samples` samples.
   void follow_freezing(std::int64_t steps, std::int64_t samples);
 
-  planner::Plan plan_;
+  planner::PlanWithData plan_;
   comm::World& world_;
   std::shared_ptr<const data::Datasets> data_;
   data::SampleOrder order_;
@@ -170,24 +168,19 @@ class Engine {
   std::vector<bool> frozen_sets_;   ///< see parallel::FreezeSchedule
 };
 
-/// The progress of a training.
-struct Position {
-  std::int64_t step = 0, samples = 0;
-};
-/// Completes the plan with what depends on the data: max_steps, counted from the position of the
-/// training, and a sequence_length of 1 if the samples are not sequences. Throws Error{Config} if
-/// there is nothing to train, or if the data's samples have another length than the plan; throws
-/// Error{Shape} if the tensors of the datasets are wrong.
-void finish_plan(planner::Plan& plan, const data::Datasets& data, const Position& from = {});
 /// Opens the plan's data and tokenizes what is not in the cache.
 std::shared_ptr<const data::Datasets> open_data(const planner::Plan& plan,
                                                 const data::TokenizeOptions& how);
-/// The TrainState options of a plan whose max_steps is known.
-TrainStateOptions train_state_options(const planner::Plan& plan);
+/// The TrainState options of a plan.
+TrainStateOptions train_state_options(const planner::PlanWithData& plan);
 /// The third of the four steps (configuration, launch, initialize, fit): returns an engine with
-/// initialized weights.
+/// initialized weights. Without `data` it opens that of the plan.
 std::unique_ptr<Engine> initialize(const planner::Plan& plan,
                                    comm::World& world,
                                    std::shared_ptr<const data::Datasets> data = nullptr);
+/// The same for a plan whose data is `data`.
+std::unique_ptr<Engine> initialize(const planner::PlanWithData& plan,
+                                   comm::World& world,
+                                   std::shared_ptr<const data::Datasets> data);
 
 }  // namespace tessera::engine

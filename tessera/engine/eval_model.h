@@ -37,8 +37,8 @@ class EvalModel {
   [[nodiscard]] comm::World& world() { return world_; }
 
   /// True if this rank takes part when a text is generated. If weights are sharded, layers are
-  /// split, or stages pass flows on, all ranks that take part generate the same text; so do ranks
-  /// that share tokens in training, because here each has all tokens.
+  /// split, experts are divided, or stages pass flows on, all ranks that take part generate the
+  /// same text; so do ranks that share tokens in training, because here each has all tokens.
   [[nodiscard]] bool generates() {
     return world_.group(mesh::AxisSet::dp()).index == 0 || together_;
   }

@@ -127,7 +127,7 @@ EvalReport evaluate(parallel::Executor& executor,
       indices.push_back(s);
     nn::StepContext context(nn::Mode::Eval, 0);
     context.want_logits = predicts;
-    nn::Batch batch = make_batch(dataset, indices, indices);
+    nn::Batch batch = make_batch(world, dataset, indices, indices);
     if (shared != nullptr) batch = nn::own_tokens(batch, *shared, executor.model().objective());
     const nn::Outcome outcome = executor.infer(batch, context, &terms[static_cast<std::size_t>(i)]);
     if (predicts) predictions.add(static_cast<std::size_t>(i), outcome, batch);

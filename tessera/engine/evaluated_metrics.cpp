@@ -11,7 +11,12 @@
 #include "tessera/engine/eval_history.h"
 #include "tessera/engine/written_texts.h"
 #include "tessera/models/objective.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/activations.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/tasks/metrics.h"
 #include "tessera/tasks/text_scores.h"
 
@@ -21,11 +26,11 @@ namespace {
 /// Predictions of the task's form, of samples that are made up.
 tasks::Predictions made_up(const planner::Plan& plan) {
   tasks::Predictions out;
-  const json::Value& options = plan.model.objective.options;
+  const json::Value& options = plan.model().resolved.objective.options;
   const json::Value* const labels = options.find("num_labels");
   out.width = labels != nullptr ? labels->as_integer().value_or(1) : 1;
   out.label_width = 1;
-  for (const data::TensorSpec& spec : plan.sample) {
+  for (const data::TensorSpec& spec : plan.data().sample) {
     if (spec.name == "label" && !spec.shape.empty()) out.label_width = spec.shape.front();
   }
   constexpr std::int64_t kRows = 4;
@@ -63,10 +68,10 @@ void check_set(const planner::Plan& plan, const data::Dataset& set, std::int64_t
                               samples,
                               set.name()),
                   "raise eval.batches, or evaluate on other data");
-  const std::int64_t texts = plan.config.eval.generate;
+  const std::int64_t texts = plan.run().eval.generate;
   const auto has_prompt = [&](std::int64_t i) {
-    const bool answers = plan.model.trunk.output.target.has_value();
-    return !prompt_of(set, i, answers, plan.tokenizer->end_of_text()).prompt.empty();
+    const bool answers = plan.model().resolved.trunk.output.target.has_value();
+    return !prompt_of(set, i, answers, plan.data().tokenizer->end_of_text()).prompt.empty();
   };
   TESSERA_REQUIRE(
       texts == 0 || any_of(texts, has_prompt),
@@ -79,13 +84,13 @@ void check_set(const planner::Plan& plan, const data::Dataset& set, std::int64_t
 }  // namespace
 
 bool predicts_tokens(const planner::Plan& plan) {
-  return plan.model.description.find("family") != nullptr &&
-         models::traits_of(plan.model.objective.name).has_perplexity;
+  return plan.model().resolved.description.find("family") != nullptr &&
+         models::traits_of(plan.model().resolved.objective.name).has_perplexity;
 }
 
 std::vector<std::string> evaluated_metrics(const planner::Plan& plan) {
-  const bool own_model = plan.model.description.find("family") == nullptr;
-  if (plan.task == nullptr || plan.task->writes_answers() || own_model) return {};
+  const bool own_model = plan.model().resolved.description.find("family") == nullptr;
+  if (plan.data().task == nullptr || plan.data().task->writes_answers() || own_model) return {};
   const std::vector<std::string> terms = planner::evaluated_terms(plan);
   if (terms.empty()) return {};
   std::vector<std::string> out = {"loss"};
@@ -94,31 +99,31 @@ std::vector<std::string> evaluated_metrics(const planner::Plan& plan) {
   };
   std::ranges::for_each(terms, add);
   if (predicts_tokens(plan)) add("perplexity");
-  if (plan.config.eval.generate > 0) {
+  if (plan.run().eval.generate > 0) {
     for (const std::string_view name : tasks::kTextScores)
       add(std::string(name));
   }
   // Ranks that share the tokens of a sample make no predictions.
-  if (plan.task->has_metrics() && plan.config.parallel.context.size == 1) {
-    for (const tasks::NamedValue& metric : plan.task->metrics(made_up(plan)))
+  if (plan.data().task->has_metrics() && plan.layout().context == 1) {
+    for (const tasks::NamedValue& metric : plan.data().task->metrics(made_up(plan)))
       add(metric.name);
   }
   return out;
 }
 
 void check_best_metric(const planner::Plan& plan) {
-  if (plan.config.eval.best.is_null() || !plan.config.eval.when().any()) return;
+  if (plan.run().eval.best.is_null() || !plan.run().eval.when().any()) return;
   const std::vector<std::string> names = evaluated_metrics(plan);
   if (names.empty()) return;
-  const std::string& metric = plan.config.eval.rule().metric;
+  const std::string& metric = plan.run().eval.rule().metric;
   if (std::ranges::find(names, metric) == names.end()) refuse_metric(metric, names);
 }
 
 std::int64_t evaluated_samples(const planner::Plan& plan, const data::Dataset& validation) {
-  const tasks::EvalOptions& options = plan.config.eval;
+  const tasks::EvalOptions& options = plan.run().eval;
   // Task metrics on few samples are not meaningful, and too noisy to end a training.
   constexpr std::int64_t kBatches = 10;
-  const bool metrics = plan.task && plan.task->has_metrics();
+  const bool metrics = plan.data().task && plan.data().task->has_metrics();
   if (!options.batches && (metrics || options.stops_early())) return validation.size();
   return std::min(validation.size(), options.batches.value_or(kBatches) * options.micro_batch);
 }
@@ -126,8 +131,10 @@ std::int64_t evaluated_samples(const planner::Plan& plan, const data::Dataset& v
 void check_evaluations(const planner::Plan& plan, const data::Datasets& data) {
   check_best_metric(plan);
   // Streams are read in order, and the task rl makes its labels while it trains.
-  if (plan.task == nullptr || plan.task->writes_answers() || plan.config.data.streaming > 0) return;
-  if (plan.config.eval.when().any() && data.validation != nullptr)
+  if (plan.data().task == nullptr || plan.data().task->writes_answers() ||
+      plan.data().options.streaming > 0)
+    return;
+  if (plan.run().eval.when().any() && data.validation != nullptr)
     check_set(plan, *data.validation, evaluated_samples(plan, *data.validation));
   if (data.test != nullptr) check_set(plan, *data.test, data.test->size());
 }

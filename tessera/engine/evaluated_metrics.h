@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "tessera/data/dataset.h"
-#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::engine {
 

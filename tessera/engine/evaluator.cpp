@@ -12,6 +12,10 @@
 #include "tessera/engine/generate.h"
 #include "tessera/engine/shared_values.h"
 #include "tessera/engine/written_texts.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/tasks/text_scores.h"
 
 namespace tessera::engine {
@@ -36,15 +40,16 @@ EvalReport Evaluator::evaluate_test() {
 EvalReport Evaluator::evaluate_on(const data::Dataset& dataset,
                                   std::int64_t samples,
                                   const EvalRounds& rounds) {
+  const comm::ActivityScope computes(model_.world(), Activity::None);
   return model_.with_weights([&] {
     if (experience_ != nullptr) return experience_->evaluate(dataset, samples);
     EvalReport report = engine::evaluate(model_.executor(),
                                          model_.world(),
                                          dataset,
                                          samples,
-                                         plan_.config.eval.micro_batch,
+                                         plan_.run().eval.micro_batch,
                                          rounds,
-                                         plan_.task.get());
+                                         plan_.data().task.get());
     if (predicts_tokens(plan_)) {
       report.metrics.push_back({"perplexity",
                                 std::exp(report.metrics.front().mean),
@@ -56,20 +61,21 @@ EvalReport Evaluator::evaluate_on(const data::Dataset& dataset,
 }
 
 void Evaluator::add_answer_scores(EvalReport& report, const data::Dataset& dataset) {
-  const tasks::EvalOptions& options = plan_.config.eval;
+  const tasks::EvalOptions& options = plan_.run().eval;
   if (options.generate == 0) return;
   // The scores, and the number of texts.
   std::vector<double> values(tasks::kTextScores.size() + 1, 0.0);
   if (model_.generates()) {
-    Generator generator(model_.executor(), *plan_.tokenizer, plan_.model);
+    const comm::ActivityScope writes(model_.world(), Activity::Generate);
+    Generator generator(model_.executor(), *plan_.data().tokenizer, plan_.model().resolved);
     GenerateOptions how;
     how.max_new_tokens = options.max_new_tokens;
     how.sampler.temperature = 0.0;
     const auto texts = write_texts(generator,
                                    dataset,
-                                   *plan_.tokenizer,
+                                   *plan_.data().tokenizer,
                                    options.generate,
-                                   plan_.model.trunk.output.target.has_value(),
+                                   plan_.model().resolved.trunk.output.target.has_value(),
                                    how,
                                    [&](std::int64_t) { model_.world().show_life(); });
     if (model_.world().is_leader()) {
@@ -91,13 +97,13 @@ void Evaluator::add_answer_scores(EvalReport& report, const data::Dataset& datas
 }
 
 void Evaluator::describe(checkpoint::Meta& meta) const {
-  const tasks::EvalOptions& eval = plan_.config.eval;
+  const tasks::EvalOptions& eval = plan_.run().eval;
   if (best_) meta.extra["best_evaluation"] = to_json(*best_, eval.rule());
   if (eval.stops_early()) meta.extra["evaluations"] = eval_history_.state(eval);
 }
 
 void Evaluator::load(const checkpoint::Meta& meta) {
-  const tasks::EvalOptions& eval = plan_.config.eval;
+  const tasks::EvalOptions& eval = plan_.run().eval;
   const json::Value *best = meta.extra.find("best_evaluation"),
                     *evaluations = meta.extra.find("evaluations");
   if (best != nullptr) best_ = best_from(*best, eval.rule());

@@ -12,7 +12,10 @@
 #include "tessera/engine/eval_model.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/experience.h"
-#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::engine {
 

@@ -10,11 +10,17 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/ops/peak.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::engine {
 namespace {
 
-constexpr double kFlopsOfToken = 6.0;  // for each parameter: 2 forward, 4 backward
+constexpr double kFlopsOfToken = 6.0;  // for each active parameter: 2 forward, 4 backward
 constexpr double kUtilization = 0.5;
 constexpr double kWorthIt = 1e14;  // FLOPs: about a minute of a few cores
 
@@ -26,8 +32,8 @@ double peak_of_rank(const planner::Plan& plan) {
   if (child == 0) {
     double peak = 0.0;
     try {
-      at::set_num_threads(static_cast<int>(plan.threads));
-      peak = ops::peak_flops(plan.working);
+      at::set_num_threads(static_cast<int>(plan.layout().threads));
+      peak = ops::peak_flops(plan.layout().working);
     } catch (...) {
       peak = 0.0;  // no estimate is told
     }
@@ -45,16 +51,17 @@ double peak_of_rank(const planner::Plan& plan) {
 
 }  // namespace
 
-double expected_flops(const planner::Plan& plan) {
-  const auto samples = static_cast<double>(plan.max_steps) * static_cast<double>(plan.global_batch);
-  return kFlopsOfToken * static_cast<double>(plan.model.num_parameters) * samples *
-         static_cast<double>(plan.sequence_length);
+double expected_flops(const planner::PlanWithData& plan) {
+  const auto samples = static_cast<double>(plan.course().max_steps) *
+                       static_cast<double>(plan.recipe().global_batch);
+  return kFlopsOfToken * static_cast<double>(plan.model().resolved.active_parameters()) * samples *
+         static_cast<double>(plan.data().sequence_length);
 }
 
-double expected_speed(const planner::Plan& plan) {
-  if (expected_flops(plan) < kWorthIt || plan.model.num_parameters <= 0) return 0.0;
-  return kUtilization * peak_of_rank(plan) * plan.ranks /
-         (kFlopsOfToken * static_cast<double>(plan.model.num_parameters));
+double expected_speed(const planner::PlanWithData& plan) {
+  if (expected_flops(plan) < kWorthIt || plan.model().resolved.num_parameters <= 0) return 0.0;
+  return kUtilization * peak_of_rank(plan) * plan.ranks() /
+         (kFlopsOfToken * static_cast<double>(plan.model().resolved.active_parameters()));
 }
 
 }  // namespace tessera::engine

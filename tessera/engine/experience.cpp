@@ -2,10 +2,10 @@
 #include "tessera/engine/experience.h"
 
 #include "tessera/base/error.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine {
-
-void ExperienceKind::settle(planner::Plan& /*plan*/, int /*ranks_of_host*/) const {}
 
 std::uint64_t ExperienceKind::memory_beside(const planner::Plan& /*plan*/,
                                             std::uint64_t available,
@@ -14,7 +14,7 @@ std::uint64_t ExperienceKind::memory_beside(const planner::Plan& /*plan*/,
   return available;
 }
 
-int ExperienceKind::run_divided(const planner::Plan& /*plan*/,
+int ExperienceKind::run_divided(const planner::PlanWithData& /*plan*/,
                                 comm::World& /*job*/,
                                 const data::Dataset& /*train_data*/,
                                 const Train& /*train*/) const {
@@ -32,11 +32,6 @@ const ExperienceKind* experience_of(const tasks::Task* task) {
   if (task == nullptr) return nullptr;
   const std::string name = task->experience();
   return name.empty() ? nullptr : experiences().get(name);
-}
-
-void settle_experience(planner::Plan& plan, int ranks_of_host) {
-  if (const ExperienceKind* const kind = experience_of(plan.task.get()))
-    kind->settle(plan, ranks_of_host);
 }
 
 }  // namespace tessera::engine

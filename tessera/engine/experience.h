@@ -19,8 +19,12 @@
 #include "tessera/engine/loss_terms.h"
 #include "tessera/engine/train_state.h"
 #include "tessera/nn/block.h"
-#include "tessera/planner/train_config.h"
 #include "tessera/tasks/task.h"
+
+namespace tessera::planner {
+class Plan;
+class PlanWithData;
+}  // namespace tessera::planner
 
 namespace tessera::engine {
 
@@ -89,15 +93,11 @@ class ExperienceKind {
   /// Returns the experience of a plan whose task names this kind. The arguments must outlive it;
   /// `train` is the training data, which the task has opened; `extra_ranks`: nullptr if the job has
   /// none. Throws Error{Config} for data of another kind. Collective.
-  [[nodiscard]] virtual std::unique_ptr<Experience> make(const planner::Plan& plan,
+  [[nodiscard]] virtual std::unique_ptr<Experience> make(const planner::PlanWithData& plan,
                                                          comm::World& world,
                                                          TrainState& policy,
                                                          const data::Dataset& train,
                                                          ExtraRanks* extra_ranks) const = 0;
-  /// Completes a plan before the ranks start: refuses settings that are not supported
-  /// (Error{Config}, Error{Unsupported}, Error{Format}), and adds the memory of other models.
-  /// `ranks_of_host`: the number of ranks of a host; 0: all ranks are on one host.
-  virtual void settle(planner::Plan& plan, int ranks_of_host) const;
   /// Returns what of `available` bytes of a host `count` of the extra ranks leave for the others.
   /// Throws Error{Memory} if they do not fit.
   [[nodiscard]] virtual std::uint64_t memory_beside(const planner::Plan& plan,
@@ -106,7 +106,7 @@ class ExperienceKind {
   using Train = std::function<int(comm::World& learners, ExtraRanks& extra_ranks)>;
   /// Runs one rank of a job with extra ranks: `train` on those that train, other work on the extra
   /// ranks. Returns, on every rank, what `train` returns. Collective over `job`.
-  virtual int run_divided(const planner::Plan& plan,
+  virtual int run_divided(const planner::PlanWithData& plan,
                           comm::World& job,
                           const data::Dataset& train_data,
                           const Train& train) const;
@@ -127,7 +127,5 @@ Registry<const ExperienceKind*>& experiences();
 /// Returns the kind of the task's experience; nullptr for a task that learns from its dataset, and
 /// for no task. Throws Error{Config} if the program does not contain it.
 const ExperienceKind* experience_of(const tasks::Task* task);
-/// Calls ExperienceKind::settle(); does nothing for other plans.
-void settle_experience(planner::Plan& plan, int ranks_of_host = 0);
 
 }  // namespace tessera::engine

@@ -22,15 +22,17 @@
 #include "tessera/base/files.h"
 #include "tessera/base/foreign_error.h"
 #include "tessera/base/log.h"
-#include "tessera/comm/transports/hosts.h"
-#include "tessera/comm/transports/shm.h"
-#include "tessera/comm/transports/solo.h"
-#include "tessera/engine/connect_hosts.h"
+#include "tessera/comm/registry.h"
 #include "tessera/engine/kernel_threads.h"
 #include "tessera/hosts/coordinator_client.h"
 #include "tessera/hosts/detect_launcher.h"
 #include "tessera/hosts/join_hosts.h"
 #include "tessera/memory/caching_allocator.h"
+#include "tessera/memory/device.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -38,41 +40,20 @@ namespace {
 /// Time for all ranks of a job to connect with each other.
 constexpr double kConnectSeconds = 60.0;
 
-std::unique_ptr<comm::World> world_of_hosts(const launch::RankInfo& info,
-                                            const hosts::HostPart& part,
-                                            const mesh::Mesh& mesh,
-                                            ControlPage* control,
-                                            comm::LinkEngine engine) {
-  HostConnection others = connect_hosts(info.rank, part, engine, kConnectSeconds);
-  const comm::World::Host host{
-      others.layout.host_of(info.rank), others.layout.hosts(), info.local_rank};
-  auto transport = comm::make_hosts_transport(info.rank,
-                                              info.arenas,
-                                              info.arena_bytes,
-                                              control,
-                                              std::move(others.layout),
-                                              std::move(others.link));
-  auto world = std::make_unique<comm::World>(info.rank, mesh, std::move(transport), control);
-  world->set_host(host);
-  return world;
-}
-
 std::unique_ptr<comm::World> make_world(const launch::RankInfo& info,
                                         const hosts::HostPart* part,
                                         const mesh::Mesh& mesh,
-                                        comm::LinkEngine engine) {
+                                        const std::string& link) {
   if (info.control < 0) return comm::solo_world();
-  ControlPage* control = launch::map_control(info.control, info.world_size);
-  // A single rank has a supervisor and its control page, but no peers to share memory with, also if
-  // its host is the last one of several.
-  if (part != nullptr && !info.arenas.empty())
-    return world_of_hosts(info, *part, mesh, control, engine);
-  auto transport = info.arenas.empty() ? comm::make_solo_transport(control)
-                                       : comm::make_shm_transport(
-                                             info.rank, info.arenas, info.arena_bytes, control);
-  auto world = std::make_unique<comm::World>(info.rank, mesh, std::move(transport), control);
-  world->set_host({0, 1, info.local_rank});
-  return world;
+  const Device device = memory::device_of_rank("cpu", info.local_rank, info.local_world_size);
+  memory::device_entry(device.kind).enter(device);
+  return comm::make_world({.info = info,
+                           .part = part,
+                           .mesh = mesh,
+                           .device = device,
+                           .link = link,
+                           .connect_s = kConnectSeconds},
+                          launch::map_control(info.control, info.world_size));
 }
 
 launch::Options options_of(const mesh::Mesh& mesh, int threads, const Report& report) {
@@ -122,7 +103,7 @@ void require_threads(int threads) {
 int run(launch::Options options,
         const HowToStart& how,
         const mesh::Mesh& mesh,
-        comm::LinkEngine engine,
+        const std::string& link,
         const std::function<int(comm::World&)>& fn) {
   const std::optional<launch::Launcher> launcher = hosts::detect_launcher();
   const std::shared_ptr<const hosts::HostPart> part =
@@ -132,7 +113,7 @@ int run(launch::Options options,
   const auto body = [&](const launch::RankInfo& info) {
     try {
       prepare_process(info.threads);
-      const std::unique_ptr<comm::World> world = make_world(info, part.get(), mesh, engine);
+      const std::unique_ptr<comm::World> world = make_world(info, part.get(), mesh, link);
       return fn(*world);
     } catch (...) {
       rethrow_as_error();
@@ -189,16 +170,46 @@ launch::Messages training_words() {
   return words;
 }
 
-std::uint64_t asked_of(const planner::Plan& plan) {
-  json::Value asked = plan.resolved;
+namespace {
+
+std::uint64_t asked_of(const planner::Plan& plan, std::int64_t steps) {
+  json::Value asked = plan.resolved();
   // A launcher may give its ranks different numbers of cores.
   if (json::Value* const run = asked.find("run")) {
     std::erase_if(run->members(), [](const json::Value::Member& member) {
       return member.first == "threads_per_rank" || member.first == "derived";
     });
   }
-  const std::string text = fmt::format("{} steps {}", plan.max_steps, asked.dump());
+  const std::string text = fmt::format("{} steps {}", steps, asked.dump());
   return files::xxh3(std::as_bytes(std::span(text)));
+}
+
+int run_planned(const planner::Plan& plan,
+                std::uint64_t asked,
+                const Report& report,
+                const std::function<int(comm::World&)>& fn,
+                const launch::Messages& words,
+                const HowToStart& how) {
+  const mesh::Mesh mesh = how.further_ranks == 0
+                              ? plan.mesh()
+                              : mesh::Mesh::data_parallel(plan.ranks() + how.further_ranks);
+  launch::Options options = options_of(mesh, plan.layout().threads, report);
+  options.asked = asked;
+  options.messages = words;
+  options.local = how.local;
+  options.stop_asked = how.stop_asked;
+  if (how.part) options.ranks = how.part->local_ranks;
+  options.asked ^= how.asked;
+  return run(std::move(options), how, mesh, plan.run().options.transport, fn);
+}
+
+}  // namespace
+
+std::uint64_t asked_of(const planner::Plan& plan) {
+  return asked_of(plan, /*steps=*/0);
+}
+std::uint64_t asked_of(const planner::PlanWithData& plan) {
+  return asked_of(plan, plan.course().max_steps);
 }
 
 int run_ranks(const planner::Plan& plan,
@@ -206,27 +217,25 @@ int run_ranks(const planner::Plan& plan,
               const std::function<int(comm::World&)>& fn,
               const launch::Messages& words,
               const HowToStart& how) {
-  const mesh::Mesh mesh = how.further_ranks == 0
-                              ? plan.mesh()
-                              : mesh::Mesh::data_parallel(plan.ranks + how.further_ranks);
-  launch::Options options = options_of(mesh, plan.threads, report);
-  options.asked = asked_of(plan);
-  options.messages = words;
-  options.local = how.local;
-  options.stop_asked = how.stop_asked;
-  if (how.part) options.ranks = how.part->local_ranks;
-  options.asked ^= how.asked;
-  return run(std::move(options), how, mesh, plan.config.run.transport, fn);
+  return run_planned(plan, asked_of(plan), report, fn, words, how);
+}
+
+int run_ranks(const planner::PlanWithData& plan,
+              const Report& report,
+              const std::function<int(comm::World&)>& fn,
+              const launch::Messages& words,
+              const HowToStart& how) {
+  return run_planned(plan, asked_of(plan), report, fn, words, how);
 }
 
 int run_ranks(const mesh::Mesh& mesh,
               int threads,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              comm::LinkEngine transport) {
+              const std::string& link) {
   launch::Options options = options_of(mesh, threads, report);
   options.stops_at_once = true;
-  return run(std::move(options), {}, mesh, transport, fn);
+  return run(std::move(options), {}, mesh, link, fn);
 }
 
 }  // namespace tessera::engine

@@ -13,7 +13,21 @@
 #include "tessera/hosts/host_part.h"
 #include "tessera/hosts/run_folder_check.h"
 #include "tessera/launch/launch.h"
-#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+class Plan;
+class PlanWithData;
+}
+
+namespace tessera::planner {
+class Plan;
+class PlanWithData;
+}  // namespace tessera::planner
+
+namespace tessera::planner {
+class Plan;
+class PlanWithData;
+}  // namespace tessera::planner
 
 namespace tessera::engine {
 
@@ -38,7 +52,7 @@ struct HowToStart {
 };
 
 /// Runs `fn` on every rank of the plan, and on how.further_ranks more, and returns the job's exit
-/// code. Without launcher variables this process becomes the supervisor of plan.ranks children;
+/// code. Without launcher variables this process becomes the supervisor of plan.ranks() children;
 /// under torchrun, srun or mpirun it is one of the ranks, with others on other hosts if the
 /// launcher says so. All ranks must then have the same plan, except for threads; otherwise
 /// Error{Config} is thrown. An Error that leaves `fn` stops the other ranks with its message, and
@@ -49,17 +63,25 @@ int run_ranks(const planner::Plan& plan,
               const std::function<int(comm::World&)>& fn,
               const launch::Messages& words = training_words(),
               const HowToStart& how = {});
+/// The same for a plan whose number of steps is known; the ranks must agree on it too.
+int run_ranks(const planner::PlanWithData& plan,
+              const Report& report,
+              const std::function<int(comm::World&)>& fn,
+              const launch::Messages& words = training_words(),
+              const HowToStart& how = {});
 
 /// A hash of everything in the plan that its ranks must agree on.
 std::uint64_t asked_of(const planner::Plan& plan);
+std::uint64_t asked_of(const planner::PlanWithData& plan);
 
 /// The same for ranks without a plan, on the given mesh. `threads` is for each rank's kernels; 0:
-/// cores / local ranks. A signal ends the ranks at once (launch::Options::stops_at_once).
+/// cores / local ranks. `link`: a value of run.transport. A signal ends the ranks at once
+/// (launch::Options::stops_at_once).
 int run_ranks(const mesh::Mesh& mesh,
               int threads,
               const Report& report,
               const std::function<int(comm::World&)>& fn,
-              comm::LinkEngine transport = comm::LinkEngine::Auto);
+              const std::string& link = "auto");
 
 /// How a rank without others starts in the caller's process.
 struct InProcess {

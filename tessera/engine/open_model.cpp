@@ -14,6 +14,7 @@
 #include <c10/core/GradMode.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hub.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/launch.h"
@@ -29,8 +30,12 @@
 #include "tessera/models/objective.h"
 #include "tessera/parallel/held.h"
 #include "tessera/parallel/weight_gather.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/tensor/init.h"
 #include "tessera/text/small_file.h"
 
@@ -60,25 +65,25 @@ void build(OpenModel& out,
       *out.model, std::vector<parallel::Policy*>{out.gather.get()});
 }
 
-/// Elements [begin, end) of this rank's box of a parameter, to be written to `values`.
+/// Elements [begin, end) of what a segment holds of a parameter, to be written to `values`.
 struct HeldRange {
-  const ParamInfo* info = nullptr;
+  const Segment* segment = nullptr;
   std::int64_t begin = 0, end = 0;
   float* values = nullptr;
 };
 
 /// The ranges of the parameters of one flat buffer; `values` points to the rank's own elements of
 /// it.
-std::vector<HeldRange> ranges_of(const parallel::FlatGroup& group, int rank, float* values) {
-  const std::int64_t numel = group.weights.own().numel();
-  const std::int64_t first = numel == group.layout.numel() ? 0 : group.layout.shard_begin(rank);
+std::vector<HeldRange> ranges_of(const parallel::FlatGroup& group, float* values) {
+  const std::int64_t numel = group.weights->own().numel();
+  const std::int64_t first =
+      numel == group.layout.numel() ? 0 : group.layout.shard_begin(group.ranks.fold->index);
   std::vector<HeldRange> out;
   for (const Segment& segment : group.layout.segments()) {
     const std::int64_t begin = std::max(segment.begin, first);
     const std::int64_t end = std::min(segment.end(), first + numel);
     if (begin >= end) continue;
-    out.push_back(
-        {segment.info.get(), begin - segment.begin, end - segment.begin, values + (begin - first)});
+    out.push_back({&segment, begin - segment.begin, end - segment.begin, values + (begin - first)});
   }
   return out;
 }
@@ -87,18 +92,17 @@ using Fill = std::function<void(const std::vector<HeldRange>&)>;
 
 /// `fill` writes fp32; weights of another dtype are rounded, one buffer at a time.
 void fill_groups(OpenModel& out, const Fill& fill) {
-  const int rank = out.world->group(mesh::AxisSet::dp()).index;
   std::vector<HeldRange> all;
   for (parallel::FlatGroup& group : out.model->groups()) {
     if (group.borrowed) continue;
-    const at::Tensor& own = group.weights.own();
+    const at::Tensor& own = group.weights->own();
     if (own.scalar_type() == at::kFloat) {
-      const auto ranges = ranges_of(group, rank, own.data_ptr<float>());
+      const auto ranges = ranges_of(group, own.data_ptr<float>());
       all.insert(all.end(), ranges.begin(), ranges.end());
       continue;
     }
     const at::Tensor values = at::zeros(own.sizes(), at::kFloat);
-    fill(ranges_of(group, rank, values.data_ptr<float>()));
+    fill(ranges_of(group, values.data_ptr<float>()));
     own.copy_(values);
   }
   if (!all.empty()) fill(all);
@@ -109,10 +113,10 @@ Fill from_checkpoint(const fs::path& source) {
              const std::vector<HeldRange>& ranges) {
     std::vector<checkpoint::PieceBytes> pieces;
     for (const HeldRange& range : ranges) {
-      pieces.push_back({range.info->name,
+      pieces.push_back({range.segment->info->name,
                         DType::F32,
-                        range.info->shape,
-                        {range.info->held(), range.begin, range.end},
+                        range.segment->info->shape,
+                        {range.segment->box(), range.begin, range.end},
                         {reinterpret_cast<std::byte*>(range.values),
                          static_cast<std::size_t>(range.end - range.begin) * sizeof(float)}});
     }
@@ -123,7 +127,7 @@ Fill from_checkpoint(const fs::path& source) {
 Fill from_source(models::WeightSource source) {
   return [source = std::move(source)](const std::vector<HeldRange>& ranges) {
     for (const HeldRange& range : ranges)
-      parallel::fill_held(source, *range.info, range.begin, range.end, range.values);
+      parallel::fill_held(source, *range.segment, range.begin, range.end, range.values);
   };
 }
 
@@ -143,7 +147,7 @@ Fill source_of(const OpenModel& model) {
 void load(OpenModel& out) {
   const auto each = [&](const auto& work) {
     for (parallel::FlatGroup& group : out.model->groups()) {
-      if (!group.borrowed) work(group.weights);
+      if (!group.borrowed) work(*group.weights);
     }
   };
   each([](parallel::WorkingWeights& weights) { weights.begin_write(); });
@@ -190,9 +194,9 @@ void find_run(OpenModel& out) {
   out.config = without_source(opened.meta().config);
   const planner::Plan plan =
       planner::make_plan(*out.config, trained_on, (out.source / "manifest.json").string());
-  out.shape = plan.model;
+  out.shape = plan.model().resolved;
   out.trained_on = trained_on;
-  out.tokenizer = plan.tokenizer;
+  out.tokenizer = plan.data().tokenizer;
   // The weights that are read already include an adapter's change.
   const models::ModelSource source = models::open_model_source(out.source);
   if (!source.adapter.empty()) out.weights = models::source_weights(source, out.shape);
@@ -221,7 +225,9 @@ std::unique_ptr<OpenModel> find_model(const fs::path& path, bool needs_tokenizer
   TESSERA_REQUIRE(fs::exists(path),
                   Format,
                   fmt::format("{} does not exist", path.string()),
-                  "name a run folder, a checkpoint or a Hugging Face folder");
+                  hub::is_model_name(path.string())
+                      ? hub::how_to_fetch(path.string())
+                      : "name a run folder, a checkpoint or a Hugging Face folder");
   auto out = std::make_unique<OpenModel>();
   if (const auto folder = checkpoint::newest_at(path)) {
     out->source = *folder;
@@ -253,11 +259,11 @@ void set_objective(OpenModel& model, const models::ObjectiveChoice& objective) {
 
 std::unique_ptr<OpenModel> initial_model(const planner::Plan& plan) {
   auto out = std::make_unique<OpenModel>();
-  out->shape = plan.base ? *plan.base : plan.model;
-  out->tokenizer = plan.tokenizer;
-  out->weights = plan.weights;
+  out->shape = plan.model().base ? *plan.model().base : plan.model().resolved;
+  out->tokenizer = plan.data().tokenizer;
+  out->weights = plan.model().weights;
   if (out->weights) return out;
-  out->weights = [seed = static_cast<std::uint64_t>(plan.config.trainer.seed)](
+  out->weights = [seed = static_cast<std::uint64_t>(plan.recipe().seed)](
                      const ParamInfo& info, std::int64_t begin, std::int64_t end, float* to) {
     initialize_range(info, seed, begin, at::from_blob(to, {end - begin}, at::kFloat));
   };

@@ -18,6 +18,10 @@
 #include "tessera/text/tokenizer.h"
 
 namespace tessera::planner {
+class Plan;
+}
+
+namespace tessera::planner {
 struct Plan;
 }
 

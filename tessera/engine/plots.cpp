@@ -6,6 +6,8 @@
 
 #include "tessera/base/files.h"
 #include "tessera/engine/metrics.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine {
 
@@ -49,7 +51,7 @@ std::vector<report::CurvePanel> rollout_panels(const std::filesystem::path& metr
 void write_plots(const planner::Plan& plan, const std::filesystem::path& run_dir) {
   const std::filesystem::path metrics = run_dir / "metrics.jsonl";
   report::write_loss_plot(run_dir / "loss.svg", read_losses(metrics));
-  if (plan.task == nullptr || !plan.task->writes_answers()) return;
+  if (plan.data().task == nullptr || !plan.data().task->writes_answers()) return;
   const std::vector<report::CurvePanel> panels = rollout_panels(metrics);
   if (!panels.empty()) files::write_atomic(run_dir / "rollouts.svg", report::panels_plot(panels));
 }

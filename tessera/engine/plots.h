@@ -5,8 +5,11 @@
 #include <filesystem>
 #include <vector>
 
-#include "tessera/planner/train_config.h"
 #include "tessera/report/plot.h"
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::engine {
 

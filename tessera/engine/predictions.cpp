@@ -139,7 +139,7 @@ void predict(parallel::Executor& executor,
         indices.push_back(i);
       nn::StepContext context(nn::Mode::Eval, 0);
       context.want_logits = true;
-      const nn::Batch samples = make_batch(dataset, indices, indices);
+      const nn::Batch samples = make_batch(world, dataset, indices, indices);
       made.add(static_cast<std::size_t>(batch), executor.infer(samples, context), samples);
       world.show_life();
       world.transport().progress();

@@ -19,9 +19,13 @@
 #include "tessera/memory/ledger.h"
 #include "tessera/nn/step_context.h"
 #include "tessera/parallel/block_errors.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/parallel/pipeline/partition.h"
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/planner/stages.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/init.h"
@@ -103,13 +107,14 @@ BlockCost run_once(BlockBench& bench,
 }
 
 /// Bytes on this rank for each parameter of its stage, as the plan predicts them.
-double bytes_a_parameter(const planner::Plan& plan, const std::vector<double>& elements) {
-  const planner::MemoryEstimate need = planner::estimate_memory(plan);
+double bytes_a_parameter(const planner::Plan& plan,
+                         const planner::MemoryEstimate& need,
+                         const std::vector<double>& elements) {
   double most = 1;
-  for (int stage = 0; stage < plan.stages.stages; ++stage) {
+  for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
     double held = 0;
     for (std::size_t b = 0; b < elements.size(); ++b)
-      held += plan.stages.stage_of_block(static_cast<int>(b)) == stage ? elements[b] : 0.0;
+      held += plan.layout().stages.stage_of_block(static_cast<int>(b)) == stage ? elements[b] : 0.0;
     most = std::max(most, held);
   }
   return static_cast<double>(need.parameters + need.gradients + need.optimizer) / most;
@@ -158,29 +163,32 @@ std::vector<BlockCost> measure_blocks(const nn::Model& model,
 }
 
 std::vector<int> bounds_by_cost(const planner::Plan& plan,
+                                const planner::MemoryEstimate& need,
                                 const std::vector<BlockCost>& costs,
                                 std::uint64_t available) {
-  const parallel::StageLayout& layout = plan.stages;
+  const parallel::StageLayout& layout = plan.layout().stages;
   const parallel::PipelineSize size{
-      layout.stages, layout.chunks, static_cast<int>(plan.accumulation)};
+      layout.stages, layout.chunks, static_cast<int>(plan.layout().accumulation)};
   const auto stages =
-      parallel::simulate(
-          parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes())
+      parallel::simulate(parallel::all_actions(plan.layout().pipeline_schedule(), size),
+                         size,
+                         layout.placement,
+                         parallel::PassTimes())
           .stages;
-  const std::vector<double> elements = elements_of(plan.model.model);
-  const double of_parameter = bytes_a_parameter(plan, elements);
-  const double room = planner::kUsableMemory * static_cast<double>(available) / plan.ranks -
-                      static_cast<double>(planner::estimate_memory(plan).other);
+  const std::vector<double> elements = elements_of(plan.model().resolved.model);
+  const double of_parameter = bytes_a_parameter(plan, need, elements);
+  const double room = planner::kUsableMemory * static_cast<double>(available) / plan.ranks() -
+                      static_cast<double>(need.other);
   // Several chunks share the memory of their stage.
   const auto fits = [&](int part, int first, int last) {
     const auto& stage = stages[static_cast<std::size_t>(layout.stage_of_part(part))];
-    double need = 0;
+    double held = 0;
     for (int b = first; b < last; ++b) {
       const auto i = static_cast<std::size_t>(b);
       const auto kept = static_cast<double>(costs[i].bytes) * stage.most_kept;
-      need += elements[i] * of_parameter + kept / layout.chunks;
+      held += elements[i] * of_parameter + kept / layout.chunks;
     }
-    return need <= room / layout.chunks;
+    return held <= room / layout.chunks;
   };
   std::vector<double> seconds;
   for (const BlockCost& cost : costs)
@@ -188,21 +196,22 @@ std::vector<int> bounds_by_cost(const planner::Plan& plan,
   return parallel::balanced_bounds(seconds, layout.parts(), fits);
 }
 
-void place_measured_blocks(planner::Plan& plan,
-                           comm::World& world,
-                           const data::Dataset& data,
-                           std::uint64_t available) {
-  if (!planner::measures_blocks(plan.config.parallel.pipeline)) return;
-  const std::size_t blocks = plan.model.model.blocks.size();
+planner::PlanWithData with_measured_stages(const planner::PlanWithData& plan,
+                                           const planner::MemoryEstimate& need,
+                                           comm::World& world,
+                                           const data::Dataset& data,
+                                           std::uint64_t available) {
+  if (!plan.layout().measures_blocks()) return plan;
+  const std::size_t blocks = plan.model().resolved.model.blocks.size();
   std::vector<double> shared(2 * blocks + 1, 0.0);
   if (world.rank() == 0) {
     std::vector<std::int64_t> samples;
-    for (std::int64_t i = 0; i < std::min(plan.micro_batch, data.size()); ++i)
+    for (std::int64_t i = 0; i < std::min(plan.layout().micro_batch, data.size()); ++i)
       samples.push_back(i);
     const std::vector<BlockCost> measured =
-        measure_blocks(plan.model.model,
-                       plan.working,
-                       static_cast<std::uint64_t>(plan.config.trainer.seed),
+        measure_blocks(plan.model().resolved.model,
+                       plan.layout().working,
+                       static_cast<std::uint64_t>(plan.recipe().seed),
                        make_batch(data, samples, samples),
                        [&] { world.show_life(); });
     for (std::size_t b = 0; b < blocks; ++b) {
@@ -218,15 +227,17 @@ void place_measured_blocks(planner::Plan& plan,
   for (std::size_t b = 0; b < blocks; ++b)
     costs[b] = {.seconds = shared[b], .bytes = static_cast<std::int64_t>(shared[blocks + b])};
   const auto free = static_cast<std::uint64_t>(shared.back());
-  plan.stages.bounds = bounds_by_cost(plan, costs, free);
+  parallel::Layout layout = plan.layout();
+  layout.stages.bounds = bounds_by_cost(plan, need, costs, free);
   TESSERA_REQUIRE(
-      !plan.stages.bounds.empty(),
+      !layout.stages.bounds.empty(),
       Memory,
       fmt::format("no cut of {} blocks into {} parts fits into 95 % of the {} that are free",
                   blocks,
-                  plan.stages.parts(),
+                  layout.stages.parts(),
                   text::bytes(free)),
       "use more stages, a smaller micro-batch, or activation_checkpointing");
+  return planner::with(plan, std::move(layout));
 }
 
 }  // namespace tessera::engine

@@ -9,7 +9,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
 #include "tessera/nn/block.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine {
 
@@ -30,16 +30,20 @@ std::vector<BlockCost> measure_blocks(
     const std::function<void()>& after_each = [] {});
 
 /// The bounds that minimize the time of the slowest part, among those that fit into 95 % of
-/// `available` bytes of this host; `costs` has one entry per block. Empty if none fits.
+/// `available` bytes of this host; `costs` has one entry per block. `need`: the estimate of the
+/// plan. Empty if none fits.
 std::vector<int> bounds_by_cost(const planner::Plan& plan,
+                                const planner::MemoryEstimate& need,
                                 const std::vector<BlockCost>& costs,
                                 std::uint64_t available);
 
-/// If the plan's partition is "profile", the first rank measures the blocks, and all ranks use the
-/// resulting bounds. Collective. Throws Error{Memory} if no partition fits.
-void place_measured_blocks(planner::Plan& plan,
-                           comm::World& world,
-                           const data::Dataset& data,
-                           std::uint64_t available);
+/// Returns the plan with the bounds of its stages by the cost of the blocks, which the first rank
+/// measures, if its partition is "profile"; else the plan itself. `need`: the estimate of the plan.
+/// Collective. Throws Error{Memory} if no partition fits.
+planner::PlanWithData with_measured_stages(const planner::PlanWithData& plan,
+                                           const planner::MemoryEstimate& need,
+                                           comm::World& world,
+                                           const data::Dataset& data,
+                                           std::uint64_t available);
 
 }  // namespace tessera::engine

@@ -12,6 +12,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::engine {
@@ -30,32 +33,34 @@ void erase(json::Value& object, std::string_view key) {
 }
 
 bool sums_first(const planner::Plan& plan) {
-  return plan.reduction == parallel::Reduction::Once && plan.accumulation > 1;
+  return plan.layout().reduction == parallel::Reduction::Once && plan.layout().accumulation > 1;
 }
 
 bool gathers_codes(const planner::Plan& plan) {
-  return plan.data_ranks > 1 && plan.residency() == parallel::Residency::Sharded &&
-         plan.trained_gather == parallel::GatherForm::Int8;
+  return plan.layout().data_ranks > 1 &&
+         plan.layout().residency() == parallel::Residency::Sharded &&
+         plan.layout().trained_gather == parallel::GatherForm::Int8;
 }
 
 std::vector<std::string> what_rounds_elsewhere(const planner::Plan& plan) {
   std::vector<std::string> out;
-  if (plan.grid.size() > 1) out.emplace_back("ranks that share a layer sum parts of it");
-  if (plan.context > 1) out.emplace_back("ranks that share tokens sum each other's gradients");
-  const bool spread = plan.data_ranks > 1;
+  if (plan.layout().grid.size() > 1) out.emplace_back("ranks that share a layer sum parts of it");
+  if (plan.layout().context > 1)
+    out.emplace_back("ranks that share tokens sum each other's gradients");
+  const bool spread = plan.layout().data_ranks > 1;
   if (spread && sums_first(plan))
     out.emplace_back("gradient_reduction \"once\" sums each rank's micro-batches first");
-  if (spread && plan.sums != DType::F32)
+  if (spread && plan.layout().sums != DType::F32)
     out.emplace_back("16-bit sums of gradients are rounded where ranks meet");
   if (gathers_codes(plan)) out.emplace_back("ranks that gather weights round them to 8 bits");
-  if (spread && plan.reduction_options().keeps_residuals(plan.data_ranks))
+  if (spread && plan.layout().reduction_options().keeps_residuals(plan.layout().data_ranks))
     out.emplace_back("each rank adds what its gradients lost in 8 bits to its next ones");
   return out;
 }
 
 double spacing_of(const planner::Plan& plan, bool narrow) {
   if (!narrow) return 0x1p-23;
-  const std::array dtypes = {plan.working, plan.sums, plan.sent};
+  const std::array dtypes = {plan.layout().working, plan.layout().sums, plan.layout().sent};
   const bool halves =
       !gathers_codes(plan) &&
       std::none_of(dtypes.begin(), dtypes.end(), [](DType d) { return d == DType::BF16; });
@@ -78,19 +83,19 @@ bool derive_stage_alone(json::Value& resolved) {
 
 Promise promise_of(const planner::Plan& plan) {
   TESSERA_REQUIRE(
-      plan.data_ranks == 1 || !planner::exchange_needs(plan.config.optimizer).compressed,
+      plan.layout().data_ranks == 1 || !planner::exchange_needs(plan.recipe().optimizer).compressed,
       Unsupported,
       fmt::format("{} promises nothing against one rank: what its ranks compress depends on how "
                   "many there are",
-                  plan.config.optimizer.type),
+                  plan.recipe().optimizer.type),
       "verify the layout with another optimizer: --set optimizer.type=AdamW --set "
       "optimizer.params={}");
   Promise out;
   const std::vector<std::string> reasons = what_rounds_elsewhere(plan);
   if (reasons.empty()) return out;
-  const bool narrow = plan.working != DType::F32 || plan.sums != DType::F32 ||
-                      plan.sent != DType::F32 || gathers_codes(plan);
-  const auto layers = static_cast<double>(plan.model.num_layers);
+  const bool narrow = plan.layout().working != DType::F32 || plan.layout().sums != DType::F32 ||
+                      plan.layout().sent != DType::F32 || gathers_codes(plan);
+  const auto layers = static_cast<double>(plan.model().resolved.num_layers);
   out.bits = false;
   out.gradient = narrow ? kNarrowGradient * std::sqrt(layers / kLayers) : kGradient;
   out.loss = narrow ? kNarrowLoss : kLoss;
@@ -100,15 +105,16 @@ Promise promise_of(const planner::Plan& plan) {
 }
 
 json::Value on_one_rank(const planner::Plan& plan) {
-  json::Value out = plan.resolved;
+  json::Value out = plan.resolved();
   erase(out, "parallel");
   const bool derived = derive_stage_alone(out);
   erase(out["run"], "derived");
-  out["train_batch_size"] = json::Value::integer(plan.global_batch);
-  out["train_micro_batch_size_per_gpu"] = json::Value::integer(plan.micro_batch);
-  out["gradient_accumulation_steps"] = json::Value::integer(plan.accumulation * plan.data_ranks);
+  out["train_batch_size"] = json::Value::integer(plan.recipe().global_batch);
+  out["train_micro_batch_size_per_gpu"] = json::Value::integer(plan.layout().micro_batch);
+  out["gradient_accumulation_steps"] =
+      json::Value::integer(plan.layout().accumulation * plan.layout().data_ranks);
   // The loss scale has another rule in stage 0, and stage 1 shards nothing on one rank.
-  const bool scaled = plan.working == DType::F16 && plan.scaling_stage > 0;
+  const bool scaled = plan.layout().working == DType::F16 && plan.recipe().scaling_stage > 0;
   if (derived) {
     erase(out, "zero_optimization");
   } else {
@@ -116,8 +122,8 @@ json::Value on_one_rank(const planner::Plan& plan) {
         json::Value::object({{"stage", json::Value::integer(scaled ? 1 : 0)}});
   }
   // If a rank first sums several micro-batches itself, stage 0 does so in place.
-  const bool in_place = sums_first(plan) && plan.reduction_options().locally();
-  if (!in_place && !planner::exchange_needs(plan.config.optimizer).compressed)
+  const bool in_place = sums_first(plan) && plan.layout().reduction_options().locally();
+  if (!in_place && !planner::exchange_needs(plan.recipe().optimizer).compressed)
     out["gradient_reduction"] = json::Value::string("each");
   return out;
 }

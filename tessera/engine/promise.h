@@ -5,7 +5,10 @@
 #include <string>
 
 #include "tessera/config/json.h"
-#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::engine {
 

@@ -103,7 +103,7 @@ Values made_of(const data::Dataset& dataset,
       indices.push_back(s);
     nn::StepContext context(nn::Mode::Eval, 0);
     const nn::Objective* const objective = executor.model().objective();
-    nn::Batch batch = make_batch(dataset, indices, indices);
+    nn::Batch batch = make_batch(world, dataset, indices, indices);
     if (shared != nullptr) batch = nn::own_tokens(batch, *shared, objective);
     const nn::Outcome out = executor.infer(batch, context);
     world.show_life();

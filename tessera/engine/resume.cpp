@@ -17,8 +17,15 @@
 #include "tessera/interop/foreign_training.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/ops/activation.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/parallel/param_facts.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::engine {
 namespace {
@@ -136,14 +143,14 @@ bool is_idle(std::string_view path, const json::Value& before, const json::Value
 /// Describes a change of the loss scaler; masters and moments are fp32 in every checkpoint.
 std::optional<std::string> scaler_change(const checkpoint::Meta& meta, const planner::Plan& plan) {
   const json::Value* state = meta.extra.find("loss_scaler");
-  const bool half = plan.working == DType::F16;
+  const bool half = plan.layout().working == DType::F16;
   if (!half && state == nullptr) return std::nullopt;
   if (!half) return "the state of the loss scaler is dropped: this run needs none";
   if (state != nullptr) return std::nullopt;
   return fmt::format(
       "the loss scale starts at {}: the checkpoint is of a run without one, whose weights may lie "
       "beyond what fp16 can compute with",
-      text::number(optim::LossScaler(plan.scaling, plan.scaling_stage).scale()));
+      text::number(optim::LossScaler(plan.recipe().scaling, plan.recipe().scaling_stage).scale()));
 }
 
 /// True if two different names mean the same thing.
@@ -191,14 +198,15 @@ void narrow_to_imported(const checkpoint::Meta& meta,
 std::optional<std::string> state_anew(const checkpoint::Checkpoint& opened,
                                       const planner::Plan& plan) {
   // One host's part of a save does not show what the others hold.
-  if (plan.config.checkpoint.use_node_local_storage) return std::nullopt;
+  if (plan.run().checkpoint.use_node_local_storage) return std::nullopt;
   std::set<std::string> states;
   std::vector<std::string> names;
-  const auto rule = planner::make_rule(plan);
-  for (const auto& info : nn::parameters_of(plan.model.model)) {
-    const auto& frozen = plan.rules.frozen;
+  const auto rule = planner::make_rule(plan.recipe());
+  for (const auto& info : nn::parameters_of(plan.model().resolved.model)) {
+    const auto& frozen = plan.model().rules.frozen;
     // State that begins in the middle of the training is missing by plan.
-    if (!info->trainable || (frozen && frozen(info->name)) || plan.freezing.set_of(info->name) > 0)
+    if (!info->trainable || (frozen && frozen(info->name)) ||
+        plan.model().freezing.set_of(info->name) > 0)
       continue;
     bool missing = false;
     for (const optim::StateSpec& state : rule->state(parallel::facts_of(*info))) {
@@ -222,7 +230,7 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   std::vector<std::string> accepted, refused;
   const bool imported = meta.extra.find("imported") != nullptr;
   auto note = [&](const std::string& path, const json::Value* before, const json::Value* after) {
-    if (is_idle(path, meta.config, plan.resolved) || name_one_thing(path, before, after) ||
+    if (is_idle(path, meta.config, plan.resolved()) || name_one_thing(path, before, after) ||
         (imported && before == nullptr))
       return;
     const std::string line = fmt::format("{}: {} -> {}", path, shown(before), shown(after));
@@ -237,7 +245,7 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
         break;
     }
   };
-  differences("", &meta.config, &plan.resolved, note);
+  differences("", &meta.config, &plan.resolved(), note);
   if (auto change = scaler_change(meta, plan)) accepted.push_back(*std::move(change));
   const std::string old_data = text_of(meta.extra, "data");
   if (!old_data.empty() && old_data != data.fingerprint)
@@ -251,21 +259,22 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
   // Older checkpoints, in which all ranks are data-parallel, lack "data_ranks".
   const json::Value* ranks = meta.extra.find("data_ranks");
   if (ranks == nullptr) ranks = meta.extra.find("ranks");
-  if (ranks != nullptr && ranks->as_integer().value_or(plan.data_ranks) != plan.data_ranks &&
-      planner::exchange_needs(plan.config.optimizer).compressed) {
+  if (ranks != nullptr &&
+      ranks->as_integer().value_or(plan.layout().data_ranks) != plan.layout().data_ranks &&
+      planner::exchange_needs(plan.recipe().optimizer).compressed) {
     accepted.push_back(fmt::format(
         "{} data-parallel ranks -> {}: {}",
         *ranks->as_integer(),
-        plan.data_ranks,
-        plan.data_ranks == 1 ? "a rank alone drops what compression left over"
-                             : "every rank takes the mean of what compression left over"));
+        plan.layout().data_ranks,
+        plan.layout().data_ranks == 1 ? "a rank alone drops what compression left over"
+                                      : "every rank takes the mean of what compression left over"));
   }
   const std::string old_tokenizer = text_of(meta.extra, "tokenizer");
-  if (!old_tokenizer.empty() && old_tokenizer != plan.tokenizer->fingerprint())
+  if (!old_tokenizer.empty() && old_tokenizer != plan.data().tokenizer->fingerprint())
     refused.emplace_back("the tokenizer is another");
   const json::Value* base = meta.extra.find("base");
   const std::string old_base = base == nullptr ? "" : text_of(*base, "fingerprint");
-  if (plan.adapter != nullptr && old_base != plan.base_fingerprint) {
+  if (plan.model().adapter != nullptr && old_base != plan.model().base_fingerprint) {
     refused.push_back(old_base.empty()
                           ? "model.from: the saved run began without a base"
                           : fmt::format("model.from: the adapter was trained on the weights of {}",
@@ -291,10 +300,11 @@ ResumeFrom resume_from(const std::string& word) {
 
 ResumePoint find_resume_point(const ResumeFrom& from,
                               const RunFolder& folder,
-                              const planner::Plan& plan,
+                              const planner::PlanWithData& plan,
                               const data::Datasets& data,
                               std::shared_ptr<const checkpoint::Checkpoint> copies) {
   ResumePoint point;
+  point.course = plan.course();
   if (from.kind == ResumeFrom::Kind::Never) return point;
   if (from.kind == ResumeFrom::Kind::Newest) {
     point.checkpoint = checkpoint::newest(folder.checkpoints());
@@ -307,27 +317,29 @@ ResumePoint find_resume_point(const ResumeFrom& from,
   } else {
     point.checkpoint = checkpoint_at(from.path);
   }
-  TESSERA_REQUIRE(
-      plan.adapter == nullptr || point.copies != nullptr || checkpoint::is_ours(*point.checkpoint),
-      Unsupported,
-      fmt::format("{}: an adapter does not go on from another program's checkpoint",
-                  point.checkpoint->string()),
-      "take its weights with model.from, or begin with an adapter of PEFT's: "
-      "adapter.from");
-  const checkpoint::Checkpoint opened =
-      point.copies ? *point.copies : interop::open_training(*point.checkpoint, plan);
+  TESSERA_REQUIRE(plan.model().adapter == nullptr || point.copies != nullptr ||
+                      checkpoint::is_ours(*point.checkpoint),
+                  Unsupported,
+                  fmt::format("{}: an adapter does not go on from another program's checkpoint",
+                              point.checkpoint->string()),
+                  "take its weights with model.from, or begin with an adapter of PEFT's: "
+                  "adapter.from");
+  if (!point.copies) {
+    point.opened = std::make_shared<const checkpoint::Checkpoint>(
+        interop::open_training(*point.checkpoint, plan));
+  }
+  const checkpoint::Checkpoint& opened = point.copies ? *point.copies : *point.opened;
   point.position = {opened.meta().step, opened.meta().samples};
   if (const json::Value* evaluations = opened.meta().extra.find("evaluations")) {
-    const tasks::EvalOptions& eval = plan.config.eval;
+    const tasks::EvalOptions& eval = plan.run().eval;
     point.stopped_early = EvalHistory::from(*evaluations, eval).why_stop(eval).value_or("");
   }
   try {
     point.changes = accepted_changes(opened.meta(), plan, data);
-    planner::Plan placed = plan;  // whose epochs are counted from here
-    finish_plan(placed, data, point.position);
-    const CurveChange curve = curve_change(opened.meta(), placed);
+    point.course = planner::course_of(plan, data, point.position);
+    const CurveChange curve = curve_change(opened.meta(), planner::with(plan, point.course));
     point.changes.insert(point.changes.end(), curve.lines.begin(), curve.lines.end());
-    point.curve = curve.curve;
+    point.course.curve = curve.curve;
     if (!curve.warning.empty()) log::warn(curve.warning);
     if (auto anew = state_anew(opened, plan)) point.changes.push_back(*std::move(anew));
   } catch (const Error& error) {

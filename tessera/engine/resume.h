@@ -13,7 +13,8 @@
 #include "tessera/data/dataset.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/run_folder.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine {
 
@@ -32,15 +33,17 @@ ResumeFrom resume_from(const std::string& word);
 
 /// The point from which a run starts.
 struct ResumePoint {
-  std::optional<std::filesystem::path> checkpoint;  ///< empty: `copies`, or from the beginning
+  std::optional<std::filesystem::path> checkpoint;       ///< empty: `copies`, or from the beginning
+  std::shared_ptr<const checkpoint::Checkpoint> opened;  ///< `checkpoint`; null if there is none
   /// The state in the memory of hosts, if it is newer than every checkpoint.
   std::shared_ptr<const checkpoint::Checkpoint> copies;
   [[nodiscard]] bool exists() const { return checkpoint || copies != nullptr; }
-  Position position;
+  planner::Position position;
   std::string stopped_early;  ///< why the run stopped early there; empty if it did not
   std::vector<std::string>
       changes;  ///< accepted differences, "optimizer.params.lr: 0.001 -> 0.0003"
-  std::optional<planner::Curve> curve;  ///< the learning rates by scheduler.on_resume
+  /// The course from there, with the learning rates by scheduler.on_resume.
+  planner::Course course = {};
 };
 
 /// Compares the configuration of a checkpoint with the plan. These may differ freely: ranks,
@@ -59,7 +62,7 @@ std::vector<std::string> accepted_changes(const checkpoint::Meta& meta,
 /// interop/foreign.h.
 ResumePoint find_resume_point(const ResumeFrom& from,
                               const RunFolder& folder,
-                              const planner::Plan& plan,
+                              const planner::PlanWithData& plan,
                               const data::Datasets& data,
                               std::shared_ptr<const checkpoint::Checkpoint> copies = nullptr);
 

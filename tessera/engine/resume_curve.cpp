@@ -10,6 +10,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/optim/schedule.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::engine {
 namespace {
@@ -61,23 +64,27 @@ std::optional<SavedRun> saved_run(const checkpoint::Meta& meta) {
   return out;
 }
 
-/// Returns the plan with the saved run's optimizer and curve.
-std::optional<planner::Plan> plan_of_saved(const checkpoint::Meta& meta,
-                                           const SavedRun& saved,
-                                           const planner::Plan& plan) {
+/// What determines the learning rates of a run.
+struct Rates {
+  planner::Recipe recipe;
+  planner::Course course;
+
+  [[nodiscard]] double at(std::int64_t update) const {
+    const auto rule = planner::make_rule(recipe);
+    return planner::make_schedule(recipe, course, *rule)->lr(std::max<std::int64_t>(update, 1));
+  }
+};
+
+/// Returns the rates of the saved run: those of `plan` with its optimizer and curve.
+std::optional<Rates> rates_of_saved(const checkpoint::Meta& meta,
+                                    const SavedRun& saved,
+                                    const planner::Plan& plan) {
   // Rates of different optimizers cannot be compared.
   if (text_at(meta.config, "optimizer", "type").empty()) return std::nullopt;
-  planner::Plan out = plan;
-  out.max_steps = saved.max_steps;
-  out.curve = saved.curve;
+  Rates out{plan.recipe(), {.max_steps = saved.max_steps, .curve = saved.curve}};
   const json::Value* const params = at_path(meta.config, "optimizer", "params");
-  if (params != nullptr) out.config.optimizer.params = *params;
+  if (params != nullptr) out.recipe.optimizer.params = *params;
   return out;
-}
-
-double rate_at(const planner::Plan& plan, std::int64_t update) {
-  const auto rule = planner::make_rule(plan);
-  return planner::make_schedule(plan, *rule)->lr(std::max<std::int64_t>(update, 1));
 }
 
 bool same(const json::Value* a, const json::Value* b) {
@@ -85,28 +92,30 @@ bool same(const json::Value* a, const json::Value* b) {
 }
 
 /// True if the saved run had the same options of the curve: it was only interrupted.
-bool is_same_run(const checkpoint::Meta& meta, const SavedRun& saved, const planner::Plan& plan) {
-  const json::Value &before = meta.config, &after = plan.resolved;
-  return saved.max_steps == plan.max_steps &&
+bool is_same_run(const checkpoint::Meta& meta,
+                 const SavedRun& saved,
+                 const planner::PlanWithData& plan) {
+  const json::Value &before = meta.config, &after = plan.resolved();
+  return saved.max_steps == plan.course().max_steps &&
          same(before.find("scheduler"), after.find("scheduler")) &&
          same(at_path(before, "optimizer", "params"), at_path(after, "optimizer", "params"));
 }
 
-Curve own_curve(const planner::Plan& plan) {
-  const optim::SchedulerOptions& options = plan.config.scheduler;
-  return {.type = options.type, .params = options.params, .length = plan.max_steps};
+Curve own_curve(const planner::PlanWithData& plan) {
+  const optim::SchedulerOptions& options = plan.recipe().scheduler;
+  return {.type = options.type, .params = options.params, .length = plan.course().max_steps};
 }
 
 std::optional<Curve> curve_on_resume(const checkpoint::Meta& meta,
                                      const SavedRun& saved,
-                                     const planner::Plan& plan,
+                                     const planner::PlanWithData& plan,
                                      std::int64_t updates) {
-  const auto choice = plan.config.scheduler.on_resume;
+  const auto choice = plan.recipe().scheduler.on_resume;
   if (!choice) return std::nullopt;
   if (*choice == OnResume::Keep || is_same_run(meta, saved, plan)) return saved.curve;
   Curve anew = own_curve(plan);
   anew.start = updates;
-  anew.length = std::max<std::int64_t>(plan.max_steps - meta.step, 1);
+  anew.length = std::max<std::int64_t>(plan.course().max_steps - meta.step, 1);
   return anew;
 }
 
@@ -134,44 +143,44 @@ std::string warning_of(double last, double next, std::int64_t length, bool kept)
 
 }  // namespace
 
-json::Value curve_of_run(const planner::Plan& plan) {
-  const Curve curve = plan.curve.value_or(own_curve(plan));
+json::Value curve_of_run(const planner::PlanWithData& plan) {
+  const Curve curve = plan.course().curve.value_or(own_curve(plan));
   return json::Value::object(
       {{"type", json::Value::string(curve.type)},
        {"params", curve.params.is_null() ? json::Value::object() : curve.params},
        {"start", json::Value::integer(curve.start)},
        {"length", json::Value::integer(curve.length)},
-       {"max_steps", json::Value::integer(plan.max_steps)}});
+       {"max_steps", json::Value::integer(plan.course().max_steps)}});
 }
 
-CurveChange curve_change(const checkpoint::Meta& meta, const planner::Plan& plan) {
+CurveChange curve_change(const checkpoint::Meta& meta, const planner::PlanWithData& plan) {
   CurveChange out;
   const auto saved = saved_run(meta);
   if (!saved || meta.step < 1) return out;
-  const auto before = plan_of_saved(meta, *saved, plan);
+  const auto before = rates_of_saved(meta, *saved, plan);
   if (!before) return out;
   // A skipped step does not advance the schedule.
   const json::Value* const skipped = meta.extra.find("skipped");
   const std::int64_t updates =
       meta.step - (skipped != nullptr ? skipped->as_integer().value_or(0) : 0);
-  const auto choice = plan.config.scheduler.on_resume;
-  planner::Plan after = plan;
-  after.curve = curve_on_resume(meta, *saved, plan, updates);
+  const auto choice = plan.recipe().scheduler.on_resume;
+  Rates after{plan.recipe(), plan.course()};
+  after.course.curve = curve_on_resume(meta, *saved, plan, updates);
   double last = 0, next = 0, expected = 0;
   try {
-    last = rate_at(*before, updates);
-    expected = rate_at(*before, updates + 1);
-    next = rate_at(after, updates + 1);
+    last = before->at(updates);
+    expected = before->at(updates + 1);
+    next = after.at(updates + 1);
   } catch (const Error&) {
     return out;  // parameters that this version does not know
   }
-  out.curve = after.curve;
+  out.curve = after.course.curve;
   const bool same_run = is_same_run(meta, *saved, plan);
   if (choice && !same_run) out.lines.push_back(line_of(*out.curve, *choice));
   if (next == expected) return out;
-  if (saved->max_steps != plan.max_steps) {
+  if (saved->max_steps != plan.course().max_steps) {
     out.lines.push_back(
-        fmt::format("trainer.max_steps: {} -> {}", saved->max_steps, plan.max_steps));
+        fmt::format("trainer.max_steps: {} -> {}", saved->max_steps, plan.course().max_steps));
   }
   out.lines.push_back(
       fmt::format("learning rate: {:.3g} in step {}, {:.3g} in step {} (it would have been {:.3g})",

@@ -2,40 +2,30 @@
 #include "tessera/engine/run.h"
 
 #include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
-#include "tessera/base/inputs.h"
+#include "tessera/base/files.h"
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/node_parts.h"
-#include "tessera/checkpoint/peer_copies.h"
 #include "tessera/comm/flight.h"
 #include "tessera/engine/agreement.h"
-#include "tessera/engine/connect_hosts.h"
 #include "tessera/engine/engine.h"
-#include "tessera/engine/evaluated_metrics.h"
-#include "tessera/engine/expected_speed.h"
+#include "tessera/engine/experience.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/launch.h"
-#include "tessera/engine/metrics.h"
 #include "tessera/engine/profile.h"
 #include "tessera/engine/reference.h"
 #include "tessera/engine/resume.h"
@@ -47,16 +37,12 @@
 #include "tessera/interop/foreign_training.h"
 #include "tessera/launch/early_stop.h"
 #include "tessera/launch/launch.h"
-#include "tessera/launch/machine.h"
-#include "tessera/mesh/host_layout.h"
-#include "tessera/ops/backend.h"
-#include "tessera/ops/cpu/isa.h"
-#include "tessera/planner/memory.h"
-#include "tessera/planner/recipe.h"
-#include "tessera/planner/stage_advice.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/planner/stages.h"
-#include "tessera/report/first_table.h"
-#include "tessera/tasks/record_dataset.h"
 
 namespace tessera::engine {
 namespace {
@@ -70,55 +56,11 @@ void say(const TrainCommand& command, std::string_view text) {
 /// loads.
 constexpr std::uint64_t kVerifiedFirst = std::uint64_t{2} << 30;
 
-/// Shows the progress of tokenizing at most a few times a second.
-data::TokenizeOptions tokenize_options(const planner::Plan& plan,
-                                       const TrainCommand& command,
-                                       const launch::EarlyStop& early) {
-  data::TokenizeOptions how;
-  how.poll = [&early] { early.check(); };
-  how.text_field = plan.config.data.text_field;
-  how.invalid_utf8 = plan.config.data.invalid_utf8;
-  how.threads = launch::usable_cores();
-  how.progress = [&command, last = 0.0](std::int64_t done, std::int64_t total) mutable {
-    const double now = now_s();
-    if (command.console == nullptr || command.quiet || (now - last < 0.25 && done < total)) return;
-    last = now;
-    command.console->live(
-        done >= total
-            ? std::string()
-            : fmt::format("tokenizing {} of {} ({:.0f}%)",
-                          text::bytes(static_cast<std::uint64_t>(done)),
-                          text::bytes(static_cast<std::uint64_t>(total)),
-                          100.0 * static_cast<double>(done) / static_cast<double>(total)));
-  };
-  return how;
-}
-
-/// Logs all notes; the first table has room for only a few.
-void tell_notes(const planner::Plan& plan) {
-  for (const std::string& note : plan.notes)
-    log::info("note: " + note);
-}
-
-/// Returns the memory that all ranks of the plan may use, if every host has as much for each of
-/// them as this one. `first_rank`, `local_ranks`: of this host, among them perhaps ranks that do
-/// not train.
-std::uint64_t memory_of_hosts(const planner::Plan& plan, int first_rank, int local_ranks) {
-  const int learners = std::clamp(plan.ranks - first_rank, 0, local_ranks),
-            writers = local_ranks - learners;
-  std::uint64_t available = launch::available_memory();
-  if (writers > 0)
-    available = experience_of(plan.task.get())->memory_beside(plan, available, writers);
-  // No limit for the ranks of other hosts.
-  if (learners == 0) return std::numeric_limits<std::int64_t>::max();
-  return available / static_cast<std::uint64_t>(learners) * static_cast<std::uint64_t>(plan.ranks);
-}
-
-/// The state in the memory of hosts with which the ranks of `part` begin; null: there is none.
-std::shared_ptr<const checkpoint::Checkpoint> copies_of(const hosts::HostPart* part) {
-  if (part == nullptr || !part->copies.from.exists()) return nullptr;
-  return std::make_shared<const checkpoint::Checkpoint>(
-      checkpoint::open_copies(part->copies, part->secret));
+/// Returns the memory that all ranks of the plan may use if every host has as much as this one.
+std::uint64_t memory_of_ranks(const planner::Plan& plan, comm::World& world) {
+  const int of_host = std::min(plan.ranks(), std::max(1, plan.ranks() / world.host().count));
+  return launch::available_memory() / static_cast<std::uint64_t>(of_host) *
+         static_cast<std::uint64_t>(plan.ranks());
 }
 
 /// The checkpoint to load: on hosts with local disks the newest one that all hosts have.
@@ -136,7 +78,7 @@ std::optional<std::filesystem::path> checkpoint_of_all(Engine& engine,
 class Patience {
  public:
   Patience(Console* console, comm::World& world) : console_(console) {
-    if (console_ != nullptr) console_->on_wait([&world] { world.show_life(); });
+    if (console_ != nullptr) console_->on_wait([&world] { world.keep_alive(); });
   }
   ~Patience() {
     if (console_ != nullptr) console_->on_wait({});
@@ -150,7 +92,7 @@ class Patience {
 
 /// Trains on one rank from the resume point to the end, or to a step that sends the run back: then
 /// `back` is set.
-int train_from(const planner::Plan& plan,
+int train_from(const planner::PlanWithData& plan,
                comm::World& world,
                const std::shared_ptr<const data::Datasets>& data,
                const RunFolder& folder,
@@ -171,7 +113,8 @@ int train_from(const planner::Plan& plan,
   if (resume.copies) {
     engine.load(*resume.copies);
   } else if (from) {
-    engine.load(interop::open_training(*from, plan));
+    // On hosts with local disks another one than was opened before the ranks started.
+    engine.load(from == resume.checkpoint ? *resume.opened : interop::open_training(*from, plan));
   }
   engine.begin_experience(folder.path());
   Trainer trainer(engine, command.quiet ? nullptr : command.console, folder.path());
@@ -182,7 +125,7 @@ int train_from(const planner::Plan& plan,
   } catch (const Rewind& alarm) {
     back = alarm;
     engine.finish();
-    world.transport().barrier(world.everyone(), TESSERA_HERE("before the run goes back"))->wait();
+    world.barrier(TESSERA_HERE("before the run goes back"));
     return code;
   }
   if (world.is_leader()) {
@@ -197,57 +140,52 @@ int train_from(const planner::Plan& plan,
   return code;
 }
 
-/// Returns the number of the plan's ranks of a host.
-int ranks_of_host(const planner::Plan& plan, comm::World& world) {
-  return std::max(1, plan.ranks / world.host().count);
-}
-
 /// Trains on one rank of `world`; `extra_ranks`: ranks of the job that do not train.
-int train_rank(planner::Plan plan,
+int train_rank(const planner::PlacedPlan& plan,
                comm::World& world,
-               const std::shared_ptr<const data::Datasets>& data,
-               const RunFolder& folder,
+               const Opened& opened,
                const ResumePoint& resume,
                const TrainCommand& command,
                ExtraRanks* extra_ranks) {
-  place_measured_blocks(
-      plan, world, *data->train, memory_of_hosts(plan, 0, ranks_of_host(plan, world)));
-  for (const std::string& line : planner::build_lines(plan, world.rank()))
+  const std::shared_ptr<const data::Datasets>& data = opened.data;
+  const RunFolder& folder = *opened.folder;
+  const planner::PlanWithData mine =
+      with_measured_stages(plan, plan.memory(), world, *data->train, memory_of_ranks(plan, world));
+  for (const std::string& line :
+       planner::build_lines(mine.layout(), mine.model().resolved.model, world.rank()))
     log::info(line);
-  if (world.rank() == 0) tell_notes(plan);
+  // The first table has room for only a few.
+  if (world.rank() == 0) log_notes(mine);
   for (ResumePoint from = resume;;) {
     std::optional<Rewind> back;
-    const int code = train_from(plan, world, data, folder, from, command, extra_ranks, back);
+    const int code = train_from(mine, world, data, folder, from, command, extra_ranks, back);
     if (!back) return code;
     if (extra_ranks != nullptr) extra_ranks->start_over();
     from.checkpoint = back->prepare(world, folder);
+    from.opened = std::make_shared<const checkpoint::Checkpoint>(
+        interop::open_training(*from.checkpoint, mine));
     from.copies.reset();
   }
 }
 
-/// The number of ranks that the job has besides those that train.
-int extra_ranks_of(const planner::Plan& plan) {
-  return plan.task == nullptr ? 0 : plan.task->extra_ranks();
-}
-
 /// Does the work of one rank of the job: it trains, or it does other work for those that do.
-int run_rank(const planner::Plan& plan,
+int run_rank(const planner::PlacedPlan& plan,
              comm::World& job,
-             const std::shared_ptr<const data::Datasets>& data,
-             const RunFolder& folder,
+             const Opened& opened,
              const ResumePoint& resume,
              const TrainCommand& command) {
   const Patience patience(command.console, job);
-  log::open_file(folder.log_file(job.rank()).string());
-  comm::set_flight_folder(folder.log_file(job.rank()).parent_path().string(),
+  const std::filesystem::path log = opened.folder->log_file(job.rank());
+  log::open_file(log.string());
+  comm::set_flight_folder(log.parent_path().string(),
                           command.how.part ? command.how.part->name : "");
-  log::info(fmt::format("rank {} of {}, {} threads", job.rank(), job.size(), plan.threads));
-  if (extra_ranks_of(plan) == 0)
-    return train_rank(plan, job, data, folder, resume, command, nullptr);
+  log::info(
+      fmt::format("rank {} of {}, {} threads", job.rank(), job.size(), plan.layout().threads));
+  if (opened.local.extra_ranks == 0) return train_rank(plan, job, opened, resume, command, nullptr);
   const auto train = [&](comm::World& world, ExtraRanks& extra_ranks) {
-    return train_rank(plan, world, data, folder, resume, command, &extra_ranks);
+    return train_rank(plan, world, opened, resume, command, &extra_ranks);
   };
-  return experience_of(plan.task.get())->run_divided(plan, job, *data->train, train);
+  return experience_of(plan.data().task.get())->run_divided(plan, job, *opened.data->train, train);
 }
 
 /// Writes a status; if the disk is full or read-only, warns and keeps the job's exit code.
@@ -259,13 +197,13 @@ void try_to_note(const std::function<void()>& note) {
   }
 }
 
-std::optional<int> finished_already(const planner::Plan& plan,
-                                    const ResumePoint& resume,
+std::optional<int> finished_already(const ResumePoint& resume,
                                     const RunFolder& folder,
                                     const TrainCommand& command,
                                     bool owned) {
   const bool early = !resume.stopped_early.empty();
-  if (!resume.checkpoint || (resume.position.step < plan.max_steps && !early)) return std::nullopt;
+  if (!resume.checkpoint || (resume.position.step < resume.course.max_steps && !early))
+    return std::nullopt;
   if (owned && folder.holds(*resume.checkpoint))
     try_to_note([&] { folder.note_finished(resume.position.step); });
   if (early) {
@@ -281,43 +219,15 @@ std::optional<int> finished_already(const planner::Plan& plan,
                   "trainer.epochs), or choose another run.dir",
                   folder.path().string(),
                   resume.position.step,
-                  plan.max_steps));
+                  resume.course.max_steps));
   return kExitOk;
 }
 
 /// Throws Error{Format} for a damaged checkpoint before the ranks start.
-void check_resume_point(const ResumePoint& resume, const planner::Plan& plan, bool all_of_it) {
-  if (!resume.checkpoint) return;
-  const checkpoint::Checkpoint opened = interop::open_training(*resume.checkpoint, plan);
-  opened.check_files();
-  if (all_of_it || opened.bytes() <= kVerifiedFirst) opened.verify();
-}
-
-report::TableFacts table_facts(const planner::Plan& plan,
-                               const data::Datasets& data,
-                               const RunFolder& folder,
-                               const ResumePoint& resume,
-                               bool dry_run,
-                               std::uint64_t available,
-                               bool several_hosts) {
-  report::TableFacts facts;
-  facts.train_tokens = data.train_tokens;
-  facts.validation_tokens = data.validation_tokens;
-  facts.train_samples = data.train->size();
-  facts.classes = tasks::class_counts_of(*data.train);
-  facts.free_disk_bytes = files::free_bytes(folder.path());
-  facts.available_memory_bytes = available;
-  facts.host = several_hosts ? "several" : launch::machine().host;
-  facts.run_dir = folder.path().string();
-  facts.resume_step = resume.position.step;
-  if (resume.checkpoint) facts.resume_from = resume.checkpoint->string();
-  facts.changes = resume.changes;
-  const StepSpeed measured = median_speed(folder.path() / "metrics.jsonl");
-  facts.tokens_are_known = plan.task == nullptr || !plan.task->writes_answers();
-  if (facts.tokens_are_known) facts.tokens_per_s = measured.tokens_per_s;
-  facts.step_s = measured.seconds;
-  facts.more_notes = dry_run ? "with -v" : fmt::format("in {}", folder.log_file(0).string());
-  return facts;
+void check_resume_point(const ResumePoint& resume, bool all_of_it) {
+  if (!resume.opened) return;
+  resume.opened->check_files();
+  if (all_of_it || resume.opened->bytes() <= kVerifiedFirst) resume.opened->verify();
 }
 
 /// Removes the flight recorders of an earlier failure, which `tessera doctor` would read.
@@ -327,16 +237,6 @@ void forget_flights(const std::filesystem::path& logs) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with("flight_rank_")) std::filesystem::remove(entry.path(), ignored);
   }
-}
-
-/// Reports which axes cross between hosts, and warns of those that should not.
-void tell_of_hosts(const planner::Plan& plan, int ranks_per_host, const TrainCommand& command) {
-  const mesh::HostLayoutNotes notes = mesh::host_layout_notes(plan.mesh(), ranks_per_host);
-  const std::string engine = engine_name(plan.config.run.transport);
-  if (!notes.text.empty())
-    say(command, fmt::format("hosts       {}; data travels over {}", notes.text, engine));
-  for (const std::string& warning : notes.warnings)
-    log::warn(warning);
 }
 
 /// A hash of the data and the resume point, which the ranks of a host compare.
@@ -377,39 +277,6 @@ std::optional<MovedAside> make_room(ResumeFrom::Kind from,
   return MovedAside{"the old contents were moved", *where};
 }
 
-/// Returns notes about variables that choose devices in other programs, and their effect here.
-std::vector<std::string> answers_to_environment() {
-  std::vector<std::string> out;
-  for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "DS_ACCELERATOR"}) {
-    const char* const value = std::getenv(name);
-    if (value == nullptr || std::string_view(value) == "cpu") continue;
-    out.push_back(
-        fmt::format("{}={} has no effect: ranks compute on the CPU, and -n sets their "
-                    "number",
-                    name,
-                    value));
-  }
-  return out;
-}
-
-/// Prints the first table and logs warnings.
-void announce(const planner::Plan& plan,
-              const TrainCommand& command,
-              const report::TableFacts& facts,
-              int local_ranks) {
-  if (command.console != nullptr && !command.quiet) {
-    for (const std::string& line : report::first_table(plan, facts))
-      command.console->line(line);
-  }
-  if (command.dry_run) tell_notes(plan);
-  for (const std::string& warning : planner::warnings_of(plan, local_ranks))
-    log::warn(warning);
-  if (const std::string warning = report::warning_of_passes(plan, facts); !warning.empty())
-    log::warn(warning);
-  for (const std::string& answer : answers_to_environment())
-    log::warn(answer);
-}
-
 /// Ranks that were lost before resume from the newest checkpoint of the folder, if they
 /// have written one.
 ResumeFrom resume_again(const ResumeFrom& first, const RunFolder& folder) {
@@ -419,111 +286,51 @@ ResumeFrom resume_again(const ResumeFrom& first, const RunFolder& folder) {
 }
 /// Returns the run folder and, if the ranks write checkpoints, whether all hosts must have the same
 /// one or each its own.
-hosts::RunFolderCheck folder_check(const planner::Plan& plan) {
-  const auto& checkpoint = plan.config.checkpoint;
+hosts::RunFolderCheck folder_check(const planner::RunPlan& run) {
+  const auto& checkpoint = run.checkpoint;
   const bool saves = checkpoint.final || checkpoint.when().any() || checkpoint.interval_s() ||
                      checkpoint.keeps_best();
   const bool own = checkpoint.use_node_local_storage;
-  return {.path = plan.run_dir, .must_be_shared = saves && !own, .must_be_own = saves && own};
-}
-
-/// Opens the run folder. While a lost host still holds its lock, hosts that start again wait.
-std::unique_ptr<const RunFolder> open_folder(const planner::Plan& plan,
-                                             RunFolder::Access access,
-                                             bool again) {
-  constexpr double kPatienceS = 20.0;
-  constexpr std::chrono::milliseconds kRetry{200};
-  for (const double deadline = now_s() + kPatienceS;;) {
-    try {
-      return std::make_unique<const RunFolder>(plan.run_dir, access);
-    } catch (const Error&) {
-      if (!again || now_s() > deadline) throw;
-    }
-    std::this_thread::sleep_for(kRetry);
-  }
+  return {.path = run.dir, .must_be_shared = saves && !own, .must_be_own = saves && own};
 }
 
 /// Trains once, until the ranks have ended. `again`: earlier ranks of this job were lost.
-int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
-  // Training continues if the reader of its output exits, because the run folder has everything.
-  std::signal(SIGPIPE, SIG_IGN);
-  // An unknown TESSERA_ISA or TESSERA_KERNELS is refused before a rank starts.
-  static_cast<void>(ops::isa());
-  static_cast<void>(ops::backend(c10::DeviceType::CPU));
-  const std::optional<launch::Launcher> launcher = hosts::detect_launcher();
-  const hosts::HostPart* const part = command.how.part.get();
-  const bool is_leader = launcher ? launcher->rank == 0 : part == nullptr || part->host == 0;
-  const int extra_ranks = extra_ranks_of(plan);
-  const int launched = launcher ? launcher->local_world_size : plan.ranks + extra_ranks;
-  const int local_ranks = part != nullptr ? part->local_ranks : launched;
-  const int first_rank = part != nullptr ? part->first_rank : launcher ? launcher->first_rank() : 0;
+int train_once(const planner::PlacedPlan& prepared,
+               Opened& opened,
+               const TrainCommand& command,
+               bool again) {
+  const Local& local = opened.local;
+  const RunFolder& folder = *opened.folder;
+  const data::Datasets& data = *opened.data;
   TrainCommand mine = command;
-  if (!is_leader) mine.console = nullptr;
-
-  std::optional<launch::EarlyStop> early(std::in_place);
-  // Under a launcher only rank 0 owns the folder; the others only write their logs into it.
-  const std::unique_ptr<const RunFolder> opened =
-      open_folder(plan,
-                  !is_leader        ? RunFolder::Access::Look
-                  : command.dry_run ? RunFolder::Access::Check
-                                    : RunFolder::Access::Own,
-                  again);
-  const RunFolder& folder = *opened;
-  const std::shared_ptr<const checkpoint::Checkpoint> copies = copies_of(part);
-  if (again) mine.resume = copies ? ResumeFrom{} : resume_again(command.resume, folder);
-  const bool keeps_copies = part != nullptr && part->copies.own >= 0;
-  if (is_leader && !again && !keeps_copies && plan.config.checkpoint.peer_copies > 0)
-    log::warn("checkpoint.peer_copies has no effect: it needs several hosts of a hostfile");
-  const std::shared_ptr<const data::Datasets> data =
-      open_data(plan, tokenize_options(plan, mine, *early));
-  finish_plan(plan, *data);
-  const InputLog inputs(plan.inputs);
-  settle_experience(plan, part != nullptr || launcher ? local_ranks : 0);
-  // A set of copies, half of what the plan counts, is there already.
-  const std::int64_t held = copies ? planner::copy_bytes(plan) / 2 * plan.ranks : 0;
-  const std::uint64_t available =
-      memory_of_hosts(plan, first_rank, local_ranks) + static_cast<std::uint64_t>(held);
-  const planner::MemoryEstimate memory = planner::check_memory(plan, available);
-  check_evaluations(plan, *data);
-  planner::save_as_memory_allows(plan, memory, available);
-  planner::advise_stage(plan, available);
-  early->check();
-
-  const ResumePoint resume = find_resume_point(mine.resume, folder, plan, *data, copies);
-  if (resume.exists()) finish_plan(plan, *data, resume.position);
-  plan.curve = resume.curve;
-  if (is_leader && again) {
+  if (!local.is_leader) mine.console = nullptr;
+  if (again) mine.resume = opened.copies ? ResumeFrom{} : resume_again(command.resume, folder);
+  const ResumePoint resume = find_resume_point(mine.resume, folder, prepared, data, opened.copies);
+  const planner::PlacedPlan plan = planner::with(prepared, resume.course);
+  if (local.is_leader && again) {
     say(mine,
         fmt::format("going on after step {}{}",
                     resume.position.step,
                     resume.copies ? ", from the copies in memory" : ""));
-  } else if (is_leader) {
-    const bool several = local_ranks < plan.ranks + extra_ranks;
-    report::TableFacts facts =
-        table_facts(plan, *data, folder, resume, command.dry_run, available, several);
-    facts.memory = memory;
-    if (facts.tokens_are_known && facts.tokens_per_s <= 0 && !several && !mine.quiet) {
-      facts.tokens_per_s = expected_speed(plan);
-      facts.speed_is_estimated = true;
-    }
-    announce(plan, mine, facts, local_ranks);
-    tell_of_hosts(plan, local_ranks, mine);
+  } else if (local.is_leader && command.on_ready) {
+    command.on_ready(plan, opened, resume);
   }
-  if (const auto code = finished_already(plan, resume, folder, mine, is_leader && !command.dry_run))
+  if (const auto code = finished_already(resume, folder, mine, local.is_leader && !command.dry_run))
     return *code;
-  if (command.dry_run) early.reset();  // from here on it only reads, which may take long
-  check_resume_point(resume, plan, /*all_of_it=*/command.dry_run);
+  if (command.dry_run) opened.early.reset();  // from here on it only reads, which may take long
+  check_resume_point(resume, /*all_of_it=*/command.dry_run);
   if (command.dry_run) return kExitOk;
 
-  early->check();
-  if (is_leader) {
+  opened.early->check();
+  if (local.is_leader) {
     if (const auto old = make_room(mine.resume.kind, folder, resume))
       say(mine, fmt::format("{} to {}", old->what, old->where.string()));
     if (!again) forget_flights(folder.log_file(0).parent_path());
-    folder.prepare(plan.resolved);
+    folder.prepare(plan.resolved());
     folder.write_status("running", resume.position.step, 0, "");
   }
-  if (launcher) early.reset();  // a launcher's rank handles its signals itself
+  if (local.launched) opened.early.reset();  // a launcher's rank handles its signals itself
+  const hosts::HostPart* const part = command.how.part.get();
   const Report report = [&](const std::vector<std::string>& lines, int exit_code) {
     const bool told_elsewhere =
         part != nullptr && part->is_agent && !lines.front().starts_with(launch::kStoppedAtOnce);
@@ -536,44 +343,50 @@ int train_once(planner::Plan plan, const TrainCommand& command, bool again) {
   int code = kExitOk;
   try {
     const auto train = [&](comm::World& world) {
-      return run_rank(plan, world, data, folder, resume, mine);
+      return run_rank(plan, world, opened, resume, mine);
     };
     HowToStart how = command.how;
-    how.asked = asked_besides(*data, resume);
+    how.asked = asked_besides(data, resume);
     how.facts = [&](const std::function<void()>& alive) {
-      return facts_of(plan, *data, resume, alive);
+      return facts_of(plan, data, resume, alive);
     };
-    how.further_ranks = extra_ranks;
-    how.folder = folder_check(plan);
+    how.further_ranks = local.extra_ranks;
+    how.folder = folder_check(plan.run());
     code = run_ranks(plan, report, train, training_words(), how);
   } catch (const Error& error) {  // before ranks were started
-    if (is_leader) {
+    if (local.is_leader) {
       try_to_note([&] {
         folder.write_status("failed", resume.position.step, exit_code(error.kind()), error.what());
       });
     }
     throw;
   }
-  if (is_leader) try_to_note([&] { folder.finish_status(code); });
+  if (local.is_leader) try_to_note([&] { folder.finish_status(code); });
   return code;
 }
 
 }  // namespace
 
-int run_training(planner::Plan plan, const TrainCommand& command) {
+void log_notes(const planner::Plan& plan) {
+  for (const std::string& note : plan.notes())
+    log::info("note: " + note);
+}
+
+int run_training(const planner::PlacedPlan& plan, Opened& opened, const TrainCommand& command) {
   TrainCommand mine = command;
   bool stop_asked = false;
   mine.how.stop_asked = &stop_asked;
   // Ranks on several hosts start again on all of them, which the process that started them does.
   const auto launcher = hosts::detect_launcher();
   const bool starts_all = command.how.part == nullptr && !launcher;
-  if (launcher && launcher->rank == 0 && plan.config.run.most_restarts() > 0)
+  const int asked = plan.run().options.most_restarts();
+  if (launcher && launcher->rank == 0 && asked > 0)
     log::warn(fmt::format("run.restarts has no effect: only {} can start its ranks again",
                           launcher->name));
-  const int restarts = starts_all ? plan.config.run.most_restarts() : 0;
+  const int restarts = starts_all ? asked : 0;
   bool again = command.how.part != nullptr && command.how.part->generation > 0;
   for (int used = 1;; ++used) {
-    const int code = train_once(plan, mine, again);
+    const int code = train_once(plan, opened, mine, again);
     if (code != exit_code(Error::Kind::Comm) || stop_asked || used > restarts) return code;
     log::warn(fmt::format(
         "the ranks start again (restart {} of {}, run.restarts) from the newest checkpoint",

@@ -5,6 +5,11 @@
 #include <string_view>
 
 #include "tessera/engine/generate.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 
@@ -15,17 +20,21 @@ std::string Sampler::sample() {
 std::string Sampler::text() {
   std::string text;
   if (model_.generates()) {
-    const tasks::EvalOptions& options = plan_.config.eval;
-    Generator generator(model_.executor(), *plan_.tokenizer, plan_.model);
+    const comm::ActivityScope writes(model_.world(), Activity::Generate);
+    const tasks::EvalOptions& options = plan_.run().eval;
+    Generator generator(model_.executor(), *plan_.data().tokenizer, plan_.model().resolved);
     GenerateOptions how;
     how.max_new_tokens = options.max_new_tokens;
     how.sampler = {.temperature = options.temperature, .top_k = options.top_k, .top_p = 1.0};
-    how.seed = static_cast<std::uint64_t>(plan_.config.trainer.seed);
+    how.seed = static_cast<std::uint64_t>(plan_.recipe().seed);
     text = options.prompt;
-    generator.run(options.prompt, how, [&](std::string_view piece) { text += piece; });
+    generator.run(options.prompt, how, [&](std::string_view piece) {
+      text += piece;
+      model_.world().show_life();
+    });
   }
   comm::World& world = model_.world();
-  world.transport().barrier(world.everyone(), TESSERA_HERE("sample text"))->wait();
+  world.barrier(TESSERA_HERE("sample text"));
   return world.is_leader() ? text : std::string();
 }
 

@@ -4,9 +4,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -26,16 +30,35 @@
 namespace tessera::engine {
 namespace {
 
+/// Returns the kernel's counter of the bytes that this process has written; nothing: it is unknown.
+std::optional<std::uint64_t> bytes_written() {
+  std::ifstream file("/proc/self/io");
+  for (std::string name; file >> name;) {
+    std::uint64_t value = 0;
+    if (file >> value && name == "wchar:") return value;
+  }
+  return std::nullopt;
+}
+
 /// Signals that this rank is alive while it waits for its disk, so that peers wait as long as
 /// needed.
 class ShowsLife {
  public:
-  explicit ShowsLife(comm::World& world) {
+  explicit ShowsLife(comm::World& world) : saves_(world, Activity::Save) {
     try {
       thread_ = std::thread([this, &world] {
         std::unique_lock lock(mutex_);
-        while (!end_.wait_for(lock, kSign, [this] { return over_; }))
-          world.show_life();
+        std::optional<std::uint64_t> before = bytes_written();
+        while (!end_.wait_for(lock, kSign, [this] { return over_; })) {
+          // A disk that takes nothing holds this rank up, which the hang watch tells.
+          const std::optional<std::uint64_t> now = bytes_written();
+          if (!now || now != before) {
+            world.show_life();
+          } else {
+            world.keep_alive();
+          }
+          before = now;
+        }
       });
     } catch (const std::system_error& error) {
       // The signals are needed only if the disk takes minutes.
@@ -59,6 +82,7 @@ class ShowsLife {
   std::mutex mutex_;
   std::condition_variable end_;
   bool over_ = false;
+  comm::ActivityScope saves_;
   std::thread thread_;  ///< last member, because it uses the others
 };
 
@@ -82,25 +106,27 @@ std::shared_ptr<const void> copy_out(std::vector<std::span<const std::byte>>& sp
 
 }  // namespace
 
-Saver::Saver(const planner::Plan& plan,
+Saver::Saver(bool by_host,
              comm::World& world,
              TrainState& state,
              Experience* experience,
              std::function<checkpoint::Meta()> meta)
-    : plan_(plan), world_(world), state_(state), experience_(experience), meta_(std::move(meta)) {}
+    : by_host_(by_host),
+      world_(world),
+      state_(state),
+      experience_(experience),
+      meta_(std::move(meta)) {}
 
 checkpoint::Ranks Saver::ranks() {
   checkpoint::Ranks ranks;
   ranks.rank = world_.rank();
   ranks.size = world_.size();
-  if (plan_.config.checkpoint.use_node_local_storage) {
+  if (by_host_) {
     ranks.node = world_.host().index;
     ranks.nodes = world_.host().count;
     ranks.local_rank = world_.host().local_rank;
   }
-  ranks.barrier = [this] {
-    world_.transport().barrier(world_.everyone(), TESSERA_HERE("save"))->wait();
-  };
+  ranks.barrier = [this] { world_.barrier(TESSERA_HERE("save")); };
   ranks.largest = [this](const std::vector<std::uint32_t>& mine) {
     const std::vector<double> largest = world_.all_reduce(
         world_.everyone(), {mine.begin(), mine.end()}, comm::Op::Max, TESSERA_HERE("save"));

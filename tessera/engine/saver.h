@@ -17,7 +17,6 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/experience.h"
 #include "tessera/engine/train_state.h"
-#include "tessera/planner/train_config.h"
 
 namespace tessera::engine {
 
@@ -25,9 +24,10 @@ namespace tessera::engine {
 /// last_copy(), ranks() and propose().
 class Saver {
  public:
-  /// The arguments must outlive it; `experience` may be nullptr. `meta` returns what a checkpoint
-  /// says of the training besides its pieces.
-  Saver(const planner::Plan& plan,
+  /// The arguments must outlive it; `experience` may be nullptr. `by_host`:
+  /// checkpoint.use_node_local_storage, each host saves into a folder of its own. `meta` returns
+  /// what a checkpoint says of the training besides its pieces.
+  Saver(bool by_host,
         comm::World& world,
         TrainState& state,
         Experience* experience,
@@ -84,7 +84,7 @@ class Saver {
   std::vector<checkpoint::PieceBytes> pieces();
   void release_pieces();
 
-  const planner::Plan& plan_;
+  bool by_host_;
   comm::World& world_;
   TrainState& state_;
   Experience* experience_;

@@ -10,6 +10,8 @@
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
 #include "tessera/ops/peak.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -59,9 +61,10 @@ void SpeedMeter::after_step(Engine& engine,
   log_.reset();
   engine.pause_clock();
   comm::World& world = engine.world();
-  const std::vector<double> all = world.all_gather(world.everyone(),
-                                                   {flops, ops::peak_flops(engine.plan().working)},
-                                                   TESSERA_HERE("arithmetic of a step"));
+  const std::vector<double> all =
+      world.all_gather(world.everyone(),
+                       {flops, ops::peak_flops(engine.plan().layout().working)},
+                       TESSERA_HERE("arithmetic of a step"));
   engine.resume_clock();
   Speed sum;
   for (std::size_t i = 0; i + 1 < all.size(); i += 2) {

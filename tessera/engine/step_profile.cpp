@@ -7,7 +7,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/peak.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/precision.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::engine {
 namespace {
@@ -99,16 +103,16 @@ std::string summary_of(const StepProfile& profile, const planner::Plan& plan) {
       "step        {:.1f} ms, mean of {}; {:.0f} tokens/s\n"
       "at least    {:.1f} ms, if every operation ran as fast as the machine allows: {:.2f} of the "
       "step\n",
-      plan.ranks,
-      plan.ranks == 1 ? "rank" : "ranks",
-      plan.threads,
-      plan.threads == 1 ? "thread" : "threads",
-      planner::precision_text(plan),
-      plan.micro_batch,
-      plan.sequence_length,
-      plan.accumulation,
+      plan.ranks(),
+      plan.ranks() == 1 ? "rank" : "ranks",
+      plan.layout().threads,
+      plan.layout().threads == 1 ? "thread" : "threads",
+      planner::precision_text(plan.layout(), plan.recipe()),
+      plan.layout().micro_batch,
+      plan.data().sequence_length,
+      plan.layout().accumulation,
       peak.flops / 1e9,
-      in_words(plan.working),
+      in_words(plan.layout().working),
       peak.bytes / 1e9,
       1e3 * step,
       profile.steps,
@@ -151,7 +155,7 @@ double StepProfile::least_seconds() const {
 
 std::optional<StepProfile> profile_steps(Engine& engine, std::int64_t warmup, std::int64_t steps) {
   TESSERA_ASSERT(warmup >= 0 && steps > 0);
-  StepProfile out{.steps = steps, .peak = measure_peak_rates(engine.plan().working)};
+  StepProfile out{.steps = steps, .peak = measure_peak_rates(engine.plan().layout().working)};
   for (std::int64_t step = 0; step < warmup; ++step) {
     if (engine.train_step().stop_requested) return std::nullopt;
   }

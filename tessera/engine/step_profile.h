@@ -11,6 +11,10 @@
 #include "tessera/engine/engine.h"
 #include "tessera/ops/op_log.h"
 
+namespace tessera::planner {
+class Plan;
+}
+
 namespace tessera::engine {
 
 /// The machine's peak rates: floating-point operations of products in the working dtype, and bytes

@@ -13,29 +13,33 @@
 #include "tessera/engine/open_model.h"
 #include "tessera/models/objectives/distilled.h"
 #include "tessera/nn/step_context.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine {
 namespace {
 
 std::shared_ptr<OpenModel> open_teacher(const planner::Plan& plan) {
-  const std::string& path = *plan.config.distill.teacher;
+  const std::string& path = *plan.model().distill.teacher;
   std::shared_ptr<OpenModel> out = find_model(path);
-  TESSERA_REQUIRE(out->tokenizer->fingerprint() == plan.tokenizer->fingerprint(),
+  TESSERA_REQUIRE(out->tokenizer->fingerprint() == plan.data().tokenizer->fingerprint(),
                   Config,
                   fmt::format("the teacher {} has another tokenizer than the model", path),
                   "choose a teacher with the model's tokenizer");
-  set_objective(*out, plan.model.objective);
+  set_objective(*out, plan.model().resolved.objective);
   // A world of its own, so that its collectives do not mix with those of the training.
   out->alone = comm::solo_world();
-  load_model(*out, *out->alone, plan.working == DType::F32 ? ReadAs::F32 : ReadAs::BF16);
+  load_model(*out, *out->alone, plan.layout().working == DType::F32 ? ReadAs::F32 : ReadAs::BF16);
   return out;
 }
 
 }  // namespace
 
 nn::Model with_teacher(const planner::Plan& plan) {
-  nn::Model out = plan.model.model;
-  const models::DistillOptions& options = plan.config.distill;
+  nn::Model out = plan.model().resolved.model;
+  const models::DistillOptions& options = plan.model().distill;
   if (!options.enabled()) return out;
   const auto teacher = std::make_shared<std::shared_ptr<OpenModel>>();
   const auto logits = [plan, teacher](const nn::Batch& batch) {
@@ -47,7 +51,7 @@ nn::Model with_teacher(const planner::Plan& plan) {
       models::distilled(std::move(out.blocks.back()),
                         logits,
                         {.temperature = options.temperature, .alpha = options.alpha},
-                        models::distill_form(plan.model.objective).value());
+                        models::distill_form(plan.model().resolved.objective).value());
   return out;
 }
 

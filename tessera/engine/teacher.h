@@ -3,7 +3,10 @@
 #pragma once
 
 #include "tessera/nn/block.h"
-#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::engine {
 

@@ -64,8 +64,8 @@ void check_stages(comm::World& world, parallel::ModelInstance& model) {
   }
   for (const parallel::FlatGroup& group : model.groups()) {
     if (!group.counted) continue;
-    for (const Segment& segment : group.layout.segments())
-      parameters += segment.info->numel();
+    for (const FlatParam& param : group.layout.params())
+      parameters += param.info->numel();
   }
   const std::vector<double> held =
       world.all_reduce(world.group({mesh::Axis::Pp}),

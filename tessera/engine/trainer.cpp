@@ -10,6 +10,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -100,15 +102,15 @@ bool Trainer::has_hook_for(Duty duty) const {
 void Trainer::warn_of_unserved() {
   if (warned_ || !engine_.world().is_leader()) return;
   warned_ = true;
-  const planner::TrainConfig& config = engine_.plan().config;
-  if (config.eval.when().any() && !has_hook_for(Duty::Evaluate)) {
+  const planner::RunPlan& run = engine_.plan().run();
+  if (run.eval.when().any() && !has_hook_for(Duty::Evaluate)) {
     log::warn(
         fmt::format("eval.every is {}, but no hook evaluates\n  fix: call "
                     "engine::attach_defaults(trainer), or return true from does(Duty::Evaluate) of "
                     "the hook that calls Trainer::test()",
-                    config.eval.every.dump()));
+                    run.eval.every.dump()));
   }
-  if (asks_for_checkpoints(config.checkpoint) && !has_hook_for(Duty::Save)) {
+  if (asks_for_checkpoints(run.checkpoint) && !has_hook_for(Duty::Save)) {
     log::warn(
         "checkpoint is configured, but no hook saves\n  fix: give the Trainer a run folder and "
         "call engine::attach_defaults(trainer), or return true from does(Duty::Save) of the hook "
@@ -140,7 +142,7 @@ int Trainer::fit() {
   engine_.finish();
   // A rank must not end while a peer may still read its memory.
   comm::World& world = engine_.world();
-  world.transport().barrier(world.everyone(), TESSERA_HERE("end of training"))->wait();
+  world.barrier(TESSERA_HERE("end of training"));
   return exit_code();
 }
 

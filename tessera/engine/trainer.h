@@ -85,6 +85,7 @@ class Trainer {
   template <class... Args>
   void each(void (Hook::*point)(Trainer&, Args...), std::type_identity_t<Args>... args) {
     const Calling calling(running_);
+    const comm::ActivityScope reports(engine_.world(), Activity::Report);
     for (const auto& hook : hooks_)
       ((*hook).*point)(*this, args...);
   }

@@ -20,6 +20,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/promise.h"
 #include "tessera/launch/early_stop.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -48,7 +49,7 @@ fs::path training_of(const fs::path& folder) {
 /// Waits until no transfer of the rank is under way before it leaves.
 void part(comm::World& world, Engine& engine) {
   engine.finish();
-  world.transport().barrier(world.everyone(), TESSERA_HERE("end of a verified run"))->wait();
+  world.barrier(TESSERA_HERE("end of a verified run"));
 }
 
 /// Called by all ranks; nothing is kept.
@@ -156,7 +157,7 @@ double deviation_of(const std::vector<float>& reference,
 }
 
 int keep_first_gradient(comm::World& world,
-                        const planner::Plan& gradient_plan,
+                        const planner::PlanWithData& gradient_plan,
                         const std::shared_ptr<const data::Datasets>& data,
                         const fs::path& folder,
                         double nudge) {
@@ -180,7 +181,7 @@ int keep_first_gradient(comm::World& world,
 }
 
 int train_traced(comm::World& world,
-                 const planner::Plan& plan,
+                 const planner::PlanWithData& plan,
                  const std::shared_ptr<const data::Datasets>& data,
                  std::int64_t steps,
                  const fs::path& folder,
@@ -216,8 +217,8 @@ LayoutTrace read_trace(const fs::path& folder) {
   return out;
 }
 
-LayoutTrace trace_layout(const planner::Plan& plan,
-                         const planner::Plan& gradient_plan,
+LayoutTrace trace_layout(const planner::PlanWithData& plan,
+                         const planner::PlanWithData& gradient_plan,
                          const std::shared_ptr<const data::Datasets>& data,
                          std::int64_t steps,
                          const fs::path& folder,

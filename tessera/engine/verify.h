@@ -12,7 +12,10 @@
 #include "tessera/data/dataset.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/promise.h"
-#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+class PlanWithData;
+}
 
 namespace tessera::engine {
 
@@ -29,8 +32,8 @@ struct LayoutTrace {
 /// `plan` from its initial weights, each on its own ranks, which write their results under
 /// `folder`. `report` receives the reason if a rank fails. `nudge`: the fraction of itself by which
 /// each initial weight is moved. The caller must not have run an ATen operation.
-LayoutTrace trace_layout(const planner::Plan& plan,
-                         const planner::Plan& gradient_plan,
+LayoutTrace trace_layout(const planner::PlanWithData& plan,
+                         const planner::PlanWithData& gradient_plan,
                          const std::shared_ptr<const data::Datasets>& data,
                          std::int64_t steps,
                          const std::filesystem::path& folder,
@@ -40,12 +43,12 @@ LayoutTrace trace_layout(const planner::Plan& plan,
 /// The function that one rank runs in each of the two runs; all ranks call it. Returns the exit
 /// code: 0, or the code of a signal.
 int keep_first_gradient(comm::World& world,
-                        const planner::Plan& gradient_plan,
+                        const planner::PlanWithData& gradient_plan,
                         const std::shared_ptr<const data::Datasets>& data,
                         const std::filesystem::path& folder,
                         double nudge = 0.0);
 int train_traced(comm::World& world,
-                 const planner::Plan& plan,
+                 const planner::PlanWithData& plan,
                  const std::shared_ptr<const data::Datasets>& data,
                  std::int64_t steps,
                  const std::filesystem::path& folder,

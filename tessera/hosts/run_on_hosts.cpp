@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tessera/base/bounded_output.h"
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
@@ -79,26 +80,34 @@ struct Agent {
   std::array<std::string, 2> unfinished;
 };
 
-/// Passes complete lines on; those of the first host's standard output unchanged.
-void pass_on(Agent& agent, int stream, bool first, std::string_view bytes) {
-  std::FILE* const to = stream == 0 ? stdout : stderr;
-  std::string& line = agent.unfinished[static_cast<std::size_t>(stream)];
-  const auto write = [&](std::string_view text) {
-    if (!first) std::fprintf(to, "[%s] ", agent.host.c_str());
-    std::fwrite(text.data(), 1, text.size(), to);
-  };
-  if (first) {
-    write(bytes);
-  } else {
-    for (const char c : bytes) {
-      line += c;
-      if (c != '\n' && line.size() < kMostLine) continue;
-      if (c != '\n') line += '\n';
-      write(line);
-      line.clear();
-    }
+/// Standard output and standard error of this process. A job goes on if nobody reads them.
+class Outputs {
+ public:
+  void write(int stream, std::string_view text) {
+    std::FILE* const file = stream == 0 ? stdout : stderr;
+    BoundedOutput& output = stream == 0 ? output_ : error_;
+    const bool bounded = output.is_bounded();
+    if (!bounded) std::fwrite(text.data(), 1, text.size(), file);
+    std::fflush(file);
+    if (bounded) output.write(text);
   }
-  std::fflush(to);
+
+ private:
+  static constexpr double kPatienceS = 10.0;
+  BoundedOutput output_{STDOUT_FILENO, kPatienceS}, error_{STDERR_FILENO, kPatienceS};
+};
+
+/// Passes complete lines on; those of the first host's standard output unchanged.
+void pass_on(Agent& agent, int stream, bool first, std::string_view bytes, Outputs& outputs) {
+  if (first) return outputs.write(stream, bytes);
+  std::string& line = agent.unfinished[static_cast<std::size_t>(stream)];
+  for (const char c : bytes) {
+    line += c;
+    if (c != '\n' && line.size() < kMostLine) continue;
+    if (c != '\n') line += '\n';
+    outputs.write(stream, fmt::format("[{}] {}", agent.host, line));
+    line.clear();
+  }
 }
 
 /// Passes complete lines of a cluster launcher on: those of the first host without its label, those
@@ -107,8 +116,8 @@ void pass_labelled(Agent& agent,
                    int stream,
                    ClusterLauncher launcher,
                    const HostPool& pool,
-                   std::string_view bytes) {
-  std::FILE* const to = stream == 0 ? stdout : stderr;
+                   std::string_view bytes,
+                   Outputs& outputs) {
   std::string& line = agent.unfinished[static_cast<std::size_t>(stream)];
   for (const char c : bytes) {
     line += c;
@@ -116,13 +125,15 @@ void pass_labelled(Agent& agent,
     if (c != '\n') line += '\n';
     const std::optional<LabelledLine> labelled = split_label(launcher, line);
     const bool known = labelled && static_cast<std::size_t>(labelled->task) < pool.size();
-    const std::string_view text = known ? labelled->text : std::string_view(line);
-    if (known && labelled->task > 0)
-      std::fprintf(to, "[%s] ", pool[static_cast<std::size_t>(labelled->task)].name.c_str());
-    std::fwrite(text.data(), 1, text.size(), to);
+    const std::string host = known && labelled->task > 0
+                                 ? pool[static_cast<std::size_t>(labelled->task)].name
+                                 : std::string();
+    outputs.write(stream,
+                  fmt::format("{}{}",
+                              host.empty() ? "" : fmt::format("[{}] ", host),
+                              known ? labelled->text : std::string_view(line)));
     line.clear();
   }
-  std::fflush(to);
 }
 
 AgentSecret secret_of(const RemoteOptions& options) {
@@ -360,12 +371,13 @@ class Agents {
     }
   }
 
-  void take(Agent& agent, int stream, bool first, std::string_view bytes) const {
+  void take(Agent& agent, int stream, bool first, std::string_view bytes) {
     if (options_.cluster_launcher)
-      return pass_labelled(agent, stream, *options_.cluster_launcher, options_.pool, bytes);
-    pass_on(agent, stream, first, bytes);
+      return pass_labelled(
+          agent, stream, *options_.cluster_launcher, options_.pool, bytes, outputs_);
+    pass_on(agent, stream, first, bytes, outputs_);
   }
-  void finish_line(Agent& agent, int stream, bool first) const {
+  void finish_line(Agent& agent, int stream, bool first) {
     if (!agent.unfinished[static_cast<std::size_t>(stream)].empty())
       take(agent, stream, first, "\n");
   }
@@ -517,6 +529,7 @@ class Agents {
   std::string address_;
   std::optional<Coordinator> coordinator_;
   std::vector<Agent> agents_;
+  Outputs outputs_;
   const Agent* first_bad_ = nullptr;
   double bad_at_ = 0.0, signalled_at_ = 0.0;
   int signals_ = 0, stopped_by_ = 0;

@@ -33,6 +33,7 @@ enum class Kind : std::uint8_t {
   MegatronRate,  // a parameter of Megatron-LM's schedule
   Vocabulary,    // a file of GPT-2's tokenizer
   Backend,       // of torch.distributed
+  Sharded,       // how torch or fairscale divide the states: words that stand for a stage of ZeRO
   Split,         // shares of training, validation and test data
   One,           // number of hosts: the value must be one
   Told,          // has no effect here: the key is the reason
@@ -81,9 +82,8 @@ inline constexpr std::string_view kNoTuner =
 
 inline constexpr std::string_view kNoDownload =
     "name its files, because nothing is downloaded: --train_file and --validation_file";
-inline constexpr std::string_view kFullySharded =
-    "use --zero_stage 3 for full_shard and zero_dp_3, 2 for shard_grad_op and zero_dp_2: the same "
-    "division of parameters, gradients and optimizer states";
+inline constexpr std::string_view kEvalPrecision =
+    "evaluations compute in the precision of the training";
 
 inline constexpr auto kFlags = std::to_array<Flag>({
     {"--deepspeed", Kind::Config, ""},
@@ -235,8 +235,15 @@ inline constexpr auto kFlags = std::to_array<Flag>({
      "the old one"},
     {"--dataset_name", Kind::Refused, kNoDownload},
     {"--dataset_config_name", Kind::Refused, kNoDownload},
-    {"--fsdp", Kind::Refused, kFullySharded},
-    {"--sharded_ddp", Kind::Refused, kFullySharded},
+    {"--fsdp", Kind::Sharded, "zero_optimization.stage"},
+    {"--sharded_ddp", Kind::Sharded, "zero_optimization.stage"},
+    {"--save_on_each_node", Kind::Switch, "checkpoint.use_node_local_storage"},
+    {"--half_precision_backend", Kind::ToldValue, "mixed precision needs no other library"},
+    {"--fp16_opt_level",
+     Kind::ToldValue,
+     "fp16 keeps fp32 master weights and scales the loss, as the level O2 does"},
+    {"--fp16_full_eval", Kind::ToldSwitch, kEvalPrecision},
+    {"--bf16_full_eval", Kind::ToldSwitch, kEvalPrecision},
     {"--save_pid", Kind::Told, "run.dir/lock contains the process number"},
     {"--enable_each_rank_log", Kind::ToldValue, "run.dir/logs has a file for each rank"},
     {"--bind_cores_to_rank", Kind::Told, "run.threads_per_rank sets the number of cores per rank"},

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -153,6 +154,40 @@ void read_backend(const std::string& typed, const std::string& value, ForeignFla
   out.settings.push_back({typed, "run.transport", json::Value::string(name)});
 }
 
+/// The words of --fsdp and --sharded_ddp: the ones that divide parameters, gradients or optimizer
+/// states are stages of ZeRO, with the same bits.
+void add_sharded(const std::string& typed, const std::string& value, ForeignFlags& out) {
+  static const std::map<std::string_view, std::int64_t> stages = {{"no_shard", 0},
+                                                                  {"simple", 2},
+                                                                  {"zero_dp_2", 2},
+                                                                  {"shard_grad_op", 2},
+                                                                  {"zero_dp_3", 3},
+                                                                  {"full_shard", 3}};
+  for (const std::string& word :
+       text::split(value, value.find(',') == std::string::npos ? ' ' : ',')) {
+    const std::string_view name = text::trim(word);
+    if (name.empty()) continue;
+    if (name == "auto_wrap" || name == "offload") {
+      out.notes.push_back(fmt::format("{} {} has no effect here: {}",
+                                      typed,
+                                      name,
+                                      name == "offload"
+                                          ? "the states are in the memory of the host already"
+                                          : "each block is gathered by itself"));
+      continue;
+    }
+    const auto found = stages.find(name);
+    TESSERA_REQUIRE(
+        found != stages.end(),
+        Config,
+        fmt::format("{} {}: unknown", typed, name),
+        name.starts_with("hybrid")
+            ? "use --zero_stage 3 with zero_optimization.mics_shard_size, the ranks of a group"
+            : "use full_shard, shard_grad_op, no_shard, zero_dp_2, zero_dp_3 or simple");
+    out.settings.push_back({typed, "zero_optimization.stage", json::Value::integer(found->second)});
+  }
+}
+
 void read_config_flag(const std::string& typed,
                       const std::optional<std::string>& value,
                       ForeignFlags& out) {
@@ -246,6 +281,8 @@ void read_flag(Reader& reader, const Flag& flag, bool more_values, ForeignFlags&
       return read_backend(typed, *value, out);
     case Kind::Split:
       return add_split(typed, *value, out);
+    case Kind::Sharded:
+      return add_sharded(typed, *value, out);
     case Kind::RunName:
       return add_run_name(typed, *value, out);
     case Kind::LoraModules:

@@ -17,6 +17,11 @@
 #include "tessera/checkpoint/geometry.h"
 #include "tessera/interop/weights_of.h"
 #include "tessera/parallel/param_facts.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::interop {
 namespace {
@@ -102,7 +107,7 @@ void require_state(bool has_state, const fs::path& path, const std::string& what
 
 /// Moments of one rule are useless for another, even if they have the same names.
 void check_optimizer(const Foreign& foreign, const planner::Plan& plan, const fs::path& path) {
-  const std::string& wanted = plan.config.optimizer.type;
+  const std::string& wanted = plan.recipe().optimizer.type;
   const char* const fix =
       "set optimizer.type to the one that it was, or take only its weights: model.from";
   const json::Value* type = at_path(foreign.config, "optimizer.type");
@@ -116,8 +121,8 @@ void check_optimizer(const Foreign& foreign, const planner::Plan& plan, const fs
                     fix);
   }
   std::set<std::string> kept;
-  const auto rule = planner::make_rule(plan);
-  for (const auto& info : nn::parameters_of(plan.model.model)) {
+  const auto rule = planner::make_rule(plan.recipe());
+  for (const auto& info : nn::parameters_of(plan.model().resolved.model)) {
     for (const auto& state : rule->state(parallel::facts_of(*info)))
       kept.insert(state.name);
   }
@@ -214,7 +219,7 @@ checkpoint::Checkpoint open_training(const fs::path& path, const planner::Plan& 
     }
     return opened;
   }
-  const bool universal = plan.config.checkpoint.load_universal;
+  const bool universal = plan.run().checkpoint.load_universal;
   const auto foreign = open_foreign(path, universal ? kUniversalFormat : "");
   TESSERA_REQUIRE(
       foreign.has_value() || !universal || !is_foreign(path),
@@ -228,15 +233,15 @@ checkpoint::Checkpoint open_training(const fs::path& path, const planner::Plan& 
                   fmt::format("{} holds no training that can be read", path.string()),
                   "name a run, a checkpoint, or a checkpoint of DeepSpeed");
   TESSERA_REQUIRE(
-      models::families().has(plan.config.model.family()),
+      models::families().has(plan.model().options.family()),
       Unsupported,
       fmt::format("{}: names of the program's own model are not known there", path.string()),
       "go on from a checkpoint of tessera");
   checkpoint::Checkpoint opened = as_checkpoint(*foreign,
-                                                models::families().get(plan.config.model.family()),
-                                                plan.model,
-                                                plan.sequence_length,
-                                                plan.global_batch);
+                                                models::families().get(plan.model().options.family()),
+                                                plan.model().resolved,
+                                                plan.data().sequence_length,
+                                                plan.recipe().global_batch);
   check_optimizer(*foreign, plan, path);
   return opened;
 }

@@ -8,7 +8,10 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/interop/foreign.h"
 #include "tessera/models/family.h"
-#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::interop {
 

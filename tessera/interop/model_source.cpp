@@ -14,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/base/hub.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
@@ -311,35 +312,14 @@ void require_family(const checkpoint::Meta& meta, const fs::path& folder) {
 
 namespace {
 
-/// The folder of a published model in the cache of Hugging Face's libraries; empty: it has none.
-fs::path cached_snapshot(const std::string& name) {
-  const auto of = [](const char* key) {
-    const char* const value = std::getenv(key);
-    return fs::path(value != nullptr ? value : "");
-  };
-  fs::path hub = of("HF_HUB_CACHE");
-  if (hub.empty() && !of("HF_HOME").empty()) hub = of("HF_HOME") / "hub";
-  if (hub.empty() && !of("HOME").empty()) hub = of("HOME") / ".cache/huggingface/hub";
-  std::string folder = "models--" + name;
-  if (const auto slash = folder.find('/'); slash != std::string::npos)
-    folder.replace(slash, 1, "--");
-  if (hub.empty() || folder.find('/') != std::string::npos) return {};
-  std::error_code failed;
-  const fs::path main = hub / folder / "refs/main";
-  if (!fs::is_regular_file(main, failed)) return {};
-  const fs::path out = hub / folder / "snapshots" / text::trim(text::read_small_file(main));
-  return fs::is_directory(out, failed) ? out : fs::path();
-}
-
 /// Returns the fix of an error about a model that is no folder.
 std::string fix_of_missing(const fs::path& path) {
-  const fs::path cached = cached_snapshot(path.string());
-  if (!cached.empty())
-    return fmt::format("name its folder in Hugging Face's cache: {}", cached.string());
-  return "name a Hugging Face folder, or a run or checkpoint of tessera, which downloads nothing; "
-         "a "
-         "run that has begun goes on without it: tessera train RUN/config.json --set "
-         "model.from=null";
+  const std::string again =
+      "a run that has begun goes on without it: tessera train RUN/config.json --set "
+      "model.from=null";
+  if (hub::is_model_name(path.string()))
+    return fmt::format("{}; {}", hub::how_to_fetch(path.string()), again);
+  return "name a Hugging Face folder, or a run or checkpoint of tessera; " + again;
 }
 
 }  // namespace
@@ -353,10 +333,15 @@ models::ModelSource open_source(const fs::path& path) {
       Config,
       fmt::format("{} is no file of weights (.safetensors, .bin, .pt, .pth, .gguf)", path.string()),
       "name one of these, or the folder of the model");
-  TESSERA_REQUIRE(fs::is_directory(path),
-                  Config,
-                  fmt::format("there is no folder {}", path.string()),
-                  fix_of_missing(path));
+  TESSERA_REQUIRE(
+      fs::is_directory(path),
+      Config,
+      fmt::format("there is no folder {}{}",
+                  path.string(),
+                  hub::is_model_name(path.string())
+                      ? ", and no model of that name on this machine (tessera models lists them)"
+                      : ""),
+      fix_of_missing(path));
   if (checkpoint::is_ours(path)) {
     const auto newest = checkpoint::newest_at(path);
     TESSERA_REQUIRE(newest.has_value(),
@@ -375,7 +360,8 @@ namespace {
 models::WeightSource adapted_weights(const models::ModelSource& source,
                                      const models::Resolved& resolved) {
   const models::WeightMap& map = models::families().get(source.model.family()).weight_map;
-  const models::Adapter adapter = models::find_adapter(source.adapter_options, resolved, map);
+  const models::Adapter adapter =
+      models::find_adapter(source.adapter_options, resolved, map, models::AdapterUse::Merged);
   std::vector<std::string> notes;
   if (is_peft(source.adapter)) {
     return models::merged_weights(adapter,

@@ -21,6 +21,7 @@
 #include "tessera/base/process.h"
 #include "tessera/base/quiet_thread.h"
 #include "tessera/launch/early_stop.h"
+#include "tessera/launch/hang_watch.h"
 #include "tessera/launch/machine.h"
 #include "tessera/launch/rank_end.h"
 #include "tessera/launch/run_rank.h"
@@ -45,10 +46,13 @@ class PeerWatch {
         grace_s_(options.grace_s),
         messages_(options.messages),
         host_(options.part ? options.part->name : ""),
+        notice_(options.notice),
         oom_kills_before_(oom_kills()) {
     // The ranks of this host; the coordinator of the job watches the others (coordinator.h).
     const int first = options.part ? options.part->first_rank : 0;
     const int local = options.part ? options.part->local_ranks : static_cast<int>(control.ranks);
+    if (rank == first) hang_watch_.emplace(control, first);
+    local_ranks_ = local;
     for (int other = first; other < first + local; ++other) {
       if (other == rank) continue;
       const auto pid = static_cast<pid_t>(control.line(other).pid.load());
@@ -62,6 +66,7 @@ class PeerWatch {
       wait_for_a_death();
       check_peers();
       obey_signal();
+      check_progress();
       if (control_.aborted.load(std::memory_order_acquire) == 0) continue;
       if (broken_at < 0.0) broken_at = now_s();
       if (now_s() > broken_at + grace_s_) end();
@@ -76,6 +81,27 @@ class PeerWatch {
     control_.abort(rank_,
                    static_cast<std::uint32_t>(Error::Kind::Comm),
                    "it was stopped by " + signal_text(signal));
+  }
+
+  /// The first rank of the host tells of ranks that make no progress, and breaks the world of one
+  /// whose process is stopped.
+  void check_progress() {
+    if (!hang_watch_ || control_.aborted.load(std::memory_order_acquire) != 0) return;
+    std::vector<pid_t> processes;
+    for (int local = 0; local < local_ranks_; ++local) {
+      const RankLine& line = control_.line(rank_ + local);
+      const bool runs = line.state.load() <= static_cast<std::uint32_t>(RankState::Running);
+      processes.push_back(runs ? static_cast<pid_t>(line.pid.load()) : 0);
+    }
+    const std::optional<HangingRank> found = hang_watch_->look(processes);
+    if (!found) return;
+    if (found->stopped) {
+      control_.abort(found->rank,
+                     static_cast<std::uint32_t>(Error::Kind::Comm),
+                     found->text + "; " + messages_.again);
+    } else if (notice_) {
+      notice_(found->text);
+    }
   }
 
   /// Ends a rank that does not leave by itself because it computes for long or hangs.
@@ -127,6 +153,9 @@ class PeerWatch {
   double grace_s_;
   Messages messages_;
   std::string host_;  // empty: the job has one host
+  std::function<void(const std::string&)> notice_;
+  std::optional<HangWatch> hang_watch_;  // on the first rank of the host
+  int local_ranks_ = 1;
   std::uint64_t oom_kills_before_;
   std::vector<Peer> peers_;
 };

@@ -31,6 +31,21 @@ std::pair<std::int64_t, std::int64_t> cut(const Split& split,
 
 }  // namespace
 
+AxisSet ShardSpec::axes() const {
+  AxisSet out;
+  for (const Split& split : splits)
+    out = out | split.axes;
+  return out;
+}
+
+AxisSet ShardSpec::axes(int dim) const {
+  AxisSet out;
+  for (const Split& split : splits) {
+    if (split.dim == dim) out = out | split.axes;
+  }
+  return out;
+}
+
 std::int64_t Box::numel() const {
   std::int64_t count = 1;
   for (std::size_t d = 0; d < begin.size(); ++d)

@@ -31,6 +31,10 @@ struct Split {
 struct ShardSpec {
   std::vector<Split> splits;
   AxisSet partial;
+  /// The axes over which some dim is sharded.
+  [[nodiscard]] AxisSet axes() const;
+  /// Those over which dim `dim` is sharded.
+  [[nodiscard]] AxisSet axes(int dim) const;
   bool operator==(const ShardSpec&) const = default;
 };
 

@@ -211,6 +211,7 @@ void find_modules(const Place& place,
                   const AdapterRules& rules,
                   const std::vector<std::string>& saved,
                   const WeightMap& map,
+                  AdapterUse use,
                   Adapter& out) {
   const AdapterOptions& options = out.options;
   for (const std::string& tensor : place.tensors) {
@@ -219,9 +220,13 @@ void find_modules(const Place& place,
     const bool output = is_output_layer(place, module);
     const ParamInfo& info = *place.info;
     if (!rules.targets(module, !output && is_linear(place, tensor, map))) continue;
-    if (output) refuse_target(module, "is the output layer");
-    const bool table = is_table(info);
-    if (!table && !is_matrix(info)) refuse_target(module, "is no linear layer and no embedding");
+    if (output && use == AdapterUse::Computed)
+      refuse_target(module,
+                    "is the output layer, which is not computed with an adapter beside it; an "
+                    "adapter that has one can be merged (tessera adapter merge)");
+    const bool table = !output && is_table(info);
+    const bool matrix = is_matrix(info) || (output && info.matrix_shape.size() == 2);
+    if (!table && !matrix) refuse_target(module, "is neither a linear layer nor an embedding");
     auto found = module_in(place, tensor, map);
     if (!found) refuse_target(module, "is stored in a way that no adapter fits");
     if (table && (info.axes.back() != LogicalAxis::Embed || options.has_magnitude()))
@@ -237,6 +242,10 @@ void find_modules(const Place& place,
     out.modules.push_back(std::move(*found));
   }
 }
+
+constexpr const char* kApart =
+    "leave it out; or, for a folder of PEFT, name this folder itself as the model, or merge it "
+    "(tessera adapter merge), which keeps a table and a head apart";
 
 /// Adds the parameter to those trained as a whole if `chosen` is true for its tensors; it must be
 /// true for all of them or for none.
@@ -256,7 +265,7 @@ void train_whole(const Place& place, const char* key, const Chosen& chosen, Adap
                               "would change together",
                               key,
                               place.tensors.front()),
-                  "leave it out");
+                  kApart);
   out.trained.insert(place.info->name);
 }
 
@@ -292,7 +301,12 @@ void find_quantized(const std::vector<Place>& places, Adapter& out) {
 }
 
 void require_saved_modules(const std::vector<Place>& places,
+                           const WeightMap& map,
                            const std::vector<std::string>& asked) {
+  const auto is_tied = [&](const std::string& name) {
+    return std::any_of(
+        map.ties.begin(), map.ties.end(), [&](const Tie& tie) { return is_in({name}, tie.alias); });
+  };
   for (const std::string& name : asked) {
     const bool found = std::any_of(places.begin(), places.end(), [&](const Place& place) {
       return std::any_of(place.tensors.begin(), place.tensors.end(), [&](const auto& tensor) {
@@ -307,8 +321,10 @@ void require_saved_modules(const std::vector<Place>& places,
                     fmt::format("adapter.modules_to_save: the model has no module {} with weights "
                                 "of its own",
                                 name),
-                    fmt::format("its weights are called like {}",
-                                places.empty() ? "" : places.back().tensors.front()));
+                    is_tied(name)
+                        ? std::string(kApart)
+                        : fmt::format("its weights are called like {}",
+                                      places.empty() ? "" : places.back().tensors.front()));
   }
 }
 
@@ -420,12 +436,15 @@ bool Adapter::trains(const std::string& name) const {
   return parameters.contains(name);
 }
 
-Adapter find_adapter(const AdapterOptions& options, const Resolved& model, const WeightMap& map) {
+Adapter find_adapter(const AdapterOptions& options,
+                     const Resolved& model,
+                     const WeightMap& map,
+                     AdapterUse use) {
   Adapter out;
   out.options = options;
   const AdapterRules rules(options);
   const std::vector<Place> places = places_in(model.model, map);
-  require_saved_modules(places, options.modules_to_save);
+  require_saved_modules(places, map, options.modules_to_save);
   std::vector<std::string> saved = options.modules_to_save;
   if (has_new_head(model.objective.name))
     saved.insert(saved.end(), kClassifiers.begin(), kClassifiers.end());
@@ -435,7 +454,7 @@ Adapter find_adapter(const AdapterOptions& options, const Resolved& model, const
         "modules_to_save",
         [&](const std::string& tensor) { return is_in(saved, tensor); },
         out);
-    if (!out.trained.contains(place.info->name)) find_modules(place, rules, saved, map, out);
+    if (!out.trained.contains(place.info->name)) find_modules(place, rules, saved, map, use, out);
   }
   TESSERA_REQUIRE(
       !out.modules.empty(),

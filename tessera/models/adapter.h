@@ -51,10 +51,19 @@ struct Adapter {
   [[nodiscard]] bool trains(const std::string& name) const;
 };
 
+/// What an adapter is used for.
+enum class AdapterUse : std::uint8_t {
+  Computed,  ///< layers compute with it beside their weights, so that a head cannot have one
+  Merged,    ///< only its tensors are needed: for merged_weights(), and for files
+};
+
 /// Applies the options to a model without an adapter. Throws Error{Config} if no module matches, or
 /// if a target or a module to save does not exist; throws Error{Unsupported} for modules that
-/// cannot be adapted, such as a head.
-Adapter find_adapter(const AdapterOptions& options, const Resolved& model, const WeightMap& map);
+/// cannot be adapted for this use.
+Adapter find_adapter(const AdapterOptions& options,
+                     const Resolved& model,
+                     const WeightMap& map,
+                     AdapterUse use = AdapterUse::Computed);
 
 /// The model with the adapter: its blocks declare more parameters, and only those for which
 /// Adapter::trains() is true are trained.

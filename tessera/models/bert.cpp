@@ -21,31 +21,11 @@ namespace {
 const std::vector<Preset>& presets() {
   constexpr std::int64_t kPositions = 512;
   static const std::vector<Preset> all = {
-      {.name = "bert-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      {.name = "bert-base-uncased",
-       .num_layers = 12,
-       .hidden_size = 768,
-       .num_heads = 12,
-       .max_positions = kPositions,
-       .vocab_size = 30522},
-      {.name = "bert-base-cased",
-       .num_layers = 12,
-       .hidden_size = 768,
-       .num_heads = 12,
-       .max_positions = kPositions,
-       .vocab_size = 28996},
-      {.name = "bert-large-uncased",
-       .num_layers = 24,
-       .hidden_size = 1024,
-       .num_heads = 16,
-       .max_positions = kPositions,
-       .vocab_size = 30522},
-      {.name = "bert-large-cased",
-       .num_layers = 24,
-       .hidden_size = 1024,
-       .num_heads = 16,
-       .max_positions = kPositions,
-       .vocab_size = 28996},
+      nano("bert-nano", 4, 128, 4),
+      {"bert-base-uncased", 12, 768, 12, 0, 0, kPositions, 30522},
+      {"bert-base-cased", 12, 768, 12, 0, 0, kPositions, 28996},
+      {"bert-large-uncased", 24, 1024, 16, 0, 0, kPositions, 30522},
+      {"bert-large-cased", 24, 1024, 16, 0, 0, kPositions, 28996},
   };
   return all;
 }
@@ -227,23 +207,10 @@ namespace megatron {
 const std::vector<Preset>& presets() {
   constexpr std::int64_t kPositions = 512;
   // Vocabularies are padded to a multiple of 128.
-  static const std::vector<Preset> all = {{.name = "megatron-bert-nano",
-                                           .num_layers = 4,
-                                           .hidden_size = 128,
-                                           .num_heads = 4,
-                                           .bytes = true},
-                                          {.name = "megatron-bert-cased-345m",
-                                           .num_layers = 24,
-                                           .hidden_size = 1024,
-                                           .num_heads = 16,
-                                           .max_positions = kPositions,
-                                           .vocab_size = 29056},
-                                          {.name = "megatron-bert-uncased-345m",
-                                           .num_layers = 24,
-                                           .hidden_size = 1024,
-                                           .num_heads = 16,
-                                           .max_positions = kPositions,
-                                           .vocab_size = 30592}};
+  static const std::vector<Preset> all = {
+      nano("megatron-bert-nano", 4, 128, 4),
+      {"megatron-bert-cased-345m", 24, 1024, 16, 0, 0, kPositions, 29056},
+      {"megatron-bert-uncased-345m", 24, 1024, 16, 0, 0, kPositions, 30592}};
   return all;
 }
 

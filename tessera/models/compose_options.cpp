@@ -14,8 +14,7 @@
 namespace tessera::models {
 
 const std::vector<Preset>& composed_presets() {
-  static const std::vector<Preset> all = {
-      {.name = "compose-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true}};
+  static const std::vector<Preset> all = {nano("compose-nano", 4, 128, 4)};
   return all;
 }
 

@@ -12,7 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/cross_attention.h"
-#include "tessera/models/mlp.h"
+#include "tessera/models/feed_forward.h"
 #include "tessera/models/position_embedding.h"
 #include "tessera/models/self_attention.h"
 #include "tessera/nn/functional.h"
@@ -297,7 +297,7 @@ class ComposedLayer final : public nn::Block {
         writes_(writes),
         attention_(self_attention_of(shape, writes)),
         cross_(cross_attention_of(shape)),
-        mlp_(mlp_of(shape)),
+        feed_forward_(make_feed_forward(mlp_of(shape))),
         attention_norm_(norm_of(shape)),
         cross_norm_(norm_of(shape)),
         mlp_norm_(norm_of(shape)) {}
@@ -311,7 +311,7 @@ class ComposedLayer final : public nn::Block {
       cross_.declare(params);
     }
     mlp_norm_.declare(params, writes_ ? "layer_norm_3" : "layer_norm_2", C);
-    mlp_.declare(params);
+    feed_forward_->declare(params);
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
@@ -321,17 +321,20 @@ class ComposedLayer final : public nn::Block {
     // During generation the encoder reads nothing after the first token.
     if (!writes_ && x_BTC.size(1) == 0) return {.flow = std::move(in)};
     const at::Tensor memory_BSC = writes_ ? in.diff.at(1) : at::Tensor();
+    nn::Outcome out;
     in.diff.at(0) = shape_.residual == ResidualOrder::PreNorm
-                        ? pre_norm(x_BTC, memory_BSC, batch, context)
-                        : post_norm(x_BTC, memory_BSC, batch, context);
-    return {.flow = std::move(in)};
+                        ? pre_norm(x_BTC, memory_BSC, batch, context, out.terms)
+                        : post_norm(x_BTC, memory_BSC, batch, context, out.terms);
+    out.flow = std::move(in);
+    return out;
   }
 
  private:
   [[nodiscard]] at::Tensor pre_norm(const at::Tensor& x_BTC,
                                     const at::Tensor& memory_BSC,
                                     const nn::Batch& batch,
-                                    nn::StepContext& context) const {
+                                    nn::StepContext& context,
+                                    std::vector<nn::Term>& terms) const {
     const double p = shape_.dropout;
     const nn::Normed begin = attention_norm_.residual(x_BTC, context);
     at::Tensor x = begin.x_BTC, branch = attention_(begin.normed_BTC, batch, *this, context);
@@ -343,13 +346,14 @@ class ComposedLayer final : public nn::Block {
       key = context.dropout("context_output", p);
     }
     const nn::Normed last = mlp_norm_.residual(x, context, branch, key);
-    return nn::add_dropout(
-        last.x_BTC, mlp_(last.normed_BTC, context), context.dropout("mlp_output", p));
+    const at::Tensor f_BTC = (*feed_forward_)(last.normed_BTC, context, terms);
+    return nn::add_dropout(last.x_BTC, f_BTC, context.dropout("mlp_output", p));
   }
   [[nodiscard]] at::Tensor post_norm(const at::Tensor& x_BTC,
                                      const at::Tensor& memory_BSC,
                                      const nn::Batch& batch,
-                                     nn::StepContext& context) const {
+                                     nn::StepContext& context,
+                                     std::vector<nn::Term>& terms) const {
     const double p = shape_.dropout;
     const at::Tensor a_BTC = attention_(x_BTC, batch, *this, context);
     at::Tensor h_BTC =
@@ -360,7 +364,7 @@ class ComposedLayer final : public nn::Block {
       h_BTC = cross_norm_.residual(h_BTC, context, c_BTC, context.dropout("context_output", p))
                   .normed_BTC;
     }
-    const at::Tensor f_BTC = mlp_(h_BTC, context);
+    const at::Tensor f_BTC = (*feed_forward_)(h_BTC, context, terms);
     return mlp_norm_.residual(h_BTC, context, f_BTC, context.dropout("mlp_output", p)).normed_BTC;
   }
 
@@ -368,7 +372,7 @@ class ComposedLayer final : public nn::Block {
   bool writes_;
   SelfAttention attention_;
   CrossAttention cross_;
-  Mlp mlp_;
+  std::unique_ptr<FeedForward> feed_forward_;
   Norm attention_norm_, cross_norm_, mlp_norm_;
 };
 

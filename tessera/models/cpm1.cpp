@@ -16,8 +16,8 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/models/feed_forward.h"
 #include "tessera/models/layer_norm_decoder.h"
-#include "tessera/models/mlp.h"
 #include "tessera/models/modelcenter_names.h"
 #include "tessera/models/module_order.h"
 #include "tessera/nn/functional.h"
@@ -116,7 +116,7 @@ class Layer final : public nn::Block {
   explicit Layer(const CpmShape& shape)
       : shape_(shape),
         attention_(attention_of(shape)),
-        mlp_(mlp_of(shape)),
+        feed_forward_(make_feed_forward(mlp_of(shape))),
         attention_norm_(norm_of(shape)),
         mlp_norm_(norm_of(shape)) {}
 
@@ -124,7 +124,7 @@ class Layer final : public nn::Block {
     attention_norm_.declare(params, "self_att.layernorm_before_attention", shape_.hidden_size);
     attention_.declare(params);
     mlp_norm_.declare(params, "ffn.layernorm_before_ffn", shape_.hidden_size);
-    mlp_.declare(params);
+    feed_forward_->declare(params);
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
@@ -137,15 +137,17 @@ class Layer final : public nn::Block {
         scaled(attention_(scaled(begin.normed_BTC, inputs), batch, *this, context), inputs);
     const nn::Normed middle =
         mlp_norm_.residual(begin.x_BTC, context, a_BTC, context.dropout("attention_output", p));
-    const at::Tensor f_BTC = scaled(mlp_(scaled(middle.normed_BTC, inputs), context), inner);
-    return {
-        .flow = {.diff = {nn::add_dropout(middle.x_BTC, f_BTC, context.dropout("mlp_output", p))}}};
+    nn::Outcome out;
+    const at::Tensor f_BTC =
+        scaled((*feed_forward_)(scaled(middle.normed_BTC, inputs), context, out.terms), inner);
+    out.flow.diff = {nn::add_dropout(middle.x_BTC, f_BTC, context.dropout("mlp_output", p))};
+    return out;
   }
 
  private:
   CpmShape shape_;
   SelfAttention attention_;
-  Mlp mlp_;
+  std::unique_ptr<FeedForward> feed_forward_;
   Norm attention_norm_, mlp_norm_;
 };
 
@@ -183,8 +185,7 @@ Trunk trunk_of(const CpmShape& shape) {
 }
 
 const std::vector<Preset>& presets() {
-  static const std::vector<Preset> all = {
-      {.name = "cpm1-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true}};
+  static const std::vector<Preset> all = {nano("cpm1-nano", 4, 128, 4)};
   return all;
 }
 

@@ -24,14 +24,8 @@ constexpr const char* kGelu = "gated_gelu";
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
-      {.name = "cpm2-nano", .num_layers = 2, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      {.name = "cpm2-11b",
-       .num_layers = 24,
-       .hidden_size = 4096,
-       .num_heads = 64,
-       .ffn_hidden_size = 10240,
-       .head_dim = 64,
-       .vocab_size = kVocabulary},
+      nano("cpm2-nano", 2, 128, 4),
+      {"cpm2-11b", 24, 4096, 64, 0, 10240, 0, kVocabulary, {}, 64},
   };
   return all;
 }

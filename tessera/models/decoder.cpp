@@ -10,7 +10,7 @@
 
 #include <ATen/ATen.h>
 
-#include "tessera/models/mlp.h"
+#include "tessera/models/feed_forward.h"
 #include "tessera/nn/functional.h"
 
 // Legend: B batch, T tokens, C embed.
@@ -114,7 +114,7 @@ class DecoderLayer final : public nn::Block {
   DecoderLayer(const DecoderShape& shape, const DecoderLayerKind& kind)
       : shape_(shape),
         attention_(attention_of(shape, kind)),
-        mlp_(mlp_of(shape)),
+        feed_forward_(make_feed_forward(mlp_of(shape))),
         before_attention_(norm_at(shape.norm_before_attention)),
         after_attention_(norm_at(shape.norm_after_attention)),
         before_mlp_(norm_at(shape.norm_before_mlp)),
@@ -125,7 +125,7 @@ class DecoderLayer final : public nn::Block {
     attention_.declare(params);
     after_attention_.declare(params, shape_.norm_after_attention, shape_.hidden_size);
     before_mlp_.declare(params, shape_.norm_before_mlp, shape_.hidden_size);
-    mlp_.declare(params);
+    feed_forward_->declare(params);
     after_mlp_.declare(params, shape_.norm_after_mlp, shape_.hidden_size);
   }
 
@@ -137,10 +137,13 @@ class DecoderLayer final : public nn::Block {
         after_attention_(attention_(begin.normed_BTC, batch, *this, context), context);
     const nn::Normed middle = before_mlp_.residual(
         begin.x_BTC, context, y_BTC, context.dropout("attention branch", shape_.residual_dropout));
-    const at::Tensor z_BTC = after_mlp_(mlp_(middle.normed_BTC, context), context);
+    nn::Outcome out;
+    const at::Tensor z_BTC =
+        after_mlp_((*feed_forward_)(middle.normed_BTC, context, out.terms), context);
     const ops::DropoutKey key = context.dropout("mlp branch", shape_.residual_dropout);
-    if (key.active()) return {.flow = {.diff = {nn::add_dropout(middle.x_BTC, z_BTC, key)}}};
-    return {.flow = {.diff = {middle.x_BTC + z_BTC}}};
+    out.flow.diff = {key.active() ? nn::add_dropout(middle.x_BTC, z_BTC, key)
+                                  : middle.x_BTC + z_BTC};
+    return out;
   }
 
  private:
@@ -150,7 +153,7 @@ class DecoderLayer final : public nn::Block {
 
   DecoderShape shape_;
   SelfAttention attention_;
-  Mlp mlp_;
+  std::unique_ptr<FeedForward> feed_forward_;
   Norm before_attention_, after_attention_, before_mlp_, after_mlp_;
 };
 
@@ -160,9 +163,13 @@ std::int64_t DecoderShape::rotary_channels() const {
   return static_cast<std::int64_t>(static_cast<double>(head_channels()) * rotary_share);
 }
 
+std::int64_t DecoderShape::inactive_parameters() const {
+  const FeedForward::Size mlp = size_of(mlp_of(*this));
+  return num_layers * (mlp.total - mlp.active);
+}
+
 std::int64_t DecoderShape::num_parameters() const {
-  const std::int64_t C = hidden_size, F = ffn_hidden_size, H = num_heads, G = kv_heads(),
-                     K = head_channels();
+  const std::int64_t C = hidden_size, H = num_heads, G = kv_heads(), K = head_channels();
   const std::int64_t biases = (attention_bias ? (H + 2 * G) * K : 0) + (output_bias ? C : 0);
   const std::int64_t of_heads = qk_norm == QkNorm::PerHead    ? 2 * K
                                 : qk_norm == QkNorm::AllHeads ? (H + G) * K
@@ -172,7 +179,7 @@ std::int64_t DecoderShape::num_parameters() const {
        {&norm_before_attention, &norm_after_attention, &norm_before_mlp, &norm_after_mlp})
     norms += name->empty() ? 0 : C;
   const std::int64_t attention = (2 * H + 2 * G) * K * C + biases + of_heads,
-                     mlp = 3 * F * C + (mlp_bias ? 2 * F + C : 0);
+                     mlp = size_of(mlp_of(*this)).total;
   return num_layers * (attention + mlp + norms) + C + (tie_embeddings ? 1 : 2) * vocab_size * C;
 }
 

@@ -60,6 +60,7 @@ struct DecoderShape : Sizes {
   [[nodiscard]] std::int64_t rotary_channels() const;
   /// Includes a language-model head.
   [[nodiscard]] std::int64_t num_parameters() const;
+  [[nodiscard]] std::int64_t inactive_parameters() const;  ///< those that one token does not use
 };
 
 /// The blocks "embed_tokens" and "layers.0", "layers.1", ... Parameter names are Hugging Face's

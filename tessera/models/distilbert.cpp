@@ -24,23 +24,9 @@ constexpr double kNormEps = 1e-12;
 const std::vector<Preset>& presets() {
   constexpr std::int64_t kPositions = 512;
   static const std::vector<Preset> all = {
-      {.name = "distilbert-nano",
-       .num_layers = 2,
-       .hidden_size = 128,
-       .num_heads = 4,
-       .bytes = true},
-      {.name = "distilbert-base-uncased",
-       .num_layers = 6,
-       .hidden_size = 768,
-       .num_heads = 12,
-       .max_positions = kPositions,
-       .vocab_size = 30522},
-      {.name = "distilbert-base-cased",
-       .num_layers = 6,
-       .hidden_size = 768,
-       .num_heads = 12,
-       .max_positions = kPositions,
-       .vocab_size = 28996},
+      nano("distilbert-nano", 2, 128, 4),
+      {"distilbert-base-uncased", 6, 768, 12, 0, 0, kPositions, 30522},
+      {"distilbert-base-cased", 6, 768, 12, 0, 0, kPositions, 28996},
   };
   return all;
 }

@@ -12,7 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/cross_attention.h"
-#include "tessera/models/mlp.h"
+#include "tessera/models/feed_forward.h"
 #include "tessera/models/norm.h"
 #include "tessera/models/self_attention.h"
 #include "tessera/nn/functional.h"
@@ -149,7 +149,7 @@ class EncoderLayer final : public nn::Block {
   explicit EncoderLayer(const EncoderDecoderShape& shape)
       : shape_(shape),
         attention_(self_attention_of(shape, /*decoder=*/false)),
-        mlp_(mlp_of(shape, 1)),
+        feed_forward_(make_feed_forward(mlp_of(shape, 1))),
         attention_norm_(norm_of(shape)),
         mlp_norm_(norm_of(shape)) {}
 
@@ -157,7 +157,7 @@ class EncoderLayer final : public nn::Block {
     attention_norm_.declare(params, "layer.0.layer_norm", shape_.hidden_size);
     attention_.declare(params);
     mlp_norm_.declare(params, "layer.1.layer_norm", shape_.hidden_size);
-    mlp_.declare(params);
+    feed_forward_->declare(params);
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
@@ -170,16 +170,17 @@ class EncoderLayer final : public nn::Block {
     const at::Tensor a_BSC = attention_(begin.normed_BTC, batch, *this, context);
     const nn::Normed middle =
         mlp_norm_.residual(begin.x_BTC, context, a_BSC, context.dropout("attention_output", p));
-    const at::Tensor f_BSC = mlp_(middle.normed_BTC, context);
-    return {
-        .flow = {.diff = {nn::add_dropout(middle.x_BTC, f_BSC, context.dropout("mlp_output", p)),
-                          target_BTC}}};
+    nn::Outcome out;
+    const at::Tensor f_BSC = (*feed_forward_)(middle.normed_BTC, context, out.terms);
+    out.flow.diff = {nn::add_dropout(middle.x_BTC, f_BSC, context.dropout("mlp_output", p)),
+                     target_BTC};
+    return out;
   }
 
  private:
   EncoderDecoderShape shape_;
   SelfAttention attention_;
-  Mlp mlp_;
+  std::unique_ptr<FeedForward> feed_forward_;
   Norm attention_norm_, mlp_norm_;
 };
 
@@ -213,7 +214,7 @@ class DecoderLayer final : public nn::Block {
       : shape_(shape),
         attention_(self_attention_of(shape, /*decoder=*/true)),
         cross_(cross_attention_of(shape)),
-        mlp_(mlp_of(shape, 2)),
+        feed_forward_(make_feed_forward(mlp_of(shape, 2))),
         attention_norm_(norm_of(shape)),
         cross_norm_(norm_of(shape)),
         mlp_norm_(norm_of(shape)) {}
@@ -225,7 +226,7 @@ class DecoderLayer final : public nn::Block {
     cross_norm_.declare(params, "layer.1.layer_norm", C);
     cross_.declare(params);
     mlp_norm_.declare(params, "layer.2.layer_norm", C);
-    mlp_.declare(params);
+    feed_forward_->declare(params);
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
@@ -240,16 +241,18 @@ class DecoderLayer final : public nn::Block {
     const at::Tensor c_BTC = cross_(middle.normed_BTC, memory_BSC, batch, *this, context);
     const nn::Normed last = mlp_norm_.residual(
         middle.x_BTC, context, c_BTC, context.dropout("cross_attention_output", p));
-    const at::Tensor f_BTC = mlp_(last.normed_BTC, context);
-    return {.flow = {.diff = {nn::add_dropout(last.x_BTC, f_BTC, context.dropout("mlp_output", p)),
-                              memory_BSC}}};
+    nn::Outcome out;
+    const at::Tensor f_BTC = (*feed_forward_)(last.normed_BTC, context, out.terms);
+    out.flow.diff = {nn::add_dropout(last.x_BTC, f_BTC, context.dropout("mlp_output", p)),
+                     memory_BSC};
+    return out;
   }
 
  private:
   EncoderDecoderShape shape_;
   SelfAttention attention_;
   CrossAttention cross_;
-  Mlp mlp_;
+  std::unique_ptr<FeedForward> feed_forward_;
   Norm attention_norm_, cross_norm_, mlp_norm_;
 };
 

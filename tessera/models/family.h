@@ -49,6 +49,12 @@ struct Resolved {
   std::int64_t tokenizer_size = 0;
   std::int64_t max_positions = 0;
   std::int64_t num_parameters = 0;
+  /// Parameters that one token does not use, such as those of experts that it is not sent to.
+  /// Memory follows from num_parameters, arithmetic from active_parameters().
+  std::int64_t inactive_parameters = 0;
+  [[nodiscard]] std::int64_t active_parameters() const {
+    return num_parameters - inactive_parameters;
+  }
   std::int64_t num_layers = 0, hidden_size = 0, num_heads = 0, num_kv_heads = 0;
   bool tied_head = false;  ///< the head uses the token table as its weight
   /// For each key of the section `model` that was not given, the source of its value: "preset

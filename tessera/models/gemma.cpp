@@ -129,33 +129,9 @@ namespace {
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
-      {.name = "gemma-nano",
-       .num_layers = 4,
-       .hidden_size = 128,
-       .num_heads = 4,
-       .num_kv_heads = 1,
-       .ffn_hidden_size = 352,
-       .head_dim = 32,
-       .bytes = true},
-      {.name = "gemma-2b",
-       .num_layers = 18,
-       .hidden_size = 2048,
-       .num_heads = 8,
-       .max_positions = 8192,
-       .num_kv_heads = 1,
-       .ffn_hidden_size = 16384,
-       .head_dim = 256,
-       .vocab_size = 256000,
-       .values = {{"rms_norm_eps", 1e-6}}},
-      {.name = "gemma-7b",
-       .num_layers = 28,
-       .hidden_size = 3072,
-       .num_heads = 16,
-       .max_positions = 8192,
-       .ffn_hidden_size = 24576,
-       .head_dim = 256,
-       .vocab_size = 256000,
-       .values = {{"rms_norm_eps", 1e-6}}},
+      nano("gemma-nano", 4, 128, 4, 1, 352, 32),
+      {"gemma-2b", 18, 2048, 8, 1, 16384, 8192, 256000, {{"rms_norm_eps", 1e-6}}, 256},
+      {"gemma-7b", 28, 3072, 16, 0, 24576, 8192, 256000, {{"rms_norm_eps", 1e-6}}, 256},
   };
   return all;
 }

@@ -15,46 +15,15 @@ namespace tessera::models {
 namespace {
 
 const std::vector<Preset>& presets() {
+  // clang-format off
   static const std::vector<Preset> all = {
-      {.name = "gemma2-nano",
-       .num_layers = 4,
-       .hidden_size = 128,
-       .num_heads = 4,
-       .num_kv_heads = 2,
-       .ffn_hidden_size = 352,
-       .head_dim = 32,
-       .bytes = true},
-      {.name = "gemma2-2b",
-       .num_layers = 26,
-       .hidden_size = 2304,
-       .num_heads = 8,
-       .max_positions = 8192,
-       .num_kv_heads = 4,
-       .ffn_hidden_size = 9216,
-       .head_dim = 256,
-       .vocab_size = 256000,
-       .values = {{"rms_norm_eps", 1e-6}}},
-      {.name = "gemma2-9b",
-       .num_layers = 42,
-       .hidden_size = 3584,
-       .num_heads = 16,
-       .max_positions = 8192,
-       .num_kv_heads = 8,
-       .ffn_hidden_size = 14336,
-       .head_dim = 256,
-       .vocab_size = 256000,
-       .values = {{"rms_norm_eps", 1e-6}}},
-      {.name = "gemma2-27b",
-       .num_layers = 46,
-       .hidden_size = 4608,
-       .num_heads = 32,
-       .max_positions = 8192,
-       .num_kv_heads = 16,
-       .ffn_hidden_size = 36864,
-       .head_dim = 128,
-       .vocab_size = 256000,
-       .values = {{"rms_norm_eps", 1e-6}, {"query_scalar", 144.0}}},
+      // layers, width, heads, key/value heads, feed-forward, positions, vocabulary; 0: the default
+      nano("gemma2-nano", 4, 128, 4, 2, 352, 32),
+      {"gemma2-2b",  26, 2304, 8,  4,  9216,  8192, 256000, {{"rms_norm_eps", 1e-6}},                          256},
+      {"gemma2-9b",  42, 3584, 16, 8,  14336, 8192, 256000, {{"rms_norm_eps", 1e-6}},                          256},
+      {"gemma2-27b", 46, 4608, 32, 16, 36864, 8192, 256000, {{"rms_norm_eps", 1e-6}, {"query_scalar", 144.0}}, 128},
   };
+  // clang-format on
   return all;
 }
 

@@ -18,76 +18,27 @@
 namespace tessera::models {
 namespace {
 
+/// `scaled`: positions in layers that see all tokens are divided by 8; `query_scalar` 0: the
+/// number of channels of a head.
+std::vector<PresetValue> published(std::int64_t window, bool scaled, double query_scalar = 0.0) {
+  std::vector<PresetValue> out = {{"rms_norm_eps", 1e-6}, {"sliding_window", window}};
+  if (query_scalar > 0.0) out.push_back({"query_scalar", query_scalar});
+  if (scaled) {
+    out.push_back({"rope_scaling", "linear"});
+    out.push_back({"rope_factor", 8.0});
+  }
+  return out;
+}
+
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
-      {.name = "gemma3-nano",
-       .num_layers = 6,
-       .hidden_size = 128,
-       .num_heads = 4,
-       .num_kv_heads = 2,
-       .ffn_hidden_size = 352,
-       .head_dim = 32,
-       .bytes = true},
-      {.name = "gemma3-270m",
-       .num_layers = 18,
-       .hidden_size = 640,
-       .num_heads = 4,
-       .max_positions = 32768,
-       .num_kv_heads = 1,
-       .ffn_hidden_size = 2048,
-       .head_dim = 256,
-       .vocab_size = 262144,
-       .values = {{"rms_norm_eps", 1e-6}, {"sliding_window", 512}}},
-      {.name = "gemma3-1b",
-       .num_layers = 26,
-       .hidden_size = 1152,
-       .num_heads = 4,
-       .max_positions = 32768,
-       .num_kv_heads = 1,
-       .ffn_hidden_size = 6912,
-       .head_dim = 256,
-       .vocab_size = 262144,
-       .values = {{"rms_norm_eps", 1e-6}, {"sliding_window", 512}}},
-      {.name = "gemma3-4b",
-       .num_layers = 34,
-       .hidden_size = 2560,
-       .num_heads = 8,
-       .max_positions = 131072,
-       .num_kv_heads = 4,
-       .ffn_hidden_size = 10240,
-       .head_dim = 256,
-       .vocab_size = 262208,
-       .values = {{"rms_norm_eps", 1e-6},
-                  {"sliding_window", 1024},
-                  {"rope_scaling", "linear"},
-                  {"rope_factor", 8.0}}},
-      {.name = "gemma3-12b",
-       .num_layers = 48,
-       .hidden_size = 3840,
-       .num_heads = 16,
-       .max_positions = 131072,
-       .num_kv_heads = 8,
-       .ffn_hidden_size = 15360,
-       .head_dim = 256,
-       .vocab_size = 262208,
-       .values = {{"rms_norm_eps", 1e-6},
-                  {"sliding_window", 1024},
-                  {"rope_scaling", "linear"},
-                  {"rope_factor", 8.0}}},
-      {.name = "gemma3-27b",
-       .num_layers = 62,
-       .hidden_size = 5376,
-       .num_heads = 32,
-       .max_positions = 131072,
-       .num_kv_heads = 16,
-       .ffn_hidden_size = 21504,
-       .head_dim = 128,
-       .vocab_size = 262208,
-       .values = {{"rms_norm_eps", 1e-6},
-                  {"sliding_window", 1024},
-                  {"query_scalar", 168.0},
-                  {"rope_scaling", "linear"},
-                  {"rope_factor", 8.0}}},
+      // layers, width, heads, key/value heads, feed-forward, positions, vocabulary; 0: the default
+      nano("gemma3-nano", 6, 128, 4, 2, 352, 32),
+      {"gemma3-270m", 18, 640, 4, 1, 2048, 32768, 262144, published(512, false), 256},
+      {"gemma3-1b", 26, 1152, 4, 1, 6912, 32768, 262144, published(512, false), 256},
+      {"gemma3-4b", 34, 2560, 8, 4, 10240, 131072, 262208, published(1024, true), 256},
+      {"gemma3-12b", 48, 3840, 16, 8, 15360, 131072, 262208, published(1024, true), 256},
+      {"gemma3-27b", 62, 5376, 32, 16, 21504, 131072, 262208, published(1024, true, 168.0), 128},
   };
   return all;
 }

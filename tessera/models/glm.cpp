@@ -59,23 +59,8 @@ namespace {
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
-      {.name = "glm-nano",
-       .num_layers = 4,
-       .hidden_size = 128,
-       .num_heads = 4,
-       .num_kv_heads = 2,
-       .ffn_hidden_size = 352,
-       .bytes = true},
-      {.name = "glm-4-9b",
-       .num_layers = 40,
-       .hidden_size = 4096,
-       .num_heads = 32,
-       .max_positions = 131072,
-       .num_kv_heads = 2,
-       .ffn_hidden_size = 13696,
-       .head_dim = 128,
-       .vocab_size = 151552,
-       .values = {{"rms_norm_eps", 1.5625e-7}}},
+      nano("glm-nano", 4, 128, 4, 2, 352),
+      {"glm-4-9b", 40, 4096, 32, 2, 13696, 131072, 151552, {{"rms_norm_eps", 1.5625e-7}}, 128},
   };
   return all;
 }

@@ -14,32 +14,9 @@ namespace {
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
-      {.name = "glm4-nano",
-       .num_layers = 4,
-       .hidden_size = 128,
-       .num_heads = 4,
-       .num_kv_heads = 2,
-       .ffn_hidden_size = 352,
-       .bytes = true},
-      {.name = "glm4-9b",
-       .num_layers = 40,
-       .hidden_size = 4096,
-       .num_heads = 32,
-       .max_positions = 32768,
-       .num_kv_heads = 2,
-       .ffn_hidden_size = 13696,
-       .head_dim = 128,
-       .vocab_size = 151552},
-      {.name = "glm4-32b",
-       .num_layers = 61,
-       .hidden_size = 6144,
-       .num_heads = 48,
-       .max_positions = 32768,
-       .num_kv_heads = 2,
-       .ffn_hidden_size = 23040,
-       .head_dim = 128,
-       .vocab_size = 151552,
-       .values = {{"attention_bias", false}}},
+      nano("glm4-nano", 4, 128, 4, 2, 352),
+      {"glm4-9b", 40, 4096, 32, 2, 13696, 32768, 151552, {}, 128},
+      {"glm4-32b", 61, 6144, 48, 2, 23040, 32768, 151552, {{"attention_bias", false}}, 128},
   };
   return all;
 }

@@ -114,13 +114,13 @@ class Embedding final : public nn::Block {
 LayerSpec layer_of(const Gpt2Shape& shape, std::int64_t layer) {
   return {
       .attention = attention_of(shape, layer),
-      .mlp = {.hidden_size = shape.hidden_size,
-              .ffn_hidden_size = shape.ffn_hidden_size,
-              .input_name = "mlp.c_fc",
-              .output_name = "mlp.c_proj",
-              .input_init = Init::normal(shape.init_std),
-              .output_init = residual_init(shape),
-              .activation = shape.activation},
+      .mlp = MlpSpec{.hidden_size = shape.hidden_size,
+                     .ffn_hidden_size = shape.ffn_hidden_size,
+                     .input_name = "mlp.c_fc",
+                     .output_name = "mlp.c_proj",
+                     .input_init = Init::normal(shape.init_std),
+                     .output_init = residual_init(shape),
+                     .activation = shape.activation},
       .norm = norm_of(shape),
       .attention_norm_name = "ln_1",
       .mlp_norm_name = "ln_2",
@@ -161,14 +161,14 @@ namespace {
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
-      {.name = "nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      {.name = "mini", .num_layers = 6, .hidden_size = 384, .num_heads = 6, .bytes = true},
+      nano("nano", 4, 128, 4),
+      nano("mini", 6, 384, 6),
       {"gpt2-small", 12, 768, 12},
       {"gpt2-medium", 24, 1024, 16},
       {"gpt2-large", 36, 1280, 20},
       {"gpt2-xl", 48, 1600, 25},
       {"gpt2-exlarge", 48, 1600, 32},
-      {"gpt3", 96, 12288, 96, 2048},
+      {"gpt3", 96, 12288, 96, 0, 0, 2048},
   };
   return all;
 }

@@ -26,12 +26,21 @@ void Mlp::declare(nn::Params& params) {
     output_bias_ = params.add(spec_.output_name + ".bias", {C}, {Embed}, Init::zeros());
 }
 
-at::Tensor Mlp::operator()(const at::Tensor& h_BTC, nn::StepContext& context) const {
+at::Tensor Mlp::operator()(const at::Tensor& h_BTC,
+                           nn::StepContext& context,
+                           std::vector<nn::Term>& /*terms*/) const {
   const at::Tensor wide = nn::linear(h_BTC, *input_weight_, input_bias_, context);
   at::Tensor f_BTF = spec_.gated ? nn::gated(wide, activation_) : nn::activate(wide, activation_);
   const ops::DropoutKey key = context.dropout("mlp_hidden", spec_.dropout);
   if (key.active()) f_BTF = nn::dropout_features(f_BTF, *input_weight_, key, context);
   return nn::linear(f_BTF, *output_weight_, output_bias_, context);
+}
+
+FeedForward::Size size_of(const MlpSpec& spec) {
+  const std::int64_t C = spec.hidden_size, F = spec.ffn_hidden_size,
+                     inputs = spec.gated ? 2 * F : F;
+  const std::int64_t weights = (inputs + F) * C, biases = spec.bias ? inputs + C : 0;
+  return {weights + biases, weights + biases, 2.0 * static_cast<double>(weights)};
 }
 
 }  // namespace tessera::models

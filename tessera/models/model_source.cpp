@@ -13,6 +13,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hub.h"
 #include "tessera/base/inputs.h"
 #include "tessera/base/text.h"
 #include "tessera/models/hf_objective.h"
@@ -41,7 +42,8 @@ Registry<ModelReader>& model_readers() {
   return registry;
 }
 
-ModelSource open_model_source(const std::filesystem::path& path) {
+ModelSource open_model_source(const std::filesystem::path& named) {
+  const std::filesystem::path path = hub::model_path(named.string());
   ModelSource source = reader().open(path);
   note("model", path, [&] { return reader().files(source); });
   return source;

@@ -63,9 +63,9 @@ struct ModelReader {
 };
 Registry<ModelReader>& model_readers();
 
-/// Opens what `model.from` names, with the registered reader, and notes its files (base/inputs.h);
-/// throws the errors of ModelReader::open.
-ModelSource open_model_source(const std::filesystem::path& path);
+/// Opens what `model.from` names, a path or a name of hub::find_model(), with the registered
+/// reader, and notes its files (base/inputs.h); throws the errors of ModelReader::open.
+ModelSource open_model_source(const std::filesystem::path& named);
 /// The weights of a source; throws the errors of ModelReader::weights.
 WeightSource source_weights(const ModelSource& source, const Resolved& resolved);
 /// The initial weights of `trained`, which starts from the saved model: if its objective or its

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "tessera/models/mlp.h"
+#include "tessera/models/feed_forward.h"
 #include "tessera/models/self_attention.h"
 #include "tessera/nn/functional.h"
 
@@ -57,7 +57,7 @@ class ModernLayer final : public nn::Block {
   ModernLayer(const ModernShape& shape, std::int64_t layer)
       : shape_(shape),
         attention_(attention_of(shape, layer)),
-        mlp_(mlp_of(shape)),
+        feed_forward_(make_feed_forward(mlp_of(shape))),
         attention_norm_(layer == 0 ? NormSpec{.kind = NormKind::None} : shape.norm()),
         mlp_norm_(shape.norm()) {}
 
@@ -65,7 +65,7 @@ class ModernLayer final : public nn::Block {
     attention_norm_.declare(params, "attn_norm", shape_.hidden_size);
     attention_.declare(params);
     mlp_norm_.declare(params, "mlp_norm", shape_.hidden_size);
-    mlp_.declare(params);
+    feed_forward_->declare(params);
   }
 
   [[nodiscard]] bool works_by_token() const override { return true; }
@@ -75,8 +75,10 @@ class ModernLayer final : public nn::Block {
     const at::Tensor y_BTC = attention_(begin.normed_BTC, batch, *this, context);
     const nn::Normed middle = mlp_norm_.residual(
         begin.x_BTC, context, y_BTC, context.dropout("attention_output", shape_.attention_dropout));
-    return {
-        .flow = {.diff = {nn::add_dropout(middle.x_BTC, mlp_(middle.normed_BTC, context), {})}}};
+    nn::Outcome out;
+    const at::Tensor f_BTC = (*feed_forward_)(middle.normed_BTC, context, out.terms);
+    out.flow.diff = {nn::add_dropout(middle.x_BTC, f_BTC, {})};
+    return out;
   }
 
  private:
@@ -116,7 +118,7 @@ class ModernLayer final : public nn::Block {
   }
   ModernShape shape_;
   SelfAttention attention_;
-  Mlp mlp_;
+  std::unique_ptr<FeedForward> feed_forward_;
   Norm attention_norm_, mlp_norm_;
 };
 

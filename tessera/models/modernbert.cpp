@@ -85,14 +85,9 @@ constexpr std::array<DropoutKey, 4> kDropouts = {{
 const std::vector<Preset>& presets() {
   constexpr std::int64_t kPositions = 8192, kVocabulary = 50368;
   static const std::vector<Preset> all = {
-      {.name = "modernbert-nano",
-       .num_layers = 4,
-       .hidden_size = 128,
-       .num_heads = 4,
-       .ffn_hidden_size = 192,
-       .bytes = true},
-      {"modernbert-base", 22, 768, 12, kPositions, 0, 1152, 0, false, kVocabulary},
-      {"modernbert-large", 28, 1024, 16, kPositions, 0, 2624, 0, false, kVocabulary},
+      nano("modernbert-nano", 4, 128, 4, 0, 192),
+      {"modernbert-base", 22, 768, 12, 0, 1152, kPositions, kVocabulary},
+      {"modernbert-large", 28, 1024, 16, 0, 2624, kPositions, kVocabulary},
   };
   return all;
 }

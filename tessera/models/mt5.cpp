@@ -25,18 +25,17 @@ Preset published(std::string name,
           .hidden_size = hidden,
           .num_heads = heads,
           .ffn_hidden_size = ffn,
-          .head_dim = 64,
-          .vocab_size = kVocabulary};
+          .vocab_size = kVocabulary,
+          .head_dim = 64};
 }
 
 const std::vector<Preset>& presets() {
-  static const std::vector<Preset> all = {
-      {.name = "mt5-nano", .num_layers = 2, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      published("mt5-small", 8, 512, 6, 1024),
-      published("mt5-base", 12, 768, 12, 2048),
-      published("mt5-large", 24, 1024, 16, 2816),
-      published("mt5-xl", 24, 2048, 32, 5120),
-      published("mt5-xxl", 24, 4096, 64, 10240)};
+  static const std::vector<Preset> all = {nano("mt5-nano", 2, 128, 4),
+                                          published("mt5-small", 8, 512, 6, 1024),
+                                          published("mt5-base", 12, 768, 12, 2048),
+                                          published("mt5-large", 24, 1024, 16, 2816),
+                                          published("mt5-xl", 24, 2048, 32, 5120),
+                                          published("mt5-xxl", 24, 4096, 64, 10240)};
   return all;
 }
 

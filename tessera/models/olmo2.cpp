@@ -13,47 +13,16 @@ namespace tessera::models {
 namespace {
 
 const std::vector<Preset>& presets() {
+  // clang-format off
   static const std::vector<Preset> all = {
-      {.name = "olmo2-nano",
-       .num_layers = 4,
-       .hidden_size = 128,
-       .num_heads = 4,
-       .ffn_hidden_size = 352,
-       .bytes = true},
-      {.name = "olmo2-1b",
-       .num_layers = 16,
-       .hidden_size = 2048,
-       .num_heads = 16,
-       .max_positions = 4096,
-       .ffn_hidden_size = 8192,
-       .vocab_size = 100352,
-       .values = {{"rope_theta", 500000.0}, {"rms_norm_eps", 1e-6}}},
-      {.name = "olmo2-7b",
-       .num_layers = 32,
-       .hidden_size = 4096,
-       .num_heads = 32,
-       .max_positions = 4096,
-       .ffn_hidden_size = 11008,
-       .vocab_size = 100352,
-       .values = {{"rope_theta", 500000.0}, {"rms_norm_eps", 1e-6}}},
-      {.name = "olmo2-13b",
-       .num_layers = 40,
-       .hidden_size = 5120,
-       .num_heads = 40,
-       .max_positions = 4096,
-       .ffn_hidden_size = 13824,
-       .vocab_size = 100352,
-       .values = {{"rope_theta", 500000.0}, {"rms_norm_eps", 1e-6}}},
-      {.name = "olmo2-32b",
-       .num_layers = 64,
-       .hidden_size = 5120,
-       .num_heads = 40,
-       .max_positions = 4096,
-       .num_kv_heads = 8,
-       .ffn_hidden_size = 27648,
-       .vocab_size = 100352,
-       .values = {{"rope_theta", 500000.0}, {"rms_norm_eps", 1e-6}}},
+      // layers, width, heads, key/value heads, feed-forward, positions, vocabulary; 0: the default
+      nano("olmo2-nano", 4, 128, 4, 0, 352),
+      {"olmo2-1b",  16, 2048, 16, 0, 8192,  4096, 100352, {{"rope_theta", 500000.0}, {"rms_norm_eps", 1e-6}}},
+      {"olmo2-7b",  32, 4096, 32, 0, 11008, 4096, 100352, {{"rope_theta", 500000.0}, {"rms_norm_eps", 1e-6}}},
+      {"olmo2-13b", 40, 5120, 40, 0, 13824, 4096, 100352, {{"rope_theta", 500000.0}, {"rms_norm_eps", 1e-6}}},
+      {"olmo2-32b", 64, 5120, 40, 8, 27648, 4096, 100352, {{"rope_theta", 500000.0}, {"rms_norm_eps", 1e-6}}},
   };
+  // clang-format on
   return all;
 }
 

@@ -23,19 +23,9 @@ constexpr std::int64_t kPositions = 512;
 
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = {
-      {.name = "roberta-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4, .bytes = true},
-      {.name = "roberta-base",
-       .num_layers = 12,
-       .hidden_size = 768,
-       .num_heads = 12,
-       .max_positions = kPositions,
-       .vocab_size = 50265},
-      {.name = "roberta-large",
-       .num_layers = 24,
-       .hidden_size = 1024,
-       .num_heads = 16,
-       .max_positions = kPositions,
-       .vocab_size = 50265},
+      nano("roberta-nano", 4, 128, 4),
+      {"roberta-base", 12, 768, 12, 0, 0, kPositions, 50265},
+      {"roberta-large", 24, 1024, 16, 0, 0, kPositions, 50265},
   };
   return all;
 }
@@ -222,18 +212,9 @@ TESSERA_MODULE_ORDER("roberta", module_order());
 namespace xlm {
 
 const std::vector<Preset>& presets() {
-  static const std::vector<Preset> all = {{.name = "xlm-roberta-base",
-                                           .num_layers = 12,
-                                           .hidden_size = 768,
-                                           .num_heads = 12,
-                                           .max_positions = kPositions,
-                                           .vocab_size = 250002},
-                                          {.name = "xlm-roberta-large",
-                                           .num_layers = 24,
-                                           .hidden_size = 1024,
-                                           .num_heads = 16,
-                                           .max_positions = kPositions,
-                                           .vocab_size = 250002}};
+  static const std::vector<Preset> all = {
+      {"xlm-roberta-base", 12, 768, 12, 0, 0, kPositions, 250002},
+      {"xlm-roberta-large", 24, 1024, 16, 0, 0, kPositions, 250002}};
   return all;
 }
 

@@ -24,6 +24,25 @@ std::string divisors(std::int64_t number) {
 
 }  // namespace
 
+Preset nano(std::string name,
+            std::int64_t num_layers,
+            std::int64_t hidden_size,
+            std::int64_t num_heads,
+            std::int64_t num_kv_heads,
+            std::int64_t ffn_hidden_size,
+            std::int64_t head_dim,
+            std::vector<PresetValue> values) {
+  return {.name = std::move(name),
+          .num_layers = num_layers,
+          .hidden_size = hidden_size,
+          .num_heads = num_heads,
+          .num_kv_heads = num_kv_heads,
+          .ffn_hidden_size = ffn_hidden_size,
+          .values = std::move(values),
+          .head_dim = head_dim,
+          .bytes = true};
+}
+
 std::vector<std::string> names_of(const std::vector<Preset>& presets) {
   std::vector<std::string> names;
   for (const Preset& preset : presets)

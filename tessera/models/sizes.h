@@ -21,16 +21,25 @@ struct PresetValue {
 };
 
 /// A named model of a family: its sizes (0: not set), and its values of other keys that differ from
-/// the family's defaults.
+/// the family's defaults. A table of presets has a line for each, in this order of columns.
 struct Preset {
   std::string name;
-  std::int64_t num_layers = 0, hidden_size = 0, num_heads = 0;
-  std::int64_t max_positions = 0;
-  std::int64_t num_kv_heads = 0, ffn_hidden_size = 0, head_dim = 0;
-  bool bytes = false;           ///< small model with a vocabulary of bytes
+  std::int64_t num_layers = 0, hidden_size = 0, num_heads = 0, num_kv_heads = 0,
+               ffn_hidden_size = 0, max_positions = 0;
   std::int64_t vocab_size = 0;  ///< vocabulary of the published model
   std::vector<PresetValue> values = {};
+  std::int64_t head_dim = 0;
+  bool bytes = false;  ///< small model with a vocabulary of bytes
 };
+/// A small model with a vocabulary of bytes.
+Preset nano(std::string name,
+            std::int64_t num_layers,
+            std::int64_t hidden_size,
+            std::int64_t num_heads,
+            std::int64_t num_kv_heads = 0,
+            std::int64_t ffn_hidden_size = 0,
+            std::int64_t head_dim = 0,
+            std::vector<PresetValue> values = {});
 std::vector<std::string> names_of(const std::vector<Preset>& presets);
 
 /// The sizes that every transformer has.

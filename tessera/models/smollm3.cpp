@@ -14,24 +14,13 @@ namespace tessera::models {
 namespace {
 
 const std::vector<Preset>& presets() {
+  // clang-format off
   static const std::vector<Preset> all = {
-      {.name = "smollm3-nano",
-       .num_layers = 4,
-       .hidden_size = 128,
-       .num_heads = 4,
-       .num_kv_heads = 2,
-       .ffn_hidden_size = 352,
-       .bytes = true},
-      {.name = "smollm3-3b",
-       .num_layers = 36,
-       .hidden_size = 2048,
-       .num_heads = 16,
-       .max_positions = 65536,
-       .num_kv_heads = 4,
-       .ffn_hidden_size = 11008,
-       .vocab_size = 128256,
-       .values = {{"rope_theta", 5e6}, {"rms_norm_eps", 1e-6}}},
+      // layers, width, heads, key/value heads, feed-forward, positions, vocabulary; 0: the default
+      nano("smollm3-nano", 4, 128, 4, 2, 352),
+      {"smollm3-3b", 36, 2048, 16, 4, 11008, 65536, 128256, {{"rope_theta", 5e6}, {"rms_norm_eps", 1e-6}}},
   };
+  // clang-format on
   return all;
 }
 

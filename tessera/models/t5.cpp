@@ -34,8 +34,8 @@ Preset published(std::string name,
                 .hidden_size = hidden,
                 .num_heads = heads,
                 .ffn_hidden_size = ffn,
-                .head_dim = head_dim,
-                .vocab_size = kVocabulary};
+                .vocab_size = kVocabulary,
+                .head_dim = head_dim};
   if (gated) {
     out.values = {
         {"activation", std::string("gelu_tanh")}, {"gated", true}, {"tie_embeddings", false}};
@@ -46,7 +46,7 @@ Preset published(std::string name,
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all = [] {
     std::vector<Preset> out = {
-        {.name = "t5-nano", .num_layers = 2, .hidden_size = 128, .num_heads = 4, .bytes = true},
+        nano("t5-nano", 2, 128, 4),
         published("t5-small", 6, 512, 8, 2048, 64, false),
         published("t5-base", 12, 768, 12, 3072, 64, false),
         published("t5-large", 24, 1024, 16, 4096, 64, false),

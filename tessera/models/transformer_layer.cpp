@@ -19,65 +19,72 @@ constexpr const char* kAfterMlp = "mlp_output";
 TransformerLayer::TransformerLayer(const LayerSpec& spec)
     : spec_(spec),
       attention_(spec.attention),
-      mlp_(spec.mlp),
+      feed_forward_(make_feed_forward(spec.mlp)),
       attention_norm_(spec.norm),
       mlp_norm_(spec.norm) {}
 
 void TransformerLayer::declare(nn::Params& params) {
-  const std::int64_t C = spec_.mlp.hidden_size;
+  const std::int64_t C = spec_.attention.hidden_size;
   attention_norm_.declare(params, spec_.attention_norm_name, C);
   attention_.declare(params);
   mlp_norm_.declare(params, spec_.mlp_norm_name, C);
-  mlp_.declare(params);
+  feed_forward_->declare(params);
 }
 
 nn::Outcome TransformerLayer::forward(nn::Flow in,
                                       const nn::Batch& batch,
                                       nn::StepContext& context) {
   const at::Tensor& x_BTC = in.diff.at(0);
+  nn::Outcome out;
   switch (spec_.order) {
     case ResidualOrder::PostNorm:
-      return {.flow = {.diff = {post_norm(x_BTC, batch, context)}}};
+      out.flow.diff = {post_norm(x_BTC, batch, context, out.terms)};
+      break;
     case ResidualOrder::Parallel:
-      return {.flow = {.diff = {parallel(x_BTC, batch, context)}}};
+      out.flow.diff = {parallel(x_BTC, batch, context, out.terms)};
+      break;
     case ResidualOrder::PreNorm:
+      out.flow.diff = {pre_norm(x_BTC, batch, context, out.terms)};
       break;
   }
-  return {.flow = {.diff = {pre_norm(x_BTC, batch, context)}}};
+  return out;
 }
 
 at::Tensor TransformerLayer::pre_norm(const at::Tensor& x_BTC,
                                       const nn::Batch& batch,
-                                      nn::StepContext& context) const {
+                                      nn::StepContext& context,
+                                      std::vector<nn::Term>& terms) const {
   const double p = spec_.residual_dropout;
   const nn::Normed begin = attention_norm_.residual(x_BTC, context);
   const at::Tensor y_BTC = attention_(begin.normed_BTC, batch, *this, context);
   const nn::Normed middle =
       mlp_norm_.residual(begin.x_BTC, context, y_BTC, context.dropout(kAfterAttention, p));
-  const at::Tensor z_BTC = mlp_(middle.normed_BTC, context);
+  const at::Tensor z_BTC = (*feed_forward_)(middle.normed_BTC, context, terms);
   return nn::add_dropout(middle.x_BTC, z_BTC, context.dropout(kAfterMlp, p));
 }
 
 at::Tensor TransformerLayer::post_norm(const at::Tensor& x_BTC,
                                        const nn::Batch& batch,
-                                       nn::StepContext& context) const {
+                                       nn::StepContext& context,
+                                       std::vector<nn::Term>& terms) const {
   const double p = spec_.residual_dropout;
   const at::Tensor y_BTC = attention_(x_BTC, batch, *this, context);
   const at::Tensor middle_BTC =
       attention_norm_.residual(x_BTC, context, y_BTC, context.dropout(kAfterAttention, p))
           .normed_BTC;
-  const at::Tensor z_BTC = mlp_(middle_BTC, context);
+  const at::Tensor z_BTC = (*feed_forward_)(middle_BTC, context, terms);
   return mlp_norm_.residual(middle_BTC, context, z_BTC, context.dropout(kAfterMlp, p)).normed_BTC;
 }
 
 at::Tensor TransformerLayer::parallel(const at::Tensor& x_BTC,
                                       const nn::Batch& batch,
-                                      nn::StepContext& context) const {
+                                      nn::StepContext& context,
+                                      std::vector<nn::Term>& terms) const {
   const double p = spec_.residual_dropout;
   const nn::Normed for_attention = attention_norm_.residual(x_BTC, context);
   const nn::Normed for_mlp = mlp_norm_.residual(for_attention.x_BTC, context);
   const at::Tensor y_BTC = attention_(for_attention.normed_BTC, batch, *this, context);
-  const at::Tensor z_BTC = mlp_(for_mlp.normed_BTC, context);
+  const at::Tensor z_BTC = (*feed_forward_)(for_mlp.normed_BTC, context, terms);
   const at::Tensor with_attention_BTC =
       nn::add_dropout(for_mlp.x_BTC, y_BTC, context.dropout(kAfterAttention, p));
   return nn::add_dropout(with_attention_BTC, z_BTC, context.dropout(kAfterMlp, p));

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A transformer layer: self-attention and an MLP with two projections, each with a norm and a
-// residual connection.
+// A transformer layer: self-attention and a feed-forward network, each with a norm and a residual
+// connection.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
-#include "tessera/models/mlp.h"
+#include "tessera/models/feed_forward.h"
 #include "tessera/models/norm.h"
 #include "tessera/models/self_attention.h"
 #include "tessera/nn/block.h"
@@ -22,7 +24,7 @@ enum class ResidualOrder : std::uint8_t {
 
 struct LayerSpec {
   SelfAttentionSpec attention;
-  MlpSpec mlp;
+  FeedForwardSpec mlp;
   NormSpec norm;
   std::string attention_norm_name, mlp_norm_name;  ///< "ln_1", "ln_2"
   ResidualOrder order = ResidualOrder::PreNorm;
@@ -34,23 +36,29 @@ class TransformerLayer final : public nn::Block {
  public:
   explicit TransformerLayer(const LayerSpec& spec);
   void declare(nn::Params& params) override;
-  [[nodiscard]] bool works_by_token() const override { return true; }
+  [[nodiscard]] bool works_by_token() const override { return feed_forward_->works_by_token(); }
+  [[nodiscard]] std::string grid_obstacle() const override {
+    return feed_forward_->grid_obstacle();
+  }
   nn::Outcome forward(nn::Flow in, const nn::Batch& batch, nn::StepContext& context) override;
 
  private:
   [[nodiscard]] at::Tensor pre_norm(const at::Tensor& x_BTC,
                                     const nn::Batch& batch,
-                                    nn::StepContext& context) const;
+                                    nn::StepContext& context,
+                                    std::vector<nn::Term>& terms) const;
   [[nodiscard]] at::Tensor post_norm(const at::Tensor& x_BTC,
                                      const nn::Batch& batch,
-                                     nn::StepContext& context) const;
+                                     nn::StepContext& context,
+                                     std::vector<nn::Term>& terms) const;
   [[nodiscard]] at::Tensor parallel(const at::Tensor& x_BTC,
                                     const nn::Batch& batch,
-                                    nn::StepContext& context) const;
+                                    nn::StepContext& context,
+                                    std::vector<nn::Term>& terms) const;
 
   LayerSpec spec_;
   SelfAttention attention_;
-  Mlp mlp_;
+  std::unique_ptr<FeedForward> feed_forward_;
   Norm attention_norm_, mlp_norm_;
 };
 

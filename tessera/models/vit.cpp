@@ -173,7 +173,7 @@ struct VitPreset {
 
 const std::vector<VitPreset>& vit_presets() {
   static const std::vector<VitPreset> all = {
-      {{.name = "vit-nano", .num_layers = 4, .hidden_size = 128, .num_heads = 4}, 32, 8},
+      {{"vit-nano", 4, 128, 4}, 32, 8},
       {{"vit-b-16", 12, 768, 12}},
       {{"vit-b-32", 12, 768, 12}, 224, 32},
       {{"vit-l-16", 24, 1024, 16}},

@@ -52,6 +52,13 @@ Batch Batch::samples(std::int64_t first, std::int64_t count) const {
   return part;
 }
 
+Outcome Block::idle(std::vector<at::Tensor>& /*inputs*/, StepContext& /*context*/) {
+  throw Error(Error::Kind::Bug,
+              "a block exchanges values with ranks that have other samples, and cannot do so "
+              "without samples of its own",
+              "override Block::idle(), which makes the collectives of forward() with no rows");
+}
+
 namespace {
 
 std::shared_ptr<Param> make(
@@ -67,7 +74,10 @@ std::shared_ptr<Param> make(
                   "give each dim its logical axis, LogicalAxis::None where it has none");
   ParamInfo info;
   info.name = std::move(name);
-  info.matrix_shape = tags.matrix_shape.empty() ? shape : std::move(tags.matrix_shape);
+  const bool stacked = !axes.empty() && axes.front() == LogicalAxis::Expert;
+  info.matrix_shape = !tags.matrix_shape.empty()
+                          ? std::move(tags.matrix_shape)
+                          : Shape(shape.begin() + (stacked ? 1 : 0), shape.end());
   info.shape = std::move(shape);
   info.role = tags.role.value_or(role_of(info.shape, axes, info.matrix_shape));
   const bool table = info.role == Role::TokenTable || info.role == Role::PositionTable;

@@ -77,7 +77,7 @@ class Params {
  public:
   struct Tags {
     bool trainable = true;
-    Shape matrix_shape = {};      ///< empty: same as the shape
+    Shape matrix_shape = {};      ///< empty: the shape, without the dim of LogicalAxis::Expert
     bool without_prefix = false;  ///< the name is already global
     mesh::ShardSpec spec = {};
     /// Elements of a split dim that stay together, such as the channels of a head.
@@ -115,6 +115,16 @@ class Block {
   virtual ~Block() = default;
   virtual void declare(Params& params) = 0;
   virtual Outcome forward(Flow in, const Batch& batch, StepContext& context) = 0;
+  /// True if forward() has collectives over ranks with other samples, as experts on several ranks
+  /// do. Which collectives a block makes may depend on what all these ranks have agreed on, but
+  /// never on what one of them alone knows. Not for an objective.
+  [[nodiscard]] virtual bool exchanges() const { return false; }
+  /// Makes the collectives of forward() for a micro-batch without samples on this rank, so that
+  /// those of other ranks can go on; called if exchanges(). Appends the leaves with no rows, which
+  /// require gradients, to `inputs`. The flow of the outcome depends on them and has no rows
+  /// either: its backward makes the collectives of the backward pass. The default throws
+  /// Error{Bug}.
+  virtual Outcome idle(std::vector<at::Tensor>& inputs, StepContext& context);
   /// True if the block can run on a share of the tokens (parallel.context or parallel.sequence).
   /// This holds if only layers of functional.h that see several tokens at a time (attention,
   /// positions, vocab_loss) read the batch, everything between them works on each token

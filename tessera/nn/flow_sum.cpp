@@ -18,15 +18,15 @@ struct FlowSumNode : torch::autograd::Function<FlowSumNode> {
   static at::Tensor forward(AutogradContext* node, const at::Tensor& x, StepContext* context) {
     keep(node, Like{x.sizes().vec(), x.scalar_type()});
     const at::Tensor own = x.sum(at::kDouble);
-    if (x.is_meta() || !flow_form(*context).is_partial(*context)) return own;
+    if (!flow_form(*context).is_partial(*context)) return own;
     const TensorParallel& tensor = *context->tensor;
     const double all = tensor.world
                            ->all_reduce(*tensor.group,
-                                        {own.item<double>()},
+                                        {x.is_meta() ? 0.0 : own.item<double>()},
                                         comm::Op::Sum,
                                         site(*context, "a term of the loss"))
                            .front();
-    return at::full({}, all, own.options());
+    return x.is_meta() ? own : at::full({}, all, own.options());
   }
   // Every rank passes on the gradient of its own share.
   static variable_list backward(AutogradContext* node, const variable_list& grads) {

@@ -28,7 +28,7 @@ void add_over(const comm::Group& group,
               const at::Tensor& sum,
               StepContext& context,
               const char* what) {
-  if (sum.is_meta() || sum.numel() == 0) return;
+  if (sum.numel() == 0) return;
   finish(context.tensor->world->transport().all_reduce(
       group, span_of(sum), comm::Op::Sum, site(context, what)));
 }

@@ -23,17 +23,15 @@ bool has_some_tokens(const StepContext& context) {
 
 /// Sums over the ranks that hold the other tokens of the samples.
 at::Tensor sum_over_ranks(const at::Tensor& x, const StepContext& context, const char* what) {
-  if (x.is_meta() || x.numel() == 0) return x;
-  at::Tensor sum = reducible(x).clone();
-  if (context.cuts_tokens()) {
-    finish(context.tensor->world->transport().all_reduce(
-        *context.tensor->group, span_of(sum), comm::Op::Sum, site(context, what)));
-  }
-  if (context.shares_tokens()) {
-    const ContextParallel& with = *context.context_parallel;
-    finish(with.world->transport().all_reduce(
-        *with.group, span_of(sum), comm::Op::Sum, site(context, what)));
-  }
+  if (x.numel() == 0) return x;
+  const at::Tensor sum = x.is_meta() ? x : reducible(x).clone();
+  const auto add = [&](comm::World& world, const comm::Group& group) {
+    if (x.is_meta()) return post_shape_of_sum(x, world, group, site(context, what));
+    finish(world.transport().all_reduce(group, span_of(sum), comm::Op::Sum, site(context, what)));
+  };
+  if (context.cuts_tokens()) add(*context.tensor->world, *context.tensor->group);
+  if (context.shares_tokens())
+    add(*context.context_parallel->world, *context.context_parallel->group);
   return sum.to(x.scalar_type());
 }
 

@@ -16,6 +16,7 @@
 
 #include "tessera/nn/block.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
+#include "tessera/nn/expert_parallel.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/ops/dropout.h"
 
@@ -47,6 +48,8 @@ class StepContext {
   const TensorParallel* tensor = nullptr;  ///< set by the runner; nullptr: weights are not split
   /// Set by the runner; nullptr: ranks do not share the tokens.
   const ContextParallel* context_parallel = nullptr;
+  /// Set by the runner; nullptr: every rank has all experts.
+  const ExpertParallel* experts = nullptr;
   /// True if the batch holds only this rank's tokens of its samples, own_tokens(), and other ranks
   /// hold the others. Generation never uses context parallelism.
   [[nodiscard]] bool shares_tokens() const {

@@ -52,10 +52,10 @@ Activation activation_from_name(std::string_view name) {
 
 at::Tensor activate(const at::Tensor& x, Activation activation) {
   at::Tensor y = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
-  if (x.is_meta()) return y;
   const OpScope scope("activation", [&] {
     return OpWork{.bytes = 2.0 * static_cast<double>(x.nbytes()), .shape = shape(x)};
   });
+  if (x.is_meta()) return y;
   backend(x.device()).activate(x, activation, y);
   trace_call("tessera::activate",
              [&] {
@@ -71,10 +71,10 @@ at::Tensor activate_backward(const at::Tensor& dy, const at::Tensor& x, Activati
                   "activation gradient of " + shape(dy) + " for an input of " + shape(x),
                   "both need the same shape");
   at::Tensor dx = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
-  if (x.is_meta()) return dx;
   const OpScope scope("activation backward", [&] {
     return OpWork{.bytes = 3.0 * static_cast<double>(x.nbytes()), .shape = shape(x)};
   });
+  if (x.is_meta()) return dx;
   backend(x.device()).activate_backward(dy, x, activation, dx);
   return dx;
 }
@@ -84,10 +84,10 @@ at::Tensor gated(const at::Tensor& x, Activation activation) {
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = F;
   at::Tensor y = at::empty(sizes, x.options());
-  if (x.is_meta()) return y;
   const OpScope scope("gated activation", [&] {
     return OpWork{.bytes = 1.5 * static_cast<double>(x.nbytes()), .shape = shape(x)};
   });
+  if (x.is_meta()) return y;
   backend(x.device()).gated(x, activation, y);
   trace_call("tessera::gated",
              [&] {
@@ -104,10 +104,10 @@ at::Tensor gated_backward(const at::Tensor& dy, const at::Tensor& x, Activation 
                   "gated activation gradient of " + shape(dy) + " for an input of " + shape(x),
                   "its last dimension is half of the input's");
   at::Tensor dx = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
-  if (x.is_meta()) return dx;
   const OpScope scope("gated activation backward", [&] {
     return OpWork{.bytes = 2.5 * static_cast<double>(x.nbytes()), .shape = shape(x)};
   });
+  if (x.is_meta()) return dx;
   backend(x.device()).gated_backward(dy, x, activation, dx);
   return dx;
 }

@@ -10,9 +10,11 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/backend.h"
+#include "tessera/ops/meta_device.h"
 #include "tessera/ops/op_log.h"
 #include "tessera/ops/op_trace.h"
 #include "tessera/ops/packed_attention.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::ops {
 namespace {
@@ -99,7 +101,9 @@ OpWork work_of(const AttentionArgs& args,
   return {
       .flops = products * 2.0 * heads * visible_pairs(args, T, S),
       .bytes = queries * static_cast<double>(q.nbytes()) + keys * static_cast<double>(k.nbytes()),
-      .shape = fmt::format("B{} H{} T{} S{} K{}", B, H, T, S, K)};
+      .shape = fmt::format("B{} H{} T{} S{} K{}", B, H, T, S, K),
+      .shape_class = ShapeClass::Attention,
+      .dtype = from_torch(q.scalar_type())};
 }
 
 /// Slopes for a power of two of heads: b, b^2 and so on with b = 2^(-8 / heads).
@@ -110,13 +114,12 @@ std::vector<double> slopes_of_power(std::int64_t heads) {
   return out;
 }
 
-/// The scratch memory of the CPU kernels, allocated on meta.
+/// The scratch memory of the kernels, allocated on meta.
 at::Tensor scratch_of(const at::Tensor& q,
                       const at::Tensor& k,
                       const AttentionArgs& args,
                       bool backward) {
-  return at::empty({backend(c10::DeviceType::CPU).attention_scratch(q, k, args, backward)},
-                   q.options().dtype(at::kByte));
+  return meta_scratch(meta_backend().attention_scratch(q, k, args, backward));
 }
 
 }  // namespace
@@ -144,14 +147,14 @@ AttentionOut attention(const at::Tensor& q_BHTK,
   check(q_BHTK, k_BGSK, v_BGSK, args);
   check_biases(q_BHTK, k_BGSK, args);
   if (args.starts_BT.defined()) return packed_attention(q_BHTK, k_BGSK, v_BGSK, args);
+  // Two products: scores and sums.
+  const OpScope scope("attention", [&] { return work_of(args, q_BHTK, k_BGSK, 2, 2, 2); });
   if (q_BHTK.is_meta()) {
     const at::Tensor scratch = scratch_of(q_BHTK, k_BGSK, args, /*backward=*/false);
     return {at::empty_like(q_BHTK),
             at::empty({q_BHTK.size(0), q_BHTK.size(1), q_BHTK.size(2)},
                       q_BHTK.options().dtype(at::kFloat))};
   }
-  // Two products: scores and sums.
-  const OpScope scope("attention", [&] { return work_of(args, q_BHTK, k_BGSK, 2, 2, 2); });
   AttentionOut out = backend(q_BHTK.device()).attention(q_BHTK, k_BGSK, v_BGSK, args);
   trace_call("tessera::attention",
              [&] {
@@ -181,6 +184,8 @@ AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
   check_biases(q_BHTK, k_BGSK, args);
   if (args.starts_BT.defined())
     return packed_attention_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
+  // Five products: scores again, gradients of probabilities, queries, keys and values.
+  const OpScope scope("attention backward", [&] { return work_of(args, q_BHTK, k_BGSK, 5, 4, 4); });
   if (q_BHTK.is_meta()) {
     const at::Tensor scratch = scratch_of(q_BHTK, k_BGSK, args, /*backward=*/true);
     return {at::empty_like(q_BHTK),
@@ -188,8 +193,6 @@ AttentionGrads attention_backward(const at::Tensor& dy_BHTK,
             at::empty_like(v_BGSK),
             args.bias_HTS.defined() ? at::empty_like(args.bias_HTS) : at::Tensor()};
   }
-  // Five products: scores again, gradients of probabilities, queries, keys and values.
-  const OpScope scope("attention backward", [&] { return work_of(args, q_BHTK, k_BGSK, 5, 4, 4); });
   return backend(q_BHTK.device()).attention_backward(dy_BHTK, q_BHTK, k_BGSK, v_BGSK, out, args);
 }
 

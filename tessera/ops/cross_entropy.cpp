@@ -14,17 +14,19 @@
 namespace tessera::ops {
 namespace {
 
+OpWork work_of(const at::Tensor& logits_NV, const at::Tensor& dlogits_NV) {
+  return {.bytes = static_cast<double>(logits_NV.nbytes()) +
+                   (dlogits_NV.defined() ? static_cast<double>(dlogits_NV.nbytes()) : 0.0),
+          .shape = shape(logits_NV),
+          .shape_class = ShapeClass::Rows};
+}
+
 /// Returns the loss of these rows and writes their gradient to `dlogits_NV` if it is defined.
 at::Tensor entropy_of(const at::Tensor& logits_NV,
                       const at::Tensor& labels_N,
                       double label_smoothing,
                       const at::Tensor& dlogits_NV) {
-  const bool grad = dlogits_NV.defined();
-  const OpScope scope("cross entropy", [&] {
-    return OpWork{.bytes = static_cast<double>(logits_NV.nbytes()) +
-                           (grad ? static_cast<double>(dlogits_NV.nbytes()) : 0.0),
-                  .shape = shape(logits_NV)};
-  });
+  const OpScope scope("cross entropy", [&] { return work_of(logits_NV, dlogits_NV); });
   check_destination(logits_NV, logits_NV.numel(), "logits");
   return backend(logits_NV.device())
       .cross_entropy(logits_NV, labels_N, label_smoothing, dlogits_NV);
@@ -55,7 +57,10 @@ CrossEntropyOut cross_entropy_(const at::Tensor& logits_NV,
   CrossEntropyOut out;
   if (want_grad) out.dlogits_NV = logits_NV;
   out.loss_sum = at::zeros({}, logits_NV.options().dtype(at::kDouble));
-  if (logits_NV.is_meta()) return out;
+  if (logits_NV.is_meta()) {
+    const OpScope scope("cross entropy", [&] { return work_of(logits_NV, out.dlogits_NV); });
+    return out;
+  }
   TESSERA_REQUIRE(logits_NV.dim() == 2 && labels_N.numel() == logits_NV.size(0) &&
                       labels_N.scalar_type() == at::kLong,
                   Shape,
@@ -72,6 +77,11 @@ void exp_rows_(const at::Tensor& logits_NV, const at::Tensor& largest_N, const a
   TESSERA_ASSERT(V > 0 && largest_N.numel() == N && sums_N.numel() == N &&
                  largest_N.is_contiguous() && sums_N.is_contiguous());
   check_destination(logits_NV, N * V, "logits");
+  const OpScope scope("exp rows", [&] {
+    return OpWork{.bytes = 2.0 * static_cast<double>(logits_NV.nbytes()),
+                  .shape = shape(logits_NV),
+                  .shape_class = ShapeClass::Rows};
+  });
   if (logits_NV.is_meta()) return;
   backend(logits_NV.device()).exp_rows(logits_NV, largest_N, sums_N);
 }

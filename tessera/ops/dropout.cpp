@@ -22,8 +22,8 @@ OpWork work_of(const at::Tensor& x, double passes) {
 /// plus + dropout(x); `plus` undefined: 0.
 at::Tensor drawn(const at::Tensor& x, const at::Tensor& plus, const DropoutKey& key) {
   at::Tensor y = at::empty_like(x, x.options(), at::MemoryFormat::Contiguous);
-  if (x.is_meta()) return y;
   const OpScope scope("dropout", [&] { return work_of(x, plus.defined() ? 3.0 : 2.0); });
+  if (x.is_meta()) return y;
   check_dropout(x, key);
   if (x.numel() == 0) return y;
   dropout_runs(x, key);

@@ -15,10 +15,12 @@ at::Tensor embedding(const at::Tensor& table_VC, const at::Tensor& ids_N) {
   std::vector<std::int64_t> sizes = ids_N.sizes().vec();
   sizes.push_back(table_VC.size(1));
   at::Tensor y = at::empty(sizes, table_VC.options());
-  if (table_VC.is_meta()) return y;
   const OpScope scope("embedding", [&] {
-    return OpWork{.bytes = 2.0 * static_cast<double>(y.nbytes()), .shape = shape(y)};
+    return OpWork{.bytes = 2.0 * static_cast<double>(y.nbytes()),
+                  .shape = shape(y),
+                  .shape_class = ShapeClass::Rows};
   });
+  if (table_VC.is_meta()) return y;
   backend(table_VC.device()).embedding(table_VC, ids_N, y);
   trace_call("tessera::embedding", [&] { return std::vector<c10::IValue>{table_VC, ids_N}; }, {y});
   return y;
@@ -28,7 +30,6 @@ void embedding_grad(const at::Tensor& dy_NC,
                     const at::Tensor& ids_N,
                     const at::Tensor& dw_VC,
                     bool accumulate) {
-  if (dw_VC.is_meta() || dy_NC.is_meta()) return;
   const std::int64_t V = dw_VC.size(0), C = dw_VC.size(1), N = ids_N.numel();
   TESSERA_REQUIRE(dy_NC.numel() == N * C,
                   Shape,
@@ -39,8 +40,10 @@ void embedding_grad(const at::Tensor& dy_NC,
     const double table = accumulate ? 0.0 : static_cast<double>(dw_VC.nbytes());
     return OpWork{.bytes = static_cast<double>(dy_NC.nbytes()) +
                            8.0 * static_cast<double>(dy_NC.numel()) + table,
-                  .shape = shape(dy_NC)};
+                  .shape = shape(dy_NC),
+                  .shape_class = ShapeClass::Rows};
   });
+  if (dw_VC.is_meta() || dy_NC.is_meta()) return;
   check_destination(dw_VC, V * C, "the embedding's gradient");
   backend(dy_NC.device()).embedding_grad(dy_NC, ids_N, accumulate, dw_VC);
 }

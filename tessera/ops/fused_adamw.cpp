@@ -20,7 +20,8 @@ void adamw(float* master,
   TESSERA_ASSERT(working == nullptr || working_dtype == DType::BF16 || working_dtype == DType::F16);
   // Three numbers are read and written, the gradient is read, and working weights are written.
   const OpScope scope("adamw", [&] {
-    return OpWork{.bytes = static_cast<double>(numel) * (28.0 + (working == nullptr ? 0.0 : 2.0))};
+    return OpWork{.bytes = static_cast<double>(numel) * (28.0 + (working == nullptr ? 0.0 : 2.0)),
+                  .shape_class = ShapeClass::Update};
   });
   backend(device).adamw({.master = master,
                          .grad = grad,
@@ -37,8 +38,9 @@ void adamw(float* master,
 void chunk_square_sums(
     const float* grad, std::int64_t numel, std::int64_t chunk, double* sums, Device device) {
   TESSERA_ASSERT(chunk > 0);
-  const OpScope scope("square sums",
-                      [&] { return OpWork{.bytes = 4.0 * static_cast<double>(numel)}; });
+  const OpScope scope("square sums", [&] {
+    return OpWork{.bytes = 4.0 * static_cast<double>(numel), .shape_class = ShapeClass::Update};
+  });
   backend(device).chunk_square_sums(grad, numel, chunk, sums, to_torch(device));
 }
 

@@ -12,7 +12,8 @@ namespace {
 /// `bytes`: per element, without the working weights.
 OpWork work_of(const RuleRange& range, double bytes, bool updates = true) {
   const double working = updates && range.working != nullptr ? 2.0 : 0.0;
-  return {.bytes = static_cast<double>(range.numel) * (bytes + working)};
+  return {.bytes = static_cast<double>(range.numel) * (bytes + working),
+          .shape_class = ShapeClass::Update};
 }
 
 /// fn(backend) updates the weights of the range.

@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/backend.h"
+#include "tessera/ops/cost.h"
 #include "tessera/ops/embedding.h"
 #include "tessera/ops/op_log.h"
 
@@ -81,7 +82,9 @@ at::Tensor linear_int8(const at::Tensor& x_NI,
     return OpWork{.flops = 2.0 * N * static_cast<double>(I * O),
                   .bytes = static_cast<double>(x_NI.nbytes() + matrix.rows_OI.nbytes()) +
                            N * static_cast<double>(O) * static_cast<double>(x_NI.element_size()),
-                  .shape = fmt::format("{} x {} -> {}", x_NI.numel() / I, I, O)};
+                  .shape = fmt::format("{} x {} -> {}", x_NI.numel() / I, I, O),
+                  .shape_class = class_of_product(x_NI.numel() / I, I, O),
+                  .dtype = DType::I8};
   });
   return backend(x_NI.device())
       .linear_int8(x_NI, matrix, bias_O, out_dtype.value_or(x_NI.scalar_type()));

@@ -10,8 +10,11 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/arguments.h"
 #include "tessera/ops/backend.h"
+#include "tessera/ops/cost.h"
+#include "tessera/ops/meta_device.h"
 #include "tessera/ops/op_log.h"
 #include "tessera/ops/op_trace.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::ops {
 namespace {
@@ -45,20 +48,19 @@ OpWork work_of(std::int64_t N,
                double result_bytes) {
   return {.flops = 2.0 * static_cast<double>(N) * static_cast<double>(I) * static_cast<double>(O),
           .bytes = static_cast<double>(a.nbytes()) + static_cast<double>(b.nbytes()) + result_bytes,
-          .shape = fmt::format("{} x {} -> {}", N, I, O)};
+          .shape = fmt::format("{} x {} -> {}", N, I, O),
+          .shape_class = class_of_product(N, I, O),
+          .dtype = from_torch(a.scalar_type())};
 }
 
-/// The scratch memory of the CPU kernels for a product, allocated on meta.
+/// The scratch memory of the kernels for a product, allocated on meta.
 at::Tensor scratch_of(Backend::Product product,
                       const at::Tensor& a_MK,
                       const at::Tensor& b_KN,
                       at::ScalarType out,
                       bool accumulate = false) {
-  const std::int64_t bytes =
-      a_MK.numel() == 0
-          ? 0
-          : backend(c10::DeviceType::CPU).product_scratch(product, a_MK, b_KN, out, accumulate);
-  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(at::kMeta));
+  return meta_scratch(
+      a_MK.numel() == 0 ? 0 : meta_backend().product_scratch(product, a_MK, b_KN, out, accumulate));
 }
 
 }  // namespace
@@ -69,16 +71,16 @@ at::Tensor linear(const at::Tensor& x_NI,
                   std::optional<at::ScalarType> out_dtype) {
   check(x_NI, weight_OI, x_NI.size(-1), weight_OI.size(-1));
   const at::ScalarType in = x_NI.scalar_type(), out = out_dtype.value_or(in);
-  if (x_NI.is_meta()) {
-    const at::Tensor scratch =
-        scratch_of(Backend::Product::Linear, rows_of(x_NI), weight_OI.t(), out);
-    return at::empty(with_last(x_NI, weight_OI.size(0)), x_NI.options().dtype(out));
-  }
   const OpScope scope("linear", [&] {
     const std::int64_t I = weight_OI.size(1), O = weight_OI.size(0), N = x_NI.numel() / I;
     const auto width = static_cast<double>(c10::elementSize(out));
     return work_of(N, I, O, x_NI, weight_OI, static_cast<double>(N * O) * width);
   });
+  if (x_NI.is_meta()) {
+    const at::Tensor scratch =
+        scratch_of(Backend::Product::Linear, rows_of(x_NI), weight_OI.t(), out);
+    return at::empty(with_last(x_NI, weight_OI.size(0)), x_NI.options().dtype(out));
+  }
   at::Tensor y = backend(x_NI.device()).linear(x_NI, weight_OI, bias_O, out);
   trace_call("tessera::linear",
              [&] {
@@ -94,16 +96,16 @@ bool products_to_fp32(at::ScalarType dtype, at::Device device) {
 
 at::Tensor linear_input_grad(const at::Tensor& dy_NO, const at::Tensor& weight_OI) {
   check(dy_NO, weight_OI, dy_NO.size(-1), weight_OI.size(0));
-  if (dy_NO.is_meta()) {
-    const at::Tensor scratch =
-        scratch_of(Backend::Product::InputGrad, rows_of(dy_NO), weight_OI, dy_NO.scalar_type());
-    return at::empty(with_last(dy_NO, weight_OI.size(1)), dy_NO.options());
-  }
   const OpScope scope("linear dx", [&] {
     const std::int64_t O = weight_OI.size(0), I = weight_OI.size(1), N = dy_NO.numel() / O;
     const auto width = static_cast<double>(dy_NO.element_size());
     return work_of(N, I, O, dy_NO, weight_OI, static_cast<double>(N * I) * width);
   });
+  if (dy_NO.is_meta()) {
+    const at::Tensor scratch =
+        scratch_of(Backend::Product::InputGrad, rows_of(dy_NO), weight_OI, dy_NO.scalar_type());
+    return at::empty(with_last(dy_NO, weight_OI.size(1)), dy_NO.options());
+  }
   return backend(dy_NO.device()).linear_input_grad(dy_NO, weight_OI);
 }
 
@@ -133,10 +135,10 @@ void linear_weight_grad(const at::Tensor& dy_NO,
 }
 
 void linear_bias_grad(const at::Tensor& dy_NO, const at::Tensor& db_O, bool accumulate) {
-  if (dy_NO.is_meta()) return;
   const OpScope scope("linear db", [&] {
     return OpWork{.bytes = static_cast<double>(dy_NO.nbytes()), .shape = shape(dy_NO)};
   });
+  if (dy_NO.is_meta()) return;
   const at::Tensor dy = rows_of(dy_NO);
   check_destination(db_O, dy.size(1), "the bias gradient");
   backend(dy.device()).linear_bias_grad(dy, accumulate, db_O);

@@ -59,11 +59,13 @@ LayerNormOut forward(const Norm& norm,
                    at::empty({N}, floats),
                    x_NC};
   if (branch_NC.defined()) out.x_NC = at::empty_like(out.y_NC);
-  if (x_NC.is_meta()) return out;
   const OpScope scope(norm.name, [&] {
     const double passes = branch_NC.defined() ? 4.0 : 2.0;
-    return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()), .shape = shape(x_NC)};
+    return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()),
+                  .shape = shape(x_NC),
+                  .shape_class = ShapeClass::Rows};
   });
+  if (x_NC.is_meta()) return out;
   backend(x_NC.device())
       .norm({.x_NC = x_NC,
              .weight_C = weight_C,
@@ -97,11 +99,13 @@ at::Tensor backward(const Norm& norm,
   check_addend(norm, x_NC, plus_NC);
   at::Tensor dx;
   if (weight_C.defined()) dx = at::empty_like(x_NC, x_NC.options(), at::MemoryFormat::Contiguous);
-  if (x_NC.is_meta()) return dx;
   const OpScope scope(norm.backward_name, [&] {
     const double passes = 2.0 + (dx.defined() ? 1.0 : 0.0) + (plus_NC.defined() ? 1.0 : 0.0);
-    return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()), .shape = shape(x_NC)};
+    return OpWork{.bytes = passes * static_cast<double>(x_NC.nbytes()),
+                  .shape = shape(x_NC),
+                  .shape_class = ShapeClass::Rows};
   });
+  if (x_NC.is_meta()) return dx;
   if (dweight_C.defined()) check_destination(dweight_C, x_NC.size(-1), "dweight");
   if (dbias_C.defined()) check_destination(dbias_C, x_NC.size(-1), "dbias");
   backend(x_NC.device())

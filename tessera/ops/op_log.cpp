@@ -12,6 +12,8 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/trace.h"
+#include "tessera/ops/cost.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::ops {
 namespace {
@@ -62,6 +64,15 @@ OpWork work_of(std::string_view name,
                const std::vector<at::Tensor>& in,
                const std::vector<at::Tensor>& out) {
   OpWork work{.flops = flops_of(name, in, out)};
+  if (work.flops > 0 && out[0].dim() > 0) {
+    const auto terms =
+        static_cast<std::int64_t>(work.flops / 2 / static_cast<double>(out[0].numel()));
+    const std::int64_t columns = out[0].size(-1), rows = out[0].numel() / columns;
+    work.shape_class = name == "aten::bmm" || name == "aten::baddbmm"
+                           ? ShapeClass::Grouped
+                           : class_of_product(rows, terms, columns);
+    work.dtype = from_torch(out[0].scalar_type());
+  }
   const bool in_place = name.ends_with('_');
   const bool is_view = !in_place && !in.empty() && !out.empty() && out[0].is_alias_of(in[0]);
   if (is_view || name.starts_with("aten::empty") || name.starts_with("aten::new_empty")) {
@@ -140,9 +151,11 @@ void OpLog::end() noexcept {
 
 void OpLog::add(const std::string& name, const OpWork& work, double seconds) {
   const std::lock_guard lock(mutex_);
-  OpRow& row = rows_[{name, work.shape}];
+  OpRow& row = rows_[{name, work.shape, work.dtype}];
   row.name = name;
   row.shape = work.shape;
+  row.shape_class = work.shape_class;
+  row.dtype = work.dtype;
   ++row.calls;
   row.seconds += seconds;
   row.flops += work.flops;

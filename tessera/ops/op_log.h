@@ -8,8 +8,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
+
+#include "tessera/base/dtype.h"
+#include "tessera/base/machine.h"
 
 namespace tessera::ops {
 
@@ -18,7 +21,9 @@ namespace tessera::ops {
 struct OpWork {
   double flops = 0;
   double bytes = 0;
-  std::string shape;  ///< "2048x768 -> 2304"
+  std::string shape;  ///< "2048 x 768 -> 2304"
+  ShapeClass shape_class = ShapeClass::Elementwise;
+  DType dtype = DType::F32;  ///< of the operands of a product
 };
 
 /// All calls of one operation with one shape.
@@ -26,6 +31,8 @@ struct OpRow {
   std::string name, shape;
   std::int64_t calls = 0;
   double seconds = 0, flops = 0, bytes = 0;
+  ShapeClass shape_class = ShapeClass::Elementwise;
+  DType dtype = DType::F32;
 };
 
 /// Records the operations of the thread that created it, and of threads with a ScopedOpLog, during
@@ -57,7 +64,7 @@ class OpLog {
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::pair<std::string, std::string>, OpRow> rows_;
+  std::map<std::tuple<std::string, std::string, DType>, OpRow> rows_;
   std::shared_ptr<OpLog> alive_;
   std::uint64_t handle_ = 0;  ///< handle of libtorch's callback
 };

@@ -12,6 +12,7 @@
 #include "tessera/ops/backend.h"
 #include "tessera/ops/int8_rows.h"
 #include "tessera/ops/op_log.h"
+#include "tessera/tensor/dtype.h"
 
 namespace tessera::ops {
 namespace {
@@ -118,7 +119,9 @@ at::Tensor paged_attention(const at::Tensor& q_BH1K,
         .flops = 4.0 * tokens * static_cast<double>(q_BH1K.size(1) * q_BH1K.size(3)),
         .bytes = 2.0 * static_cast<double>(q_BH1K.nbytes()) +
                  2.0 * elements * static_cast<double>(keys.element_size()),
-        .shape = fmt::format("B{} H{} pages K{}", q_BH1K.size(0), q_BH1K.size(1), q_BH1K.size(3))};
+        .shape = fmt::format("B{} H{} pages K{}", q_BH1K.size(0), q_BH1K.size(1), q_BH1K.size(3)),
+        .shape_class = ShapeClass::Attention,
+        .dtype = from_torch(q_BH1K.scalar_type())};
   });
   return backend(q_BH1K.device()).paged_attention(q_BH1K, pages, table_BW, lengths_B, args);
 }

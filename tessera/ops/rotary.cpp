@@ -138,10 +138,10 @@ at::Tensor turned(const char* name, const at::Tensor& x_BHTK, const RotaryTable&
   check_table(x_BHTK, table);
   const std::int64_t B = x_BHTK.size(0), H = x_BHTK.size(1), T = x_BHTK.size(2), K = x_BHTK.size(3);
   at::Tensor y = at::empty({B, T, H, K}, x_BHTK.options()).transpose(1, 2);
-  if (x_BHTK.is_meta() || x_BHTK.numel() == 0) return y;
   const OpScope scope(name, [&] {
     return OpWork{.bytes = 2.0 * static_cast<double>(x_BHTK.nbytes()), .shape = shape(x_BHTK)};
   });
+  if (x_BHTK.is_meta() || x_BHTK.numel() == 0) return y;
   backend(x_BHTK.device()).rotary(x_BHTK, table, way, y);
   return y;
 }

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "tessera/optim/schedules/curve.h"
+#include "tessera/optim/curve.h"
 
 namespace tessera::optim {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registry of schedules, the constant schedule, and names that are rejected.
+// The registry of schedules, tessera's own two, and names that are rejected.
 #include "tessera/optim/schedule.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "tessera/optim/params.h"
+#include "tessera/optim/schedule_table.h"
 
 namespace tessera::optim {
 namespace {
@@ -55,6 +56,28 @@ std::unique_ptr<Schedule> make_constant(const json::Value& params,
 }
 
 TESSERA_LR_SCHEDULE("constant", make_constant);
+
+/// Linear from initial_lr to the optimizer's rate.
+double rise(const Given& v, std::int64_t t) {
+  const double step = (v.base - v.first) / static_cast<double>(v.warmup);
+  return v.first + static_cast<double>(t) * step;
+}
+
+/// Half a cosine down to min_lr, which is kept.
+double fall(const Given& v, std::int64_t t) {
+  const double way =
+      std::min(1.0, static_cast<double>(t - v.warmup) / at_least_one(v.total - v.warmup));
+  return v.low + (v.base - v.low) * half_cosine(way);
+}
+
+const bool kOwnSchedules =
+    add_schedules({{.type = "WarmupCosine",
+                    .params = {{"initial_lr", &Given::first, 0, {.min = 0}},
+                               {"min_lr", &Given::low, 0, {.min = 0}},
+                               {"warmup_num_steps", &Given::warmup, 0, {.unit = "steps", .min = 0}},
+                               {"total_num_steps", &Given::total, 0, {.unit = "steps", .min = 1}}},
+                    .rise = rise,
+                    .fall = fall}});
 
 }  // namespace
 

@@ -37,10 +37,10 @@ struct ScheduleContext {
   /// empty if unknown.
   std::function<std::int64_t(std::int64_t update)> samples_before = {};
 };
-using ScheduleFactory = std::unique_ptr<Schedule> (*)(const json::Value& params,
-                                                      const ScheduleContext& context,
-                                                      config::Problems& problems,
-                                                      config::Origins& origins);
+using ScheduleFactory = std::function<std::unique_ptr<Schedule>(const json::Value& params,
+                                                                const ScheduleContext& context,
+                                                                config::Problems& problems,
+                                                                config::Origins& origins)>;
 Registry<ScheduleFactory>& schedules();
 /// Returns the factory of a scheduler.type; an empty type is "constant". Throws Error{Unsupported}
 /// for a schedule that is not a function of the update's number, Error{Config} with the nearest

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <typeinfo>
@@ -20,6 +21,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/memory/meta_count.h"
 #include "tessera/nn/step_context.h"
+#include "tessera/ops/meta_device.h"
 #include "tessera/parallel/executor.h"
 #include "tessera/tensor/dtype.h"
 
@@ -107,6 +109,11 @@ class PassPolicy final : public Policy {
       : count_(count), blocks_(blocks) {}
   /// Sets the model, which is created after this policy.
   void watch(ModelInstance& model) { model_ = &model; }
+  /// Records the work too, which `world` counts in part.
+  void log(std::vector<BlockWork>& work, comm::World& world) {
+    work_ = &work;
+    world_ = &world;
+  }
 
   void before(const Action& action, const BlockRun& run) override {
     if (model_ != nullptr && makes_gradients(action.kind)) {
@@ -119,10 +126,18 @@ class PassPolicy final : public Policy {
     }
     count_.reset_peak();
     start_ = count_.current();
+    if (work_ == nullptr) return;
+    comm::take_posted(*world_);
+    log_.emplace();
   }
   void after(const Action& action, const BlockRun& run) override {
     blocks_[static_cast<std::size_t>(run.block)].passes[action.kind] = {count_.current() - start_,
                                                                         count_.peak() - start_};
+    if (work_ != nullptr) {
+      (*work_)[static_cast<std::size_t>(run.block)][action.kind] = {log_->rows(),
+                                                                    comm::take_posted(*world_)};
+      log_.reset();
+    }
     if (model_ == nullptr || !makes_gradients(action.kind)) return;
     for (const auto& param : model_->params(run.block)) {
       if (!param->info().trainable) continue;
@@ -136,6 +151,9 @@ class PassPolicy final : public Policy {
   std::vector<BlockBytes>& blocks_;
   ModelInstance* model_ = nullptr;
   std::int64_t start_ = 0;
+  std::vector<BlockWork>* work_ = nullptr;
+  comm::World* world_ = nullptr;
+  std::optional<ops::OpLog> log_;
 };
 
 /// The key by which two blocks are similar: their class, and their parameters under their names
@@ -191,7 +209,10 @@ class Probe {
  public:
   /// `blocks`: the blocks of the model that run.
   Probe(const ProbedModel& probed, const std::vector<std::size_t>& blocks)
-      : threads_(probed.threads), bytes_(blocks.size()), policy_(count_, bytes_) {
+      : threads_(probed.threads),
+        device_(probed.device),
+        bytes_(blocks.size()),
+        policy_(count_, bytes_) {
     const memory::NotCounted uncounted;
     world_ = comm::shape_world(probed.mesh, /*rank=*/0);
     nn::Model model;
@@ -212,7 +233,15 @@ class Probe {
     policy_.watch(*model_);
   }
 
-  std::vector<BlockBytes> train(bool recompute, bool regions, bool split) {
+  /// `work`: if it is given, it gets the work of the blocks.
+  std::vector<BlockBytes> train(bool recompute,
+                                bool regions,
+                                bool split,
+                                std::vector<BlockWork>* work = nullptr) {
+    if (work != nullptr) {
+      work->resize(bytes_.size());
+      policy_.log(*work, *world_);
+    }
     Recompute again{.blocks = std::vector<bool>(bytes_.size(), recompute), .regions = regions};
     Executor executor(*model_, {&policy_}, std::move(again));
     std::vector<Action> actions = {{ActionKind::Load}, {ActionKind::Forward}};
@@ -243,6 +272,7 @@ class Probe {
 
  private:
   KernelThreads threads_;
+  ops::ScopedMetaDevice device_;
   nn::Batch batch_;
   std::vector<BlockBytes> bytes_;
   memory::MetaCount count_;
@@ -253,6 +283,15 @@ class Probe {
 
 bool alike(const BlockBytes& a, const BlockBytes& b) {
   return a.flow == b.flow && a.gradient == b.gradient && a.passes == b.passes;
+}
+
+/// The blocks that run, given the result of stand_ins().
+std::vector<std::size_t> run_for(const std::vector<std::size_t>& stand_in) {
+  std::vector<std::size_t> run;
+  for (std::size_t b = 0; b < stand_in.size(); ++b) {
+    if (stand_in[b] == run.size()) run.push_back(b);
+  }
+  return run;
 }
 
 std::vector<std::size_t> all_blocks(const ProbedModel& probed) {
@@ -269,11 +308,8 @@ std::vector<BlockBytes> probe_training(const ProbedModel& probed,
                                        bool regions,
                                        bool split) {
   const std::vector<std::size_t> stand_in = stand_ins(probed);
-  std::vector<std::size_t> run;
-  for (std::size_t b = 0; b < stand_in.size(); ++b) {
-    if (stand_in[b] == run.size()) run.push_back(b);
-  }
-  const std::vector<BlockBytes> bytes = Probe(probed, run).train(recompute, regions, split);
+  const std::vector<BlockBytes> bytes =
+      Probe(probed, run_for(stand_in)).train(recompute, regions, split);
   std::vector<BlockBytes> out;
   for (std::size_t b = 0; b < stand_in.size(); ++b) {
     const std::size_t at = stand_in[b];
@@ -283,6 +319,31 @@ std::vector<BlockBytes> probe_training(const ProbedModel& probed,
       return Probe(probed, all_blocks(probed)).train(recompute, regions, split);
     out.push_back(bytes[at]);
   }
+  return out;
+}
+
+std::vector<BlockWork> probe_work(const ProbedModel& probed,
+                                  bool recompute,
+                                  bool regions,
+                                  bool split) {
+  std::vector<std::size_t> stand_in = stand_ins(probed);
+  const auto probe = [&] {
+    std::vector<BlockWork> work;
+    const std::vector<BlockBytes> bytes =
+        Probe(probed, run_for(stand_in)).train(recompute, regions, split, &work);
+    return std::pair(bytes, work);
+  };
+  auto [bytes, work] = probe();
+  for (std::size_t b = 1; b < stand_in.size(); ++b) {
+    const std::size_t at = stand_in[b];
+    if (stand_in[b - 1] == at && !alike(bytes[at], bytes[at - 1])) {
+      stand_in = all_blocks(probed);
+      return probe().second;
+    }
+  }
+  std::vector<BlockWork> out;
+  for (const std::size_t at : stand_in)
+    out.push_back(work[at]);
   return out;
 }
 
@@ -296,12 +357,7 @@ std::vector<std::string> probe_terms(const ProbedModel& probed) {
 }
 
 std::int64_t probe_inference(const ProbedModel& probed) {
-  const std::vector<std::size_t> stand_in = stand_ins(probed);
-  std::vector<std::size_t> run;
-  for (std::size_t b = 0; b < stand_in.size(); ++b) {
-    if (stand_in[b] == run.size()) run.push_back(b);
-  }
-  return Probe(probed, run).infer();
+  return Probe(probed, run_for(stand_ins(probed))).infer();
 }
 
 std::int64_t most_activations(std::span<const Action> actions,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures the memory that the passes of a model need by running its blocks on meta tensors. The
-// executor runs as in training, and every allocation is counted.
+// Measures the memory and the work of the passes of a model by running its blocks on meta tensors.
+// The executor runs as in training, and every allocation, operation and message is counted.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/Device.h>
+
+#include "tessera/comm/cost.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/nn/block.h"
+#include "tessera/ops/op_log.h"
 #include "tessera/parallel/action.h"
 #include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/pipeline/stage_layout.h"
@@ -32,6 +36,16 @@ struct BlockBytes {
   std::map<ActionKind, PassBytes> passes;
 };
 
+/// What a pass of one block computes, and what its layers exchange with other ranks: the
+/// collectives of tensor and context parallelism. Reductions of gradients and gathers of weights
+/// are not part of a pass.
+struct PassWork {
+  std::vector<ops::OpRow> operations;  ///< their measured times mean nothing
+  std::vector<comm::Posted> posted;
+};
+/// The passes of one block in training.
+using BlockWork = std::map<ActionKind, PassWork>;
+
 /// A model and the layout of the probed rank: rank 0, which has the largest parts.
 struct ProbedModel {
   nn::Model model;
@@ -39,7 +53,8 @@ struct ProbedModel {
   WeightOptions weights;
   /// Meta tensors; if ranks share the tokens, this rank's tokens.
   nn::Batch batch;
-  int threads = 1;  ///< kernel threads of a rank
+  int threads = 1;                            ///< kernel threads of a rank
+  c10::Device device = c10::DeviceType::CPU;  ///< the device whose kernels the rank will use
 };
 
 /// Runs the model's blocks on meta tensors and returns one entry per block. `recompute`: blocks
@@ -53,6 +68,11 @@ std::vector<BlockBytes> probe_training(const ProbedModel& probed,
                                        bool recompute,
                                        bool regions,
                                        bool split);
+/// The work of the passes that probe_training() measures, one entry per block, by the same rules.
+std::vector<BlockWork> probe_work(const ProbedModel& probed,
+                                  bool recompute,
+                                  bool regions,
+                                  bool split);
 /// The peak memory of a pass through all blocks without gradients (evaluation), in bytes.
 std::int64_t probe_inference(const ProbedModel& probed);
 /// The names of the terms that an evaluation of the batch computes, in the order of the blocks.

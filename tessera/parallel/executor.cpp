@@ -108,8 +108,9 @@ std::string_view pass_name(ActionKind kind) {
 
 }  // namespace
 
-template <class Fn>
-void Executor::run_block(const Action& action, const BlockRun& run, Fn fn) {
+void Executor::run_block(const Action& action,
+                         const BlockRun& run,
+                         const std::function<void()>& fn) {
   const trace::Scope scope(trace::Kind::Block, pass_name(action.kind), model_.name(run.block));
   for (Policy* policy : policies_)
     policy->before(action, run);
@@ -159,7 +160,7 @@ StepOutput Executor::train(const std::vector<Action>& actions, const StepInput& 
         output.denominators = input.global_denominators(denominators);
       }
     } else if (slot->batch.size() == 0) {
-      skip(action, input.num_micros);
+      idle(action, *slot, input, output);
     } else {
       act(action, *slot, input, output);
     }
@@ -198,8 +199,7 @@ void Executor::load(std::optional<Micro>& slot, int micro, const StepInput& inpu
                      std::move(context),
                      std::vector<Pass>(static_cast<std::size_t>(model_.layout().chunks))});
   slot->context.batch = &slot->batch;
-  slot->context.tensor = model_.tensor_parallel();
-  slot->context.context_parallel = model_.context_parallel();
+  share_layers(slot->context);
 }
 
 /// Posts the receives of the next pass from `from` on, as far as their shapes are known, in the
@@ -284,17 +284,6 @@ Executor::Pass* Executor::neighbour(Micro& micro, int part) {
   if (part < 0 || part >= layout.parts() || layout.stage_of_part(part) != model_.stage())
     return nullptr;
   return &micro.passes[static_cast<std::size_t>(layout.chunk_of_part(part))];
-}
-
-/// Takes part in the policies' collectives for a micro-batch that has no samples on this rank.
-void Executor::skip(const Action& action, int num_micros) {
-  if (!is_pass(action.kind)) return;
-  const auto [first, last] = model_.blocks_of(action.chunk);
-  for (int i = 0; i < last - first; ++i) {
-    const int b = action.kind == ActionKind::Forward ? first + i : last - 1 - i;
-    const BlockRun run{b, action.micro, num_micros};
-    run_block(action, run, [] {});
-  }
 }
 
 void Executor::forward(const Action& action,
@@ -519,17 +508,15 @@ std::vector<at::Tensor> Executor::backward_block(const BackwardOf& of,
   return grads;
 }
 
+void Executor::share_layers(nn::StepContext& context) const {
+  context.tensor = model_.tensor_parallel();
+  context.context_parallel = model_.context_parallel();
+  context.experts = model_.expert_parallel();
+}
+
 std::vector<Action> Executor::infer_actions() const {
   const StageLayout& layout = model_.layout();
   return forward_actions(layout.placement, {layout.stages, layout.chunks, 1}, model_.stage());
-}
-
-void Executor::infer_nothing() {
-  const std::vector<Action> actions = infer_actions();
-  begin(actions);
-  for (const Action& action : actions)
-    skip(action, 1);
-  end();
 }
 
 nn::Outcome Executor::infer(const nn::Batch& given,
@@ -540,8 +527,7 @@ nn::Outcome Executor::infer(const nn::Batch& given,
   const at::AutoGradMode grad(false);
   const at::AutoDispatchBelowADInplaceOrView views_without_history;
   context.batch = &batch;
-  context.tensor = model_.tensor_parallel();
-  context.context_parallel = model_.context_parallel();
+  share_layers(context);
   nn::Flow flow;
   nn::Outcome out;
   const std::vector<Action> actions = infer_actions();

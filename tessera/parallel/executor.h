@@ -100,8 +100,8 @@ class Executor {
   at::Tensor from_objective(const at::Tensor& mine, std::int64_t numel) {
     return link_ == nullptr ? mine : link_->from_objective(mine, numel);
   }
-  /// Takes part in the policies' collectives while other ranks run infer() and this one has no
-  /// batch.
+  /// Takes part in the collectives of policies and blocks while other ranks run infer() and this
+  /// one has no batch.
   void infer_nothing();
   [[nodiscard]] ModelInstance& model() { return model_; }
   StepTimes take_times() { return std::exchange(times_, {}); }
@@ -130,9 +130,9 @@ class Executor {
   struct Pass {
     /// Receives that are posted but not yet waited for.
     std::optional<StageLink::Incoming> flow_coming, grads_coming;
-    nn::Flow flow;                  ///< the chunk's input; after its forward, its output
-    std::vector<Saved> saved;       ///< one entry per block
-    bool ran = false;               ///< its forward has run; `like` and `first` are known
+    nn::Flow flow;             ///< the chunk's input; after its forward, its output
+    std::vector<Saved> saved;  ///< one entry per block; without samples, per block that exchanges
+    bool ran = false;          ///< its forward has run; `like` and `first` are known
     std::vector<at::Tensor> like;   ///< shapes of the gradient that the backward returns
     std::vector<at::Tensor> grads;  ///< gradients of the output; after the backward, of the input
     std::vector<at::Tensor> first;  ///< shapes of the input's gradients
@@ -153,8 +153,7 @@ class Executor {
   void begin(const std::vector<Action>& actions);
   void end();
   /// Runs fn between the policies' before() and after() of a block.
-  template <class Fn>
-  void run_block(const Action& action, const BlockRun& run, Fn fn);
+  void run_block(const Action& action, const BlockRun& run, const std::function<void()>& fn);
   void add_denominators(const nn::Batch& batch, std::vector<std::vector<double>>& all) const;
   void load(std::optional<Micro>& slot, int micro, const StepInput& input) const;
   std::size_t post_ahead(const std::vector<Action>& actions, std::size_t from, Micros& micros);
@@ -182,7 +181,11 @@ class Executor {
   [[nodiscard]] int part_of(const Action& action) const {
     return model_.layout().part(model_.stage(), action.chunk);
   }
-  void skip(const Action& action, int num_micros);
+  void share_layers(nn::StepContext& context) const;
+  void idle(const Action& action, Micro& micro, const StepInput& input, StepOutput& output);
+  void idle_forward(int block, Micro& micro, Pass& pass);
+  void idle_backward(
+      int block, const Action& action, Micro& micro, const StepInput& input, StepOutput& output);
   [[nodiscard]] bool runs_again(int block) const;
   [[nodiscard]] bool is_objective(int block) const { return block + 1 == model_.num_blocks(); }
 

@@ -9,6 +9,13 @@
 
 namespace tessera::parallel {
 
+std::string_view weight_strategy(Residency residency, GatherForm form, int ranks) {
+  if (residency == Residency::Packed) return "packed";
+  if (residency == Residency::Replicated || ranks == 1) return "replicated";
+  if (residency == Residency::Whole) return "whole";
+  return form == GatherForm::Int8 ? "sharded_codes" : "sharded";
+}
+
 FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOptions& options) {
   FlatPlan out;
   std::map<std::string, int> by_name;
@@ -23,6 +30,12 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
       const bool packed = options.packed && !info.tied && options.packed(info.name);
       if (packed) {
         TESSERA_ASSERT(!info.trainable);
+        TESSERA_REQUIRE(!info.stacked(),
+                        Unsupported,
+                        info.name +
+                            " holds the matrices of several experts and cannot be stored in "
+                            "four or eight bits",
+                        "remove adapter.quantize_base");
         residency = Residency::Packed;
       } else if (sharded && !known && info.room_numel() < options.persistence_threshold &&
                  persistent + info.room_numel() <= options.persistent) {
@@ -35,12 +48,17 @@ FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOp
       const int set = options.apart ? options.apart(info.name) : 0;
       // The buffers of a set that is frozen for a while do not depend on whether it is.
       const bool frozen = set == 0 && !info.trainable;
+      const bool experts = info.stacked();
       std::string key = alone ? info.name : block.name + (frozen ? " (frozen)" : "");
+      if (experts && !alone) key += " (experts)";
       if (!alone && set > 0) key += fmt::format(" (set {})", set);
       if (!alone && sharded && residency == Residency::Whole) key += " (persistent)";
       if (packed) key += " (packed)";
       const auto [it, fresh] = by_name.emplace(key, static_cast<int>(out.groups.size()));
-      if (fresh) out.groups.push_back({key, info.trainable, residency, {}, {}});
+      if (fresh) {
+        const GroupAxes axes = experts ? expert_axes(options.experts) : dense_axes();
+        out.groups.push_back({key, info.trainable, residency, axes, {}, {}});
+      }
       FlatGroupPlan& group = out.groups[static_cast<std::size_t>(it->second)];
       const auto index = static_cast<int>(b);
       if (group.uses.empty() || group.uses.back().block != index) group.uses.push_back({index, {}});

@@ -10,15 +10,18 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/mesh/expert_fold.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/optim/rule.h"
-#include "tessera/parallel/working_weights.h"
+#include "tessera/parallel/group_axes.h"
+#include "tessera/parallel/packed_weights.h"
 #include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/param.h"
 
@@ -26,6 +29,16 @@ namespace tessera::parallel {
 
 /// Default of DeepSpeed's stage3_param_persistence_threshold.
 inline constexpr std::int64_t kPersistenceThreshold = 100'000;
+
+/// How the ranks of a flat buffer keep its working weights. Replicated: every rank has and writes
+/// all of them. Whole: a rank writes its part and has all parts (stages 1 and 2). Sharded: a rank
+/// has its part, and all parts only while they are used (stage 3). Packed: every rank has all of
+/// them in fewer bits, and unpacks them while they are used.
+enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed };
+/// The form in which sharded weights are sent: as values of the working dtype, or as 8-bit codes.
+enum class GatherForm : std::uint8_t { Values, Int8 };
+/// Returns the name of the strategy (working_weights.h) of a buffer of `ranks` ranks.
+std::string_view weight_strategy(Residency residency, GatherForm form, int ranks);
 
 /// The distribution of the working weights over the data-parallel ranks.
 struct WeightOptions {
@@ -41,6 +54,8 @@ struct WeightOptions {
   bool sequence = false;
   /// If several ranks share the tokens of every sample: the mode.
   nn::ContextMode context = nn::ContextMode::Ring;
+  /// The ranks among which the experts of a layer are divided.
+  mesh::ExpertFold experts = {};
   /// Tables over the vocabulary get their own buffers, so that their gradients can be sent as rows.
   bool tables_apart = false;
   /// Returns whether the parameter of that name is frozen.
@@ -64,27 +79,34 @@ struct BlockParams {
   nn::ParamInfos params;
 };
 
-/// Parameters that share one flat buffer: those of one block, or one tied parameter, or a table
-/// alone.
+/// Parameters that share one flat buffer: those of one block, except for its experts, or the
+/// experts of a block, or one tied parameter, or a table alone.
 struct FlatGroupPlan {
   struct BlockUse {
     int block = 0;
-    std::vector<std::size_t> params;  ///< indices of the block's parameters, one per segment
+    std::vector<std::size_t> params;  ///< indices of the block's parameters, one per parameter
   };
   std::string name;
   bool trainable = true;
   Residency residency = Residency::Replicated;
-  nn::ParamInfos params;       ///< one per segment
+  GroupAxes axes;
+  nn::ParamInfos params;
   std::vector<BlockUse> uses;  ///< blocks that use the buffer, ascending
   [[nodiscard]] FlatLayout layout(int shards) const { return {name, params, shards}; }
+  /// The name of the strategy that keeps the weights on `ranks` ranks.
+  [[nodiscard]] std::string_view strategy(const WeightOptions& options, int ranks) const {
+    return weight_strategy(
+        residency, trainable ? options.trained_gather : options.frozen_gather, ranks);
+  }
+  [[nodiscard]] bool packed() const { return residency == Residency::Packed; }
 };
 struct FlatPlan {
   std::vector<FlatGroupPlan> groups;
-  /// The parameters in the order of the model, tied ones once, as pairs (group, segment).
+  /// The parameters in the order of the model, tied ones once, as pairs (group, parameter).
   std::vector<std::pair<int, int>> order;
 };
 /// `blocks`: all blocks of the model. Pure. Throws Error{Bug} if blocks declare a tied parameter
-/// with different shapes.
+/// with different shapes, Error{Unsupported} if a stacked parameter is to be packed.
 FlatPlan plan_flat_groups(const std::vector<BlockParams>& blocks, const WeightOptions& options);
 
 /// The range of a flat buffer that a rank updates and whose master weights and states it keeps: the

@@ -51,16 +51,15 @@ void add_over_stages(comm::World& world,
 }
 
 void add_over_sequence(comm::World& world, ModelInstance& model, const SumOfGroup& sum) {
-  const int rank = world.group(mesh::AxisSet::dp()).index;
   std::vector<at::Tensor> shares;
   for (std::size_t g = 0; g < model.groups().size(); ++g) {
     const FlatGroup& group = model.groups()[g];
     if (!group.trainable) continue;
-    const std::int64_t begin = group.layout.shard_begin(rank),
+    const std::int64_t begin = group.layout.shard_begin(group.ranks.fold->index),
                        end = begin + group.layout.shard_numel();
     for (const Segment& segment : group.layout.segments()) {
       const std::int64_t from = std::max(begin, segment.begin), to = std::min(end, segment.end());
-      if (segment.info->cut() || from >= to) continue;
+      if (segment.info->cut_over(mesh::AxisSet::tp()) || from >= to) continue;
       shares.push_back(sum(g).narrow(0, from - begin, to - from));
     }
   }
@@ -82,7 +81,7 @@ void add_over_sequence(comm::World& world, ModelInstance& model, const SumOfGrou
 void add_over_context(comm::World& world, ModelInstance& model, const SumOfGroup& sum_of_group) {
   for (std::size_t g = 0; g < model.groups().size(); ++g) {
     const FlatGroup& group = model.groups()[g];
-    if (!group.trainable) continue;
+    if (!group.trainable || !group.axes.partial.has(mesh::Axis::Cp)) continue;
     const at::Tensor& sum = sum_of_group(g);
     const at::Tensor wide = sum.to(at::kFloat);
     const comm::WorkPtr work = world.transport().all_reduce(

@@ -27,8 +27,9 @@ void add_over_stages(comm::World& world,
 /// Sums the gradients of parameters that tensor-parallel ranks hold whole and used only on their
 /// own tokens. Collective over the tensor-parallel group.
 void add_over_sequence(comm::World& world, ModelInstance& model, const SumOfGroup& sum);
-/// Sums the gradients of all trainable parameters, which context-parallel ranks used only on their
-/// own tokens. Collective over the context-parallel group.
+/// Sums the gradients of the trainable parameters that context-parallel ranks used only on their
+/// own tokens: all, except for those of experts that are divided among these ranks. Collective over
+/// the context-parallel group.
 void add_over_context(comm::World& world, ModelInstance& model, const SumOfGroup& sum);
 
 }  // namespace tessera::parallel

@@ -30,9 +30,9 @@ class GradientNorm {
   /// World and model must outlive this.
   GradientNorm(comm::World& world, ModelInstance& model);
 
-  /// Sums of squares of every 1024-element chunk of every parameter, in an order that is the same
-  /// in every layout, on every rank. `shard` returns this rank's part of a group's gradient.
-  /// Collective.
+  /// Sums of squares of every 1024-element chunk of every parameter, and of every matrix of stacked
+  /// parameters, in an order that is the same in every layout, on every rank. `shard` returns this
+  /// rank's part of a group's gradient. Collective.
   std::vector<double> chunk_sums(const OfGroup& shard);
   /// For ranks that keep separate gradients: each rank's contribution to the mean square of the
   /// ranks' norms. `own` returns this rank's whole gradient of a group. Collective.
@@ -44,14 +44,27 @@ class GradientNorm {
   [[nodiscard]] std::optional<Suspect> suspect(std::span<const double> sums) const;
 
  private:
+  /// The trained buffers whose gradients are summed over the same ranks.
+  struct Fold {
+    const comm::Group* ranks = nullptr;
+    std::int64_t chunks = 0;  ///< of a rank's parts of the buffers
+    comm::RegionPtr region;   ///< the sums of all chunks, rank after rank
+    comm::WorkPtr work;
+  };
+  /// A buffer's chunks among those of its fold.
+  struct Place {
+    std::size_t fold = 0;
+    std::int64_t first = 0;  ///< within a rank's part
+  };
+  void gather(std::size_t fold, const OfGroup& shard);
   std::vector<double> over_stages(std::vector<double> mine);
+  std::vector<double> over_experts(std::vector<double> ordered);
   std::vector<double> over_boxes(std::vector<double> ordered);
 
   comm::World& world_;
   ModelInstance& model_;
-  const comm::Group& group_;
-  std::int64_t chunks_per_rank_ = 0;
-  comm::RegionPtr sums_region_;
+  std::vector<Fold> folds_;
+  std::vector<Place> places_;  ///< by group
 };
 
 }  // namespace tessera::parallel

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/reduce.h"
 #include "tessera/memory/ledger.h"
 #include "tessera/parallel/gradient_axes.h"
 #include "tessera/tensor/dtype.h"
@@ -42,6 +43,39 @@ void zero_gaps(const at::Tensor& flat, const FlatLayout& layout) {
   zero(flat.numel());
 }
 
+/// A slice of values of which there are `slices` of the same size.
+at::Tensor slice_of(const at::Tensor& all, int slice, int slices) {
+  const std::int64_t numel = all.numel() / slices;
+  return all.narrow(0, slice * numel, numel);
+}
+
+void wait_reusable(std::vector<comm::WorkPtr>& works) {
+  for (const comm::WorkPtr& work : works)
+    work->wait_reusable();
+  works.clear();
+}
+
+/// Adds `parts` from the left, with the bits of comm::reduce_arrays() also on a device.
+void add_in_order(const at::Tensor& out, const std::vector<at::Tensor>& parts, bool stores) {
+  if (out.is_cpu()) {
+    std::vector<const void*> inputs;
+    if (!stores) inputs.push_back(out.const_data_ptr());
+    for (const at::Tensor& part : parts)
+      inputs.push_back(part.const_data_ptr());
+    comm::reduce_arrays(comm::Op::Sum,
+                        from_torch(out.scalar_type()),
+                        out.mutable_data_ptr(),
+                        inputs,
+                        static_cast<std::size_t>(out.numel()));
+    return;
+  }
+  at::Tensor sum =
+      (stores ? parts.front() : out).to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  for (std::size_t i = stores ? 1 : 0; i < parts.size(); ++i)
+    sum.add_(parts[i]);
+  out.copy_(sum);
+}
+
 }  // namespace
 
 GradientReduction::GradientReduction(comm::World& world,
@@ -50,12 +84,13 @@ GradientReduction::GradientReduction(comm::World& world,
     : world_(world),
       model_(model),
       options_(options),
-      group_(world.group(mesh::AxisSet::dp())),
-      rows_(world, group_, options_),
+      dense_(ranks_of(world, dense_axes())),
+      rows_(world, *dense_.fold, options_),
       norm_(std::in_place, world, model),
       search_(world, model) {
   const memory::ScopedTag tag(memory::Tag::Gradients);
-  if (options_.keeps_residuals(group_.size())) residuals_.emplace(group_, model_);
+  if (options_.keeps_residuals(dense_.fold->size()))
+    residuals_.emplace(*model_.only_fold("error feedback").fold, model_);
   allocate();
 }
 
@@ -69,9 +104,10 @@ void GradientReduction::follow_model() {
   }
   for (Slot& slot : slots_) {
     for (UseSlot& use : slot.uses) {
-      if (!use.local || !use.local->work) continue;
-      use.local->work->wait();
-      use.local->work->wait_reusable();
+      if (!use.local) continue;
+      for (const comm::WorkPtr& work : use.local->works)
+        work->wait();
+      wait_reusable(use.local->works);
     }
   }
   slots_.clear();
@@ -83,25 +119,33 @@ void GradientReduction::follow_model() {
 }
 
 void GradientReduction::allocate() {
-  std::map<PoolKey, int> uses_of_pool;
-  std::map<std::pair<std::int64_t, int>, int> of_block;  // number of uses of each size so far
+  std::map<PoolKey, int> of_block;  // number of uses of each fold and size so far, by block
   const c10::Device device = device_of(world_);
   const auto accumulated = at::TensorOptions().dtype(to_torch(options_.accumulate)).device(device);
   for (const FlatGroup& group : model_.groups()) {
     Slot slot;
     const std::int64_t numel = group.layout.numel(), shard = group.layout.shard_numel();
+    const GroupRanks& ranks = group.ranks;
     for (std::size_t h = 0; h < group.uses.size(); ++h) {
       UseSlot use;
-      if (group.trainable && locally() && group_.size() > 1) {
-        use.local = make_buffer(numel, options_.accumulate);
-        use.accumulator = use.local->flat.narrow(0, group.layout.shard_begin(group_.index), shard);
+      use.ranks = &ranks;
+      if (group.trainable && locally() && ranks.inputs() > 1) {
+        use.local = make_buffer(ranks, ranks.slices * numel, options_.accumulate);
+        if (use.in_local()) {
+          use.accumulator =
+              use.local->flat.narrow(0, group.layout.shard_begin(ranks.fold->index), shard);
+        } else if (ranks.fold->size() > 1 && !narrow()) {
+          use.local->received = at::empty_like(use.local->flat);
+        }
       }
       if (group.trainable) {
-        const PoolKey key = {numel, of_block[{numel, group.uses[h].block}]++};
-        use.pool = &pools_[key];
+        const std::uint16_t fold = group.axes.fold.bits();
+        const int index = of_block[{fold, numel, group.uses[h].block}]++;
+        use.pool = &pools_[{fold, numel, index}];
+        use.pool->ranks = &ranks;
+        ++use.pool->uses;
         use.rows.enabled = rows_.supports(group, h);
         if (residuals_) use.residual = residuals_->of(slots_.size(), h);
-        ++uses_of_pool[key];
       }
       slot.uses.push_back(std::move(use));
     }
@@ -109,21 +153,23 @@ void GradientReduction::allocate() {
   }
   const memory::ScopedTag tag(memory::Tag::GradientsInFlight);
   for (auto& [key, pool] : pools_) {
-    const std::int64_t numel = key.first;
-    const InFlight room = in_flight(options_, group_.size(), numel, uses_of_pool[key]);
-    if (room.staging) pool.staging = at::empty({numel}, accumulated.dtype(at::kFloat));
+    const int ranks = pool.ranks->fold->size(), slices = pool.ranks->slices;
+    const InFlight room = in_flight(options_, ranks, key.numel, pool.uses, slices);
+    if (room.staging) pool.staging = at::empty({slices * key.numel}, accumulated.dtype(at::kFloat));
     for (int i = 0; i < room.buffers; ++i) {
-      auto buffer = make_buffer(options_.sent(numel), room.type);
-      if (room.reduced) buffer->reduced = at::empty({numel / group_.size()}, accumulated);
+      auto buffer = make_buffer(*pool.ranks, slices * options_.sent(key.numel), room.type);
+      if (room.reduced) buffer->reduced = at::empty({key.numel / ranks}, accumulated);
       if (room.received) buffer->received = at::empty_like(buffer->flat);
       pool.buffers.push_back(std::move(buffer));
     }
   }
 }
 
-std::unique_ptr<GradientReduction::Buffer> GradientReduction::make_buffer(std::int64_t numel,
+std::unique_ptr<GradientReduction::Buffer> GradientReduction::make_buffer(const GroupRanks& ranks,
+                                                                          std::int64_t numel,
                                                                           DType dtype) const {
   auto buffer = std::make_unique<Buffer>();
+  buffer->ranks = &ranks;
   buffer->region = world_.transport().allocate(static_cast<std::size_t>(numel) * size_of(dtype),
                                                memory::current_tag());
   buffer->flat = tensor_over(buffer->region, numel, dtype);
@@ -137,11 +183,9 @@ GradientReduction::Buffer& GradientReduction::acquire(Pool& pool) {
   pool.next = (pool.next + 1) % pool.buffers.size();
   // A single rank posts nothing, but its gradient may still have to be added.
   if (buffer.user != nullptr) settle(*buffer.user);
-  if (buffer.work) {
-    buffer.work->wait();
-    buffer.work->wait_reusable();
-    buffer.work.reset();
-  }
+  for (const comm::WorkPtr& work : buffer.works)
+    work->wait();
+  wait_reusable(buffer.works);
   buffer.user = nullptr;
   return buffer;
 }
@@ -150,7 +194,8 @@ GradientReduction::Buffer& GradientReduction::acquire(Pool& pool) {
 void GradientReduction::settle(UseSlot& use) {
   Buffer* buffer = use.buffer != nullptr ? use.buffer : use.local.get();
   if (buffer == nullptr || (buffer == use.buffer && buffer->user != &use)) return;
-  if (buffer->work) buffer->work->wait();
+  for (const comm::WorkPtr& work : buffer->works)
+    work->wait();
   reduce_received(*buffer);
   if (std::exchange(use.add_reduced, false)) use.accumulator.add_(buffer->reduced);
 }
@@ -187,10 +232,10 @@ std::vector<GradSink*> GradientReduction::sinks_of(const BlockRun& run) const {
   return out;
 }
 
-/// The tensor that receives this micro-batch's gradient.
+/// The tensor that receives this micro-batch's gradient, slice after slice.
 at::Tensor GradientReduction::target(UseSlot& use, int micro) {
   if (use.pool->staging.defined()) return use.pool->staging;
-  if (direct(micro)) return use.accumulator;
+  if (direct(use, micro)) return use.accumulator;
   if (use.local) return use.local->flat;
   return use.buffer->flat;
 }
@@ -202,7 +247,7 @@ void GradientReduction::take(const FlatGroup& group, UseSlot& use) {
       at::empty({group.layout.shard_numel()},
                 at::TensorOptions().dtype(to_torch(options_.accumulate)).device(device_of(world_)));
   // If gradients are written directly into the sum, nothing writes its gaps.
-  if (direct(0)) zero_gaps(use.accumulator, group.layout);
+  if (direct(use, 0)) zero_gaps(use.accumulator, group.layout);
 }
 
 /// The buffer into which the rows of the use's gradient are written once they are too many, or once
@@ -212,7 +257,7 @@ DenseGradient GradientReduction::dense_of(const FlatGroup& group,
                                           const BlockRun& run) {
   return {.micro =
               [this, &group, &slot, run] {
-                return view_of(open_dense(group, slot, run), group.layout.segments().front());
+                return view_of(open_dense(group, slot, run), group.layout.params().front());
               },
           .sum = [this, &group, &slot]() -> const at::Tensor& {
             if (!slot.accumulator.defined()) take(group, slot);
@@ -239,8 +284,12 @@ void GradientReduction::open(const BlockRun& run) {
       continue;
     const at::Tensor flat = open_dense(group, slot, run);
     const bool holds = run.micro > 0 && locally() && !slot.pool->staging.defined();
-    for (std::size_t i = 0; i < use.params.size(); ++i)
-      use.params[i]->grad().open(view_of(flat, group.layout.segments()[i]), holds);
+    for (std::size_t i = 0; i < use.params.size(); ++i) {
+      std::vector<at::Tensor> slices;
+      for (int s = 0; s < slot.ranks->slices; ++s)
+        slices.push_back(view_of(slice_of(flat, s, slot.ranks->slices), group.layout.params()[i]));
+      use.params[i]->grad().open(std::move(slices), holds);
+    }
   }
 }
 
@@ -251,13 +300,12 @@ at::Tensor GradientReduction::open_dense(const FlatGroup& group,
   if (!slot.accumulator.defined()) take(group, slot);
   // The accumulator receives one micro-batch after the other.
   settle(slot);
-  if (slot.local && slot.local->work) {
-    slot.local->work->wait_reusable();
-    slot.local->work.reset();
-  }
-  if (!locally() && !direct(run.micro)) slot.buffer = &acquire(*slot.pool);
+  if (slot.local) wait_reusable(slot.local->works);
+  const bool into_sum = direct(slot, run.micro);
+  if (!locally() && !into_sum) slot.buffer = &acquire(*slot.pool);
   at::Tensor flat = target(slot, run.micro);
-  if (!direct(run.micro)) zero_gaps(flat, group.layout);
+  for (int s = 0; s < slot.ranks->slices && !into_sum; ++s)
+    zero_gaps(slice_of(flat, s, slot.ranks->slices), group.layout);
   return flat;
 }
 
@@ -282,7 +330,7 @@ void GradientReduction::reduce(int g, const BlockUse& use, UseSlot& slot, const 
     const at::Tensor& sum = slot.local ? slot.local->flat : slot.accumulator;
     if (staging.defined()) run.micro == 0 ? sum.copy_(staging) : sum.add_(staging);
     if (!slot.local || keeps_own_ || run.micro + 1 < run.num_micros) return;
-  } else if (direct(run.micro)) {
+  } else if (direct(slot, run.micro)) {
     return;
   } else if (staging.defined()) {
     round_into(*slot.buffer, staging, slot.residual);
@@ -306,21 +354,30 @@ void GradientReduction::reduce(int g, const BlockUse& use, UseSlot& slot, const 
                "reduce gradients of {} micro-batch {}", group.layout.name(), run.micro)));
 }
 
-/// Sends every owner its part of every rank's gradient, and reduces it in rank order into `out`.
+/// Sends every owner its part of every rank's gradient, and reduces it into `out`: rank after rank,
+/// and slice after slice of each.
 void GradientReduction::exchange(Buffer& buffer,
                                  const at::Tensor& out,
                                  comm::Write write,
                                  comm::CallSite site) {
-  if (!narrow()) {
-    buffer.work = world_.transport().reduce_scatter(
-        group_, span_of(buffer.flat), span_of(out), comm::Op::Sum, write, std::move(site));
+  const comm::Group& fold = *buffer.ranks->fold;
+  const int slices = buffer.ranks->slices;
+  buffer.works.clear();
+  if (!narrow() && slices == 1) {
+    buffer.works.push_back(world_.transport().reduce_scatter(
+        fold, span_of(buffer.flat), span_of(out), comm::Op::Sum, write, std::move(site)));
     return;
   }
   buffer.target = out;
   buffer.stores = write == comm::Write::Store;
-  if (group_.size() == 1) return reduce_received(buffer);
-  buffer.work = world_.transport().all_to_all(
-      group_, span_of(buffer.flat), span_of(buffer.received), std::move(site));
+  if (fold.size() == 1) return reduce_received(buffer);
+  for (int s = 0; s < slices; ++s) {
+    buffer.works.push_back(
+        world_.transport().all_to_all(fold,
+                                      span_of(slice_of(buffer.flat, s, slices)),
+                                      span_of(slice_of(buffer.received, s, slices)),
+                                      site));
+  }
 }
 
 /// Writes the gradient as it is sent.
@@ -332,8 +389,9 @@ void GradientReduction::round_into(Buffer& buffer,
     return;
   }
   const bool feeds = residual.defined() && feeds_back_;
-  const std::int64_t part = gradient.numel() / group_.size(), bytes = byte_codes(part);
-  for (std::int64_t owner = 0; owner < group_.size(); ++owner) {
+  const std::int64_t parts = buffer.ranks->inputs();  // of every slice, one for each owner
+  const std::int64_t part = gradient.numel() / parts, bytes = byte_codes(part);
+  for (std::int64_t owner = 0; owner < parts; ++owner) {
     const at::Tensor own = gradient.narrow(0, owner * part, part);
     const at::Tensor codes = buffer.flat.narrow(0, owner * bytes, bytes);
     if (feeds) {
@@ -348,15 +406,22 @@ void GradientReduction::round_into(Buffer& buffer,
   }
 }
 
-/// Widens the narrow gradients and adds them to the fp32 sum, in rank order.
+/// Adds the parts of all ranks to the sum, in the order of the micro-batches; narrow ones are
+/// widened.
 void GradientReduction::reduce_received(Buffer& buffer) const {
   if (!buffer.target.defined()) return;
   const at::Tensor out = std::exchange(buffer.target, at::Tensor());
-  const at::Tensor& all = group_.size() == 1 ? buffer.flat : buffer.received;
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    const std::int64_t sent = options_.sent(out.numel());
-    const at::Tensor part = all.narrow(0, rank * sent, sent);
-    const bool first = rank == 0 && buffer.stores;
+  const int ranks = buffer.ranks->fold->size(), slices = buffer.ranks->slices;
+  const at::Tensor& all = ranks == 1 ? buffer.flat : buffer.received;
+  std::vector<at::Tensor> parts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (int s = 0; s < slices; ++s)
+      parts.push_back(slice_of(slice_of(all, s, slices), rank, ranks));
+  }
+  if (!narrow()) return add_in_order(out, parts, buffer.stores);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const at::Tensor& part = parts[i];
+    const bool first = i == 0 && buffer.stores;
     if (options_.in_codes()) {
       first ? decode_bytes(part, out) : add_bytes(part, out);
     } else {
@@ -374,7 +439,7 @@ void GradientReduction::begin(std::span<const Action> actions) {
   // Until a block runs its backward, activations may use the memory of its sum.
   for (Slot& slot : slots_) {
     for (UseSlot& use : slot.uses) {
-      if (!use.local) use.accumulator.reset();
+      if (!use.in_local()) use.accumulator.reset();
       use.rows.clear();
     }
   }
@@ -432,27 +497,28 @@ at::Tensor GradientReduction::shard(int group) const {
 
 at::Tensor GradientReduction::gather(int g) {
   UseSlot& use = slots_[static_cast<std::size_t>(g)].uses.front();
-  if (group_.size() == 1) return shard(g);
+  const GroupRanks& ranks = *use.ranks;
+  if (ranks.fold->size() == 1) return shard(g);
   // Sums do not fit into the narrow dtype; the staging memory of the sinks is free now.
   const bool apart = narrow() && !use.local;
   Buffer& buffer = use.local ? *use.local : acquire(*use.pool);
-  if (buffer.work) {
-    buffer.work->wait_reusable();
-    buffer.work.reset();
-  }
-  const at::Tensor& flat = apart ? use.pool->staging : buffer.flat;
+  wait_reusable(buffer.works);
+  const at::Tensor flat = slice_of(apart ? use.pool->staging : buffer.flat, 0, ranks.slices);
   const std::int64_t shard = use.accumulator.numel();
-  const at::Tensor mine = flat.narrow(0, group_.index * shard, shard);
-  if (!use.local) mine.copy_(use.accumulator);
-  buffer.work = world_.transport().all_gather(
-      group_, span_of(mine), span_of(flat), TESSERA_HERE(fmt::format("gather gradients {}", g)));
-  buffer.work->wait();
+  const at::Tensor mine = flat.narrow(0, ranks.fold->index * shard, shard);
+  if (!use.in_local()) mine.copy_(use.accumulator);
+  buffer.works.push_back(
+      world_.transport().all_gather(*ranks.fold,
+                                    span_of(mine),
+                                    span_of(flat),
+                                    TESSERA_HERE(fmt::format("gather gradients {}", g))));
+  buffer.works.back()->wait();
   return flat.to(at::kFloat);
 }
 
 void GradientReduction::clamp(double limit) {
   // A rank's own sum is its share of the whole gradient.
-  if (keeps_own_) limit /= group_.size();
+  if (keeps_own_) limit /= dense_.fold->size();
   for (Slot& slot : slots_) {
     const at::Tensor& sum = sum_of(slot.uses.front());
     if (sum.defined()) sum.clamp_(-limit, limit);
@@ -460,7 +526,8 @@ void GradientReduction::clamp(double limit) {
 }
 
 void GradientReduction::keep_own(bool on) {
-  TESSERA_ASSERT(!on || locally() || group_.size() == 1);
+  TESSERA_ASSERT(!on || locally() || dense_.fold->size() == 1);
+  if (on) static_cast<void>(model_.only_fold("an optimizer with gradients of its own"));
   keeps_own_ = on;
 }
 

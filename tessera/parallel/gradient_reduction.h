@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of the data-parallel ranks, summed and sharded over them.
+// Gradients of the data-parallel ranks, summed and sharded over them; those of each flat buffer
+// over the ranks of its own fold (group_axes.h).
 //
 // Micro-batch j = m * n + r (m: accumulation step, n: ranks, r: rank). With Reduction::Each the
 // owner of a shard keeps its accumulator; the gradient of every micro-batch is reduced into it in
@@ -8,8 +9,15 @@
 // so 1 x 4, 2 x 2 and 4 x 1 ranks x accumulation give the same bits. Reduction::Once sends less:
 // stages 0 and 1 sum their own micro-batches first and reduce after the last one; stages 2 and 3
 // reduce every micro-batch and add the sum to the shard.
+//
+// Parameters of experts: rank (d, k), d along the fold and k along GroupAxes::sources, has number
+// r = d e + k among the data-parallel ranks, e the number of sources. It computes one gradient for
+// each source s, from the tokens of micro-batch m n + d e + s, and keeps them apart as slices. The
+// owner of a shard adds the slices of the fold's members, member after member and slice after
+// slice: again in the order of the global micro-batches, so that every e gives the same bits.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -57,7 +65,7 @@ class GradientReduction final : public Policy {
 
   /// Sets whether gradients of the following steps stay on the rank that computed them; then own()
   /// is this rank's sum, and nothing is sent. Needs Reduction::Once in stage 0 or 1, or a single
-  /// rank.
+  /// rank; throws Error{Unsupported} if buffers have different folds.
   void keep_own(bool on);
   /// This rank's own sum of the group's whole gradient, [layout.numel()] fp32. The step's gradient
   /// is the mean over the ranks times the number of ranks.
@@ -109,39 +117,53 @@ class GradientReduction final : public Policy {
   /// Memory for the gradient of one micro-batch of one use, readable by peers.
   struct Buffer {
     comm::RegionPtr region;
-    at::Tensor flat;      ///< in the communication dtype, or codes, owner after owner
-    at::Tensor reduced;   ///< Once in stages 2 and 3: the sum to add to the accumulator
-    at::Tensor received;  ///< narrow: the owner's part of every rank's gradient
-    at::Tensor target;    ///< narrow: the tensor into which `received` is reduced
-    bool stores = false;  ///< overwrites `target` instead of adding to it
-    comm::WorkPtr work;   ///< the last operation on it
+    const GroupRanks* ranks = nullptr;
+    /// In the communication dtype, or codes: slice after slice, and in each owner after owner.
+    at::Tensor flat;
+    at::Tensor reduced;  ///< Once in stages 2 and 3: the sum to add to the accumulator
+    /// Narrow, or several slices: the owner's parts of every rank's gradient, as in `flat`.
+    at::Tensor received;
+    at::Tensor target;                 ///< the tensor into which `received` is to be reduced
+    bool stores = false;               ///< overwrites `target` instead of adding to it
+    std::vector<comm::WorkPtr> works;  ///< the last operations on it
     UseSlot* user = nullptr;
   };
   struct Pool {
     std::vector<std::unique_ptr<Buffer>> buffers;
     std::size_t next = 0;
     at::Tensor staging;  ///< fp32; written by sinks if the communication dtype is another
+    const GroupRanks* ranks = nullptr;
+    int uses = 0;
   };
-  /// Key of a buffer pool: the number of elements, and an index among the block's uses of that
-  /// size. A block writes all its uses at once, and a tied table may be as large as the rest.
-  using PoolKey = std::pair<std::int64_t, int>;
+  /// A block writes all its uses at once, and a tied table may be as large as the rest.
+  struct PoolKey {
+    std::uint16_t fold = 0;  ///< AxisSet::bits()
+    std::int64_t numel = 0;  ///< of a slice
+    int index = 0;           ///< among the block's uses of that fold and size
+    auto operator<=>(const PoolKey&) const = default;
+  };
   struct UseSlot {
+    const GroupRanks* ranks = nullptr;
     /// Allocated from the first backward of a step to the next step, or a view of `local`.
     at::Tensor accumulator;
     Pool* pool = nullptr;
     /// Holds the last micro-batch's gradient, or is what `local` is sent from.
     Buffer* buffer = nullptr;
-    std::unique_ptr<Buffer> local;  ///< Once in stages 0 and 1: this rank's sum
+    std::unique_ptr<Buffer> local;  ///< Once in stages 0 and 1: this rank's sum of each slice
     bool add_reduced = false;       ///< buffer->reduced is still to be added
     RowGradient rows;
     at::Tensor residual;  ///< undefined without error feedback
+    /// True if the accumulator is a view of `local`.
+    [[nodiscard]] bool in_local() const { return local && ranks->slices == 1; }
   };
   struct Slot {
     std::vector<UseSlot> uses;
   };
   void allocate();
   Buffer& acquire(Pool& pool);
-  std::unique_ptr<Buffer> make_buffer(std::int64_t numel, DType dtype) const;
+  std::unique_ptr<Buffer> make_buffer(const GroupRanks& ranks,
+                                      std::int64_t numel,
+                                      DType dtype) const;
   void exchange(Buffer& buffer, const at::Tensor& out, comm::Write write, comm::CallSite site);
   void round_into(Buffer& buffer, const at::Tensor& gradient, const at::Tensor& residual) const;
   void reduce_received(Buffer& buffer) const;
@@ -152,7 +174,7 @@ class GradientReduction final : public Policy {
   [[nodiscard]] std::vector<GradSink*> sinks_of(const BlockRun& run) const;
   void post(const BlockRun& run);
   void reduce(int group, const BlockUse& use, UseSlot& slot, const BlockRun& run);
-  [[nodiscard]] bool keeps_apart() const { return keeps_own_ && group_.size() > 1; }
+  [[nodiscard]] bool keeps_apart() const { return keeps_own_ && dense_.fold->size() > 1; }
   [[nodiscard]] bool takes_rows(const UseSlot& slot, const BlockRun& run) const {
     return !keeps_apart() && rows_.takes_rows(slot.rows, run.micro);
   }
@@ -160,7 +182,9 @@ class GradientReduction final : public Policy {
   void make_dense(const FlatGroup& group, UseSlot& slot);
   [[nodiscard]] bool locally() const { return options_.locally(); }
   [[nodiscard]] bool narrow() const { return options_.narrow(); }
-  [[nodiscard]] bool direct(int micro) const { return options_.direct(group_.size(), micro); }
+  [[nodiscard]] bool direct(const UseSlot& use, int micro) const {
+    return options_.direct(use.ranks->inputs(), micro);
+  }
   [[nodiscard]] at::Tensor target(UseSlot& use, int micro);
   [[nodiscard]] const at::Tensor& sum_of(const UseSlot& use) const {
     return keeps_own_ && use.local ? use.local->flat : use.accumulator;
@@ -170,7 +194,7 @@ class GradientReduction final : public Policy {
   comm::World& world_;
   ModelInstance& model_;
   ReductionOptions options_;
-  const comm::Group& group_;
+  GroupRanks dense_;  ///< the ranks of all parameters but those of experts
   std::vector<Slot> slots_;
   std::map<PoolKey, Pool> pools_;
   RowGradients rows_;

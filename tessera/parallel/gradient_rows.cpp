@@ -12,8 +12,8 @@ namespace {
 
 /// True if the group is a table alone in its buffer.
 bool is_table(const FlatGroup& group) {
-  const auto segments = group.layout.segments();
-  return segments.size() == 1 && segments.front().info->role == Role::TokenTable;
+  const auto params = group.layout.params();
+  return params.size() == 1 && params.front().info->role == Role::TokenTable;
 }
 
 TablePlace place_of(const FlatGroup& group) {
@@ -38,7 +38,8 @@ std::int64_t RowGradients::offset(const TablePlace& table) const {
 }
 
 bool RowGradients::supports(const FlatGroup& group, std::size_t use) const {
-  if (!on_host_ || options_.accumulate != DType::F32 || options_.narrow() || !is_table(group))
+  if (!on_host_ || options_.accumulate != DType::F32 || options_.narrow() || !is_table(group) ||
+      group.ranks.fold != &group_)
     return false;
   const bool added = use == 0 && group.uses.size() > 1 && !group.across_stages();
   return added || (options_.sparse_rows && group_.size() > 1);

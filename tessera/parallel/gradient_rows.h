@@ -47,7 +47,8 @@ struct DenseGradient {
 /// Used only on the rank's own thread. reduce() is collective.
 class RowGradients {
  public:
-  /// World and group must outlive this.
+  /// `group`: the ranks over which the gradients of tables are summed. World and group must outlive
+  /// this.
   RowGradients(comm::World& world, const comm::Group& group, const ReductionOptions& options)
       : group_(group),
         options_(options),

@@ -16,12 +16,13 @@ constexpr std::int64_t kMostAtOnce = 1 << 20;
 }  // namespace
 
 void fill_held(const FillRange& source,
-               const ParamInfo& info,
+               const Segment& segment,
                std::int64_t begin,
                std::int64_t end,
                float* out) {
-  if (!info.cut()) return source(info, begin, end, out);
-  checkpoint::SharedRuns rows({info.held(), begin, end},
+  const ParamInfo& info = *segment.info;
+  if (!info.cut() && !info.stacked()) return source(info, begin, end, out);
+  checkpoint::SharedRuns rows({segment.box(), begin, end},
                               {mesh::whole(info.shape), 0, info.numel()});
   std::vector<checkpoint::SharedRuns::Run> waiting;
   std::vector<float> values;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the part of a parameter that this rank holds from a source that has the whole parameter.
+// Reads the part of a parameter that a segment holds from a source that has the whole parameter.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 
+#include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/param.h"
 
 namespace tessera::parallel {
@@ -13,10 +14,10 @@ namespace tessera::parallel {
 using FillRange =
     std::function<void(const ParamInfo&, std::int64_t begin, std::int64_t end, float* out)>;
 
-/// Writes elements [begin, end) of this rank's box of the parameter. Memory: some megabytes if the
-/// box consists of short rows.
+/// Writes elements [begin, end) of the segment's box. Memory: some megabytes if the box consists of
+/// short rows.
 void fill_held(const FillRange& source,
-               const ParamInfo& info,
+               const Segment& segment,
                std::int64_t begin,
                std::int64_t end,
                float* out);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state of an optimizer as stored between updates: fp32, 16 bits, or eight bits by blocks.
+// Values of an optimizer as stored between updates: fp32, 16 bits, or eight bits by blocks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <ATen/core/Tensor.h>
 
@@ -20,24 +22,54 @@ inline constexpr std::int64_t kStateBlock = 256;
 /// eight bits.
 std::int64_t kept_bytes(optim::KeptIn kept_in, DType type, std::int64_t numel);
 
-/// Used only on the rank's own thread.
-struct KeptState {
-  at::Tensor values;  ///< [numel] fp32, bf16 or fp16; uint8 if stored in eight bits, then with:
-  at::Tensor scales;  ///< fp32 [ceil(numel / kStateBlock)]
-  const DynamicMap* map = nullptr;
-
+/// A handle to the values: copies share their memory. The values are in memory of their own, in
+/// that of another owner, or, if they rest in a tier, in memory that is attached while they are
+/// leased (ShardStore::Lease); only then may they be used. Used only on the rank's own thread.
+class KeptState {
+ public:
+  KeptState() = default;
   /// Returns zeros on `device`; states in eight bits are on the host.
   static KeptState zeros(optim::KeptIn kept_in,
                          DType type,
                          std::int64_t numel,
                          c10::Device device = c10::DeviceType::CPU);
-  /// Returns whether the state is stored in fp32.
-  [[nodiscard]] bool wide() const { return values.scalar_type() == at::kFloat; }
-  /// Returns the state in fp32: `values` itself if it is fp32, else a copy.
+  /// Returns values that have memory only while it is attached.
+  static KeptState resting(optim::KeptIn kept_in, DType type, std::int64_t numel);
+  /// Returns values in the memory of `values`: fp32, bf16 or fp16.
+  static KeptState over(at::Tensor values);
+
+  [[nodiscard]] bool defined() const { return numel_ >= 0; }
+  [[nodiscard]] std::int64_t numel() const { return numel_; }
+  /// Returns whether the values are stored in fp32.
+  [[nodiscard]] bool wide() const { return type_ == DType::F32 && map_ == nullptr; }
+  /// Returns whether the values can be used now.
+  [[nodiscard]] bool in_memory() const { return values_.defined(); }
+
+  /// The values as stored: [numel] fp32, bf16 or fp16, or uint8 codes.
+  [[nodiscard]] const at::Tensor& stored() const;
+  /// The values, if they are stored in fp32.
+  [[nodiscard]] float* floats() const;
+  /// Returns the values in fp32: stored() itself if it is fp32, else a copy.
   [[nodiscard]] at::Tensor widened() const;
   /// Stores fp32 values. `again`: values that widened() returned, on this or another rank, are
   /// stored exactly as before.
   void take(const at::Tensor& wide, bool again = false) const;
+
+  /// The bytes that attach() needs.
+  [[nodiscard]] std::int64_t bytes() const;
+  /// Lets resting values be in `memory`, aligned to 64 bytes, until detach(). They are zero if the
+  /// memory is.
+  void attach(std::span<std::byte> memory);
+  void detach();
+
+ private:
+  KeptState(optim::KeptIn kept_in, DType type, std::int64_t numel);
+
+  std::int64_t numel_ = -1;
+  DType type_ = DType::F32;
+  const DynamicMap* map_ = nullptr;  ///< of values in eight bits
+  at::Tensor values_;
+  at::Tensor scales_;  ///< of values in eight bits: fp32 [ceil(numel / kStateBlock)]
 };
 
 }  // namespace tessera::parallel

@@ -1,7 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/parallel/layout.h"
 
+#include "tessera/base/error.h"
+
 namespace tessera::parallel {
+
+nn::TensorMode mode_of(TensorLayout layout) {
+  switch (layout) {
+    case TensorLayout::OneD:
+      return nn::TensorMode::OneD;
+    case TensorLayout::TwoD:
+    case TensorLayout::TwoAndAHalfD:
+      return nn::TensorMode::TwoD;
+    case TensorLayout::ThreeD:
+      return nn::TensorMode::ThreeD;
+  }
+  TESSERA_ASSERT(false);
+}
+
+int Layout::ranks() const {
+  return static_cast<int>(stages.stages * grid.size() * context * data_ranks);
+}
+
+PipelineSchedule Layout::pipeline_schedule() const {
+  return pipeline_schedules().get(schedule);
+}
+
+bool Layout::measures_blocks() const {
+  return stages.stages > 1 && partition.is_string() && partition.as_string() == "profile";
+}
+
+std::int64_t Layout::token_unit() const {
+  ParallelOptions options;
+  options.tensor.size = grid.size();
+  options.sequence = sequence;
+  options.context = {.size = context, .mode = context_mode};
+  return options.token_unit();
+}
 
 mesh::Mesh Layout::mesh() const {
   const bool groups = zero_stage == 3 && shard_ranks > 1 && shard_ranks < data_ranks;
@@ -9,7 +44,8 @@ mesh::Mesh Layout::mesh() const {
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   return mesh::Mesh({.pp = stages.stages,
                      .dp_rep = data_ranks / shard,
-                     .dp_shard = shard,
+                     .dp_shard = shard / expert_ranks,
+                     .ep = expert_ranks,
                      .cp = context,
                      .tp_depth = of(grid.depth),
                      .tp_row = of(grid.row),
@@ -38,9 +74,10 @@ WeightOptions Layout::weight_options(const ParameterRules& rules) const {
           .residency = residency(),
           .persistence_threshold = persistence_threshold,
           .persistent = persistent,
-          .tensor = tensor,
+          .tensor = tensor_mode(),
           .sequence = sequence,
           .context = context_mode,
+          .experts = {.ep = expert_ranks > 1 ? mesh::AxisSet{mesh::Axis::Ep} : mesh::AxisSet()},
           .tables_apart = sparse_rows,
           .frozen = rules.frozen,
           .apart = rules.apart,

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
 
 #include "tessera/base/dtype.h"
+#include "tessera/config/json.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
@@ -17,6 +17,7 @@
 #include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/gather_order.h"
 #include "tessera/parallel/options.h"
+#include "tessera/parallel/parameter_rules.h"
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/pipeline/stage_layout.h"
 #include "tessera/parallel/reduction_options.h"
@@ -24,22 +25,18 @@
 
 namespace tessera::parallel {
 
-/// What a model's parameters need of their buffers, whatever the layout; see WeightOptions.
-struct ParameterRules {
-  std::function<bool(const std::string&)> frozen = {};
-  std::function<int(const std::string&)> apart = {};
-  std::function<bool(const std::string&)> packed = {};
-  PackingOptions packing = {};
-};
+/// The nn mode of an arrangement of ranks.
+nn::TensorMode mode_of(TensorLayout layout);
 
 /// A value: two layouts can be compared, and a copy with other numbers is another layout. What
 /// follows from the numbers is computed by the functions and never stored.
 struct Layout {
   // ---- the groups of ranks ----
-  StageLayout stages;         ///< which blocks are on which stage of the pipeline
-  PipelineSchedule schedule;  ///< if there are several stages
+  StageLayout stages;             ///< which blocks are on which stage of the pipeline
+  json::Value partition;          ///< parallel.pipeline.partition, from which their bounds follow
+  std::string schedule = "1f1b";  ///< its name in pipeline_schedules(), if there are several stages
   bool scatter_gather = false;
-  nn::TensorMode tensor = nn::TensorMode::OneD;
+  TensorLayout tensor = TensorLayout::OneD;
   TensorOptions::Grid grid;  ///< the ranks that share a layer
   bool sequence = false;     ///< they share the tokens between layers too
   int context = 1;           ///< number of ranks that share the tokens of every sample
@@ -48,6 +45,8 @@ struct Layout {
   /// Number of data-parallel ranks that together hold all working weights in stage 3: all, or a
   /// group.
   int shard_ranks = 1;
+  /// Number of these among which the experts of a layer are divided: ranks along Axis::Ep.
+  int expert_ranks = 1;
   int threads = 1;  ///< per rank
   // ---- a step ----
   std::int64_t micro_batch = 0, accumulation = 0;
@@ -68,8 +67,18 @@ struct Layout {
   std::int64_t bucket = std::numeric_limits<std::int64_t>::max();
   bool sparse_rows = false;
 
-  /// The mesh of the ranks.
+  /// The mesh of the ranks, and their number.
   [[nodiscard]] mesh::Mesh mesh() const;
+  [[nodiscard]] int ranks() const;
+  [[nodiscard]] PipelineSchedule pipeline_schedule() const;
+  /// True if the ranks measure the blocks before they divide them: the partition is "profile".
+  [[nodiscard]] bool measures_blocks() const;
+  [[nodiscard]] nn::TensorMode tensor_mode() const { return mode_of(tensor); }
+  /// See ParallelOptions::token_unit().
+  [[nodiscard]] std::int64_t token_unit() const;
+  /// True if a forward pass of one data-parallel rank needs the others: they gather weights for
+  /// each other, or hold each other's experts.
+  [[nodiscard]] bool runs_together() const { return zero_stage == 3 || expert_ranks > 1; }
   /// How the working weights are distributed, except for packed ones.
   [[nodiscard]] Residency residency() const;
   [[nodiscard]] ReductionOptions reduction_options() const;

@@ -37,6 +37,10 @@ ModelInstance::ModelInstance(const nn::Model& model,
       "a device",
       "spread the model over data-parallel ranks: zero_optimization.stage 3");
   if (context.size() > 1) context_ = nn::ContextParallel{&world, &context, options_.context};
+  const comm::Group& experts = world.group(options_.experts.ep);
+  if (experts.size() > 1 || world.group(options_.experts.etp).size() > 1)
+    experts_ = nn::ExpertParallel{&world, &experts, options_.experts};
+  dense_ranks_ = ranks_of(world, dense_axes());
   build(model);
   group(world, lender);
   attach();
@@ -66,7 +70,7 @@ void ModelInstance::build(const nn::Model& model) {
     }
     for (const auto& param : entry.params) {
       if (options_.frozen && options_.frozen(param->info().name)) param->freeze();
-      if (tensor_) nn::place(*param, *tensor_);
+      nn::place(*param, tensor_parallel(), expert_parallel());
     }
     blocks_.push_back(std::move(entry));
   }
@@ -87,9 +91,9 @@ void ModelInstance::group(comm::World& world, const ModelInstance* lender) {
     blocks.push_back(std::move(block));
   }
   const FlatPlan plan = plan_flat_groups(blocks, options_);
-  for (const auto& [g, segment] : plan.order) {
+  for (const auto& [g, param] : plan.order) {
     const FlatGroupPlan& group = plan.groups[static_cast<std::size_t>(g)];
-    places_.push_back({group.params[static_cast<std::size_t>(segment)],
+    places_.push_back({group.params[static_cast<std::size_t>(param)],
                        layout_.stage_of_block(group.uses.front().block),
                        group.uses.back().block,
                        group.uses.size() > 1});
@@ -97,23 +101,23 @@ void ModelInstance::group(comm::World& world, const ModelInstance* lender) {
   std::vector<int> kept;
   for (const FlatGroupPlan& group : plan.groups)
     kept.push_back(keep(group, world, lent_by(lender, group)));
-  for (const auto& [g, segment] : plan.order) {
+  for (const auto& [g, param] : plan.order) {
     const int here = kept[static_cast<std::size_t>(g)];
-    if (here >= 0) order_.emplace_back(here, segment);
+    if (here >= 0) order_.emplace_back(here, param);
   }
 }
 
 /// Returns the lender's buffer of the same frozen parameters; nullptr if there is none.
 const FlatGroup* ModelInstance::lent_by(const ModelInstance* lender,
                                         const FlatGroupPlan& plan) const {
-  if (lender == nullptr || plan.trainable || plan.residency == Residency::Packed) return nullptr;
-  const auto same = [](const Segment& segment, const std::shared_ptr<const ParamInfo>& info) {
-    return segment.info->name == info->name && segment.info->shape == info->shape;
+  if (lender == nullptr || plan.trainable || plan.packed()) return nullptr;
+  const auto same = [](const FlatParam& param, const std::shared_ptr<const ParamInfo>& info) {
+    return param.info->name == info->name && param.info->shape == info->shape;
   };
   for (const FlatGroup& group : lender->groups_) {
-    if (!group.trainable && group.weights.packed() == nullptr &&
-        group.weights.dtype() == options_.working &&
-        std::ranges::equal(group.layout.segments(), plan.params, same))
+    if (!group.trainable && group.weights->packed() == nullptr &&
+        group.weights->dtype() == options_.working &&
+        std::ranges::equal(group.layout.params(), plan.params, same))
       return &group;
   }
   return nullptr;
@@ -136,21 +140,17 @@ int ModelInstance::keep(const FlatGroupPlan& plan, comm::World& world, const Fla
     here.push_back(std::move(kept));
   }
   if (here.empty()) return -1;
-  const comm::Group& ranks = world.group(mesh::AxisSet::dp());
-  FlatLayout layout = plan.layout(ranks.size());
-  WorkingWeights weights =
-      lent != nullptr
-          ? WorkingWeights::borrowed_from(lent->weights)
-          : WorkingWeights(world,
-                           ranks,
-                           layout,
-                           options_.working,
-                           plan.residency,
-                           options_.packing,
-                           plan.trainable ? options_.trained_gather : options_.frozen_gather);
+  const GroupRanks ranks = ranks_of(world, plan.axes);
+  FlatLayout layout = plan.layout(ranks.fold->size());
+  const WeightStrategy make = weight_strategies().get(plan.strategy(options_, ranks.fold->size()));
+  std::unique_ptr<WorkingWeights> weights =
+      lent != nullptr ? lent->weights->borrowed()
+                      : make({world, ranks, layout, options_.working, options_.packing});
   const bool counted = stages.front() == stage_;
   groups_.push_back({std::move(layout),
                      plan.trainable,
+                     plan.axes,
+                     ranks,
                      std::move(here),
                      std::move(weights),
                      std::move(stages),
@@ -163,7 +163,7 @@ void ModelInstance::attach() {
   for (FlatGroup& group : groups_) {
     for (const BlockUse& use : group.uses) {
       for (std::size_t i = 0; i < use.params.size(); ++i) {
-        at::Tensor view = view_of(group.weights.whole(), group.layout.segments()[i]).detach();
+        at::Tensor view = view_of(group.weights->whole(), group.layout.params()[i]).detach();
         view.set_requires_grad(group.trainable);
         use.params[i]->attach(std::move(view));
       }
@@ -188,11 +188,11 @@ std::vector<int> ModelInstance::freeze_sets(const std::vector<bool>& frozen) {
   std::vector<int> out;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     FlatGroup& group = groups_[g];
-    const bool now = trained(*group.layout.segments().front().info);
+    const bool now = trained(*group.layout.params().front().info);
     if (group.trainable == now) continue;
     group.trainable = now;
-    for (std::size_t i = 0; i < group.layout.segments().size(); ++i) {
-      std::shared_ptr<const ParamInfo> info = group.layout.segments()[i].info;
+    for (std::size_t i = 0; i < group.layout.params().size(); ++i) {
+      std::shared_ptr<const ParamInfo> info = group.layout.params()[i].info;
       changed_info(info);
       group.layout.replace_info(i, std::move(info));
     }
@@ -231,14 +231,14 @@ void ModelInstance::to_int8() {
   const c10::NoGradGuard no_grad;
   const memory::ScopedTag tag(memory::Tag::Parameters);
   for (FlatGroup& group : groups_) {
-    for (std::size_t i = 0; i < group.layout.segments().size(); ++i) {
+    for (std::size_t i = 0; i < group.layout.params().size(); ++i) {
       const Param& first = *group.uses.front().params[i];
       const at::Tensor& weight = first.tensor();
       // The matrices of adapters are small, and rounding them would save little.
       const bool is_matrix = decays(first.info()) && !nn::is_low_rank(first.info());
       ops::Int8Rows narrow;
       if (is_matrix) {
-        const at::Tensor rows = weight.view({-1, weight.size(-1)});
+        const at::Tensor rows = weight.reshape({-1, weight.size(-1)});
         narrow = ops::to_int8(rows, largest_of_whole_rows(rows, first.info(), tensor_parallel()));
       }
       const at::Tensor copy =
@@ -246,7 +246,7 @@ void ModelInstance::to_int8() {
       for (const BlockUse& use : group.uses)
         use.params[i]->attach_int8(copy, narrow.scales_O);
     }
-    group.weights.forget();
+    group.weights->forget();
   }
 }
 
@@ -254,6 +254,22 @@ void ModelInstance::forget_other_stages() {
   for (int b = 0; b < num_blocks(); ++b) {
     if (layout_.stage_of_block(b) != stage_) blocks_[static_cast<std::size_t>(b)].params.clear();
   }
+}
+
+const GroupRanks& ModelInstance::only_fold(const std::string& what) const {
+  const auto other = std::find_if(groups_.begin(), groups_.end(), [&](const FlatGroup& group) {
+    return group.ranks.fold != dense_ranks_.fold || group.ranks.slices > 1;
+  });
+  TESSERA_REQUIRE(other == groups_.end(),
+                  Unsupported,
+                  fmt::format("{} needs gradients that are all summed over the same ranks, and "
+                              "those of {} are summed over {} ranks, the others over {}",
+                              what,
+                              other->layout.name(),
+                              other->ranks.fold->size(),
+                              dense_ranks_.fold->size()),
+                  "hold all experts on every rank: remove parallel.expert");
+  return dense_ranks_;
 }
 
 std::int64_t ModelInstance::num_parameters() const {

@@ -18,6 +18,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/context_parallel/context_parallel.h"
+#include "tessera/nn/expert_parallel.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
 #include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/pipeline/stage_layout.h"
@@ -27,20 +28,22 @@
 
 namespace tessera::parallel {
 
-/// A block that uses a flat buffer, and its handles to the buffer's parameters in the order of the
-/// segments.
+/// A block that uses a flat buffer, and its handles to the buffer's parameters in the order of
+/// FlatLayout::params().
 struct BlockUse {
   int block = 0;
   std::vector<Param*> params;
 };
 
-/// Parameters that share one buffer: those of one block, or one tied parameter (then with several
-/// uses), or a table alone.
+/// Parameters that share one buffer: those of one block, except for its experts, or the experts of
+/// a block, or one tied parameter (then with several uses), or a table alone.
 struct FlatGroup {
   FlatLayout layout;
   bool trainable = true;
+  GroupAxes axes;
+  GroupRanks ranks;            ///< the groups of this rank over `axes`
   std::vector<BlockUse> uses;  ///< uses on this stage, ascending by block
-  WorkingWeights weights;
+  std::unique_ptr<WorkingWeights> weights;
   std::vector<int> use_stages = {0};  ///< stages of all uses in the model, ascending by block
   bool counted = true;    ///< the first use is on this stage, which counts and saves the group
   bool borrowed = false;  ///< the weights are another model's, which alone writes them
@@ -108,7 +111,7 @@ class ModelInstance {
     return blocks_[static_cast<std::size_t>(block)].groups;
   }
   /// This stage's parameters in the order of the model, independent of the residency, as pairs
-  /// (group, segment). Sums in this order are the same in every layout.
+  /// (group, index of FlatLayout::params()). Sums in this order are the same in every layout.
   [[nodiscard]] const std::vector<std::pair<int, int>>& canonical_order() const { return order_; }
   /// All parameters of the model in that order, tied ones once.
   [[nodiscard]] const std::vector<ParamPlace>& places() const { return places_; }
@@ -122,8 +125,16 @@ class ModelInstance {
   [[nodiscard]] const nn::ContextParallel* context_parallel() const {
     return context_ ? &*context_ : nullptr;
   }
-  /// Number of parameter elements over all tensor-parallel ranks; tied parameters count once,
-  /// padding does not count.
+  /// The division of experts among ranks; nullptr: every rank has all experts.
+  [[nodiscard]] const nn::ExpertParallel* expert_parallel() const {
+    return experts_ ? &*experts_ : nullptr;
+  }
+  /// The ranks over which the gradients of all buffers are summed. Throws Error{Unsupported}, with
+  /// `what` needs it, if the buffers have different ones: `what` cannot be used with experts on
+  /// several ranks.
+  [[nodiscard]] const GroupRanks& only_fold(const std::string& what) const;
+  /// Number of parameter elements over all ranks that share layers or experts; tied parameters
+  /// count once, padding does not count.
   [[nodiscard]] std::int64_t num_parameters() const;
 
  private:
@@ -147,6 +158,8 @@ class ModelInstance {
   int stage_ = 0;
   std::optional<nn::TensorParallel> tensor_;
   std::optional<nn::ContextParallel> context_;
+  std::optional<nn::ExpertParallel> experts_;
+  GroupRanks dense_ranks_;
   std::vector<Entry> blocks_;
   std::vector<FlatGroup> groups_;
   std::vector<std::pair<int, int>> order_;

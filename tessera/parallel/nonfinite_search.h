@@ -18,12 +18,12 @@ namespace tessera::parallel {
 class NonfiniteSearch {
  public:
   struct Culprit {
-    int rank = 0;
+    int rank = 0;  ///< whose micro-batch it is
     int micro = 0;
     std::string block, tensor;
   };
   /// This rank's finding, as numbers that can be sent along with a reduction.
-  using Finding = std::array<double, 3>;
+  using Finding = std::array<double, 4>;
 
   /// World and model must outlive this.
   NonfiniteSearch(comm::World& world, ModelInstance& model) : world_(world), model_(model) {}
@@ -40,10 +40,13 @@ class NonfiniteSearch {
   [[nodiscard]] std::optional<Culprit> culprit_of_all() const;
 
  private:
-  /// The micro-batch, the block, and the parameter's index in ModelInstance::places().
+  /// The micro-batch, the rank of the world that loaded it, the block, and the parameter's index in
+  /// ModelInstance::places().
   struct Found {
-    int micro, block, place;
+    int micro, source, block, place;
   };
+  [[nodiscard]] std::array<int, 3> order_of(const Found& found) const;
+  [[nodiscard]] int source_of(int slice, int slices) const;
 
   comm::World& world_;
   ModelInstance& model_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms of whole parameters for rules of Scope::SegmentNorms and WholeTensor.
+// Norms of whole parameters, and of each matrix of stacked ones, for rules of Scope::SegmentNorms
+// and WholeTensor.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +22,12 @@ class ParameterNorms {
   void prepare(ShardStore& store,
                GradientReduction& gradients,
                const optim::UpdateScalars& scalars);
-  /// The norms of one trainable parameter, on every rank; call after prepare().
+  /// The norms of one trainable segment, on every rank that holds it; call after prepare().
   [[nodiscard]] std::vector<double> of(int group, int segment) const;
 
  private:
-  /// The position of a parameter's numbers among those of all parameters; the same on every rank.
+  /// The position of a segment's numbers among those of all segments; the same on every rank over
+  /// which the shards of its buffer are spread.
   struct Place {
     const ParamInfo* info = nullptr;
     std::int64_t chunks = 0;
@@ -35,16 +37,19 @@ class ParameterNorms {
   };
   [[nodiscard]] const Place& place(int group, int segment) const;
   void add_sums(ShardStore& store,
+                const ShardStore::Lease& lease,
                 ParamShard& shard,
                 const at::Tensor& gradient,
                 const optim::UpdateScalars& scalars,
                 std::vector<double>& sums) const;
   void reduce(std::vector<double> sums);
+  void add_over_folds(std::vector<double>& sums) const;
   void add_boxes(std::vector<double>& totals) const;
 
   UpdateContext context_;
   std::vector<Place> places_;
   std::vector<std::size_t> first_place_;  ///< for each group
+  std::vector<std::size_t> first_sum_;    ///< for each group, and the number of all sums
   std::size_t num_sums_ = 0, num_norms_ = 0;
   std::vector<double> norms_;
 };

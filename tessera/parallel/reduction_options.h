@@ -55,9 +55,10 @@ struct ReductionOptions {
   [[nodiscard]] std::int64_t sent(std::int64_t numel) const {
     return in_codes() ? byte_codes(numel) : numel;
   }
-  /// True if the gradient of micro-batch `micro` is computed directly into the sum.
-  [[nodiscard]] bool direct(int ranks, int micro) const {
-    return ranks == 1 && accumulate == DType::F32 && (locally() || (micro == 0 && !narrow()));
+  /// True if the gradient of micro-batch `micro` is computed directly into the sum. `inputs`: the
+  /// number of gradients that are summed for a micro-batch, GroupRanks::inputs().
+  [[nodiscard]] bool direct(int inputs, int micro) const {
+    return inputs == 1 && accumulate == DType::F32 && (locally() || (micro == 0 && !narrow()));
   }
 };
 
@@ -69,12 +70,20 @@ struct InFlight {
   bool reduced = false;   ///< each has a shard in the dtype of the sums
   bool received = false;  ///< each has the same amount again for what ranks send
   bool staging = false;   ///< and once more as fp32, which sinks write
-  /// Bytes for gradients of `numel` elements with `options` on `ranks` ranks.
+  /// Bytes for gradients of `numel` elements with `options` that are summed over `ranks` ranks.
+  /// `slices`: GroupRanks::slices.
   [[nodiscard]] std::int64_t bytes(const ReductionOptions& options,
                                    int ranks,
-                                   std::int64_t numel) const;
+                                   std::int64_t numel,
+                                   int slices = 1) const;
 };
 /// `uses`: number of blocks with gradients of `numel` elements.
-InFlight in_flight(const ReductionOptions& options, int ranks, std::int64_t numel, int uses);
+InFlight in_flight(
+    const ReductionOptions& options, int ranks, std::int64_t numel, int uses, int slices = 1);
+/// Bytes of a rank's sum of gradients of `numel` elements, Tag::Gradients.
+std::int64_t sum_bytes(const ReductionOptions& options,
+                       int ranks,
+                       std::int64_t numel,
+                       int slices = 1);
 
 }  // namespace tessera::parallel

@@ -66,7 +66,7 @@ void SentResiduals::for_each(const Fn& fn) const {
       const at::Tensor& residual = residuals_[g][use];
       if (!residual.defined()) continue;
       for (const Segment& segment : group.layout.segments()) {
-        fn(fmt::format("optimizer.residual.{}.{}", group.uses[use].block, segment.info->name),
+        fn(fmt::format("optimizer.residual.{}.{}", group.uses[use].block, segment.name()),
            residual.narrow(0, segment.begin, segment.numel));
       }
     }

@@ -2,7 +2,7 @@
 #include "tessera/parallel/shard_store.h"
 
 #include <algorithm>
-#include <span>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -17,106 +17,159 @@
 namespace tessera::parallel {
 namespace {
 
-std::span<std::byte> bytes_of(float* data, std::int64_t numel) {
-  return {reinterpret_cast<std::byte*>(data), static_cast<std::size_t>(numel) * sizeof(float)};
+template <class Is>
+bool any_state(std::span<const ParamShard> shards, const Is& is) {
+  return std::ranges::any_of(shards, [&](const ParamShard& shard) {
+    return std::ranges::any_of(shard.states,
+                               [&](const ShardState& state) { return is(shard, state); });
+  });
 }
+
+}  // namespace
 
 std::string piece_name(const ShardState& state, const ParamInfo& info) {
   return fmt::format("optimizer.{}.{}", state.name, info.name);
 }
 
-}  // namespace
-
 ShardStore::ShardStore(comm::World& world,
                        ModelInstance& model,
                        const optim::Rule& rule,
                        Options options)
-    : model_(model),
-      group_(world.group(mesh::AxisSet::dp())),
-      rule_(rule),
-      options_(std::move(options)),
-      device_(device_of(world)) {
+    : world_(world), model_(model), rule_(rule), options_(std::move(options)) {
   TESSERA_ASSERT(options_.kept.masters == DType::F32 || options_.kept.masters == model_.working());
   const memory::ScopedTag tag(memory::Tag::Optimizer);
+  const StatePlace& place = options_.place;
+  if (place.tier != nullptr) {
+    TESSERA_ASSERT(!options_.make_state && !options_.local_weights && device_of(world).is_cpu());
+    buffers_ = std::make_unique<UnitBuffers>(*place.tier, place.buffers);
+  }
   slots_.resize(model_.groups().size());
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     FlatGroup& group = model_.groups()[g];
-    Slot& slot = slots_[g];
     // Every rank packs all of the weights that it unpacks later.
-    const bool packed = group.weights.packed() != nullptr;
-    slot.range = owned_range(group.layout, packed ? 0 : options_.stage, group_.index);
-    TESSERA_ASSERT(packed || group.weights.own().numel() == slot.range.numel);
-    make_masters(g);
-    make_shards(g);
+    const bool packed = group.weights->packed() != nullptr;
+    slots_[g].range =
+        owned_range(group.layout, packed ? 0 : options_.stage, group.ranks.fold->index);
+    TESSERA_ASSERT(packed || group.weights->own().numel() == slots_[g].range.numel);
+    cut(g);
+    make_values(g);
   }
 }
 
-void ShardStore::make_masters(std::size_t g) {
+/// Appends the units of a group. They do not depend on whether it is trained.
+void ShardStore::cut(std::size_t g) {
   const FlatGroup& group = model_.groups()[g];
   Slot& slot = slots_[g];
-  slot.master_storage.reset();
-  slot.master = nullptr;
-  // A frozen parameter has only its working value.
-  if (group.trainable &&
-      has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights)) {
-    slot.master_storage = at::zeros({slot.range.numel}, at::device(device_).dtype(at::kFloat));
-    slot.master = slot.master_storage.data_ptr<float>();
-  } else if (model_.working() == DType::F32 && group.weights.packed() == nullptr) {
-    slot.master = group.weights.own().data_ptr<float>();
+  const bool packed = group.weights->packed() != nullptr;
+  std::vector<UnitParam> params;
+  for (const Segment& segment : group.layout.segments()) {
+    const Segment range = slot.range.of(segment);
+    if (range.numel == 0) continue;
+    const bool whole = packed || options_.make_state ||
+                       rule_.scope(facts_of(segment)) == optim::Scope::WholeTensor;
+    params.push_back({range.begin - slot.range.begin, range.numel, whole});
   }
+  slot.first_unit = units_.size();
+  const std::vector<Unit> units =
+      cut_units(g, slot.range.numel, params, options_.place.unit_elements);
+  slot.num_units = units.size();
+  units_.insert(units_.end(), units.begin(), units.end());
+  values_.resize(units_.size());
+}
+
+/// Allocates the masters and states of a group, all zero.
+void ShardStore::make_values(std::size_t g) {
+  const FlatGroup& group = model_.groups()[g];
+  Slot& slot = slots_[g];
+  const auto [first, last] = units_of(g);
+  // A frozen parameter has only its working value.
+  const bool masters =
+      group.trainable &&
+      has_separate_masters(model_.working(), options_.kept.masters, options_.local_weights);
+  slot.shards.clear();
+  std::vector<std::int64_t> bytes;
+  for (std::size_t u = first; u < last; ++u) {
+    UnitValues& values = values_[u];
+    units_[u].trained = group.trainable;
+    units_[u].travels = buffers_ != nullptr && group.trainable;
+    values = {.first = slot.shards.size(), .device = device_of(world_)};
+    if (masters) values.masters = make_kept(u, optim::KeptIn::Type, DType::F32, units_[u].numel);
+    for (std::size_t s = 0; s < group.layout.segments().size(); ++s)
+      add_shard(u, s);
+    values.count = slot.shards.size() - values.first;
+    bytes.push_back(bytes_of(u));
+    units_[u].travels = bytes.back() > 0;
+  }
+  if (buffers_) buffers_->set_units(first, bytes, "masters and states of " + group.layout.name());
+}
+
+void ShardStore::add_shard(std::size_t u, std::size_t s) {
+  const Unit& unit = units_[u];
+  const FlatGroup& group = model_.groups()[unit.group];
+  Slot& slot = slots_[unit.group];
+  const Segment& segment = group.layout.segments()[s];
+  const std::int64_t begin = slot.range.begin + unit.begin;
+  const Segment range = segment.within(begin, begin + unit.numel);
+  if (range.numel == 0) return;
+  ParamShard shard;
+  shard.segment = &segment;
+  shard.group = static_cast<int>(unit.group);
+  shard.segment_index = static_cast<int>(s);
+  shard.unit = u;
+  shard.at = range.begin - slot.range.begin;
+  shard.first = range.begin - segment.begin;
+  shard.numel = range.numel;
+  shard.facts = facts_of(segment);
+  if (options_.settings) shard.setting = options_.settings(*segment.info);
+  if (group.trainable) {
+    for (const optim::StateSpec& state : rule_.state(shard.facts)) {
+      if (state.extent != optim::Extent::Elements) continue;
+      shard.states.push_back(make_state(shard, state));
+      shard.states.back().begins_as_weights = state.begins_as_weights;
+    }
+  }
+  slot.shards.push_back(std::move(shard));
+}
+
+KeptState ShardStore::make_kept(std::size_t u,
+                                optim::KeptIn kept_in,
+                                DType type,
+                                std::int64_t numel) const {
+  return units_[u].travels ? KeptState::resting(kept_in, type, numel)
+                           : KeptState::zeros(kept_in, type, numel, values_[u].device);
+}
+
+ShardState ShardStore::make_state(const ParamShard& shard, const optim::StateSpec& spec) const {
+  if (options_.make_state) return options_.make_state(shard, shard.states.size(), spec.name);
+  const optim::KeptIn kept_in = optim::kept_in(rule_, shard.facts, shard.states.size());
+  return {spec.name, make_kept(shard.unit, kept_in, options_.kept.states, shard.numel)};
 }
 
 void ShardStore::follow_model(std::size_t g, std::int64_t updates) {
   TESSERA_ASSERT(!options_.local_weights && !options_.make_state);
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   const FlatGroup& group = model_.groups()[g];
-  Slot& slot = slots_[g];
-  slot.shards.clear();
-  make_masters(g);
-  if (slot.master_storage.defined()) slot.master_storage.copy_(group.weights.own());
-  make_shards(g);
-  for (const Segment& segment : group.layout.segments()) {
-    const std::string& name = segment.info->name;
-    if (group.trainable && !rule_.state(facts_of(*segment.info)).empty()) {
+  make_values(g);
+  const auto [first, last] = units_of(g);
+  for (std::size_t u = first; u < last; ++u) {
+    if (!values_[u].masters.defined()) continue;
+    const Lease lease = acquire(u, Access::Write);
+    masters_of(u).copy_(working_of(u));
+  }
+  for (const FlatParam& param : group.layout.params()) {
+    const std::string& name = param.info->name;
+    if (group.trainable && !rule_.state(facts_of(*param.info)).empty()) {
       beginnings_.begin(name, updates);
     } else {
       beginnings_.forget(name);
     }
   }
-  begin_as_weights(slot, [](const std::string&) { return true; });
+  for (std::size_t u = first; u < last; ++u)
+    begin_as_weights(u, [](const std::string&) { return true; });
 }
 
-void ShardStore::make_shards(std::size_t g) {
-  const FlatGroup& group = model_.groups()[g];
-  Slot& slot = slots_[g];
-  for (std::size_t s = 0; s < group.layout.segments().size(); ++s) {
-    const Segment& segment = group.layout.segments()[s];
-    const Segment range = slot.range.of(segment);
-    if (range.numel == 0) continue;
-    ParamShard shard;
-    shard.segment = &segment;
-    shard.group = static_cast<int>(g);
-    shard.segment_index = static_cast<int>(s);
-    shard.at = range.begin - slot.range.begin;
-    shard.first = range.begin - segment.begin;
-    shard.numel = range.numel;
-    shard.facts = facts_of(*segment.info);
-    if (options_.settings) shard.setting = options_.settings(*segment.info);
-    if (group.trainable) {
-      for (const optim::StateSpec& state : rule_.state(shard.facts)) {
-        if (state.extent != optim::Extent::Elements) continue;
-        shard.states.push_back(make_state(shard, state));
-        shard.states.back().begins_as_weights = state.begins_as_weights;
-      }
-    }
-    slot.shards.push_back(std::move(shard));
-  }
-}
-
-ShardState ShardStore::make_state(const ParamShard& shard, const optim::StateSpec& spec) const {
-  if (options_.make_state) return options_.make_state(shard, shard.states.size(), spec.name);
-  const optim::KeptIn kept_in = optim::kept_in(rule_, shard.facts, shard.states.size());
-  return {spec.name, KeptState::zeros(kept_in, options_.kept.states, shard.numel, device_)};
+std::span<ParamShard> ShardStore::shards_of(std::size_t u) {
+  return std::span(slots_[units_[u].group].shards).subspan(values_[u].first, values_[u].count);
 }
 
 ParamShard* ShardStore::find(int group, int segment) {
@@ -126,91 +179,177 @@ ParamShard* ShardStore::find(int group, int segment) {
   return nullptr;
 }
 
-at::Tensor ShardStore::working_of(const ParamShard& shard) const {
-  const FlatGroup& group = model_.groups()[static_cast<std::size_t>(shard.group)];
-  return group.weights.own().narrow(0, shard.at, shard.numel);
+at::Tensor ShardStore::working_of(std::size_t u) const {
+  const at::Tensor& own = model_.groups()[units_[u].group].weights->own();
+  return own.defined() ? own.narrow(0, units_[u].begin, units_[u].numel) : own;
 }
 
-optim::ShardView ShardStore::view(ParamShard& shard, const float* gradient) {
-  const auto g = static_cast<std::size_t>(shard.group);
+at::Tensor ShardStore::masters_of(std::size_t u) const {
+  return values_[u].masters.defined() ? values_[u].masters.stored() : working_of(u);
+}
+
+void ShardStore::each_value(std::size_t u,
+                            const std::function<void(KeptState& kept, std::int64_t at)>& fn) {
+  if (!units_[u].travels) return;
+  std::int64_t at = 0;
+  const auto next = [&](KeptState& kept) {
+    if (!kept.defined()) return;
+    fn(kept, at);
+    at += kept.bytes();
+  };
+  next(values_[u].masters);
+  for (ParamShard& shard : shards_of(u)) {
+    for (ShardState& state : shard.states)
+      next(state.kept);
+  }
+}
+
+std::int64_t ShardStore::bytes_of(std::size_t u) {
+  std::int64_t bytes = 0;
+  each_value(u, [&](const KeptState& kept, std::int64_t at) { bytes = at + kept.bytes(); });
+  return bytes;
+}
+
+ShardStore::Lease ShardStore::acquire(std::size_t unit, Access access) {
+  return {*this, unit, access};
+}
+
+void ShardStore::fetch(std::size_t unit) {
+  if (units_[unit].travels) buffers_->fetch(unit);
+}
+
+void ShardStore::settle(std::size_t unit) {
+  if (units_[unit].travels) buffers_->settle(unit);
+}
+
+void ShardStore::visit(std::size_t first,
+                       std::size_t last,
+                       Access access,
+                       const std::function<void(const Lease&)>& work) {
+  const auto buffers = static_cast<std::size_t>(options_.place.buffers);
+  for (std::size_t u = first; u < last; ++u) {
+    const Lease lease = acquire(u, access);
+    if (u + 1 >= first + buffers) settle(u + 1 - buffers);
+    if (u + 1 < last) fetch(u + 1);
+    work(lease);
+  }
+  for (std::size_t u = first; u < last; ++u)
+    settle(u);
+}
+
+ShardStore::Lease::Lease(ShardStore& store, std::size_t unit, Access access)
+    : store_(&store), unit_(unit), access_(access) {
+  if (!store.units_[unit].travels) return;
+  const std::span<std::byte> memory = store.buffers_->acquire(unit);
+  store.each_value(unit, [&](KeptState& kept, std::int64_t at) {
+    kept.attach(
+        memory.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(kept.bytes())));
+  });
+}
+
+ShardStore::Lease::Lease(Lease&& other) noexcept
+    : store_(std::exchange(other.store_, nullptr)), unit_(other.unit_), access_(other.access_) {}
+
+ShardStore::Lease::~Lease() {
+  if (store_ == nullptr || !store_->units_[unit_].travels) return;
+  store_->each_value(unit_, [](KeptState& kept, std::int64_t) { kept.detach(); });
+  store_->buffers_->release(unit_, access_ == Access::Write);
+}
+
+at::Tensor ShardStore::Lease::masters(const ParamShard& shard) const {
+  const at::Tensor all = store_->masters_of(unit_);
+  const std::int64_t at = shard.at - store_->units_[unit_].begin;
+  return all.defined() ? all.narrow(0, at, shard.numel) : all;
+}
+
+optim::ShardView ShardStore::Lease::view(ParamShard& shard, const float* gradient) const {
+  TESSERA_ASSERT(shard.unit == unit_);
+  const ModelInstance& model = store_->model_;
   optim::ShardView view;
-  if (slots_[g].master != nullptr) view.master = slots_[g].master + shard.at;
+  const at::Tensor own = masters(shard);
+  if (own.defined() && own.scalar_type() == at::kFloat) view.master = own.data_ptr<float>();
   view.grad = gradient;
-  if (model_.working() != DType::F32) {
+  if (model.working() != DType::F32) {
+    const at::Tensor working = store_->working_of(unit_);
     view.working =
-        static_cast<std::uint16_t*>(model_.groups()[g].weights.own().data_ptr()) + shard.at;
-    view.working_dtype = model_.working();
+        static_cast<std::uint16_t*>(working.data_ptr()) + (shard.at - store_->units_[unit_].begin);
+    view.working_dtype = model.working();
   }
-  for (const ShardState& state : shard.states) {
-    view.state.push_back(state.kept.wide() ? state.kept.values.data_ptr<float>() : nullptr);
-  }
+  for (const ShardState& state : shard.states)
+    view.state.push_back(state.kept.wide() ? state.kept.floats() : nullptr);
   view.numel = shard.numel;
   view.decay = shard.setting.decay;
   view.lr_scale = shard.setting.lr_scale;
   view.weight_decay = shard.setting.weight_decay;
   view.facts = &shard.facts;
   view.norms = shard.norms;
-  view.device = from_torch(device_);
+  view.device = from_torch(store_->values_[unit_].device);
   view.direction = shard.direction.defined() ? shard.direction.data_ptr<float>() : nullptr;
   return view;
 }
 
 void ShardStore::fill(const FillRange& source) {
-  for (std::size_t g = 0; g < slots_.size(); ++g) {
-    PackedWeights* const packed = model_.groups()[g].weights.packed();
-    model_.groups()[g].weights.begin_write();
-    for (const ParamShard& shard : slots_[g].shards) {
-      const ParamInfo& info = *shard.segment->info;
+  for (FlatGroup& group : model_.groups())
+    group.weights->begin_write();
+  visit(0, units_.size(), Access::Write, [&](const Lease& lease) {
+    PackedWeights* const packed = model_.groups()[units_[lease.unit()].group].weights->packed();
+    for (const ParamShard& shard : lease.shards()) {
       const std::int64_t end = shard.first + shard.numel;
-      if (slots_[g].master != nullptr && device_.is_cpu()) {
-        fill_held(source, info, shard.first, end, slots_[g].master + shard.at);
+      const at::Tensor masters = lease.masters(shard);
+      if (masters.defined() && masters.is_cpu() && masters.scalar_type() == at::kFloat) {
+        fill_held(source, *shard.segment, shard.first, end, masters.data_ptr<float>());
         continue;
       }
       const at::Tensor wide = at::empty({shard.numel}, at::kFloat);
-      fill_held(source, info, shard.first, end, wide.data_ptr<float>());
-      const at::Tensor& masters = slots_[g].master_storage;
-      if (packed != nullptr) {
-        packed->pack(
-            static_cast<std::size_t>(shard.segment_index),
-            wide,
-            [&](std::int64_t from, std::int64_t to, float* out) { source(info, from, to, out); });
-      } else {
-        (masters.defined() ? masters.narrow(0, shard.at, shard.numel) : working_of(shard))
-            .copy_(wide);
+      fill_held(source, *shard.segment, shard.first, end, wide.data_ptr<float>());
+      if (packed == nullptr) {
+        masters.copy_(wide);
+        continue;
       }
+      const ParamInfo& info = *shard.segment->info;
+      packed->pack(
+          static_cast<std::size_t>(shard.segment_index),
+          wide,
+          [&](std::int64_t from, std::int64_t to, float* out) { source(info, from, to, out); });
     }
-  }
+  });
   begin_as_weights([](const std::string&) { return true; });
   publish();
 }
 
 void ShardStore::begin_as_weights(const std::function<bool(const std::string&)>& lacks) {
-  for (const Slot& slot : slots_)
-    begin_as_weights(slot, lacks);
+  for (std::size_t u = 0; u < units_.size(); ++u)
+    begin_as_weights(u, lacks);
 }
 
-void ShardStore::begin_as_weights(const Slot& slot,
+void ShardStore::begin_as_weights(std::size_t u,
                                   const std::function<bool(const std::string&)>& lacks) {
-  for (const ParamShard& shard : slot.shards) {
+  const auto begins = [&](const ParamShard& shard, const ShardState& state) {
+    return state.begins_as_weights && lacks(piece_name(state, *shard.segment->info));
+  };
+  if (!any_state(shards_of(u), begins)) return;
+  const Lease lease = acquire(u, Access::Write);
+  for (const ParamShard& shard : lease.shards()) {
     for (const ShardState& state : shard.states) {
-      if (!state.begins_as_weights || !lacks(piece_name(state, *shard.segment->info))) continue;
-      TESSERA_ASSERT(slot.master != nullptr && state.kept.wide());
-      const float* const from = slot.master + shard.at;
-      std::copy(from, from + shard.numel, state.kept.values.data_ptr<float>());
+      if (!begins(shard, state)) continue;
+      const float* const from = lease.masters(shard).data_ptr<float>();
+      std::copy(from, from + shard.numel, state.kept.floats());
     }
   }
 }
 
 void ShardStore::exchange_masters(std::string_view name) {
   for (FlatGroup& group : model_.groups())
-    group.weights.begin_write();
-  for (Slot& slot : slots_) {
-    for (ParamShard& shard : slot.shards) {
+    group.weights->begin_write();
+  const auto named = [&](const ParamShard&, const ShardState& state) { return state.name == name; };
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (!any_state(shards_of(u), named)) continue;
+    const Lease lease = acquire(u, Access::Write);
+    for (const ParamShard& shard : lease.shards()) {
       for (const ShardState& state : shard.states) {
-        if (state.name != name) continue;
-        TESSERA_ASSERT(slot.master != nullptr && state.kept.wide());
-        float* const masters = slot.master + shard.at;
-        std::swap_ranges(masters, masters + shard.numel, state.kept.values.data_ptr<float>());
+        if (!named(shard, state)) continue;
+        auto* const masters = lease.masters(shard).data_ptr<float>();
+        std::swap_ranges(masters, masters + shard.numel, state.kept.floats());
       }
     }
   }
@@ -219,122 +358,37 @@ void ShardStore::exchange_masters(std::string_view name) {
 
 void ShardStore::publish() {
   for (FlatGroup& group : model_.groups())
-    group.weights.begin_write();
-  for (const auto& [wide, kept] : widened_)
-    kept.take(wide, /*again=*/true);
+    group.weights->begin_write();
+  for (const auto& [wide, kept] : widened_) {
+    if (kept.defined()) kept.take(wide, /*again=*/true);
+  }
   widened_.clear();
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     publish_group(g);
-    model_.groups()[g].weights.written();
+    model_.groups()[g].weights->written();
   }
 }
 
 void ShardStore::publish_group(std::size_t g) {
-  const at::Tensor& own = model_.groups()[g].weights.own();
-  if (slots_[g].master_storage.defined()) own.copy_(slots_[g].master_storage);
-  if (!options_.local_weights || !model_.groups()[g].trainable) return;
-  for (const ParamShard& shard : slots_[g].shards) {
-    const at::Tensor master = slots_[g].master_storage.narrow(0, shard.at, shard.numel);
-    working_of(shard).copy_(master + shard.states.front().kept.values);
-  }
-}
-
-/// The fp32 memory of the host that represents `kept` in the pieces: the state's own memory if it
-/// is fp32 and on the host.
-float* ShardStore::widen(const KeptState& kept) {
-  if (kept.wide() && kept.values.is_cpu()) return kept.values.data_ptr<float>();
-  widened_.emplace_back(kept.widened().to(at::kCPU), kept);
-  return widened_.back().first.data_ptr<float>();
-}
-
-void ShardStore::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save) {
-  for (std::size_t g = 0; g < slots_.size(); ++g) {
-    if (for_save && !model_.groups()[g].counted) continue;  // another stage saves it
-    if (options_.trained_alone && !model_.groups()[g].trainable) continue;
-    TESSERA_ASSERT(model_.groups()[g].weights.packed() == nullptr);
-    Slot& slot = slots_[g];
-    float* const masters =
-        widen({.values = slot.master_storage.defined() ? slot.master_storage
-                                                       : model_.groups()[g].weights.own()});
-    for (ParamShard& shard : slot.shards)
-      add_shard_pieces(g, shard, masters, for_save, out);
-  }
-}
-
-std::optional<Segment> ShardStore::piece_range(std::size_t g,
-                                               const ParamShard& shard,
-                                               bool for_save) const {
-  const FlatLayout& layout = model_.groups()[g].layout;
-  // A replicated state is still written once: every rank writes its shard of it.
-  const OwnedRange mine =
-      for_save ? owned_range(layout, /*stage=*/1, group_.index) : slots_[g].range;
-  const Segment range = mine.of(*shard.segment);
-  if (range.numel == 0) return std::nullopt;
-  const nn::TensorParallel* const tensor = model_.tensor_parallel();
-  const bool first_holder = tensor == nullptr || tensor->group->index == 0;
-  const ParamInfo& info = *shard.segment->info;
-  if (for_save && (info.cut() ? info.copy : !first_holder)) return std::nullopt;
-  return range;
-}
-
-void ShardStore::visit_trained(const std::function<at::Tensor(std::size_t)>& gradient_of,
-                               const TrainedVisitor& visit) {
-  for (std::size_t g = 0; g < slots_.size(); ++g) {
-    FlatGroup& group = model_.groups()[g];
-    if (!group.trainable) continue;
-    const at::Tensor gradient = gradient_of(g);
-    if (!group.counted) continue;  // another stage counts it
-    const at::Tensor& masters =
-        slots_[g].master_storage.defined() ? slots_[g].master_storage : group.weights.own();
-    for (const ParamShard& shard : slots_[g].shards) {
-      const auto range = piece_range(g, shard, /*for_save=*/true);
-      if (!range) continue;
-      const std::int64_t at = shard.at + range->begin - shard.segment->begin - shard.first;
-      const auto part = [&](const at::Tensor& all) {
-        return all.narrow(0, at, range->numel).to(at::kFloat).to(at::kCPU);
-      };
-      visit(*shard.segment->info, part(masters), gradient.defined() ? part(gradient) : gradient);
+  const auto [first, last] = units_of(g);
+  if (!values_[first].masters.defined()) return;
+  visit(first, last, Access::Read, [&](const Lease& lease) {
+    const std::size_t u = lease.unit();
+    working_of(u).copy_(masters_of(u));
+    if (!options_.local_weights || !model_.groups()[g].trainable) return;
+    for (const ParamShard& shard : lease.shards()) {
+      const std::int64_t at = shard.at - units_[u].begin;
+      working_of(u)
+          .narrow(0, at, shard.numel)
+          .copy_(lease.masters(shard) + shard.states.front().kept.stored());
     }
-  }
+  });
 }
 
-void ShardStore::add_shard_pieces(std::size_t g,
-                                  ParamShard& shard,
-                                  float* masters,
-                                  bool for_save,
-                                  std::vector<checkpoint::PieceBytes>& out) {
-  const auto range = piece_range(g, shard, for_save);
-  if (!range) return;
-  const ParamInfo& info = *shard.segment->info;
-  const std::int64_t first = range->begin - shard.segment->begin, numel = range->numel;
-  const std::int64_t offset = first - shard.first;
-  const mesh::Piece piece{info.held(), first, first + numel};
-  out.push_back(
-      {info.name, DType::F32, info.shape, piece, bytes_of(masters + shard.at + offset, numel)});
-  for (const ShardState& state : shard.states) {
-    if (!(for_save ? state.in_saves : state.in_loads)) continue;
-    out.push_back({piece_name(state, info),
-                   DType::F32,
-                   info.shape,
-                   piece,
-                   bytes_of(widen(state.kept) + offset, numel)});
-  }
-}
-
-void ShardStore::add_beginnings(std::vector<checkpoint::PieceBytes>& out) {
-  const nn::TensorParallel* const tensor = model_.tensor_parallel();
-  if (group_.index > 0 || (tensor != nullptr && tensor->group->index > 0)) return;
-  beginnings_.add_pieces(model_, out);
-}
-
-void ShardStore::load_beginnings(const checkpoint::Checkpoint& checkpoint) {
-  if (options_.counts_from_beginnings) beginnings_.load(model_, rule_, checkpoint);
-}
-
-WidenedShard::WidenedShard(ShardStore& store, ParamShard& shard, const float* gradient)
-    : shard_(shard), view_(store.view(shard, gradient + shard.at)) {
+WidenedShard::WidenedShard(const ShardStore::Lease& lease, ParamShard& shard, const float* gradient)
+    : shard_(shard), view_(lease.view(shard, gradient + shard.at)) {
   if (view_.master == nullptr) {
-    master_ = store.working_of(shard).to(at::kFloat);
+    master_ = lease.masters(shard).to(at::kFloat);
     view_.master = master_.data_ptr<float>();
   }
   for (std::size_t s = 0; s < shard.states.size(); ++s) {

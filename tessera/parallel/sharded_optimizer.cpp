@@ -17,18 +17,19 @@ ShardedOptimizer::ShardedOptimizer(comm::World& world,
                                    int stage,
                                    ParamSettings settings,
                                    KeptTypes kept,
-                                   bool trained_alone)
-    : context_{world, model, rule, world.group(mesh::AxisSet::dp()).size() == 1 ? 0 : stage},
-      model_(model) {
+                                   bool trained_alone,
+                                   StatePlace place)
+    : context_{world, model, rule, stage}, model_(model) {
   TESSERA_REQUIRE(device_of(world).is_cpu() || !rule.host_only(),
                   Unsupported,
                   "this optimizer updates memory of the host only, and the model is on a device",
                   "use an optimizer of Adam's family, SGD, Lion, LAMB or LARS, without ema");
   ShardStore::Options options;
-  options.stage = context_.stage;
+  options.stage = stage;
   options.settings = std::move(settings);
   options.kept = kept;
   options.trained_alone = trained_alone;
+  options.place = place;
   strategy_ = make_update(context_);
   strategy_->configure(options);
   store_ = std::make_unique<ShardStore>(world, model, rule, std::move(options));
@@ -54,30 +55,22 @@ void ShardedOptimizer::follow_model(const std::vector<int>& changed, std::int64_
 
 void ShardedOptimizer::wait_weights() {
   for (FlatGroup& group : model_.groups())
-    group.weights.settle();
+    group.weights->settle();
 }
 
 void ShardedOptimizer::visit_trained(GradientReduction* gradients, const TrainedVisitor& visit) {
-  // Ranks that share tokens hold the same parameters.
-  const nn::ContextParallel* const context = model_.context_parallel();
-  const bool counts = context == nullptr || context->group->index == 0;
   wait_weights();
   store_->visit_trained(
       [&](std::size_t g) {
         return gradients != nullptr ? gradient_of_shard(context_, *gradients, g) : at::Tensor();
       },
-      [&](const ParamInfo& info, const at::Tensor& weights, const at::Tensor& gradient) {
-        if (counts) visit(info, weights, gradient);
-      });
+      visit);
 }
 
 std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
   const memory::ScopedTag tag(memory::Tag::Optimizer);
   store_->release_pieces();
   std::vector<checkpoint::PieceBytes> out;
-  // Ranks that share tokens hold the same parameters.
-  const nn::ContextParallel* const context = model_.context_parallel();
-  if (for_save && context != nullptr && context->group->index > 0) return out;
   store_->add_pieces(out, for_save);
   strategy_->add_pieces(out, for_save);
   if (for_save) store_->add_beginnings(out);
@@ -87,14 +80,18 @@ std::vector<checkpoint::PieceBytes> ShardedOptimizer::pieces(bool for_save) {
 /// State that the saving run did not keep (of parameters it did not train, or the momentum of an
 /// optimizer without one) starts at zero or as the weights, as in a first step.
 void ShardedOptimizer::load(const checkpoint::Checkpoint& checkpoint) {
+  const auto load = [&](std::vector<checkpoint::PieceBytes>& wanted) {
+    std::erase_if(wanted, [&](const checkpoint::PieceBytes& piece) {
+      if (!piece.name.starts_with("optimizer.") || checkpoint.has(piece.name)) return false;
+      checkpoint.require_whole();
+      std::fill(piece.bytes.begin(), piece.bytes.end(), std::byte{0});
+      return true;
+    });
+    checkpoint.load(wanted);
+  };
   std::vector<checkpoint::PieceBytes> wanted = pieces(/*for_save=*/false);
-  std::erase_if(wanted, [&](const checkpoint::PieceBytes& piece) {
-    if (!piece.name.starts_with("optimizer.") || checkpoint.has(piece.name)) return false;
-    checkpoint.require_whole();
-    std::fill(piece.bytes.begin(), piece.bytes.end(), std::byte{0});
-    return true;
-  });
-  checkpoint.load(wanted);
+  load(wanted);
+  store_->load_resting(load);
   strategy_->load(checkpoint);
   store_->load_beginnings(checkpoint);
   store_->begin_as_weights([&](const std::string& piece) { return !checkpoint.has(piece); });

@@ -32,14 +32,15 @@ namespace tessera::parallel {
 class ShardedOptimizer {
  public:
   /// `stage`: 0 to 3, the same as for the model's weights. `rule` must outlive this.
-  /// `trained_alone`: pieces() omits frozen parameters.
+  /// `trained_alone`: pieces() omits frozen parameters. `place`: not for compressed rules.
   ShardedOptimizer(comm::World& world,
                    ModelInstance& model,
                    const optim::Rule& rule,
                    int stage,
                    ParamSettings settings,
                    KeptTypes kept = {},
-                   bool trained_alone = false);
+                   bool trained_alone = false,
+                   StatePlace place = {});
   ~ShardedOptimizer();
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;

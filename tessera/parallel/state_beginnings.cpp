@@ -57,9 +57,9 @@ void StateBeginnings::load(ModelInstance& model,
   updates_.clear();
   if (checkpoint.save_id() != 0) return;
   for (const FlatGroup& group : model.groups()) {
-    for (const Segment& segment : group.layout.segments()) {
-      const std::string& name = segment.info->name;
-      const auto states = rule.state(facts_of(*segment.info));
+    for (const FlatParam& param : group.layout.params()) {
+      const std::string& name = param.info->name;
+      const auto states = rule.state(facts_of(*param.info));
       if (!group.trainable || states.empty()) continue;
       const bool anew = std::none_of(states.begin(), states.end(), [&](const auto& state) {
         return checkpoint.has(fmt::format("optimizer.{}.{}", state.name, name));
@@ -78,17 +78,17 @@ void StateBeginnings::begin(const std::string& parameter, std::int64_t updates) 
 
 void StateBeginnings::add_pieces(ModelInstance& model, std::vector<checkpoint::PieceBytes>& out) {
   for (const FlatGroup& group : model.groups()) {
-    for (const Segment& segment : group.layout.segments()) {
-      const auto found = updates_.find(segment.info->name);
+    for (const FlatParam& param : group.layout.params()) {
+      const auto found = updates_.find(param.info->name);
       if (group.counted && found != updates_.end())
         out.push_back(beginning_piece(found->first, found->second));
     }
   }
 }
 
-optim::UpdateScalars StateBeginnings::scalars_of(const optim::ParamFacts& facts,
+optim::UpdateScalars StateBeginnings::scalars_of(const std::string& parameter,
                                                  optim::UpdateScalars scalars) const {
-  const auto found = updates_.find(facts.name);
+  const auto found = updates_.find(parameter);
   if (found != updates_.end()) scalars.step -= static_cast<std::int64_t>(found->second);
   return scalars;
 }

@@ -41,7 +41,7 @@ class StateBeginnings {
   /// ensure that only one rank does it. The pieces are views into this object.
   void add_pieces(ModelInstance& model, std::vector<checkpoint::PieceBytes>& out);
   /// The scalars of an update with the step counted from the beginning of the parameter's state.
-  [[nodiscard]] optim::UpdateScalars scalars_of(const optim::ParamFacts& facts,
+  [[nodiscard]] optim::UpdateScalars scalars_of(const std::string& parameter,
                                                 optim::UpdateScalars scalars) const;
 
  private:

@@ -24,7 +24,7 @@ UpdateKind update_kind(const optim::Rule& rule, ModelInstance& model) {
     const auto segments = group.layout.segments();
     const bool elementwise =
         std::all_of(segments.begin(), segments.end(), [&](const Segment& segment) {
-          return rule.scope(facts_of(*segment.info)) == optim::Scope::Elementwise;
+          return rule.scope(facts_of(segment)) == optim::Scope::Elementwise;
         });
     if (group.trainable && !elementwise) return UpdateKind::WholeParameter;
   }
@@ -45,28 +45,62 @@ at::Tensor gradient_of_shard(const UpdateContext& context,
                              GradientReduction& gradients,
                              std::size_t g) {
   const auto group = static_cast<int>(g);
-  return context.stage == 0 ? gradients.gather(group) : gradients.shard(group);
+  return context.stage(group) == 0 ? gradients.gather(group) : gradients.shard(group);
 }
+
+namespace {
+
+void update_unit(const UpdateContext& context,
+                 ShardStore& store,
+                 const ShardStore::Lease& lease,
+                 const at::Tensor& gradient,
+                 const optim::UpdateScalars& scalars) {
+  const memory::ScopedTag tag(memory::Tag::Optimizer);
+  for (ParamShard& shard : lease.shards()) {
+    WidenedShard widened(lease, shard, gradient.const_data_ptr<float>());
+    context.rule.update(widened.view(),
+                        store.beginnings().scalars_of(shard.segment->info->name, scalars));
+    widened.write_back();
+    shard.direction.reset();
+    shard.norms.clear();
+  }
+}
+
+}  // namespace
 
 void update_shards(const UpdateContext& context,
                    ShardStore& store,
                    GradientReduction& gradients,
                    const optim::UpdateScalars& scalars) {
-  for (std::size_t g = 0; g < store.num_groups(); ++g) {
-    if (!context.model.groups()[g].trainable) continue;
-    WorkingWeights& weights = context.model.groups()[g].weights;
-    weights.begin_write();
-    const at::Tensor gradient = gradient_of_shard(context, gradients, g);
-    const memory::ScopedTag tag(memory::Tag::Optimizer);
-    for (ParamShard& shard : store.shards(g)) {
-      WidenedShard widened(store, shard, gradient.const_data_ptr<float>());
-      context.rule.update(widened.view(), store.beginnings().scalars_of(shard.facts, scalars));
-      widened.write_back();
-      shard.direction.reset();
-      shard.norms.clear();
+  at::Tensor gradient;  // of the group whose units are updated
+  std::map<std::size_t, ShardStore::Lease> leases;
+  for (const auto& [kind, i] : update_actions(store.units(), store.options().place.buffers)) {
+    switch (kind) {
+      case UpdateActionKind::BeginWrite:
+        context.model.groups()[i].weights->begin_write();
+        gradient = gradient_of_shard(context, gradients, i);
+        break;
+      case UpdateActionKind::Fetch:
+        store.fetch(i);
+        break;
+      case UpdateActionKind::Update: {
+        const auto lease = leases.emplace(i, store.acquire(i, Access::Write)).first;
+        update_unit(context, store, lease->second, gradient, scalars);
+        if (!store.units()[i].travels) leases.erase(lease);
+        break;
+      }
+      case UpdateActionKind::WriteBack:
+        leases.erase(i);
+        break;
+      case UpdateActionKind::Settle:
+        store.settle(i);
+        break;
+      case UpdateActionKind::Publish:
+        if (store.options().local_weights) store.publish_group(i);
+        context.model.groups()[i].weights->written();
+        gradient.reset();
+        break;
     }
-    if (store.options().local_weights) store.publish_group(g);
-    weights.written();
   }
 }
 

@@ -21,9 +21,13 @@ struct UpdateContext {
   comm::World& world;
   ModelInstance& model;
   const optim::Rule& rule;
-  int stage = 0;  ///< ZeRO stage; 0 if one data-parallel rank updates everything
-  /// The data-parallel ranks.
-  [[nodiscard]] const comm::Group& group() const { return world.group(mesh::AxisSet::dp()); }
+  int zero_stage = 0;
+  /// The ranks over which the shards of a flat group are spread.
+  [[nodiscard]] const comm::Group& fold(int group) const {
+    return *model.groups()[static_cast<std::size_t>(group)].ranks.fold;
+  }
+  /// The ZeRO stage of a flat group; 0 if one rank updates all of it.
+  [[nodiscard]] int stage(int group) const { return fold(group).size() == 1 ? 0 : zero_stage; }
 };
 
 /// Used only on the rank's own thread. Methods are collective unless stated otherwise.
@@ -59,8 +63,8 @@ std::unique_ptr<UpdateStrategy> make_update(const UpdateContext& context);
 at::Tensor gradient_of_shard(const UpdateContext& context,
                              GradientReduction& gradients,
                              std::size_t g);
-/// Calls Rule::update() on every shard of every trainable group, group by group; the gather of a
-/// group's working weights runs while the next group is updated.
+/// Calls Rule::update() on every shard of every trainable group, in the order of update_actions();
+/// the gather of a group's working weights runs while the next group is updated.
 void update_shards(const UpdateContext& context,
                    ShardStore& store,
                    GradientReduction& gradients,

@@ -11,7 +11,7 @@ namespace {
 std::vector<int> gathered_groups(ModelInstance& model) {
   std::vector<int> out;
   for (std::size_t g = 0; g < model.groups().size(); ++g) {
-    if (model.groups()[g].weights.comes_and_goes()) out.push_back(static_cast<int>(g));
+    if (model.groups()[g].weights->comes_and_goes()) out.push_back(static_cast<int>(g));
   }
   return out;
 }

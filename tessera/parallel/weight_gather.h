@@ -37,7 +37,7 @@ class WeightGather final : public Policy {
   void post(const std::vector<int>& sharded);
   void release(const std::vector<int>& sharded);
   [[nodiscard]] WorkingWeights& weights(int group) const {
-    return model_.groups()[static_cast<std::size_t>(group)].weights;
+    return *model_.groups()[static_cast<std::size_t>(group)].weights;
   }
 
   ModelInstance& model_;

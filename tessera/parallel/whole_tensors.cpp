@@ -2,6 +2,7 @@
 #include "tessera/parallel/whole_tensors.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -26,7 +27,25 @@ double cost(const optim::ParamFacts& facts) {
          static_cast<double>(std::min(facts.rows, facts.columns));
 }
 
-/// Returns a view of the box.
+/// A parameter as it is declared, or one matrix of a stacked one as if it were a parameter.
+ParamInfo matrix_of(const Segment& segment) {
+  ParamInfo info = *segment.info;
+  if (!info.stacked()) return info;
+  std::vector<mesh::Split> splits;
+  for (mesh::Split split : info.spec.splits) {
+    if (split.dim-- > 0) splits.push_back(std::move(split));
+  }
+  info.spec.splits = std::move(splits);
+  if (info.room_matrices > 0) info.room /= info.room_matrices;
+  info.room_matrices = 0;
+  info.box = segment.box();
+  info.box.begin.erase(info.box.begin.begin());
+  info.box.end.erase(info.box.end.begin());
+  info.shape.erase(info.shape.begin());
+  info.axes.erase(info.axes.begin());
+  return info;
+}
+
 comm::Span floats(const at::Tensor& tensor) {
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), DType::F32, {}};
 }
@@ -53,7 +72,7 @@ WholeTensors::WholeTensors(const UpdateContext& context) : context_(context) {
   for (std::size_t g = 0; g < context_.model.groups().size(); ++g) {
     const FlatGroup& group = context_.model.groups()[g];
     for (std::size_t s = 0; s < group.layout.segments().size() && group.trainable; ++s) {
-      optim::ParamFacts facts = facts_of(*group.layout.segments()[s].info);
+      optim::ParamFacts facts = facts_of(group.layout.segments()[s]);
       if (context_.rule.scope(facts) == optim::Scope::WholeTensor)
         wholes_.push_back({static_cast<int>(g), static_cast<int>(s), 0, {}, std::move(facts)});
     }
@@ -63,13 +82,18 @@ WholeTensors::WholeTensors(const UpdateContext& context) : context_(context) {
 
 void WholeTensors::assign_owners() {
   const memory::ScopedTag tag(memory::Tag::Optimizer);
-  std::vector<double> costs;
-  for (const Whole& whole : wholes_)
-    costs.push_back(cost(whole.facts));
-  const std::vector<int> owners = balanced_owners(costs, context_.group().size());
-  for (std::size_t i = 0; i < wholes_.size(); ++i) {
-    Whole& whole = wholes_[i];
-    whole.owner = owners[i];
+  std::map<const comm::Group*, std::vector<Whole*>> of_ranks;
+  for (Whole& whole : wholes_)
+    of_ranks[&ranks_of(whole)].push_back(&whole);
+  for (const auto& [ranks, wholes] : of_ranks) {
+    std::vector<double> costs;
+    for (const Whole* const whole : wholes)
+      costs.push_back(cost(whole->facts));
+    const std::vector<int> owners = balanced_owners(costs, ranks->size());
+    for (std::size_t i = 0; i < wholes.size(); ++i)
+      wholes[i]->owner = owners[i];
+  }
+  for (Whole& whole : wholes_) {
     if (!owns(whole)) continue;
     for (const optim::StateSpec& state : context_.rule.state(whole.facts)) {
       if (state.extent != optim::Extent::Elements)
@@ -83,7 +107,7 @@ comm::WorkPtr WholeTensors::send(int index,
                                  const at::Tensor& piece,
                                  const Whole& whole) const {
   return context_.world.transport().send(
-      context_.group().ranks[static_cast<std::size_t>(index)],
+      ranks_of(whole).ranks[static_cast<std::size_t>(index)],
       tag,
       floats(piece),
       TESSERA_HERE(fmt::format("direction of {}", whole.facts.name)));
@@ -91,7 +115,7 @@ comm::WorkPtr WholeTensors::send(int index,
 
 void WholeTensors::receive(int index, int tag, const at::Tensor& piece, const Whole& whole) const {
   context_.world.transport()
-      .recv(context_.group().ranks[static_cast<std::size_t>(index)],
+      .recv(ranks_of(whole).ranks[static_cast<std::size_t>(index)],
             tag,
             floats(piece),
             TESSERA_HERE(fmt::format("direction of {}", whole.facts.name)))
@@ -126,7 +150,7 @@ void WholeTensors::apply_rule(Whole& whole,
                               const at::Tensor& held,
                               const ParameterNorms& norms,
                               const optim::UpdateScalars& scalars) const {
-  const ParamInfo& info = *segment_of(whole).info;
+  const ParamInfo info = matrix_of(segment_of(whole));
   // Each tensor-parallel rank transforms the whole, because all of them own it at the same place
   // among their data-parallel ranks.
   const at::Tensor matrix =
@@ -147,14 +171,14 @@ void WholeTensors::transform_owned(Whole& whole,
                                    ShardStore& store,
                                    const ParameterNorms& norms,
                                    const optim::UpdateScalars& scalars) const {
-  const comm::Group& ranks = context_.group();
+  const comm::Group& ranks = ranks_of(whole);
   const Segment& segment = segment_of(whole);
   const FlatLayout& layout = group_of(whole).layout;
   const ParamShard* const own = store.find(whole.group, whole.segment);
   const bool alone = own != nullptr && own->numel == segment.numel;
   const at::Tensor held = alone ? own->direction : at::empty({segment.numel}, at::kFloat);
   const auto each_piece = [&](auto fn) {
-    for (int r = 0; r < ranks.size() && context_.stage > 0; ++r) {
+    for (int r = 0; r < ranks.size() && context_.stage(whole.group) > 0; ++r) {
       const Segment range =
           segment.within(layout.shard_begin(r), layout.shard_begin(r) + layout.shard_numel());
       if (range.numel == 0) continue;
@@ -170,7 +194,7 @@ void WholeTensors::transform_owned(Whole& whole,
       }
     });
   }
-  apply_rule(whole, held, norms, store.beginnings().scalars_of(whole.facts, scalars));
+  apply_rule(whole, held, norms, store.beginnings().scalars_of(segment.info->name, scalars));
   if (alone) return;
   std::vector<comm::WorkPtr> sent;
   each_piece([&](int r, const at::Tensor& piece) {
@@ -185,22 +209,30 @@ void WholeTensors::transform_owned(Whole& whole,
 }
 
 void WholeTensors::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save) {
-  const nn::TensorParallel* const tensor = context_.model.tensor_parallel();
-  const bool first_holder = tensor == nullptr || tensor->group->index == 0;
+  const comm::World& world = context_.world;
   for (Whole& whole : wholes_) {
-    const bool writes =
-        whole.owner == context_.group().index && group_of(whole).counted && first_holder;
-    if (for_save ? !writes : !owns(whole)) continue;
+    const FlatGroup& group = group_of(whole);
+    const Segment& segment = segment_of(whole);
+    const ParamInfo& info = *segment.info;
+    const bool saves = whole.owner == ranks_of(whole).index && group.counted &&
+                       writes_of_matrix(world.mesh(), world.rank(), group.axes, info);
+    if (for_save ? !saves : !owns(whole)) continue;
     std::size_t s = 0;
     for (const optim::StateSpec& state : context_.rule.state(whole.facts)) {
       if (state.extent == optim::Extent::Elements) continue;
       const std::int64_t numel = state_numel(state, whole.facts, 0);
-      const Shape shape = {numel};
+      // A stacked parameter has such a state for each of its matrices.
+      Shape shape = {numel};
+      mesh::Box box = mesh::whole(shape);
+      if (info.stacked()) {
+        shape.insert(shape.begin(), info.num_matrices());
+        box = {{segment.matrix, 0}, {segment.matrix + 1, numel}};
+      }
       auto* const data = static_cast<std::byte*>(whole.state[s++].data_ptr());
-      out.push_back({fmt::format("optimizer.{}.{}", state.name, whole.facts.name),
+      out.push_back({fmt::format("optimizer.{}.{}", state.name, info.name),
                      DType::F32,
                      shape,
-                     {mesh::whole(shape), 0, numel},
+                     {std::move(box), 0, numel},
                      {data, static_cast<std::size_t>(numel) * sizeof(float)}});
     }
   }

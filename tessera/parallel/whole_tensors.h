@@ -18,9 +18,10 @@ namespace tessera::parallel {
 /// work. The result is the same on every rank.
 std::vector<int> balanced_owners(std::span<const double> costs, int ranks);
 
-/// The matrix products are balanced over the data-parallel ranks. In stage 0 every rank transforms
-/// all directions. If tensor-parallel ranks hold boxes of a parameter, each of them assembles the
-/// whole. Used only on the rank's own thread.
+/// The matrix products are balanced over the ranks that hold shards of a buffer. In stage 0 every
+/// rank transforms all directions. Each matrix of a stacked parameter is a tensor of its own. If
+/// tensor-parallel ranks hold boxes of a matrix, each of them assembles the whole. Used only on the
+/// rank's own thread.
 class WholeTensors {
  public:
   explicit WholeTensors(const UpdateContext& context);
@@ -36,13 +37,16 @@ class WholeTensors {
  private:
   struct Whole {
     int group = 0, segment = 0;
-    int owner = 0;                  ///< index in the data-parallel group
+    int owner = 0;                  ///< index among the ranks of the buffer's fold
     std::vector<at::Tensor> state;  ///< states of Extent::Rows and Columns, on the owner
     optim::ParamFacts facts;
   };
   void assign_owners();
   [[nodiscard]] bool owns(const Whole& whole) const {
-    return context_.stage == 0 || whole.owner == context_.group().index;
+    return context_.stage(whole.group) == 0 || whole.owner == ranks_of(whole).index;
+  }
+  [[nodiscard]] const comm::Group& ranks_of(const Whole& whole) const {
+    return context_.fold(whole.group);
   }
   [[nodiscard]] const FlatGroup& group_of(const Whole& whole) const {
     return context_.model.groups()[static_cast<std::size_t>(whole.group)];

@@ -1,120 +1,99 @@
 // SPDX-License-Identifier: Apache-2.0
-// The working weights of one flat buffer on this rank: whole on every rank, or (ZeRO stage 3) a
-// shard, gathered before a block uses it and released after. Source: Rajbhandari et al. 2020,
-// "ZeRO: memory optimizations toward training trillion parameter models".
+// The working weights of one flat buffer on this rank. How a rank keeps them is a strategy, one
+// file each in weights/: whole on every rank, or in parts that are gathered before a block uses
+// them. Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion
+// parameter models".
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "tessera/base/dtype.h"
+#include "tessera/base/registry.h"
 #include "tessera/comm/world.h"
+#include "tessera/parallel/group_axes.h"
 #include "tessera/parallel/packed_weights.h"
 #include "tessera/tensor/flat_buffer.h"
 
 namespace tessera::parallel {
 
-/// Replicated: every rank writes all weights. Whole: a rank writes its part and has all parts
-/// (stages 1 and 2). Sharded: a rank has its part, and all parts only while they are used (stage
-/// 3). On a mesh with several ranks along dp.rep, the ranks along dp.shard together hold all parts:
-/// a rank keeps its own part and those of the ranks that it represents in its group, so that
-/// gathers stay inside the group. Source: Wang et al. 2023, "ZeRO++" (hpZ); Zhang et al. 2022,
-/// "MiCS".
-/// Packed: every rank has all weights in fewer bits (packed_weights.h), and unpacks them while they
-/// are used; they are frozen.
-enum class Residency : std::uint8_t { Replicated, Whole, Sharded, Packed };
-
-/// The form in which sharded weights are sent. Values: the working dtype. Int8: 8-bit codes
-/// (byte_codes.h); all ranks then compute with the same decoded values, and a rank's own part stays
-/// exact.
-/// Source: Wang et al. 2023, "ZeRO++" (qwZ).
-enum class GatherForm : std::uint8_t { Values, Int8 };
-
-/// Memory: numel elements (Sharded: numel / ranks along dp.shard) in memory that peers read, and
-/// numel more in private memory while gathered; Sharded with GatherForm::Int8: the rank's part, the
-/// codes of the parts that it keeps in memory that peers read, and while gathered all codes until
-/// they are decoded; Packed: that of PackedWeights, and numel more while
-/// gathered. Used only on the rank's own thread. post() and written() are collective.
+/// Used only on the rank's own thread. post() and written() are collective over the ranks of the
+/// buffer. Memory: see the file of the strategy.
 class WorkingWeights {
  public:
-  WorkingWeights(comm::World& world,
-                 const comm::Group& group,
-                 const FlatLayout& layout,
-                 DType dtype,
-                 Residency residency,
-                 PackingOptions packing = {},
-                 GatherForm form = GatherForm::Values);
-  ~WorkingWeights();
-  WorkingWeights(WorkingWeights&&) noexcept;
-  /// Returns weights that read the memory of `lender`, which may end before them: whole() is the
-  /// same tensor, or, if Sharded, has memory of its own while gathered. The lender's must be
-  /// complete, and from then on nobody writes them. Not for Packed. Memory: none besides.
-  static WorkingWeights borrowed_from(const WorkingWeights& lender);
-  WorkingWeights& operator=(WorkingWeights&&) = delete;
+  virtual ~WorkingWeights() = default;
+  WorkingWeights& operator=(const WorkingWeights&) = delete;
 
-  [[nodiscard]] Residency residency() const { return residency_; }
-  [[nodiscard]] bool sharded() const { return residency_ == Residency::Sharded; }
-  /// If Packed: the weights of this rank, which replace own() and must be filled; else nullptr.
-  [[nodiscard]] PackedWeights* packed() const { return packed_.get(); }
-  /// Returns whether whole() has memory only while gathered.
-  [[nodiscard]] bool comes_and_goes() const { return sharded() || packed_ != nullptr; }
   [[nodiscard]] DType dtype() const { return dtype_; }
-  /// [layout.numel()]. If Sharded or Packed, its storage, shared by every view of it, has memory
-  /// only while gathered; tensors that autograd saved become valid again with the next gather.
+  /// [layout.numel()]. If the weights come and go, its storage, shared by every view of it, has
+  /// memory only while gathered; tensors that autograd saved become valid again with the next
+  /// gather.
   [[nodiscard]] const at::Tensor& whole() const { return whole_; }
-  /// The part that this rank writes, [layout.shard_numel()], or [layout.numel()] if Replicated;
-  /// always allocated, but undefined if Packed.
+  /// The part that this rank writes, [layout.shard_numel()], or [layout.numel()] if every rank
+  /// writes all; always allocated, but undefined if packed() replaces it.
   [[nodiscard]] const at::Tensor& own() const { return own_; }
+  /// The weights of this rank in fewer bits, which replace own() and must be filled; else nullptr.
+  [[nodiscard]] virtual PackedWeights* packed() const { return nullptr; }
+  /// Returns whether whole() has memory only while gathered.
+  [[nodiscard]] virtual bool comes_and_goes() const { return false; }
+  /// True if whole() is gathered or being gathered.
+  [[nodiscard]] virtual bool gathered() const = 0;
 
-  /// Starts the gather of all parts into whole(), unless it is done or under way. If Packed:
-  /// unpacks them.
-  void post();
+  /// Starts the gather of all parts into whole(), unless it is done or under way.
+  virtual void post() = 0;
   /// Waits until whole() can be read; posts the gather first if needed.
-  void wait();
-  /// If Sharded or Packed: frees the memory of whole(), after the collective operations under way
-  /// have ended.
-  void release();
+  virtual void wait() = 0;
+  /// If the weights come and go: frees the memory of whole(), after the collective operations under
+  /// way have ended.
+  virtual void release() = 0;
   /// Waits until this rank may write own(), because peers have read it. Gathered weights are stale
   /// after this.
-  void begin_write();
-  /// Call after own() was written: starts to send it to the ranks that keep it; if Whole, to all
-  /// ranks; if Sharded, to those that represent this one in other groups.
-  void written();
+  virtual void begin_write() = 0;
+  /// Call after own() was written: starts to send it to the ranks that keep it.
+  virtual void written() = 0;
   /// Waits until what written() started is done.
-  void settle();
-  /// If not Sharded and nothing is under way: frees the memory; whole(), own() and their views must
-  /// not be used again.
-  void forget();
-  /// True if whole() is gathered or being gathered.
-  [[nodiscard]] bool gathered() const { return gathered_; }
+  virtual void settle() = 0;
+  /// If the weights do not come and go, and nothing is under way: frees the memory; whole(), own()
+  /// and their views must not be used again.
+  virtual void forget();
+  /// Returns weights that read the memory of these, which may end before them: whole() is the same
+  /// tensor or, if the weights come and go, has memory of its own while gathered. These must be
+  /// complete, and from then on nobody writes them. Not if packed(). Memory: none besides.
+  [[nodiscard]] virtual std::unique_ptr<WorkingWeights> borrowed() const = 0;
 
- private:
-  struct Borrowed {};
-  WorkingWeights(const WorkingWeights& lender, Borrowed /*how*/);
-  void gather_values();
-  void gather_codes();
-  void decode();
+ protected:
+  explicit WorkingWeights(DType dtype) : dtype_(dtype) {}
+  WorkingWeights(const WorkingWeights&) = default;
 
-  std::string name_;
-  comm::World* world_;
-  const comm::Group* group_;     ///< the group that gathers
-  const comm::Group* replicas_;  ///< Sharded: the ranks that keep the same parts
   DType dtype_;
-  Residency residency_;
-  std::unique_ptr<PackedWeights> packed_;
-  comm::RegionPtr region_;
   at::Tensor whole_, own_;
-  at::Tensor kept_;                    ///< Sharded: one part per replica, including own()
-  std::vector<comm::WorkPtr> works_;   ///< the gather's operations, one per kept part
-  std::vector<comm::WorkPtr> spread_;  ///< send own() to the replicas
-  GatherForm form_;
-  at::Tensor kept_codes_;      ///< Int8: codes of one part per replica, which peers read
-  at::Tensor gathered_codes_;  ///< Int8: codes of all parts, until wait() has decoded them
-  bool gathered_ = false;
 };
+
+/// What a strategy is made from.
+struct WeightPlace {
+  comm::World& world;
+  /// Each rank of `fold` writes its part of the buffer. If there are several ranks along `copies`,
+  /// those along `inner` together hold all parts. Source: Wang et al. 2023, "ZeRO++" (hpZ); Zhang
+  /// et al. 2022, "MiCS".
+  GroupRanks ranks;
+  const FlatLayout& layout;
+  DType dtype = DType::F32;
+  PackingOptions packing = {};  ///< for weights in fewer bits
+};
+
+/// Creates weights that are zero. Throws Error{Memory} from the transport, and Error{Unsupported}
+/// if the strategy does not work on the world's device.
+using WeightStrategy = std::unique_ptr<WorkingWeights> (*)(const WeightPlace& place);
+Registry<WeightStrategy>& weight_strategies();
+/// Registers the class of a strategy, which is constructed from a WeightPlace.
+#define TESSERA_WEIGHTS(name, Class)                                    \
+  [[maybe_unused]] const bool TESSERA_UNIQUE(kWeights) =                \
+      ::tessera::parallel::weight_strategies().add(                     \
+          name,                                                         \
+          [](const ::tessera::parallel::WeightPlace& place)             \
+              -> std::unique_ptr<::tessera::parallel::WorkingWeights> { \
+            return std::make_unique<Class>(place);                      \
+          })
 
 }  // namespace tessera::parallel

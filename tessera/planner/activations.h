@@ -15,7 +15,7 @@
 
 namespace tessera::planner {
 
-struct Plan;
+class Plan;
 
 /// Bytes of one rank. Predictions of a whole step are a few percent above the actual need.
 struct Activations {
@@ -32,6 +32,9 @@ struct Activations {
 /// Starts no thread. Cost: a few milliseconds the first time, then arithmetic on results that the
 /// plan keeps.
 Activations predict_activations(const Plan& plan, int stage);
+/// The work of every block in one micro-batch of a training, on rank 0 of its stage. Needs the
+/// tensors of a sample. Throws the error of a block that does not run on meta tensors.
+std::vector<parallel::BlockWork> predict_work(const Plan& plan);
 /// The names of the terms that an evaluation of the plan computes. Needs the tensors of a sample;
 /// empty if the model cannot run on meta tensors.
 std::vector<std::string> evaluated_terms(const Plan& plan);
@@ -39,9 +42,8 @@ std::vector<std::string> evaluated_terms(const Plan& plan);
 /// does not begin. Needs the tensors of a sample; without them it does nothing.
 void check_blocks(const Plan& plan);
 
-/// The memory needs of the blocks of a plan's model, for the sizes queried so far. Copies of a plan
-/// share it; code that changes a copy's model must give the copy a new cache. Can be used from any
-/// thread.
+/// The memory needs of the blocks of a plan's model, for the sizes queried so far; see ModelPlan.
+/// Can be used from any thread.
 class ProbeCache {
  public:
   /// Throws the probe's error, at every call.

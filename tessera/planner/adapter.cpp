@@ -17,6 +17,7 @@
 #include "tessera/base/text.h"
 #include "tessera/models/fingerprint.h"
 #include "tessera/models/model_source.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/parallel/packed_weights.h"
 #include "tessera/tensor/flat_buffer.h"
 #include "tessera/tensor/init.h"
@@ -63,41 +64,44 @@ void take_options(models::AdapterOptions& options,
 }
 
 // Plans the storage of matrices in fewer bits.
-void pack_base(Plan& plan, std::shared_ptr<const models::Adapter> adapter) {
+void pack_base(ModelPlan& model,
+               parallel::Layout& layout,
+               std::shared_ptr<const models::Adapter> adapter,
+               std::vector<std::string>& notes) {
   const models::AdapterOptions& options = adapter->options;
   if (adapter->quantized.empty()) return;
   const bool nf4 = options.quantize_base == models::QuantizedBase::Nf4;
-  plan.rules.packing = {
+  model.rules.packing = {
       .packing = nf4 ? parallel::Packing::Nf4 : parallel::Packing::Int8,
       .double_scales = nf4 && options.double_quantization,
   };
   std::int64_t numel = 0;
-  for (const auto& info : nn::parameters_of(plan.base->model)) {
+  for (const auto& info : nn::parameters_of(model.base->model)) {
     if (adapter->quantized.contains(info->name)) numel += info->numel();
   }
-  plan.notes.push_back(fmt::format("adapter.quantize_base: {} of {} parameters are kept in {}{}",
-                                   text::with_commas(numel),
-                                   text::with_commas(plan.base->num_parameters),
-                                   nf4 ? "4 bits" : "8 bits",
-                                   plan.config.model->from
-                                       ? ""
-                                       : "; checkpoints of a base that begins from the seed do not "
-                                         "hold it, and only this run reads them"));
+  notes.push_back(fmt::format("adapter.quantize_base: {} of {} parameters are kept in {}{}",
+                              text::with_commas(numel),
+                              text::with_commas(model.base->num_parameters),
+                              nf4 ? "4 bits" : "8 bits",
+                              model.options->from
+                                  ? ""
+                                  : "; checkpoints of a base that begins from the seed do not "
+                                    "hold it, and only this run reads them"));
   // Unpacking weights ahead of their use would only take memory: it does not wait for other ranks.
-  if (plan.residency() != parallel::Residency::Sharded && !plan.gather.prefetch)
-    plan.gather.prefetch = 0;
-  plan.rules.packed = [adapter = std::move(adapter)](const std::string& name) {
+  if (layout.residency() != parallel::Residency::Sharded && !layout.gather.prefetch)
+    layout.gather.prefetch = 0;
+  model.rules.packed = [adapter = std::move(adapter)](const std::string& name) {
     return adapter->quantized.contains(name);
   };
 }
 
 // PEFT accepts a name or pattern that fits nothing, so that one list serves several models.
-void tell_unused(Plan& plan, const models::Adapter& adapter) {
+void tell_unused(const models::Adapter& adapter, std::vector<std::string>& notes) {
   std::vector<std::string> modules;
   for (const models::AdapterModule& module : adapter.modules)
     modules.push_back(module.part.module);
   for (const std::string& unused : models::AdapterRules(adapter.options).unused(modules))
-    plan.notes.push_back(
+    notes.push_back(
         fmt::format("adapter.{} fits none of the adapted layers and has no effect; they are {}",
                     unused,
                     text::join_some(modules, ", ")));
@@ -105,8 +109,12 @@ void tell_unused(Plan& plan, const models::Adapter& adapter) {
 
 }  // namespace
 
-void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins& origins) {
-  models::AdapterOptions& options = plan.config.adapter;
+void plan_adapter(models::AdapterOptions& options,
+                  ModelPlan& model,
+                  parallel::Layout& layout,
+                  std::vector<std::string>& notes,
+                  config::Problems& problems,
+                  const config::Origins& origins) {
   if (!options.from.empty() && !options.enabled()) take_options(options, problems, origins);
   if (!options.enabled()) {
     if (origins.given("adapter")) {
@@ -118,7 +126,7 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
     }
     return;
   }
-  if (plan.model.description.find("family") == nullptr) {
+  if (model.resolved.description.find("family") == nullptr) {
     problems.add(origins.place("adapter"),
                  "adapter",
                  "the program's own model has no names for its layers",
@@ -132,11 +140,11 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
                  "remove it, or set adapter.quantize_base to nf4");
     return;
   }
-  const models::WeightMap& map = models::families().get(plan.config.model.family()).weight_map;
+  const models::WeightMap& map = models::families().get(model.options.family()).weight_map;
   auto adapter =
-      std::make_shared<const models::Adapter>(models::find_adapter(options, plan.model, map));
+      std::make_shared<const models::Adapter>(models::find_adapter(options, model.resolved, map));
   for (const models::AdapterModule& module : adapter->modules) {
-    if (!module.table || plan.tensor == nn::TensorMode::OneD) continue;
+    if (!module.table || layout.tensor == parallel::TensorLayout::OneD) continue;
     problems.add(origins.place("adapter.targets"),
                  "adapter.targets",
                  fmt::format("not built: the adapter of a table ({}) on a grid of ranks",
@@ -144,18 +152,18 @@ void plan_adapter(Plan& plan, config::Problems& problems, const config::Origins&
                  "leave it out, or set parallel.tensor.mode to 1d");
     return;
   }
-  plan.base = plan.model;
-  plan.model.model = models::adapted(plan.model.model, *adapter);
+  model.base = model.resolved;
+  model.resolved.model = models::adapted(model.resolved.model, *adapter);
   std::int64_t trained = 0;
   for (const auto& [name, info] : adapter->parameters)
     trained += info->numel();
-  plan.notes.push_back(fmt::format("adapter: {} of {} parameters are trained, in {} layers",
-                                   text::with_commas(trained),
-                                   text::with_commas(plan.base->num_parameters + trained),
-                                   adapter->modules.size()));
-  tell_unused(plan, *adapter);
-  pack_base(plan, adapter);
-  plan.adapter = std::move(adapter);
+  notes.push_back(fmt::format("adapter: {} of {} parameters are trained, in {} layers",
+                              text::with_commas(trained),
+                              text::with_commas(model.base->num_parameters + trained),
+                              adapter->modules.size()));
+  tell_unused(*adapter, notes);
+  pack_base(model, layout, adapter, notes);
+  model.adapter = std::move(adapter);
 }
 
 namespace {
@@ -194,15 +202,15 @@ models::WeightSource unpacked(models::WeightSource base,
 // DoRA's magnitudes begin as the norms of the rows that layers compute with.
 models::WeightSource with_norms_of_packed(models::WeightSource first,
                                           models::WeightSource base,
-                                          const Plan& plan,
+                                          const ModelPlan& model,
                                           std::uint64_t seed) {
-  const models::Adapter& adapter = *plan.adapter;
+  const models::Adapter& adapter = *model.adapter;
   if (!adapter.options.has_magnitude() || adapter.quantized.empty()) return first;
   std::set<std::string> magnitudes;
   for (const models::AdapterModule& module : adapter.modules)
     magnitudes.insert(module.magnitude());
   models::WeightSource norms = models::first_adapter_weights(
-      adapter, unpacked(std::move(base), plan.adapter, plan.rules.packing), seed);
+      adapter, unpacked(std::move(base), model.adapter, model.rules.packing), seed);
   return [first = std::move(first), norms = std::move(norms), magnitudes = std::move(magnitudes)](
              const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
     (magnitudes.contains(info.name) ? norms : first)(info, begin, end, out);
@@ -211,23 +219,21 @@ models::WeightSource with_norms_of_packed(models::WeightSource first,
 
 }  // namespace
 
-void plan_adapter_weights(Plan& plan) {
-  if (plan.adapter == nullptr) return;
-  const auto seed = static_cast<std::uint64_t>(plan.config.trainer.seed);
-  const bool from_files = static_cast<bool>(plan.weights);
-  models::WeightSource base = from_files ? plan.weights : from_seed(seed);
-  if (from_files) plan.base_fingerprint = models::fingerprint_of(*plan.base, base);
-  const std::string& from = plan.config.adapter.from;
+void plan_adapter_weights(ModelPlan& model, const std::string& from, std::uint64_t seed) {
+  if (model.adapter == nullptr) return;
+  const bool from_files = static_cast<bool>(model.weights);
+  models::WeightSource base = from_files ? model.weights : from_seed(seed);
+  if (from_files) model.base_fingerprint = models::fingerprint_of(*model.base, base);
   if (from.empty()) {
-    plan.weights = with_norms_of_packed(
-        models::first_adapter_weights(*plan.adapter, base, seed), base, plan, seed);
+    model.weights = with_norms_of_packed(
+        models::first_adapter_weights(*model.adapter, base, seed), base, model, seed);
     return;
   }
-  plan.weights =
-      [adapter = plan.adapter,
+  model.weights =
+      [adapter = model.adapter,
        base = std::move(base),
        own = models::open_adapter_weights(
-           from, *plan.adapter, models::families().get(plan.config.model.family()).weight_map)](
+           from, *model.adapter, models::families().get(model.options.family()).weight_map)](
           const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
         (adapter->trains(info.name) ? own : base)(info, begin, end, out);
       };

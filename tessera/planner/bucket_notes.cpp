@@ -7,6 +7,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/nn/block.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::planner {
@@ -26,18 +27,20 @@ std::shared_ptr<const ParamInfo> largest_parameter(const nn::Model& model, bool 
 
 }  // namespace
 
-std::vector<std::string> bucket_notes(const Plan& plan, const config::Origins& origins) {
+std::vector<std::string> bucket_notes(const parallel::ZeroOptions& zero,
+                                      const parallel::Layout& layout,
+                                      const nn::Model& model,
+                                      const config::Origins& origins) {
   std::vector<std::string> out;
-  const parallel::ZeroOptions& zero = plan.config.zero_optimization;
   const auto look = [&](const char* key,
                         const std::optional<std::int64_t>& limit,
                         bool trained,
                         const char* then) {
     const std::string path = json::join_path(kSection, key);
     if (!limit || !origins.given(path)) return;
-    const auto largest = largest_parameter(plan.model.model, trained);
+    const auto largest = largest_parameter(model, trained);
     // Tensor-parallel ranks hold at least this share of it.
-    const std::int64_t tensor = std::max<std::int64_t>(1, plan.config.parallel.tensor.size);
+    const std::int64_t tensor = std::max<std::int64_t>(1, layout.grid.size());
     if (largest == nullptr || *limit >= largest->numel() / tensor) return;
     out.push_back(fmt::format("{} {} is below the {} elements of {}: {}",
                               path,
@@ -46,17 +49,17 @@ std::vector<std::string> bucket_notes(const Plan& plan, const config::Origins& o
                               largest->name,
                               then));
   };
-  if (plan.data_ranks > 1) {
+  if (layout.data_ranks > 1) {
     look("reduce_bucket_size",
          zero.reduce_bucket_size,
          /*trained=*/true,
          "a block's gradients are reduced together all the same, one block of a size at a time");
   }
-  if (plan.residency() != parallel::Residency::Sharded) return out;
+  if (layout.residency() != parallel::Residency::Sharded) return out;
   // Weights that every rank keeps are never gathered.
-  const auto largest = largest_parameter(plan.model.model, /*trained=*/false);
-  const bool kept = largest != nullptr && largest->numel() < plan.persistence_threshold &&
-                    largest->numel() <= plan.persistent;
+  const auto largest = largest_parameter(model, /*trained=*/false);
+  const bool kept = largest != nullptr && largest->numel() < layout.persistence_threshold &&
+                    largest->numel() <= layout.persistent;
   const char* const stays = "every rank keeps it whole, as stage3_param_persistence_threshold says";
   // 0 disables prefetching.
   if (zero.stage3_prefetch_bucket_size.value_or(0) > 0) {

@@ -11,7 +11,6 @@
 #include "tessera/models/model_source.h"
 #include "tessera/models/objectives/distilled.h"
 #include "tessera/nn/block.h"
-#include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
 namespace {
@@ -20,8 +19,13 @@ constexpr const char* kTeacher = "distill.teacher";
 
 }  // namespace
 
-void plan_distillation(Plan& plan, config::Problems& problems, const config::Origins& origins) {
-  const models::DistillOptions& options = plan.config.distill;
+void plan_distillation(const models::DistillOptions& options,
+                       const DataPlan& data,
+                       DType working,
+                       ModelPlan& model,
+                       std::vector<std::string>& notes,
+                       config::Problems& problems,
+                       const config::Origins& origins) {
   const auto refuse = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
@@ -39,7 +43,7 @@ void plan_distillation(Plan& plan, config::Problems& problems, const config::Ori
     }
     return;
   }
-  const models::ObjectiveChoice& objective = plan.model.objective;
+  const models::ObjectiveChoice& objective = model.resolved.objective;
   const std::optional<models::DistillForm> form = models::distill_form(objective);
   if (!form) {
     refuse(kTeacher,
@@ -54,7 +58,7 @@ void plan_distillation(Plan& plan, config::Problems& problems, const config::Ori
            "remove it");
   }
   const models::ModelSource source = models::open_model_source(*options.teacher);
-  if (models::source_tokenizer(source)->fingerprint() != plan.tokenizer->fingerprint()) {
+  if (models::source_tokenizer(source)->fingerprint() != data.tokenizer->fingerprint()) {
     refuse(kTeacher,
            fmt::format("{} has another tokenizer than the model", *options.teacher),
            "choose a teacher with the model's tokenizer, or tokenizer.vocab of the teacher");
@@ -62,24 +66,24 @@ void plan_distillation(Plan& plan, config::Problems& problems, const config::Ori
   }
   config::Problems part;
   const models::Resolved teacher =
-      models::resolve(source.model, plan.tokenizer->size(), std::nullopt, part, {}, objective);
+      models::resolve(source.model, data.tokenizer->size(), std::nullopt, part, {}, objective);
   part.raise();
-  if (teacher.max_positions > 0 && teacher.max_positions < plan.sequence_length) {
+  if (teacher.max_positions > 0 && teacher.max_positions < data.sequence_length) {
     refuse(kTeacher,
            fmt::format("{} has {} positions, and samples have {} tokens",
                        *options.teacher,
                        teacher.max_positions,
-                       plan.sequence_length),
+                       data.sequence_length),
            "set data.sequence_length to at most the teacher's positions");
   }
   std::int64_t parameters = 0;
   for (const auto& info : nn::parameters_of(teacher.model))
     parameters += info->numel();
-  const std::int64_t bytes = parameters * (plan.working == DType::F32 ? 4 : 2);
-  plan.beside += bytes;
-  plan.notes.push_back(fmt::format("distill: a rank holds the teacher {} beside the model, {}",
-                                   *options.teacher,
-                                   text::bytes(static_cast<std::uint64_t>(bytes))));
+  const std::int64_t bytes = parameters * (working == DType::F32 ? 4 : 2);
+  model.teacher_bytes = bytes;
+  notes.push_back(fmt::format("distill: a rank holds the teacher {} beside the model, {}",
+                              *options.teacher,
+                              text::bytes(static_cast<std::uint64_t>(bytes))));
 }
 
 }  // namespace tessera::planner

@@ -9,17 +9,32 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/inputs.h"
 #include "tessera/config/fields.h"
 #include "tessera/config/json.h"
 #include "tessera/config/key_dialect.h"
 #include "tessera/models/model_source.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/auto_values.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
 
 struct Draft {
-  Plan plan;
+  int ranks = 1;       ///< as asked for
+  TrainConfig config;  ///< the configuration with defaults, later with numbers that follow
+  // The parts of the plan; make_plan() adds what is only copied from `config`.
+  parallel::Layout layout;
+  ModelPlan model;
+  DataPlan data;
+  Recipe recipe;
+  RunPlan run;
+  std::vector<std::string> notes;
+  std::vector<Input> inputs;
   json::Value written;  ///< the configuration with current key names, complete
   config::Problems problems;
   config::Origins origins;

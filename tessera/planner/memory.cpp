@@ -18,12 +18,15 @@
 #include "tessera/parallel/flat_group_plan.h"
 #include "tessera/parallel/gather_order.h"
 #include "tessera/parallel/kept_state.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/reduction_options.h"
 #include "tessera/parallel/row_exchange.h"
 #include "tessera/planner/activations.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
 #include "tessera/planner/recipe.h"
-#include "tessera/planner/stages.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/planner/travel.h"
 #include "tessera/tensor/dtype.h"
 
@@ -49,7 +52,8 @@ struct Buffer {
 
 // True if checkpoints contain frozen parameters; those of an adapter name its base instead.
 bool saves_frozen(const Plan& plan) {
-  return plan.adapter == nullptr || (!plan.config.model->from && !plan.rules.packed);
+  return plan.model().adapter == nullptr ||
+         (!plan.model().options->from && !plan.model().rules.packed);
 }
 
 // Bytes of the states of a parameter of which the rank updates `numel` elements; `elements`: dtype
@@ -94,18 +98,18 @@ std::int64_t wide_bytes(const optim::Rule& rule,
 // Bytes that a rank keeps per trained parameter in addition to its shards if ranks exchange signs:
 // the whole exchanged vector, the error feedback, the messages, and separate masters.
 double exchange_bytes(const Plan& plan) {
-  const ExchangeNeeds needs = exchange_needs(plan.config.optimizer);
+  const ExchangeNeeds needs = exchange_needs(plan.recipe().optimizer);
   if (!needs.compressed) return 0;
-  const double n = plan.data_ranks;
-  double bytes = needs.local_weights && plan.working == DType::F32 ? 4 : 0;
-  if (plan.zero_stage > 0) bytes += 4 - 4 / n;
-  if (plan.data_ranks > 1) bytes += 4 + 4 / n + 3.0 / 8;
+  const double n = plan.layout().data_ranks;
+  double bytes = needs.local_weights && plan.layout().working == DType::F32 ? 4 : 0;
+  if (plan.layout().zero_stage > 0) bytes += 4 - 4 / n;
+  if (plan.layout().data_ranks > 1) bytes += 4 + 4 / n + 3.0 / 8;
   return bytes;
 }
 
 // The blocks of the model with their parameters as the first rank holds them.
 std::vector<parallel::BlockParams> placed_blocks(const Plan& plan) {
-  const parallel::TensorOptions::Grid& grid = plan.grid;
+  const parallel::TensorOptions::Grid& grid = plan.layout().grid;
   const auto of = [](std::int64_t size) { return static_cast<int>(size); };
   std::unique_ptr<comm::World> world;
   nn::TensorParallel tensor;
@@ -113,15 +117,15 @@ std::vector<parallel::BlockParams> placed_blocks(const Plan& plan) {
     world = comm::shape_world(
         mesh::Mesh({.tp_depth = of(grid.depth), .tp_row = of(grid.row), .tp_col = of(grid.col)}),
         /*rank=*/0);
-    tensor = {world.get(), &world->group(mesh::AxisSet::tp()), plan.tensor};
+    tensor = {world.get(), &world->group(mesh::AxisSet::tp()), plan.layout().tensor_mode()};
   }
   std::vector<parallel::BlockParams> out;
-  for (const nn::BlockSpec& spec : plan.model.model.blocks) {
+  for (const nn::BlockSpec& spec : plan.model().resolved.model.blocks) {
     parallel::BlockParams block{spec.name, {}};
     for (const auto& declared : nn::declared_by(spec)) {
       Param param(declared);
-      if (plan.rules.frozen && plan.rules.frozen(declared->name)) param.freeze();
-      if (world) nn::place(param, tensor);
+      if (plan.model().rules.frozen && plan.model().rules.frozen(declared->name)) param.freeze();
+      nn::place(param, world ? &tensor : nullptr, /*experts=*/nullptr);
       block.params.push_back(param.shared_info());
     }
     out.push_back(std::move(block));
@@ -132,9 +136,9 @@ std::vector<parallel::BlockParams> placed_blocks(const Plan& plan) {
 // The blocks of the model on a stage.
 std::vector<int> blocks_of(const Plan& plan, int stage) {
   std::vector<int> out;
-  const auto count = static_cast<int>(plan.model.model.blocks.size());
-  for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {
-    const auto [first, last] = plan.stages.blocks(stage, chunk, count);
+  const auto count = static_cast<int>(plan.model().resolved.model.blocks.size());
+  for (int chunk = 0; chunk < plan.layout().stages.chunks; ++chunk) {
+    const auto [first, last] = plan.layout().stages.blocks(stage, chunk, count);
     for (int b = first; b < last; ++b)
       out.push_back(b);
   }
@@ -142,9 +146,9 @@ std::vector<int> blocks_of(const Plan& plan, int stage) {
 }
 
 std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
-  const auto rule = make_rule(plan);
-  parallel::WeightOptions weights = plan.weight_options();
-  const bool sharding = plan.zero_stage == 3 && plan.shard_ranks > 1;
+  const auto rule = make_rule(plan.recipe());
+  parallel::WeightOptions weights = plan.layout().weight_options(plan.model().rules);
+  const bool sharding = plan.layout().zero_stage == 3 && plan.layout().shard_ranks > 1;
   weights.residency = sharding ? parallel::Residency::Sharded : parallel::Residency::Whole;
   const std::vector<int> blocks = blocks_of(plan, stage);
   std::vector<Buffer> out;
@@ -156,9 +160,9 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
       if (at != blocks.end()) buffer.blocks.push_back(static_cast<int>(at - blocks.begin()));
     }
     if (buffer.blocks.empty()) continue;
-    const FlatLayout layout = group.layout(plan.data_ranks);
+    const FlatLayout layout = group.layout(plan.layout().data_ranks);
     const parallel::OwnedRange owned =
-        parallel::owned_range(layout, std::min(plan.zero_stage, 1), /*index=*/0);
+        parallel::owned_range(layout, std::min(plan.layout().zero_stage, 1), /*index=*/0);
     buffer.numel = layout.numel();
     buffer.owned = owned.numel;
     buffer.uses = std::ssize(buffer.blocks);
@@ -167,8 +171,7 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
     const parallel::GatherForm form =
         group.trainable ? weights.trained_gather : weights.frozen_gather;
     buffer.gathers_codes = buffer.sharded && form == parallel::GatherForm::Int8;
-    if (group.residency == parallel::Residency::Packed)
-      buffer.packed = parallel::packed_bytes(layout, weights.packing);
+    if (group.packed()) buffer.packed = parallel::packed_bytes(layout, weights.packing);
     for (const Segment& segment : layout.segments()) {
       const ParamInfo& info = *segment.info;
       buffer.largest = std::max(buffer.largest, segment.numel);
@@ -177,12 +180,14 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
         buffer.width = segment.numel / buffer.rows;
       }
       if (!group.trainable) continue;
-      buffer.state_bytes += state_bytes(*rule,
-                                        info,
-                                        owned.of(segment).numel,
-                                        plan.kept.states,
-                                        plan.zero_stage >= 1 ? plan.data_ranks : 1);
-      buffer.wide_bytes += wide_bytes(*rule, info, owned.of(segment).numel, plan.kept.states);
+      buffer.state_bytes +=
+          state_bytes(*rule,
+                      info,
+                      owned.of(segment).numel,
+                      plan.layout().kept.states,
+                      plan.layout().zero_stage >= 1 ? plan.layout().data_ranks : 1);
+      buffer.wide_bytes +=
+          wide_bytes(*rule, info, owned.of(segment).numel, plan.layout().kept.states);
       if (rule->scope(parallel::facts_of(info)) != optim::Scope::WholeTensor) continue;
       buffer.whole += segment.numel;
       buffer.largest_whole = std::max(buffer.largest_whole, segment.numel);
@@ -194,15 +199,15 @@ std::vector<Buffer> buffers_of(const Plan& plan, int stage) {
 
 // Bytes of a buffer's working weights on a rank while they are not gathered.
 std::int64_t weight_bytes(const Plan& plan, const Buffer& buffer) {
-  const auto value = static_cast<std::int64_t>(size_of(plan.working));
+  const auto value = static_cast<std::int64_t>(size_of(plan.layout().working));
   if (buffer.packed > 0) return buffer.packed;
   if (!buffer.sharded) return buffer.numel * value;
   // The rank's own part is exact, and it keeps the codes of the parts of its group.
   if (buffer.gathers_codes) {
-    return buffer.numel * value / plan.data_ranks +
-           parallel::byte_codes(buffer.numel) / plan.shard_ranks;
+    return buffer.numel * value / plan.layout().data_ranks +
+           parallel::byte_codes(buffer.numel) / plan.layout().shard_ranks;
   }
-  return buffer.numel * value / plan.shard_ranks;
+  return buffer.numel * value / plan.layout().shard_ranks;
 }
 
 // The maximum number of gathered elements of sharded weights in a step with two micro-batches.
@@ -217,13 +222,14 @@ std::int64_t most_gathered(const Plan& plan, const std::vector<Buffer>& buffers,
     numel.push_back(buffer.numel);
   }
   std::vector<int> trace;
-  for (std::int64_t micro = 0; micro < std::min<std::int64_t>(plan.accumulation, 2); ++micro) {
+  for (std::int64_t micro = 0; micro < std::min<std::int64_t>(plan.layout().accumulation, 2);
+       ++micro) {
     for (int block = 0; block < count; ++block)
       trace.push_back(block);
     for (int block = count - 1; block >= 0; --block)
       trace.push_back(block);
   }
-  parallel::GatherOrder order(std::move(blocks), std::move(numel), plan.gather);
+  parallel::GatherOrder order(std::move(blocks), std::move(numel), plan.layout().gather);
   order.begin(std::move(trace));
   while (order.next()) {
     order.before();
@@ -245,12 +251,14 @@ std::int64_t direction_bytes(std::int64_t numel, std::int64_t largest, std::int6
 // there are too many for it. Buffers that grow may be twice as large.
 std::int64_t rows_kept(const Plan& plan, const Buffer& buffer) {
   constexpr std::int64_t kShare = parallel::TablePlace::kShare;
-  const std::int64_t n = plan.data_ranks, tokens = plan.micro_batch * plan.sequence_length;
-  const bool wide = plan.sums == DType::F32 && plan.sent == DType::F32;
-  const bool asked = buffer.uses > 1 || (plan.sparse_rows && n > 1);
-  const std::int64_t own = plan.reduction_options().locally() ? plan.accumulation * tokens : tokens;
+  const std::int64_t n = plan.layout().data_ranks,
+                     tokens = plan.layout().micro_batch * plan.data().sequence_length;
+  const bool wide = plan.layout().sums == DType::F32 && plan.layout().sent == DType::F32;
+  const bool asked = buffer.uses > 1 || (plan.layout().sparse_rows && n > 1);
+  const std::int64_t own =
+      plan.layout().reduction_options().locally() ? plan.layout().accumulation * tokens : tokens;
   if (buffer.rows == 0 || !wide || !asked || n * own * kShare > buffer.rows) return 0;
-  const std::int64_t owned = buffer.rows / n, sums = n * plan.accumulation * tokens;
+  const std::int64_t owned = buffer.rows / n, sums = n * plan.layout().accumulation * tokens;
   const std::int64_t in_sums = sums * kShare > owned ? owned : 2 * sums;
   return 2 * own + in_sums + (n > 1 ? 2 * n * own : 0);
 }
@@ -276,21 +284,21 @@ namespace {
 
 // The estimate for a rank of a stage.
 MemoryEstimate estimate_stage(const Plan& plan, int stage) {
-  const std::int64_t n = plan.data_ranks, shards = plan.zero_stage >= 1 ? n : 1;
-  const auto value = static_cast<std::int64_t>(size_of(plan.working));
-  const auto sum = static_cast<std::int64_t>(size_of(plan.sums));
-  const parallel::ReductionOptions reduction = plan.reduction_options();
+  const std::int64_t n = plan.layout().data_ranks, shards = plan.layout().zero_stage >= 1 ? n : 1;
+  const auto value = static_cast<std::int64_t>(size_of(plan.layout().working));
+  const auto sum = static_cast<std::int64_t>(size_of(plan.layout().sums));
+  const parallel::ReductionOptions reduction = plan.layout().reduction_options();
   const bool local = reduction.locally();
   const double exchange = exchange_bytes(plan);
   MemoryEstimate out;
   std::map<std::int64_t, int> uses_of_size;
-  const bool narrow_masters = plan.kept.masters != DType::F32;
-  const bool masters =
-      parallel::has_separate_masters(plan.working, plan.kept.masters, /*local_weights=*/false);
+  const bool narrow_masters = plan.layout().kept.masters != DType::F32;
+  const bool masters = parallel::has_separate_masters(
+      plan.layout().working, plan.layout().kept.masters, /*local_weights=*/false);
   bool narrow_states = false, gathers_codes = false;
   std::int64_t widest = 0, saved = 0, directions = 0, largest_whole = 0, largest = 0;
   std::int64_t sums = 0, in_rows = 0, largest_sum = 0, residuals = 0;  // for gradients
-  const bool lends = plan.accumulation == 1 && !(local && n > 1);
+  const bool lends = plan.layout().accumulation == 1 && !(local && n > 1);
   const std::vector<Buffer> buffers = buffers_of(plan, stage);
   for (const Buffer& buffer : buffers) {
     out.parameters += weight_bytes(plan, buffer);
@@ -315,12 +323,13 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
     sums += (instead ? buffer.uses - 1 : buffer.uses) * bytes;
     in_rows += rows * buffer.width * sum;
     largest_sum = std::max(largest_sum, bytes);
-    if (reduction.keeps_residuals(plan.data_ranks)) residuals += 2 * buffer.uses * buffer.numel;
+    if (reduction.keeps_residuals(plan.layout().data_ranks))
+      residuals += 2 * buffer.uses * buffer.numel;
     uses_of_size[buffer.numel] += static_cast<int>(buffer.uses);
   }
   out.gradients = sums + in_rows + residuals;
   saved += residuals;  // a copy of them
-  const int ranks = plan.data_ranks;
+  const int ranks = plan.layout().data_ranks;
   for (const auto& [numel, uses] : uses_of_size)
     out.gradients +=
         parallel::in_flight(reduction, ranks, numel, uses).bytes(reduction, ranks, numel);
@@ -346,7 +355,8 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
         {activations.training + largest_sum, sums + activations.training / blocks, sums + resting});
     out.shared = std::max<std::int64_t>(0, sums + out.activations - most);
   }
-  out.other = kProcessBytes + plan.beside + plan.traveling;
+  out.other =
+      kProcessBytes + plan.model().teacher_bytes + plan.needs().beside + plan.needs().traveling;
   out.copies = copy_bytes(plan);
   return out;
 }
@@ -355,7 +365,7 @@ MemoryEstimate estimate_stage(const Plan& plan, int stage) {
 
 MemoryEstimate estimate_memory(const Plan& plan) {
   MemoryEstimate most;
-  for (int stage = 0; stage < plan.stages.stages; ++stage) {
+  for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
     MemoryEstimate need = estimate_stage(plan, stage);
     if (stage == 0 || need.total() > most.total()) most = std::move(need);
   }
@@ -364,7 +374,7 @@ MemoryEstimate estimate_memory(const Plan& plan) {
 
 std::int64_t travel_bytes(const Plan& plan, int host_ranks) {
   std::int64_t most = 0;
-  for (int stage = 0; stage < plan.stages.stages; ++stage) {
+  for (int stage = 0; stage < plan.layout().stages.stages; ++stage) {
     const std::vector<Buffer> buffers = buffers_of(plan, stage);
     std::vector<TravelingBuffer> traveling;
     for (const Buffer& buffer : buffers)
@@ -378,26 +388,26 @@ std::int64_t travel_bytes(const Plan& plan, int host_ranks) {
 
 std::int64_t checkpoint_bytes(const Plan& plan) {
   // Every rank's own error feedback, and the owners'; with local weights, two states of every rank.
-  const ExchangeNeeds needs = exchange_needs(plan.config.optimizer);
+  const ExchangeNeeds needs = exchange_needs(plan.recipe().optimizer);
   const std::int64_t of_rank = needs.local_weights ? 3 : needs.compressed ? 1 : 0;
   const std::int64_t errors =
-      plan.data_ranks > 1 ? 4 * (of_rank * plan.data_ranks + (of_rank > 0)) : 0;
+      plan.layout().data_ranks > 1 ? 4 * (of_rank * plan.layout().data_ranks + (of_rank > 0)) : 0;
   std::int64_t bytes = 0;
   // Checkpoints contain fp32, whatever the dtypes of the run.
-  const auto rule = make_rule(plan);
-  const auto& frozen = plan.rules.frozen;
-  for (const auto& info : nn::parameters_of(plan.model.model)) {
+  const auto rule = make_rule(plan.recipe());
+  const auto& frozen = plan.model().rules.frozen;
+  for (const auto& info : nn::parameters_of(plan.model().resolved.model)) {
     const bool trained = info->trainable && !(frozen && frozen(info->name));
     if (!trained && !saves_frozen(plan)) continue;
     bytes += (4 + errors) * info->numel();
     if (!trained) continue;
     bytes += state_bytes(*rule, *info, info->numel(), DType::F32, /*ranks=*/1, /*saved=*/true);
   }
-  if (!plan.reduction_options().keeps_residuals(plan.data_ranks)) return bytes;
-  for (const nn::BlockSpec& spec : plan.model.model.blocks) {
+  if (!plan.layout().reduction_options().keeps_residuals(plan.layout().data_ranks)) return bytes;
+  for (const nn::BlockSpec& spec : plan.model().resolved.model.blocks) {
     for (const auto& info : nn::declared_by(spec)) {
       if (info->trainable && !(frozen && frozen(info->name)))
-        bytes += 2 * plan.data_ranks * info->numel();
+        bytes += 2 * plan.layout().data_ranks * info->numel();
     }
   }
   return bytes;
@@ -408,24 +418,24 @@ namespace {
 // Returns the number of ranks that write. Ranks that share tokens hold the same data, and the first
 // of them writes it.
 std::int64_t writers(const Plan& plan) {
-  return plan.ranks / plan.context;
+  return plan.ranks() / plan.layout().context;
 }
 
 }  // namespace
 
 std::int64_t copy_bytes(const Plan& plan) {
-  const std::int64_t holders = 1 + plan.config.checkpoint.peer_copies;
+  const std::int64_t holders = 1 + plan.run().checkpoint.peer_copies;
   if (holders == 1) return 0;
   constexpr std::int64_t kSets = 2;  // the last one is complete until the next one is
-  return kSets * holders * checkpoint_bytes(plan) / plan.ranks;
+  return kSets * holders * checkpoint_bytes(plan) / plan.ranks();
 }
 
 std::int64_t saving_bytes(const Plan& plan) {
-  const checkpoint::Options& options = plan.config.checkpoint;
+  const checkpoint::Options& options = plan.run().checkpoint;
   const bool copies = options.peer_copies > 0;
   // The last checkpoint, and that after a signal, are written directly from the tensors.
   const bool during = options.interval_s() || options.when().any() || options.keeps_best();
-  const bool saves = plan.save_in_background && during;
+  const bool saves = plan.run().saves_in_background && during;
   return saves || copies ? checkpoint_bytes(plan) / writers(plan) : 0;
 }
 

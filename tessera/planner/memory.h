@@ -6,9 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::planner {
+
+/// What a rank needs besides its plan's model.
+struct Needs {
+  std::int64_t beside = 0;     ///< bytes for other models and caches
+  std::int64_t traveling = 0;  ///< bytes of buffers between hosts (travel.h)
+};
 
 /// Share of the free memory that a plan may use; the rest is a reserve for fluctuations.
 inline constexpr double kUsableMemory = 0.95;
@@ -18,8 +24,8 @@ inline constexpr std::int64_t kProcessBytes = std::int64_t{48} << 20;
 
 /// Bytes of one rank, on the stage that needs most. Parameters, gradients and optimizer are those
 /// of the flat buffers of a run; activations are measured by running the model's blocks on meta
-/// tensors, plus a few percent; other is the base memory of a process, Plan::beside and
-/// Plan::traveling. Copies are in a process of their own on the host of the rank.
+/// tensors, plus a few percent; other is the base memory of a process, a teacher and
+/// Needs. Copies are in a process of their own on the host of the rank.
 struct MemoryEstimate {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
   std::int64_t copies = 0;  ///< copy_bytes()
@@ -47,19 +53,27 @@ std::int64_t copy_bytes(const Plan& plan);
 /// Bytes of one rank's copy of the data it saves, while a checkpoint is written in the background;
 /// 0 if none is.
 std::int64_t saving_bytes(const Plan& plan);
-/// Makes training wait for its checkpoints, with a note, if the copies would exceed 95 % of
-/// `available` bytes together with `need`, the estimate of the plan, or if activations are not
-/// predicted.
-void save_as_memory_allows(Plan& plan, const MemoryEstimate& need, std::uint64_t available);
+/// How a plan writes its checkpoints.
+struct Saving {
+  bool in_background = true;
+  std::string note;  ///< for the user, if training waits although the plan says otherwise
+};
+/// Lets training wait for its checkpoints if the copies would exceed 95 % of `available` bytes
+/// together with `need`, the estimate of the plan, or if activations are not predicted.
+Saving saving_as_memory_allows(const Plan& plan,
+                               const MemoryEstimate& need,
+                               std::uint64_t available);
 
 /// Returns the estimate. Throws the error of a block that refuses the plan's batches
 /// (check_blocks()), and Error{Memory} if the plan needs more than 95 % of `available` bytes
 /// on its local ranks; the message has both numbers and the smallest changes that fit.
 MemoryEstimate check_memory(const Plan& plan, std::uint64_t available);
 
-/// Marks the smallest number of blocks for recompute, from the first layer on, with which the plan
-/// fits; all of them if even that is not enough.
-void recompute_what_memory_needs(Plan& plan, std::uint64_t available);
+/// The blocks to recompute so that the plan fits: the smallest number of them, from the first layer
+/// on; all of them if even that is not enough. Adds a note if activations are not predicted.
+std::vector<bool> blocks_to_recompute(const Plan& plan,
+                                      std::uint64_t available,
+                                      std::vector<std::string>& notes);
 
 /// The smallest changes that fit, at most three: "train_micro_batch_size_per_gpu 4", "model.preset
 /// nano", ...

@@ -11,9 +11,13 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/models/family.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/activations.h"
+#include "tessera/planner/data_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/planner/stages.h"
 
 namespace tessera::planner {
@@ -25,46 +29,41 @@ bool fits(const MemoryEstimate& need, int ranks, std::uint64_t available) {
          kUsableMemory * static_cast<double>(available);
 }
 
-bool fits(const Plan& plan, std::uint64_t available) {
-  return fits(estimate_memory(plan), plan.ranks, available);
-}
-
 // The plan with another preset's sizes; nothing if they are incompatible.
 std::optional<Plan> with_preset(const Plan& plan, const std::string& preset) {
-  models::ModelOptions options = plan.config.model;
+  const models::Resolved& now = plan.model().resolved;
+  const DataPlan& data = plan.data();
+  models::ModelOptions options = plan.model().options;
   options.choose_preset(preset);
   models::ObjectiveChoice objective;
-  if (plan.task != nullptr)
-    objective = {plan.task->objective(), plan.task->objective_options(plan.config.data)};
+  if (data.task != nullptr)
+    objective = {data.task->objective(), data.task->objective_options(data.options)};
   config::Problems problems;
-  Plan out = plan;
-  out.probes = make_probe_cache();
-  out.model = models::resolve(options,
-                              plan.model.tokenizer_size,
-                              plan.sequence_length,
-                              problems,
-                              config::Origins(),
-                              objective);
-  out.stages = place_blocks(out.config.parallel.pipeline,
-                            out.model.model,
-                            out.sequence_length,
-                            problems,
-                            config::Origins());
-  if (!problems.empty() || out.model.num_parameters >= plan.model.num_parameters)
-    return std::nullopt;
-  return out;
+  ModelPlan model = plan.model();
+  model.resolved = models::resolve(
+      options, now.tokenizer_size, data.sequence_length, problems, config::Origins(), objective);
+  parallel::Layout layout = plan.layout();
+  const parallel::PipelineOptions pipeline = {.size = layout.stages.stages,
+                                              .schedule = layout.schedule,
+                                              .chunks = layout.stages.chunks,
+                                              .partition = layout.partition};
+  layout.stages = place_blocks(
+      pipeline, model.resolved.model, data.sequence_length, problems, config::Origins());
+  if (!problems.empty() || model.resolved.num_parameters >= now.num_parameters) return std::nullopt;
+  return with(with(plan, std::move(layout)), std::move(model));
 }
 
 // Smaller presets, the largest first.
 std::vector<std::pair<std::string, Plan>> smaller_presets(const Plan& plan) {
   std::vector<std::pair<std::string, Plan>> out;
-  if (plan.config.model->from) return out;
-  const models::Family& family = models::families().get(plan.config.model.family());
+  const models::ModelOptions& options = plan.model().options;
+  if (options->from) return out;
+  const models::Family& family = models::families().get(options.family());
   for (const std::string& preset : models::names_of(family.presets)) {
     if (auto smaller = with_preset(plan, preset)) out.emplace_back(preset, std::move(*smaller));
   }
   std::stable_sort(out.begin(), out.end(), [](const auto& a, const auto& b) {
-    return a.second.model.num_parameters > b.second.model.num_parameters;
+    return a.second.model().resolved.num_parameters > b.second.model().resolved.num_parameters;
   });
   return out;
 }
@@ -75,7 +74,7 @@ class Search {
   Search(const Plan& plan, std::uint64_t available) : plan_(plan), available_(available) {}
 
   std::vector<std::string> run() {
-    smaller_micro(plan_, "");
+    smaller_micro(plan_, plan_.layout(), "");
     shorter_sequence();
     fewer_ranks();
     in_bf16();
@@ -93,84 +92,89 @@ class Search {
   static constexpr std::size_t kMost = 3;
 
   bool offer(const Plan& plan, const std::string& text) {
-    if (!fits(plan, available_) || !estimate_memory(plan).unknown.empty()) return false;
+    const MemoryEstimate need = estimate_memory(plan);
+    if (!fits(need, plan.ranks(), available_) || !need.unknown.empty()) return false;
     found_.push_back(text);
     return true;
   }
+  bool offer(const parallel::Layout& layout, const std::string& text) {
+    return offer(with(plan_, layout), text);
+  }
 
   // Keeps the global batch: accumulation grows as the micro-batch shrinks.
-  bool smaller_micro(Plan plan, const std::string& before) {
-    const std::int64_t each = plan.micro_batch * plan.accumulation;
-    for (std::int64_t micro = plan.micro_batch / 2; micro >= 1; micro /= 2) {
+  bool smaller_micro(const Plan& plan, parallel::Layout layout, const std::string& before) {
+    const std::int64_t each = layout.micro_batch * layout.accumulation;
+    for (std::int64_t micro = layout.micro_batch / 2; micro >= 1; micro /= 2) {
       if (each % micro != 0) continue;
-      plan.micro_batch = micro;
-      plan.accumulation = each / micro;
+      layout.micro_batch = micro;
+      layout.accumulation = each / micro;
       const std::string text =
           fmt::format("train_micro_batch_size_per_gpu {} and gradient_accumulation_steps {}",
                       micro,
-                      plan.accumulation);
-      if (offer(plan, before + text)) return true;
+                      layout.accumulation);
+      if (offer(with(plan, layout), before + text)) return true;
     }
     return false;
   }
 
   void shorter_sequence() {
-    Plan plan = plan_;
-    for (std::int64_t length = plan_.sequence_length / 2; length >= 32; length /= 2) {
-      plan.sequence_length = length;
-      for (std::size_t i = 0; i < plan.sample.size(); ++i) {
-        std::ranges::replace(
-            plan.sample[i].shape = plan_.sample[i].shape, plan_.sequence_length, length);
-      }
-      if (length % plan_.config.parallel.token_unit() != 0) continue;
-      if (offer(plan, fmt::format("data.sequence_length {}", length))) return;
+    const std::int64_t now = plan_.data().sequence_length;
+    for (std::int64_t length = now / 2; length >= 32; length /= 2) {
+      if (length % plan_.layout().token_unit() != 0) continue;
+      DataPlan data = plan_.data();
+      data.sequence_length = length;
+      for (data::TensorSpec& spec : data.sample)
+        std::ranges::replace(spec.shape, now, length);
+      if (offer(with(plan_, std::move(data)), fmt::format("data.sequence_length {}", length)))
+        return;
     }
   }
 
   void fewer_ranks() {
-    Plan plan = plan_;
-    const int unit = plan_.ranks / plan_.data_ranks;
-    for (int ranks = plan_.data_ranks / 2; ranks >= 1; ranks /= 2) {
-      plan.data_ranks = ranks;
-      plan.ranks = ranks * unit;
-      if (ranks == 1) plan.zero_stage = 0;
-      if (plan_.shard_ranks == plan_.data_ranks) plan.shard_ranks = ranks;
-      if (ranks % plan.shard_ranks != 0) continue;
-      if (plan.global_batch % (plan.micro_batch * ranks) != 0) continue;
-      plan.accumulation = plan.global_batch / plan.micro_batch / ranks;
-      if (offer(plan,
-                fmt::format(
-                    "-n {} and gradient_accumulation_steps {}", plan.ranks, plan.accumulation)))
+    const parallel::Layout& now = plan_.layout();
+    const std::int64_t global_batch = plan_.recipe().global_batch;
+    parallel::Layout layout = now;
+    for (int ranks = now.data_ranks / 2; ranks >= 1; ranks /= 2) {
+      layout.data_ranks = ranks;
+      if (ranks == 1) layout.zero_stage = 0;
+      if (now.shard_ranks == now.data_ranks) layout.shard_ranks = ranks;
+      if (ranks % layout.shard_ranks != 0) continue;
+      if (global_batch % (layout.micro_batch * ranks) != 0) continue;
+      layout.accumulation = global_batch / layout.micro_batch / ranks;
+      if (offer(
+              layout,
+              fmt::format(
+                  "-n {} and gradient_accumulation_steps {}", layout.ranks(), layout.accumulation)))
         return;
     }
   }
 
   void in_bf16() {
-    if (plan_.working != DType::F32) return;
-    Plan plan = plan_;
-    plan.working = DType::BF16;
-    if (!offer(plan, "bf16.enabled true")) smaller_micro(plan, "bf16.enabled true, ");
+    if (plan_.layout().working != DType::F32) return;
+    parallel::Layout layout = plan_.layout();
+    layout.working = DType::BF16;
+    if (!offer(layout, "bf16.enabled true")) smaller_micro(plan_, layout, "bf16.enabled true, ");
   }
 
   void higher_stage() {
-    Plan plan = plan_;
-    const ExchangeNeeds needs = exchange_needs(plan_.config.optimizer);
+    parallel::Layout layout = plan_.layout();
+    const ExchangeNeeds needs = exchange_needs(plan_.recipe().optimizer);
     const int most = needs.local_weights ? 0 : needs.compressed ? 1 : 3;
-    while (plan.data_ranks > 1 && plan.zero_stage < most) {
-      ++plan.zero_stage;
-      if (offer(plan, fmt::format("zero_optimization.stage {}", plan.zero_stage))) return;
+    while (layout.data_ranks > 1 && layout.zero_stage < most) {
+      ++layout.zero_stage;
+      if (offer(layout, fmt::format("zero_optimization.stage {}", layout.zero_stage))) return;
     }
   }
 
   void run_twice() {
-    Plan plan = plan_;
-    plan.recompute.blocks.assign(plan.model.model.blocks.size(), true);
-    offer(plan, "activation_checkpointing.granularity full");
+    parallel::Layout layout = plan_.layout();
+    layout.recompute.blocks.assign(plan_.model().resolved.model.blocks.size(), true);
+    offer(layout, "activation_checkpointing.granularity full");
   }
 
   void try_preset(const std::string& name, const Plan& plan) {
     const std::string text = "model.preset " + name;
-    if (!offer(plan, text)) smaller_micro(plan, text + ", ");
+    if (!offer(plan, text)) smaller_micro(plan, plan.layout(), text + ", ");
   }
 
   const Plan& plan_;
@@ -180,33 +184,44 @@ class Search {
 
 }  // namespace
 
-void save_as_memory_allows(Plan& plan, const MemoryEstimate& need, std::uint64_t available) {
+Saving saving_as_memory_allows(const Plan& plan,
+                               const MemoryEstimate& need,
+                               std::uint64_t available) {
   const std::int64_t copy = saving_bytes(plan);
-  const auto all = static_cast<double>((need.total() + copy) * plan.ranks);
+  const auto all = static_cast<double>((need.total() + copy) * plan.ranks());
   const bool known = need.unknown.empty();
-  if (known && all <= kUsableMemory * static_cast<double>(available)) return;
-  if (copy > 0) {
-    plan.notes.push_back(fmt::format(
-        "training waits while a checkpoint is written: {}a copy of {} a rank to write it from {}",
-        known ? "" : "it is not known whether ",
-        text::bytes(static_cast<std::uint64_t>(copy)),
-        known ? "does not fit into memory"
-              : "fits into memory, because the activations are not predicted"));
-  }
-  plan.save_in_background = false;
+  if (known && all <= kUsableMemory * static_cast<double>(available))
+    return {.in_background = plan.run().saves_in_background, .note = ""};
+  if (copy == 0) return {.in_background = false, .note = ""};
+  return {.in_background = false,
+          .note = fmt::format(
+              "training waits while a checkpoint is written: {}a copy of {} a rank to write it "
+              "from {}",
+              known ? "" : "it is not known whether ",
+              text::bytes(static_cast<std::uint64_t>(copy)),
+              known ? "does not fit into memory"
+                    : "fits into memory, because the activations are not predicted")};
 }
 
-void recompute_what_memory_needs(Plan& plan, std::uint64_t available) {
-  if (const std::string unknown = estimate_memory(plan).unknown; !unknown.empty()) {
-    plan.notes.push_back(
+std::vector<bool> blocks_to_recompute(const Plan& plan,
+                                      std::uint64_t available,
+                                      std::vector<std::string>& notes) {
+  parallel::Layout layout = plan.layout();
+  auto& blocks = layout.recompute.blocks;
+  const MemoryEstimate need = estimate_memory(plan);
+  if (!need.unknown.empty()) {
+    notes.push_back(
         fmt::format("activation_checkpointing.granularity auto recomputes nothing: the activations "
                     "are not predicted ({})",
-                    unknown));
-    return;
+                    need.unknown));
+    return blocks;
   }
-  auto& blocks = plan.recompute.blocks;
-  for (std::size_t b = 1; b + 1 < blocks.size() && !fits(plan, available); ++b)
+  bool enough = fits(need, plan.ranks(), available);
+  for (std::size_t b = 1; b + 1 < blocks.size() && !enough; ++b) {
     blocks[b] = true;
+    enough = fits(estimate_memory(with(plan, layout)), plan.ranks(), available);
+  }
+  return blocks;
 }
 
 std::vector<std::string> changes_that_fit(const Plan& plan, std::uint64_t available) {
@@ -216,19 +231,20 @@ std::vector<std::string> changes_that_fit(const Plan& plan, std::uint64_t availa
 MemoryEstimate check_memory(const Plan& plan, std::uint64_t available) {
   check_blocks(plan);
   MemoryEstimate need = estimate_memory(plan);
-  if (fits(need, plan.ranks, available)) return need;
+  const int ranks = plan.ranks();
+  if (fits(need, ranks, available)) return need;
   const std::vector<std::string> changes = changes_that_fit(plan, available);
   throw Error(
       Error::Kind::Memory,
-      fmt::format("{} a rank x {} {} = {} do not fit into {:.0f} % of the {} that are free ({})",
-                  text::bytes(static_cast<std::uint64_t>(need.total())),
-                  plan.ranks,
-                  plan.ranks == 1 ? "rank" : "ranks",
-                  text::bytes(static_cast<std::uint64_t>(need.total()) *
-                              static_cast<std::uint64_t>(plan.ranks)),
-                  100 * kUsableMemory,
-                  text::bytes(available),
-                  need.text()),
+      fmt::format(
+          "{} a rank x {} {} = {} do not fit into {:.0f} % of the {} that are free ({})",
+          text::bytes(static_cast<std::uint64_t>(need.total())),
+          ranks,
+          ranks == 1 ? "rank" : "ranks",
+          text::bytes(static_cast<std::uint64_t>(need.total()) * static_cast<std::uint64_t>(ranks)),
+          100 * kUsableMemory,
+          text::bytes(available),
+          need.text()),
       changes.empty() ? "use a machine with more memory"
                       : "one of these fits: " + text::join(changes, "; or "));
 }

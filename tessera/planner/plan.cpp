@@ -1,527 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes a plan from a configuration: reads, completes, checks, and reports all errors at once.
-#include <algorithm>
-#include <exception>
-#include <filesystem>
-#include <functional>
-#include <optional>
-#include <utility>
+#include "tessera/planner/plan.h"
 
-#include <fmt/format.h>
-
-#include "tessera/base/control_page.h"
-#include "tessera/base/error.h"
-#include "tessera/base/text.h"
-#include "tessera/config/document.h"
-#include "tessera/config/key_dialect.h"
-#include "tessera/data/mixture.h"
-#include "tessera/launch/launch.h"
-#include "tessera/models/distillation.h"
-#include "tessera/models/model_source.h"
-#include "tessera/models/presets.h"
-#include "tessera/nn/block.h"
-#include "tessera/nn/embedding_noise.h"
-#include "tessera/planner/adapter.h"
-#include "tessera/planner/auto_values.h"
-#include "tessera/planner/derived_keys.h"
-#include "tessera/planner/distillation.h"
-#include "tessera/planner/draft.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/precision.h"
-#include "tessera/planner/rank_product.h"
-#include "tessera/planner/recipe.h"
-#include "tessera/planner/saved_classes.h"
-#include "tessera/planner/stages.h"
-#include "tessera/planner/train_config.h"
-#include "tessera/planner/validate.h"
-#include "tessera/tasks/embedding_noise.h"
+#include "tessera/planner/plan_parts.h"
 
 namespace tessera::planner {
 namespace {
-constexpr std::int64_t kDefaultLength = 1024;
 
-std::string run_dir_of(const TrainConfig& config, const std::string& name_of_file) {
-  if (!config.run.dir.empty()) return config.run.dir;
-  const std::string stem = std::filesystem::path(name_of_file).stem().string();
-  return "runs/" + (stem.empty() ? "run" : stem);
-}
-
-constexpr const char* kGlobal = "train_batch_size";
-constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
-constexpr const char* kAccumulation = "gradient_accumulation_steps";
-
-// Makes one plan. A step that fails because of a configuration error adds it to the list, and the
-// other steps continue.
-class Planner {
- public:
-  Planner(int ranks, const std::string& name_of_file, const nn::Model* own)
-      : name_of_file_(name_of_file), own_(own) {
-    plan_.ranks = ranks;
-  }
-
-  Draft make(const json::Value& source, bool model) {
-    read(source);
-    if (!source.is_object()) problems_.raise();  // nothing else can be checked
-    const bool sane_ranks = plan_.ranks >= 1 && plan_.ranks <= kMostRanks;
-    check_config(plan_.config, plan_.ranks, problems_, origins_);
-    settle_best(plan_.config);
-    if (sane_ranks) {
-      const std::int64_t unit = plan_.config.parallel.ranks_per_model();
-      const bool sized = sizes_are_known(problems_);
-      const bool divide = sized && plan_.ranks % unit == 0;
-      plan_.data_ranks = divide ? static_cast<int>(plan_.ranks / unit) : 0;
-      check_layout(plan_.config, problems_, origins_);
-      complete_pipeline(plan_.config.parallel.pipeline, problems_, origins_);
-      wrong_product_ = sized && !divide;
-    }
-    fix_layout();
-    if (model) {
-      attempt("model.from", [&] { open_source(); });
-      attempt("tokenizer", [&] { open_tokenizer(); });
-      attempt("task.type", [&] { resolve_task(); });
-      if (plan_.tokenizer) attempt("model", [&] { resolve_model(); });
-      if (!plan_.model.model.blocks.empty())
-        attempt("adapter", [&] { plan_adapter(plan_, problems_, origins_); });
-      if (const auto* noise = dynamic_cast<const tasks::EmbeddingNoise*>(plan_.task.get());
-          noise != nullptr && noise->noise_alpha() > 0.0)
-        nn::add_embedding_noise(plan_.model.model, noise->noise_alpha(), plan_.sequence_length);
-      if (!plan_.model.model.blocks.empty() && plan_.tokenizer)
-        attempt("distill", [&] { plan_distillation(plan_, problems_, origins_); });
-    }
-    attempt("optimizer.groups", [&] {
-      plan_.param_groups = parallel::read_param_groups(plan_.config.optimizer.groups, problems_);
-      if (plan_.model.model.blocks.empty()) return;
-      parallel::check_param_groups(plan_.param_groups, plan_.model.model, problems_);
-      plan_.rules.frozen = parallel::frozen_by(plan_.param_groups);
-      plan_.freezing = parallel::make_freeze_schedule(
-          plan_.config.optimizer.gradual_unfreezing,
-          plan_.param_groups,
-          plan_.model.model,
-          parallel::trained_names(plan_.model.model, plan_.param_groups),
-          problems_,
-          origins_);
-      if (!plan_.freezing.any()) return;
-      plan_.rules.apart = [schedule = plan_.freezing](const std::string& name) {
-        return schedule.set_of(name);
-      };
-      for (std::string& note : parallel::freezing_notes(plan_.freezing))
-        plan_.notes.push_back(std::move(note));
-    });
-    fill_width(plan_.config.optimizer, plan_.model);
-    attempt("optimizer", [&] { check_rule(plan_, problems_, origins_); });
-    if (const parallel::TensorOptions& tensor = plan_.config.parallel.tensor;
-        tensor.layout() == parallel::TensorLayout::OneD && !plan_.model.model.blocks.empty())
-      share_layers(plan_, tensor.size);
-    attempt("parallel.tensor",
-            [&] { check_tensor_parallel(plan_, own_ != nullptr, problems_, origins_); });
-    attempt("parallel.context",
-            [&] { check_context_parallel(plan_, own_ != nullptr, problems_, origins_); });
-    check_hybrid_engine(draft_.written, plan_, problems_);
-    // This comes last, because it concerns the whole section, and the rules above check which of
-    // their keys have problems.
-    if (wrong_product_) check_product(plan_.config.parallel, plan_.ranks, problems_, origins_);
-    attempt("scheduler", [&] { check_schedule(plan_, problems_, origins_); });
-    check_auto(draft_.automatic, problems_);
-    for (std::string& note : config_notes(plan_.config, origins_))
-      plan_.notes.push_back(std::move(note));
-    if (plan_.data_ranks > 0 && !plan_.model.model.blocks.empty()) {
-      for (std::string& note : bucket_notes(plan_, origins_))
-        plan_.notes.push_back(std::move(note));
-    }
-    tasks::settle_sampling(plan_.config.eval, plan_.model.vocab_size, origins_);
-    draft_.derived = derived_.names(origins_);
-    if (problems_.empty() && !plan_.model.model.blocks.empty()) {
-      fix_recompute();
-      for (std::string& note : derived_.notes(resolved_config(draft_), plan_.ranks))
-        plan_.notes.push_back(std::move(note));
-    }
-    return std::move(draft_);
-  }
-
- private:
-  void attempt(const std::string& path, const std::function<void()>& step) {
-    try {
-      step();
-    } catch (const Error& error) {
-      if (exit_code(error.kind()) == exit_code(Error::Kind::Config)) {
-        problems_.add(origins_.place(path), path, error.what(), error.fix());
-      } else if (!draft_.failure) {
-        draft_.failure = std::current_exception();
-      }
-    }
-  }
-
-  void read(const json::Value& source) {
-    json::Value spelled = config::key_dialect().spell_out(source);
-    models::spell_out_family(spelled);
-    tasks::spell_out_task(spelled);
-    data::spell_out_sources(spelled);
-    const std::int64_t unit = ranks_per_model(spelled);
-    draft_.written = config::key_dialect().with_new_names(
-        derived_.take(std::move(spelled), static_cast<int>(plan_.ranks / unit)), problems_);
-    check_written(draft_.written, problems_);
-    auto taken = config::key_dialect().take(draft_.written, config_paths(), problems_);
-    drop_max_grad_norm(taken.left);
-    draft_.automatic = resolve_auto(taken.automatic, taken.left);
-    config::read(taken.left, plan_.config, problems_, origins_);
-    draft_.accepted = std::move(taken.accepted);
-    for (const config::TakenKey& key : draft_.accepted)
-      plan_.notes.push_back(config::note_of(key));
-    for (const AutoValue& value : draft_.automatic) {
-      if (value.how.find("Hugging Face") != std::string::npos)
-        plan_.notes.push_back(fmt::format("{} is \"auto\": {}", value.path, value.how));
-    }
-  }
-
-  // check_written() has reported where it belongs; no optimizer has this key.
-  static void drop_max_grad_norm(json::Value& source) {
-    json::Value* const optimizer = source.is_object() ? source.find("optimizer") : nullptr;
-    json::Value* const params =
-        optimizer != nullptr && optimizer->is_object() ? optimizer->find("params") : nullptr;
-    if (params == nullptr || !params->is_object()) return;
-    std::erase_if(params->members(),
-                  [](const auto& member) { return member.first == "max_grad_norm"; });
-  }
-
-  // Replaces the three batch sizes by those of the section elasticity. Returns false if it has a
-  // problem.
-  bool take_elastic_batch() {
-    TrainConfig& config = plan_.config;
-    if (!config.elasticity.enabled) return true;
-    if (plan_.data_ranks == 0) return false;
-    for (const char* key : {kGlobal, kMicro, kAccumulation}) {
-      if (problems_.concern(key)) return true;  // the key is given as well, which is refused
-    }
-    const auto batch = parallel::elastic_batch(
-        config.elasticity, plan_.ranks, plan_.data_ranks, problems_, origins_);
-    if (!batch) return false;
-    config.train_batch_size = batch->global;
-    config.train_micro_batch_size_per_gpu = batch->micro;
-    config.gradient_accumulation_steps.reset();
-    return true;
-  }
-
-  // If the ranks do not divide evenly, reports only a missing batch size.
-  void fix_batch() {
-    TrainConfig& config = plan_.config;
-    if (!take_elastic_batch()) return;
-    // check_auto() reports a batch size that nothing defines.
-    const bool said = config.train_batch_size || config.train_micro_batch_size_per_gpu ||
-                      !has_auto_batch(draft_.automatic);
-    if (!said) return;
-    if (plan_.data_ranks == 0) {
-      if (says_batch(config, problems_, origins_)) resolve_auto_batch(draft_.automatic);
-      return;
-    }
-    const auto sizes = solve_batch(config, plan_.data_ranks, problems_, origins_);
-    if (!sizes) return;
-    resolve_auto_batch(draft_.automatic);
-    plan_.global_batch = sizes->global;
-    plan_.micro_batch = sizes->micro;
-    plan_.accumulation = sizes->accumulation;
-    if (config.rampup_batch_size.is_null()) return;
-    plan_.batch_ramp = optim::read_batch_ramp(config.rampup_batch_size,
-                                              "rampup_batch_size",
-                                              sizes->global,
-                                              sizes->micro * plan_.data_ranks,
-                                              problems_);
-  }
-
-  void fix_layout() {
-    TrainConfig& config = plan_.config;
-    fix_batch();
-    // A block without a stage has DeepSpeed's default: stage 0. Without a block the update is
-    // sharded, because that costs nothing.
-    const bool block = origins_.given("zero_optimization");
-    plan_.zero_stage = static_cast<int>(
-        config.zero_optimization.stage.value_or(!block && plan_.data_ranks > 1 ? 1 : 0));
-    const ExchangeNeeds needs = exchange_needs(config.optimizer);
-    if (needs.local_weights && plan_.zero_stage == 1) plan_.zero_stage = 0;
-    if (needs.compressed) config.gradient_reduction = parallel::Reduction::Once;
-    resolve_precision(plan_, problems_, origins_);
-    fix_sharding();
-    check_pipeline(plan_, problems_, origins_);
-    plan_.schedule = parallel::pipeline_schedules().get(config.parallel.pipeline.schedule);
-    plan_.threads = static_cast<int>(
-        config.run.threads_per_rank.value_or(launch::threads_per_rank(plan_.ranks)));
-    plan_.run_dir = run_dir_of(config, name_of_file_);
-  }
-
-  // The options of the policies between blocks.
-  void fix_sharding() {
-    const TrainConfig& config = plan_.config;
-    const parallel::ZeroOptions& zero = config.zero_optimization;
-    plan_.tensor = tensor_mode(config.parallel.tensor);
-    plan_.grid = config.parallel.tensor.grid();
-    plan_.sequence = config.parallel.sequence;
-    plan_.context = static_cast<int>(config.parallel.context.size);
-    plan_.context_mode = config.parallel.context.mode;
-    plan_.scatter_gather = config.parallel.pipeline.scatter_gather;
-    plan_.shard_ranks = static_cast<int>(
-        std::min<std::int64_t>(zero.group().value_or(plan_.data_ranks), plan_.data_ranks));
-    take_sizes();
-    plan_.persistent = zero.stage3_model_persistence_threshold.value_or(plan_.persistent);
-    if (zero.zero_quantized_weights.value_or(false))
-      plan_.trained_gather = plan_.frozen_gather = parallel::GatherForm::Int8;
-    if (zero.zero_quantized_nontrainable_weights.value_or(false))
-      plan_.frozen_gather = parallel::GatherForm::Int8;
-    parallel::GatherOptions& gather = plan_.gather;
-    gather.max_live = zero.stage3_max_live_parameters.value_or(gather.max_live);
-    gather.max_reuse_distance = zero.stage3_max_reuse_distance.value_or(gather.max_reuse_distance);
-    plan_.reduction = config.gradient_reduction;
-    plan_.sums = config.data_types.grad_accum_dtype.value_or(
-        plan_.kept.masters == DType::BF16 ? DType::BF16 : DType::F32);
-    plan_.sent = config.gradient_travel();
-    plan_.feedback = complete_feedback(plan_.config.zero_optimization);
-    plan_.sparse_rows = config.sparse_gradients;
-    plan_.save_in_background = config.checkpoint.async;
-  }
-
-  // The sizes that may be "auto", which are known with the model.
-  void take_sizes() {
-    const parallel::ZeroOptions& zero = plan_.config.zero_optimization;
-    plan_.persistence_threshold =
-        zero.stage3_param_persistence_threshold.value_or(parallel::kPersistenceThreshold);
-    plan_.gather.prefetch = zero.stage3_prefetch_bucket_size;
-    plan_.bucket = zero.reduce_bucket_size.value_or(plan_.bucket);
-  }
-
-  // If the configuration defines the best evaluation, or stops without gains, the best is saved by
-  // default.
-  static void settle_best(TrainConfig& config) {
-    const tasks::EvalOptions& eval = config.eval;
-    const bool asked = !eval.best.is_null() || eval.stops_early();
-    config.checkpoint.best = config.checkpoint.best.value_or(asked && eval.when().any());
-  }
-
-  // The blocks that are recomputed; never the objective.
-  void fix_recompute() {
-    const parallel::RecomputeOptions& options = plan_.config.activation_checkpointing;
-    const parallel::RecomputeKind kind = options.kind();
-    plan_.recompute.regions = kind == parallel::RecomputeKind::Selective;
-    plan_.recompute.blocks.assign(plan_.model.model.blocks.size(), false);
-    if (kind == parallel::RecomputeKind::Auto)
-      recompute_what_memory_needs(plan_, launch::available_memory());
-    if (kind != parallel::RecomputeKind::Full) return;
-    for (std::size_t b = 0; b < plan_.recompute.blocks.size(); ++b)
-      plan_.recompute.blocks[b] = b % static_cast<std::size_t>(options.every_n) == 0;
-  }
-
-  void open_source() {
-    const models::DistillOptions& distill = plan_.config.distill;
-    // plan_distillation() reports layers without a teacher.
-    if (distill.teacher) layers_ = models::teacher_layers(distill, problems_);
-    const bool by_layers = !layers_.empty();
-    if (by_layers && plan_.config.model->from) {
-      problems_.add(origins_.place("distill.layers"),
-                    "distill.layers",
-                    "the model cannot begin with model.from and with layers of the teacher",
-                    "remove one of them");
-    }
-    if (!plan_.config.model->from && !by_layers) return;
-    const std::string from = by_layers ? *distill.teacher : *plan_.config.model->from;
-    source_ = models::open_model_source(from);
-    if (source_->bf16 && plan_.working == DType::F16) {
-      plan_.notes.push_back(fmt::format(
-          "the weights of {} were made in bf16: what they compute may lie beyond 65504, "
-          "which is infinite in fp16; where the loss becomes so, use bf16",
-          from));
-    }
-    models::ModelOptions options = source_->model;
-    if (by_layers) options->num_layers = std::ssize(layers_);
-    plan_.config.model =
-        models::merge_options(plan_.config.model, std::move(options), problems_, origins_);
-  }
-
-  void open_tokenizer() {
-    // Without the source's model, a default tokenizer would only add a misleading message.
-    const bool from = plan_.config.model->from || !layers_.empty();
-    if (from && !source_) return;
-    const bool own = source_ && !origins_.given("tokenizer");
-    if (own && !source_->hugging_face) plan_.config.tokenizer = source_->tokenizer;
-    // The resolved configuration names the files of a folder's own tokenizer, so that it does not
-    // depend on the rules for folders.
-    if (own && source_->hugging_face)
-      plan_.config.tokenizer =
-          text::tokenizer_options_of(std::filesystem::absolute(source_->folder));
-    plan_.tokenizer =
-        own ? models::source_tokenizer(*source_) : text::make_tokenizer(plan_.config.tokenizer);
-    // Makes paths absolute, so that the files are found from any folder.
-    for (std::string* const file :
-         {&plan_.config.tokenizer.vocab, &plan_.config.tokenizer.merges}) {
-      if (!file->empty()) *file = std::filesystem::absolute(*file).string();
-    }
-  }
-
-  void resolve_task() {
-    if (problems_.concern("task.type")) return;  // there is no task of that name
-    TrainConfig& config = plan_.config;
-    plan_.task = make_task_of(source_, config.data, config.task, problems_, plan_.notes);
-    if (plan_.task) tasks::check_data(*plan_.task, config.task, config.data, problems_, origins_);
-    if (plan_.task && !problems_.concern("eval.best"))
-      tasks::check_answers(config.eval, *plan_.task, config.data, problems_, origins_);
-  }
-
-  // Describes the program's own model, as far as possible.
-  models::Resolved described(const nn::Model& model) {
-    if (origins_.given("model")) {
-      problems_.add(origins_.place("model"),
-                    "model",
-                    "the program brings a model of its own",
-                    "remove the section");
-    }
-    models::Resolved out;
-    out.model = model;
-    nn::declare_all(out.model);
-    out.tokenizer_size = out.vocab_size = plan_.tokenizer->size();
-    out.num_layers = static_cast<std::int64_t>(model.blocks.size());
-    out.description = json::Value::object();
-    for (const auto& info : nn::parameters_of(out.model)) {
-      out.num_parameters += info->numel();
-      json::Value shape = json::Value::array({});
-      for (const std::int64_t size : info->shape)
-        shape.items().push_back(json::Value::integer(size));
-      out.description[info->name] = std::move(shape);
-    }
-    return out;
-  }
-
-  // The objective with which the configured task trains a family's trunk.
-  [[nodiscard]] models::ObjectiveChoice objective() const {
-    if (plan_.task == nullptr) return {};
-    return {plan_.task->objective(), plan_.task->objective_options(plan_.config.data)};
-  }
-
-  void resolve_model() {
-    const TrainConfig& config = plan_.config;
-    const std::size_t before = problems_.list().size();
-    plan_.model = own_ != nullptr ? described(*own_)
-                                  : models::resolve(config.model,
-                                                    plan_.tokenizer->size(),
-                                                    config.data.sequence_length,
-                                                    problems_,
-                                                    origins_,
-                                                    objective());
-    nn::declare_all(plan_.model.model);
-    resolve_auto_sizes(plan_.model.hidden_size, draft_.automatic, plan_.config.zero_optimization);
-    take_sizes();
-    plan_.sequence_length = config.data.sequence_length.value_or(
-        plan_.model.max_positions > 0 ? plan_.model.max_positions : kDefaultLength);
-    if (plan_.task != nullptr && own_ == nullptr)
-      plan_.sample = plan_.task->tensors(plan_.sequence_length);
-    if (problems_.list().size() == before) {
-      check_model(config, plan_.model, problems_, origins_);
-    }
-    if (own_ != nullptr || knows_size(config.model, "num_layers", problems_)) {
-      plan_.stages = place_blocks(
-          config.parallel.pipeline, plan_.model.model, plan_.sequence_length, problems_, origins_);
-      if (measures_blocks(config.parallel.pipeline)) {
-        plan_.notes.emplace_back(
-            "parallel.pipeline.partition profile: these stages are a prediction; the ranks measure "
-            "the blocks when they start");
-      }
-    }
-    const bool whole =
-        plan_.data_ranks == 1 || plan_.sent != DType::F32 || plan_.sums != DType::F32;
-    if (config.sparse_gradients && !whole && plan_.model.tied_head) {
-      plan_.notes.emplace_back(
-          "sparse_gradients does not pay for the tied table's use by the head, whose gradient is "
-          "dense; the embedding's travels as rows without it, unless pipeline stages part the two");
-    }
-  }
-
-  std::string name_of_file_;
-  const nn::Model* own_;
-  bool wrong_product_ = false;
-  Draft draft_;
-  DerivedKeys derived_;
-  Plan& plan_ = draft_.plan;
-  const InputLog log_{plan_.inputs};
-  config::Problems& problems_ = draft_.problems;
-  config::Origins& origins_ = draft_.origins;
-  std::optional<models::ModelSource>& source_ = draft_.source;
-  std::vector<std::int64_t>& layers_ = draft_.layers;
-};
-
-}  // namespace
-
-const std::vector<std::string>& config_paths() {
-  static const auto paths = config::paths_of(config::document(TrainConfig()));
-  return paths;
-}
-
-Draft make_draft(const json::Value& source,
-                 int ranks,
-                 const std::string& name_of_file,
-                 bool model,
-                 const nn::Model* own) {
-  return Planner(ranks, name_of_file, own).make(source, model);
-}
-
-json::Value resolved_config(const Draft& draft, bool model) {
-  const Plan& plan = draft.plan;
-  TrainConfig config = plan.config;
-  if (model) config.data.sequence_length = plan.sequence_length;
-  if (model && config.data.pack)
-    config.data.stride = config.data.stride.value_or(plan.sequence_length);
-  if (plan.global_batch > 0) {
-    config.train_batch_size = plan.global_batch;
-    config.train_micro_batch_size_per_gpu = plan.micro_batch;
-    config.gradient_accumulation_steps = plan.accumulation;
-  }
-  config.zero_optimization.stage = plan.zero_stage;
-  config.run.dir = plan.run_dir;
-  config.run.threads_per_rank = plan.threads;
-  config.run.derived = draft.derived;
-  // The batch keys above are those that elasticity chose.
-  if (config.elasticity.enabled) config.elasticity.ignore_non_elastic_batch_info = true;
-  config.fp16 = config.fp16.completed(plan.scaling_stage);
-  if (!config.trainer.max_steps && !config.trainer.epochs) config.trainer.epochs = 1.0;
-  if (config.scheduler.type.empty()) config.scheduler.type = "constant";
-  config.optimizer.params = complete_optimizer_params(config.optimizer);
-  if (config.scheduler.params.is_null()) config.scheduler.params = json::Value::object();
-  json::Value out = config::write(config);
-  if (!model) return out;
-  const auto drop = [](json::Value& object, std::string_view key) {
-    std::erase_if(object.members(), [&](const auto& member) { return member.first == key; });
-  };
-  if (!plan.config.adapter.enabled()) drop(out, "adapter");
-  if (!plan.config.distill.teacher) drop(out, "distill");
-  if (!config.zero_optimization.zeropp_loco_param.on())
-    drop(out["zero_optimization"], "zeropp_loco_param");
-  out["model"] = plan.model.description;
-  if (config.model->from) out["model"]["from"] = json::Value::string(*config.model->from);
-  return out;
-}
-
-namespace {
-Plan finished(Draft draft) {
-  draft.problems.raise();
-  if (draft.failure) std::rethrow_exception(draft.failure);
-  if (draft.source) {
-    const models::Resolved& begun = draft.plan.base ? *draft.plan.base : draft.plan.model;
-    const auto seed = static_cast<std::uint64_t>(draft.plan.config.trainer.seed);
-    draft.plan.weights =
-        draft.layers.empty()
-            ? models::first_weights(*draft.source, begun, seed, draft.plan.notes)
-            : models::weights_of_layers(*draft.source, draft.layers, begun, seed, draft.plan.notes);
-  }
-  plan_adapter_weights(draft.plan);
-  draft.plan.resolved = resolved_config(draft);
-  return std::move(draft.plan);
+template <class Part>
+std::shared_ptr<const Part> shared(Part part) {
+  return std::make_shared<const Part>(std::move(part));
 }
 
 }  // namespace
 
-Plan make_plan(const json::Value& source, int ranks, const std::string& name_of_file) {
-  return finished(make_draft(source, ranks, name_of_file));
+Plan::Plan(PlanParts parts)
+    : layout_(shared(std::move(parts.layout))),
+      model_(shared(std::move(parts.model))),
+      data_(shared(std::move(parts.data))),
+      recipe_(shared(std::move(parts.recipe))),
+      run_(shared(std::move(parts.run))),
+      resolved_(shared(std::move(parts.resolved))),
+      notes_(shared(std::move(parts.notes))),
+      inputs_(shared(std::move(parts.inputs))),
+      needs_(shared(Needs())) {}
+
+mesh::Mesh Plan::mesh() const {
+  return layout_->mesh();
+}
+int Plan::ranks() const {
+  return layout_->ranks();
 }
 
-Plan make_plan(const json::Value& source,
-               int ranks,
-               const std::string& name_of_file,
-               const nn::Model& model) {
-  return finished(make_draft(source, ranks, name_of_file, /*model=*/true, &model));
+void Plan::set(parallel::Layout layout) {
+  layout_ = shared(std::move(layout));
 }
+void Plan::set(ModelPlan model) {
+  model_ = shared(std::move(model));
+}
+void Plan::set(DataPlan data) {
+  data_ = shared(std::move(data));
+}
+void Plan::set(Recipe recipe) {
+  recipe_ = shared(std::move(recipe));
+}
+void Plan::set(RunPlan run) {
+  run_ = shared(std::move(run));
+}
+void Plan::set(json::Value resolved) {
+  resolved_ = shared(std::move(resolved));
+}
+void Plan::set(std::vector<Input> inputs) {
+  inputs_ = shared(std::move(inputs));
+}
+void Plan::set(Needs needs) {
+  needs_ = shared(needs);
+}
+void Plan::add(std::vector<std::string> notes) {
+  notes.insert(notes.begin(), notes_->begin(), notes_->end());
+  notes_ = shared(std::move(notes));
+}
+
+PlanWithData::PlanWithData(Plan plan, Course course)
+    : Plan(std::move(plan)), course_(shared(std::move(course))) {}
+void PlanWithData::set(Course course) {
+  course_ = shared(std::move(course));
+}
+
+PlacedPlan::PlacedPlan(PlanWithData plan, MemoryEstimate memory)
+    : PlanWithData(std::move(plan)), memory_(shared(std::move(memory))) {}
 
 }  // namespace tessera::planner

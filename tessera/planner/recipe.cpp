@@ -19,6 +19,8 @@
 #include "tessera/optim/compressed.h"
 #include "tessera/optim/eight_bit.h"
 #include "tessera/parallel/layer_decay.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
 namespace {
@@ -134,8 +136,8 @@ void check_params_of_unknown(const optim::OptimizerOptions& options,
 }
 
 // A batch that could not be solved was reported; with any number the rest can be checked.
-optim::BatchRamp ramp_of(const Plan& plan) {
-  return plan.batch_ramp.value_or(optim::BatchRamp(std::max<std::int64_t>(1, plan.global_batch)));
+optim::BatchRamp ramp_of(const Recipe& recipe) {
+  return recipe.ramp.value_or(optim::BatchRamp(std::max<std::int64_t>(1, recipe.global_batch)));
 }
 
 // The value that weight_decay_schedule changes: the rule's weight decay or, if only groups have
@@ -175,15 +177,16 @@ void check_group_rates(const optim::Rule& rule,
 }
 
 // An average needs weights and its own state in fp32.
-void check_average(const Plan& plan,
+void check_average(const TrainConfig& config,
+                   const parallel::KeptTypes& kept,
                    const optim::Rule& rule,
                    config::Problems& problems,
                    const config::Origins& origins) {
-  const optim::AverageOptions& ema = plan.config.trainer.ema;
+  const optim::AverageOptions& ema = config.trainer.ema;
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
-  if (plan.config.eval.weights == tasks::EvalWeights::Ema && !ema.enabled()) {
+  if (config.eval.weights == tasks::EvalWeights::Ema && !ema.enabled()) {
     add("eval.weights",
         "there is no average: trainer.ema.decay is not given",
         "add \"ema\": {\"decay\": 0.999} to trainer");
@@ -195,15 +198,15 @@ void check_average(const Plan& plan,
   if (!ema.enabled()) return;
   if (rule.compressed() != nullptr) {
     add("trainer.ema",
-        fmt::format("not built yet: an average of the weights of {}", plan.config.optimizer.type),
+        fmt::format("not built yet: an average of the weights of {}", config.optimizer.type),
         "use AdamW, or remove trainer.ema");
   }
   if (dynamic_cast<const optim::EightBitRule*>(&rule) != nullptr) {
     add("trainer.ema",
-        fmt::format("not built yet: an average of the weights of {}", plan.config.optimizer.type),
+        fmt::format("not built yet: an average of the weights of {}", config.optimizer.type),
         "use AdamW, or remove trainer.ema");
   }
-  if (plan.kept.masters != DType::F32 || plan.kept.states != DType::F32) {
+  if (kept.masters != DType::F32 || kept.states != DType::F32) {
     add("trainer.ema",
         "an average in 16 bits would round small changes away, and weights without fp32 masters "
         "cannot be exchanged with it",
@@ -213,25 +216,29 @@ void check_average(const Plan& plan,
 
 }  // namespace
 
-void check_rule(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
-  const optim::OptimizerOptions& options = plan.config.optimizer;
+void check_rule(const TrainConfig& config,
+                const ModelPlan& model,
+                const parallel::KeptTypes& kept,
+                config::Problems& problems,
+                const config::Origins& origins) {
+  const optim::OptimizerOptions& options = config.optimizer;
   if (!is_params(options.params, "optimizer.params", problems)) return;
   if (!optim::rules().has(options.type))
     check_params_of_unknown(options, origins.place("optimizer"), problems);
   const auto rule = build_rule(options, origins.place("optimizer"), problems);
-  check_group_rates(*rule, plan.param_groups, problems);
-  parallel::check_layer_decay(options.layer_decay, plan.model.model, *rule, problems, origins);
-  check_average(plan, *rule, problems, origins);
-  parallel::check_freeze_schedule(plan.freezing,
+  check_group_rates(*rule, model.groups, problems);
+  parallel::check_layer_decay(options.layer_decay, model.resolved.model, *rule, problems, origins);
+  check_average(config, kept, *rule, problems, origins);
+  parallel::check_freeze_schedule(model.freezing,
                                   options.gradual_unfreezing,
-                                  plan.model.model,
-                                  plan.adapter != nullptr,
+                                  model.resolved.model,
+                                  model.adapter != nullptr,
                                   *rule,
                                   problems,
                                   origins);
   config::Problems part;
   optim::check_decay_ramp(options.weight_decay_schedule,
-                          weight_decay_of(*rule, plan.param_groups),
+                          weight_decay_of(*rule, model.groups),
                           origins.place("optimizer.weight_decay_schedule"),
                           part);
   problems.adopt(part, "optimizer.weight_decay_schedule");
@@ -293,11 +300,14 @@ void fill_width(optim::OptimizerOptions& options, const models::Resolved& model)
     options.params["hidden_size"] = json::Value::integer(model.hidden_size);
 }
 
-void check_schedule(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
-  const TrainConfig& config = plan.config;
+void check_schedule(const TrainConfig& config,
+                    const Recipe& recipe,
+                    config::Problems& problems,
+                    const config::Origins& origins) {
   if (!is_params(config.scheduler.params, "scheduler.params", problems)) return;
   const auto rule = rule_if_any(config.optimizer);
-  const auto context = context_of(rule.get(), config.trainer.max_steps.value_or(0), ramp_of(plan));
+  const auto context =
+      context_of(rule.get(), config.trainer.max_steps.value_or(0), ramp_of(recipe));
   build_schedule(config.scheduler, context, origins.place("scheduler"), problems);
 }
 
@@ -308,10 +318,10 @@ ExchangeNeeds exchange_needs(const optim::OptimizerOptions& options) {
   return {true, compressed->local_weights(), compressed->fused()};
 }
 
-std::optional<std::string> warmup_note(const TrainConfig& config, std::int64_t steps) {
+std::optional<std::string> warmup_note(const optim::SchedulerOptions& options, std::int64_t steps) {
   config::Problems ignored;
-  const auto schedule = build_schedule(
-      config.scheduler, context_of(nullptr, steps, optim::BatchRamp(1)), {}, ignored);
+  const auto schedule =
+      build_schedule(options, context_of(nullptr, steps, optim::BatchRamp(1)), {}, ignored);
   if (schedule->warmup_steps() < steps) return std::nullopt;
   return fmt::format(
       "the run of {} steps ends within the warm-up of {}", steps, schedule->warmup_steps());
@@ -373,20 +383,20 @@ void warn_of_total(const json::Value& params,
 
 }  // namespace
 
-std::vector<std::string> schedule_warnings(const Plan& plan) {
+std::vector<std::string> schedule_warnings(const Recipe& recipe, const Course& course) {
   std::vector<std::string> out;
-  const auto rule = make_rule(plan);
-  const auto schedule = make_schedule(plan, *rule);
-  const json::Value& params = plan.curve ? plan.curve->params : plan.config.scheduler.params;
+  const auto rule = make_rule(recipe);
+  const auto schedule = make_schedule(recipe, course, *rule);
+  const json::Value& params = course.curve ? course.curve->params : recipe.scheduler.params;
   if (!rule->makes_lr()) warn_of_lowest_rates(params, rule->base_lr(), out);
-  if (auto note = warmup_note(plan.config, plan.max_steps))
+  if (auto note = warmup_note(recipe.scheduler, course.max_steps))
     out.push_back(std::move(*note));
   else if (schedule->warmup_steps() > 0)
     warn_of_total(params, *schedule, out);
   return out;
 }
 
-std::vector<std::string> warnings_of(const Plan& plan, int local_ranks) {
+std::vector<std::string> warnings_of(const Recipe& recipe, const Course& course, int local_ranks) {
   std::vector<std::string> out;
   if (const auto cores = launch::shared_cores(local_ranks, hosts::detect_launcher().has_value())) {
     out.push_back(fmt::format("{} ranks share {} {}: fewer ranks would be faster",
@@ -394,7 +404,7 @@ std::vector<std::string> warnings_of(const Plan& plan, int local_ranks) {
                               *cores,
                               *cores == 1 ? "core" : "cores"));
   }
-  for (std::string& warning : schedule_warnings(plan))
+  for (std::string& warning : schedule_warnings(recipe, course))
     out.push_back(std::move(warning));
   return out;
 }
@@ -412,17 +422,17 @@ json::Value complete_optimizer_params(const optim::OptimizerOptions& options) {
   return out;
 }
 
-parallel::ParamSettings settings_of(const Plan& plan, double base_lr) {
+parallel::ParamSettings settings_of(const Recipe& recipe, const ModelPlan& model, double base_lr) {
   // Factors of the base rate by name: for the layer's depth, and for an adapter's second matrix.
-  const double layer_decay = plan.config.optimizer.layer_decay;
+  const double layer_decay = recipe.optimizer.layer_decay;
   std::map<std::string, double> factors;
-  if (layer_decay != 1.0) factors = parallel::layer_factors(plan.model.model, layer_decay);
-  if (plan.adapter != nullptr && plan.adapter->options.lr_ratio) {
-    for (const models::AdapterModule& module : plan.adapter->modules)
-      factors.try_emplace(module.b(), 1.0).first->second *= *plan.adapter->options.lr_ratio;
+  if (layer_decay != 1.0) factors = parallel::layer_factors(model.resolved.model, layer_decay);
+  if (model.adapter != nullptr && model.adapter->options.lr_ratio) {
+    for (const models::AdapterModule& module : model.adapter->modules)
+      factors.try_emplace(module.b(), 1.0).first->second *= *model.adapter->options.lr_ratio;
   }
-  return [decay_all = plan.config.optimizer.decay_all,
-          groups = plan.param_groups,
+  return [decay_all = recipe.optimizer.decay_all,
+          groups = model.groups,
           factors = std::move(factors),
           base_lr](const ParamInfo& info) {
     parallel::ParamSetting setting;
@@ -440,24 +450,26 @@ parallel::ParamSettings settings_of(const Plan& plan, double base_lr) {
   };
 }
 
-std::unique_ptr<optim::Rule> make_rule(const Plan& plan) {
+std::unique_ptr<optim::Rule> make_rule(const Recipe& recipe) {
   config::Problems problems;
-  auto rule = build_rule(plan.config.optimizer, {}, problems);
+  auto rule = build_rule(recipe.optimizer, {}, problems);
   problems.raise();
-  const optim::AverageOptions& ema = plan.config.trainer.ema;
+  const optim::AverageOptions& ema = recipe.ema;
   if (!ema.enabled() || rule->compressed() != nullptr) return rule;
   return optim::with_average(std::move(rule), ema);
 }
 
-std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, const optim::Rule& rule) {
+std::unique_ptr<optim::Schedule> make_schedule(const Recipe& recipe,
+                                               const Course& course,
+                                               const optim::Rule& rule) {
   config::Problems problems;
-  auto context = context_of(&rule, plan.max_steps, ramp_of(plan));
-  if (!plan.curve) {
-    auto schedule = build_schedule(plan.config.scheduler, context, {}, problems);
+  auto context = context_of(&rule, course.max_steps, ramp_of(recipe));
+  if (!course.curve) {
+    auto schedule = build_schedule(recipe.scheduler, context, {}, problems);
     problems.raise();
     return schedule;
   }
-  const Curve& curve = *plan.curve;
+  const Curve& curve = *course.curve;
   context.max_steps = curve.length;
   context.samples_before = [all = context.samples_before, start = curve.start](std::int64_t k) {
     return all(start + k) - all(start + 1);
@@ -469,15 +481,17 @@ std::unique_ptr<optim::Schedule> make_schedule(const Plan& plan, const optim::Ru
   return std::make_unique<LaterSchedule>(std::move(schedule), curve.start);
 }
 
-std::function<std::int64_t(std::int64_t)> batch_sizes(const Plan& plan) {
-  if (!plan.batch_ramp) return {};
-  return [ramp = *plan.batch_ramp](std::int64_t consumed) { return ramp.size(consumed); };
+std::function<std::int64_t(std::int64_t)> batch_sizes(const Recipe& recipe) {
+  if (!recipe.ramp) return {};
+  return [ramp = *recipe.ramp](std::int64_t consumed) { return ramp.size(consumed); };
 }
 
-optim::DecayRamp make_decay_ramp(const Plan& plan) {
-  return {plan.config.optimizer.weight_decay_schedule,
-          weight_decay_of(*make_rule(plan), plan.param_groups),
-          plan.max_steps};
+optim::DecayRamp make_decay_ramp(const Recipe& recipe,
+                                 const Course& course,
+                                 const std::vector<parallel::ParamGroup>& groups) {
+  return {recipe.optimizer.weight_decay_schedule,
+          weight_decay_of(*make_rule(recipe), groups),
+          course.max_steps};
 }
 
 }  // namespace tessera::planner

@@ -4,38 +4,39 @@
 #include <fmt/format.h>
 
 #include "tessera/base/text.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/memory.h"
 
 namespace tessera::planner {
 namespace {
 
 /// Options of stage 3 that a lower stage does not have.
-bool needs_its_stage(const Plan& plan) {
-  const auto& zero = plan.config.zero_optimization;
-  const bool groups = plan.zero_stage == 3 && plan.shard_ranks != plan.data_ranks;
-  return groups || zero.zero_quantized_weights.value_or(false) ||
-         zero.zero_quantized_nontrainable_weights.value_or(false) ||
-         zero.zero_quantized_gradients.value_or(false);
+bool needs_its_stage(const parallel::Layout& layout) {
+  const bool groups = layout.zero_stage == 3 && layout.shard_ranks != layout.data_ranks;
+  return groups || layout.trained_gather == parallel::GatherForm::Int8 ||
+         layout.frozen_gather == parallel::GatherForm::Int8 || layout.sent == DType::U8;
 }
 
 }  // namespace
 
-void advise_stage(Plan& plan, std::uint64_t available) {
-  if (plan.zero_stage < 2 || plan.data_ranks < 2 || needs_its_stage(plan)) return;
-  for (int stage = 1; stage < plan.zero_stage; ++stage) {
-    Plan lower = plan;
+std::optional<std::string> stage_advice(const Plan& plan, std::uint64_t available) {
+  const parallel::Layout& layout = plan.layout();
+  if (layout.zero_stage < 2 || layout.data_ranks < 2 || needs_its_stage(layout))
+    return std::nullopt;
+  for (int stage = 1; stage < layout.zero_stage; ++stage) {
+    parallel::Layout lower = layout;
     lower.zero_stage = stage;
-    const MemoryEstimate need = estimate_memory(lower);
-    if (!need.unknown.empty()) return;
-    const double all = static_cast<double>(need.total()) * plan.ranks;
+    const MemoryEstimate need = estimate_memory(with(plan, std::move(lower)));
+    if (!need.unknown.empty()) return std::nullopt;
+    const double all = static_cast<double>(need.total()) * plan.ranks();
     if (all > kUsableMemory * static_cast<double>(available)) continue;
-    plan.notes.push_back(fmt::format(
+    return fmt::format(
         "zero_optimization.stage {} fits as well ({} a rank) and communicates less than stage {}",
         stage,
         text::bytes(static_cast<std::uint64_t>(need.total())),
-        plan.zero_stage));
-    return;
+        layout.zero_stage);
   }
+  return std::nullopt;
 }
 
 }  // namespace tessera::planner

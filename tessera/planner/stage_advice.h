@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Advice about zero_optimization.stage.
+// Advice on a stage of ZeRO that would do as well.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::planner {
 
-/// Notes the lowest ZeRO stage that fits into 95 % of `available` bytes on the local ranks, if the
-/// plan has a higher one than it needs: a lower stage gives the same weights with less
-/// communication. Notes nothing with stages 0 and 1, with one data-parallel rank, with options that
-/// only a higher stage has, and if activations are not predicted.
-void advise_stage(Plan& plan, std::uint64_t available);
+/// Returns a note if a plan of stage 2 or 3 fits into 95 % of `available` bytes in a lower stage,
+/// which communicates less.
+std::optional<std::string> stage_advice(const Plan& plan, std::uint64_t available);
 
 }  // namespace tessera::planner

@@ -9,11 +9,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/parallel/param_facts.h"
 #include "tessera/parallel/pipeline/partition.h"
 #include "tessera/parallel/pipeline/schedule.h"
 #include "tessera/parallel/pipeline/simulate.h"
 #include "tessera/planner/recipe.h"
+#include "tessera/planner/train_config.h"
 #include "tessera/text/tokenizers/pattern.h"
 
 namespace tessera::planner {
@@ -207,13 +209,11 @@ void complete_pipeline(parallel::PipelineOptions& options,
                    : fmt::format("set it to {}", schedule.least_chunks));
 }
 
-bool measures_blocks(const parallel::PipelineOptions& options) {
-  return options.size > 1 && options.partition.is_string() &&
-         options.partition.as_string() == kProfile;
-}
-
-void check_pipeline(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
-  const parallel::ParallelOptions& parallel = plan.config.parallel;
+void check_pipeline(const TrainConfig& config,
+                    std::int64_t accumulation,
+                    config::Problems& problems,
+                    const config::Origins& origins) {
+  const parallel::ParallelOptions& parallel = config.parallel;
   const parallel::PipelineOptions& options = parallel.pipeline;
   const auto single = [&](std::int64_t size, const char* key) {
     return size <= 1 && !problems.concern(key);
@@ -230,9 +230,8 @@ void check_pipeline(const Plan& plan, config::Problems& problems, const config::
   if (options.size <= 1) return;
   const parallel::PipelineSchedule& schedule = parallel::pipeline_schedules().get(options.schedule);
   // If the batch could not be solved, uses the given value.
-  const std::int64_t micros = plan.accumulation > 0
-                                  ? plan.accumulation
-                                  : plan.config.gradient_accumulation_steps.value_or(0);
+  const std::int64_t micros =
+      accumulation > 0 ? accumulation : config.gradient_accumulation_steps.value_or(0);
   if (schedule.whole_rounds && micros % options.size != 0) {
     const std::int64_t below = micros / options.size * options.size;
     problems.add(
@@ -247,12 +246,12 @@ void check_pipeline(const Plan& plan, config::Problems& problems, const config::
                         "set gradient_accumulation_steps to {} or {}", below, below + options.size)
                   : fmt::format("set gradient_accumulation_steps to {}", options.size));
   }
-  if (exchange_needs(plan.config.optimizer).fused) {
+  if (exchange_needs(config.optimizer).fused) {
     problems.add(origins.place("optimizer.type"),
                  "optimizer.type",
                  fmt::format("{} compresses all parameters as one vector with one scale, and a "
                              "stage has only its own (parallel.pipeline)",
-                             plan.config.optimizer.type),
+                             config.optimizer.type),
                  "use OneBitAdam or Lamb, or set parallel.pipeline to 1");
   }
 }
@@ -307,38 +306,41 @@ parallel::StageLayout place_blocks(const parallel::PipelineOptions& options,
 namespace {
 
 /// "wte to h.1 and h.4 to head".
-std::string blocks_of_stage(const Plan& plan, int stage) {
-  const nn::Model& model = plan.model.model;
+std::string blocks_of_stage(const parallel::StageLayout& stages,
+                            const nn::Model& model,
+                            int stage) {
   std::vector<std::string> names;
-  for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {
+  for (int chunk = 0; chunk < stages.chunks; ++chunk) {
     names.push_back(
-        names_of(model, plan.stages.blocks(stage, chunk, static_cast<int>(model.blocks.size()))));
+        names_of(model, stages.blocks(stage, chunk, static_cast<int>(model.blocks.size()))));
   }
   return text::join(names, " and ");
 }
 
 }  // namespace
 
-double planned_waits(const Plan& plan) {
-  const parallel::StageLayout& layout = plan.stages;
-  if (layout.stages == 1) return 0.0;
+double planned_waits(const parallel::Layout& layout) {
+  const parallel::StageLayout& stages = layout.stages;
+  if (stages.stages == 1) return 0.0;
   const parallel::PipelineSize size{
-      layout.stages, layout.chunks, static_cast<int>(std::max<std::int64_t>(plan.accumulation, 1))};
-  const double bubble =
-      parallel::simulate(
-          parallel::all_actions(plan.schedule, size), size, layout.placement, parallel::PassTimes())
-          .bubble();
+      stages.stages,
+      stages.chunks,
+      static_cast<int>(std::max<std::int64_t>(layout.accumulation, 1))};
+  const double bubble = parallel::simulate(parallel::all_actions(layout.pipeline_schedule(), size),
+                                           size,
+                                           stages.placement,
+                                           parallel::PassTimes())
+                            .bubble();
   return bubble / (1 + bubble);
 }
 
-std::vector<std::string> stage_lines(const Plan& plan) {
+std::vector<std::string> stage_lines(const parallel::Layout& layout, const nn::Model& model) {
   std::vector<std::string> out;
-  const nn::Model& model = plan.model.model;
-  const int each = plan.ranks / plan.stages.stages;
-  for (int stage = 0; stage < plan.stages.stages; ++stage) {
+  const int each = layout.ranks() / layout.stages.stages;
+  for (int stage = 0; stage < layout.stages.stages; ++stage) {
     std::int64_t numel = 0;
-    for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {
-      const auto blocks = plan.stages.blocks(stage, chunk, static_cast<int>(model.blocks.size()));
+    for (int chunk = 0; chunk < layout.stages.chunks; ++chunk) {
+      const auto blocks = layout.stages.blocks(stage, chunk, static_cast<int>(model.blocks.size()));
       for (int b = blocks.first; b < blocks.second; ++b) {
         for (const auto& info : nn::declared_by(model.blocks[static_cast<std::size_t>(b)]))
           numel += info->numel();
@@ -350,23 +352,25 @@ std::vector<std::string> stage_lines(const Plan& plan) {
     out.push_back(fmt::format("{} ({}): {}; {} parameters",
                               stage,
                               ranks,
-                              blocks_of_stage(plan, stage),
+                              blocks_of_stage(layout.stages, model, stage),
                               text::with_commas(numel)));
   }
   return out;
 }
 
-std::vector<std::string> build_lines(const Plan& plan, int rank) {
+std::vector<std::string> build_lines(const parallel::Layout& layout,
+                                     const nn::Model& model,
+                                     int rank) {
   std::vector<std::string> out;
-  const auto& blocks = plan.model.model.blocks;
+  const auto& blocks = model.blocks;
   const int all = static_cast<int>(blocks.size());
   const bool has_layers = std::any_of(blocks.begin(), blocks.end(), nn::is_layer);
   const auto layers_before = [&](int end) {
     return has_layers ? std::count_if(blocks.begin(), blocks.begin() + end, nn::is_layer) : end;
   };
-  const int stage = plan.mesh().coordinate(rank, mesh::Axis::Pp);
-  for (int chunk = 0; chunk < plan.stages.chunks; ++chunk) {
-    const auto [begin, end] = plan.stages.blocks(stage, chunk, all);
+  const int stage = layout.mesh().coordinate(rank, mesh::Axis::Pp);
+  for (int chunk = 0; chunk < layout.stages.chunks; ++chunk) {
+    const auto [begin, end] = layout.stages.blocks(stage, chunk, all);
     const auto first = layers_before(begin), last = layers_before(end);
     out.push_back(fmt::format("Rank{} build layer {}-{}, {}/{} layers",
                               rank,
@@ -378,9 +382,13 @@ std::vector<std::string> build_lines(const Plan& plan, int rank) {
   return out;
 }
 
-std::vector<std::string> mesh_lines(const Plan& plan, const std::string& host, std::size_t most) {
+std::vector<std::string> mesh_lines(const parallel::Layout& layout,
+                                    const nn::Model& model,
+                                    const std::string& host,
+                                    std::size_t most) {
   constexpr std::size_t kMostOfHost = 16;
-  const mesh::Mesh mesh = plan.mesh();
+  const mesh::Mesh mesh = layout.mesh();
+  const int ranks = layout.ranks();
   // Without the domain.
   const std::string short_host = host.substr(0, std::min(host.find('.'), kMostOfHost));
   const std::size_t width = std::max<std::size_t>(short_host.size(), 4);
@@ -394,10 +402,10 @@ std::vector<std::string> mesh_lines(const Plan& plan, const std::string& host, s
                                               "cp",
                                               "tp",
                                               "blocks")};
-  for (int rank = 0; rank < plan.ranks; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     const bool last_free = out.size() + 1 >= most;
-    if (last_free && rank + 1 < plan.ranks) {
-      out.push_back(fmt::format("{:>4}  more ranks", plan.ranks - rank));
+    if (last_free && rank + 1 < ranks) {
+      out.push_back(fmt::format("{:>4}  more ranks", ranks - rank));
       return out;
     }
     const int stage = mesh.coordinate(rank, mesh::Axis::Pp);
@@ -410,7 +418,7 @@ std::vector<std::string> mesh_lines(const Plan& plan, const std::string& host, s
                               mesh.index(rank, mesh::AxisSet::dp()),
                               mesh.coordinate(rank, mesh::Axis::Cp),
                               mesh.index(rank, mesh::AxisSet::tp()),
-                              blocks_of_stage(plan, stage)));
+                              blocks_of_stage(layout.stages, model, stage)));
   }
   return out;
 }

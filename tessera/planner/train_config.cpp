@@ -4,6 +4,7 @@
 #include <array>
 
 #include "tessera/base/control_page.h"
+#include "tessera/comm/registry.h"
 
 namespace tessera::planner {
 namespace {
@@ -71,12 +72,12 @@ void RunOptions::describe(config::Fields& f) {
                    "precedence.",
            .default_text = "this host",
            .type = "string or list of strings"});
-  f.choice("transport",
-           transport,
-           comm::kLinkEngines,
-           {.text = "The engine that moves data between hosts: gloo; mpi, if mpirun has started "
-                    "the ranks; auto is gloo. Within a host data moves through shared memory. The "
-                    "results are the same with each."});
+  f.field("transport",
+          transport,
+          {.text = "The engine that moves data between hosts: gloo; mpi, if mpirun has started "
+                   "the ranks; auto is gloo. Within a host data moves through shared memory. The "
+                   "results are the same with each.",
+           .choices = comm::link_choices()});
   f.field("restarts",
           restarts,
           {.text = "How often the job goes on by itself from the newest checkpoint after a rank or "
@@ -230,7 +231,7 @@ void TrainConfig::describe(config::Fields& f) {
       "trainer", trainer, "Length of the training, seed, and handling of numerical problems.");
   f.field(
       "steps_per_print",
-      steps_per_print,
+      printing.steps_per_print,
       {.text = "Print a line every N steps, with the mean speed and times of the steps since the "
                "last line; the first and the last step are always printed.",
        .unit = "steps",
@@ -244,10 +245,10 @@ void TrainConfig::describe(config::Fields& f) {
             "DeepSpeed's choice of a global batch that many numbers of ranks can share.");
   f.field(
       "wall_clock_breakdown",
-      wall_clock_breakdown,
+      printing.wall_clock_breakdown,
       {.text =
            "Print the milliseconds spent on data, forward, backward, reduction and optimizer."});
-  f.field("memory_breakdown", memory_breakdown, {.text = "Print the memory by category."});
+  f.field("memory_breakdown", printing.memory_breakdown, {.text = "Print the memory by category."});
   sections.describe(f);
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::planner {
 

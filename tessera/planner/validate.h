@@ -11,9 +11,16 @@
 
 #include "tessera/config/fields.h"
 #include "tessera/nn/tensor_parallel/tensor_parallel.h"
+#include "tessera/parallel/options.h"
 #include "tessera/planner/train_config.h"
 
+namespace tessera::parallel {
+struct Layout;
+}
+
 namespace tessera::planner {
+
+struct DataPlan;
 
 /// global = micro x accumulation x ranks, in sequences.
 struct BatchSizes {
@@ -40,9 +47,11 @@ std::optional<parallel::FeedbackOptions> complete_feedback(parallel::ZeroOptions
 /// the combinations that DeepSpeed itself refuses.
 void check_written(const json::Value& source, config::Problems& problems);
 
-/// Rules between the block hybrid_engine as written and the plan, whose layout and sequence length
+/// Rules between the block hybrid_engine as written, and the task and the sequence length, which
 /// generation uses.
-void check_hybrid_engine(const json::Value& source, const Plan& plan, config::Problems& problems);
+void check_hybrid_engine(const json::Value& source,
+                         const DataPlan& data,
+                         config::Problems& problems);
 
 /// Rules that depend only on the configuration.
 void check_config(const TrainConfig& config,
@@ -61,15 +70,12 @@ bool knows_size(const models::ModelOptions& options,
                 std::string_view key,
                 const config::Problems& problems);
 
-/// The nn mode for that section.
-nn::TensorMode tensor_mode(const parallel::TensorOptions& tensor);
-
 /// Number of ranks, of `size` ranks in mode 1d, that have the same head of keys and values because
 /// there are more ranks than such heads: 1 if there are enough heads, if they do not divide the
 /// ranks, if some ranks would have no query, or if layers differ.
 std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size);
-/// Lets `size` ranks in a row share every layer of the plan's model (mode 1d).
-void share_layers(Plan& plan, std::int64_t size);
+/// The grid of `size` ranks in a row that share every layer of a model (mode 1d).
+parallel::TensorOptions::Grid ranks_in_a_row(const nn::Model& model, std::int64_t size);
 
 /// Reports layers of a program's own model that the ranks of `tensor` (mode 1d) cannot share.
 void check_shared_layers(const parallel::TensorOptions& tensor,
@@ -79,17 +85,23 @@ void check_shared_layers(const parallel::TensorOptions& tensor,
 void check_shared_gradients(const optim::OptimizerOptions& optimizer,
                             config::Problems& problems,
                             const config::Origins& origins);
+/// A model whose layout is checked, and the sizes of its samples.
+struct CheckedModel {
+  const models::Resolved& model;
+  bool own = false;  ///< it is the program's, and the section `model` does not describe it
+  std::int64_t sequence_length = 0;
+  std::int64_t micro_batch = 0;  ///< 0: unknown
+};
 /// Checks what tensor parallelism requires of the model, the micro-batch, the sequence length and
-/// the optimizer. `own_model`: the model is the program's, and the section `model` does not
-/// describe it.
-void check_tensor_parallel(const Plan& plan,
-                           bool own_model,
+/// the optimizer.
+void check_tensor_parallel(const TrainConfig& config,
+                           const CheckedModel& checked,
                            config::Problems& problems,
                            const config::Origins& origins);
 
 /// Checks what context parallelism requires of the model, the sequence length and the optimizer.
-void check_context_parallel(const Plan& plan,
-                            bool own_model,
+void check_context_parallel(const TrainConfig& config,
+                            const CheckedModel& checked,
                             config::Problems& problems,
                             const config::Origins& origins);
 
@@ -97,8 +109,11 @@ void check_context_parallel(const Plan& plan,
 std::vector<std::string> config_notes(const TrainConfig& config, const config::Origins& origins);
 
 /// Notes about bucket sizes and limits, given by the user, that are smaller than the model's
-/// largest parameter: what happens then, with both numbers. Needs a plan whose layout is known.
-std::vector<std::string> bucket_notes(const Plan& plan, const config::Origins& origins);
+/// largest parameter: what happens then, with both numbers.
+std::vector<std::string> bucket_notes(const parallel::ZeroOptions& zero,
+                                      const parallel::Layout& layout,
+                                      const nn::Model& model,
+                                      const config::Origins& origins);
 
 /// Rules between the configuration and the resolved model.
 void check_model(const TrainConfig& config,

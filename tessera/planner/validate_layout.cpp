@@ -96,7 +96,7 @@ std::int64_t nearest_grid(const parallel::TensorOptions& tensor,
                           std::int64_t parts,
                           std::int64_t most) {
   const parallel::TensorOptions::Grid grid = tensor.grid();
-  if (tensor_mode(tensor) == nn::TensorMode::OneD) return most;
+  if (parallel::mode_of(tensor.layout()) == nn::TensorMode::OneD) return most;
   std::int64_t side = grid.row;
   // In 3d, channels are split twice.
   const auto parts_at = [&](std::int64_t s) { return parts > grid.row ? s * s : s; };
@@ -106,18 +106,19 @@ std::int64_t nearest_grid(const parallel::TensorOptions& tensor,
 }
 
 // Every rank of a grid must have samples and an equal part of the channels.
-void check_micro_batch(const Plan& plan,
+void check_micro_batch(const TrainConfig& config,
+                       const CheckedModel& checked,
                        config::Problems& problems,
                        const config::Origins& origins) {
-  const parallel::TensorOptions& tensor = plan.config.parallel.tensor;
+  const parallel::TensorOptions& tensor = config.parallel.tensor;
   const parallel::TensorOptions::Grid grid = tensor.grid();
   const std::int64_t samples = grid.size() / grid.row;
   // If the batch could not be solved, uses the given value.
-  const std::int64_t micro = plan.micro_batch > 0
-                                 ? plan.micro_batch
-                                 : plan.config.train_micro_batch_size_per_gpu.value_or(samples);
+  const std::int64_t micro = checked.micro_batch > 0
+                                 ? checked.micro_batch
+                                 : config.train_micro_batch_size_per_gpu.value_or(samples);
   if (micro < samples) {
-    const std::string key = given_batch_key(plan.config);
+    const std::string key = given_batch_key(config);
     problems.add(
         origins.place(key),
         key,
@@ -129,10 +130,10 @@ void check_micro_batch(const Plan& plan,
         fmt::format("set train_micro_batch_size_per_gpu to {}, or parallel.tensor.mode to \"1d\"",
                     samples));
   }
-  const std::int64_t C = plan.model.hidden_size;
-  if (C % grid.row == 0 || !knows_size(plan.config.model, "hidden_size", problems)) return;
+  const std::int64_t C = checked.model.hidden_size;
+  if (C % grid.row == 0 || !knows_size(config.model, "hidden_size", problems)) return;
   // It must also be divisible by the heads.
-  const std::int64_t unit = std::lcm(grid.row, std::max<std::int64_t>(plan.model.num_heads, 1));
+  const std::int64_t unit = std::lcm(grid.row, std::max<std::int64_t>(checked.model.num_heads, 1));
   const std::int64_t below = C / unit * unit;
   problems.add(
       origins.place("model.hidden_size"),
@@ -156,19 +157,6 @@ bool knows_size(const models::ModelOptions& options,
          !problems.concern("model.hidden_size");
 }
 
-nn::TensorMode tensor_mode(const parallel::TensorOptions& tensor) {
-  switch (tensor.layout()) {
-    case parallel::TensorLayout::OneD:
-      return nn::TensorMode::OneD;
-    case parallel::TensorLayout::TwoD:
-    case parallel::TensorLayout::TwoAndAHalfD:
-      return nn::TensorMode::TwoD;
-    case parallel::TensorLayout::ThreeD:
-      return nn::TensorMode::ThreeD;
-  }
-  TESSERA_ASSERT(false);
-}
-
 namespace {
 
 // Every rank must have an equal number of heads, features, and so on, or at least one of them.
@@ -179,7 +167,7 @@ void check_cuts(const parallel::TensorOptions& tensor,
                 config::Problems& problems,
                 const config::Origins& origins) {
   constexpr const char* kSize = "parallel.tensor.size";
-  const nn::TensorMode mode = tensor_mode(tensor);
+  const nn::TensorMode mode = parallel::mode_of(tensor.layout());
   const mesh::Mesh mesh = mesh_of(tensor.grid());
   const auto parameters = nn::parameters_of(model);
   for (const CutAxis& cut : kCutAxes) {
@@ -223,8 +211,8 @@ bool knows_cut(const parallel::TensorOptions& tensor, const config::Problems& pr
 
 // True if the model pads samples to a number of tokens that ranks can share. The tokens of an image
 // are its patches, and data.sequence_length does not change their number.
-bool pads_samples(const Plan& plan) {
-  return plan.model.trunk.output.images;
+bool pads_samples(const models::Resolved& model) {
+  return model.trunk.output.images;
 }
 
 // The first block that may need all tokens of a sample between its layers.
@@ -275,11 +263,11 @@ std::int64_t ranks_that_share_a_head(const nn::Model& model, std::int64_t size) 
   return size / heads;
 }
 
-void share_layers(Plan& plan, std::int64_t size) {
-  parallel::TensorOptions& tensor = plan.config.parallel.tensor;
+parallel::TensorOptions::Grid ranks_in_a_row(const nn::Model& model, std::int64_t size) {
+  parallel::TensorOptions tensor;
   tensor.size = size;
-  tensor.share_head = ranks_that_share_a_head(plan.model.model, size);
-  plan.grid = tensor.grid();
+  tensor.share_head = ranks_that_share_a_head(model, size);
+  return tensor.grid();
 }
 
 void check_shared_layers(const parallel::TensorOptions& tensor,
@@ -301,20 +289,20 @@ void check_shared_gradients(const optim::OptimizerOptions& optimizer,
                "use AdamW, or set parallel.tensor.size to 1");
 }
 
-void check_tensor_parallel(const Plan& plan,
-                           bool own_model,
+void check_tensor_parallel(const TrainConfig& config,
+                           const CheckedModel& checked,
                            config::Problems& problems,
                            const config::Origins& origins) {
-  const parallel::ParallelOptions& parallel = plan.config.parallel;
+  const parallel::ParallelOptions& parallel = config.parallel;
   const parallel::TensorOptions& tensor = parallel.tensor;
   if (tensor.size <= 1) return;
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
-  const bool on_grid = tensor_mode(tensor) != nn::TensorMode::OneD;
-  const bool modelled = !plan.model.model.blocks.empty();
+  const bool on_grid = parallel::mode_of(tensor.layout()) != nn::TensorMode::OneD;
+  const bool modelled = !checked.model.model.blocks.empty();
   const bool known = knows_cut(tensor, problems);
-  if (on_grid && own_model) {
+  if (on_grid && checked.own) {
     add("parallel.tensor.mode",
         fmt::format("mode {} cuts samples and channels between layers, and the program's "
                     "own model may need all of them",
@@ -322,38 +310,38 @@ void check_tensor_parallel(const Plan& plan,
         "set it to \"1d\"");
   } else if (std::string obstacle;
              const auto* const block =
-                 on_grid ? block_off_grid(plan.model.model, obstacle) : nullptr) {
+                 on_grid ? block_off_grid(checked.model.model, obstacle) : nullptr) {
     add("parallel.tensor.mode",
         fmt::format("mode {} does not cut {}, of block {}", tensor.name(), obstacle, block->name),
         "set it to \"1d\"");
   } else if (known && modelled) {
     const auto knows = [&](const char* key) {
-      return own_model || knows_size(plan.config.model, key, problems);
+      return checked.own || knows_size(config.model, key, problems);
     };
-    check_cuts(tensor, plan.model.model, knows, problems, origins);
-    if (on_grid) check_micro_batch(plan, problems, origins);
+    check_cuts(tensor, checked.model.model, knows, problems, origins);
+    if (on_grid) check_micro_batch(config, checked, problems, origins);
   }
   if (parallel.sequence && on_grid) {
     add("parallel.sequence",
         fmt::format("mode {} cuts samples and channels between layers, not tokens", tensor.name()),
         "set it to false, or parallel.tensor.mode to \"1d\"");
-  } else if (const auto* const block = block_of_all_tokens(plan.model.model);
+  } else if (const auto* const block = block_of_all_tokens(checked.model.model);
              parallel.sequence && block != nullptr) {
     add("parallel.sequence",
         needs_all_tokens(*block),
         std::string("set it to false") + kSayByToken);
-  } else if (parallel.sequence && known && modelled && !pads_samples(plan) &&
-             knows_length(plan.config, problems) &&
+  } else if (parallel.sequence && known && modelled && !pads_samples(checked.model) &&
+             knows_length(config, problems) &&
              // check_context_parallel() reports both.
-             parallel.context.size <= 1 && plan.sequence_length % tensor.size != 0) {
+             parallel.context.size <= 1 && checked.sequence_length % tensor.size != 0) {
     add("data.sequence_length",
         fmt::format("{} tokens cannot be shared evenly by {} ranks (parallel.sequence)",
-                    plan.sequence_length,
+                    checked.sequence_length,
                     tensor.size),
         fmt::format("set it to {}, or parallel.sequence to false",
-                    std::max(tensor.size, plan.sequence_length / tensor.size * tensor.size)));
+                    std::max(tensor.size, checked.sequence_length / tensor.size * tensor.size)));
   }
-  check_shared_gradients(plan.config.optimizer, problems, origins);
+  check_shared_gradients(config.optimizer, problems, origins);
 }
 
 void check_layout(const TrainConfig& config,
@@ -364,16 +352,19 @@ void check_layout(const TrainConfig& config,
 
 namespace {
 
-void check_length(const Plan& plan, config::Problems& problems, const config::Origins& origins) {
+void check_length(const TrainConfig& config,
+                  const CheckedModel& checked,
+                  config::Problems& problems,
+                  const config::Origins& origins) {
   // Settings that were already reported have no requirements.
-  parallel::ParallelOptions parallel = plan.config.parallel;
+  parallel::ParallelOptions parallel = config.parallel;
   parallel.sequence = parallel.sequence && knows_cut(parallel.tensor, problems) &&
-                      tensor_mode(parallel.tensor) == nn::TensorMode::OneD;
+                      parallel::mode_of(parallel.tensor.layout()) == nn::TensorMode::OneD;
   const parallel::ContextOptions& context = parallel.context;
   const bool mode = !problems.concern("parallel.context.mode");
   // In every mode a rank has at least one chunk.
   if (!mode) parallel.context.mode = nn::ContextMode::Ulysses;
-  const std::int64_t unit = parallel.token_unit(), length = plan.sequence_length;
+  const std::int64_t unit = parallel.token_unit(), length = checked.sequence_length;
   if (length % unit == 0) return;
   const std::string cut = context.mode == nn::ContextMode::Ring
                               ? fmt::format("{} chunks, two a rank", 2 * context.size)
@@ -392,68 +383,69 @@ void check_length(const Plan& plan, config::Problems& problems, const config::Or
 }
 
 // Ranks that exchange tokens for heads must have equal numbers of heads.
-void check_heads(const Plan& plan,
-                 bool own_model,
+void check_heads(const TrainConfig& config,
+                 const CheckedModel& checked,
                  config::Problems& problems,
                  const config::Origins& origins) {
-  const parallel::ParallelOptions& parallel = plan.config.parallel;
+  const parallel::ParallelOptions& parallel = config.parallel;
   if (problems.concern("parallel.context.mode") ||
       parallel.context.mode != nn::ContextMode::Ulysses ||
-      (!own_model && !knows_size(plan.config.model, "num_heads", problems)))
+      (!checked.own && !knows_size(config.model, "num_heads", problems)))
     return;
   // One side of a grid splits the heads, the others split samples.
   const parallel::TensorOptions& tensor = parallel.tensor;
-  const bool in_a_row = tensor_mode(tensor) == nn::TensorMode::OneD;
+  const bool in_a_row = parallel::mode_of(tensor.layout()) == nn::TensorMode::OneD;
   const std::int64_t parts = !knows_cut(tensor, problems) ? 1
                              : in_a_row                   ? tensor.size
                                                           : tensor.grid().col;
   const std::int64_t shares = parts * parallel.context.size;
   const std::set<std::int64_t> heads =
-      own_model ? heads_of(plan.model.model) : std::set<std::int64_t>{plan.model.num_heads};
+      checked.own ? heads_of(checked.model.model) : std::set<std::int64_t>{checked.model.num_heads};
   const auto uneven = std::find_if(
       heads.begin(), heads.end(), [&](std::int64_t count) { return count % shares != 0; });
   if (uneven == heads.end()) return;
   problems.add(
       origins.place("parallel.context.mode"),
       "parallel.context.mode",
-      fmt::format(
-          "{} heads cannot be shared evenly by tensor {}{} x context {} = {} ranks",
-          *uneven,
-          parts,
-          parts > 1 && tensor_mode(tensor) != nn::TensorMode::OneD ? " (a side of the grid)" : "",
-          parallel.context.size,
-          shares),
+      fmt::format("{} heads cannot be shared evenly by tensor {}{} x context {} = {} ranks",
+                  *uneven,
+                  parts,
+                  parts > 1 && parallel::mode_of(tensor.layout()) != nn::TensorMode::OneD
+                      ? " (a side of the grid)"
+                      : "",
+                  parallel.context.size,
+                  shares),
       fmt::format("set it to \"ring\", or {} to a multiple of {}",
-                  own_model ? "the heads" : "model.num_heads",
+                  checked.own ? "the heads" : "model.num_heads",
                   shares));
 }
 
 }  // namespace
 
-void check_context_parallel(const Plan& plan,
-                            bool own_model,
+void check_context_parallel(const TrainConfig& config,
+                            const CheckedModel& checked,
                             config::Problems& problems,
                             const config::Origins& origins) {
-  const parallel::ContextOptions& context = plan.config.parallel.context;
+  const parallel::ContextOptions& context = config.parallel.context;
   if (context.size <= 1) return;
   const auto add = [&](const char* path, std::string what, std::string fix) {
     problems.add(origins.place(path), path, std::move(what), std::move(fix));
   };
-  if (const auto* const block = block_of_all_tokens(plan.model.model)) {
+  if (const auto* const block = block_of_all_tokens(checked.model.model)) {
     add("parallel.context.size",
         needs_all_tokens(*block),
         std::string("set it to 1") + kSayByToken);
-  } else if (!plan.model.model.blocks.empty()) {
-    if (!pads_samples(plan) && knows_length(plan.config, problems))
-      check_length(plan, problems, origins);
-    check_heads(plan, own_model, problems, origins);
+  } else if (!checked.model.model.blocks.empty()) {
+    if (!pads_samples(checked.model) && knows_length(config, problems))
+      check_length(config, checked, problems, origins);
+    check_heads(config, checked, problems, origins);
   }
   if (problems.concern("optimizer")) return;
-  if (!exchange_needs(plan.config.optimizer).compressed) return;
+  if (!exchange_needs(config.optimizer).compressed) return;
   add("optimizer.type",
       fmt::format("{} compresses the gradients of whole samples, and context-parallel ranks have "
                   "shares of them (parallel.context)",
-                  plan.config.optimizer.type),
+                  config.optimizer.type),
       "use AdamW, or set parallel.context.size to 1");
 }
 

@@ -12,6 +12,7 @@
 
 #include "tessera/base/text.h"
 #include "tessera/config/key_dialect.h"
+#include "tessera/planner/data_plan.h"
 #include "tessera/planner/validate.h"
 #include "tessera/tasks/rl/rl.h"
 #include "tessera/tasks/task.h"
@@ -284,11 +285,13 @@ void check_written(const json::Value& source, config::Problems& problems) {
   check_checkpoint(written);
 }
 
-void check_hybrid_engine(const json::Value& source, const Plan& plan, config::Problems& problems) {
+void check_hybrid_engine(const json::Value& source,
+                         const DataPlan& data,
+                         config::Problems& problems) {
   if (!source.is_object()) return;
   Written written(source, problems);
   if (!written.on("hybrid_engine.enabled")) return;
-  const tasks::Rl* const rl = tasks::as_rl(plan.task.get());
+  const tasks::Rl* const rl = tasks::as_rl(data.task.get());
   const char* const sharers_path = "hybrid_engine.inference_tp_size";
   // The task rl, which generates, takes it as rl.rollout_tensor unless that is given too.
   const double sharers =
@@ -299,10 +302,10 @@ void check_hybrid_engine(const json::Value& source, const Plan& plan, config::Pr
         fmt::format("it is {}, and rl.rollout_tensor, which means the same, is {}", asked, sharers),
         "remove one of them");
   }
-  const auto length = static_cast<double>(plan.sequence_length);
+  const auto length = static_cast<double>(data.sequence_length);
   const char* const length_path = "hybrid_engine.max_out_tokens";
   if (const double most = written.number(length_path, length);
-      plan.task != nullptr && plan.task->writes_answers() && most < length) {
+      data.task != nullptr && data.task->writes_answers() && most < length) {
     written.refuse(length_path,
                    fmt::format("the cache is to hold {} tokens, and a prompt with its completion "
                                "has up to data.sequence_length {}",

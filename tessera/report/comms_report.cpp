@@ -16,7 +16,7 @@ double CommsRow::algbw() const {
 double CommsRow::busbw() const {
   const double n = ranks;
   if (op == "all_reduce") return algbw() * 2 * (n - 1) / n;
-  const bool shared = op == "all_gather" || op == "reduce_scatter" || op == "all_to_all";
+  const bool shared = op == "all_gather" || op == "reduce_scatter" || op.starts_with("all_to_all");
   return shared ? algbw() * (n - 1) / n : algbw();
 }
 

@@ -14,7 +14,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/config/document.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/draft.h"
+#include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::report {
@@ -60,8 +62,10 @@ std::string equation(const planner::BatchSizes& sizes, int data_ranks) {
                      sizes.accumulation,
                      data_ranks);
 }
-std::string equation(const planner::Plan& plan) {
-  return equation({plan.global_batch, plan.micro_batch, plan.accumulation}, plan.data_ranks);
+std::string equation(const planner::Draft& draft) {
+  const parallel::Layout& layout = draft.layout;
+  return equation({draft.recipe.global_batch, layout.micro_batch, layout.accumulation},
+                  layout.data_ranks);
 }
 
 // The smallest number of ranks with which the batch equation holds, and the equation.
@@ -88,11 +92,11 @@ class Explainer {
     data_ = source.is_object() && source.find("data") != nullptr;
     const planner::Draft first =
         planner::make_draft(source, ranks.value_or(1), name_of_file_, /*model=*/false);
-    const auto least = min_ranks(first.plan.config);
+    const auto least = min_ranks(first.config);
     const int few = least.value_or(MinRanks()).ranks;
     draft_ = planner::make_draft(source, ranks.value_or(few), name_of_file_, model_);
     resolved_ = planner::resolved_config(draft_, has_model());
-    out_.ranks = draft_.plan.ranks;
+    out_.ranks = draft_.ranks;
     out_.ranks_text = ranks_text(ranks.has_value(), least);
   }
 
@@ -109,14 +113,14 @@ class Explainer {
   }
 
  private:
-  [[nodiscard]] bool has_model() const { return model_ && draft_.plan.model.hidden_size > 0; }
+  [[nodiscard]] bool has_model() const { return model_ && draft_.model.resolved.hidden_size > 0; }
 
   [[nodiscard]] std::string ranks_text(bool given, const std::optional<MinRanks>& least) const {
-    const int ranks = draft_.plan.ranks;
+    const int ranks = draft_.ranks;
     const std::string count = fmt::format("{} {}", ranks, ranks == 1 ? "rank" : "ranks");
     if (given) return fmt::format("{}, as -n says", count);
     if (least) return fmt::format("{}, the fewest that close {}", count, least->equation);
-    const planner::TrainConfig& config = draft_.plan.config;
+    const planner::TrainConfig& config = draft_.config;
     if (!config.train_batch_size && !config.train_micro_batch_size_per_gpu)
       return fmt::format("{}: the batch size is not said", count);
     return fmt::format("{}: no number of ranks closes the batch arithmetic", count);
@@ -133,7 +137,7 @@ class Explainer {
     // A resolved model has only the three probabilities, or the sizes, that these keys set.
     if ((key.path == "model.dropout" || key.path == "model.preset") &&
         draft_.origins.given(key.path)) {
-      models::ModelOptions written = draft_.plan.config.model;
+      models::ModelOptions written = draft_.config.model;
       const json::Value all = config::write(written);
       const json::Value* const one = all.find(key.path.substr(6));
       if (one != nullptr) return add_key(key.path, *one, key.initial);
@@ -203,16 +207,15 @@ class Explainer {
 
   // Returns how a value that was not written follows from others.
   [[nodiscard]] std::string derivation(const std::string& path) const {
-    const planner::Plan& plan = draft_.plan;
     const bool batch = path == "train_batch_size" || path == "train_micro_batch_size_per_gpu" ||
                        path == "gradient_accumulation_steps";
-    if (batch && plan.global_batch > 0) return equation(plan);
-    if (path == "zero_optimization.stage" && plan.zero_stage == 1)
-      return fmt::format("{} ranks and no zero_optimization block", plan.data_ranks);
+    if (batch && draft_.recipe.global_batch > 0) return equation(draft_);
+    if (path == "zero_optimization.stage" && draft_.layout.zero_stage == 1)
+      return fmt::format("{} ranks and no zero_optimization block", draft_.layout.data_ranks);
     if (path == "run.dir") return fmt::format("the name of {}", name_of_file_);
     if (path == "run.threads_per_rank") return "cores / local ranks";
     if (path == "data.sequence_length" && has_model()) return "model.max_positions";
-    if (path == "data.stride" && has_model() && plan.config.data.pack)
+    if (path == "data.stride" && has_model() && draft_.config.data.pack)
       return "data.sequence_length";
     if (starts_with(path, "model") && has_model()) return model_derivation(path);
     if (starts_with(path, "model") && draft_.source) return source_derivation(path);
@@ -224,14 +227,14 @@ class Explainer {
     models::ModelOptions theirs = draft_.source->model;
     const json::Value all = json::Value::object({{"model", config::write(theirs)}});
     if (find_path(all, path) == nullptr) return "";
-    return fmt::format("model.from {}", draft_.plan.config.model->from.value_or(""));
+    return fmt::format("model.from {}", draft_.config.model->from.value_or(""));
   }
 
   [[nodiscard]] std::string model_derivation(const std::string& path) const {
-    const auto& options = draft_.plan.config.model;
+    const auto& options = draft_.config.model;
     if (options->from && find_path(resolved_, path) != nullptr)
       return fmt::format("model.from {}", *options->from);
-    const auto& derivations = draft_.plan.model.derivations;
+    const auto& derivations = draft_.model.resolved.derivations;
     const auto found = derivations.find(path.substr(path.find('.') + 1));
     return found == derivations.end() ? "" : found->second;
   }
@@ -321,7 +324,7 @@ class Explainer {
 
   // A task has a formula whether or not a model is given.
   void add_formula(const FormulaOf& formula) {
-    const planner::TrainConfig& config = draft_.plan.config;
+    const planner::TrainConfig& config = draft_.config;
     if (!tasks::tasks().has(config.task.type)) return;
     config::Problems problems;
     const auto task = tasks::make_task(config.task, problems);
@@ -330,7 +333,7 @@ class Explainer {
 
   // Skips what the tables already contain.
   void add_notes() {
-    const std::vector<std::string>& notes = draft_.plan.notes;
+    const std::vector<std::string>& notes = draft_.notes;
     const auto first = notes.begin() + static_cast<std::ptrdiff_t>(draft_.accepted.size());
     std::copy_if(first, notes.end(), std::back_inserter(out_.notes), [](const std::string& note) {
       return note.find(" is \"auto\": ") == std::string::npos;

@@ -9,7 +9,14 @@
 
 #include "tessera/base/text.h"
 #include "tessera/data/sample_order.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/precision.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/planner/stages.h"
 
 namespace tessera::report {
@@ -25,74 +32,77 @@ std::string plural(std::int64_t count, const std::string& one) {
   return text::with_commas(count) + " " + one + (count == 1 ? "" : "s");
 }
 
-std::string model_line(const planner::Plan& plan) {
-  const models::Resolved& m = plan.model;
-  const auto& options = plan.config.model;
+std::string model_line(const planner::Plan& plan, const TableFacts& facts) {
+  const models::Resolved& m = plan.model().resolved;
+  const auto& options = plan.model().options;
   const std::string name =
       options->from ? " from " + *options->from : (options->preset ? " " + *options->preset : "");
   if (m.description.find("family") == nullptr) {
-    return fmt::format(
-        "the program's own: {} blocks, positions {}", m.model.blocks.size(), plan.sequence_length);
+    return fmt::format("the program's own: {} blocks, positions {}",
+                       m.model.blocks.size(),
+                       plan.data().sequence_length);
   }
-  return fmt::format("{}{}: {} layers x {} x {} heads, vocabulary {}, positions {}",
+  return fmt::format("{}{}: {} layers x {} x {} heads, vocabulary {}, positions {}{}",
                      options.family(),
                      name,
                      m.num_layers,
                      m.hidden_size,
                      m.num_heads,
                      text::with_commas(m.vocab_size),
-                     m.max_positions);
+                     m.max_positions,
+                     plan.model().weights || facts.resume_step > 0 ? "" : "; new random weights");
 }
 
 /// What the samples of the data consist of, and TableFacts::train_tokens counts.
 const char* unit_of(const planner::Plan& plan) {
-  return plan.model.trunk.output.images ? "images" : "tokens";
+  return plan.model().resolved.trunk.output.images ? "images" : "tokens";
 }
 
 std::string batch_line(const planner::Plan& plan) {
   const std::string grows =
-      plan.batch_ramp ? "; rampup " + plan.config.rampup_batch_size.dump() : std::string();
-  const bool images = plan.model.trunk.output.images;
-  const std::string tokens =
-      images ? std::string()
-             : fmt::format("; {} tokens an update",
-                           text::with_commas(plan.global_batch * plan.sequence_length));
+      plan.recipe().ramp ? "; rampup " + plan.recipe().written_ramp.dump() : std::string();
+  const bool images = plan.model().resolved.trunk.output.images;
+  const std::string tokens = images ? std::string()
+                                    : fmt::format("; {} tokens an update",
+                                                  text::with_commas(plan.recipe().global_batch *
+                                                                    plan.data().sequence_length));
   return fmt::format("{} {} = micro {} x accumulation {} x ranks {}{}{}",
-                     plan.global_batch,
+                     plan.recipe().global_batch,
                      images ? "images" : "sequences",
-                     plan.micro_batch,
-                     plan.accumulation,
-                     plan.data_ranks,
+                     plan.layout().micro_batch,
+                     plan.layout().accumulation,
+                     plan.layout().data_ranks,
                      tokens,
                      grows);
 }
 
 std::string layout_line(const planner::Plan& plan) {
-  const std::string groups = plan.zero_stage == 3 && plan.shard_ranks < plan.data_ranks
-                                 ? fmt::format(" in groups of {}", plan.shard_ranks)
+  const parallel::Layout& layout = plan.layout();
+  const std::string groups = layout.zero_stage == 3 && layout.shard_ranks < layout.data_ranks
+                                 ? fmt::format(" in groups of {}", layout.shard_ranks)
                                  : "";
-  const parallel::ParallelOptions& parallel = plan.config.parallel;
-  const std::string tensor = parallel.tensor.size == 1
-                                 ? ""
-                                 : fmt::format(", tensor parallel {} ({}{})",
-                                               parallel.tensor.size,
-                                               parallel.tensor.name(),
-                                               parallel.sequence ? ", sequence" : "");
+  const std::string tensor =
+      layout.grid.size() == 1
+          ? ""
+          : fmt::format(", tensor parallel {} ({}{})",
+                        layout.grid.size(),
+                        config::name_of(parallel::kTensorLayouts, layout.tensor),
+                        layout.sequence ? ", sequence" : "");
   const std::string context =
-      parallel.context.size == 1
+      layout.context == 1
           ? ""
           : fmt::format(", context parallel {} ({})",
-                        parallel.context.size,
-                        config::name_of(parallel::kContextModes, parallel.context.mode));
+                        layout.context,
+                        config::name_of(parallel::kContextModes, layout.context_mode));
   return fmt::format("{} x {}, data parallel {}{}{}, ZeRO stage {}{}, {}",
-                     plural(plan.ranks, "rank"),
-                     plural(plan.threads, "thread"),
-                     plan.data_ranks,
+                     plural(layout.ranks(), "rank"),
+                     plural(layout.threads, "thread"),
+                     layout.data_ranks,
                      tensor,
                      context,
-                     plan.zero_stage,
+                     layout.zero_stage,
                      groups,
-                     planner::precision_text(plan));
+                     planner::precision_text(layout, plan.recipe()));
 }
 
 std::string sources_text(const std::vector<std::string>& sources) {
@@ -103,18 +113,18 @@ std::string sources_text(const std::vector<std::string>& sources) {
 }
 
 std::string data_line(const planner::Plan& plan, const TableFacts& facts) {
-  if (plan.model.trunk.output.images) {
+  if (plan.model().resolved.trunk.output.images) {
     return fmt::format("{}: {} {}",
-                       sources_text(plan.config.data.train),
+                       sources_text(plan.data().options.train),
                        text::with_commas(facts.train_tokens),
                        unit_of(plan));
   }
   return fmt::format("{}: {} tokens, {} of {} tokens, {} tokenizer",
-                     sources_text(plan.config.data.train),
+                     sources_text(plan.data().options.train),
                      text::with_commas(facts.train_tokens),
                      plural(facts.train_samples, "sample"),
-                     plan.sequence_length,
-                     plan.tokenizer->name());
+                     plan.data().sequence_length,
+                     plan.data().tokenizer->name());
 }
 
 /// The number of samples of each class, and of classes that are not listed.
@@ -146,10 +156,10 @@ std::string patience_text(const tasks::EvalOptions& eval) {
 std::string validation_line(const planner::Plan& plan, const TableFacts& facts) {
   if (facts.validation_tokens == 0) return "none";
   const std::string source =
-      plan.config.data.validation.empty()
-          ? fmt::format("{} of the data, held out", plan.config.data.validation_fraction)
-          : sources_text(plan.config.data.validation);
-  const tasks::EvalOptions& eval = plan.config.eval;
+      plan.data().options.validation.empty()
+          ? fmt::format("{} of the data, held out", plan.data().options.validation_fraction)
+          : sources_text(plan.data().options.validation);
+  const tasks::EvalOptions& eval = plan.run().eval;
   const std::string when = eval.when().any() ? eval.when().text() : "never read";
   return fmt::format("{}: {} {}, {}{}",
                      source,
@@ -160,30 +170,30 @@ std::string validation_line(const planner::Plan& plan, const TableFacts& facts) 
 }
 
 // The number of samples of all steps. An epoch's last batch is smaller unless it is dropped.
-std::int64_t samples_of_steps(const planner::Plan& plan, std::int64_t in_epoch) {
-  if (plan.config.data.drop_last || in_epoch <= 0) {
-    return plan.batch_ramp ? plan.batch_ramp->samples_before(plan.max_steps + 1)
-                           : plan.max_steps * plan.global_batch;
+std::int64_t samples_of_steps(const planner::PlanWithData& plan, std::int64_t in_epoch) {
+  if (plan.data().options.drop_last || in_epoch <= 0) {
+    return plan.recipe().ramp ? plan.recipe().ramp->samples_before(plan.course().max_steps + 1)
+                              : plan.course().max_steps * plan.recipe().global_batch;
   }
-  const auto size_at = batch_sizes(plan);
-  const data::BatchPlan batches(in_epoch, plan.global_batch, /*drop_last=*/false, size_at);
-  std::int64_t samples = 0, left = plan.max_steps;
-  const auto grows = [&] { return size_at && size_at(samples) != plan.global_batch; };
+  const auto size_at = batch_sizes(plan.recipe());
+  const data::BatchPlan batches(in_epoch, plan.recipe().global_batch, /*drop_last=*/false, size_at);
+  std::int64_t samples = 0, left = plan.course().max_steps;
+  const auto grows = [&] { return size_at && size_at(samples) != plan.recipe().global_batch; };
   for (; left > 0 && (samples % in_epoch != 0 || grows()); --left)
     samples = batches.at(samples).consumed_after;
   const std::int64_t steps = batches.steps_per_epoch();
-  return samples + left / steps * in_epoch + left % steps * plan.global_batch;
+  return samples + left / steps * in_epoch + left % steps * plan.recipe().global_batch;
 }
 
 }  // namespace
 
-double passes_over_data(const planner::Plan& plan, const TableFacts& facts) {
+double passes_over_data(const planner::PlanWithData& plan, const TableFacts& facts) {
   if (facts.train_samples <= 0) return 0.0;
   return static_cast<double>(samples_of_steps(plan, facts.train_samples)) /
          static_cast<double>(facts.train_samples);
 }
 
-std::string warning_of_passes(const planner::Plan& plan, const TableFacts& facts) {
+std::string warning_of_passes(const planner::PlanWithData& plan, const TableFacts& facts) {
   constexpr double kMost = 50;
   const double passes = passes_over_data(plan, facts);
   if (passes <= kMost) return "";
@@ -193,20 +203,21 @@ std::string warning_of_passes(const planner::Plan& plan, const TableFacts& facts
       "lower trainer.max_steps ({} steps are {:.0f} passes)",
       text::with_commas(static_cast<std::int64_t>(passes)),
       text::with_commas(
-          static_cast<std::int64_t>(static_cast<double>(plan.max_steps) * kMost / passes)),
+          static_cast<std::int64_t>(static_cast<double>(plan.course().max_steps) * kMost / passes)),
       kMost);
 }
 
 namespace {
 
-std::string length_line(const planner::Plan& plan, const TableFacts& facts) {
-  const std::int64_t steps_left = std::max<std::int64_t>(plan.max_steps - facts.resume_step, 0);
+std::string length_line(const planner::PlanWithData& plan, const TableFacts& facts) {
+  const std::int64_t steps_left =
+      std::max<std::int64_t>(plan.course().max_steps - facts.resume_step, 0);
   const std::string left = facts.resume_step > 0
                                ? fmt::format(" for the remaining {}", plural(steps_left, "step"))
                                : std::string();
   if (!facts.tokens_are_known) {
     std::string out = fmt::format("{}, {:.2f} passes over the data",
-                                  plural(plan.max_steps, "step"),
+                                  plural(plan.course().max_steps, "step"),
                                   passes_over_data(plan, facts));
     if (facts.step_s > 0) {
       out += fmt::format("; about {}{} at {} a step, as measured here",
@@ -217,15 +228,15 @@ std::string length_line(const planner::Plan& plan, const TableFacts& facts) {
     return out;
   }
   const auto samples = static_cast<double>(samples_of_steps(plan, facts.train_samples));
-  const double tokens = samples * static_cast<double>(plan.sequence_length);
+  const double tokens = samples * static_cast<double>(plan.data().sequence_length);
   std::string out = fmt::format("{}, {} {}, {:.2f} passes over the data",
-                                plural(plan.max_steps, "step"),
+                                plural(plan.course().max_steps, "step"),
                                 text::count(tokens),
                                 unit_of(plan),
                                 passes_over_data(plan, facts));
   if (facts.tokens_per_s > 0) {
     const double share = static_cast<double>(steps_left) /
-                         static_cast<double>(std::max<std::int64_t>(plan.max_steps, 1));
+                         static_cast<double>(std::max<std::int64_t>(plan.course().max_steps, 1));
     out +=
         fmt::format("; about {}{} at {} {}/s, {}",
                     text::duration(tokens * share / facts.tokens_per_s),
@@ -238,17 +249,16 @@ std::string length_line(const planner::Plan& plan, const TableFacts& facts) {
 }
 
 std::string optimizer_line(const planner::Plan& plan) {
-  const json::Value* optimizer = plan.resolved.find("optimizer");
+  const json::Value* optimizer = plan.resolved().find("optimizer");
   const json::Value* params = optimizer == nullptr ? nullptr : optimizer->find("params");
-  std::string out = plan.config.optimizer.type;
+  std::string out = plan.recipe().optimizer.type;
   if (params != nullptr && params->is_object()) {
     for (const auto& [key, value] : params->members())
       out += " " + key + " " + value.dump();
   }
   out += ", schedule " +
-         (plan.config.scheduler.type.empty() ? "constant" : plan.config.scheduler.type);
-  if (plan.config.gradient_clipping > 0)
-    out += ", clipping " + text::number(plan.config.gradient_clipping);
+         (plan.recipe().scheduler.type.empty() ? "constant" : plan.recipe().scheduler.type);
+  if (plan.recipe().clip_norm > 0) out += ", clipping " + text::number(plan.recipe().clip_norm);
   return out;
 }
 
@@ -263,7 +273,7 @@ std::string when_saved(const checkpoint::Options& options) {
 }
 
 std::string checkpoint_line(const planner::Plan& plan, const TableFacts& facts) {
-  const checkpoint::Options& options = plan.config.checkpoint;
+  const checkpoint::Options& options = plan.run().checkpoint;
   const std::int64_t one = planner::checkpoint_bytes(plan),
                      kept = options.keep + (options.keeps_best() ? 1 : 0);
   const bool tight = static_cast<std::uint64_t>(one * kept) > facts.free_disk_bytes;
@@ -283,8 +293,8 @@ std::string memory_line(const planner::Plan& plan,
   return fmt::format("{}{} a rank x {} = {} of {} free",
                      estimate.unknown.empty() ? "" : "at least ",
                      bytes(need),
-                     plan.ranks,
-                     bytes(need * plan.ranks),
+                     plan.ranks(),
+                     bytes(need * plan.ranks()),
                      text::bytes(facts.available_memory_bytes));
 }
 
@@ -312,17 +322,18 @@ void append_capped(std::vector<std::string>& lines,
 // Long pipelines are abbreviated, because the table must fit on one screen.
 void append_stages(std::vector<std::string>& lines, const planner::Plan& plan) {
   constexpr std::size_t kMost = 8;
-  const parallel::StageLayout& layout = plan.stages;
+  const parallel::StageLayout& layout = plan.layout().stages;
   if (layout.stages == 1) return;
   lines.push_back(
       fmt::format("{:<11} {} stages, {}, {} micro-batches; a stage waits {:.0f}% of the "
                   "time if all take equally long",
                   "pipeline",
                   layout.stages,
-                  plan.config.parallel.pipeline.schedule,
-                  std::max<std::int64_t>(plan.accumulation, 1),
-                  100 * planner::planned_waits(plan)));
-  const std::vector<std::string> stages = planner::stage_lines(plan);
+                  plan.layout().schedule,
+                  std::max<std::int64_t>(plan.layout().accumulation, 1),
+                  100 * planner::planned_waits(plan.layout())));
+  const std::vector<std::string> stages =
+      planner::stage_lines(plan.layout(), plan.model().resolved.model);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     if (s == kMost - 1 && stages.size() > kMost) {
       lines.push_back(fmt::format("  stages {} to {} like these", s, stages.size() - 1));
@@ -338,25 +349,26 @@ void append_mesh(std::vector<std::string>& lines,
                  const TableFacts& facts) {
   constexpr std::size_t kBelow = 7;  // the rows below, without the notes
   constexpr std::size_t kMost = 10, kMostOfWhole = 5, kLeast = 3;
-  if (plan.ranks == 1) return;
-  const std::size_t most = plan.config.parallel.ranks_per_model() == 1 ? kMostOfWhole : kMost;
+  if (plan.ranks() == 1) return;
+  const std::size_t most = plan.ranks() == plan.layout().data_ranks ? kMostOfWhole : kMost;
   const std::size_t taken = lines.size() + kBelow;
   const std::size_t left = kMostLines > taken ? kMostLines - taken : 0;
   if (left < kLeast) return;
-  const std::vector<std::string> mesh = planner::mesh_lines(plan, facts.host, std::min(left, most));
+  const std::vector<std::string> mesh = planner::mesh_lines(
+      plan.layout(), plan.model().resolved.model, facts.host, std::min(left, most));
   for (std::size_t i = 0; i < mesh.size(); ++i)
     lines.push_back(fmt::format("{:<11} {}", i == 0 ? "mesh" : "", mesh[i]));
 }
 
 }  // namespace
 
-std::vector<std::string> first_table(const planner::Plan& plan, const TableFacts& facts) {
+std::vector<std::string> first_table(const planner::PlanWithData& plan, const TableFacts& facts) {
   std::vector<std::string> lines;
   const auto row = [&](const char* name, const std::string& what) {
     lines.push_back(fmt::format("{:<11} {}", name, what));
   };
-  row("model", model_line(plan));
-  row("parameters", text::with_commas(plan.model.num_parameters));
+  row("model", model_line(plan, facts));
+  row("parameters", text::with_commas(plan.model().resolved.num_parameters));
   row("data", data_line(plan, facts));
   if (!facts.classes.empty()) row("classes", classes_line(facts));
   row("validation", validation_line(plan, facts));
@@ -372,14 +384,14 @@ std::vector<std::string> first_table(const planner::Plan& plan, const TableFacts
   row("", memory_split_line(plan, memory));
   row("run", facts.run_dir);
   row("checkpoints", checkpoint_line(plan, facts));
-  row("seed", std::to_string(plan.config.trainer.seed));
+  row("seed", std::to_string(plan.recipe().seed));
   row("start",
       facts.resume_from.empty()
           ? "from the beginning"
           : fmt::format("from step {} of {}", facts.resume_step, facts.resume_from));
   append_capped(lines, facts.changes, "changes");
   append_capped(lines,
-                plan.notes,
+                plan.notes(),
                 facts.more_notes.empty() ? "notes" : fmt::format("notes {}", facts.more_notes));
   return lines;
 }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tessera/planner/memory.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::report {
 
@@ -41,12 +41,12 @@ struct TableFacts {
 
 /// Returns how often the training reads its data: steps times samples per step, divided by the
 /// number of samples; 0 if there are none.
-double passes_over_data(const planner::Plan& plan, const TableFacts& facts);
+double passes_over_data(const planner::PlanWithData& plan, const TableFacts& facts);
 /// Returns a warning, with advice, if the data is read so often that further passes teach little;
 /// else empty.
-std::string warning_of_passes(const planner::Plan& plan, const TableFacts& facts);
+std::string warning_of_passes(const planner::PlanWithData& plan, const TableFacts& facts);
 
 /// The lines of the table, at most 25.
-std::vector<std::string> first_table(const planner::Plan& plan, const TableFacts& facts);
+std::vector<std::string> first_table(const planner::PlanWithData& plan, const TableFacts& facts);
 
 }  // namespace tessera::report

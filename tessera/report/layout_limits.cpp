@@ -44,8 +44,10 @@ constexpr std::array kTried = {
                 .context = 2,
                 .context_mode = nn::ContextMode::Ulysses}};
 
-std::string reason_in(planner::Plan& plan, const TriedLayout& tried) {
-  parallel::ParallelOptions& parallel = plan.config.parallel;
+std::string reason_in(planner::TrainConfig& config,
+                      const models::Resolved& model,
+                      const TriedLayout& tried) {
+  parallel::ParallelOptions& parallel = config.parallel;
   parallel = {};
   parallel.tensor.mode = tried.mode;
   parallel.tensor.size = tried.tensor;
@@ -54,11 +56,13 @@ std::string reason_in(planner::Plan& plan, const TriedLayout& tried) {
   parallel.context.size = tried.context;
   parallel.context.mode = tried.context_mode;
   if (tried.mode == parallel::TensorLayout::OneD)
-    parallel.tensor.share_head = planner::ranks_that_share_a_head(plan.model.model, tried.tensor);
+    parallel.tensor.share_head = planner::ranks_that_share_a_head(model.model, tried.tensor);
+  const planner::CheckedModel checked = {
+      .model = model, .own = false, .sequence_length = kTokens, .micro_batch = kSamples};
   config::Problems problems;
   const config::Origins origins;
-  planner::check_tensor_parallel(plan, /*own_model=*/false, problems, origins);
-  planner::check_context_parallel(plan, /*own_model=*/false, problems, origins);
+  planner::check_tensor_parallel(config, checked, problems, origins);
+  planner::check_context_parallel(config, checked, problems, origins);
   std::vector<std::string> reasons;
   for (const auto& problem : problems.list())
     reasons.push_back(problem.what);
@@ -106,14 +110,11 @@ void add_family(const std::string& family, std::map<LimitKey, FamiliesByObjectiv
 
 std::vector<LayoutLimit> layout_limits(const models::Resolved& model,
                                        const models::ModelOptions& options) {
-  planner::Plan plan;
-  plan.model = model;
-  plan.config.model = options;
-  plan.sequence_length = kTokens;
-  plan.micro_batch = kSamples;
+  planner::TrainConfig config;
+  config.model = options;
   std::vector<LayoutLimit> out;
   for (const TriedLayout& tried : kTried) {
-    std::string reason = reason_in(plan, tried);
+    std::string reason = reason_in(config, model, tried);
     if (!reason.empty()) out.push_back({tried.name, std::move(reason)});
   }
   return out;

@@ -10,6 +10,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/engine/shared_values.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::engine::rl {
 
@@ -23,9 +26,9 @@ AheadWriter::AheadWriter(const planner::Plan& plan,
       policy_(policy),
       generators_(generators),
       batches_(prompts.size(),
-               plan.global_batch,
-               plan.config.data.drop_last,
-               planner::batch_sizes(plan)),
+               plan.recipe().global_batch,
+               plan.data().options.drop_last,
+               planner::batch_sizes(plan.recipe())),
       obtained_at_(now_s()) {}
 
 void AheadWriter::require_generators() const {

@@ -16,6 +16,10 @@
 #include "tessera/rlhf/rollout_model.h"
 #include "tessera/rlhf/rollout_writer.h"
 
+namespace tessera::planner {
+class Plan;
+}
+
 namespace tessera::engine::rl {
 
 /// The policy of a rollout is that of the update which the rollout before began with, except that

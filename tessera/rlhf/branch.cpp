@@ -12,6 +12,9 @@
 #include "tessera/config/overrides.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/metric_lines.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/rlhf/generators.h"
 #include "tessera/rlhf/ledger.h"
 #include "tessera/rlhf/replay.h"
@@ -31,8 +34,8 @@ void require_same(const planner::Plan& run,
                   const planner::Plan& next,
                   const char* section,
                   const char* key = nullptr) {
-  const json::Value *before = at_path(run.resolved, section, key),
-                    *after = at_path(next.resolved, section, key);
+  const json::Value *before = at_path(run.resolved(), section, key),
+                    *after = at_path(next.resolved(), section, key);
   const bool same = before == nullptr || after == nullptr ? before == after : *before == *after;
   TESSERA_REQUIRE(
       same,
@@ -68,9 +71,9 @@ BranchPlans branch_plans(const fs::path& run,
   }
   BranchPlans plans{.run = plan_of_run(run, ranks),
                     .next = planner::make_plan(config, ranks, (run / "config.json").string())};
-  TESSERA_REQUIRE(tasks::as_rl(plans.next.task.get()) != nullptr,
+  TESSERA_REQUIRE(tasks::as_rl(plans.next.data().task.get()) != nullptr,
                   Config,
-                  fmt::format("the branch is of the task {}", plans.next.config.task.type),
+                  fmt::format("the branch is of the task {}", plans.next.data().task_options.type),
                   "remove the --set of task");
   TESSERA_REQUIRE(num_generators(plans.next) == 0,
                   Unsupported,
@@ -81,11 +84,11 @@ BranchPlans branch_plans(const fs::path& run,
     require_same(plans.run, plans.next, section);
   require_same(plans.run, plans.next, "optimizer", "type");
   // The checkpoint that is written records the options of the branch as those of its run.
-  plans.run.resolved = plans.next.resolved;
+  plans.run = planner::with(plans.run, plans.next.resolved());
   return plans;
 }
 
-void write_branch(const planner::Plan& plan,
+void write_branch(const planner::PlanWithData& plan,
                   comm::World& world,
                   const std::shared_ptr<const data::Datasets>& data,
                   const fs::path& run,
@@ -102,7 +105,7 @@ void write_branch(const planner::Plan& plan,
     copy_metrics(run, out, step);
     copy_rollouts(run / "rollouts.jsonl",
                   out / "rollouts.jsonl",
-                  step - tasks::as_rl(plan.task.get())->options().updates() + 1,
+                  step - tasks::as_rl(plan.data().task.get())->options().updates() + 1,
                   step - 1);
     json::Value list = json::Value::array({});
     for (const std::string& change : changes)
@@ -113,7 +116,7 @@ void write_branch(const planner::Plan& plan,
                              {"changes", std::move(list)}});
     files::write_atomic(out / "branch.json", from.dump(2) + "\n");
   }
-  world.transport().barrier(world.everyone(), TESSERA_HERE("end of a branch"))->wait();
+  world.barrier(TESSERA_HERE("end of a branch"));
 }
 
 }  // namespace tessera::engine::rl

@@ -10,7 +10,7 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine::rl {
 
@@ -32,7 +32,7 @@ BranchPlans branch_plans(const std::filesystem::path& run,
 /// ledger, and writes a checkpoint of that step into `out`, with the lines of metrics.jsonl up to
 /// it, the rollout within which it lies, and branch.json, which names the run, the step and the
 /// changes. Throws Error{Format} if the ledger lacks a rollout. Collective.
-void write_branch(const planner::Plan& plan,
+void write_branch(const planner::PlanWithData& plan,
                   comm::World& world,
                   const std::shared_ptr<const data::Datasets>& data,
                   const std::filesystem::path& run,

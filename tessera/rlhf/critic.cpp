@@ -17,7 +17,12 @@
 #include "tessera/models/model_source.h"
 #include "tessera/models/objective.h"
 #include "tessera/nn/block.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/adapter.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/planner/validate.h"
 #include "tessera/rlhf/layouts.h"
 
@@ -55,35 +60,30 @@ models::ObjectiveChoice objective_of(const tasks::RlOptions& options) {
               {{"clip_range", json::Value::number(options.critic.clip_range)}})};
 }
 
-/// Removes the policy's adapter, which was added to the model in `plan`.
-void drop_adapter(planner::Plan& plan) {
-  plan.config.adapter = {};
-  plan.adapter = nullptr;
-  plan.base.reset();
-  plan.base_fingerprint.clear();
-  plan.rules.packed = {};
-  plan.rules.packing = {};
-}
-
 /// Adds the adapter that `written` describes as the section `adapter` does; null: none.
-void add_adapter(const json::Value& written, planner::Plan& plan) {
+void add_adapter(const json::Value& written,
+                 std::uint64_t seed,
+                 planner::ModelPlan& model,
+                 parallel::Layout& layout) {
   if (written.is_null()) return;
+  models::AdapterOptions options;
   struct Section {
     models::AdapterOptions& adapter;
     void describe(config::Fields& fields) { fields.section("adapter", adapter, ""); }
-  } section{plan.config.adapter};
+  } section{options};
   config::Problems found, all;
   config::Origins origins;
+  std::vector<std::string> notes;  // those of the policy's adapter are enough
   config::read(json::Value::object({{"adapter", written}}), section, found, origins);
-  if (found.empty()) planner::plan_adapter(plan, found, origins);
+  if (found.empty()) planner::plan_adapter(options, model, layout, notes, found, origins);
   all.adopt(found, "rl.models.critic");
   all.raise();
-  planner::plan_adapter_weights(plan);
+  planner::plan_adapter_weights(model, options.from, seed);
 }
 
 /// Freezes what a critic shares with a reward model: with an adapter its base, else everything
 /// before the objective.
-void share_trunk(planner::Plan& plan) {
+void share_trunk(planner::ModelPlan& model, const parallel::Layout& layout) {
   const auto refuse = [](const std::string& what, const std::string& fix) {
     throw Error(Error::Kind::Unsupported,
                 "rl.models.critic.trunk reward: " + what +
@@ -91,17 +91,17 @@ void share_trunk(planner::Plan& plan) {
                     "model would be another one",
                 fix);
   };
-  if (plan.rules.packed)
+  if (model.rules.packed)
     refuse("the adapter keeps it in fewer bits", "remove quantize_base from the critic's adapter");
-  if (plan.frozen_gather != parallel::GatherForm::Values) {
+  if (layout.frozen_gather != parallel::GatherForm::Values) {
     refuse("frozen weights are sent in fewer bits",
            "remove zero_optimization.zero_quantized_nontrainable_weights");
   }
   std::set<std::string> head;
-  for (const auto& info : nn::declared_by(plan.model.model.blocks.back()))
+  for (const auto& info : nn::declared_by(model.resolved.model.blocks.back()))
     head.insert(info->name);
-  if (plan.adapter != nullptr) {
-    for (const std::string& name : plan.adapter->trained) {
+  if (model.adapter != nullptr) {
+    for (const std::string& name : model.adapter->trained) {
       if (!head.contains(name)) {
         refuse("the adapter trains " + name,
                "remove bias and modules_to_save from the critic's adapter");
@@ -109,79 +109,99 @@ void share_trunk(planner::Plan& plan) {
     }
     return;
   }
-  plan.rules.frozen = [head = std::move(head), also = plan.rules.frozen](const std::string& name) {
+  model.rules.frozen = [head = std::move(head),
+                        also = model.rules.frozen](const std::string& name) {
     return !head.contains(name) || (also && also(name));
   };
-  plan.base_fingerprint = models::fingerprint_of(plan.model, plan.weights);
+  model.base_fingerprint = models::fingerprint_of(model.resolved, model.weights);
 }
 
-}  // namespace
-
-planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options) {
-  planner::Plan out = policy;
-  const std::optional<ModelRanks> ranks = ranks_of(options.models.critic, kKey, policy);
-  apply_layout(options.models.critic, ranks, out);
-  drop_adapter(out);
+/// The model of a critic without its adapter.
+planner::ModelPlan critic_model(const planner::PlanWithData& policy,
+                                const tasks::RlOptions& options) {
+  planner::ModelPlan out = policy.model();
+  // Without the policy's adapter.
+  out.adapter = nullptr;
+  out.base.reset();
+  out.base_fingerprint.clear();
+  out.rules.packed = {};
+  out.rules.packing = {};
   const std::optional<std::string> from =
-      options.critic.from ? options.critic.from : policy.config.model->from;
+      options.critic.from ? options.critic.from : policy.model().options->from;
   const models::ObjectiveChoice objective = objective_of(options);
   std::optional<models::ModelSource> source;
   if (from) source = models::open_model_source(*from);
   if (options.critic.from) {
-    out.config.model = source->model;
-    out.config.model->from = from;
-  }
-  if (options.critic.from) {
+    out.options = source->model;
+    out.options->from = from;
     config::Problems problems;
-    out.model = models::resolve(
-        source->model, policy.tokenizer->size(), std::nullopt, problems, {}, objective);
+    out.resolved = models::resolve(
+        source->model, policy.data().tokenizer->size(), std::nullopt, problems, {}, objective);
     problems.raise();
-    TESSERA_REQUIRE(
-        models::source_tokenizer(*source)->fingerprint() == policy.tokenizer->fingerprint() &&
-            out.model.max_positions >= policy.sequence_length,
-        Config,
-        fmt::format("the critic {} reads other tokens than the policy writes, or fewer "
-                    "of them",
-                    *from),
-        "name a model with the policy's tokenizer and as many positions");
+    TESSERA_REQUIRE(models::source_tokenizer(*source)->fingerprint() ==
+                            policy.data().tokenizer->fingerprint() &&
+                        out.resolved.max_positions >= policy.data().sequence_length,
+                    Config,
+                    fmt::format("the critic {} reads other tokens than the policy writes, or fewer "
+                                "of them",
+                                *from),
+                    "name a model with the policy's tokenizer and as many positions");
   } else {
-    out.model = policy.base ? *policy.base : policy.model;
-    out.model.model = models::with_objective(out.model.trunk, objective.name, objective.options);
-    out.model.objective = objective;
+    if (policy.model().base) out.resolved = *policy.model().base;
+    out.resolved.model =
+        models::with_objective(out.resolved.trunk, objective.name, objective.options);
+    out.resolved.objective = objective;
   }
-  nn::declare_all(out.model.model);
-  if (ranks) planner::share_layers(out, ranks->tensor);
+  nn::declare_all(out.resolved.model);
   out.weights = nullptr;
   if (source) {
     std::vector<std::string> notes;  // a critic's head is expected to be newly initialized
     out.weights = models::first_weights(
-        *source, out.model, static_cast<std::uint64_t>(policy.config.trainer.seed), notes);
+        *source, out.resolved, static_cast<std::uint64_t>(policy.recipe().seed), notes);
   }
-  add_adapter(options.models.critic.adapter, out);
-  if (options.models.critic.shares_trunk()) share_trunk(out);
-  out.stages = {};
-  if (out.recompute.blocks.size() != out.model.model.blocks.size()) out.recompute.blocks.clear();
-  if (options.critic.lr)
-    out.config.optimizer.params["lr"] = json::Value::number(*options.critic.lr);
   return out;
 }
 
-Critic::Critic(const planner::Plan& policy, const tasks::RlOptions& options, comm::World& world)
+}  // namespace
+
+planner::PlanWithData critic_plan(const planner::PlanWithData& policy,
+                                  const tasks::RlOptions& options) {
+  const std::optional<ModelRanks> ranks = ranks_of(options.models.critic, kKey, policy);
+  parallel::Layout layout = layout_of_trained(
+      options.models.critic, ranks, policy.layout(), policy.recipe().global_batch);
+  planner::ModelPlan model = critic_model(policy, options);
+  if (ranks) layout.grid = planner::ranks_in_a_row(model.resolved.model, ranks->tensor);
+  add_adapter(options.models.critic.adapter,
+              static_cast<std::uint64_t>(policy.recipe().seed),
+              model,
+              layout);
+  if (options.models.critic.shares_trunk()) share_trunk(model, layout);
+  layout.stages = {};
+  if (layout.recompute.blocks.size() != model.resolved.model.blocks.size())
+    layout.recompute.blocks.clear();
+  planner::Recipe recipe = policy.recipe();
+  if (options.critic.lr) recipe.optimizer.params["lr"] = json::Value::number(*options.critic.lr);
+  return with(with(with(policy, std::move(layout)), std::move(model)), std::move(recipe));
+}
+
+Critic::Critic(const planner::PlanWithData& policy,
+               const tasks::RlOptions& options,
+               comm::World& world)
     : Critic(critic_plan(policy, options),
              options.models.critic,
              ranks_of(options.models.critic, kKey, policy),
              world) {}
 
-Critic::Critic(const planner::Plan& plan,
+Critic::Critic(const planner::PlanWithData& plan,
                const tasks::RlCriticModel& how,
                const std::optional<ModelRanks>& ranks,
                comm::World& world)
     : all_(world),
-      ranks_(std::make_shared<ModelWorld>(world, ranks, plan.model, kCriticWorld)),
-      global_batch_(plan.global_batch),
-      micro_batch_(plan.micro_batch),
-      base_fingerprint_(plan.base_fingerprint),
-      lends_(how.shares_trunk() ? *plan.config.model->from : "") {
+      ranks_(std::make_shared<ModelWorld>(world, ranks, plan.model().resolved, kCriticWorld)),
+      global_batch_(plan.recipe().global_batch),
+      micro_batch_(plan.layout().micro_batch),
+      base_fingerprint_(plan.model().base_fingerprint),
+      lends_(how.shares_trunk() ? *plan.model().options->from : "") {
   if (ranks_->is_here())
     state_ = std::make_unique<TrainState>(train_state_options(plan), ranks_->world());
 }

@@ -15,7 +15,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/loss_terms.h"
 #include "tessera/engine/train_state.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 #include "tessera/rlhf/completions.h"
 #include "tessera/rlhf/model_ranks.h"
 #include "tessera/rlhf/reward_values.h"
@@ -29,7 +29,8 @@ namespace tessera::engine::rl {
 /// model's trunk and has no adapter, everything before the objective is frozen. Throws as
 /// models::open_model_source() and ranks_of(), Error{Config} for a wrong adapter, and
 /// Error{Unsupported} for a trunk that cannot be shared.
-planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& options);
+planner::PlanWithData critic_plan(const planner::PlanWithData& policy,
+                                  const tasks::RlOptions& options);
 
 /// Optimizer and schedule are the policy's, the learning rate is options.critic.lr. The critic may
 /// have ranks of its own; all methods except expect() and describe() are collective over those that
@@ -37,7 +38,7 @@ planner::Plan critic_plan(const planner::Plan& policy, const tasks::RlOptions& o
 class Critic {
  public:
   /// `world`: the ranks that learn, which must outlive this object. Throws as critic_plan().
-  Critic(const planner::Plan& policy, const tasks::RlOptions& options, comm::World& world);
+  Critic(const planner::PlanWithData& policy, const tasks::RlOptions& options, comm::World& world);
   void initialize_weights();
   /// Returns the weights that a reward model shares; none if they are not shared. Call it when the
   /// weights are set.
@@ -66,7 +67,7 @@ class Critic {
   /// learn() on the ranks of the critic: its loss and the norm of its gradient.
   std::vector<double> update(const Rows& rows, const at::Tensor& labels_BT, std::int64_t first);
 
-  Critic(const planner::Plan& plan,
+  Critic(const planner::PlanWithData& plan,
          const tasks::RlCriticModel& how,
          const std::optional<ModelRanks>& ranks,
          comm::World& world);

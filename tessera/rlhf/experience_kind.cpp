@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/experience.h"
 #include "tessera/losses/ppo.h"
+#include "tessera/planner/plan.h"
 #include "tessera/rlhf/estimators.h"
 #include "tessera/rlhf/generators.h"
 #include "tessera/rlhf/plan.h"
@@ -37,7 +38,7 @@ std::string rollout_formula(const tasks::RlOptions& options) {
 
 class RolloutExperience final : public ExperienceKind {
  public:
-  [[nodiscard]] std::unique_ptr<Experience> make(const planner::Plan& plan,
+  [[nodiscard]] std::unique_ptr<Experience> make(const planner::PlanWithData& plan,
                                                  comm::World& world,
                                                  TrainState& policy,
                                                  const data::Dataset& train,
@@ -46,15 +47,12 @@ class RolloutExperience final : public ExperienceKind {
     TESSERA_ASSERT(extra_ranks == nullptr || generators != nullptr);
     return make_rollouts(plan, world, policy, train, generators);
   }
-  void settle(planner::Plan& plan, int ranks_of_host) const override {
-    settle_plan(plan, ranks_of_host);
-  }
   [[nodiscard]] std::uint64_t memory_beside(const planner::Plan& plan,
                                             std::uint64_t available,
                                             int count) const override {
     return memory_beside_generators(plan, available, count);
   }
-  int run_divided(const planner::Plan& plan,
+  int run_divided(const planner::PlanWithData& plan,
                   comm::World& job,
                   const data::Dataset& train_data,
                   const Train& train) const override {

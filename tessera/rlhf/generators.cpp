@@ -12,6 +12,9 @@
 #include "tessera/base/error.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/ops/batch_invariance.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/rlhf/rollout_model.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/rl.h"
@@ -112,7 +115,7 @@ class Generator final : private RolloutWriter {
 }  // namespace
 
 JobParts divide_job(const planner::Plan& plan, comm::World& job) {
-  const int learners = plan.ranks, generators = plan.task->extra_ranks();
+  const int learners = plan.ranks(), generators = plan.data().task->extra_ranks();
   TESSERA_ASSERT(generators > 0 && job.size() == learners + generators);
   JobParts out;
   if (job.rank() < learners) {
@@ -185,7 +188,7 @@ int write_rollouts(const planner::Plan& plan,
                    comm::World& world,
                    comm::World& link,
                    const data::Dataset& data) {
-  const tasks::Rl* const task = tasks::as_rl(plan.task.get());
+  const tasks::Rl* const task = tasks::as_rl(plan.data().task.get());
   const auto* const prompts = dynamic_cast<const tasks::Prompts*>(&data);
   TESSERA_ASSERT(task != nullptr && prompts != nullptr);
   std::optional<ops::BatchInvariance> alone;
@@ -203,13 +206,14 @@ int run_divided(const planner::Plan& plan,
   if (parts.generators != nullptr) {
     code = write_rollouts(plan, *parts.generators, *parts.link, data);
   } else {
-    const tasks::RlOptions& options = tasks::as_rl(plan.task.get())->options();
-    Generators generators(parts.link.get(), options, options.rollout_size(plan.global_batch));
+    const tasks::RlOptions& options = tasks::as_rl(plan.data().task.get())->options();
+    Generators generators(
+        parts.link.get(), options, options.rollout_size(plan.recipe().global_batch));
     code = train(*parts.learners, generators);
     generators.finish(code);
   }
   // A rank must not end while a peer may still read its memory.
-  job.transport().barrier(job.everyone(), TESSERA_HERE("end of a divided job"))->wait();
+  job.barrier(TESSERA_HERE("end of a divided job"));
   return code;
 }
 

@@ -11,9 +11,12 @@
 #include "tessera/data/dataset.h"
 #include "tessera/engine/experience.h"
 #include "tessera/engine/train_state.h"
-#include "tessera/planner/train_config.h"
 #include "tessera/rlhf/completions.h"
 #include "tessera/rlhf/rollout_writer.h"
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::engine::rl {
 
@@ -24,8 +27,8 @@ struct JobParts {
   /// The last rank that learns, which has rank 0 in it, and all that write; nullptr on other ranks.
   std::unique_ptr<comm::World> link;
 };
-/// Divides a job of plan.ranks + plan.task->extra_ranks() ranks, of which there is at least one of
-/// each kind. Not collective.
+/// Divides a job of plan.ranks() + plan.data().task->extra_ranks() ranks, of which there is at
+/// least one of each kind. Not collective.
 JobParts divide_job(const planner::Plan& plan, comm::World& job);
 
 /// The ranks that write, as those that learn see them. At most one rollout is under way. All

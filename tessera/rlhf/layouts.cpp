@@ -9,7 +9,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/block.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/precision.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::engine::rl {
@@ -22,14 +26,14 @@ struct AskedRanks {
 
 AskedRanks asked_ranks(const tasks::RlModel& model, const planner::Plan& policy) {
   const auto [first, count] =
-      model.rank_range().value_or(std::pair<std::int64_t, std::int64_t>(0, policy.ranks));
-  return {first, count, model.tensor.value_or(policy.config.parallel.tensor.size)};
+      model.rank_range().value_or(std::pair<std::int64_t, std::int64_t>(0, policy.ranks()));
+  return {first, count, model.tensor.value_or(policy.layout().grid.size())};
 }
 
 /// The policy's ranks, or those of the layout.
 ModelRanks ranks_of(const ReadLayout& layout, const planner::Plan& policy) {
   return layout.ranks.value_or(
-      ModelRanks{.count = policy.ranks, .tensor = policy.ranks / policy.data_ranks});
+      ModelRanks{.count = policy.ranks(), .tensor = policy.ranks() / policy.layout().data_ranks});
 }
 
 /// Returns ", 2 ranks share its layers, on ranks 2 to 3 alone".
@@ -37,7 +41,7 @@ std::string text_of(const std::optional<ModelRanks>& ranks, const planner::Plan&
   if (!ranks) return "";
   std::string out;
   if (ranks->tensor > 1) out += fmt::format(", {} ranks share its layers", ranks->tensor);
-  if (ranks->count == policy.ranks) return out;
+  if (ranks->count == policy.ranks()) return out;
   if (ranks->count == 1) return out + fmt::format(", on rank {} alone", ranks->first);
   return out +
          fmt::format(", on ranks {} to {} alone", ranks->first, ranks->first + ranks->count - 1);
@@ -47,7 +51,7 @@ std::string text_of(const std::optional<ModelRanks>& ranks, const planner::Plan&
 
 bool has_ranks(const tasks::RlModel& model, const planner::Plan& policy) {
   const auto [first, count, tensor] = asked_ranks(model, policy);
-  return first + count <= policy.ranks && count % tensor == 0;
+  return first + count <= policy.ranks() && count % tensor == 0;
 }
 
 std::optional<ModelRanks> ranks_of(const tasks::RlModel& model,
@@ -55,15 +59,15 @@ std::optional<ModelRanks> ranks_of(const tasks::RlModel& model,
                                    const planner::Plan& policy) {
   if (!model.has_own_groups()) return std::nullopt;
   const auto [first, count, tensor] = asked_ranks(model, policy);
-  TESSERA_REQUIRE(first + count <= policy.ranks,
+  TESSERA_REQUIRE(first + count <= policy.ranks(),
                   Config,
                   fmt::format("rl.models.{}: ranks {} has a rank {}, and {} rank{} learn{}",
                               key,
                               model.ranks.dump(),
                               first + count - 1,
-                              policy.ranks,
-                              policy.ranks == 1 ? "" : "s",
-                              policy.ranks == 1 ? "s" : ""),
+                              policy.ranks(),
+                              policy.ranks() == 1 ? "" : "s",
+                              policy.ranks() == 1 ? "s" : ""),
                   "start more ranks (-n), or list existing ranks");
   TESSERA_REQUIRE(
       count % tensor == 0,
@@ -80,7 +84,7 @@ std::optional<ModelRanks> ranks_of(const tasks::RlModel& model,
 ReadLayout layout_of(const tasks::RlModel& model,
                      std::string_view key,
                      const planner::Plan& policy) {
-  const bool bf16 = model.dtype ? *model.dtype == "bf16" : policy.working == DType::BF16;
+  const bool bf16 = model.dtype ? *model.dtype == "bf16" : policy.layout().working == DType::BF16;
   return {.as = bf16 ? ReadAs::BF16 : ReadAs::F32,
           .copies = model.zero_stage == 0 ? Copies::Each : Copies::One,
           .ranks = ranks_of(model, key, policy)};
@@ -124,10 +128,10 @@ std::int64_t bytes_of(const models::Resolved& model,
 }
 
 std::int64_t bytes_beside_trunk(const models::Resolved& model, const planner::Plan& lender) {
-  const auto width = static_cast<std::int64_t>(size_of(lender.working));
-  const std::int64_t sharers = lender.ranks / lender.data_ranks;
+  const auto width = static_cast<std::int64_t>(size_of(lender.layout().working));
+  const std::int64_t sharers = lender.ranks() / lender.layout().data_ranks;
   // Sharded weights have memory of their own while they are gathered.
-  const bool gathers = lender.zero_stage == 3 && lender.data_ranks > 1;
+  const bool gathers = lender.layout().zero_stage == 3 && lender.layout().data_ranks > 1;
   const std::int64_t gathered =
       gathers ? 2 * elements_of(nn::parameters_of(model.model)).largest / sharers : 0;
   return (elements_of(nn::declared_by(model.model.blocks.back())).all / sharers + gathered) * width;
@@ -136,32 +140,33 @@ std::int64_t bytes_beside_trunk(const models::Resolved& model, const planner::Pl
 std::string text_of_trained(const planner::Plan& plan,
                             const std::optional<ModelRanks>& ranks,
                             const planner::Plan& policy) {
-  std::string out(planner::precision_text(plan));
-  if (plan.data_ranks > 1) out += fmt::format(", ZeRO stage {}", plan.zero_stage);
-  const models::AdapterOptions& adapter = plan.config.adapter;
-  if (plan.adapter != nullptr) out += fmt::format(", {} of rank {}", adapter.type, adapter.r);
+  std::string out(planner::precision_text(plan.layout(), plan.recipe()));
+  if (plan.layout().data_ranks > 1) out += fmt::format(", ZeRO stage {}", plan.layout().zero_stage);
+  if (const models::Adapter* const adapter = plan.model().adapter.get())
+    out += fmt::format(", {} of rank {}", adapter->options.type, adapter->options.r);
   return out + text_of(ranks, policy);
 }
 
-void apply_layout(const tasks::RlModel& model,
-                  const std::optional<ModelRanks>& ranks,
-                  planner::Plan& plan) {
+parallel::Layout layout_of_trained(const tasks::RlModel& model,
+                                   const std::optional<ModelRanks>& ranks,
+                                   parallel::Layout policy,
+                                   std::int64_t global_batch) {
+  parallel::Layout out = std::move(policy);
   if (ranks) {
-    plan.ranks = ranks->count;
-    plan.data_ranks = plan.shard_ranks = ranks->count / ranks->tensor;
-    planner::share_layers(plan, ranks->tensor);
+    out.data_ranks = out.shard_ranks = ranks->count / ranks->tensor;
     // The last micro-batches may have no samples.
-    const std::int64_t each = plan.micro_batch * plan.data_ranks;
-    plan.accumulation = (plan.global_batch + each - 1) / each;
+    const std::int64_t each = out.micro_batch * out.data_ranks;
+    out.accumulation = (global_batch + each - 1) / each;
   }
-  plan.zero_stage = static_cast<int>(model.zero_stage.value_or(plan.zero_stage));
-  const bool other = model.dtype || plan.working == DType::F16;
-  if (!other) return;
+  out.zero_stage = static_cast<int>(model.zero_stage.value_or(out.zero_stage));
+  const bool other = model.dtype || out.working == DType::F16;
+  if (!other) return out;
   const DType working = model.dtype == "bf16" ? DType::BF16 : DType::F32;
-  if (working == plan.working) return;
-  plan.working = working;
-  plan.kept = {};  // masters and moments in fp32
-  plan.sums = DType::F32;
+  if (working == out.working) return out;
+  out.working = working;
+  out.kept = {};  // masters and moments in fp32
+  out.sums = DType::F32;
+  return out;
 }
 
 }  // namespace tessera::engine::rl

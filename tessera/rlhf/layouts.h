@@ -8,9 +8,13 @@
 #include <string_view>
 
 #include "tessera/engine/open_model.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 #include "tessera/rlhf/model_ranks.h"
 #include "tessera/tasks/rl/options.h"
+
+namespace tessera::parallel {
+struct Layout;
+}
 
 namespace tessera::engine::rl {
 
@@ -49,10 +53,12 @@ std::int64_t bytes_beside_trunk(const models::Resolved& model, const planner::Pl
 std::string text_of_trained(const planner::Plan& plan,
                             const std::optional<ModelRanks>& ranks,
                             const planner::Plan& policy);
-/// Gives the plan of a trained model, a copy of the policy's, its own layout, on `ranks` if it has
-/// ranks of its own.
-void apply_layout(const tasks::RlModel& model,
-                  const std::optional<ModelRanks>& ranks,
-                  planner::Plan& plan);
+/// Returns the layout of a trained model of a training with this global batch: that of the policy
+/// with the changes of `model`, on `ranks` if it has ranks of its own, whose grid follows from the
+/// model (planner::ranks_in_a_row()).
+parallel::Layout layout_of_trained(const tasks::RlModel& model,
+                                   const std::optional<ModelRanks>& ranks,
+                                   parallel::Layout policy,
+                                   std::int64_t global_batch);
 
 }  // namespace tessera::engine::rl

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "tessera/engine/shared_values.h"
-#include "tessera/planner/train_config.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::engine::rl {

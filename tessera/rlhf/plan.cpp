@@ -14,8 +14,15 @@
 #include "tessera/engine/open_model.h"
 #include "tessera/nn/block.h"
 #include "tessera/nn/kv_cache.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/precision.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/planner/validate.h"
 #include "tessera/rlhf/alarms.h"
 #include "tessera/rlhf/critic.h"
@@ -30,14 +37,14 @@ namespace {
 
 /// Ranks may share the layers of all models as in training.
 template <class Refuse>
-void refuse_layouts(const planner::Plan& plan, const Refuse& refuse) {
-  if (plan.data_ranks == plan.ranks) return;
-  const parallel::ParallelOptions& layout = plan.config.parallel;
-  if (layout.pipeline.size > 1 || layout.context.size > 1 || layout.sequence)
+void refuse_layouts(const parallel::Layout& layout, const Refuse& refuse) {
+  if (layout.data_ranks == layout.ranks()) return;
+  if (layout.stages.stages > 1 || layout.context > 1 || layout.sequence)
     refuse("ranks that share stages or tokens",
            "set parallel.tensor alone, or remove the section parallel");
-  if (layout.tensor.layout() != parallel::TensorLayout::OneD)
-    refuse("parallel.tensor.mode " + layout.tensor.name(), "set parallel.tensor.mode to 1d");
+  if (layout.tensor != parallel::TensorLayout::OneD)
+    refuse("parallel.tensor.mode " + config::name_of(parallel::kTensorLayouts, layout.tensor),
+           "set parallel.tensor.mode to 1d");
 }
 
 /// Requires that the ranks that share a model's layers can: those of the policy's layers, or
@@ -48,9 +55,9 @@ void require_share(const planner::Plan& plan,
                    const std::string& what,
                    const optim::OptimizerOptions& optimizer = {},
                    const std::string& key = "rl.models, tensor") {
-  const parallel::TensorOptions& of_policy = plan.config.parallel.tensor;
+  const parallel::TensorOptions::Grid& of_policy = plan.layout().grid;
   parallel::TensorOptions tensor;
-  tensor.size = ranks ? ranks->tensor : of_policy.size;
+  tensor.size = ranks ? ranks->tensor : of_policy.size();
   if (tensor.size == 1) return;
   tensor.share_head = planner::ranks_that_share_a_head(model.model, tensor.size);
   config::Problems problems;
@@ -67,25 +74,25 @@ void require_share(const planner::Plan& plan,
                       ? "use AdamW, or remove tensor"
                       : "choose a tensor that divides its heads and its vocabulary");
   TESSERA_REQUIRE(
-      ranks || (problems.empty() && tensor.share_head == of_policy.share_head),
+      ranks || (problems.empty() && tensor.grid() == of_policy),
       Unsupported,
       fmt::format(
           "the {} cannot be computed by the {} ranks that share the policy's "
           "layers (parallel.tensor): its heads or vocabulary do not divide by parallel.tensor.size",
           what,
-          of_policy.size),
+          of_policy.size()),
       "choose a parallel.tensor that divides the heads and the vocabulary of every "
       "model, give this one a size of its own (rl.models, tensor), or remove it");
 }
 
 std::int64_t width_of(const planner::Plan& plan) {
-  return plan.working == DType::BF16 ? 2 : 4;
+  return plan.layout().working == DType::BF16 ? 2 : 4;
 }
 
 /// Refuses rl.fuse_adapter where there is nothing to merge, or no room for what is merged.
 void check_fused(const planner::Plan& plan, const tasks::RlOptions& options) {
   const std::string key = "rl.fuse_adapter ";
-  TESSERA_REQUIRE(plan.adapter != nullptr,
+  TESSERA_REQUIRE(plan.model().adapter != nullptr,
                   Config,
                   key + "merges an adapter for rollouts, and the policy has none",
                   "remove it, or add the section adapter");
@@ -95,19 +102,19 @@ void check_fused(const planner::Plan& plan, const tasks::RlOptions& options) {
                       "rounds the weights of rollouts, so that sampling cannot have the "
                       "log-probabilities of training, and rl.parity is exact",
                   "remove it, or set rl.parity to measure");
-  TESSERA_REQUIRE(!plan.rules.packed,
+  TESSERA_REQUIRE(!plan.model().rules.packed,
                   Config,
                   key +
                       "keeps copies of the weights in full, and adapter.quantize_base has them in "
                       "fewer bits",
                   "remove one of them");
-  TESSERA_REQUIRE(
-      options.overlap > 0 || regroups(plan) || plan.zero_stage < 3 || plan.data_ranks == 1,
-      Config,
-      key +
-          "keeps whole copies of the weights on each data-parallel rank, and in ZeRO "
-          "stage 3 these ranks have parts of them",
-      "set zero_optimization.stage to 2, or remove it");
+  TESSERA_REQUIRE(options.overlap > 0 || regroups(plan) || plan.layout().zero_stage < 3 ||
+                      plan.layout().data_ranks == 1,
+                  Config,
+                  key +
+                      "keeps whole copies of the weights on each data-parallel rank, and in ZeRO "
+                      "stage 3 these ranks have parts of them",
+                  "set zero_optimization.stage to 2, or remove it");
 }
 
 /// Refuses rollouts in other groups of ranks than those of the training where they cannot be, or
@@ -115,7 +122,7 @@ void check_fused(const planner::Plan& plan, const tasks::RlOptions& options) {
 void check_regrouped(const planner::Plan& plan, const tasks::RlOptions& options) {
   const int tensor = rollout_tensor(plan);
   if (options.overlap == 0 && !regroups(plan)) return;
-  const int writers = options.overlap > 0 ? options.generators() : plan.ranks;
+  const int writers = options.overlap > 0 ? options.generators() : plan.ranks();
   TESSERA_REQUIRE(
       writers % tensor == 0,
       Config,
@@ -127,20 +134,20 @@ void check_regrouped(const planner::Plan& plan, const tasks::RlOptions& options)
       "choose a number that divides the ranks that write rollouts");
   require_share(plan,
                 ModelRanks{.first = 0, .count = writers, .tensor = tensor},
-                plan.model,
+                plan.model().resolved,
                 "policy",
                 {},
                 "rl.rollout_tensor");
-  if (tensor == plan.config.parallel.tensor.size) return;
+  if (tensor == plan.layout().grid.size()) return;
   TESSERA_REQUIRE(options.parity != tasks::Parity::Exact,
                   Config,
                   fmt::format("{} ranks share each layer in rollouts and {} in training, which "
                               "rounds sums otherwise, so that sampling cannot have the "
                               "log-probabilities of training, and rl.parity is exact",
                               tensor,
-                              plan.config.parallel.tensor.size),
+                              plan.layout().grid.size()),
                   "set rl.parity to measure, or rl.rollout_tensor to parallel.tensor");
-  TESSERA_REQUIRE(!plan.rules.packed,
+  TESSERA_REQUIRE(!plan.model().rules.packed,
                   Unsupported,
                   "not built yet: rl.rollout_tensor other than parallel.tensor with "
                   "adapter.quantize_base",
@@ -153,7 +160,7 @@ std::int64_t fused_bytes(const planner::Plan& plan, std::int64_t sharers) {
   std::map<std::string, std::int64_t> numel;
   const std::string a = ".lora_A.weight", b = ".lora_B.weight";
   std::int64_t all = 0;
-  const auto params = nn::parameters_of(plan.model.model);
+  const auto params = nn::parameters_of(plan.model().resolved.model);
   for (const auto& param : params) {
     if (param->name.ends_with(a))
       numel[param->name.substr(0, param->name.size() - a.size())] = param->shape.back();
@@ -170,22 +177,22 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
   const auto refuse = [](const std::string& what, const std::string& fix) {
     throw Error(Error::Kind::Unsupported, "not built yet: the task rl with " + what, fix);
   };
-  const planner::TrainConfig& config = plan.config;
-  refuse_layouts(plan, refuse);
-  if (plan.batch_ramp) refuse("rampup_batch_size", "remove it");
-  if (!config.data.drop_last) refuse("data.drop_last false", "remove it");
-  if (plan.freezing.any()) {
+  const data::DataOptions& data = plan.data().options;
+  refuse_layouts(plan.layout(), refuse);
+  if (plan.recipe().ramp) refuse("rampup_batch_size", "remove it");
+  if (!data.drop_last) refuse("data.drop_last false", "remove it");
+  if (plan.model().freezing.any()) {
     refuse("parameters that are frozen in a part of the training",
            "freeze for the whole training: optimizer.groups with \"frozen\": true");
   }
-  if (!config.data.sources.is_null())
-    refuse("data.sources", "give one list of files in data.train");
+  if (!data.sources.is_null()) refuse("data.sources", "give one list of files in data.train");
   const tasks::RlOptions& options = task.options();
   if (options.overlap > 0) {
-    if (plan.rules.packed) refuse("rl.overlap and adapter.quantize_base", "remove one of them");
+    if (plan.model().rules.packed)
+      refuse("rl.overlap and adapter.quantize_base", "remove one of them");
   }
   const bool same = options.cache == tasks::RlCache::Same ||
-                    (options.cache == tasks::RlCache::BF16 && plan.working == DType::BF16);
+                    (options.cache == tasks::RlCache::BF16 && plan.layout().working == DType::BF16);
   TESSERA_REQUIRE(same || options.parity != tasks::Parity::Exact,
                   Config,
                   std::string("rl.cache ") +
@@ -195,7 +202,7 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
                   "set rl.cache to same, or rl.parity to measure");
   check_regrouped(plan, options);
   if (options.fuse_adapter) check_fused(plan, options);
-  const std::int64_t size = options.rollout_size(plan.global_batch);
+  const std::int64_t size = options.rollout_size(plan.recipe().global_batch);
   TESSERA_REQUIRE(size % options.samples == 0,
                   Config,
                   fmt::format("a rollout of {} completions is no whole number of groups of "
@@ -208,7 +215,7 @@ void refuse_what_is_not_built(const planner::Plan& plan, const tasks::Rl& task) 
 /// Requires that a checkpoint from before an alarm is still there when the alarm has its effect.
 void require_checkpoints(const planner::Plan& plan, const tasks::RlOptions& options) {
   if (options.on_alarm != tasks::OnAlarm::RollBack) return;
-  const checkpoint::Options& saved = plan.config.checkpoint;
+  const checkpoint::Options& saved = plan.run().checkpoint;
   TESSERA_REQUIRE(!saved.use_node_local_storage,
                   Unsupported,
                   "not built yet: rl.on_alarm roll_back with checkpoint.use_node_local_storage",
@@ -240,9 +247,9 @@ void require_checkpoints(const planner::Plan& plan, const tasks::RlOptions& opti
 
 /// Refuses checkpoints of which each host keeps a part, if hosts may have no rank that learns.
 void check_hosts(const planner::Plan& plan, const tasks::RlOptions& options, int ranks_of_host) {
-  const bool several = ranks_of_host > 0 && ranks_of_host < plan.ranks + options.generators();
+  const bool several = ranks_of_host > 0 && ranks_of_host < plan.ranks() + options.generators();
   if (options.overlap == 0 || !several) return;
-  const checkpoint::Options& saved = plan.config.checkpoint;
+  const checkpoint::Options& saved = plan.run().checkpoint;
   TESSERA_REQUIRE(
       !saved.use_node_local_storage && saved.peer_copies == 0,
       Unsupported,
@@ -264,7 +271,7 @@ double cache_width(const planner::Plan& plan,
 /// Returns the bytes of the pages of keys and values: of the prompts, which completions share, and
 /// of the completions that are continued at a time.
 std::int64_t cache_bytes(const planner::Plan& plan, const tasks::RlOptions& options) {
-  const models::Resolved& model = plan.model;
+  const models::Resolved& model = plan.model().resolved;
   const auto whole = [](std::int64_t tokens) {
     return (tokens + nn::kPageTokens - 1) / nn::kPageTokens * nn::kPageTokens;
   };
@@ -272,11 +279,12 @@ std::int64_t cache_bytes(const planner::Plan& plan, const tasks::RlOptions& opti
                      kv_heads = model.num_kv_heads > 0 ? model.num_kv_heads : heads,
                      channels = model.hidden_size / heads;
   const std::int64_t together = std::min(options.prompts_at_once * options.samples,
-                                         options.rollout_size(plan.global_batch)),
+                                         options.rollout_size(plan.recipe().global_batch)),
                      rows = std::min(together, options.completions_at_once),
                      prompts = std::min(together / options.samples, rows + 1);
   const std::int64_t tokens =
-      prompts * whole(std::max<std::int64_t>(0, plan.sequence_length - options.max_new_tokens)) +
+      prompts *
+          whole(std::max<std::int64_t>(0, plan.data().sequence_length - options.max_new_tokens)) +
       rows * (whole(options.max_new_tokens) + nn::kPageTokens);
   return static_cast<std::int64_t>(
       static_cast<double>(2 * model.num_layers * kv_heads * channels * tokens) *
@@ -287,7 +295,7 @@ std::int64_t cache_bytes(const planner::Plan& plan, const tasks::RlOptions& opti
 class OtherModels {
  public:
   explicit OtherModels(const planner::Plan& plan)
-      : policy_{.count = plan.ranks}, bytes_(static_cast<std::size_t>(plan.ranks), 0) {}
+      : policy_{.count = plan.ranks()}, bytes_(static_cast<std::size_t>(plan.ranks()), 0) {}
 
   /// Adds `bytes` to each of `ranks`; nothing: all of them.
   void count(const std::string& what,
@@ -334,15 +342,16 @@ class OtherModels {
 /// Returns the bytes of the rows of completions with some numbers for each token, on every rank.
 std::int64_t rollout_bytes(const planner::Plan& plan, const tasks::RlOptions& options) {
   constexpr std::int64_t kNumbers = 8;
-  return options.rollout_size(plan.global_batch) * plan.sequence_length * kNumbers *
+  return options.rollout_size(plan.recipe().global_batch) * plan.data().sequence_length * kNumbers *
          static_cast<std::int64_t>(sizeof(double));
 }
 
 }  // namespace
 
 bool drops(const planner::Plan& plan) {
-  if (plan.config.adapter.enabled() && plan.config.adapter.dropout > 0) return true;
-  return std::ranges::any_of(plan.model.description.members(), [](const auto& member) {
+  const models::Adapter* const adapter = plan.model().adapter.get();
+  if (adapter != nullptr && adapter->options.dropout > 0) return true;
+  return std::ranges::any_of(plan.model().resolved.description.members(), [](const auto& member) {
     const auto& [key, value] = member;
     const bool random =
         key.find("drop") != std::string::npos || key.find("jitter") != std::string::npos;
@@ -350,13 +359,21 @@ bool drops(const planner::Plan& plan) {
   });
 }
 
-void settle_plan(planner::Plan& plan, int ranks_of_host) {
-  const tasks::Rl* const task = tasks::as_rl(plan.task.get());
+namespace {
+
+/// Refuses settings that are not built and missing models, and counts the memory of reference,
+/// reward models, critic, rollout and cache. Models may be on some ranks alone: Needs::beside is
+/// the mean of the ranks of a host, the largest of any.
+void place_rl(const planner::PlanWithData& plan,
+              const planner::Hosts& hosts,
+              planner::Needs& needs,
+              std::vector<std::string>& notes) {
+  const tasks::Rl* const task = tasks::as_rl(plan.data().task.get());
   if (task == nullptr) return;
   refuse_what_is_not_built(plan, *task);
   const tasks::RlOptions& options = task->options();
   require_checkpoints(plan, options);
-  check_hosts(plan, options, ranks_of_host);
+  check_hosts(plan, options, hosts.ranks_of_each);
   TESSERA_REQUIRE(!options.models.reference.has_own_groups() || !is_base_of_policy(plan, options),
                   Config,
                   "rl.models.reference has a tensor or ranks, and the reference is the policy "
@@ -375,26 +392,28 @@ void settle_plan(planner::Plan& plan, int ranks_of_host) {
                  rollout_weight_bytes(plan));
   }
   if (task->has_reference() && !is_base_of_policy(plan, options)) {
-    const models::Resolved reference = options.reference ? find_model(*options.reference)->shape
-                                                         : (plan.base ? *plan.base : plan.model);
+    const models::Resolved reference =
+        options.reference ? find_model(*options.reference)->shape
+                          : (plan.model().base ? *plan.model().base : plan.model().resolved);
     const ReadLayout layout = layout_of(options.models.reference, "reference", plan);
     require_share(plan, layout.ranks, reference, "reference");
     others.count(fmt::format("reference ({})", text_of(layout, plan)),
                  bytes_of(reference, layout, plan),
                  layout.ranks);
   }
-  std::optional<planner::Plan> critic;
+  std::optional<planner::PlanWithData> critic;
   std::optional<ModelRanks> ranks_of_critic;
   if (task->has_critic()) {
     critic = critic_plan(plan, options);
     ranks_of_critic = ranks_of(options.models.critic, "critic", plan);
-    require_share(plan, ranks_of_critic, critic->model, "critic", critic->config.optimizer);
+    require_share(
+        plan, ranks_of_critic, critic->model().resolved, "critic", critic->recipe().optimizer);
   }
   for (const tasks::RlReward& reward : task->rewards()) {
     if (!reward.model) continue;
     const models::Resolved model = find_model(reward.model->from)->shape;
     if (critic && options.models.critic.shares_trunk() &&
-        reward.model->from == *critic->config.model->from) {
+        reward.model->from == *critic->model().options->from) {
       require_share(plan, ranks_of_critic, model, "reward model " + reward.name);
       others.count(
           fmt::format("reward model {} (its head; the trunk is the critic's)", reward.name),
@@ -414,22 +433,26 @@ void settle_plan(planner::Plan& plan, int ranks_of_host) {
                  need.parameters + need.gradients + need.optimizer,
                  ranks_of_critic);
   }
-  plan.beside = others.mean(ranks_of_host > 0 ? ranks_of_host : plan.ranks);
-  plan.notes.push_back("beside the policy a rank has: " + others.text());
+  needs.beside += others.mean(hosts.ranks_of_each > 0 ? hosts.ranks_of_each : plan.ranks());
+  notes.push_back("beside the policy a rank has: " + others.text());
   if (options.overlap == 0) return;
-  plan.notes.push_back(fmt::format(
+  notes.push_back(fmt::format(
       "rl.overlap: {} {} and {} only {} rollouts; each of the latter has {}: the policy's "
       "weights ({}), the rollout and the cache",
-      plan.ranks,
-      plan.ranks == 1 ? "rank learns" : "ranks learn",
+      plan.ranks(),
+      plan.ranks() == 1 ? "rank learns" : "ranks learn",
       options.generators(),
       options.generators() == 1 ? "writes" : "write",
       text::bytes(static_cast<std::uint64_t>(generator_bytes(plan))),
-      planner::precision_text(plan)));
+      planner::precision_text(plan.layout(), plan.recipe())));
 }
 
+TESSERA_PLAN_RULE("rl", {place_rl});
+
+}  // namespace
+
 std::int64_t generator_bytes(const planner::Plan& plan) {
-  const tasks::RlOptions& options = tasks::as_rl(plan.task.get())->options();
+  const tasks::RlOptions& options = tasks::as_rl(plan.data().task.get())->options();
   const std::int64_t fused = options.fuse_adapter ? fused_bytes(plan, rollout_tensor(plan)) : 0;
   return planner::kProcessBytes + rollout_weight_bytes(plan) + fused +
          rollout_bytes(plan, options) + cache_bytes(plan, options);

@@ -6,12 +6,16 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/rlhf/layouts.h"
 
 namespace tessera::engine::rl {
 
 bool is_base_of_policy(const planner::Plan& plan, const tasks::RlOptions& options) {
-  return !options.reference && plan.adapter != nullptr && plan.adapter->trained.empty();
+  return !options.reference && plan.model().adapter != nullptr &&
+         plan.model().adapter->trained.empty();
 }
 
 std::unique_ptr<ReadModel> open_reference(const planner::Plan& plan,
@@ -21,14 +25,14 @@ std::unique_ptr<ReadModel> open_reference(const planner::Plan& plan,
   std::unique_ptr<OpenModel> out;
   if (options.reference) {
     out = find_model(*options.reference);
-    TESSERA_REQUIRE(out->tokenizer->fingerprint() == plan.tokenizer->fingerprint() &&
-                        out->shape.max_positions >= plan.sequence_length,
+    TESSERA_REQUIRE(out->tokenizer->fingerprint() == plan.data().tokenizer->fingerprint() &&
+                        out->shape.max_positions >= plan.data().sequence_length,
                     Config,
                     fmt::format("the reference {} reads other tokens than the policy, or fewer of "
                                 "them",
                                 *options.reference),
                     "name a model with the policy's tokenizer and as many positions");
-    set_objective(*out, plan.model.objective);
+    set_objective(*out, plan.model().resolved.objective);
   } else {
     out = initial_model(plan);
   }

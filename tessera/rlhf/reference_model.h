@@ -5,9 +5,12 @@
 #include <memory>
 
 #include "tessera/comm/world.h"
-#include "tessera/planner/train_config.h"
 #include "tessera/rlhf/read_model.h"
 #include "tessera/tasks/rl/options.h"
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::engine::rl {
 

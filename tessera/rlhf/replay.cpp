@@ -12,6 +12,9 @@
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/metric_lines.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/tasks/rl/rl.h"
 #include "tessera/text/small_file.h"
 
@@ -83,11 +86,11 @@ json::Value config_of_run(const std::filesystem::path& run) {
 planner::Plan plan_of_run(const std::filesystem::path& run, int ranks) {
   planner::Plan plan = planner::make_plan(
       without_ranks_beyond(config_of_run(run), ranks), ranks, (run / "config.json").string());
-  TESSERA_REQUIRE(tasks::as_rl(plan.task.get()) != nullptr,
+  TESSERA_REQUIRE(tasks::as_rl(plan.data().task.get()) != nullptr,
                   Config,
                   fmt::format("{} is a run of the task {}, which keeps no rollouts",
                               run.string(),
-                              plan.config.task.type),
+                              plan.data().task_options.type),
                   "name a run of the task rl");
   return plan;
 }
@@ -107,7 +110,7 @@ void begin_replay(Engine& engine, const std::filesystem::path& run, std::int64_t
   engine.begin_experience(run, Keeping::Replay);
 }
 
-void replay(const planner::Plan& plan,
+void replay(const planner::PlanWithData& plan,
             comm::World& world,
             const std::shared_ptr<const data::Datasets>& data,
             const std::filesystem::path& run,
@@ -125,7 +128,7 @@ void replay(const planner::Plan& plan,
     told(one);
   }
   engine.finish();
-  world.transport().barrier(world.everyone(), TESSERA_HERE("end of a replay"))->wait();
+  world.barrier(TESSERA_HERE("end of a replay"));
 }
 
 }  // namespace tessera::engine::rl

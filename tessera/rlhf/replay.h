@@ -13,7 +13,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/config/json.h"
 #include "tessera/engine/engine.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine::rl {
 
@@ -43,7 +43,7 @@ void begin_replay(Engine& engine, const std::filesystem::path& run, std::int64_t
 /// Trains from the newest checkpoint before `step`, or from the beginning, to `step` on the run's
 /// ledger; writes nothing. `told` receives each step on every rank. Throws Error{Format} if the
 /// ledger lacks a rollout. Collective.
-void replay(const planner::Plan& plan,
+void replay(const planner::PlanWithData& plan,
             comm::World& world,
             const std::shared_ptr<const data::Datasets>& data,
             const std::filesystem::path& run,

@@ -12,6 +12,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/log.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine::rl {
 namespace {
@@ -124,9 +126,9 @@ void test_rewards(const planner::Plan& plan,
     if (pairs == nullptr) continue;
     const RewardCheck check =
         check_reward(*pairs,
-                     plan.sequence_length,
-                     plan.tokenizer->padding(),
-                     plan.tokenizer->end_of_text(),
+                     plan.data().sequence_length,
+                     plan.data().tokenizer->padding(),
+                     plan.data().tokenizer->end_of_text(),
                      [&](const Rows& rows) { return values.scores(i, rows); });
     all[name] = to_json(check);
     if (!world.is_leader()) continue;

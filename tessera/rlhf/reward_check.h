@@ -10,12 +10,15 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/config/json.h"
-#include "tessera/planner/train_config.h"
 #include "tessera/rlhf/completions.h"
 #include "tessera/rlhf/reward_values.h"
 #include "tessera/tasks/preference_pairs.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/reward.h"
+
+namespace tessera::planner {
+class Plan;
+}
 
 namespace tessera::engine::rl {
 

@@ -12,7 +12,6 @@
 
 #include "tessera/comm/world.h"
 #include "tessera/engine/open_model.h"
-#include "tessera/planner/train_config.h"
 #include "tessera/rlhf/completions.h"
 #include "tessera/rlhf/layouts.h"
 #include "tessera/rlhf/read_model.h"
@@ -21,6 +20,10 @@
 #include "tessera/tasks/rl/reward_http.h"
 
 // Legend: B completions, F rewards.
+namespace tessera::planner {
+class Plan;
+}
+
 namespace tessera::engine::rl {
 
 /// A model in training that began as the one at `from` and holds its frozen weights.

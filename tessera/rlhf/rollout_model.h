@@ -15,7 +15,7 @@
 #include "tessera/parallel/executor.h"
 #include "tessera/parallel/model_instance.h"
 #include "tessera/parallel/weight_gather.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 #include "tessera/tensor/param.h"
 
 namespace tessera::engine::rl {

@@ -18,6 +18,11 @@
 #include "tessera/base/text.h"
 #include "tessera/engine/shared_values.h"
 #include "tessera/nn/low_rank.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::engine::rl {
 namespace {
@@ -30,6 +35,10 @@ nn::CacheForm form_of(tasks::RlCache cache) {
 }
 
 }  // namespace
+
+std::int64_t RolloutWriter::first_row(std::int64_t update) const {
+  return update % options_.mini_batches * plan_.recipe().global_batch;
+}
 
 RolloutWriter::RolloutWriter(const planner::Plan& plan,
                              const tasks::Rl& task,
@@ -44,8 +53,8 @@ RolloutWriter::RolloutWriter(const planner::Plan& plan,
       drawers_(&world),
       drawing_(&policy),
       prompts_(prompts),
-      order_(prompts.count(), plan.config.data.shuffle, seed()),
-      size_(options_.rollout_size(plan.global_batch)) {}
+      order_(prompts.count(), plan.data().options.shuffle, seed()),
+      size_(options_.rollout_size(plan.recipe().global_batch)) {}
 
 void RolloutWriter::draw_with(comm::World& world,
                               parallel::Executor& drawing,
@@ -56,11 +65,11 @@ void RolloutWriter::draw_with(comm::World& world,
 }
 
 std::uint64_t RolloutWriter::seed() const {
-  return static_cast<std::uint64_t>(plan_.config.trainer.seed);
+  return static_cast<std::uint64_t>(plan_.recipe().seed);
 }
 
 Place RolloutWriter::place_of(const data::GlobalBatch& batch, std::int64_t steps) const {
-  const std::int64_t number = batch.first / plan_.global_batch;
+  const std::int64_t number = batch.first / plan_.recipe().global_batch;
   return {.version = steps - number % updates(),
           .update = number % updates(),
           .epoch = batch.epoch,
@@ -108,7 +117,7 @@ std::vector<std::vector<std::int64_t>> RolloutWriter::units(
 
 std::int64_t RolloutWriter::tokens_of(std::int64_t update) const {
   const auto first = rows_.lengths.begin() + first_row(update);
-  return std::accumulate(first, first + plan_.global_batch, std::int64_t{0});
+  return std::accumulate(first, first + plan_.recipe().global_batch, std::int64_t{0});
 }
 
 void RolloutWriter::write(const Place& place) {
@@ -146,7 +155,7 @@ Rows RolloutWriter::rows_for(const std::vector<std::int64_t>& numbers) {
   std::vector<RowOf> rows;
   for (const std::int64_t number : numbers)
     rows.push_back({prompt_ids(at(number)), at(number).ids});
-  return rows_of(rows, plan_.sequence_length, plan_.tokenizer->padding());
+  return rows_of(rows, plan_.data().sequence_length, plan_.data().tokenizer->padding());
 }
 
 bool RolloutWriter::was_judged() {
@@ -231,7 +240,8 @@ void RolloutWriter::generate(const Place& place,
                             TESSERA_HERE("whether completions go on"))
                .front() > 0;
   };
-  const bool together = drawing_ == &executor_ && plan_.zero_stage == 3 && group.size() > 1;
+  const bool together =
+      drawing_ == &executor_ && plan_.layout().runs_together() && group.size() > 1;
   const double start = now_s();
   double told = start;
   std::vector<std::int64_t> written;
@@ -251,7 +261,7 @@ void RolloutWriter::generate(const Place& place,
                                         .support = {.vocab = 0,
                                                     .top_k = options_.top_k,
                                                     .top_p = options_.top_p}},
-                       .ends = prompts_.ends(*plan_.tokenizer),
+                       .ends = prompts_.ends(*plan_.data().tokenizer),
                        .vocabulary = vocabulary(),
                        .rows = options_.completions_at_once,
                        .cache = form_of(options_.cache)},
@@ -320,7 +330,8 @@ Completion& RolloutWriter::at(std::int64_t number) {
 }
 
 std::int64_t RolloutWriter::vocabulary() const {
-  return plan_.model.tokenizer_size > 0 ? plan_.model.tokenizer_size : plan_.model.vocab_size;
+  return plan_.model().resolved.tokenizer_size > 0 ? plan_.model().resolved.tokenizer_size
+                                                   : plan_.model().resolved.vocab_size;
 }
 
 bool RolloutWriter::fits(const Completion& kept, const Completion& wanted) const {
@@ -409,7 +420,7 @@ void RolloutWriter::keep(const std::vector<std::int64_t>& numbers) {
 std::string RolloutWriter::text_of(const Completion& one) const {
   std::vector<std::int32_t> ids = one.ids;
   if (one.ended) ids.pop_back();
-  return text::replace_invalid_utf8(plan_.tokenizer->decode(ids));
+  return text::replace_invalid_utf8(plan_.data().tokenizer->decode(ids));
 }
 
 std::vector<std::int64_t> RolloutWriter::all_groups() const {

@@ -15,7 +15,6 @@
 #include "tessera/data/sample_order.h"
 #include "tessera/engine/experience.h"
 #include "tessera/parallel/executor.h"
-#include "tessera/planner/train_config.h"
 #include "tessera/rlhf/completions.h"
 #include "tessera/rlhf/ledger.h"
 #include "tessera/rlhf/reward_values.h"
@@ -23,6 +22,10 @@
 #include "tessera/tasks/rl/rl.h"
 
 // Legend: B completions of a rollout, F rewards.
+namespace tessera::planner {
+class Plan;
+}
+
 namespace tessera::engine::rl {
 
 /// The position of a step: the policy with `version` updates wrote the rollout, of which this is
@@ -58,10 +61,8 @@ class RolloutWriter {
   [[nodiscard]] std::int64_t prompt_of(const Place& place, std::int64_t number) const;
   /// Returns the prompt of a group that replaces another for the `round`th time.
   [[nodiscard]] std::int64_t other_prompt(std::int64_t group, std::int64_t round) const;
-  /// Returns the first row of the completions that the update learns, plan_.global_batch of them.
-  [[nodiscard]] std::int64_t first_row(std::int64_t update) const {
-    return update % options_.mini_batches * plan_.global_batch;
-  }
+  /// Returns the first row of the completions that the update learns, a global batch of them.
+  [[nodiscard]] std::int64_t first_row(std::int64_t update) const;
   /// Returns the number of tokens of the completions of an update with their prompts.
   [[nodiscard]] std::int64_t tokens_of(std::int64_t update) const;
   [[nodiscard]] std::uint64_t seed_of(std::int64_t number, std::int64_t round) const;

@@ -21,6 +21,11 @@
 #include "tessera/losses/advantages.h"
 #include "tessera/nn/low_rank.h"
 #include "tessera/ops/batch_invariance.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/rlhf/ahead_writer.h"
 #include "tessera/rlhf/alarms.h"
 #include "tessera/rlhf/completions.h"
@@ -47,7 +52,7 @@ namespace {
 
 class Rollouts final : public Experience, private AheadWriter {
  public:
-  Rollouts(const planner::Plan& plan,
+  Rollouts(const planner::PlanWithData& plan,
            const tasks::Rl& task,
            comm::World& world,
            TrainState& policy,
@@ -59,11 +64,11 @@ class Rollouts final : public Experience, private AheadWriter {
     if (options_.parity == tasks::Parity::Exact) alone_.emplace();
     if (prompts.texts() != nullptr) {
       texts_.emplace(*prompts.texts(),
-                     options_.ptx_samples(plan_.global_batch),
-                     plan_.config.data.shuffle,
+                     options_.ptx_samples(plan_.recipe().global_batch),
+                     plan_.data().options.shuffle,
                      seed());
     }
-    if (task_.has_critic()) critic_ = std::make_unique<Critic>(plan_, options_, world_);
+    if (task_.has_critic()) critic_ = std::make_unique<Critic>(plan, options_, world_);
   }
 
   void begin(std::int64_t step, const std::filesystem::path& run_dir, Keeping keeping) override {
@@ -92,12 +97,10 @@ class Rollouts final : public Experience, private AheadWriter {
     if (!restored_) take_coefficient();  // a checkpoint of an earlier version has none
     count_roll_backs(run_dir, step);
     if (world_.is_leader()) forget_roll_backs_after(run_dir, step);
-    world_.transport()
-        .barrier(world_.everyone(), TESSERA_HERE("before the ledger is opened"))
-        ->wait();
+    world_.barrier(TESSERA_HERE("before the ledger is opened"));
     if (!world_.is_leader()) return;
     ledger_.emplace(file, last_kept(step));
-    readable_.emplace(run_dir / "rollouts.txt", plan_.config.steps_per_print, step);
+    readable_.emplace(run_dir / "rollouts.txt", plan_.run().printing.steps_per_print, step);
   }
 
   void make(const data::GlobalBatch& batch) override {
@@ -140,7 +143,7 @@ class Rollouts final : public Experience, private AheadWriter {
 
   [[nodiscard]] StepTokens tokens() const override {
     StepTokens out = drawn_;
-    out.learned = tokens_of(update_) + num_further() * plan_.sequence_length;
+    out.learned = tokens_of(update_) + num_further() * plan_.data().sequence_length;
     return out;
   }
 
@@ -207,10 +210,10 @@ class Rollouts final : public Experience, private AheadWriter {
   /// end_token.json.
   void test_end(const std::filesystem::path& run_dir) {
     policy_.wait();
-    const auto found =
-        check_end(prompts_, *plan_.tokenizer, plan_.sequence_length, [&](const Rows& rows) {
+    const auto found = check_end(
+        prompts_, *plan_.data().tokenizer, plan_.data().sequence_length, [&](const Rows& rows) {
           return output_of_rows(
-              policy_.executor(), world_, rows, plan_.micro_batch, "log_probabilities");
+              policy_.executor(), world_, rows, plan_.layout().micro_batch, "log_probabilities");
         });
     if (!found || !world_.is_leader()) return;
     log::info(fmt::format("the end token behind answers: {}", to_json(*found).dump()));
@@ -255,11 +258,12 @@ class Rollouts final : public Experience, private AheadWriter {
         const std::vector<std::string> texts = texts_of(all);
         scored.rewards_BF = rewards_->of(answers(all, texts), rows_);
       }
-      scored.old_BT =
-          makes_pass()
-              ? output_of_rows(
-                    policy_.executor(), world_, rows_, plan_.micro_batch, "log_probabilities")
-              : generated_BT;
+      scored.old_BT = makes_pass() ? output_of_rows(policy_.executor(),
+                                                    world_,
+                                                    rows_,
+                                                    plan_.layout().micro_batch,
+                                                    "log_probabilities")
+                                   : generated_BT;
       measured = makes_pass();
       if (reference_ != nullptr) {
         reference_->share(under_reference, "log-probabilities of the reference");
@@ -298,7 +302,7 @@ class Rollouts final : public Experience, private AheadWriter {
     if (options_.dynamic_rounds > 0) report_rounds();
     if (version_ == 0 && worths.empty() && world_.is_leader()) {
       if (const auto complaint = complaint_of_first_rollout(
-              metrics_, prompts_.ends(*plan_.tokenizer), *plan_.tokenizer))
+              metrics_, prompts_.ends(*plan_.data().tokenizer), *plan_.data().tokenizer))
         log::warn(fmt::format("{}\n  fix: {}", *complaint, untrained_end_fix()));
     }
     if (const auto complaint = complaint_of_dropped(scored, learned_labels_BT_);
@@ -375,8 +379,8 @@ class Rollouts final : public Experience, private AheadWriter {
   /// Returns the log-probabilities of the reference on its ranks, and zeros on the others.
   [[nodiscard]] std::vector<double> own_under_reference() {
     return reference_->compute(rows_.labels_BT.numel(), [&](OpenModel& model, comm::World& world) {
-      const at::Tensor made_BT =
-          output_of_rows(*model.executor, world, rows_, plan_.micro_batch, "log_probabilities");
+      const at::Tensor made_BT = output_of_rows(
+          *model.executor, world, rows_, plan_.layout().micro_batch, "log_probabilities");
       const auto* const values = made_BT.const_data_ptr<double>();
       return std::vector<double>(values, values + made_BT.numel());
     });
@@ -384,7 +388,7 @@ class Rollouts final : public Experience, private AheadWriter {
   [[nodiscard]] at::Tensor under_base() {
     const nn::WithoutAdapters base;
     return output_of_rows(
-        policy_.executor(), world_, rows_, plan_.micro_batch, "log_probabilities");
+        policy_.executor(), world_, rows_, plan_.layout().micro_batch, "log_probabilities");
   }
 
   /// Returns the alarms that have persisted for some rollouts in a row; each one again after as
@@ -467,7 +471,7 @@ class Rollouts final : public Experience, private AheadWriter {
     const at::Tensor mask_BT = learned_labels_BT_.ge(0);
     if (tells_ratios()) {
       const auto rows = [&](const at::Tensor& of_BT) {
-        return of_BT.narrow(0, first_row(update_), plan_.global_batch);
+        return of_BT.narrow(0, first_row(update_), plan_.recipe().global_batch);
       };
       add_ratios(metrics, rows(all_BT), rows(old_BT_), rows(mask_BT));
       found_BT_.zero_();
@@ -563,12 +567,12 @@ class Rollouts final : public Experience, private AheadWriter {
 
 }  // namespace
 
-std::unique_ptr<Experience> make_rollouts(const planner::Plan& plan,
+std::unique_ptr<Experience> make_rollouts(const planner::PlanWithData& plan,
                                           comm::World& world,
                                           TrainState& policy,
                                           const data::Dataset& data,
                                           Generators* generators) {
-  const tasks::Rl* const task = tasks::as_rl(plan.task.get());
+  const tasks::Rl* const task = tasks::as_rl(plan.data().task.get());
   TESSERA_ASSERT(task != nullptr);
   const auto* const prompts = dynamic_cast<const tasks::Prompts*>(&data);
   TESSERA_REQUIRE(prompts != nullptr,

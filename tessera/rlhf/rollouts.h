@@ -9,7 +9,10 @@
 #include "tessera/data/dataset.h"
 #include "tessera/engine/experience.h"
 #include "tessera/engine/train_state.h"
-#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+class PlanWithData;
+}
 
 namespace tessera::engine::rl {
 
@@ -18,7 +21,7 @@ class Generators;
 /// Returns the experience of a plan of the task rl. The arguments must outlive it; `data` is the
 /// training data, which the task has opened; `generators`: the ranks that only write rollouts,
 /// nullptr if there are none. Throws Error{Config} for other data. Collective.
-std::unique_ptr<Experience> make_rollouts(const planner::Plan& plan,
+std::unique_ptr<Experience> make_rollouts(const planner::PlanWithData& plan,
                                           comm::World& world,
                                           TrainState& policy,
                                           const data::Dataset& data,

@@ -12,6 +12,9 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/engine.h"
 #include "tessera/ops/batch_invariance.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/rlhf/report.h"
 #include "tessera/rlhf/rollout_writer.h"
 
@@ -87,18 +90,18 @@ EvalReport validate(const planner::Plan& plan,
   return Answers(plan, with_other_options, world, policy, held_out, count).report(rewards);
 }
 
-EvalReport validate_checkpoint(const planner::Plan& plan,
+EvalReport validate_checkpoint(const planner::PlanWithData& plan,
                                comm::World& world,
                                const std::filesystem::path& checkpoint,
                                const tasks::Prompts& held_out,
                                std::int64_t count) {
-  const tasks::Rl* const task = tasks::as_rl(plan.task.get());
+  const tasks::Rl* const task = tasks::as_rl(plan.data().task.get());
   TESSERA_ASSERT(task != nullptr);
   std::optional<ops::BatchInvariance> alone;
   if (task->options().parity == tasks::Parity::Exact) alone.emplace();
   TrainState policy(train_state_options(plan), world);
   policy.load(checkpoint::Checkpoint(checkpoint));
-  if (plan.config.eval.weights != tasks::EvalWeights::Trained) policy.exchange_average();
+  if (plan.run().eval.weights != tasks::EvalWeights::Trained) policy.exchange_average();
   tasks::RlModel layout = task->options().models.reward;
   // A command may have other ranks than the training, which can lack those of reward models.
   if (layout.has_own_groups() && !has_ranks(layout, plan)) {

@@ -8,10 +8,19 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/evaluate.h"
 #include "tessera/engine/train_state.h"
-#include "tessera/planner/train_config.h"
 #include "tessera/rlhf/reward_values.h"
 #include "tessera/tasks/rl/prompts.h"
 #include "tessera/tasks/rl/rl.h"
+
+namespace tessera::planner {
+class Plan;
+class PlanWithData;
+}  // namespace tessera::planner
+
+namespace tessera::planner {
+class Plan;
+class PlanWithData;
+}  // namespace tessera::planner
 
 namespace tessera::engine::rl {
 
@@ -32,7 +41,7 @@ EvalReport validate(const planner::Plan& plan,
 /// `plan`: the run's, with max_steps set. With eval.weights "ema" the moving average answers.
 /// Throws the errors of TrainState::load() and RewardValues. Memory: that of the policy's training,
 /// without gradients. Collective.
-EvalReport validate_checkpoint(const planner::Plan& plan,
+EvalReport validate_checkpoint(const planner::PlanWithData& plan,
                                comm::World& world,
                                const std::filesystem::path& checkpoint,
                                const tasks::Prompts& held_out,

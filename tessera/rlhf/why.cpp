@@ -12,6 +12,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/engine.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/rlhf/ledger.h"
 #include "tessera/rlhf/replay.h"
 #include "tessera/tasks/rl/prompts.h"
@@ -24,7 +27,7 @@ namespace {
 std::string text_of(const planner::Plan& plan, const Completion& one) {
   std::vector<std::int32_t> ids = one.ids;
   if (one.ended) ids.pop_back();
-  return text::replace_invalid_utf8(plan.tokenizer->decode(ids));
+  return text::replace_invalid_utf8(plan.data().tokenizer->decode(ids));
 }
 
 double weighted(const std::vector<tasks::RlReward>& functions, const std::vector<double>& values) {
@@ -36,12 +39,12 @@ double weighted(const std::vector<tasks::RlReward>& functions, const std::vector
 
 }  // namespace
 
-StepShares shares_of_step(const planner::Plan& plan,
+StepShares shares_of_step(const planner::PlanWithData& plan,
                           comm::World& world,
                           const std::shared_ptr<const data::Datasets>& data,
                           const std::filesystem::path& run,
                           std::int64_t step) {
-  const tasks::Rl& task = *tasks::as_rl(plan.task.get());
+  const tasks::Rl& task = *tasks::as_rl(plan.data().task.get());
   Engine engine(plan, world, data);
   begin_replay(engine, run, step);
   while (engine.step() < step - 1)
@@ -60,7 +63,7 @@ StepShares shares_of_step(const planner::Plan& plan,
   StepShares out{.version = kept->version, .completions = {}, .rest = 1.0};
   // A rollout serves several updates, and each mini-batch takes its own part.
   const std::int64_t first =
-      (step - 1 - kept->version) % task.options().mini_batches * plan.global_batch;
+      (step - 1 - kept->version) % task.options().mini_batches * plan.recipe().global_batch;
   for (std::size_t i = 0; i < contributions.size(); ++i) {
     const std::int64_t number = first + static_cast<std::int64_t>(i);
     const Completion& completion = kept->completions.at(number);
@@ -82,7 +85,7 @@ StepShares shares_of_step(const planner::Plan& plan,
     return std::abs(one.contribution.share);
   });
   engine.finish();
-  world.transport().barrier(world.everyone(), TESSERA_HERE("end of a replay"))->wait();
+  world.barrier(TESSERA_HERE("end of a replay"));
   return out;
 }
 

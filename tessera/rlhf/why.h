@@ -11,7 +11,10 @@
 #include "tessera/comm/world.h"
 #include "tessera/data/dataset.h"
 #include "tessera/engine/contributions.h"
-#include "tessera/planner/train_config.h"
+
+namespace tessera::planner {
+class PlanWithData;
+}
 
 namespace tessera::engine::rl {
 
@@ -37,7 +40,7 @@ struct StepShares {
 /// Repeats the run's updates before `step` on its ledger and computes the shares of the completions
 /// that `step` learned; writes nothing. The result is the same on every rank. Throws Error{Format}
 /// if the ledger lacks a rollout. Collective.
-StepShares shares_of_step(const planner::Plan& plan,
+StepShares shares_of_step(const planner::PlanWithData& plan,
                           comm::World& world,
                           const std::shared_ptr<const data::Datasets>& data,
                           const std::filesystem::path& run,

@@ -48,32 +48,40 @@ Role role_of(const Shape& shape, const std::vector<LogicalAxis>& axes, const Sha
 
 void GradSink::open(at::Tensor out, bool holds) {
   release();
-  out_ = std::move(out);
-  written_ = holds;
+  out_.front() = std::move(out);
+  written_.assign(1, holds);
+}
+
+void GradSink::open(std::vector<at::Tensor> slices, bool holds) {
+  TESSERA_ASSERT(!slices.empty());
+  release();
+  written_.assign(slices.size(), holds);
+  out_ = std::move(slices);
 }
 
 void GradSink::open_rows(RowSum& rows, std::function<at::Tensor()> make_dense, bool holds) {
   release();
   rows_ = &rows;
   make_dense_ = std::move(make_dense);
-  written_ = holds;
+  written_.assign(1, holds);
 }
 
 void GradSink::release() {
-  out_.reset();
+  out_.assign(1, at::Tensor());
   rows_ = nullptr;
   make_dense_ = nullptr;
 }
 
-const at::Tensor& GradSink::out() {
+const at::Tensor& GradSink::out(int slice) {
   if (const RowSum* const rows = std::exchange(rows_, nullptr)) {
-    out_ = std::exchange(make_dense_, nullptr)();
-    if (written_) rows->add_to(out_.zero_(), 0);
+    out_.front() = std::exchange(make_dense_, nullptr)();
+    if (written_.front()) rows->add_to(out_.front().zero_(), 0);
   }
-  return out_;
+  return out_[at(slice)];
 }
 
 void GradSink::write(const at::Tensor& grad) {
+  TESSERA_ASSERT(slices() == 1);
   const at::Tensor& to = out();
   TESSERA_ASSERT(to.defined());
   TESSERA_ASSERT(grad.sizes() == to.sizes());
@@ -87,9 +95,10 @@ void GradSink::write(const at::Tensor& grad) {
 }
 
 void GradSink::close() {
-  if (written_ || !out_.defined()) return;
   const c10::NoGradGuard no_grad;
-  out_.zero_();
+  for (std::size_t slice = 0; slice < out_.size(); ++slice) {
+    if (!written_[slice] && out_[slice].defined()) out_[slice].zero_();
+  }
 }
 
 }  // namespace tessera

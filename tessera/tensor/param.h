@@ -49,7 +49,17 @@ struct Init {
 
 /// The meaning of a dim of a parameter, by which tensor parallelism decides which dims to split.
 /// GroupedHeads: queries that share heads of keys and values (KvHeads), group after group.
-enum class LogicalAxis : std::uint8_t { None, Embed, Heads, KvHeads, GroupedHeads, Ffn, Vocab };
+/// Expert: the first dim of a stacked parameter, which counts the matrices of experts.
+enum class LogicalAxis : std::uint8_t {
+  None,
+  Embed,
+  Heads,
+  KvHeads,
+  GroupedHeads,
+  Ffn,
+  Vocab,
+  Expert
+};
 
 /// The role of a parameter in its model, which optimizer rules and layouts use.
 enum class Role : std::uint8_t {
@@ -64,7 +74,9 @@ struct ParamInfo {
   std::string name;  ///< "h.0.attn.c_attn.weight": the key in checkpoints, the same in every layout
   Shape shape;       ///< global
   std::vector<LogicalAxis> axes;  ///< of each dim
-  Shape matrix_shape;  ///< the shape for weight decay ("two or more dimensions"), Muon and export
+  /// The shape for weight decay ("two or more dimensions"), Muon and export; of a stacked
+  /// parameter, that of one of its matrices.
+  Shape matrix_shape;
   Role role = Role::Matrix;
   Init init;
   bool trainable = true;
@@ -73,11 +85,24 @@ struct ParamInfo {
   /// GroupedHeads: the channels of one head, where ranks share a group; 0: unit.
   std::int64_t inner_unit = 0;
   mesh::ShardSpec spec;
-  mesh::Box box = {};     ///< the part of it that this rank holds; empty: all of it
-  std::int64_t room = 0;  ///< elements of the largest box that any rank holds; 0: all
-  bool copy = false;  ///< another rank of this copy of the model holds the same box and counts it
+  mesh::Box box = {};              ///< the part of it that this rank holds; empty: all of it
+  std::int64_t room = 0;           ///< elements of the largest box that any rank holds; 0: all
+  std::int64_t room_matrices = 0;  ///< of a stacked parameter: matrices of that box; 0: all
   [[nodiscard]] std::int64_t numel() const;  ///< global
+  /// True if dim 0 counts matrices (of experts), each of which is a parameter of its own for the
+  /// optimizer and for the norm of the gradient.
+  [[nodiscard]] bool stacked() const {
+    return !axes.empty() && axes.front() == LogicalAxis::Expert;
+  }
+  [[nodiscard]] std::int64_t num_matrices() const { return stacked() ? shape.front() : 1; }
   [[nodiscard]] bool cut() const { return !spec.splits.empty(); }
+  /// True if a dim is split over one of `over`.
+  [[nodiscard]] bool cut_over(mesh::AxisSet over) const { return !(spec.axes() & over).empty(); }
+  /// The axes over which each matrix is split: all of the spec, except those that divide the
+  /// matrices of a stacked parameter among ranks.
+  [[nodiscard]] mesh::AxisSet axes_of_matrix() const {
+    return stacked() ? spec.axes() - spec.axes(0) : spec.axes();
+  }
   [[nodiscard]] mesh::Box held() const;
   [[nodiscard]] Shape local_shape() const;
   [[nodiscard]] std::int64_t local_numel() const;
@@ -90,38 +115,45 @@ bool decays(const ParamInfo& info);
 Role role_of(const Shape& shape, const std::vector<LogicalAxis>& axes, const Shape& matrix_shape);
 
 /// The destination of the gradient of one micro-batch: fp32, in the shape of the part of the
-/// parameter that this rank holds.
+/// parameter that this rank holds. Parameters of experts get a gradient from the micro-batch of
+/// every rank that sends them tokens, and each is a slice of its own; all others have one slice.
 class GradSink {
  public:
+  /// The number of slices: ranks whose micro-batches pass through the parameter, in their order.
+  [[nodiscard]] int slices() const { return static_cast<int>(out_.size()); }
   /// Returns the destination of this micro-batch. Write all of it, or add to it if accumulate();
   /// then call written().
-  [[nodiscard]] const at::Tensor& out();
-  [[nodiscard]] bool accumulate() const { return written_; }
-  void written() { written_ = true; }
+  [[nodiscard]] const at::Tensor& out(int slice = 0);
+  [[nodiscard]] bool accumulate(int slice = 0) const { return written_[at(slice)]; }
+  void written(int slice = 0) { written_[at(slice)] = true; }
   /// If the gradient has few non-zero rows in the first dim, add to these rows here instead of
   /// writing out(), then call written(). nullptr if there is only out().
   [[nodiscard]] RowSum* rows() const { return rows_; }
-  [[nodiscard]] bool was_written() const { return written_; }
+  [[nodiscard]] bool was_written() const { return written_.front(); }
   /// Writes or adds `grad` (any float dtype, the parameter's shape) according to accumulate(), and
-  /// marks it as written.
+  /// marks it as written. Only if there is one slice.
   void write(const at::Tensor& grad);
 
   /// Called by the owner of the buffer before a micro-batch. `holds`: `out` already contains a sum,
   /// to which this micro-batch is added.
   void open(at::Tensor out, bool holds = false);
+  /// The same with one tensor for each slice, at least one; `holds` is that of all of them.
+  void open(std::vector<at::Tensor> slices, bool holds);
   /// Like open(), with a sparse sum of rows. If out() is requested all the same, it becomes the
   /// result of `make_dense`, which includes the rows so far, and rows() becomes nullptr.
   void open_rows(RowSum& rows, std::function<at::Tensor()> make_dense, bool holds = false);
-  /// Zeroes the destination if it was not written; called by the owner after a micro-batch.
+  /// Zeroes the slices that were not written; called by the owner after a micro-batch.
   void close();
   /// Drops out() and rows(), whose memory belongs to their owner again.
   void release();
 
  private:
-  at::Tensor out_;
+  static std::size_t at(int slice) { return static_cast<std::size_t>(slice); }
+
+  std::vector<at::Tensor> out_ = std::vector<at::Tensor>(1);  ///< by slice
+  std::vector<bool> written_ = {false};                       ///< by slice
   RowSum* rows_ = nullptr;
   std::function<at::Tensor()> make_dense_;
-  bool written_ = false;
 };
 
 /// Information about a parameter for the layers that use it, in addition to its values;
@@ -164,13 +196,16 @@ class Param {
     if (tensor_.defined()) tensor_.set_requires_grad(trainable);
   }
   /// Sets the box of the parameter that this rank holds. Call it before the parameter is laid out.
-  /// `copy`: see ParamInfo.
-  void place(mesh::ShardSpec spec, mesh::Box box, std::int64_t room, bool copy = false) {
+  /// `room`, `room_matrices`: see ParamInfo.
+  void place(mesh::ShardSpec spec,
+             mesh::Box box,
+             std::int64_t room,
+             std::int64_t room_matrices = 0) {
     ParamInfo placed = *info_;
     placed.spec = std::move(spec);
     placed.box = std::move(box);
     placed.room = room;
-    placed.copy = copy;
+    placed.room_matrices = room_matrices;
     info_ = std::make_shared<const ParamInfo>(std::move(placed));
   }
   /// Mutable because autograd functions only see the parameter as const.

@@ -14,6 +14,7 @@
 #include <c10/core/Allocator.h>
 
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::api {
 namespace {
@@ -23,7 +24,7 @@ using ::testing::HasSubstr;
 constexpr std::int64_t kSteps = 3;
 
 std::string configuration(const test::TinyRun& run) {
-  return run.plan({}).resolved.dump();
+  return run.plan({}).resolved().dump();
 }
 
 // First, before another test may install the allocator.

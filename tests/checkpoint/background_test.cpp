@@ -254,6 +254,72 @@ TEST(LiveBytes, CopyTheRestOfWhatIsHalfRead) {
   EXPECT_EQ(copies.bytes, size_of_all(mine) - half);
 }
 
+/// A piece's bytes as if they were outside of memory; counts what is read of them.
+class Elsewhere final : public ByteSource {
+ public:
+  Elsewhere(std::vector<std::byte> bytes, std::size_t& read)
+      : bytes_(std::move(bytes)), read_(read) {}
+  [[nodiscard]] std::uint64_t size() const override { return bytes_.size(); }
+  void read(std::uint64_t begin, std::span<std::byte> out) const override {
+    std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(begin), out.size(), out.begin());
+    read_ += out.size();
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::size_t& read_;
+};
+
+TEST(BackgroundSaves, ReadPiecesThatAreNotInMemoryFromTheirSource) {
+  const files::TempDir dir;
+  const auto memory = std::make_shared<Held>(held(small_model(), ranges, 0, 1, true));
+  std::size_t read = 0, elsewhere = 0;
+  // Every second piece, so that sources and memory follow each other in one file.
+  for (std::size_t i = 0; i < memory->pieces.size(); ++i) {
+    PieceBytes& piece = memory->pieces[i];
+    if (i % 2 == 1) continue;
+    elsewhere += piece.bytes.size();
+    std::vector<std::byte> bytes(piece.bytes.begin(), piece.bytes.end());
+    piece.bytes = {};
+    piece.source = std::make_shared<Elsewhere>(std::move(bytes), read);
+  }
+  BackgroundSave save(real_storage(), dir.path(), meta_at(7), memory->pieces, memory, Ranks());
+
+  Copies copies;
+  save.before_change(std::ref(copies));
+  scribble(*memory);
+  while (!save.settled())
+    make_step(save, Ranks());
+  save.finish();
+
+  EXPECT_TRUE(loads_exactly(dir.path() / step_name(7)));
+  EXPECT_EQ(read, elsewhere) << "each byte once";
+  EXPECT_LE(copies.bytes, size_of_all(*memory)) << "a source needs no copy";
+}
+
+TEST(Save, RefusesAPieceWithBytesInTwoPlaces) {
+  const files::TempDir dir;
+  Held memory = held(small_model(), ranges, 0, 1, true);
+  std::size_t read = 0;
+  PieceBytes& piece = memory.pieces.front();
+  piece.source = std::make_shared<Elsewhere>(
+      std::vector<std::byte>(piece.bytes.begin(), piece.bytes.end()), read);
+  const auto refused = [&] {
+    try {
+      save(dir.path(), meta_at(7), memory.pieces, Ranks());
+    } catch (const Error& error) {
+      return error.kind();
+    }
+    return Error::Kind::Config;
+  };
+
+  EXPECT_EQ(refused(), Error::Kind::Bug);
+  piece.bytes = piece.bytes.first(0);
+  EXPECT_NO_THROW(save(dir.path(), meta_at(7), memory.pieces, Ranks()));
+  piece.source = std::make_shared<Elsewhere>(std::vector<std::byte>(3), read);
+  EXPECT_EQ(refused(), Error::Kind::Bug) << "too few bytes";
+}
+
 TEST(BackgroundSaves, PublishNothingBeforeEveryRankHasWritten) {
   const files::TempDir dir;
   StuckDisk disk([](const std::string& operation, const fs::path& path) {

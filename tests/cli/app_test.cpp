@@ -15,7 +15,10 @@
 #include "tessera/base/log.h"
 #include "tessera/cli/command.h"
 #include "tessera/models/family.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::cli {
 namespace {
@@ -132,8 +135,8 @@ TEST(Init, WritesWhatTrainAccepts) {
 
     ASSERT_EQ(o.code, 0) << preset;
     const planner::Plan plan = planner::make_plan(json::parse(o.out, preset), 2, "my.json");
-    EXPECT_EQ(plan.config.model->preset, preset);
-    EXPECT_EQ(plan.config.data.train.front(), "my \"text\".txt");
+    EXPECT_EQ(plan.model().options->preset, preset);
+    EXPECT_EQ(plan.data().options.train.front(), "my \"text\".txt");
     EXPECT_THAT(o.out, HasSubstr("//"));
   }
 }

@@ -68,7 +68,7 @@ collectives_between_processes() {
   timeout 120 "$tessera" bench comm -n 2 --sizes 0.25 --repetitions 1 >"$box/out" 2>"$box/err"
   local code=$?
   expect "exit code 0, not $code: $(cat "$box/err")" test "$code" = 0
-  expect "a heading, and six operations in both memories" test "$(wc -l <"$box/out")" = 13
+  expect "a heading, and eight operations in both memories" test "$(wc -l <"$box/out")" = 17
   expect "all-to-all" says "all-to-all" "$box/out"
 }
 

@@ -14,6 +14,9 @@
 #include "tessera/base/files.h"
 #include "tessera/cli/flags_alone.h"
 #include "tessera/interop/foreign_flags.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::cli {
@@ -120,12 +123,11 @@ TEST(FlagsAlone, LeaveToFlagsWhatTheySay) {
 /// The learning rates of a training of 100 updates with these flags.
 std::vector<double> rates_of(const std::vector<std::string>& flags) {
   json::Value made = made_from(flags, "nano", "my.txt");
-  planner::Plan plan = planner::make_plan(made, 1, "my.json");
-  plan.max_steps = 100;
-  const auto rule = planner::make_rule(plan);
-  const auto schedule = planner::make_schedule(plan, *rule);
+  const planner::PlanWithData plan(planner::make_plan(made, 1, "my.json"), {.max_steps = 100});
+  const auto rule = planner::make_rule(plan.recipe());
+  const auto schedule = planner::make_schedule(plan.recipe(), plan.course(), *rule);
   std::vector<double> out;
-  for (std::int64_t update = 1; update <= plan.max_steps; ++update)
+  for (std::int64_t update = 1; update <= plan.course().max_steps; ++update)
     out.push_back(schedule->lr(update));
   return out;
 }

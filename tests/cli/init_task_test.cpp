@@ -56,7 +56,7 @@ TEST(InitTask, WritesCommentedLinesThatAreUnderstood) {
     const planner::Draft draft =
         planner::make_draft(json::parse(page, "init.json"), 1, "init.json");
 
-    EXPECT_TRUE(draft.plan.config.adapter.enabled());
+    EXPECT_TRUE(draft.config.adapter.enabled());
     for (const auto& problem : draft.problems.list())
       EXPECT_EQ(problem.path, "model.from") << problem.path << ": " << problem.what;
   }

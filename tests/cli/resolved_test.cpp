@@ -2,6 +2,7 @@
 // A resolved configuration, config.json of a run, resolves to itself and to the same plan.
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -16,26 +17,31 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/cli/flags_alone.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Everything in a plan that decides what its ranks do, and that is not in plan.resolved alone.
+/// Everything in a plan that decides what its ranks do, and that is not in plan.resolved() alone.
 std::string decisions_of(const planner::Plan& plan) {
   std::string out =
       fmt::format("batch {} = {} x {} x {}, {} tokens, stage {} over {}, {} threads\n",
-                  plan.global_batch,
-                  plan.micro_batch,
-                  plan.accumulation,
-                  plan.data_ranks,
-                  plan.sequence_length,
-                  plan.zero_stage,
-                  plan.shard_ranks,
-                  plan.threads);
-  const parallel::WeightOptions weights = plan.weight_options();
+                  plan.recipe().global_batch,
+                  plan.layout().micro_batch,
+                  plan.layout().accumulation,
+                  plan.layout().data_ranks,
+                  plan.data().sequence_length,
+                  plan.layout().zero_stage,
+                  plan.layout().shard_ranks,
+                  plan.layout().threads);
+  const parallel::WeightOptions weights = plan.layout().weight_options(plan.model().rules);
   out += fmt::format("weights {} {} {} {} {} {} {}\n",
                      static_cast<int>(weights.residency),
                      static_cast<int>(weights.working),
@@ -45,10 +51,10 @@ std::string decisions_of(const planner::Plan& plan) {
                      static_cast<int>(weights.frozen_gather),
                      weights.tables_apart);
   out += fmt::format("gather {} {} {}\n",
-                     plan.gather.prefetch.value_or(-1),
-                     plan.gather.max_live,
-                     plan.gather.max_reuse_distance);
-  const parallel::ReductionOptions reduction = plan.reduction_options();
+                     plan.layout().gather.prefetch.value_or(-1),
+                     plan.layout().gather.max_live,
+                     plan.layout().gather.max_reuse_distance);
+  const parallel::ReductionOptions reduction = plan.layout().reduction_options();
   out += fmt::format("reduction {} {} {} {} {} {} {}\n",
                      reduction.stage,
                      reduction.bucket,
@@ -58,32 +64,33 @@ std::string decisions_of(const planner::Plan& plan) {
                      reduction.sparse_rows,
                      reduction.max_micros);
   out += fmt::format("kept {} {}, scale {} {}, recompute {} {}\n",
-                     static_cast<int>(plan.kept.masters),
-                     static_cast<int>(plan.kept.states),
-                     plan.scaling_stage,
-                     plan.scaling.enabled,
-                     plan.recompute.regions,
-                     std::ranges::count(plan.recompute.blocks, true));
+                     static_cast<int>(plan.layout().kept.masters),
+                     static_cast<int>(plan.layout().kept.states),
+                     plan.recipe().scaling_stage,
+                     plan.recipe().scaling.enabled,
+                     plan.layout().recompute.regions,
+                     std::ranges::count(plan.layout().recompute.blocks, true));
   out += fmt::format("stages {} x {} {}\n",
-                     plan.stages.stages,
-                     plan.stages.chunks,
-                     fmt::join(plan.stages.bounds, ","));
-  out += plan.model.description.dump() + fmt::format(" {}", plan.model.num_parameters);
+                     plan.layout().stages.stages,
+                     plan.layout().stages.chunks,
+                     fmt::join(plan.layout().stages.bounds, ","));
+  out += plan.model().resolved.description.dump() +
+         fmt::format(" {}", plan.model().resolved.num_parameters);
   return out;
 }
 
 /// Makes the plan again from its config.json. Returns false if the configuration makes none.
 bool resolves_to_itself(const json::Value& source, int ranks, const std::string& what) {
-  planner::Plan first;
+  std::optional<planner::Plan> first;
   try {
     first = planner::make_plan(source, ranks, "my.json");
   } catch (const Error&) {
     return false;  // it names files that are not there, or another number of ranks
   }
-  const json::Value written = json::parse(first.resolved.dump(2), "runs/my/config.json");
+  const json::Value written = json::parse(first->resolved().dump(2), "runs/my/config.json");
   const planner::Plan again = planner::make_plan(written, ranks, "runs/my/config.json");
-  EXPECT_EQ(again.resolved.dump(2), first.resolved.dump(2)) << what;
-  EXPECT_EQ(decisions_of(again), decisions_of(first)) << what;
+  EXPECT_EQ(again.resolved().dump(2), first->resolved().dump(2)) << what;
+  EXPECT_EQ(decisions_of(again), decisions_of(*first)) << what;
   return true;
 }
 

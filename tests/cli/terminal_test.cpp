@@ -66,6 +66,7 @@ class PipedOutput {
 };
 
 TEST(Terminal, TellsThatItWaitsForItsReader) {
+  go_on_without_a_reader();
   const PipedOutput output;
   output.fill();
   Terminal terminal;

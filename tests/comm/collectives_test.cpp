@@ -327,6 +327,53 @@ TEST_P(Collectives, AllToAllTransposesParts) {
   });
 }
 
+/// Elements of the part from member i to member j: some are empty, as are all of a member.
+std::int64_t unequal(std::size_t count, int i, int j) {
+  if (i == 1) return 0;
+  return static_cast<std::int64_t>(count) * ((i * 5 + j * 3) % 4) / 2;
+}
+
+TEST_P(Collectives, AllToAllVMovesPartsOfAnySize) {
+  each([](World& world, const Type& type, std::size_t count, bool shared) {
+    const int ranks = world.size();
+    for (const bool one_owner : {false, true}) {
+      std::vector<std::int64_t> counts;
+      for (int i = 0; i < ranks; ++i) {
+        for (int j = 0; j < ranks; ++j) {
+          const std::int64_t all = j + 1 == ranks ? static_cast<std::int64_t>(count) : 0;
+          counts.push_back(one_owner ? all : unequal(count, i, j));
+        }
+      }
+      const auto part = [&](int i, int j) {
+        return counts[static_cast<std::size_t>(i * ranks + j)];
+      };
+      const auto before = [&](int i, int j) {  // elements of i's input before its part for j
+        std::int64_t sum = 0;
+        for (int other = 0; other < j; ++other)
+          sum += part(i, other);
+        return static_cast<std::size_t>(sum);
+      };
+      std::vector<double> expected;
+      for (int i = 0; i < ranks; ++i) {
+        for (std::int64_t k = 0; k < part(i, world.rank()); ++k)
+          expected.push_back(
+              stored(type, input(type, i, before(i, world.rank()) + static_cast<std::size_t>(k))));
+      }
+      Buffer in(world, type, before(world.rank(), ranks), shared);
+      Buffer out(world, type, expected.size(), shared);
+      fill(type, in.span, world.rank());
+
+      const auto work = world.transport().all_to_all_v(
+          world.everyone(), in.span, out.span, counts, TESSERA_HERE("exchange"));
+      counts.assign(counts.size(), 0);  // it was copied
+      work->wait();
+
+      expect(type, out.span, "all_to_all_v", [&](std::size_t i) { return expected[i]; });
+      work->wait_reusable();
+    }
+  });
+}
+
 TEST_P(Collectives, MessagesGoRoundInOrder) {
   each([](World& world, const Type& type, std::size_t count, bool shared) {
     if (world.size() == 1) return;

@@ -109,6 +109,24 @@ std::vector<float> every_collective(World& world, const Group& group, std::size_
   std::vector<float> exchanged(part * size), mine = numbers(world.rank() + 100, part * size);
   transport.all_to_all(group, span_of(mine), span_of(exchanged), TESSERA_HERE("exchange"))->wait();
   keep(exchanged);
+  // Member 0 sends nothing, and member 1 gets nothing.
+  std::vector<std::int64_t> counts;
+  for (std::size_t i = 0; i < size; ++i) {
+    for (std::size_t j = 0; j < size; ++j)
+      counts.push_back(i == 0 || j == 1 ? 0 : static_cast<std::int64_t>(part * (i + j) / 2));
+  }
+  const auto index = static_cast<std::size_t>(group.index);
+  std::int64_t sent = 0, received = 0;
+  for (std::size_t other = 0; other < size; ++other) {
+    sent += counts[index * size + other];
+    received += counts[other * size + index];
+  }
+  std::vector<float> some = numbers(world.rank() + 300, static_cast<std::size_t>(sent)),
+                     arrived(static_cast<std::size_t>(received));
+  transport
+      .all_to_all_v(group, span_of(some), span_of(arrived), counts, TESSERA_HERE("exchange some"))
+      ->wait();
+  keep(arrived);
   for (int root = 0; root < group.size(); ++root) {
     std::vector<float> told = numbers(world.rank() + 200, part);
     transport.broadcast(group, span_of(told), root, TESSERA_HERE("tell"))->wait();

@@ -41,14 +41,14 @@ TEST(MeasuredCollectives, AreAllOperationsOnAllSizesInBothMemories) {
 
   const auto speeds = measured(3, quick(), &told);
 
-  ASSERT_EQ(speeds.size(), 6U * 2 * 2);
-  EXPECT_EQ(told, 24);
+  ASSERT_EQ(speeds.size(), 8U * 2 * 2);
+  EXPECT_EQ(told, 32);
   for (std::size_t i = 0; i < speeds.size(); ++i) {
-    EXPECT_EQ(speeds[i].in_regions, i < 12);
+    EXPECT_EQ(speeds[i].in_regions, i < 16);
     // Whole floats for each of three ranks.
-    EXPECT_EQ(speeds[i].bytes, i % 12 < 6 ? 4092U : 9996U);
+    EXPECT_EQ(speeds[i].bytes, i % 16 < 8 ? 4092U : 9996U);
     EXPECT_GT(speeds[i].seconds, 0.0);
-    EXPECT_EQ(speeds[i].operation, speeds[i % 6].operation);
+    EXPECT_EQ(speeds[i].operation, speeds[i % 8].operation);
   }
 }
 
@@ -62,11 +62,13 @@ TEST(MeasuredCollectives, TellWhatARankExchanges) {
                                                   {"all-gather", 0.75},
                                                   {"broadcast", 1.0},
                                                   {"all-to-all", 0.75},
+                                                  {"all-to-all-v", 0.75},
+                                                  {"all-to-all-v 4x", 0.75},
                                                   {"send/recv", 1.0}};
 
   const auto speeds = measured(4, options, &told);
 
-  ASSERT_EQ(speeds.size(), 12U);
+  ASSERT_EQ(speeds.size(), 16U);
   for (const CollectiveSpeed& speed : speeds) {
     EXPECT_EQ(speed.bus_factor, expected.at(speed.operation)) << speed.operation;
     EXPECT_DOUBLE_EQ(speed.algorithm_bandwidth() * speed.seconds, static_cast<double>(speed.bytes));
@@ -81,8 +83,8 @@ TEST(MeasuredCollectives, EndWhenTheirTimeIsOver) {
 
   const auto speeds = measured(2, options, &told);
 
-  ASSERT_EQ(speeds.size(), 24U);
-  EXPECT_EQ(told, 24);
+  ASSERT_EQ(speeds.size(), 32U);
+  EXPECT_EQ(told, 32);
   for (const CollectiveSpeed& speed : speeds) {
     EXPECT_EQ(speed.seconds, 0.0);
     EXPECT_EQ(speed.bus_bandwidth(), 0.0);

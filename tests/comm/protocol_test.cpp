@@ -321,6 +321,28 @@ TEST_P(Protocol, AnotherCountTypeOrReductionIsAMismatch) {
               AllOf(HasSubstr("all_reduce max"), HasSubstr("all_reduce sum"), HasSubstr("rank 0")));
 }
 
+// As many elements altogether, and for each rank the right number of its own.
+TEST_P(Protocol, OtherSizesOfPartsAreAMismatch) {
+  const std::string what = failure(
+      [&] {
+        run(2, [&](World& world) {
+          std::vector<float> in(4), out(4);
+          const std::vector<std::int64_t> equal = {2, 2, 2, 2}, crossed = {0, 4, 4, 0};
+          world.transport()
+              .all_to_all_v(world.everyone(),
+                            {in.data(), 4},
+                            {out.data(), 4},
+                            world.rank() == 0 ? equal : crossed,
+                            TESSERA_HERE("tokens of h.3"))
+              ->wait();
+        });
+      },
+      Error::Kind::Comm);
+
+  EXPECT_THAT(what, AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"), HasSubstr("tokens of h.3")));
+  EXPECT_THAT(what, HasSubstr("all_to_all_v of 8 F32 (sizes of the parts: "));
+}
+
 TEST_P(Protocol, AMessageOfAnotherSizeIsAMismatch) {
   const std::string what = failure(
       [] {

@@ -76,6 +76,18 @@ void all_to_all(World& world, std::size_t count) {
       ->wait();
 }
 
+/// Every rank sends all it has to the first one.
+void all_to_one(World& world, std::size_t count) {
+  const auto ranks = static_cast<std::size_t>(world.size());
+  std::vector<std::int64_t> counts(ranks * ranks, 0);
+  for (std::size_t i = 0; i < ranks; ++i)
+    counts[i * ranks] = static_cast<std::int64_t>(count);
+  const Vector in(world, count), out(world, world.rank() == 0 ? count * ranks : 0);
+  world.transport()
+      .all_to_all_v(world.everyone(), in.span, out.span, counts, TESSERA_HERE("exchange"))
+      ->wait();
+}
+
 TEST(TravelMemory, IsWhatTheTransportAllocates) {
   // Below the size of a chain, and above it; numbers that all these groups divide.
   for (const std::size_t count : {std::size_t{24} << 10, std::size_t{768} << 10}) {
@@ -93,6 +105,7 @@ TEST(TravelMemory, IsWhatTheTransportAllocates) {
         expect(reduce_scatter(write), memory_of_reduce_scatter(place, DType::F32, bytes, write));
       expect(all_gather, memory_of_all_gather(place, bytes));
       expect(all_to_all, memory_of_all_to_all(place, bytes));
+      expect(all_to_one, memory_of_all_to_all_v(place, bytes));
     }
   }
 }
@@ -104,6 +117,7 @@ TEST(TravelMemory, IsNothingOnOneHost) {
   EXPECT_EQ(memory_of_reduce_scatter(place, DType::F32, kBytes, Write::Accumulate), 0U);
   EXPECT_EQ(memory_of_all_gather(place, kBytes), 0U);
   EXPECT_EQ(memory_of_all_to_all(place, kBytes), 0U);
+  EXPECT_EQ(memory_of_all_to_all_v(place, kBytes), 0U);
   EXPECT_EQ(memory_of_posts(place), 0U);
 }
 

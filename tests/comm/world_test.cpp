@@ -8,6 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
+#include "tessera/comm/transports/solo.h"
+
 namespace tessera::comm {
 namespace {
 
@@ -202,6 +205,20 @@ TEST(RunThreads, RethrowsTheFirstErrorAndStopsTheOthers) {
     EXPECT_EQ(error.kind(), Error::Kind::Data);
     EXPECT_STREQ(error.what(), "no such file");
   }
+}
+
+TEST(World, MeetsAtBarriersOnTheTransportOfTheHost) {
+  const auto host = private_control_page(1), device = private_control_page(1);
+  World world(0,
+              mesh::Mesh::data_parallel(1),
+              make_solo_transport(host.get()),
+              make_solo_transport(device.get()),
+              host);
+
+  world.transport().abort(Error(Error::Kind::Comm, "the device is gone", ""));
+  EXPECT_NO_THROW(world.barrier(TESSERA_HERE("meet")));
+  world.host_transport().abort(Error(Error::Kind::Comm, "the host is gone", ""));
+  EXPECT_THROW(world.barrier(TESSERA_HERE("meet")), Error);
 }
 
 TEST(RunThreads, RethrowsForeignExceptions) {

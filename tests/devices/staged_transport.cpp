@@ -91,6 +91,15 @@ class StagedTransport final : public comm::Transport {
       return host_.all_to_all(group, from, to, std::move(site));
     });
   }
+  WorkPtr all_to_all_v(const Group& group,
+                       Span in,
+                       Span out,
+                       std::span<const std::int64_t> counts,
+                       CallSite site) override {
+    return staged(in, out, [&](const Span& from, const Span& to) {
+      return host_.all_to_all_v(group, from, to, counts, std::move(site));
+    });
+  }
   WorkPtr barrier(const Group& group, CallSite site) override {
     return host_.barrier(group, std::move(site));
   }

@@ -20,6 +20,9 @@
 #include "tessera/base/inputs.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/engine.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/rlhf/plan.h"
 #include "tessera/text/tokenizer.h"
 
@@ -37,11 +40,9 @@ using testing::SizeIs;
 
 /// The facts of a host as it would tell them before its ranks begin.
 std::vector<hosts::Fact> facts_of_host(const TinyRun& run) {
-  planner::Plan plan = run.plan({});
-  const auto data = open_data(plan, {});
-  finish_plan(plan, *data);
-  const InputLog log(plan.inputs);
-  rl::settle_plan(plan);
+  const planner::Plan made = run.plan({});
+  const auto data = open_data(made, {});
+  const planner::PlanWithData plan = planner::place(planner::with_data(made, *data));
   return facts_of(plan, *data, ResumePoint{}, {});
 }
 
@@ -240,7 +241,7 @@ TEST(Agreement, NamesFilesThatSamplesAreReadFromLater) {
   files::write_atomic(file, "pixels");
   data::Datasets sets;
   sets.train = std::make_unique<Read>(file);
-  const planner::Plan plan = run.plan({});
+  const planner::PlanWithData plan(run.plan({}), {});
   const std::vector<hosts::Fact> first = facts_of(plan, sets, ResumePoint{}, {});
 
   change(file);

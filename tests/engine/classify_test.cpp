@@ -14,6 +14,10 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/nn/functional.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 namespace {
@@ -87,9 +91,9 @@ TEST(Classification, IsLearntByAModelOfTheProgramsOwn) {
   nn::Model model;
   model.blocks.push_back({"table", [] { return std::make_unique<Table>(); }});
   model.blocks.push_back({"classes", [] { return std::make_unique<Classes>(); }});
-  planner::Plan plan = planner::make_plan(source, 2, "classify.json", model);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan made = planner::make_plan(source, 2, "classify.json", model);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
 
   engine::StepReport first, last;
   engine::EvalReport held_out;
@@ -98,7 +102,7 @@ TEST(Classification, IsLearntByAModelOfTheProgramsOwn) {
     engine::Engine engine(plan, world, data);
     engine.initialize_weights();
     engine::StepReport begin = engine.train_step(), end;
-    while (engine.step() < plan.max_steps)
+    while (engine.step() < plan.course().max_steps)
       end = engine.train_step();
     const engine::EvalReport report = engine.evaluate();
     if (world.is_leader()) {

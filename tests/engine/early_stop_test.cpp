@@ -19,6 +19,8 @@
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/resume.h"
 #include "tessera/engine/trainer.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::engine {
 namespace {
@@ -159,9 +161,9 @@ TEST(EarlyStop, IsTheEndOfTheRunUntilThereIsMorePatience) {
   run.set("run.dir", json::Value::string(folder.path().string()).dump());
   train(run, folder.path(), {});
   const auto found = [&] {
-    planner::Plan plan = run.plan({});
-    const auto data = open_data(plan, {});
-    finish_plan(plan, *data);
+    const planner::Plan made = run.plan({});
+    const auto data = open_data(made, {});
+    const planner::PlanWithData plan = planner::with_data(made, *data);
     const RunFolder owned(folder.path(), RunFolder::Access::Look);
     return find_resume_point({}, owned, plan, *data).stopped_early;
   };

@@ -14,6 +14,9 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/launch.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 namespace {
@@ -29,18 +32,18 @@ std::vector<std::string> refusals(const std::vector<std::vector<int>>& bounds) {
   const int stages = static_cast<int>(bounds.size());
   TinyRun run;
   run.set("model.num_layers", "4");
-  planner::Plan plan =
+  const planner::Plan made =
       run.plan({.ranks = stages, .accumulation = 2, .pipeline = std::to_string(stages)});
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   std::vector<std::string> out(bounds.size());
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
     const auto stage = static_cast<std::size_t>(world.rank());
-    planner::Plan mine = plan;
-    mine.stages.bounds = bounds[stage];
+    parallel::Layout layout = plan.layout();
+    layout.stages.bounds = bounds[stage];
     try {
-      engine::Engine engine(mine, world, data);
+      engine::Engine engine(planner::with(plan, std::move(layout)), world, data);
       engine.finish();
       out[stage] = "nothing";
     } catch (const Error& error) {

@@ -8,23 +8,22 @@
 #include <sys/wait.h>
 
 #include "tessera/config/json.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine {
 namespace {
 
-planner::Plan plan_of(std::int64_t steps) {
+planner::PlanWithData plan_of(std::int64_t steps) {
   const char* const text =
       R"({"model": {"num_layers": 1, "hidden_size": 8, "num_heads": 2, "vocab_size": 256},
           "data": {"train": "none.txt", "sequence_length": 16}, "train_batch_size": 4,
           "run": {"threads_per_rank": 1}})";
-  planner::Plan plan = planner::make_plan(json::parse_strict(text, "test"), 2, "test");
-  plan.max_steps = steps;
-  return plan;
+  return {planner::make_plan(json::parse_strict(text, "test"), 2, "test"), {.max_steps = steps}};
 }
 
 TEST(ExpectedSpeed, CountsSixOperationsOfAParameterForEachToken) {
-  const planner::Plan plan = plan_of(10);
+  const planner::PlanWithData plan = plan_of(10);
 
   // Token and position tables, two norms with biases and the last one, attention, and MLP.
   const double parameters =

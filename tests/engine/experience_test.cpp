@@ -11,7 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/json.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -62,7 +62,7 @@ TEST(Experience, OfAnUnknownKindIsRefusedWithTheKnownOnes) {
 TEST(Experience, WithoutWorkForExtraRanksRefusesThem) {
   class OfOneKind final : public ExperienceKind {
    public:
-    [[nodiscard]] std::unique_ptr<Experience> make(const planner::Plan& /*plan*/,
+    [[nodiscard]] std::unique_ptr<Experience> make(const planner::PlanWithData& /*plan*/,
                                                    comm::World& /*world*/,
                                                    TrainState& /*policy*/,
                                                    const data::Dataset& /*train*/,

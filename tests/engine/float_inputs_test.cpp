@@ -19,6 +19,10 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
 #include "tessera/nn/functional.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 namespace {
@@ -128,11 +132,11 @@ Reports train(const Layout& layout) {
   source["zero_optimization"]["stage"] = json::Value::integer(layout.stage);
   if (!layout.pipeline.empty())
     source["parallel"]["pipeline"] = json::parse(layout.pipeline, "pipeline");
-  planner::Plan plan = planner::make_plan(source, layout.ranks, "points.json", model());
+  const planner::Plan made = planner::make_plan(source, layout.ranks, "points.json", model());
   const auto data = std::make_shared<data::Datasets>();
   data->train = std::make_unique<Points>(19);  // the third batch has 3 of 8 samples
   data->validation = std::make_unique<Points>(5);
-  engine::finish_plan(plan, *data);
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   const files::TempDir folder;
   Reports out;
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
@@ -140,7 +144,7 @@ Reports train(const Layout& layout) {
     engine::Engine engine(plan, world, data);
     engine.initialize_weights();
     Reports mine;
-    while (engine.step() < plan.max_steps) {
+    while (engine.step() < plan.course().max_steps) {
       mine.steps.push_back(engine.train_step());
       mine.trace.losses.push_back(mine.steps.back().loss);
       mine.trace.grad_norms.push_back(mine.steps.back().grad_norm);

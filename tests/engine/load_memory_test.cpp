@@ -18,6 +18,8 @@
 #include "tessera/interop/foreign_training.h"
 #include "tessera/interop/foreign_write.h"
 #include "tessera/interop/model_export.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::engine {
 namespace {
@@ -49,9 +51,9 @@ std::int64_t growth(const TinyRun& run,
                     const std::function<void(Engine&)>& load) {
   return peak_growth([&] {
     prepare_process(1);
-    planner::Plan plan = run.plan(layout);
-    const auto data = open_data(plan, {});
-    finish_plan(plan, *data);
+    const planner::Plan made = run.plan(layout);
+    const auto data = open_data(made, {});
+    const planner::PlanWithData plan = planner::with_data(made, *data);
     comm::run_threads(plan.mesh(), [&](comm::World& world) {
       at::set_num_threads(1);
       Engine engine(plan, world, data);

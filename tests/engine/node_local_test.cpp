@@ -17,6 +17,8 @@
 #include "tessera/checkpoint/streamed_save.h"
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/trainer.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -93,7 +95,7 @@ TEST_P(TwoHosts, KeepTheSameCheckpoints) {
 
   on_engines(run, kFour, [&](Engine& engine) {
     Trainer trainer(engine, nullptr, settle(engine));
-    trainer.attach(std::make_unique<CheckpointHook>(engine.plan().config.checkpoint));
+    trainer.attach(std::make_unique<CheckpointHook>(engine.plan().run().checkpoint));
     EXPECT_EQ(trainer.fit(), kExitOk);
   });
 

@@ -13,6 +13,8 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 
@@ -22,9 +24,9 @@ inline void on_engines(const TinyRun& run,
                        const std::function<void(engine::Engine&)>& work,
                        const std::filesystem::path& resume = {}) {
   engine::prepare_process(1);
-  planner::Plan plan = run.plan(layout);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan made = run.plan(layout);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
     engine::Engine engine(plan, world, data);

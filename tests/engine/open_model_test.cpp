@@ -20,6 +20,7 @@
 #include "tessera/engine/generate.h"
 #include "tessera/engine/launch.h"
 #include "tessera/interop/weights_of.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::test {
 namespace {
@@ -58,7 +59,7 @@ TEST(OpenModels, GiveTheSameOnSeveralRanksThatHoldAPartEach) {
   run.set("model.hidden_size", "512").set("model.num_layers", "6");
   const files::TempDir folder;
   (void)run.train({.ranks = 2, .accumulation = 1, .stage = 3}, 1, folder.path());
-  planner::Plan plan = run.plan({});
+  const planner::Plan plan = run.plan({});
   const auto data = engine::open_data(plan, {});
   Reading alone;
   comm::run_threads(

@@ -10,7 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/files.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/plan_parts.h"
 #include "tessera/tasks/task.h"
 
 namespace tessera::engine {
@@ -72,11 +73,11 @@ TEST_F(Plots, AreDrawnWithTheirLastValues) {
 
 TEST_F(Plots, AreWrittenForReinforcementLearningAlone) {
   const auto plan_of = [](const char* task, const char* params) {
-    planner::Plan plan;
+    planner::PlanParts parts;
     config::Problems problems;
-    plan.task = tasks::make_task({task, json::parse(params, "params")}, problems);
+    parts.data.task = tasks::make_task({task, json::parse(params, "params")}, problems);
     problems.raise();
-    return plan;
+    return planner::Plan(std::move(parts));
   };
   write_plots(plan_of("sft", "{}"), folder_.path());
   EXPECT_TRUE(std::filesystem::exists(folder_.path() / "loss.svg"));

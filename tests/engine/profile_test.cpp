@@ -15,6 +15,10 @@
 #include "tessera/engine/batches.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::test {
 namespace {
@@ -43,17 +47,17 @@ planner::Plan plan_of(const TinyRun& run) {
 TEST(MeasuredBlocks, HaveEachATimeAndWhatTheyKeep) {
   engine::prepare_process(1);  // the allocator that counts
   const TinyRun run = run_with_a_large_head();
-  const planner::Plan plan = plan_of(run);
+  const planner::PlanWithData plan(plan_of(run), {});
   const auto data = engine::open_data(plan, {});
 
   const std::vector<std::int64_t> samples = {0, 1};
   const std::vector<engine::BlockCost> costs =
-      engine::measure_blocks(plan.model.model,
-                             plan.working,
+      engine::measure_blocks(plan.model().resolved.model,
+                             plan.layout().working,
                              /*seed=*/5,
                              engine::make_batch(*data->train, samples, samples));
 
-  ASSERT_EQ(costs.size(), plan.model.model.blocks.size());
+  ASSERT_EQ(costs.size(), plan.model().resolved.model.blocks.size());
   for (const engine::BlockCost& cost : costs) {
     EXPECT_GT(cost.seconds, 0.0);
     EXPECT_GT(cost.bytes, 0);
@@ -64,25 +68,30 @@ TEST(MeasuredBlocks, AreCutWhereTheSlowestStageIsFastest) {
   const TinyRun run = run_with_a_large_head();
   const planner::Plan plan = plan_of(run);
 
-  EXPECT_EQ(engine::bounds_by_cost(plan, costs_of_a_dear_head(1 << 10), kMuch),
+  EXPECT_EQ(engine::bounds_by_cost(
+                plan, planner::estimate_memory(plan), costs_of_a_dear_head(1 << 10), kMuch),
             (std::vector<int>{0, 5, 6}));
   // The first stage has two micro-batches in flight, so it holds each block's GiB twice: two
   // blocks fit into 95 % of half of 12 GiB, three do not.
-  EXPECT_EQ(engine::bounds_by_cost(
-                plan, costs_of_a_dear_head(std::int64_t{1} << 30), std::uint64_t{12} << 30),
+  EXPECT_EQ(engine::bounds_by_cost(plan,
+                                   planner::estimate_memory(plan),
+                                   costs_of_a_dear_head(std::int64_t{1} << 30),
+                                   std::uint64_t{12} << 30),
             (std::vector<int>{0, 2, 6}));
 }
 
 TEST(MeasuredBlocks, ShareTheModelOnAllRanksAlike) {
   const TinyRun run = run_with_a_large_head();
-  const planner::Plan plan = plan_of(run);
+  const planner::PlanWithData plan(plan_of(run), {});
   const auto data = engine::open_data(plan, {});
   std::vector<std::vector<int>> bounds(2);
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
-    planner::Plan mine = plan;
-    engine::place_measured_blocks(mine, world, *data->train, kMuch);
-    bounds[static_cast<std::size_t>(world.rank())] = mine.stages.bounds;
+    bounds[static_cast<std::size_t>(world.rank())] =
+        engine::with_measured_stages(
+            plan, planner::estimate_memory(plan), world, *data->train, kMuch)
+            .layout()
+            .stages.bounds;
   });
 
   // Where the model is split depends on this machine.
@@ -95,13 +104,13 @@ TEST(MeasuredBlocks, ShareTheModelOnAllRanksAlike) {
 
 TEST(MeasuredBlocks, ThatFitNowhereAreRefused) {
   const TinyRun run = run_with_a_large_head();
-  const planner::Plan plan = plan_of(run);
+  const planner::PlanWithData plan(plan_of(run), {});
   const auto data = engine::open_data(plan, {});
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
-    planner::Plan mine = plan;
     try {
-      engine::place_measured_blocks(mine, world, *data->train, 1 << 20);
+      (void)engine::with_measured_stages(
+          plan, planner::estimate_memory(plan), world, *data->train, 1 << 20);
       ADD_FAILURE() << "stages that do not fit";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), Error::Kind::Memory);
@@ -112,12 +121,12 @@ TEST(MeasuredBlocks, ThatFitNowhereAreRefused) {
 
 TEST(MeasuredBlocks, OfAPlanThatDoesNotAskStayWhereTheyAre) {
   const TinyRun run;
-  const planner::Plan plan = run.plan({.ranks = 2, .accumulation = 2, .pipeline = "2"});
+  const planner::PlanWithData plan(run.plan({.ranks = 2, .accumulation = 2, .pipeline = "2"}), {});
   const auto data = engine::open_data(plan, {});
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
-    planner::Plan mine = plan;
-    engine::place_measured_blocks(mine, world, *data->train, 0);
-    EXPECT_EQ(mine.stages.bounds, plan.stages.bounds);
+    const planner::PlanWithData mine =
+        engine::with_measured_stages(plan, planner::estimate_memory(plan), world, *data->train, 0);
+    EXPECT_EQ(mine.layout().stages.bounds, plan.layout().stages.bounds);
   });
 }
 

@@ -8,7 +8,11 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::engine {
 namespace {
@@ -85,12 +89,12 @@ TEST(OnOneRank, TheSameMicroBatchesMakeTheSameGlobalBatch) {
 
   const planner::Plan one = planner::make_plan(on_one_rank(spread), 1, "c.json");
 
-  EXPECT_EQ(one.global_batch, spread.global_batch);
-  EXPECT_EQ(one.micro_batch, 2);
-  EXPECT_EQ(one.accumulation, 4);
-  EXPECT_EQ(one.zero_stage, 0);
+  EXPECT_EQ(one.recipe().global_batch, spread.recipe().global_batch);
+  EXPECT_EQ(one.layout().micro_batch, 2);
+  EXPECT_EQ(one.layout().accumulation, 4);
+  EXPECT_EQ(one.layout().zero_stage, 0);
   EXPECT_EQ(one.mesh().text(), "pp 1 x dp 1 x cp 1 x tp 1");
-  EXPECT_EQ(one.model.num_parameters, spread.model.num_parameters);
+  EXPECT_EQ(one.model().resolved.num_parameters, spread.model().resolved.num_parameters);
 }
 
 // DeepSpeed's scaler follows another rule in stage 0.
@@ -103,7 +107,7 @@ TEST(OnOneRank, TheLossScaleFollowsTheSameRule) {
 
     const planner::Plan one = planner::make_plan(on_one_rank(spread), 1, "c.json");
 
-    EXPECT_EQ(one.scaling_stage > 0, spread.scaling_stage > 0) << stage;
+    EXPECT_EQ(one.recipe().scaling_stage > 0, spread.recipe().scaling_stage > 0) << stage;
   }
 }
 
@@ -115,14 +119,14 @@ TEST(OnOneRank, AStageThatNobodyWroteStaysSo) {
     const planner::Plan spread = plan_of(precision, 2);
 
     const planner::Plan one = planner::make_plan(on_one_rank(spread), 1, "c.json");
-    const planner::Plan kept = planner::make_plan(keeping_gradient(spread.resolved), 2, "c.json");
+    const planner::Plan kept = planner::make_plan(keeping_gradient(spread.resolved()), 2, "c.json");
     const planner::Plan one_kept =
         planner::make_plan(keeping_gradient(on_one_rank(spread)), 1, "c.json");
 
-    EXPECT_EQ(one.scaling_stage, spread.scaling_stage);
-    EXPECT_EQ(kept.scaling_stage, spread.scaling_stage);
-    EXPECT_EQ(one_kept.scaling_stage, spread.scaling_stage);
-    EXPECT_EQ(kept.zero_stage, spread.zero_stage);
+    EXPECT_EQ(one.recipe().scaling_stage, spread.recipe().scaling_stage);
+    EXPECT_EQ(kept.recipe().scaling_stage, spread.recipe().scaling_stage);
+    EXPECT_EQ(one_kept.recipe().scaling_stage, spread.recipe().scaling_stage);
+    EXPECT_EQ(kept.layout().zero_stage, spread.layout().zero_stage);
   }
 }
 
@@ -137,7 +141,7 @@ TEST(OnOneRank, OnceIsEachWhereNoRankSumsSeveralFirst) {
                     "c.json"),
         2,
         "c.json");
-    return planner::make_plan(on_one_rank(spread), 1, "c.json").reduction;
+    return planner::make_plan(on_one_rank(spread), 1, "c.json").layout().reduction;
   };
 
   EXPECT_EQ(reduction("1", "0"), parallel::Reduction::Each);
@@ -151,7 +155,7 @@ TEST(OnOneRank, OnceStaysWhereTheOptimizerWantsIt) {
       R"(, "gradient_reduction": "once", "optimizer": {"type": "OneBitAdam"}, "parallel": {"pipeline": 2})",
       2);
 
-  EXPECT_EQ(planner::make_plan(on_one_rank(spread), 1, "c.json").reduction,
+  EXPECT_EQ(planner::make_plan(on_one_rank(spread), 1, "c.json").layout().reduction,
             parallel::Reduction::Once);
 }
 
@@ -162,15 +166,15 @@ TEST(KeepingGradient, LeavesWhatTheGradientDependsOn) {
       "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5}})",
                                      2);
 
-  const planner::Plan keeping = planner::make_plan(keeping_gradient(plan.resolved), 2, "c.json");
+  const planner::Plan keeping = planner::make_plan(keeping_gradient(plan.resolved()), 2, "c.json");
 
-  EXPECT_EQ(keeping.config.optimizer.type, "SGD");
-  EXPECT_EQ(keeping.config.gradient_clipping, 0);
-  EXPECT_EQ(keeping.global_batch, plan.global_batch);
-  EXPECT_EQ(keeping.zero_stage, plan.zero_stage);
-  ASSERT_EQ(keeping.param_groups.size(), 2U);
-  EXPECT_TRUE(keeping.param_groups[0].frozen);
-  EXPECT_FALSE(keeping.param_groups[1].lr.has_value());
+  EXPECT_EQ(keeping.recipe().optimizer.type, "SGD");
+  EXPECT_EQ(keeping.recipe().clip_norm, 0);
+  EXPECT_EQ(keeping.recipe().global_batch, plan.recipe().global_batch);
+  EXPECT_EQ(keeping.layout().zero_stage, plan.layout().zero_stage);
+  ASSERT_EQ(keeping.model().groups.size(), 2U);
+  EXPECT_TRUE(keeping.model().groups[0].frozen);
+  EXPECT_FALSE(keeping.model().groups[1].lr.has_value());
 }
 
 TEST(Promises, ErrorFeedbackHasTheBoundOfNarrowGradients) {

@@ -7,6 +7,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/planner/course.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
+
 namespace tessera::engine {
 namespace {
 
@@ -17,25 +21,23 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-planner::Plan plan_with(const std::string& max_steps, const std::string& lr = "1e-3") {
+planner::PlanWithData plan_with(const std::string& max_steps, const std::string& lr = "1e-3") {
   TinyRun run;
   run.set("trainer.max_steps", max_steps)
       .set("optimizer.params.lr", lr)
       .set("scheduler", R"({"type": "linear", "params": {"num_warmup_steps": 0}})");
-  planner::Plan plan = run.plan({});
-  plan.max_steps = std::stoll(max_steps);
-  return plan;
+  return {run.plan({}), {.max_steps = std::stoll(max_steps)}};
 }
 
 checkpoint::Meta saved_by(const planner::Plan& plan, std::int64_t step) {
   checkpoint::Meta meta;
-  meta.config = plan.resolved;
+  meta.config = plan.resolved();
   meta.step = step;
   return meta;
 }
 
 TEST(ResumeCurve, SaysNothingOfTheSameCurve) {
-  const planner::Plan plan = plan_with("40");
+  const planner::PlanWithData plan = plan_with("40");
 
   const CurveChange change = curve_change(saved_by(plan, 20), plan);
 
@@ -59,26 +61,25 @@ TEST(ResumeCurve, WarnsOfARateThatRisesAgain) {
   EXPECT_FALSE(change.curve.has_value());
 }
 
-planner::Plan plan_that(const std::string& on_resume, const std::string& max_steps) {
+planner::PlanWithData plan_that(const std::string& on_resume, const std::string& max_steps) {
   TinyRun run;
   run.set("trainer.max_steps", max_steps)
       .set("optimizer.params.lr", "1e-3")
       .set("scheduler",
            R"({"type": "linear", "params": {"num_warmup_steps": 0}, "on_resume": ")" + on_resume +
                "\"}");
-  planner::Plan plan = run.plan({});
-  plan.max_steps = std::stoll(max_steps);
-  return plan;
+  return {run.plan({}), {.max_steps = std::stoll(max_steps)}};
 }
 
-double rate_of(planner::Plan plan, const CurveChange& change, std::int64_t update) {
-  plan.curve = change.curve;
-  return planner::make_schedule(plan, *planner::make_rule(plan))->lr(update);
+double rate_of(const planner::PlanWithData& plan, const CurveChange& change, std::int64_t update) {
+  const planner::Course course{.max_steps = plan.course().max_steps, .curve = change.curve};
+  return planner::make_schedule(plan.recipe(), course, *planner::make_rule(plan.recipe()))
+      ->lr(update);
 }
 
 // The rate of update k of n falls linearly: 1e-3 x (n - (k - 1)) / n.
 TEST(ResumeCurve, KeepsTheOldCurveWhenAsked) {
-  const planner::Plan plan = plan_that("keep", "120");
+  const planner::PlanWithData plan = plan_that("keep", "120");
   const CurveChange change = curve_change(saved_by(plan_with("40"), 30), plan);
 
   EXPECT_EQ(change.warning, "");
@@ -88,7 +89,7 @@ TEST(ResumeCurve, KeepsTheOldCurveWhenAsked) {
 }
 
 TEST(ResumeCurve, BeginsAnewWhenAsked) {
-  const planner::Plan plan = plan_that("restart", "120");
+  const planner::PlanWithData plan = plan_that("restart", "120");
   const CurveChange change = curve_change(saved_by(plan_with("40"), 30), plan);
 
   EXPECT_EQ(change.warning, "");
@@ -99,9 +100,11 @@ TEST(ResumeCurve, BeginsAnewWhenAsked) {
 
 // Its checkpoints say where it began, so that an interruption does not begin it once more.
 TEST(ResumeCurve, BeginsAnewOnlyOnce) {
-  const planner::Plan plan = plan_that("restart", "120");
-  planner::Plan running = plan;
-  running.curve = curve_change(saved_by(plan_with("40"), 30), plan).curve;
+  const planner::PlanWithData plan = plan_that("restart", "120");
+  const planner::PlanWithData running = planner::with(
+      plan,
+      planner::Course{.max_steps = plan.course().max_steps,
+                      .curve = curve_change(saved_by(plan_with("40"), 30), plan).curve});
   checkpoint::Meta meta = saved_by(running, 60);
   meta.extra["schedule"] = curve_of_run(running);
 
@@ -112,7 +115,7 @@ TEST(ResumeCurve, BeginsAnewOnlyOnce) {
 }
 
 TEST(ResumeCurve, CountsUpdatesAndNotSkippedSteps) {
-  const planner::Plan plan = plan_that("restart", "120");
+  const planner::PlanWithData plan = plan_that("restart", "120");
   checkpoint::Meta meta = saved_by(plan_with("40"), 30);
   meta.extra["skipped"] = json::Value::integer(4);
 

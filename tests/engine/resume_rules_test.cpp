@@ -10,6 +10,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/engine/resume.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -34,10 +36,10 @@ data::Datasets data_of(const std::string& train, const std::string& validation =
 checkpoint::Meta meta_of(const planner::Plan& plan) {
   checkpoint::Meta meta;
   meta.step = 3;
-  meta.config = plan.resolved;
+  meta.config = plan.resolved();
   meta.extra["data"] = json::Value::string("same");
   meta.extra["validation"] = json::Value::string("held out");
-  meta.extra["tokenizer"] = json::Value::string(plan.tokenizer->fingerprint());
+  meta.extra["tokenizer"] = json::Value::string(plan.data().tokenizer->fingerprint());
   return meta;
 }
 

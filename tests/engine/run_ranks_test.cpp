@@ -8,6 +8,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/engine/launch.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -16,26 +18,28 @@ using test::TinyRun;
 
 /// The hash of what the ranks must agree on, after `path` has become `value`.
 std::uint64_t asked_after(TinyRun run, const std::string& path, const std::string& value) {
-  return asked_of(run.set(path, value).plan({}));
+  return asked_of(planner::PlanWithData(run.set(path, value).plan({}), {}));
 }
 
 TEST(RanksOfALauncher, MustAgreeAboutWhatIsTrained) {
   const TinyRun run;
-  const std::uint64_t asked = asked_of(run.plan({}));
-  planner::Plan longer = run.plan({});
-  ++longer.max_steps;
+  const auto plan_of = [&](std::int64_t steps) {
+    return planner::PlanWithData(run.plan({}), {.max_steps = steps});
+  };
+  const std::uint64_t asked = asked_of(plan_of(0));
 
-  EXPECT_EQ(asked, asked_of(run.plan({})));
+  EXPECT_EQ(asked, asked_of(plan_of(0)));
   EXPECT_NE(asked, asked_after(run, "optimizer.params.lr", "0.002"));
   EXPECT_NE(asked, asked_after(run, "trainer.seed", "6"));
   EXPECT_NE(asked, asked_after(run, "run.dir", "\"elsewhere\""));
-  EXPECT_NE(asked, asked_of(longer)) << "as other data makes it";
+  EXPECT_NE(asked, asked_of(plan_of(1))) << "as other data makes it";
 }
 
 TEST(RanksOfALauncher, MayHaveThreadsOfTheirOwn) {
   const TinyRun run;
 
-  EXPECT_EQ(asked_of(run.plan({})), asked_after(run, "run.threads_per_rank", "2"));
+  EXPECT_EQ(asked_of(planner::PlanWithData(run.plan({}), {})),
+            asked_after(run, "run.threads_per_rank", "2"));
 }
 
 TEST(RanksThreads, ThatCannotBeHadAreAnErrorWithARemedy) {

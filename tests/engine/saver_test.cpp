@@ -28,6 +28,8 @@
 #include "tessera/engine/launch.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -92,7 +94,7 @@ Result train(const TinyRun& run,
       {.ranks = ranks},
       [&](Engine& engine) {
         Trainer trainer(engine, nullptr, folder);
-        auto checkpoints = std::make_unique<CheckpointHook>(engine.plan().config.checkpoint);
+        auto checkpoints = std::make_unique<CheckpointHook>(engine.plan().run().checkpoint);
         auto scripted = std::make_unique<Script>(script);
         scripted->checkpoints = checkpoints.get();
         trainer.attach(std::move(scripted));

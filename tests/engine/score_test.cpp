@@ -21,6 +21,7 @@
 #include "tessera/engine/generate.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/open_model.h"
+#include "tessera/planner/plan.h"
 #include "tessera/tasks/text_pairs.h"
 
 namespace tessera::test {
@@ -79,7 +80,7 @@ TEST_P(AnswerScoresOf, TargetsSumUpToTheLossOfTheTaskOnAnyRanks) {
   const TinyRun run = run_of(GetParam().second);
   const files::TempDir folder;
   (void)run.train({.ranks = 1, .accumulation = 2}, 2, folder.path());
-  planner::Plan plan = run.plan({});
+  const planner::Plan plan = run.plan({});
   const auto data = engine::open_data(plan, {});
 
   for (const int ranks : {1, 2}) {

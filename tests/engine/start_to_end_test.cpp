@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/source_dir.h"
+#include "support/task_cases.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,8 +26,12 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/evaluated_metrics.h"
 #include "tessera/engine/launch.h"
-#include "tessera/models/family.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/rlhf/plan.h"
 #include "tessera/tasks/task.h"
 
@@ -35,44 +39,6 @@ namespace tessera::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A task, its section of the configuration, and a line of its data.
-struct TaskCase {
-  std::string name, options, record;
-};
-const std::vector<TaskCase>& task_cases() {
-  static const std::string messages =
-      R"({"messages": [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"}]})";
-  static const std::vector<TaskCase> cases = {
-      {"pretrain", "{}", R"({"text": "the cat sat on the mat and ran"})"},
-      {"prefix_lm", "{}", R"({"text": "the cat sat on the mat and ran"})"},
-      {"masked_lm", R"({"mask_token_id": 1})", R"({"text": "the cat sat on the mat and ran"})"},
-      {"span_corruption",
-       R"({"sentinel_id": 31})",
-       R"({"text": "the cat sat on the mat and ran"})"},
-      {"sft", R"({"chat_template": "chatml"})", messages},
-      {"prefer", "{}", R"({"prompt": "a", "chosen": "bc", "rejected": "d"})"},
-      {"prefer", R"({"method": "kto"})", R"({"prompt": "a", "completion": "bc", "label": true})"},
-      {"prefer", R"({"method": "orpo"})", R"({"prompt": "a", "chosen": "bc", "rejected": "d"})"},
-      {"reward", "{}", R"({"prompt": "a", "chosen": "bc", "rejected": "d"})"},
-      {"rl",
-       R"({"algorithm": "grpo", "samples": 2, "max_new_tokens": 2, "parity": "off",
-           "rewards": [{"type": "exact_match"}]})",
-       R"({"prompt": "a", "answer": "b"})"},
-      {"classify", R"({"labels": ["x", "y"]})", R"({"text": "ab", "label": "x"})"},
-      {"classify",
-       R"({"labels": ["x", "y"], "class_weights": [1, 2], "focal_gamma": 2})",
-       R"({"text": "ab", "label": "x"})"},
-      {"classify",
-       R"({"labels": ["x", "y"], "multi_label": true})",
-       R"({"text": "ab", "label": ["x"]})"},
-      {"regression", "{}", R"({"text": "ab", "label": 0.5})"},
-      {"tag", R"({"labels": ["x", "y"]})", R"({"tokens": ["a", "b"], "tags": ["x", "y"]})"},
-      {"seq2seq", R"({"target_length": 8})", R"({"source": "ab", "target": "c"})"},
-      {"image_classify", R"({"labels": ["x", "y"]})", R"({"image": "a.png", "label": "x"})"},
-  };
-  return cases;
-}
 
 /// Members that act after the start, such as at the first evaluation.
 const std::map<std::string, std::string>& features() {
@@ -87,37 +53,6 @@ const std::map<std::string, std::string>& features() {
           "activation_checkpointing": {"granularity": "full"})"},
   };
   return all;
-}
-
-json::Value model_of(const std::string& family) {
-  json::Value out = json::Value::object({{"family", json::Value::string(family)}});
-  const models::ModelOptions options(family);
-  for (const auto& [key, size] : {std::pair("num_layers", 2),
-                                  std::pair("hidden_size", 16),
-                                  std::pair("num_heads", 2),
-                                  std::pair("max_positions", 64),
-                                  std::pair("image_size", 8),
-                                  std::pair("patch_size", 4)}) {
-    if (options.has(key)) out[key] = json::Value::integer(size);
-  }
-  return out;
-}
-
-/// One of the pictures of tests/data/images_test.cpp.
-std::string png() {
-  const fs::path path = tessera::test::source_dir() / "tests/data/reference_pillow.json";
-  const json::Value reference = json::parse_strict(files::read(path), path.string());
-  const std::string hex = reference.find("files")->items().front().find("file")->as_string();
-  std::string out;
-  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
-    out += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
-  return out;
-}
-
-/// A family of each kind: decoders with learned and rotary positions, with a bias by distance, with
-/// windows and a soft cap, encoders, encoders with a decoder, images, and composed models.
-std::vector<std::string> kinds_of_families() {
-  return {"gpt2", "llama", "bloom", "gemma2", "bert", "modernbert", "t5", "vit", "compose"};
 }
 
 /// What became of a configuration.
@@ -145,20 +80,22 @@ void expect_named(const std::vector<std::string>& names, const engine::EvalRepor
 /// and a checkpoint, and one more from the checkpoint.
 End end_of(const json::Value& source, const fs::path& folder) {
   End out;
-  planner::Plan plan;
+  std::optional<planner::PlanWithData> placed;
   std::shared_ptr<const data::Datasets> data;
   try {
-    plan = planner::make_plan(source, 1, "c.json");
+    const planner::Plan plan = planner::make_plan(source, 1, "c.json");
     data = engine::open_data(plan, {});
-    engine::finish_plan(plan, *data);
-    engine::rl::settle_plan(plan, 0);
-    engine::check_evaluations(plan, *data);
-    out.memory = planner::check_memory(plan, std::uint64_t{1} << 40).unknown;
+    const planner::PlacedPlan fitting =
+        planner::place(planner::with_data(plan, *data), std::uint64_t{1} << 40);
+    engine::check_evaluations(fitting, *data);
+    out.memory = fitting.memory().unknown;
+    placed = fitting;
   } catch (const Error& error) {
     out.refused = error.what();
     out.fix = error.fix();
     return out;
   }
+  const planner::PlanWithData& plan = *placed;
   const fs::path saved = folder / "checkpoints";
   std::error_code ignored;
   fs::remove_all(saved, ignored);
@@ -169,7 +106,7 @@ End end_of(const json::Value& source, const fs::path& folder) {
         const auto engine = engine::initialize(plan, world, data);
         static_cast<void>(engine->train_step());
         expect_named(engine::evaluated_metrics(plan), engine->evaluate());
-        if (!plan.config.eval.prompt.empty()) static_cast<void>(engine->sample());
+        if (!plan.run().eval.prompt.empty()) static_cast<void>(engine->sample());
         static_cast<void>(engine->save(saved));
         engine->finish();
       }
@@ -194,45 +131,11 @@ class StartToEndOfOne : public testing::Test {
   [[nodiscard]] json::Value source_of(const std::string& family,
                                       const TaskCase& task,
                                       const std::string& feature) const {
-    std::string lines;
-    for (int i = 0; i < 12; ++i)
-      lines += task.record + "\n";
-    // Each class occurs.
-    if (task.name == "classify" && task.record.find("[") == std::string::npos)
-      lines += R"({"text": "b", "label": "y"})"
-               "\n";
-    files::write_atomic(folder_.path() / "data.jsonl", lines);
-    const bool images = task.name == "image_classify";
-    if (images) files::write_atomic(folder_.path() / "a.png", png());
-    json::Value source = json::parse(fmt::format(R"({{"task": {{"type": "{}", "params": {}}},
-                        "train_batch_size": 2, "optimizer": {{"params": {{"lr": 1e-3}}}},
-                        "trainer": {{"max_steps": 2}}, "run": {{"threads_per_rank": 1}}, {}}})",
-                                                 task.name,
-                                                 task.options,
-                                                 feature),
-                                     "c.json");
-    source["model"] = model_of(family);
-    source["data"] = json::Value::object(
-        {{"train", json::Value::string((folder_.path() / "data.jsonl").string())},
-         {"validation_fraction", json::Value::number(0.4)}});
-    if (!images)
-      source["data"]["sequence_length"] = json::Value::integer(task.name == "sft" ? 64 : 16);
-    source["run"]["dir"] = json::Value::string((folder_.path() / "run").string());
-    return source;
+    return test::source_of(folder_.path(), family, task, feature);
   }
   files::TempDir folder_;
 };
 class StartToEnd : public StartToEndOfOne, public testing::WithParamInterface<std::string> {};
-
-/// Tasks that a family is known to train: the table is not one of refusals.
-std::vector<std::string> certain_tasks(const std::string& family) {
-  if (family == "gpt2" || family == "llama")
-    return {"pretrain", "prefix_lm", "sft", "prefer", "reward", "rl", "classify", "regression"};
-  if (family == "bert") return {"masked_lm", "classify", "regression", "tag"};
-  if (family == "vit") return {"image_classify"};
-  if (family == "t5") return {"seq2seq", "span_corruption"};
-  return {};
-}
 
 TEST_P(StartToEnd, WhatADryRunAcceptsRunsToItsEnd) {
   engine::prepare_process(1);
@@ -259,8 +162,8 @@ TEST_F(StartToEndOfOne, AMetricThatNoEvaluationReportsIsRefusedAtTheStart) {
   const auto refusal = [&](const std::string& metric) {
     const json::Value source = source_of(
         "gpt2", task_cases().at(10), R"("eval": {"every": 1, "best": ")" + metric + "\"}");
-    planner::Plan plan = planner::make_plan(source, 1, "c.json");
-    engine::finish_plan(plan, *engine::open_data(plan, {}));
+    const planner::Plan made = planner::make_plan(source, 1, "c.json");
+    const planner::PlanWithData plan = planner::with_data(made, *engine::open_data(made, {}));
     try {
       engine::check_best_metric(plan);
     } catch (const Error& error) {

@@ -13,6 +13,10 @@
 
 #include <ATen/Parallel.h>
 
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+
 namespace tessera::test {
 namespace {
 
@@ -27,10 +31,8 @@ struct Profiled {
 };
 
 Profiled profile(const TinyRun& run, const Layout& layout) {
-  Profiled out;
-  out.plan = run.plan(layout);
+  Profiled out{{}, run.plan(layout)};
   const auto data = engine::open_data(out.plan, {});
-  engine::finish_plan(out.plan, *data);
   comm::run_threads(out.plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
     const auto engine = engine::initialize(out.plan, world, data);
@@ -52,11 +54,11 @@ double flops_of(const engine::StepProfile& profile, const std::string& name) {
 TEST(StepProfile, CountsTheProductsOfTheModel) {
   const TinyRun run;
   const Profiled p = profile(run, {.ranks = 1, .accumulation = 3, .micro_batch = 2});
-  const auto& shape = p.plan.config.model;
+  const auto& shape = p.plan.model().options;
   const double C = static_cast<double>(*shape->hidden_size),
                L = static_cast<double>(*shape->num_layers),
-               V = static_cast<double>(p.plan.model.vocab_size);
-  const double tokens = static_cast<double>(kSteps * 3 * 2 * p.plan.sequence_length);
+               V = static_cast<double>(p.plan.model().resolved.vocab_size);
+  const double tokens = static_cast<double>(kSteps * 3 * 2 * p.plan.data().sequence_length);
 
   // Every matrix of the model, once for each token: 12 C^2 a layer, and the table.
   const double expected = 2 * tokens * (L * 12 * C * C + V * C);

@@ -21,6 +21,10 @@
 #include "tessera/engine/batches.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::engine {
 namespace {
@@ -40,15 +44,14 @@ struct Seen {
 
 /// A plan with its data.
 struct Planned {
-  planner::Plan plan;
+  planner::PlanWithData plan;
   std::shared_ptr<const data::Datasets> data;
 };
 
 Planned planned(const TinyRun& run, const Layout& layout) {
-  Planned out{run.plan(layout), nullptr};
-  out.data = open_data(out.plan, {});
-  finish_plan(out.plan, *out.data);
-  return out;
+  const planner::Plan plan = run.plan(layout);
+  const std::shared_ptr<const data::Datasets> data = open_data(plan, {});
+  return {planner::with_data(plan, *data), data};
 }
 
 /// A state on this rank, and what the test observes of it.
@@ -63,9 +66,9 @@ class Subject {
     std::vector<nn::Batch> micros;
     const planner::Plan& plan = planned_.plan;
     const comm::Group& group = world_.group(mesh::AxisSet::dp());
-    const std::int64_t first = state_.steps() * plan.global_batch;
-    for (std::int64_t m = 0; m < plan.accumulation; ++m)
-      micros.push_back(batch(first + (m * group.size() + group.index) * plan.micro_batch));
+    const std::int64_t first = state_.steps() * plan.recipe().global_batch;
+    for (std::int64_t m = 0; m < plan.layout().accumulation; ++m)
+      micros.push_back(batch(first + (m * group.size() + group.index) * plan.layout().micro_batch));
     const StepResult result = state_.step(micros);
     seen_.numbers.insert(seen_.numbers.end(), {result.loss, result.grad_norm, result.lr});
   }
@@ -84,7 +87,7 @@ class Subject {
  private:
   nn::Batch batch(std::int64_t first) const {
     std::vector<std::int64_t> samples;
-    for (std::int64_t i = 0; i < planned_.plan.micro_batch; ++i)
+    for (std::int64_t i = 0; i < planned_.plan.layout().micro_batch; ++i)
       samples.push_back(first + i);
     return make_batch(*planned_.data->train, samples, samples);
   }

@@ -21,6 +21,9 @@
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/engine/hooks/hooks.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::engine {
 namespace {
@@ -191,14 +194,16 @@ class Interrupted final : public nn::Block {
 TEST(Trainers, StopAfterTheStepInWhichASignalCame) {
   prepare_process(1);
   TinyRun run;
-  planner::Plan plan = run.set("trainer.max_steps", "6").plan({.ranks = 1});
+  const planner::Plan uninterrupted = run.set("trainer.max_steps", "6").plan({.ranks = 1});
   ControlPage* control = nullptr;
-  nn::BlockSpec& first = plan.model.model.blocks.front();
+  planner::ModelPlan model = uninterrupted.model();
+  nn::BlockSpec& first = model.resolved.model.blocks.front();
   first.make = [make = first.make, &control] {
     return std::make_unique<Interrupted>(make(), control);
   };
-  const auto data = open_data(plan, {});
-  finish_plan(plan, *data);
+  const planner::Plan made = planner::with(uninterrupted, std::move(model));
+  const auto data = open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   comm::run_threads(1, [&](comm::World& world) {
     control = &world.control();
     Engine engine(plan, world, data);

@@ -18,6 +18,10 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/promise.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::engine {
 namespace {
@@ -47,10 +51,12 @@ class Wrong final : public nn::Block {
   double fault_;
 };
 
-void plant(planner::Plan& plan, double fault) {
-  if (fault == 0) return;
-  nn::BlockSpec& spec = plan.model.model.blocks.at(1);
+planner::PlanWithData with_fault(const planner::PlanWithData& plan, double fault) {
+  if (fault == 0) return plan;
+  planner::ModelPlan model = plan.model();
+  nn::BlockSpec& spec = model.resolved.model.blocks.at(1);
   spec.make = [make = spec.make, fault] { return std::make_unique<Wrong>(make(), fault); };
+  return planner::with(plan, std::move(model));
 }
 
 struct TraceOptions {
@@ -62,14 +68,13 @@ LayoutTrace trace_of(const planner::Plan& plan,
                      const files::TempDir& folder,
                      TraceOptions options = {}) {
   prepare_process(1);
-  planner::Plan mine = plan;
-  planner::Plan keeping =
-      planner::make_plan(keeping_gradient(plan.resolved), plan.ranks, "tiny.json");
-  const auto data = open_data(mine, {});
-  finish_plan(mine, *data);
-  finish_plan(keeping, *data);
-  plant(mine, options.fault);
-  plant(keeping, options.fault);
+  const auto data = open_data(plan, {});
+  const auto finished = [&](const planner::Plan& one) {
+    return with_fault(planner::with_data(one, *data), options.fault);
+  };
+  const planner::PlanWithData mine = finished(plan);
+  const planner::PlanWithData keeping =
+      finished(planner::make_plan(keeping_gradient(plan.resolved()), plan.ranks(), "tiny.json"));
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
     this_rank = world.rank();

@@ -9,15 +9,19 @@
 #include "support/train_runs.h"
 #include <gtest/gtest.h>
 
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/activations.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::test {
 
 /// A step of rank 0 needs no more than was predicted for its stage, and at most a quarter less.
 inline void expect_planned(const TinyRun& run, const Layout& layout, const std::string& what) {
   const Cost cost = cost_of(run, layout);
-  planner::Plan plan = run.plan(layout);
-  plan.threads = 1;  // as in the measured step
+  const planner::Plan asked = run.plan(layout);
+  parallel::Layout measured = asked.layout();
+  measured.threads = 1;  // as in the measured step
+  const planner::Plan plan = planner::with(asked, std::move(measured));
   const planner::Activations planned = planner::predict_activations(plan, /*stage=*/0);
   const std::int64_t kept = cost.usage.peak[static_cast<std::size_t>(memory::Tag::Activations)];
   EXPECT_EQ(planned.unknown, "") << what;

@@ -25,6 +25,8 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/promise.h"
 #include "tessera/engine/verify.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::test {
 

@@ -21,6 +21,9 @@
 #include "tessera/engine/resume.h"
 #include "tessera/parallel/compressed/compressed_reduce.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 namespace {
@@ -268,9 +271,9 @@ TEST(OneBitAdam, WarmsUpAsAdamWithoutCorrections) {
 /// Data that rank 0 moves in step `step`.
 comm::Traffic traffic_of(const TinyRun& run, const Layout& layout, std::int64_t step) {
   engine::prepare_process(1);
-  planner::Plan plan = run.plan(layout);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan made = run.plan(layout);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   comm::Traffic out;
   comm::run_threads(layout.ranks, [&](comm::World& world) {
     at::set_num_threads(1);
@@ -300,7 +303,7 @@ Size size_of_model(const TinyRun& run, const Layout& layout) {
   const planner::Plan plan = run.plan(layout);
   Size size;
   const auto world = comm::solo_world();
-  parallel::ModelInstance model(plan.model.model, {}, *world);
+  parallel::ModelInstance model(plan.model().resolved.model, {}, *world);
   for (const auto& [g, s] : model.canonical_order()) {
     const auto& group = model.groups()[static_cast<std::size_t>(g)];
     const auto& segment = group.layout.segments()[static_cast<std::size_t>(s)];
@@ -383,13 +386,14 @@ TEST(SignResume, TellsOfAnotherNumberOfRanks) {
   const files::TempDir folder;
   (void)run.train({.ranks = 2, .accumulation = 2, .stage = 0}, 4, folder.path());
   const checkpoint::Checkpoint opened(*checkpoint::newest(folder.path()));
-  planner::Plan plan = run.plan({.ranks = 4, .accumulation = 1, .stage = 0});
+  const planner::Plan plan = run.plan({.ranks = 4, .accumulation = 1, .stage = 0});
   const auto data = engine::open_data(plan, {});
 
   const auto changes = engine::accepted_changes(opened.meta(), plan, *data);
 
   EXPECT_THAT(changes, ::testing::Contains(HasSubstr("2 data-parallel ranks -> 4")));
-  planner::Plan stages = run.plan({.ranks = 4, .accumulation = 2, .stage = 0, .pipeline = "2"});
+  const planner::Plan stages =
+      run.plan({.ranks = 4, .accumulation = 2, .stage = 0, .pipeline = "2"});
   EXPECT_THAT(engine::accepted_changes(opened.meta(), stages, *data),
               ::testing::Not(::testing::Contains(HasSubstr("data-parallel"))));
 }

@@ -25,6 +25,7 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/verify.h"
 #include "tessera/models/family.h"
+#include "tessera/parallel/layout.h"
 
 namespace tessera::test {
 

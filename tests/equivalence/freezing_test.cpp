@@ -10,6 +10,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::test {
 namespace {
@@ -113,10 +116,11 @@ TEST(Freezing, HoldsStateOnlyForWhatIsTrained) {
 TEST(Freezing, ThawsAtTheEndOfAnEpoch) {
   TinyRun run;
   run.set("optimizer.groups", R"([{"pattern": "^wpe", "frozen_until": "epoch"}])");
-  planner::Plan plan = run.plan({});
+  const planner::Plan plan = run.plan({});
   const auto data = engine::open_data(plan, {});
   const std::int64_t epoch =
-      data::BatchPlan(data->train->size(), plan.global_batch, plan.config.data.drop_last)
+      data::BatchPlan(
+          data->train->size(), plan.recipe().global_batch, plan.data().options.drop_last)
           .steps_per_epoch();
   const files::TempDir at_end, after;
 

@@ -15,16 +15,19 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/launch.h"
 #include "tessera/nn/block.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 
 /// Trains the plan, saves into `folder`, and doesn't evaluate.
-inline Trace train_plan(planner::Plan plan,
+inline Trace train_plan(const planner::Plan& made,
                         std::int64_t steps,
                         const std::filesystem::path& folder) {
   engine::prepare_process(1);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   Trace trace;
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);

@@ -18,6 +18,8 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/ops/batch_invariance.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::test {
 namespace {
@@ -139,9 +141,9 @@ TEST(PackedDocuments, HaveTheLogitsAndTheLossOfPaddedOnesToTheBit) {
     if (!row.packs()) continue;
     SCOPED_TRACE(row.name);
     const planner::Plan plan = run_of(row).plan({});
-    ModelRunner runner(plan.model.model);
+    ModelRunner runner(plan.model().resolved.model);
     runner.initialize(3);
-    Packing batches(plan.model.vocab_size);
+    Packing batches(plan.model().resolved.vocab_size);
     if (row.task == "prefix_lm") batches.add_prefixes();
     const ops::BatchInvariance invariant;
     const auto outcome_of = [&](const nn::Batch& batch) {

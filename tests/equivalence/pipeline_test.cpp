@@ -18,6 +18,8 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/launch.h"
 #include "tessera/nn/functional.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 namespace {
@@ -208,9 +210,9 @@ TEST(Pipeline, MakesTheTextOfOneRank) {
   run.set("eval.prompt", "\"the cat\"").set("eval.max_new_tokens", "12");
   const auto text = [&](const Layout& layout) {
     engine::prepare_process(1);
-    planner::Plan plan = run.plan(layout);
-    const auto data = engine::open_data(plan, {});
-    engine::finish_plan(plan, *data);
+    const planner::Plan made = run.plan(layout);
+    const auto data = engine::open_data(made, {});
+    const planner::PlanWithData plan = planner::with_data(made, *data);
     std::string out;
     comm::run_threads(plan.mesh(), [&](comm::World& world) {
       engine::Engine engine(plan, world, data);

@@ -27,6 +27,9 @@
 #include "tessera/ops/int8_rows.h"
 #include "tessera/ops/nf4.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 namespace {
@@ -61,10 +64,10 @@ struct Trained {
   std::vector<double> losses;
   std::int64_t parameter_bytes = 0;
 };
-Trained train(planner::Plan plan, std::int64_t steps) {
+Trained train(const planner::Plan& made, std::int64_t steps) {
   engine::prepare_process(1);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   Trained out;
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
@@ -88,10 +91,11 @@ TEST(QuantizedBase, IsTheModelOfWhatItsCodesStandFor) {
     const planner::Plan packed = quantized.plan({});
     TinyRun widened = quantized;
     widened.set("adapter.quantize_base", "\"none\"").set("adapter.double_quantization", "true");
-    planner::Plan plain = widened.plan({});
-    const std::set<std::string> names = packed.adapter->quantized;
+    const planner::Plan unrounded = widened.plan({});
+    planner::ModelPlan model = unrounded.model();
+    const std::set<std::string> names = packed.model().adapter->quantized;
     EXPECT_EQ(names.size(), 2U * 4U) << "four matrices in each of two layers";
-    plain.weights = [source = plain.weights, names, nf4 = base == "nf4"](
+    model.weights = [source = model.weights, names, nf4 = base == "nf4"](
                         const ParamInfo& info, std::int64_t begin, std::int64_t end, float* out) {
       if (!names.contains(info.name)) return source(info, begin, end, out);
       const at::Tensor x = at::empty({info.numel()}, at::kFloat);
@@ -101,7 +105,8 @@ TEST(QuantizedBase, IsTheModelOfWhatItsCodesStandFor) {
     };
     // Magnitudes are the norms of the rows of these weights.
     constexpr std::uint64_t kSeed = 5;
-    plain.weights = models::first_adapter_weights(*plain.adapter, plain.weights, kSeed);
+    model.weights = models::first_adapter_weights(*model.adapter, model.weights, kSeed);
+    const planner::Plan plain = planner::with(unrounded, std::move(model));
 
     const Trained a = train(packed, 4), b = train(plain, 4), other = train(widened.plan({}), 4);
 

@@ -17,6 +17,8 @@
 #include <ATen/ATen.h>
 
 #include "tessera/nn/functional.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::test {
 namespace {
@@ -90,8 +92,9 @@ constexpr Beside3 kOwnCounts = {{kAllTokens, kWeight}, {kEvenTokens, kWeight}, {
 
 /// GPT-2 with additional terms of the loss, in a layout whose ranks share tokens.
 planner::Plan plan_of(const TinyRun& run, const Layout& layout, const Beside3& beside) {
-  planner::Plan plan = run.plan(layout);
-  std::vector<nn::BlockSpec>& blocks = plan.model.model.blocks;
+  const planner::Plan plan = run.plan(layout);
+  planner::ModelPlan model = plan.model();
+  std::vector<nn::BlockSpec>& blocks = model.resolved.model.blocks;
   TESSERA_ASSERT(blocks.size() == 4);
   const auto wrap = [&](std::size_t block, Beside term) {
     const auto make = blocks[block].make;
@@ -104,7 +107,7 @@ planner::Plan plan_of(const TinyRun& run, const Layout& layout, const Beside3& b
   wrap(1, beside.first);
   wrap(2, beside.second);
   wrap(3, beside.head);
-  return plan;
+  return planner::with(plan, std::move(model));
 }
 
 /// Padded documents: ranks and micro-batches have different counts.

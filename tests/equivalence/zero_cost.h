@@ -15,8 +15,12 @@
 
 #include <ATen/Parallel.h>
 
+#include "tessera/comm/cost.h"
 #include "tessera/comm/world.h"
 #include "tessera/engine/launch.h"
+#include "tessera/planner/activations.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 
@@ -42,9 +46,9 @@ inline Cost cost_of(
     const Layout& layout,
     const std::function<std::unique_ptr<comm::World>(comm::World&)>& move = nullptr) {
   engine::prepare_process(1);
-  planner::Plan plan = run.plan(layout);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan made = run.plan(layout);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   Cost cost;
   cost.of_rank.resize(static_cast<std::size_t>(layout.ranks));
   cost.messages.resize(cost.of_rank.size());
@@ -75,13 +79,13 @@ inline Cost cost_of(
       parallel::ModelInstance& model = engine.model();
       for (const parallel::FlatGroup& group : model.groups()) {
         cost.padded += static_cast<double>(group.layout.numel());
-        if (!group.weights.sharded()) cost.persistent += static_cast<double>(group.layout.numel());
+        if (!group.weights->comes_and_goes()) cost.persistent += static_cast<double>(group.layout.numel());
       }
       const auto padded_of = [&](int block, bool all = true) {
         double numel = 0;
         for (const int g : model.groups_of(block)) {
           const parallel::FlatGroup& group = model.groups()[static_cast<std::size_t>(g)];
-          if (all || group.weights.sharded()) numel += static_cast<double>(group.layout.numel());
+          if (all || group.weights->comes_and_goes()) numel += static_cast<double>(group.layout.numel());
         }
         return numel;
       };
@@ -97,6 +101,19 @@ inline Cost cost_of(
     world.transport().barrier(world.everyone(), TESSERA_HERE("end of a test run"))->wait();
   });
   return cost;
+}
+
+/// Elements that layers exchange in a step of rank 0, predicted from a run on meta tensors.
+inline std::int64_t predicted_in_layers(const TinyRun& run, const Layout& layout) {
+  const planner::Plan made = run.plan(layout);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
+  std::int64_t elements = 0;
+  for (const parallel::BlockWork& block : planner::predict_work(plan)) {
+    for (const auto& [kind, work] : block)
+      elements += comm::traffic_of(work.posted).elements;
+  }
+  return layout.accumulation * elements;
 }
 
 inline std::int64_t bytes(const Cost& cost, memory::Tag tag) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/parallel/cost.h"
 #include "tessera/planner/memory.h"
 
 namespace tessera::test {
@@ -239,18 +240,26 @@ TEST(ZeroTraffic, OfStageThreeIsTwoGathersAndAReductionAMicroBatch) {
   }
 }
 
-/// Elements of a step that are moved as fp32 gradients and as working weights.
+/// Elements of a step that are moved as fp32 gradients and as working weights, as parallel/cost.h
+/// predicts them for a model whose weights are all sharded in stage 3.
 struct Moved {
   double gradients = 0, weights = 0;
 };
-
-/// Stage 3 with k micro-batches gathers every block 2k times, except blocks that stay gathered
-/// between two runs.
-Moved moved_in(int stage, double micros, const std::string& reduction, const Cost& cost) {
-  const double reductions = reduction == "once" && stage < 2 ? 1 : micros;
-  if (stage < 3) return {reductions * cost.padded, cost.padded};
-  return {reductions * cost.padded,
-          2 * micros * cost.padded - micros * cost.padded_last - (micros - 1) * cost.padded_first};
+Moved moved_in(int ranks, int stage, int micros, const std::string& reduction, const Cost& cost) {
+  parallel::ReductionOptions options;
+  options.stage = stage;
+  options.mode = reduction == "once" ? parallel::Reduction::Once : parallel::Reduction::Each;
+  const comm::GroupPlace place{1, ranks};
+  const auto whole = [](double numel) { return static_cast<std::int64_t>(numel); };
+  const auto weights = [&](int block, double numel) {
+    const int gathers = parallel::gathers_of(stage == 3, block, /*num_blocks=*/3, micros);
+    return parallel::gather_cost(
+               stage, whole(numel), DType::BF16, options.accumulate, gathers, place)
+        .elements;
+  };
+  const double others = cost.padded - cost.padded_first - cost.padded_last;
+  return {parallel::reduction_cost(options, whole(cost.padded), micros, place).elements,
+          weights(0, cost.padded_first) + weights(1, others) + weights(2, cost.padded_last)};
 }
 
 TEST(ZeroTraffic, IsGradientsInFp32AndWeightsInBf16OnAnyNumberOfRanks) {
@@ -263,7 +272,7 @@ TEST(ZeroTraffic, IsGradientsInFp32AndWeightsInBf16OnAnyNumberOfRanks) {
         run.set("bf16.enabled", "true");
         const Cost cost =
             cost_of(run, {.ranks = ranks, .accumulation = 2, .micro_batch = 1, .stage = stage});
-        const Moved moved = moved_in(stage, 2, reduction, cost);
+        const Moved moved = moved_in(ranks, stage, 2, reduction, cost);
         // In stage 0 every rank has the whole sums, and computes all weights itself.
         const double width = stage == 0 ? 4 : 2;
         const double elements = moved.gradients + moved.weights;

@@ -24,6 +24,10 @@
 #include "tessera/interop/foreign.h"
 #include "tessera/interop/foreign_training.h"
 #include "tessera/interop/weights.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera {
 namespace {
@@ -256,10 +260,10 @@ planner::Plan plan_of(const fs::path& folder, const Spread& spread) {
 
 std::vector<double> next_losses(const fs::path& folder, const Spread& spread) {
   engine::prepare_process(1);
-  planner::Plan plan = plan_of(folder, spread);
+  const planner::Plan made = plan_of(folder, spread);
   const auto data = std::make_shared<data::Datasets>();
   data->train = std::make_unique<Recorded>(golden::folder() / "interop" / "inputs.safetensors");
-  engine::finish_plan(plan, *data);
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   std::vector<double> losses;
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
@@ -268,7 +272,7 @@ std::vector<double> next_losses(const fs::path& folder, const Spread& spread) {
     engine::Engine engine(plan, world, data);
     engine.load(interop::open_training(folder, plan));
     std::vector<double> mine;
-    while (engine.step() < plan.max_steps)
+    while (engine.step() < plan.course().max_steps)
       mine.push_back(engine.train_step().loss);
     engine.finish();
     if (world.is_leader()) losses = mine;

@@ -9,7 +9,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/interop/colossal/python_literal.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::interop {
 namespace {
@@ -345,9 +348,9 @@ TEST(Conversions, OfPythonTrainOnceThereIsData) {
   ours.value["data"]["train"] = json::Value::string("a.txt");
   const planner::Plan plan = planner::make_plan(ours.value, 2, "config.py");
 
-  EXPECT_EQ(plan.global_batch, 16);
-  EXPECT_EQ(plan.model.num_layers, 2);
-  EXPECT_EQ(plan.config.trainer.epochs, 1.0);
+  EXPECT_EQ(plan.recipe().global_batch, 16);
+  EXPECT_EQ(plan.model().resolved.num_layers, 2);
+  EXPECT_EQ(plan.recipe().epochs, 1.0);
 }
 
 }  // namespace

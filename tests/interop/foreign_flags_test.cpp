@@ -3,6 +3,7 @@
 
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,32 @@ TEST(ForeignFlags, SwitchesNeedNoValue) {
   EXPECT_EQ(set_by({"--bf16"}), R"({"bf16":{"enabled":true}})");
   EXPECT_EQ(set_by({"--bf16", "False"}), R"({"bf16":{"enabled":false}})");
   EXPECT_EQ(set_by({"--fp16", "x.json"}), R"({"fp16":{"enabled":true}})");
+}
+
+TEST(ForeignFlags, WaysToDivideStatesAreStagesOfZero) {
+  for (const auto& [flag, value, stage] : {std::tuple("--fsdp", "full_shard auto_wrap", 3),
+                                           std::tuple("--fsdp", "shard_grad_op", 2),
+                                           std::tuple("--fsdp", "no_shard", 0),
+                                           std::tuple("--sharded_ddp", "zero_dp_2", 2),
+                                           std::tuple("--sharded_ddp", "zero_dp_3,offload", 3),
+                                           std::tuple("--sharded_ddp", "simple", 2)})
+    EXPECT_EQ(set_by({flag, value}),
+              R"({"zero_optimization":{"stage":)" + std::to_string(stage) + "}}")
+        << value;
+  EXPECT_THROW(set_by({"--fsdp", "hybrid_shard"}), Error);
+}
+
+TEST(ForeignFlags, OfHuggingFacesTrainerSayWhatTheyDoHere) {
+  EXPECT_EQ(set_by({"--save_on_each_node"}), R"({"checkpoint":{"use_node_local_storage":true}})");
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--fp16_full_eval"},
+                                                {"--bf16_full_eval", "true"},
+                                                {"--half_precision_backend", "apex"},
+                                                {"--fp16_opt_level", "O1"}}) {
+    std::vector<std::string> rest = words;
+    EXPECT_THAT(take_foreign_flags(rest).notes,
+                ElementsAre(testing::HasSubstr(words.front() + " has no effect here")));
+    EXPECT_TRUE(rest.empty());
+  }
 }
 
 TEST(ForeignFlags, DeepSpeedChatsAdapterIsScaledByItsRank) {
@@ -233,8 +260,8 @@ TEST(ForeignFlags, WithoutACounterpartAreRefusedWithTheNearestKey) {
                                   std::pair("--critic_model_name_or_path", "rl.critic.from"),
                                   std::pair("--im_start", "chat_template"),
                                   std::pair("--dataset_name", "--train_file"),
-                                  std::pair("--fsdp", "--zero_stage 3"),
-                                  std::pair("--sharded_ddp", "2 for shard_grad_op and zero_dp_2"),
+                                  std::pair("--fsdp", "full_shard"),
+                                  std::pair("--sharded_ddp", "zero_dp_2"),
                                   std::pair("--inference", "tessera predict")}) {
     std::vector<std::string> words = {flag, "x"};
     try {

@@ -17,6 +17,9 @@
 #include "tessera/base/files.h"
 #include "tessera/interop/foreign_write.h"
 #include "tessera/interop/torch/value.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::interop {
 namespace {
@@ -145,7 +148,7 @@ TEST(ForeignTraining, WithFrozenParametersIsRefusedByTheirNames) {
     std::erase_if(tensors, [](const auto& tensor) { return tensor.name.ends_with("wpe.weight"); });
 
   try {
-    as_checkpoint(training, models::families().get("gpt2"), plan.model, 16, 4);
+    as_checkpoint(training, models::families().get("gpt2"), plan.model().resolved, 16, 4);
     FAIL() << "it was taken";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), Error::Kind::Unsupported);

@@ -15,7 +15,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/base/inputs.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/text/tokenizer.h"
 
 namespace tessera::interop {
@@ -37,7 +38,7 @@ TEST(ModelSources, AreFoundFromAnotherFolderByTheirTokenizersFiles) {
 
   const planner::Plan plan = planner::make_plan(config, 1, "c.json");
 
-  const json::Value* const tokenizer = plan.resolved.find("tokenizer");
+  const json::Value* const tokenizer = plan.resolved().find("tokenizer");
   for (const char* key : {"vocab", "merges"}) {
     const fs::path file = tokenizer->find(key)->as_string();
     EXPECT_TRUE(file.is_absolute()) << file;

@@ -62,7 +62,7 @@ class HangWatchTest : public testing::Test {
 
   SharedFiles files_{3, std::size_t{1} << 20};
   Idle self_, idle_;
-  HangWatch watch_{page(), 0, 0.1, 0.2};
+  HangWatch watch_{page(), 0, {.waited_for_s = 0.1, .stopped_s = 0.2, .activity_s = 0.1}};
 };
 
 TEST_F(HangWatchTest, ARankThatOthersWaitForIsToldOnce) {
@@ -100,6 +100,85 @@ TEST_F(HangWatchTest, ARankThatShowsLifeOrWaitsItselfIsNotTold) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
+
+TEST_F(HangWatchTest, AStoppedRankThatNobodyWaitsForIsToldOnceAndEndsWhenTheJobIsToStop) {
+  page().line(0).waiting_for = 0;
+  idle_.stop();
+
+  const auto first = find();
+
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(first->stopped);
+  EXPECT_THAT(first->text, HasSubstr("kill -CONT " + std::to_string(idle_.pid())));
+  EXPECT_FALSE(find()) << "whoever stopped it may let it go on";
+
+  page().stop_requested = SIGTERM;
+  const auto second = find();
+  ASSERT_TRUE(second);
+  EXPECT_TRUE(second->stopped);
+}
+
+TEST_F(HangWatchTest, ARankThatIsStoppedBeforeItRunsIsTold) {
+  page().line(1).state = static_cast<std::uint32_t>(RankState::Starting);
+  idle_.stop();
+
+  const auto first = find(), second = find();
+
+  ASSERT_TRUE(first && second);
+  EXPECT_TRUE(second->stopped);
+}
+
+/// Every activity that a disk, a file server or a reader can hold up.
+class HeldUp : public HangWatchTest, public testing::WithParamInterface<Activity> {};
+
+TEST_P(HeldUp, IsToldOnceForAllRanksAlthoughNobodyWaits) {
+  page().line(0).waiting_for = 0;
+  for (int rank = 0; rank < 3; ++rank)
+    page().line(rank).activity = static_cast<std::uint32_t>(GetParam());
+
+  const auto found = find();
+
+  ASSERT_TRUE(found);
+  EXPECT_FALSE(found->stopped);
+  EXPECT_THAT(found->text,
+              HasSubstr("ranks 0, 1, 2 have been " +
+                        std::string(activity_text(page().line(0).activity)) + " for "));
+  EXPECT_FALSE(find());
+}
+
+TEST_P(HeldUp, IsToldAlthoughItsRankShowsLife) {
+  page().line(0).waiting_for = 0;
+  page().line(2).activity = static_cast<std::uint32_t>(GetParam());
+  std::optional<HangingRank> found;
+
+  for (int i = 0; i < 50 && !found; ++i) {
+    ++page().line(2).life;
+    found = watch_.look({self_.pid(), idle_.pid(), self_.pid()});
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+
+  ASSERT_TRUE(found);
+  EXPECT_THAT(found->text, HasSubstr("rank 2 has been"));
+}
+
+TEST_P(HeldUp, IsNotToldWhileItWorks) {
+  page().line(0).waiting_for = 0;
+  page().line(2).activity = static_cast<std::uint32_t>(GetParam());
+
+  for (int i = 0; i < 40; ++i) {
+    ++page().line(2).work;
+    EXPECT_FALSE(watch_.look({self_.pid(), idle_.pid(), self_.pid()}));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Activities,
+                         HeldUp,
+                         testing::Values(Activity::ReadData,
+                                         Activity::Load,
+                                         Activity::Save,
+                                         Activity::Generate,
+                                         Activity::Report));
 
 }  // namespace
 }  // namespace tessera::launch

@@ -113,7 +113,7 @@ TEST(DropoutFeatures, OfRanksAreThePartsOfTheWhole) {
     Params params("block");
     Param* weight =
         params.add("weight", {12, 6}, {LogicalAxis::Ffn, LogicalAxis::Embed}, Init::normal(0.02));
-    place(*weight, tensor);
+    place(*weight, &tensor, nullptr);
     StepContext context(Mode::Train, 1);
     context.tensor = &tensor;
 

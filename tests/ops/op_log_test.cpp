@@ -3,15 +3,28 @@
 #include "tessera/ops/op_log.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "ops/support.h"
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/memory/meta_count.h"
+#include "tessera/ops/activation.h"
 #include "tessera/ops/attention.h"
+#include "tessera/ops/backend.h"
+#include "tessera/ops/cross_entropy.h"
+#include "tessera/ops/dropout.h"
+#include "tessera/ops/embedding.h"
 #include "tessera/ops/fused_adamw.h"
 #include "tessera/ops/linear.h"
+#include "tessera/ops/meta_device.h"
+#include "tessera/ops/norm.h"
+#include "tessera/ops/rotary.h"
 
 namespace tessera::ops {
 namespace {
@@ -143,6 +156,82 @@ TEST(OpLog, IsOfItsThreadAndItsTime) {
   }
   EXPECT_EQ(OpLog::current(), nullptr);
   EXPECT_NO_THROW(OpLog());
+}
+
+/// The logged operations of `run` on tensors that `on` moves, by name and shape, without times.
+using Work = std::map<std::pair<std::string, std::string>, std::array<double, 3>>;
+template <class Run>
+Work work_of(const Run& run, at::Device device) {
+  const OpLog log;
+  run([&](const at::Tensor& x) { return x.to(device); });
+  Work out;
+  for (const OpRow& row : log.rows()) {
+    if (!row.name.starts_with("aten::"))
+      out[{row.name, row.shape}] = {static_cast<double>(row.calls), row.flops, row.bytes};
+  }
+  return out;
+}
+
+TEST(OpLog, CountsTheSameWorkOnMetaTensors) {
+  const at::Tensor x = random({2, 6, 8}, 1, at::kBFloat16), w = random({10, 8}, 2, at::kBFloat16),
+                   dy = random({2, 6, 10}, 3, at::kBFloat16), c = at::ones({8}),
+                   q = random({2, 4, 6, 8}, 4), k = random({2, 2, 6, 8}, 5),
+                   ids = int64s({0, 9, 3}), labels = int64s({1, 2, 3});
+  const auto run = [&](const auto& on) {
+    ops::linear(on(x), on(w), {}, at::kFloat);
+    linear_input_grad(on(dy), on(w));
+    linear_weight_grad(on(dy), on(x), on(at::zeros({10, 8})), /*accumulate=*/true);
+    linear_bias_grad(on(dy), on(at::zeros({10})), /*accumulate=*/false);
+    activate(on(x), Activation::Gelu);
+    activate_backward(on(x), on(x), Activation::Gelu);
+    gated(on(dy), Activation::Silu);
+    gated_backward(on(dy.narrow(2, 0, 5)), on(dy), Activation::Silu);
+    for (const std::int64_t window : {0, 3}) {
+      AttentionArgs args;
+      args.window = window;
+      const AttentionOut out = attention(on(q), on(k), on(k), args);
+      attention_backward(on(q), on(q), on(k), on(k), out, args);
+    }
+    const LayerNormOut layer = layer_norm(on(x), on(c), on(c), 1e-5, on(x));
+    layer_norm_backward(
+        on(x), on(x), layer.mean_N, layer.rstd_N, on(c), on(c), false, on(c), false, on(x));
+    const RmsNormOut rms = rms_norm(on(x), on(c), 1e-5, {});
+    rms_norm_backward(on(x), on(x), rms.rstd_N, {}, on(c), false, {});
+    const DropoutKey key = {.p = 0.5, .sample_ids = {7, 8}};
+    ops::dropout(on(x), key);
+    add_dropout(on(x), on(x), key);
+    ops::embedding(on(w), on(ids));
+    embedding_grad(on(x.narrow(1, 0, 3).select(0, 0)), on(ids), on(at::zeros({10, 8})), false);
+    const RotaryTable table = rotary_table(on(at::arange(6).expand({2, 6})), {1, .1, .01, .001});
+    rotary(on(q), table);
+    rotary_backward(on(q), table);
+    cross_entropy_(on(random({3, 10}, 6)), on(labels), 0.0, /*want_grad=*/true);
+    exp_rows_(on(random({3, 10}, 6)), on(at::zeros({3})), on(at::zeros({3})));
+  };
+
+  const Work cpu = work_of(run, at::kCPU), meta = work_of(run, at::kMeta);
+
+  EXPECT_EQ(cpu.size(), 21U) << "every operation above, with each of its shapes";
+  EXPECT_EQ(cpu, meta);
+}
+
+TEST(OpLog, MetaTensorsAllocateTheScratchMemoryOfTheirDevice) {
+  const at::Tensor q = random({1, 2, 64, 8}, 1).to(at::kMeta);
+  const AttentionArgs args;
+  const auto peak_on = [&](c10::Device device) {
+    const ScopedMetaDevice scoped(device);
+    memory::MetaCount count;
+    attention(q, q, q, args);
+    return count.peak() - count.current();
+  };
+
+  const std::int64_t cpu = peak_on(at::kCPU), other = peak_on(at::kCUDA);
+
+  const auto results = static_cast<std::int64_t>(q.nbytes()) + 2 * 64 * 4;
+  EXPECT_EQ(cpu, results + backend(at::kCPU).attention_scratch(q, q, args, false));
+  EXPECT_EQ(other, results + backends().get("aten")->attention_scratch(q, q, args, false));
+  EXPECT_NE(cpu, other);
+  EXPECT_EQ(&meta_backend(), &backend(at::kCPU)) << "the device is forgotten with its scope";
 }
 
 }  // namespace

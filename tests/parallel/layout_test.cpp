@@ -58,7 +58,7 @@ TEST(Layout, GivesItsNumbersToTheOptionsOfWeightsAndGradients) {
   layout.persistence_threshold = 8;
   layout.persistent = 9;
   layout.frozen_gather = GatherForm::Int8;
-  layout.tensor = nn::TensorMode::TwoD;
+  layout.tensor = TensorLayout::TwoD;
   layout.context_mode = nn::ContextMode::Ulysses;
   layout.sequence = true;
 
@@ -97,6 +97,26 @@ TEST(Layout, HasAMeshOfAllItsGroups) {
   EXPECT_EQ(layout.mesh().size(), 3 * 8 * 2 * 4);
   EXPECT_EQ(layout.mesh().size(mesh::Axis::Pp), 3);
   EXPECT_EQ(layout.mesh().size(mesh::Axis::Cp), 2);
+}
+
+TEST(Layout, DividesExpertsAmongTheRanksThatShardWeights) {
+  Layout layout;
+  layout.data_ranks = 8;
+  layout.shard_ranks = 4;
+  layout.zero_stage = 3;
+  layout.expert_ranks = 2;
+
+  EXPECT_EQ(layout.mesh().size(mesh::Axis::DpRep), 2);
+  EXPECT_EQ(layout.mesh().size(mesh::Axis::DpShard), 2);
+  EXPECT_EQ(layout.mesh().size(mesh::Axis::Ep), 2);
+  EXPECT_EQ(layout.mesh().size(mesh::AxisSet::dp()), 8);
+  EXPECT_EQ(layout.weight_options({}).experts.ep, mesh::AxisSet{mesh::Axis::Ep});
+  EXPECT_EQ(Layout().weight_options({}).experts, mesh::ExpertFold());
+
+  layout.zero_stage = 1;
+  EXPECT_TRUE(layout.runs_together()) << "a rank needs the experts of the others";
+  layout.expert_ranks = 1;
+  EXPECT_FALSE(layout.runs_together());
 }
 
 TEST(Layout, IsAValueThatDiffersInWhatWasChanged) {

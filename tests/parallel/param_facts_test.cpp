@@ -44,5 +44,21 @@ TEST(ParamFacts, CountRowsAndColumnsOfTheMatrixShape) {
   EXPECT_EQ(bias.columns, 24);
 }
 
+TEST(ParamFacts, OfAStackedParameterAreThoseOfOneMatrix) {
+  ParamInfo experts = info({5, 6, 4}, Role::Matrix, {6, 4});
+  experts.axes = {LogicalAxis::Expert, LogicalAxis::Ffn, LogicalAxis::Embed};
+  const FlatLayout layout("experts", {std::make_shared<const ParamInfo>(experts)}, 1);
+
+  const optim::ParamFacts facts = facts_of(layout.segments()[3]);
+
+  EXPECT_EQ(facts.rows, 6);
+  EXPECT_EQ(facts.columns, 4);
+  EXPECT_EQ(facts.name, "p[3]");
+  ParamInfo biases = info({5, 6}, Role::Vector, {6});
+  biases.axes = {LogicalAxis::Expert, LogicalAxis::Ffn};
+  EXPECT_FALSE(facts_of(biases).matrix);
+  EXPECT_EQ(facts_of(biases).rows, 1);
+}
+
 }  // namespace
 }  // namespace tessera::parallel

@@ -70,7 +70,7 @@ TEST(ParameterNorms, AreThoseOfTheWholeParameterOnEveryRank) {
         std::fill_n(out, end - begin, 3.0F);
       });
       for (FlatGroup& group : model.groups())
-        group.weights.settle();
+        group.weights->settle();
       GradientReduction gradients(world, model, {.stage = stage});
       reduce_step(model, gradients, 0.5);
       ParameterNorms norms({world, model, *rule, stage});

@@ -112,6 +112,55 @@ TEST(PipelineCost, OfAStageThatIsSlowerIsWhatTheOtherWaitsForIt) {
   }
 }
 
+// One micro-batch: forward on both stages, backward on both, and a message after the first three.
+TEST(PipelineCost, OfMessagesAndUpdateIsAddedToTheLongestPath) {
+  const PipelineSchedule& gpipe = pipeline_schedules().get("gpipe");
+  const PipelineSize size{2, 1, 1};
+  StepTimes times;
+  times.message = [](int from, int to, int part, bool gradient) {
+    EXPECT_EQ(part, 1);
+    EXPECT_EQ(from, gradient ? 1 : 0);
+    EXPECT_EQ(to, gradient ? 0 : 1);
+    return gradient ? 0.25 : 0.5;
+  };
+  times.update = 2;
+
+  const Simulation out = simulate(all_actions(gpipe, size), size, gpipe.placement, times);
+
+  EXPECT_DOUBLE_EQ(out.stages[1].begin, 1 + 0.5);
+  EXPECT_DOUBLE_EQ(out.stages[1].end, 1.5 + 3);
+  EXPECT_DOUBLE_EQ(out.stages[0].end, 4.5 + 0.25 + 2);
+  EXPECT_DOUBLE_EQ(out.end, 6.75 + 2);
+}
+
+// Flows take three passes and gradients one: the second flow waits for the first, so that forward
+// passes of stage 1 begin at 4 and 7, backward passes end at 10 and 12, and those of stage 0 begin
+// when their gradients arrive, at 11 and 13.
+TEST(PipelineCost, OfAMessageIncludesTheWaitForItsLink) {
+  const PipelineSchedule& gpipe = pipeline_schedules().get("gpipe");
+  const PipelineSize size{2, 1, 2};
+  StepTimes times;
+  times.message = [](int, int, int, bool gradient) { return gradient ? 1.0 : 3.0; };
+
+  const Simulation out = simulate(all_actions(gpipe, size), size, gpipe.placement, times);
+
+  EXPECT_DOUBLE_EQ(out.stages[1].begin, 4);
+  EXPECT_DOUBLE_EQ(out.stages[1].end, 12);
+  EXPECT_DOUBLE_EQ(out.end, 15);
+}
+
+TEST(PipelineCost, OfFreeMessagesIsThatOfPassTimes) {
+  for (const std::string& name : pipeline_schedules().names()) {
+    for_each_size(name.c_str(), [&](const PipelineSchedule& schedule, const PipelineSize& size) {
+      const StageActions actions = all_actions(schedule, size);
+      const Simulation plain = simulate(actions, size, schedule.placement, PassTimes()),
+                       priced = simulate(actions, size, schedule.placement, StepTimes());
+      EXPECT_EQ(plain.bubble(), priced.bubble());
+      EXPECT_EQ(plain.end, priced.end);
+    });
+  }
+}
+
 TEST(PipelineCost, OfInterleavedIsTheClosedForm) {
   for_each_size("interleaved", [&](const PipelineSchedule& schedule, const PipelineSize& size) {
     const Simulation cost = priced(schedule, size);

@@ -75,5 +75,19 @@ TEST(InFlight, KeepsAReducedShardWhereEveryMicroBatchIsReducedByItself) {
   EXPECT_EQ(room.bytes(once, 4, kNumel), 4 * kNumel + 4 * kNumel / 4);
 }
 
+// Four sources: their gradients are computed and received apart, and summed into one shard.
+TEST(InFlight, HasRoomForTheGradientsOfEverySource) {
+  const ReductionOptions each{.stage = 2, .max_micros = 2};
+  const InFlight room = in_flight(each, 2, kNumel, 1, /*slices=*/4);
+  EXPECT_TRUE(room.received);
+  EXPECT_EQ(room.bytes(each, 2, kNumel, 4), 2 * 4 * 4 * kNumel);
+  EXPECT_FALSE(in_flight(each, 1, kNumel, 1, 4).received) << "nothing is sent";
+
+  const ReductionOptions once{.stage = 1, .mode = Reduction::Once};
+  EXPECT_EQ(sum_bytes(once, 2, kNumel), 4 * kNumel);
+  EXPECT_EQ(sum_bytes(once, 2, kNumel, 4), 2 * 4 * 4 * kNumel + 4 * kNumel / 2);
+  EXPECT_EQ(sum_bytes(each, 2, kNumel, 4), 4 * kNumel / 2);
+}
+
 }  // namespace
 }  // namespace tessera::parallel

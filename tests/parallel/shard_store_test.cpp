@@ -65,7 +65,7 @@ TEST(ShardStore, SavesEveryElementOfTheJobOnOneRank) {
       ShardStore store(world, model, *rule, {.stage = stage});
       store.fill(number);
       for (FlatGroup& group : model.groups())
-        group.weights.settle();
+        group.weights->settle();
       std::vector<checkpoint::PieceBytes> pieces;
 
       store.add_pieces(pieces, /*for_save=*/true);
@@ -105,17 +105,17 @@ TEST(ShardStore, LoadsWhatARankOwnsAndRoundsWhatItKeepsIn16Bits) {
       std::fill_n(values_of(piece), piece.piece.end - piece.piece.begin, 1.001F);
     store.publish();
     for (FlatGroup& group : model.groups())
-      group.weights.settle();
+      group.weights->settle();
 
     // The nearest bf16 of 1.001 is 1: its last bit is worth 1/128.
     for (std::size_t g = 0; g < store.num_groups(); ++g) {
       for (const ParamShard& shard : store.shards(g)) {
-        const at::Tensor own = model.groups()[g].weights.own().narrow(0, shard.at, shard.numel);
+        const at::Tensor own = model.groups()[g].weights->own().narrow(0, shard.at, shard.numel);
         EXPECT_TRUE((own == 1).all().item<bool>()) << shard.facts.name;
         ASSERT_EQ(shard.states.size(), 2U);
         for (const ShardState& state : shard.states) {
-          EXPECT_EQ(state.kept.values.scalar_type(), at::kBFloat16);
-          EXPECT_TRUE((state.kept.values == 1).all().item<bool>()) << state.name;
+          EXPECT_EQ(state.kept.stored().scalar_type(), at::kBFloat16);
+          EXPECT_TRUE((state.kept.stored() == 1).all().item<bool>()) << state.name;
         }
       }
     }
@@ -129,7 +129,7 @@ TEST(ShardStore, LeavesStatesOutThatAStrategySavesOrLoadsItself) {
     ShardStore::Options options;
     options.make_state = [](const ParamShard& shard, std::size_t index, const std::string& name) {
       const at::Tensor zeros = at::zeros({shard.numel});
-      return ShardState{name, {.values = zeros, .scales = {}}, index != 0, index != 1};
+      return ShardState{name, KeptState::over(zeros), index != 0, index != 1};
     };
     ShardStore store(world, model, *rule, std::move(options));
     const auto states = [&](bool for_save) {

@@ -56,9 +56,9 @@ void look_at(ModelInstance& model, Seen& seen) {
     std::int64_t size = 0;
     for (const int g : model.groups_of(b)) {
       const FlatGroup& group = model.groups()[static_cast<std::size_t>(g)];
-      if (group.weights.sharded()) size += group.layout.numel();
+      if (group.weights->comes_and_goes()) size += group.layout.numel();
       for (const Segment& segment : group.layout.segments()) {
-        if (group.weights.sharded()) {
+        if (group.weights->comes_and_goes()) {
           seen.smallest_sharded = std::min(seen.smallest_sharded, segment.numel);
         } else {
           seen.kept += segment.numel;

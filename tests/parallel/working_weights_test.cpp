@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of a flat buffer that ranks hold in parts, gathered as values and as 8-bit codes.
+// Every strategy for the weights of a flat buffer: what ranks hold, write, gather and lend.
 #include "tessera/parallel/working_weights.h"
 
 #include <array>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -14,6 +16,7 @@
 #include <ATen/Parallel.h>
 
 #include "tessera/ops/int8_rows.h"
+#include "tessera/parallel/flat_group_plan.h"
 
 namespace tessera::parallel {
 namespace {
@@ -47,9 +50,26 @@ void on_ranks(int ranks, int shards, const std::function<void(comm::World&)>& fn
                     });
 }
 
+std::unique_ptr<WorkingWeights> make(const std::string& strategy,
+                                     comm::World& world,
+                                     const FlatLayout& layout,
+                                     DType dtype) {
+  return weight_strategies().get(strategy)(
+      {world, ranks_of(world, dense_axes()), layout, dtype, {.packing = Packing::Int8}});
+}
+
+/// The part of `all` that the rank of that index writes.
+at::Tensor part_of(const at::Tensor& all,
+                   const WorkingWeights& weights,
+                   const FlatLayout& layout,
+                   int index) {
+  const bool part = weights.own().numel() < layout.numel();
+  return all.narrow(0, part ? layout.shard_begin(index) : 0, weights.own().numel());
+}
+
 void write(WorkingWeights& weights, const FlatLayout& layout, int index, const at::Tensor& from) {
   weights.begin_write();
-  weights.own().copy_(from.narrow(0, layout.shard_begin(index), layout.shard_numel()));
+  weights.own().copy_(part_of(from, weights, layout, index));
   weights.written();
   weights.settle();
 }
@@ -63,8 +83,8 @@ TEST_P(GatherForms, OfInt8GivesEveryRankTheSameRoundedValues) {
       const comm::Group& group = world.group(mesh::AxisSet::dp());
       const FlatLayout layout("test", {info()}, group.size());
       const at::Tensor all = values(GetParam()).narrow(0, 0, layout.numel());
-      WorkingWeights weights(
-          world, group, layout, GetParam(), Residency::Sharded, {}, GatherForm::Int8);
+      const auto owner = make("sharded_codes", world, layout, GetParam());
+      WorkingWeights& weights = *owner;
 
       for (const double factor : {1.0, -3.0}) {
         const at::Tensor wanted = all * factor;
@@ -83,21 +103,6 @@ TEST_P(GatherForms, OfInt8GivesEveryRankTheSameRoundedValues) {
   }
 }
 
-TEST_P(GatherForms, OfValuesGivesTheValues) {
-  on_ranks(2, 2, [&](comm::World& world) {
-    const comm::Group& group = world.group(mesh::AxisSet::dp());
-    const FlatLayout layout("test", {info()}, group.size());
-    const at::Tensor all = values(GetParam()).narrow(0, 0, layout.numel());
-    WorkingWeights weights(world, group, layout, GetParam(), Residency::Sharded);
-
-    write(weights, layout, group.index, all);
-    weights.wait();
-
-    EXPECT_TRUE(at::equal(weights.whole(), all));
-    weights.release();
-  });
-}
-
 INSTANTIATE_TEST_SUITE_P(Dtypes,
                          GatherForms,
                          ::testing::Values(DType::F32, DType::BF16),
@@ -105,19 +110,129 @@ INSTANTIATE_TEST_SUITE_P(Dtypes,
                            return param.param == DType::F32 ? "fp32" : "bf16";
                          });
 
-TEST(GatherForm, IsThatOfValuesWhereNothingIsGathered) {
-  on_ranks(1, 1, [&](comm::World& world) {
+/// What a strategy promises, whichever it is.
+struct Strategy {
+  std::string name;
+  bool comes_and_goes, writes_all, sends_codes;
+};
+void PrintTo(const Strategy& strategy, std::ostream* out) {
+  *out << strategy.name;
+}
+
+class Strategies : public ::testing::TestWithParam<Strategy> {};
+
+TEST_P(Strategies, GiveEveryRankWhatTheRanksWrote) {
+  for (const auto& [ranks, shards] : {std::pair(1, 1), std::pair(2, 2), std::pair(4, 2)}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, groups of " + std::to_string(shards));
+    on_ranks(ranks, shards, [&](comm::World& world) {
+      const comm::Group& group = world.group(mesh::AxisSet::dp());
+      const FlatLayout layout("test", {info()}, group.size());
+      const at::Tensor all = values(DType::BF16).narrow(0, 0, layout.numel());
+      const auto weights = make(GetParam().name, world, layout, DType::BF16);
+      EXPECT_EQ(weights->dtype(), DType::BF16);
+      EXPECT_EQ(weights->comes_and_goes(), GetParam().comes_and_goes);
+      EXPECT_EQ(weights->own().numel(),
+                GetParam().writes_all ? layout.numel() : layout.shard_numel());
+      EXPECT_EQ(weights->packed(), nullptr);
+      // A view, as a block has it, is made once and read after each gather.
+      const at::Tensor view = weights->whole().narrow(0, 100, 200);
+
+      for (const double factor : {1.0, -3.0}) {
+        const at::Tensor written = all * factor;
+        const at::Tensor wanted = GetParam().sends_codes ? rounded(written) : written;
+        write(*weights, layout, group.index, written);
+        for (int use = 0; use < 2; ++use) {
+          weights->wait();
+          EXPECT_TRUE(weights->gathered());
+          EXPECT_TRUE(at::equal(weights->whole(), wanted));
+          EXPECT_TRUE(at::equal(view, wanted.narrow(0, 100, 200)));
+          weights->release();
+          EXPECT_EQ(weights->gathered(), !GetParam().comes_and_goes);
+          EXPECT_EQ(weights->whole().storage().data() == nullptr, GetParam().comes_and_goes);
+        }
+        EXPECT_TRUE(at::equal(weights->own(), part_of(written, *weights, layout, group.index)));
+      }
+      weights->begin_write();
+    });
+  }
+}
+
+TEST_P(Strategies, LendTheirMemoryToWeightsThatOutliveThem) {
+  on_ranks(2, 2, [&](comm::World& world) {
     const comm::Group& group = world.group(mesh::AxisSet::dp());
-    const FlatLayout layout("test", {info()}, 1);
-    WorkingWeights weights(
-        world, group, layout, DType::F32, Residency::Sharded, {}, GatherForm::Int8);
+    const FlatLayout layout("test", {info()}, group.size());
     const at::Tensor all = values(DType::F32).narrow(0, 0, layout.numel());
+    auto lender = make(GetParam().name, world, layout, DType::F32);
+    write(*lender, layout, group.index, all);
+    lender->wait();
+    const void* const own = lender->own().data_ptr();
 
-    write(weights, layout, 0, all);
+    const auto borrowed = lender->borrowed();
+    EXPECT_EQ(borrowed->own().data_ptr(), own);
+    EXPECT_EQ(borrowed->gathered(), !GetParam().comes_and_goes);
+    if (GetParam().comes_and_goes) {
+      EXPECT_EQ(borrowed->whole().storage().data(), nullptr);
+    } else {
+      EXPECT_EQ(borrowed->whole().data_ptr(), lender->whole().data_ptr());
+    }
+    lender->begin_write();  // ends the collective operations under way
+    lender.reset();
 
-    EXPECT_EQ(weights.residency(), Residency::Replicated);
-    EXPECT_TRUE(at::equal(weights.whole(), all));
+    borrowed->wait();
+    EXPECT_TRUE(at::equal(borrowed->whole(), GetParam().sends_codes ? rounded(all) : all));
+    borrowed->release();
+    borrowed->begin_write();
   });
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         Strategies,
+                         ::testing::Values(Strategy{"replicated", false, true, false},
+                                           Strategy{"whole", false, false, false},
+                                           Strategy{"sharded", true, false, false},
+                                           Strategy{"sharded_codes", true, false, true}),
+                         [](const auto& param) { return param.param.name; });
+
+TEST(WeightStrategies, AreTheseAndPacked) {
+  const std::vector<std::string> wanted = {
+      "packed", "replicated", "sharded", "sharded_codes", "whole"};
+  EXPECT_EQ(weight_strategies().names(), wanted);
+}
+
+TEST(WeightStrategies, UnpackPackedWeightsWhileTheyAreUsed) {
+  on_ranks(1, 1, [&](comm::World& world) {
+    const FlatLayout layout("test", {info()}, 1);
+    const auto weights = make("packed", world, layout, DType::F32);
+    const at::Tensor all = at::arange(kNumel, at::kFloat);
+    ASSERT_NE(weights->packed(), nullptr);
+    EXPECT_FALSE(weights->own().defined());
+
+    weights->packed()->pack(0, all, nullptr);
+    weights->written();
+    weights->wait();
+
+    // One row shares a scale: its largest magnitude / 127.
+    const at::Tensor error = (weights->whole().narrow(0, 0, kNumel) - all).abs().max();
+    EXPECT_LE(error.item<float>(), 0.5F * static_cast<float>(kNumel - 1) / 127.0F * 1.001F);
+    weights->release();
+    EXPECT_EQ(weights->whole().storage().data(), nullptr);
+  });
+}
+
+TEST(WeightStrategies, FollowFromResidencyFormAndRanks) {
+  const auto name = [](Residency residency, GatherForm form, int ranks) {
+    return std::string(weight_strategy(residency, form, ranks));
+  };
+  for (const GatherForm form : {GatherForm::Values, GatherForm::Int8}) {
+    for (const Residency residency : {Residency::Replicated, Residency::Whole, Residency::Sharded})
+      EXPECT_EQ(name(residency, form, 1), "replicated") << "nothing is gathered";
+    for (const int ranks : {1, 2})
+      EXPECT_EQ(name(Residency::Packed, form, ranks), "packed");
+    EXPECT_EQ(name(Residency::Replicated, form, 2), "replicated");
+    EXPECT_EQ(name(Residency::Whole, form, 2), "whole");
+  }
+  EXPECT_EQ(name(Residency::Sharded, GatherForm::Values, 2), "sharded");
+  EXPECT_EQ(name(Residency::Sharded, GatherForm::Int8, 2), "sharded_codes");
 }
 
 }  // namespace

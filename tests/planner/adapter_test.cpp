@@ -8,7 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
 
 namespace tessera::planner {
@@ -36,27 +39,27 @@ std::string refusal_of(const std::string& members, int ranks = 1) {
 
 TEST(AdapterPlan, FreezesAllButTheAdapter) {
   const Plan plan = plan_with(R"("adapter": {"type": "lora", "r": 4, "targets": ["c_fc"]})");
-  ASSERT_NE(plan.adapter, nullptr);
-  EXPECT_EQ(plan.adapter->modules.size(), 4U);
+  ASSERT_NE(plan.model().adapter, nullptr);
+  EXPECT_EQ(plan.model().adapter->modules.size(), 4U);
   std::int64_t trained = 0;
-  for (const auto& info : nn::parameters_of(plan.model.model)) {
+  for (const auto& info : nn::parameters_of(plan.model().resolved.model)) {
     EXPECT_EQ(info->trainable, info->name.find("lora_") != std::string::npos) << info->name;
     trained += info->trainable ? info->numel() : 0;
   }
   EXPECT_EQ(trained, 4 * 4 * (128 + 512));
-  EXPECT_NE(plan.resolved.find("adapter"), nullptr);
+  EXPECT_NE(plan.resolved().find("adapter"), nullptr);
 }
 
 TEST(AdapterPlan, TrainsTheHeadOfARewardModelToo) {
   const Plan plan = plan_with(R"("task": "reward", "adapter": {"type": "lora"})");
-  EXPECT_TRUE(plan.adapter->trains("score.weight"));
-  EXPECT_FALSE(plan.adapter->trains("ln_f.weight"));
+  EXPECT_TRUE(plan.model().adapter->trains("score.weight"));
+  EXPECT_FALSE(plan.model().adapter->trains("ln_f.weight"));
 }
 
 TEST(AdapterPlan, IsNotWrittenWhereThereIsNone) {
   const Plan plan = plan_with(R"("trainer": {"max_steps": 1})");
-  EXPECT_EQ(plan.adapter, nullptr);
-  EXPECT_EQ(plan.resolved.find("adapter"), nullptr);
+  EXPECT_EQ(plan.model().adapter, nullptr);
+  EXPECT_EQ(plan.resolved().find("adapter"), nullptr);
 }
 
 TEST(AdapterPlan, NeedsNoMomentsAndMastersOfTheRest) {
@@ -71,9 +74,9 @@ TEST(AdapterPlan, NeedsNoMomentsAndMastersOfTheRest) {
 TEST(AdapterPlan, RaisesTheRateOfBAlone) {
   const Plan plan =
       plan_with(R"("adapter": {"type": "lora", "targets": ["c_fc"], "lr_ratio": 16})");
-  const auto settings = settings_of(plan, 1e-3);
+  const auto settings = settings_of(plan.recipe(), plan.model(), 1e-3);
   int raised = 0;
-  for (const auto& [name, info] : plan.adapter->parameters) {
+  for (const auto& [name, info] : plan.model().adapter->parameters) {
     const auto scale = settings(*info).lr_scale;
     const bool is_b = name.ends_with(".lora_B.weight");
     EXPECT_EQ(scale.value_or(1.0), is_b ? 16.0 : 1.0) << name;

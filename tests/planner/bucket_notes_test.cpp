@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
 
 namespace tessera::planner {
 namespace {
@@ -25,7 +25,7 @@ std::vector<std::string> notes_of(const std::string& zero, int ranks = 2) {
       R"({"model": {"preset": "nano"}, "data": {"train": "a.txt", "sequence_length": 64},
           "train_batch_size": 12, "run": {"threads_per_rank": 1}, "zero_optimization": {)" +
       zero + "}}";
-  std::vector<std::string> notes = make_plan(json::parse(text, "c.json"), ranks, "c.json").notes;
+  std::vector<std::string> notes = make_plan(json::parse(text, "c.json"), ranks, "c.json").notes();
   std::erase_if(notes, [](const std::string& note) {
     return note.find(" is below the ") == std::string::npos;
   });

@@ -9,8 +9,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/gpt2.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 #include "tessera/report/first_table.h"
 
 namespace tessera::planner {
@@ -166,9 +169,9 @@ TEST(ContextParallelPlan, TellsItsLayoutAndTheBatchOfWhatIsLeft) {
                                    "gradient_accumulation_steps": 2)",
                             8);
 
-  EXPECT_EQ(plan.data_ranks, 2);
-  EXPECT_EQ(plan.micro_batch, 2);
-  EXPECT_THAT(report::first_table(plan, {}),
+  EXPECT_EQ(plan.layout().data_ranks, 2);
+  EXPECT_EQ(plan.layout().micro_batch, 2);
+  EXPECT_THAT(report::first_table(PlanWithData(plan, {}), {}),
               Contains(AllOf(HasSubstr("8 ranks"), HasSubstr("context parallel 2 (ring)"))));
 }
 

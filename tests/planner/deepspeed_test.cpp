@@ -8,8 +8,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/overrides.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/draft.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 #include "tessera/planner/validate.h"
 
 namespace tessera::planner {
@@ -194,21 +197,21 @@ TEST(AutoValues, ComeFromTheCommandLineAndTheModel) {
                               2,
                               "ds.json");
 
-  const parallel::ZeroOptions& zero = plan.config.zero_optimization;
-  EXPECT_EQ(plan.global_batch, 4);  // 2 x 1 x 2 ranks
-  EXPECT_EQ(plan.working, DType::BF16);
-  EXPECT_EQ(zero.reduce_bucket_size, 128 * 128);
-  EXPECT_EQ(zero.stage3_prefetch_bucket_size, 14745);  // int(0.9 x 128 x 128)
-  EXPECT_EQ(zero.stage3_param_persistence_threshold, 1280);
-  EXPECT_EQ(plan.config.gradient_clipping, 1.0);
-  const json::Value& optimizer = plan.config.optimizer.params;
+  const parallel::Layout& layout = plan.layout();
+  EXPECT_EQ(plan.recipe().global_batch, 4);  // 2 x 1 x 2 ranks
+  EXPECT_EQ(plan.layout().working, DType::BF16);
+  EXPECT_EQ(layout.bucket, 128 * 128);
+  EXPECT_EQ(layout.gather.prefetch, 14745);  // int(0.9 x 128 x 128)
+  EXPECT_EQ(layout.persistence_threshold, 1280);
+  EXPECT_EQ(plan.recipe().clip_norm, 1.0);
+  const json::Value& optimizer = plan.recipe().optimizer.params;
   EXPECT_EQ(optimizer.find("weight_decay")->as_double(), 0.0);
   EXPECT_EQ(optimizer.find("eps")->as_double(), 1e-8);
-  const json::Value& scheduler = plan.config.scheduler.params;
+  const json::Value& scheduler = plan.recipe().scheduler.params;
   EXPECT_EQ(scheduler.find("warmup_max_lr")->as_double(), 3e-5);
   EXPECT_EQ(scheduler.find("warmup_num_steps")->as_integer(), 0);
   EXPECT_EQ(scheduler.find("total_num_steps"), nullptr);  // the run's
-  EXPECT_THAT(plan.notes,
+  EXPECT_THAT(plan.notes(),
               Contains(AllOf(HasSubstr("gradient_clipping"), HasSubstr("--max_grad_norm"))));
 }
 
@@ -229,8 +232,8 @@ TEST(AutoValues, OfTheBatchAreCompletedFromTheOthers) {
               "gradient_accumulation_steps": "auto")"),
                             3);
 
-  EXPECT_EQ(plan.global_batch, 12);
-  EXPECT_EQ(plan.accumulation, 1);
+  EXPECT_EQ(plan.recipe().global_batch, 12);
+  EXPECT_EQ(plan.layout().accumulation, 1);
 }
 
 TEST(AutoValues, HaveNoMeaningForKeysOfThisHouse) {

@@ -7,7 +7,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/parallel/elastic_batch.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::planner {
 namespace {
@@ -210,15 +213,15 @@ TEST(Elasticity, GivesThePlanItsBatchAndAConfigurationThatGivesItAgain) {
 
   const Plan two = plan_with(block, 2);
   const Plan four = plan_with(block, 4);
-  const Plan again = make_plan(two.resolved, 4, "my");
+  const Plan again = make_plan(two.resolved(), 4, "my");
 
-  EXPECT_EQ(two.global_batch, 8);
-  EXPECT_EQ(two.micro_batch, 2);
-  EXPECT_EQ(two.accumulation, 2);
-  EXPECT_EQ(four.global_batch, 8);
-  EXPECT_EQ(four.accumulation, 1);
-  EXPECT_EQ(again.global_batch, 8);
-  EXPECT_EQ(again.accumulation, 1);
+  EXPECT_EQ(two.recipe().global_batch, 8);
+  EXPECT_EQ(two.layout().micro_batch, 2);
+  EXPECT_EQ(two.layout().accumulation, 2);
+  EXPECT_EQ(four.recipe().global_batch, 8);
+  EXPECT_EQ(four.layout().accumulation, 1);
+  EXPECT_EQ(again.recipe().global_batch, 8);
+  EXPECT_EQ(again.layout().accumulation, 1);
 }
 
 TEST(Elasticity, ReplacesTheBatchKeysOnlyIfItIsTold) {
@@ -227,10 +230,12 @@ TEST(Elasticity, ReplacesTheBatchKeysOnlyIfItIsTold) {
 
   EXPECT_THAT([&] { plan_with(keys + "}", 2); },
               testing::ThrowsMessage<Error>(HasSubstr("elasticity chooses it as well")));
-  EXPECT_EQ(plan_with(keys + R"(, "ignore_non_elastic_batch_info": true})", 2).global_batch, 8);
+  EXPECT_EQ(
+      plan_with(keys + R"(, "ignore_non_elastic_batch_info": true})", 2).recipe().global_batch, 8);
   EXPECT_EQ(plan_with(R"("train_batch_size": 6, "elasticity": {"enabled": false,
       "max_train_batch_size": 8})",
                       2)
+                .recipe()
                 .global_batch,
             6);
 }

@@ -8,8 +8,11 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::planner {
 namespace {
@@ -37,6 +40,7 @@ TEST(ErrorFeedback, HasDeepSpeedsKeysAndDefaults) {
                       "zeropp_loco_param": )" +
                        keys + "}",
                    2)
+        .layout()
         .feedback;
   };
 
@@ -76,7 +80,7 @@ TEST(ErrorFeedback, IsRefusedWhereNothingWouldBeKept) {
 TEST(ErrorFeedback, TakesTwoBytesPerParameterOnEveryRank) {
   const Plan with = plan_of(stage_one(R"({"err_beta": 0.8})") + kCoded, 4),
              without = plan_of(stage_one("null") + kCoded, 4);
-  const std::int64_t parameters = with.model.num_parameters;
+  const std::int64_t parameters = with.model().resolved.num_parameters;
   const auto near = [](std::int64_t bytes, std::int64_t wanted) {
     // Buffers have padding, and the tied table is used twice.
     EXPECT_GE(bytes, wanted);

@@ -9,7 +9,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/overrides.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::planner {
 namespace {
@@ -37,16 +39,16 @@ std::string refusal(const std::string& members) {
 }
 
 tasks::BestRule rule_of(const std::string& best) {
-  return plan_of(R"("eval": {"every": 5, "best": )" + best + "}").config.eval.rule();
+  return plan_of(R"("eval": {"every": 5, "best": )" + best + "}").run().eval.rule();
 }
 
 TEST(Samples, AreDrawnUnlessTheConfigurationSaysHow) {
-  const tasks::EvalOptions unsaid = plan_of(R"("eval": {"every": 5, "prompt": "a"})").config.eval;
+  const tasks::EvalOptions unsaid = plan_of(R"("eval": {"every": 5, "prompt": "a"})").run().eval;
   EXPECT_EQ(unsaid.top_k, 40);
   EXPECT_EQ(unsaid.temperature, 0.8);
 
   const tasks::EvalOptions greedy =
-      plan_of(R"("eval": {"every": 5, "prompt": "a", "top_k": 1, "temperature": 1})").config.eval;
+      plan_of(R"("eval": {"every": 5, "prompt": "a", "top_k": 1, "temperature": 1})").run().eval;
   EXPECT_EQ(greedy.top_k, 1);
   EXPECT_EQ(greedy.temperature, 1.0);
 }
@@ -63,16 +65,16 @@ TEST(Answers, AreScoredWhereSamplesHaveOne) {
 }
 
 TEST(Cadences, AreStepsOrEpochs) {
-  const config::Cadence steps = plan_of(R"("eval": {"every": 3})").config.eval.when();
+  const config::Cadence steps = plan_of(R"("eval": {"every": 3})").run().eval.when();
   EXPECT_FALSE(steps.due(4, true));
   EXPECT_TRUE(steps.due(6, false));
 
   const config::Cadence epochs =
-      plan_of(R"("checkpoint": {"every": "epoch"})").config.checkpoint.when();
+      plan_of(R"("checkpoint": {"every": "epoch"})").run().checkpoint.when();
   EXPECT_FALSE(epochs.due(6, false));
   EXPECT_TRUE(epochs.due(7, true));
 
-  EXPECT_FALSE(plan_of(R"("eval": {"every": 0})").config.eval.when().any());
+  EXPECT_FALSE(plan_of(R"("eval": {"every": 0})").run().eval.when().any());
 }
 
 TEST(Cadences, OfOtherKindsAreRefused) {
@@ -87,13 +89,13 @@ TEST(Cadences, OfOtherKindsAreRefused) {
 }
 
 TEST(Cadences, OfCheckpointsReplaceTheClock) {
-  EXPECT_EQ(plan_of(R"("checkpoint": {})").config.checkpoint.interval_s(), 900.0);
-  EXPECT_FALSE(plan_of(R"("checkpoint": {"every": "epoch"})").config.checkpoint.interval_s());
+  EXPECT_EQ(plan_of(R"("checkpoint": {})").run().checkpoint.interval_s(), 900.0);
+  EXPECT_FALSE(plan_of(R"("checkpoint": {"every": "epoch"})").run().checkpoint.interval_s());
 }
 
 TEST(BestRules, TakeLowLossesAndHighScores) {
-  EXPECT_FALSE(plan_of(R"("eval": {"every": 5})").config.eval.rule().higher);
-  EXPECT_EQ(plan_of(R"("eval": {"every": 5})").config.eval.rule().metric, "loss");
+  EXPECT_FALSE(plan_of(R"("eval": {"every": 5})").run().eval.rule().higher);
+  EXPECT_EQ(plan_of(R"("eval": {"every": 5})").run().eval.rule().metric, "loss");
   EXPECT_FALSE(rule_of("\"mlm_loss\"").higher);
   EXPECT_FALSE(rule_of("\"perplexity\"").higher);
   EXPECT_TRUE(rule_of("\"accuracy\"").higher);
@@ -124,7 +126,7 @@ TEST(EarlyStops, NeedEvaluations) {
 
 TEST(BestCheckpoints, AreKeptByThoseWhoSayWhichTheyAre) {
   const auto keeps = [](const std::string& members) {
-    return plan_of(members).config.checkpoint.keeps_best();
+    return plan_of(members).run().checkpoint.keeps_best();
   };
   EXPECT_FALSE(keeps(R"("eval": {"every": 5})"));
   EXPECT_TRUE(keeps(R"("eval": {"every": 5, "best": "accuracy"})"));

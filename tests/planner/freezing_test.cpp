@@ -9,7 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::planner {
 namespace {
@@ -35,8 +37,8 @@ std::string refusal(const std::string& optimizer, const std::string& more = "") 
 }
 
 bool frozen(const Plan& plan, const std::string& name, const parallel::Progress& now) {
-  const int set = plan.freezing.set_of(name);
-  return set > 0 && plan.freezing.frozen_sets(now).at(static_cast<std::size_t>(set) - 1);
+  const int set = plan.model().freezing.set_of(name);
+  return set > 0 && plan.model().freezing.frozen_sets(now).at(static_cast<std::size_t>(set) - 1);
 }
 
 TEST(Freezing, ThawsFromTheLastLayerToTheFirst) {
@@ -53,7 +55,7 @@ TEST(Freezing, ThawsFromTheLastLayerToTheFirst) {
       EXPECT_TRUE(frozen(plan, order[i], {.steps = thaws - 1, .epoch = 0}));
     }
   }
-  EXPECT_EQ(plan.freezing.set_of("wte.weight"), plan.freezing.set_of("wpe.weight"));
+  EXPECT_EQ(plan.model().freezing.set_of("wte.weight"), plan.model().freezing.set_of("wpe.weight"));
 }
 
 TEST(Freezing, ThawsSeveralLayersAtATimeByEpochs) {
@@ -75,10 +77,10 @@ TEST(Freezing, GroupsHaveTheirOwnSchedule) {
   EXPECT_TRUE(frozen(plan, "wpe.weight", {.steps = 2, .epoch = 0}));
   EXPECT_FALSE(frozen(plan, "wpe.weight", {.steps = 3, .epoch = 0}));
   EXPECT_TRUE(frozen(plan, "wpe.weight", {.steps = 3, .epoch = 1}));
-  EXPECT_TRUE(plan.rules.frozen("wte.weight"));
-  EXPECT_EQ(plan.freezing.set_of("wte.weight"), 0);
+  EXPECT_TRUE(plan.model().rules.frozen("wte.weight"));
+  EXPECT_EQ(plan.model().freezing.set_of("wte.weight"), 0);
   EXPECT_TRUE(frozen(plan, "h.0.ln_1.weight", {.steps = 29, .epoch = 0}));
-  EXPECT_THAT(plan.notes, testing::Contains("frozen until step 3 and from 1 epoch: wpe.weight"));
+  EXPECT_THAT(plan.notes(), testing::Contains("frozen until step 3 and from 1 epoch: wpe.weight"));
 }
 
 TEST(Freezing, RefusesWhatHasNoEffectOrIsNotBuilt) {

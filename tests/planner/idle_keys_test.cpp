@@ -15,6 +15,9 @@
 #include "tessera/config/document.h"
 #include "tessera/config/overrides.h"
 #include "tessera/planner/draft.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
 namespace {
@@ -38,7 +41,7 @@ std::vector<std::string> idle_notes(const std::string& members) {
   EXPECT_TRUE(draft.problems.empty())
       << members << ": " << (draft.problems.empty() ? "" : draft.problems.list().front().what);
   std::vector<std::string> out;
-  for (const std::string& note : draft.plan.notes) {
+  for (const std::string& note : draft.notes) {
     if (note.find(" has no effect") != std::string::npos) out.push_back(note);
   }
   return out;
@@ -80,7 +83,7 @@ TEST(IdleKeys, ActWhereTheirSwitchIsOn) {
 
 TEST(IdleKeys, OfAResolvedConfigurationAreNot) {
   const Plan plan = make_plan(base(), 1, "c.json");
-  EXPECT_THAT(make_plan(plan.resolved, 1, "config.json").notes, IsEmpty());
+  EXPECT_THAT(make_plan(plan.resolved(), 1, "config.json").notes(), IsEmpty());
 }
 
 /// Keys that act on their own: none of them needs another one. A new key either belongs here, or
@@ -213,7 +216,7 @@ json::Value value_for(const config::KeyDoc& key) {
 bool is_told(const Draft& draft, const std::string& path) {
   const std::string section = path.substr(0, path.rfind('.'));
   return std::ranges::any_of(
-             draft.plan.notes,
+             draft.notes,
              [&](const std::string& note) { return note.find(path) != std::string::npos; }) ||
          std::ranges::any_of(draft.problems.list(), [&](const config::Problems::Problem& problem) {
            return problem.path == path || problem.path == section ||

@@ -9,8 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
-#include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
 namespace {
@@ -27,8 +29,10 @@ Plan plan_of(const std::string& optimizer, const std::string& task = "\"pretrain
 }
 
 std::optional<double> scale(const Plan& plan, const std::string& name) {
-  for (const auto& info : nn::parameters_of(plan.model.model)) {
-    if (info->name == name) return settings_of(plan, make_rule(plan)->base_lr())(*info).lr_scale;
+  for (const auto& info : nn::parameters_of(plan.model().resolved.model)) {
+    if (info->name == name)
+      return settings_of(plan.recipe(), plan.model(), make_rule(plan.recipe())->base_lr())(*info)
+          .lr_scale;
   }
   ADD_FAILURE() << name << " is no parameter";
   return {};
@@ -75,7 +79,7 @@ TEST(LayerDecay, IsRefusedWhereItCannotBeFollowed) {
 
 TEST(LayerDecay, ReachesTheObjectiveWithAFactorOfOne) {
   const Plan plan = plan_of(R"({"type": "AdamW"})");
-  nn::Model model = plan.model.model;
+  nn::Model model = plan.model().resolved.model;
   // In a model of fewer blocks, the last block is taken for the objective and has a factor of 1.
   const auto factors = parallel::layer_factors(model, 0.5);
   for (const auto& info : nn::declared_by(model.blocks.back()))

@@ -6,7 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::planner {
 namespace {
@@ -68,7 +69,7 @@ TEST(LayoutOfAPlan, IsTheSameFromItsResolvedConfiguration) {
     SCOPED_TRACE(c.keys);
     const Plan plan = plan_of(c);
 
-    EXPECT_EQ(make_plan(plan.resolved, c.ranks, "c.json").layout(), plan.layout());
+    EXPECT_EQ(make_plan(plan.resolved(), c.ranks, "c.json").layout(), plan.layout());
     EXPECT_EQ(plan.mesh().size(), c.ranks);
   }
 }
@@ -88,10 +89,10 @@ TEST(LayoutOfAPlan, WithAnotherStageIsTheLayoutOfThatStage) {
 
       parallel::Layout changed = from.layout();
       changed.zero_stage = stage;
-      changed.shard_ranks = to.shard_ranks;
+      changed.shard_ranks = to.layout().shard_ranks;
 
       EXPECT_EQ(changed, to.layout());
-      EXPECT_EQ(changed.weight_options(to.rules).residency, to.weight_options().residency);
+      EXPECT_EQ(changed.residency(), to.layout().residency());
     }
   }
 }

@@ -8,6 +8,14 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/report/first_table.h"
 
 namespace tessera::planner {
@@ -251,8 +259,7 @@ TEST(MemoryChecks, ChangesThatAreOfferedFit) {
 }
 
 TEST(FirstTables, SayWhatIsTrainedAndWhetherItFits) {
-  Plan plan = plan_of("nano", R"("train_batch_size": 12)", 2);
-  plan.max_steps = 100;
+  const PlanWithData plan(plan_of("nano", R"("train_batch_size": 12)", 2), {.max_steps = 100});
   report::TableFacts facts;
   facts.train_tokens = 1'000'000;
   facts.train_samples = 7812;
@@ -277,8 +284,7 @@ TEST(FirstTables, SayWhatIsTrainedAndWhetherItFits) {
 }
 
 TEST(FirstTables, EstimateTheTimeFromAStepWhereTokensAreNotKnown) {
-  Plan plan = plan_of("nano", R"("train_batch_size": 12)", 2);
-  plan.max_steps = 100;
+  const PlanWithData plan(plan_of("nano", R"("train_batch_size": 12)", 2), {.max_steps = 100});
   report::TableFacts facts;
   facts.train_samples = 1200;
   facts.tokens_are_known = false;
@@ -293,14 +299,16 @@ TEST(FirstTables, EstimateTheTimeFromAStepWhereTokensAreNotKnown) {
               Contains(HasSubstr("; about 2m00s for the remaining 40 steps at 3s a step")));
 
   facts.tokens_are_known = true;
-  facts.tokens_per_s = static_cast<double>(1200 * plan.sequence_length) / 300;  // 3 s a step
+  facts.tokens_per_s = static_cast<double>(1200 * plan.data().sequence_length) / 300;  // 3 s a step
   EXPECT_THAT(report::first_table(plan, facts),
               Contains(HasSubstr("; about 2m00s for the remaining 40 steps at")));
 }
 
 TEST(FirstTables, CountImagesAsImages) {
-  Plan plan = plan_of("nano", R"("train_batch_size": 2)");
-  plan.model.trunk.output.images = true;
+  const Plan texts = plan_of("nano", R"("train_batch_size": 2)");
+  ModelPlan model = texts.model();
+  model.resolved.trunk.output.images = true;
+  const PlanWithData plan(with(texts, std::move(model)), {});
   report::TableFacts facts;
   facts.train_tokens = facts.train_samples = 1200;
   facts.validation_tokens = 80;
@@ -319,8 +327,8 @@ TEST(FirstTables, CountTheShortBatchAtTheEndOfAnEpochAsItIs) {
             "train_micro_batch_size_per_gpu": 4,
             "data": {"train": "a.txt", "sequence_length": 100, "drop_last": false})" +
         members + "}";
-    Plan plan = make_plan(json::parse(text, "c.json"), 1, "my.json");
-    plan.max_steps = steps;
+    const PlanWithData plan(make_plan(json::parse(text, "c.json"), 1, "my.json"),
+                            {.max_steps = steps});
     report::TableFacts facts;
     facts.train_samples = 10;
     for (const std::string& line : report::first_table(plan, facts)) {
@@ -344,8 +352,9 @@ TEST(FirstTables, SayWhenCheckpointsAreWritten) {
             "data": {"train": "a.txt", "sequence_length": 128, "validation_fraction": 0.1},
             "checkpoint": )" +
         options + "}";
-    return report::first_table(make_plan(json::parse(text, "c.json"), 1, "my.json"),
-                               report::TableFacts());
+    return report::first_table(
+        PlanWithData(make_plan(json::parse(text, "c.json"), 1, "my.json"), {}),
+        report::TableFacts());
   };
   EXPECT_THAT(table("{}"), Contains(HasSubstr("every 15 minutes")));
   EXPECT_THAT(
@@ -359,7 +368,8 @@ TEST(FirstTables, SayWhenCheckpointsAreWritten) {
 }
 
 TEST(MemoryOfSaving, TrainingWaitsWhereTheCopyDoesNotFit) {
-  Plan plan = plan_of("gpt2-small", R"("train_batch_size": 4, "checkpoint": {"every": 5})", 2);
+  const Plan plan =
+      plan_of("gpt2-small", R"("train_batch_size": 4, "checkpoint": {"every": 5})", 2);
   const auto both =
       static_cast<std::uint64_t>(2 * (estimate_memory(plan).total() + saving_bytes(plan)));
   // Masters and two moments, halved; a layer has 12 C^2 + 13 C values.
@@ -367,13 +377,14 @@ TEST(MemoryOfSaving, TrainingWaitsWhereTheCopyDoesNotFit) {
   constexpr std::int64_t kSmall = 12 * (12 * kWide * kWide + 13 * kWide) + (256 + 128 + 2) * kWide;
   EXPECT_EQ(saving_bytes(plan), kSmall * 12 / 2);
 
-  save_as_memory_allows(plan, estimate_memory(plan), both * 100 / 94);
-  EXPECT_TRUE(plan.save_in_background);
+  const PlacedPlan enough = place(PlanWithData(plan, {}), both * 100 / 94);
+  EXPECT_TRUE(enough.run().saves_in_background);
 
-  save_as_memory_allows(plan, estimate_memory(plan), both);
-  EXPECT_FALSE(plan.save_in_background);
-  EXPECT_EQ(saving_bytes(plan), 0);
-  EXPECT_THAT(plan.notes, Contains(HasSubstr("training waits while a checkpoint is written")));
+  const PlacedPlan tight = place(PlanWithData(plan, {}), both);
+  EXPECT_FALSE(tight.run().saves_in_background);
+  EXPECT_EQ(saving_bytes(tight), 0);
+  EXPECT_THAT(tight.notes(), Contains(HasSubstr("training waits while a checkpoint is written")));
+  EXPECT_EQ(tight.memory().total(), estimate_memory(plan).total());
 }
 
 TEST(MemoryOfCopies, IsThatOfTwoSetsOfTwoHosts) {
@@ -391,7 +402,7 @@ TEST(MemoryOfCopies, IsThatOfTwoSetsOfTwoHosts) {
 }
 
 TEST(FirstTables, StayShortHoweverManyChangesThereAre) {
-  const Plan plan = plan_of("nano", R"("train_batch_size": 12)");
+  const PlanWithData plan(plan_of("nano", R"("train_batch_size": 12)"), {});
   report::TableFacts facts;
   facts.changes.assign(40, "optimizer.params.lr 0.1 -> 0.2");
 
@@ -402,8 +413,9 @@ TEST(FirstTables, StayShortHoweverManyChangesThereAre) {
 }
 
 TEST(FirstTables, SayWhereTheNotesStandThatTheyHaveNoRoomFor) {
-  Plan plan = plan_of("nano", R"("train_batch_size": 12)");
-  plan.notes.assign(40, "a note");
+  const PlanWithData plan(with_notes(plan_of("nano", R"("train_batch_size": 12)"),
+                                     std::vector<std::string>(40, "a note")),
+                          {});
   report::TableFacts facts;
   facts.more_notes = "in runs/a/logs/rank_00000.log";
 
@@ -414,7 +426,7 @@ TEST(FirstTables, SayWhereTheNotesStandThatTheyHaveNoRoomFor) {
 }
 
 TEST(FirstTables, WarnWhenTheDiskIsTooSmall) {
-  const Plan plan = plan_of("gpt2-small", R"("train_batch_size": 2)");
+  const PlanWithData plan(plan_of("gpt2-small", R"("train_batch_size": 2)"), {});
   report::TableFacts facts;
   facts.free_disk_bytes = kGiB;
 

@@ -6,8 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
-#include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
 namespace {
@@ -51,12 +52,12 @@ TEST(UnknownOptimizers, DoNotHideWhatIsWrongWithTheirParameters) {
 }
 
 TEST(OptimizerParameters, ThatChooseNothingAreTold) {
-  EXPECT_THAT(plan_of(R"({"type": "AdamW", "params": {"adam_w_mode": false}})").notes,
+  EXPECT_THAT(plan_of(R"({"type": "AdamW", "params": {"adam_w_mode": false}})").notes(),
               Contains(AllOf(HasSubstr("optimizer.params.adam_w_mode false has no effect"),
                              HasSubstr("AdamW decays the weights themselves"))));
-  EXPECT_THAT(plan_of(R"({"type": "Muon", "params": {"ns_method": "standard"}})").notes,
+  EXPECT_THAT(plan_of(R"({"type": "Muon", "params": {"ns_method": "standard"}})").notes(),
               Contains(HasSubstr("optimizer.params.ns_method is accepted but has no meaning")));
-  EXPECT_THAT(plan_of(R"({"type": "Adam", "params": {"set_grad_none": true}})").notes,
+  EXPECT_THAT(plan_of(R"({"type": "Adam", "params": {"set_grad_none": true}})").notes(),
               Contains(HasSubstr("optimizer.params.set_grad_none is accepted but has no meaning")));
 }
 

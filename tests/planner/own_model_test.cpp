@@ -11,8 +11,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/step_context.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::planner {
 namespace {
@@ -53,11 +57,11 @@ TEST(OwnModel, IsShardedAndRunTwiceAsTheConfigurationSays) {
       "optimizer": {"groups": [{"pattern": "first", "frozen": true}]}})");
   const Plan plan = make_plan(source, 1, "own.json", own_model());
 
-  EXPECT_EQ(plan.model.num_parameters, 5 * 7 * 2 + 3);
-  EXPECT_EQ(plan.recompute.blocks, (std::vector<bool>{true, true}));
-  EXPECT_TRUE(plan.rules.frozen("first.weight"));
-  EXPECT_FALSE(plan.rules.frozen("second.weight"));
-  EXPECT_EQ(plan.resolved.find("model")->find("second.weight")->dump(), "[5,7]");
+  EXPECT_EQ(plan.model().resolved.num_parameters, 5 * 7 * 2 + 3);
+  EXPECT_EQ(plan.layout().recompute.blocks, (std::vector<bool>{true, true}));
+  EXPECT_TRUE(plan.model().rules.frozen("first.weight"));
+  EXPECT_FALSE(plan.model().rules.frozen("second.weight"));
+  EXPECT_EQ(plan.resolved().find("model")->find("second.weight")->dump(), "[5,7]");
 }
 
 /// Whatever the plan asks of the blocks, and every rank that builds its stage of them.
@@ -74,8 +78,9 @@ TEST(OwnModel, HasEachBlockMadeOnceToSeeWhatItDeclares) {
   const Plan plan = make_plan(source, 2, "own.json", {{{"first", make}, {"second", make}}});
 
   EXPECT_EQ(made, 2);
-  EXPECT_EQ(plan.stages.bounds, (std::vector<int>{0, 1, 2}));
-  EXPECT_EQ(nn::declared_by(plan.model.model.blocks.back()).front()->name, "second.weight");
+  EXPECT_EQ(plan.layout().stages.bounds, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(nn::declared_by(plan.model().resolved.model.blocks.back()).front()->name,
+            "second.weight");
   EXPECT_EQ(made, 2);
 }
 
@@ -123,19 +128,21 @@ TEST(OwnModel, HasItsActivationsPredictedOnceTheDataIsKnown) {
                      "own.json",
                      model);
   };
-  Plan plan = plan_of(32);
-  EXPECT_THAT(estimate_memory(plan).text(), HasSubstr("not predicted"));
+  const auto need_of = [&](int micro_batch) {
+    const Plan plan = plan_of(micro_batch);
+    DataPlan data = plan.data();
+    data.sample = {{.name = "pixels", .dtype = DType::F32, .shape = {64}}};
+    return estimate_memory(with(plan, std::move(data)));
+  };
+  EXPECT_THAT(estimate_memory(plan_of(32)).text(), HasSubstr("not predicted"));
 
-  plan.sample = {{.name = "pixels", .dtype = DType::F32, .shape = {64}}};
-  const MemoryEstimate need = estimate_memory(plan);
+  const MemoryEstimate need = need_of(32);
   EXPECT_EQ(need.unknown, "");
   // At least the batch, the outputs of two blocks and their gradients.
   EXPECT_GT(need.activations, 4 * 32 * 64 * 4);
-  Plan twice = plan_of(64);
-  twice.sample = plan.sample;
   // All memory grows with the samples, except the gradient of one matrix, which a matmul computes
   // before it is added to the block's; it is less than what 32 samples need.
-  const std::int64_t more = estimate_memory(twice).activations;
+  const std::int64_t more = need_of(64).activations;
   EXPECT_LE(more, 2 * need.activations);
   EXPECT_GT(2 * more, 3 * need.activations);
 }

@@ -6,9 +6,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/key_dialect.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/parallel/options.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/rank_product.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::planner {
 namespace {
@@ -75,10 +78,10 @@ TEST(ParallelOptions, ColossalsConfigIsUnderstood) {
                               8);
 
   EXPECT_EQ(plan.mesh().text(), "pp 2 x dp 2 x cp 1 x tp 2");
-  EXPECT_EQ(plan.accumulation, 4);
-  EXPECT_EQ(plan.config.parallel.pipeline.chunks, 2);
-  EXPECT_EQ(plan.config.parallel.pipeline.schedule, "interleaved");
-  EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("TENSOR_SHAPE is accepted")));
+  EXPECT_EQ(plan.layout().accumulation, 4);
+  EXPECT_EQ(plan.layout().stages.chunks, 2);
+  EXPECT_EQ(plan.layout().schedule, "interleaved");
+  EXPECT_THAT(plan.notes(), testing::Contains(HasSubstr("TENSOR_SHAPE is accepted")));
 }
 
 TEST(ParallelOptions, TwoNumbersOfMicroBatchesAreToldBoth) {
@@ -105,13 +108,13 @@ TEST(ParallelOptions, ColossalsTutorialTrainsInFp16) {
                                     std::string(tensor) + "}",
                                 4);
 
-    EXPECT_EQ(plan.config.parallel.pipeline.size, 2);
-    EXPECT_EQ(plan.config.parallel.tensor.size, *tensor == '\0' ? 1 : 2);
-    EXPECT_EQ(plan.accumulation, 192);
-    EXPECT_EQ(plan.working, DType::F16);
-    EXPECT_TRUE(plan.scaling.enabled);
-    EXPECT_EQ(plan.scaling.scaler, optim::ScalerKind::Megatron);
-    EXPECT_THAT(plan.notes, testing::Not(testing::Contains(HasSubstr("fp16.mode"))));
+    EXPECT_EQ(plan.layout().stages.stages, 2);
+    EXPECT_EQ(plan.layout().grid.size(), *tensor == '\0' ? 1 : 2);
+    EXPECT_EQ(plan.layout().accumulation, 192);
+    EXPECT_EQ(plan.layout().working, DType::F16);
+    EXPECT_TRUE(plan.recipe().scaling.enabled);
+    EXPECT_EQ(plan.recipe().scaling.scaler, optim::ScalerKind::Megatron);
+    EXPECT_THAT(plan.notes(), testing::Not(testing::Contains(HasSubstr("fp16.mode"))));
   }
 }
 
@@ -124,7 +127,8 @@ TEST(ParallelOptions, AModeOfFp16IsItsSwitch) {
             json::parse(R"({"fp16": {"scaler": "deepspeed", "enabled": true}})", "c"));
   EXPECT_EQ(spelled(R"({"fp16": {"mode": "NAIVE", "enabled": false}})"),
             json::parse(R"({"fp16": {"mode": "NAIVE", "enabled": false}})", "c"));
-  EXPECT_EQ(plan_with(R"(, "fp16": {"mode": "NAIVE", "enabled": false})", 1).working, DType::F32);
+  EXPECT_EQ(plan_with(R"(, "fp16": {"mode": "NAIVE", "enabled": false})", 1).layout().working,
+            DType::F32);
 }
 
 TEST(ParallelOptions, OtherModesOfFp16AreToldAndNotForPipelines) {
@@ -132,8 +136,8 @@ TEST(ParallelOptions, OtherModesOfFp16AreToldAndNotForPipelines) {
 
   const Plan plan = plan_with(torch, 1);
 
-  EXPECT_EQ(plan.working, DType::F16);
-  EXPECT_THAT(plan.notes, testing::Contains(HasSubstr("fp16.mode is accepted")));
+  EXPECT_EQ(plan.layout().working, DType::F16);
+  EXPECT_THAT(plan.notes(), testing::Contains(HasSubstr("fp16.mode is accepted")));
   try {
     plan_with(torch + R"(, "parallel": {"pipeline": 2})", 2);
     FAIL() << "was taken";
@@ -151,7 +155,7 @@ TEST(ParallelOptions, DeepSpeedsBlocksAreUnderstood) {
                               4);
 
   EXPECT_EQ(plan.mesh().text(), "pp 2 x dp 1 x cp 1 x tp 2");
-  EXPECT_EQ(plan.config.parallel.pipeline.partition.as_string(), "parameters");
+  EXPECT_EQ(plan.layout().partition.as_string(), "parameters");
 }
 
 TEST(ParallelOptions, DeepSpeedsBlocksThatSayNothingChangeNothing) {
@@ -168,9 +172,9 @@ TEST(ParallelOptions, AnIntervalOfDeepSpeedsPipelineRunsEveryBlockAgain) {
       "activation_checkpointing": {"profile": false})",
                               2);
 
-  EXPECT_EQ(plan.config.activation_checkpointing.enabled, true);
-  EXPECT_THAT(plan.recompute.blocks, testing::Each(true));
-  EXPECT_THAT(plan.notes,
+  EXPECT_EQ(!plan.layout().recompute.blocks.empty(), true);
+  EXPECT_THAT(plan.layout().recompute.blocks, testing::Each(true));
+  EXPECT_THAT(plan.notes(),
               testing::Not(testing::Contains(HasSubstr("activation_checkpoint_interval"))));
 }
 
@@ -182,16 +186,16 @@ TEST(ParallelOptions, AnIntervalSaysNothingWhereItIsZeroOrRecomputationIsSaid) {
       "activation_checkpointing": {"granularity": "selective"})",
                               1);
 
-  EXPECT_TRUE(plan.recompute.regions);
-  EXPECT_THAT(plan.recompute.blocks, testing::Each(false));
-  EXPECT_THAT(plan.notes,
+  EXPECT_TRUE(plan.layout().recompute.regions);
+  EXPECT_THAT(plan.layout().recompute.blocks, testing::Each(false));
+  EXPECT_THAT(plan.notes(),
               testing::Contains(HasSubstr("pipeline.activation_checkpoint_interval is accepted")));
 }
 
 TEST(ParallelOptions, SharesOfFlowsAreToldToBeAnotherKeys) {
   const Plan plan = plan_with(R"(, "pipeline": {"pipe_partitioned": true})", 1);
 
-  EXPECT_THAT(plan.notes,
+  EXPECT_THAT(plan.notes(),
               testing::Contains(AllOf(HasSubstr("pipeline.pipe_partitioned"),
                                       HasSubstr("parallel.pipeline.scatter_gather"))));
 }

@@ -10,8 +10,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/interop/weights_of.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/planner/recipe.h"
-#include "tessera/planner/train_config.h"
 
 namespace tessera::planner {
 namespace {
@@ -39,8 +41,9 @@ std::string refusal(const std::string& optimizer) {
 
 /// The setting of the parameter with this name.
 parallel::ParamSetting setting(const Plan& plan, const std::string& name) {
-  for (const auto& info : nn::parameters_of(plan.model.model)) {
-    if (info->name == name) return settings_of(plan, make_rule(plan)->base_lr())(*info);
+  for (const auto& info : nn::parameters_of(plan.model().resolved.model)) {
+    if (info->name == name)
+      return settings_of(plan.recipe(), plan.model(), make_rule(plan.recipe())->base_lr())(*info);
   }
   ADD_FAILURE() << name << " is no parameter";
   return {};
@@ -92,7 +95,8 @@ TEST(RatesOfGroups, AreRefusedWhereTheOptimizerMakesItsOwn) {
 
 /// The factor of the last update, and of the first, on every weight decay.
 std::pair<double, double> factors(const std::string& optimizer) {
-  const optim::DecayRamp ramp = make_decay_ramp(plan_of(optimizer));
+  const Plan plan = plan_of(optimizer);
+  const optim::DecayRamp ramp = make_decay_ramp(plan.recipe(), {}, plan.model().groups);
   return {ramp.factor(5), ramp.factor(1)};
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plans that configurations resolve to, and the errors of those that cannot be resolved.
+#include "tessera/planner/plan.h"
+
 #include <string>
 
 #include <gmock/gmock.h>
@@ -8,8 +10,12 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/config/overrides.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
 #include "tessera/planner/recipe.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::planner {
 namespace {
@@ -63,18 +69,18 @@ TEST(Plans, HaveAFolderThatARunCanHave) {
 TEST(Plans, HaveTheDefaultsOfTheDocumentation) {
   const Plan plan = plan_of(R"({"data": {"train": "a.txt"}, "train_batch_size": 4})");
 
-  EXPECT_EQ(plan.model.num_layers, 4);
-  EXPECT_EQ(plan.model.hidden_size, 128);
-  EXPECT_EQ(plan.model.vocab_size, 256);
-  EXPECT_EQ(plan.sequence_length, 1024);
-  EXPECT_EQ(plan.model.max_positions, 1024);
-  EXPECT_EQ(plan.tokenizer->name(), "byte");
-  EXPECT_EQ(plan.config.trainer.seed, 1234);
-  EXPECT_EQ(plan.config.steps_per_print, 10);
-  EXPECT_EQ(plan.config.checkpoint.keep, 3);
-  EXPECT_EQ(plan.working, DType::F32);
-  EXPECT_EQ(plan.run_dir, "runs/my");
-  EXPECT_TRUE(plan.notes.empty());
+  EXPECT_EQ(plan.model().resolved.num_layers, 4);
+  EXPECT_EQ(plan.model().resolved.hidden_size, 128);
+  EXPECT_EQ(plan.model().resolved.vocab_size, 256);
+  EXPECT_EQ(plan.data().sequence_length, 1024);
+  EXPECT_EQ(plan.model().resolved.max_positions, 1024);
+  EXPECT_EQ(plan.data().tokenizer->name(), "byte");
+  EXPECT_EQ(plan.recipe().seed, 1234);
+  EXPECT_EQ(plan.run().printing.steps_per_print, 10);
+  EXPECT_EQ(plan.run().checkpoint.keep, 3);
+  EXPECT_EQ(plan.layout().working, DType::F32);
+  EXPECT_EQ(plan.run().dir, "runs/my");
+  EXPECT_TRUE(plan.notes().empty());
 }
 
 TEST(Plans, OneLengthIsTheOtherWhenOnlyOneIsGiven) {
@@ -86,12 +92,14 @@ TEST(Plans, OneLengthIsTheOtherWhenOnlyOneIsGiven) {
 }
 
 TEST(Plans, ShardTheUpdateUnlessABlockSaysOtherwise) {
-  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4)"), 1).zero_stage, 0);
-  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4)"), 2).zero_stage, 1);
-  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4, "zero_optimization": {})"), 2).zero_stage, 0);
+  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4)"), 1).layout().zero_stage, 0);
+  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4)"), 2).layout().zero_stage, 1);
   EXPECT_EQ(
-      plan_of(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1})"), 1).zero_stage,
-      1);
+      plan_of(with(R"("train_batch_size": 4, "zero_optimization": {})"), 2).layout().zero_stage, 0);
+  EXPECT_EQ(plan_of(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1})"), 1)
+                .layout()
+                .zero_stage,
+            1);
 }
 
 TEST(Plans, Bfloat16IsTheOldNameOfBf16) {
@@ -109,15 +117,15 @@ TEST(Plans, ResolvedConfigurationsPlanTheSame) {
                             2);
 
   const Plan again =
-      make_plan(json::parse(plan.resolved.dump(2), "config.json"), 2, "runs/my/config.json");
+      make_plan(json::parse(plan.resolved().dump(2), "config.json"), 2, "runs/my/config.json");
 
-  EXPECT_EQ(again.resolved, plan.resolved);
-  EXPECT_EQ(again.run_dir, "runs/my");
+  EXPECT_EQ(again.resolved(), plan.resolved());
+  EXPECT_EQ(again.run().dir, "runs/my");
 }
 
 // The configuration that a run folder keeps, read again for `ranks` ranks with these overrides.
 Plan again(const Plan& plan, int ranks, const std::vector<std::string>& overrides = {}) {
-  json::Value source = json::parse(plan.resolved.dump(2), "runs/my/config.json");
+  json::Value source = json::parse(plan.resolved().dump(2), "runs/my/config.json");
   for (const std::string& assignment : overrides)
     config::apply_override(source, assignment);
   return make_plan(source, ranks, "runs/my/config.json");
@@ -130,11 +138,11 @@ TEST(ResolvedConfigurations, KeepBatchAndMicroBatchOnOtherRanks) {
   for (const int ranks : {1, 2, 4, 8}) {
     const Plan plan = again(one, ranks);
 
-    EXPECT_EQ(plan.global_batch, 16);
-    EXPECT_EQ(plan.micro_batch, 2);
-    EXPECT_EQ(plan.accumulation, 8 / ranks);
-    EXPECT_EQ(plan.zero_stage, ranks > 1 ? 1 : 0);
-    EXPECT_EQ(again(plan, 1).resolved, one.resolved);
+    EXPECT_EQ(plan.recipe().global_batch, 16);
+    EXPECT_EQ(plan.layout().micro_batch, 2);
+    EXPECT_EQ(plan.layout().accumulation, 8 / ranks);
+    EXPECT_EQ(plan.layout().zero_stage, ranks > 1 ? 1 : 0);
+    EXPECT_EQ(again(plan, 1).resolved(), one.resolved());
   }
 }
 
@@ -142,19 +150,19 @@ TEST(ResolvedConfigurations, TellWhatTheyDerivedAnew) {
   const Plan plan =
       again(plan_of(with(R"("train_batch_size": 16, "train_micro_batch_size_per_gpu": 2)"), 1), 4);
 
-  EXPECT_THAT(plan.notes, Contains(HasSubstr("gradient_accumulation_steps was 8 and is 2")));
+  EXPECT_THAT(plan.notes(), Contains(HasSubstr("gradient_accumulation_steps was 8 and is 2")));
 }
 
 TEST(ResolvedConfigurations, GiveUpAMicroBatchThatNobodyAskedForWhereItDoesNotFit) {
   const Plan two = plan_of(with(R"("train_batch_size": 16)"), 2);
-  ASSERT_EQ(two.micro_batch, 8);
+  ASSERT_EQ(two.layout().micro_batch, 8);
 
   const Plan one = again(two, 1), four = again(two, 4);
 
-  EXPECT_EQ(one.micro_batch, 8);
-  EXPECT_EQ(one.accumulation, 2);
-  EXPECT_EQ(four.micro_batch, 4);
-  EXPECT_EQ(again(one, 4).micro_batch, 4);
+  EXPECT_EQ(one.layout().micro_batch, 8);
+  EXPECT_EQ(one.layout().accumulation, 2);
+  EXPECT_EQ(four.layout().micro_batch, 4);
+  EXPECT_EQ(again(one, 4).layout().micro_batch, 4);
 }
 
 TEST(ResolvedConfigurations, RefuseRanksThatTheUsersOwnKeysExclude) {
@@ -177,20 +185,20 @@ TEST(ResolvedConfigurations, ObeyWhatIsWrittenOverThem) {
           R"("train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "run": {"threads_per_rank": 1})"),
       1);
 
-  EXPECT_EQ(again(one, 2, {"train_micro_batch_size_per_gpu=1"}).accumulation, 8);
-  EXPECT_EQ(again(one, 2, {"train_batch_size=32"}).accumulation, 8);
-  EXPECT_EQ(again(one, 2, {"zero_optimization.stage=0"}).zero_stage, 0);
-  EXPECT_EQ(again(one, 2).threads, 1);
+  EXPECT_EQ(again(one, 2, {"train_micro_batch_size_per_gpu=1"}).layout().accumulation, 8);
+  EXPECT_EQ(again(one, 2, {"train_batch_size=32"}).layout().accumulation, 8);
+  EXPECT_EQ(again(one, 2, {"zero_optimization.stage=0"}).layout().zero_stage, 0);
+  EXPECT_EQ(again(one, 2).layout().threads, 1);
 }
 
 TEST(ResolvedConfigurations, OfADeepSpeedBlockKeepItsStage) {
   const Plan two = plan_of(with(R"("train_batch_size": 16, "zero_optimization": {})"), 2);
 
-  EXPECT_EQ(again(two, 4).zero_stage, 0);
+  EXPECT_EQ(again(two, 4).layout().zero_stage, 0);
 }
 
 TEST(Plans, ResolvedConfigurationsHaveEveryNumber) {
-  const json::Value resolved = plan_of(with(R"("train_batch_size": 12)"), 2).resolved;
+  const json::Value resolved = plan_of(with(R"("train_batch_size": 12)"), 2).resolved();
 
   EXPECT_EQ(resolved.find("train_micro_batch_size_per_gpu")->as_integer(), 6);
   EXPECT_EQ(resolved.find("gradient_accumulation_steps")->as_integer(), 1);
@@ -205,9 +213,10 @@ TEST(Plans, ResolvedConfigurationsHaveEveryNumber) {
 TEST(Plans, TellOfKeysWithoutAMeaningAndWarnOfCrowdedCores) {
   const Plan plan = plan_of(with(R"("train_batch_size": 1024, "prescale_gradients": true)"), 1024);
 
-  ASSERT_EQ(plan.notes.size(), 1U);
-  EXPECT_THAT(plan.notes[0], HasSubstr("prescale_gradients"));
-  EXPECT_THAT(warnings_of(plan, plan.ranks), Contains(HasSubstr("1024 ranks share")));
+  ASSERT_EQ(plan.notes().size(), 1U);
+  EXPECT_THAT(plan.notes()[0], HasSubstr("prescale_gradients"));
+  EXPECT_THAT(warnings_of(plan.recipe(), {}, plan.ranks()),
+              Contains(HasSubstr("1024 ranks share")));
 }
 
 TEST(Plans, AScheduleWithoutParametersNamesWhatToChange) {
@@ -245,9 +254,9 @@ TEST_P(BatchTriangle, IsCompleted) {
 
   const Plan plan = plan_of(with(c.keys), c.ranks);
 
-  EXPECT_EQ(plan.global_batch, c.global);
-  EXPECT_EQ(plan.micro_batch, c.micro);
-  EXPECT_EQ(plan.accumulation, c.accumulation);
+  EXPECT_EQ(plan.recipe().global_batch, c.global);
+  EXPECT_EQ(plan.layout().micro_batch, c.micro);
+  EXPECT_EQ(plan.layout().accumulation, c.accumulation);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -420,11 +429,11 @@ TEST(Plans, ZeroKeysSetWhatIsGatheredAndWhatStays) {
   const Plan plan = plan_of(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 3,
       "stage3_prefetch_bucket_size": 1e6, "reduce_bucket_size": 5e8})"));
 
-  EXPECT_EQ(plan.gather.prefetch, 1'000'000);
-  EXPECT_EQ(plan.persistence_threshold, 100'000);
-  EXPECT_EQ(plan.gather.max_live, 1'000'000'000);
-  EXPECT_EQ(plan.gather.max_reuse_distance, 0);
-  EXPECT_EQ(plan.residency(), parallel::Residency::Sharded);
+  EXPECT_EQ(plan.layout().gather.prefetch, 1'000'000);
+  EXPECT_EQ(plan.layout().persistence_threshold, 100'000);
+  EXPECT_EQ(plan.layout().gather.max_live, 1'000'000'000);
+  EXPECT_EQ(plan.layout().gather.max_reuse_distance, 0);
+  EXPECT_EQ(plan.layout().residency(), parallel::Residency::Sharded);
 }
 
 TEST(Plans, CutTheRanksIntoGroupsThatShardTheWeights) {
@@ -437,14 +446,15 @@ TEST(Plans, CutTheRanksIntoGroupsThatShardTheWeights) {
   EXPECT_EQ(two.mesh().size(mesh::Axis::DpShard), 2);
   EXPECT_EQ(two.mesh().size(mesh::Axis::DpRep), 4);
   EXPECT_EQ(two.mesh().group(5, {mesh::Axis::DpShard}), (std::vector<int>{4, 5}));
-  EXPECT_EQ(groups(R"("mics_shard_size": 4)", 8).shard_ranks, 4);
-  EXPECT_EQ(groups(R"("mics_shard_size": 1)", 8).residency(), parallel::Residency::Whole);
+  EXPECT_EQ(groups(R"("mics_shard_size": 4)", 8).layout().shard_ranks, 4);
+  EXPECT_EQ(groups(R"("mics_shard_size": 1)", 8).layout().residency(), parallel::Residency::Whole);
   for (const char* off : {R"("zero_hpz_partition_size": 1)",
                           R"("mics_shard_size": -1)",
                           R"("zero_hpz_partition_size": 0, "mics_shard_size": 0)"}) {
-    EXPECT_EQ(groups(off, 8).shard_ranks, 8) << off;
+    EXPECT_EQ(groups(off, 8).layout().shard_ranks, 8) << off;
   }
-  EXPECT_EQ(groups(R"("mics_shard_size": 4)", 1).shard_ranks, 1) << "one rank shards nothing";
+  EXPECT_EQ(groups(R"("mics_shard_size": 4)", 1).layout().shard_ranks, 1)
+      << "one rank shards nothing";
 }
 
 TEST(Plans, RefuseGroupsThatDoNotDivideTheRanks) {
@@ -460,7 +470,8 @@ TEST(Plans, RefuseGroupsThatDoNotDivideTheRanks) {
 
 TEST(Plans, TellOnceWhereSparseGradientsDoNotPay) {
   const auto notes = [](const std::string& keys, int ranks) {
-    return plan_of(with(R"("train_batch_size": 8, "sparse_gradients": true)" + keys), ranks).notes;
+    return plan_of(with(R"("train_batch_size": 8, "sparse_gradients": true)" + keys), ranks)
+        .notes();
   };
 
   EXPECT_THAT(notes("", 2), Contains(HasSubstr("the tied table's use by the head")));
@@ -471,7 +482,7 @@ TEST(Plans, TellOnceWhereSparseGradientsDoNotPay) {
                "gradients travel whole"));
   const std::string untied = R"({"model": {"preset": "nano", "tie_embeddings": false},
       "data": {"train": "a.txt"}, "train_batch_size": 8, "sparse_gradients": true})";
-  EXPECT_THAT(plan_of(untied, 2).notes, Not(Contains(HasSubstr("sparse_gradients"))));
+  EXPECT_THAT(plan_of(untied, 2).notes(), Not(Contains(HasSubstr("sparse_gradients"))));
 }
 
 TEST(Plans, RefuseTwoNarrowTypesOfGradients) {
@@ -492,8 +503,8 @@ TEST(Plans, TellOfStageThreeKeysThatNobodyReads) {
   const Plan plan = plan_of(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1,
       "stage3_max_live_parameters": 1e8, "stage3_max_reuse_distance": 1e9})"));
 
-  ASSERT_EQ(plan.notes.size(), 1U);
-  EXPECT_THAT(plan.notes[0],
+  ASSERT_EQ(plan.notes().size(), 1U);
+  EXPECT_THAT(plan.notes()[0],
               AllOf(HasSubstr("stage is 1"), HasSubstr("stage3_max_live_parameters")));
 }
 
@@ -501,17 +512,18 @@ TEST(Plans, RunRulesOfLocalWeightsInStageZeroAndTellIt) {
   const Plan plan = plan_of(with(R"("train_batch_size": 4, "zero_optimization": {"stage": 1},
       "optimizer": {"type": "ZeroOneAdam"})"));
 
-  EXPECT_EQ(plan.zero_stage, 0);
-  ASSERT_EQ(plan.notes.size(), 1U);
-  EXPECT_THAT(plan.notes[0], AllOf(HasSubstr("runs as stage 0"), HasSubstr("ZeroOneAdam")));
+  EXPECT_EQ(plan.layout().zero_stage, 0);
+  ASSERT_EQ(plan.notes().size(), 1U);
+  EXPECT_THAT(plan.notes()[0], AllOf(HasSubstr("runs as stage 0"), HasSubstr("ZeroOneAdam")));
 }
 
 TEST(Plans, KeepGradientsOfRanksApartForRulesThatExchangeSigns) {
   const Plan plan = plan_of(with(R"("train_batch_size": 4, "optimizer": {"type": "OneBitAdam"})"));
 
-  EXPECT_EQ(plan.reduction, parallel::Reduction::Once);
+  EXPECT_EQ(plan.layout().reduction, parallel::Reduction::Once);
   // And the resolved configuration plans the same again.
-  EXPECT_EQ(make_plan(plan.resolved, plan.ranks, "c.json").reduction, parallel::Reduction::Once);
+  EXPECT_EQ(make_plan(plan.resolved(), plan.ranks(), "c.json").layout().reduction,
+            parallel::Reduction::Once);
 }
 
 TEST(Plans, NameAnOverrideInMessages) {
@@ -561,7 +573,7 @@ TEST(Plans, TellMuPTheWidthOfTheModel) {
   const Plan plan = plan_of(with(
       R"("train_batch_size": 4, "optimizer": {"type": "MuAdamW", "params": {"base_hidden_size": 32}})"));
 
-  const json::Value* params = plan.resolved.find("optimizer")->find("params");
+  const json::Value* params = plan.resolved().find("optimizer")->find("params");
   EXPECT_EQ(params->find("hidden_size")->as_integer(), 128);
 }
 

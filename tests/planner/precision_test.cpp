@@ -9,7 +9,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/draft.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
 
 namespace tessera::planner {
 namespace {
@@ -38,18 +42,19 @@ std::string refusal(const std::string& members) {
 }
 
 optim::LossScaler scaler_of(const Plan& plan) {
-  return {plan.scaling, plan.scaling_stage};
+  return {plan.recipe().scaling, plan.recipe().scaling_stage};
 }
 
 TEST(Fp16, HasDeepSpeedsDynamicScaleAndFp32Masters) {
   const Plan plan = plan_of(R"("fp16": {"enabled": true, "initial_scale_power": 12})");
 
-  EXPECT_EQ(plan.working, DType::F16);
-  EXPECT_EQ(plan.kept.masters, DType::F32);
-  EXPECT_EQ(plan.sums, DType::F32);
+  EXPECT_EQ(plan.layout().working, DType::F16);
+  EXPECT_EQ(plan.layout().kept.masters, DType::F32);
+  EXPECT_EQ(plan.layout().sums, DType::F32);
   EXPECT_EQ(scaler_of(plan).scale(), 4096.0);
-  EXPECT_EQ(precision_text(plan), "fp16 with fp32 masters, loss scale 4096 (dynamic)");
-  EXPECT_THAT(plan.notes, Not(Contains(HasSubstr("fp16"))));
+  EXPECT_EQ(precision_text(plan.layout(), plan.recipe()),
+            "fp16 with fp32 masters, loss scale 4096 (dynamic)");
+  EXPECT_THAT(plan.notes(), Not(Contains(HasSubstr("fp16"))));
 }
 
 TEST(Fp16, ResolvedShowsWhatTheScalerReadsAndResolvesToTheSameAgain) {
@@ -61,9 +66,9 @@ TEST(Fp16, ResolvedShowsWhatTheScalerReadsAndResolvesToTheSameAgain) {
     SCOPED_TRACE(block);
     const Plan first = plan_of(block);
 
-    const Plan again = make_plan(first.resolved, 1, "my.json");
+    const Plan again = make_plan(first.resolved(), 1, "my.json");
 
-    EXPECT_EQ(first.resolved, again.resolved);
+    EXPECT_EQ(first.resolved(), again.resolved());
     EXPECT_EQ(scaler_of(first).state(), scaler_of(again).state());
   }
   const json::Value& resolved = plan_of(R"("fp16": {"enabled": true})").resolved;
@@ -82,7 +87,7 @@ TEST(Fp16, FollowsTheSameRuleOnOneRankAndOnTwoUnlessStageZeroIsAskedFor) {
   EXPECT_EQ(after_one_overflow(plan_of(on, 2)), 65536.0);
   const Plan zero = plan_of(on + R"(, "zero_optimization": {"stage": 0})", 2);
   EXPECT_EQ(after_one_overflow(zero), 32768.0);
-  EXPECT_THAT(zero.notes, Contains(HasSubstr("fp16.hysteresis has no effect")));
+  EXPECT_THAT(zero.notes(), Contains(HasSubstr("fp16.hysteresis has no effect")));
 }
 
 TEST(Fp16, ProblemsHaveTheirPlaces) {
@@ -106,7 +111,7 @@ TEST(Fp16, WarnsOfWeightsThatWereMadeInBf16) {
                 "train_batch_size": 4, )" +
                         block + "}",
                     "c.json");
-    return make_draft(source, 1, "my.json").plan.notes;
+    return make_draft(source, 1, "my.json").notes;
   };
 
   EXPECT_THAT(notes(R"("fp16": {"enabled": true})"), Contains(HasSubstr("were made in bf16")));
@@ -120,12 +125,12 @@ TEST(Amp, LevelsComeToWhatIsNearest) {
     const Plan plan =
         plan_of(R"("amp": {"enabled": true, "opt_level": ")" + std::string(level) + "\"}");
 
-    EXPECT_EQ(plan.working, DType::F16);
-    EXPECT_EQ(plan.kept.masters, DType::F32);
+    EXPECT_EQ(plan.layout().working, DType::F16);
+    EXPECT_EQ(plan.layout().kept.masters, DType::F32);
     EXPECT_EQ(scaler_of(plan).scale(), std::string(level) == "O3" ? 1.0 : 65536.0);
     EXPECT_EQ(scaler_of(plan).dynamic(), std::string(level) != "O3");
-    EXPECT_THAT(plan.notes, Contains(HasSubstr("amp.opt_level " + std::string(level))));
-    EXPECT_EQ(make_plan(plan.resolved, 1, "my.json").working, DType::F16);
+    EXPECT_THAT(plan.notes(), Contains(HasSubstr("amp.opt_level " + std::string(level))));
+    EXPECT_EQ(make_plan(plan.resolved(), 1, "my.json").layout().working, DType::F16);
   }
 }
 
@@ -157,43 +162,43 @@ TEST(TorchAutocast, IsTheBlockOfItsType) {
   const Plan brain = plan_of(R"("torch_autocast": {"enabled": true})");
   const Plan half = plan_of(R"("torch_autocast": {"enabled": true, "dtype": "float16"})");
 
-  EXPECT_EQ(brain.working, DType::BF16);
-  EXPECT_EQ(half.working, DType::F16);
+  EXPECT_EQ(brain.layout().working, DType::BF16);
+  EXPECT_EQ(half.layout().working, DType::F16);
   EXPECT_EQ(scaler_of(half).scale(), 65536.0);
-  EXPECT_THAT(brain.notes, Contains(HasSubstr("torch_autocast: as bf16.enabled")));
+  EXPECT_THAT(brain.notes(), Contains(HasSubstr("torch_autocast: as bf16.enabled")));
 }
 
 TEST(PureBf16, KeepsNoFp32MastersAndSumsInBf16UnlessToldOtherwise) {
   const Plan pure = plan_of(R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true})");
-  EXPECT_EQ(pure.kept.masters, DType::BF16);
-  EXPECT_EQ(pure.kept.states, DType::F32);
-  EXPECT_EQ(pure.sums, DType::BF16);
-  EXPECT_EQ(precision_text(pure), "bf16 without fp32 masters");
+  EXPECT_EQ(pure.layout().kept.masters, DType::BF16);
+  EXPECT_EQ(pure.layout().kept.states, DType::F32);
+  EXPECT_EQ(pure.layout().sums, DType::BF16);
+  EXPECT_EQ(precision_text(pure.layout(), pure.recipe()), "bf16 without fp32 masters");
 
   const Plan wide = plan_of(
       R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true,
                   "bf16_optimizer_states": true},
          "data_types": {"grad_accum_dtype": "fp32"})");
-  EXPECT_EQ(wide.kept.states, DType::BF16);
-  EXPECT_EQ(wide.sums, DType::F32);
+  EXPECT_EQ(wide.layout().kept.states, DType::BF16);
+  EXPECT_EQ(wide.layout().sums, DType::F32);
 
   const Plan off = plan_of(R"("bf16": {"enabled": false, "bf16_master_weights_and_grads": true})");
-  EXPECT_EQ(off.kept.masters, DType::F32);
-  EXPECT_EQ(off.sums, DType::F32);
+  EXPECT_EQ(off.layout().kept.masters, DType::F32);
+  EXPECT_EQ(off.layout().sums, DType::F32);
   EXPECT_THAT(refusal(R"("bf16": {"enabled": true, "bf16_optimizer_states": true})"),
               HasSubstr("needs bf16.bf16_master_weights_and_grads"));
 }
 
 TEST(PureFp16, KeepsNoFp32MastersAndSumsInFp32) {
   const Plan pure = plan_of(R"("fp16": {"enabled": true, "fp16_master_weights_and_grads": true})");
-  EXPECT_EQ(pure.kept.masters, DType::F16);
-  EXPECT_EQ(pure.kept.states, DType::F32);
-  EXPECT_EQ(pure.sums, DType::F32);
-  EXPECT_THAT(precision_text(pure), HasSubstr("fp16 without fp32 masters"));
-  EXPECT_THAT(pure.notes, Contains(HasSubstr("gradients are summed in fp32")));
+  EXPECT_EQ(pure.layout().kept.masters, DType::F16);
+  EXPECT_EQ(pure.layout().kept.states, DType::F32);
+  EXPECT_EQ(pure.layout().sums, DType::F32);
+  EXPECT_THAT(precision_text(pure.layout(), pure.recipe()), HasSubstr("fp16 without fp32 masters"));
+  EXPECT_THAT(pure.notes(), Contains(HasSubstr("gradients are summed in fp32")));
 
   const Plan off = plan_of(R"("fp16": {"enabled": false, "fp16_master_weights_and_grads": true})");
-  EXPECT_EQ(off.kept.masters, DType::F32);
+  EXPECT_EQ(off.layout().kept.masters, DType::F32);
 }
 
 }  // namespace

@@ -10,7 +10,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/text.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::planner {
 namespace {
@@ -35,19 +37,18 @@ TEST(ScheduleWarnings, AShortRunWithinItsWarmupIsToldOf) {
         R"({"type": "linear", "params": {"num_warmup_steps": 100}})"}) {
     const Plan plan = plan_of(R"("scheduler": )" + params);
 
-    EXPECT_THAT(warmup_note(plan.config, 5).value_or(""),
+    EXPECT_THAT(warmup_note(plan.recipe().scheduler, 5).value_or(""),
                 AllOf(HasSubstr("5 steps"), HasSubstr("warm-up of 100")));
-    EXPECT_TRUE(warmup_note(plan.config, 100));
-    EXPECT_FALSE(warmup_note(plan.config, 101));
+    EXPECT_TRUE(warmup_note(plan.recipe().scheduler, 100));
+    EXPECT_FALSE(warmup_note(plan.recipe().scheduler, 101));
   }
-  EXPECT_FALSE(warmup_note(plan_of(R"("trainer": {"seed": 1})").config, 1));
+  EXPECT_FALSE(warmup_note(plan_of(R"("trainer": {"seed": 1})").recipe().scheduler, 1));
 }
 
 std::vector<std::string> schedule_warnings_of(const std::string& scheduler,
                                               std::int64_t steps = 1000) {
-  Plan plan = plan_of(R"("optimizer": {"params": {"lr": 5e-5}}, "scheduler": )" + scheduler);
-  plan.max_steps = steps;
-  return schedule_warnings(plan);
+  const Plan plan = plan_of(R"("optimizer": {"params": {"lr": 5e-5}}, "scheduler": )" + scheduler);
+  return schedule_warnings(plan.recipe(), {.max_steps = steps});
 }
 
 // Each rate or share of a schedule that should be below the optimizer's rate is told with both

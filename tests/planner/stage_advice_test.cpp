@@ -8,7 +8,11 @@
 #include <gtest/gtest.h>
 
 #include "tessera/config/json.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::planner {
 namespace {
@@ -33,17 +37,11 @@ std::uint64_t just_enough(const std::string& zero) {
 
 TEST(StageAdvice, NamesTheLowestStageThatFits) {
   constexpr std::uint64_t kMuch = std::uint64_t{1} << 40;
-  Plan plan = small_plan(R"({"stage": 3})");
-  advise_stage(plan, kMuch);
-  EXPECT_THAT(plan.notes, Contains(HasSubstr("zero_optimization.stage 1 fits as well")));
-
-  plan = small_plan(R"({"stage": 2})");
-  advise_stage(plan, kMuch);
-  EXPECT_THAT(plan.notes, Contains(HasSubstr("stage 1 fits as well")));
-
-  plan = small_plan(R"({"stage": 3})");
-  advise_stage(plan, just_enough(R"({"stage": 3})"));
-  EXPECT_THAT(plan.notes, Not(Contains(HasSubstr("fits as well"))));
+  EXPECT_THAT(stage_advice(small_plan(R"({"stage": 3})"), kMuch).value_or(""),
+              HasSubstr("zero_optimization.stage 1 fits as well"));
+  EXPECT_THAT(stage_advice(small_plan(R"({"stage": 2})"), kMuch).value_or(""),
+              HasSubstr("stage 1 fits as well"));
+  EXPECT_FALSE(stage_advice(small_plan(R"({"stage": 3})"), just_enough(R"({"stage": 3})")));
 }
 
 TEST(StageAdvice, IsSilentWhereTheStageHasAReason) {
@@ -51,13 +49,16 @@ TEST(StageAdvice, IsSilentWhereTheStageHasAReason) {
   for (const char* zero : {R"({"stage": 1})",
                            R"({"stage": 3, "zero_quantized_weights": true})",
                            R"({"stage": 3, "zero_hpz_partition_size": 2})"}) {
-    Plan plan = small_plan(zero);
-    advise_stage(plan, kMuch);
-    EXPECT_THAT(plan.notes, Not(Contains(HasSubstr("fits as well")))) << zero;
+    EXPECT_FALSE(stage_advice(small_plan(zero), kMuch)) << zero;
   }
-  Plan alone = small_plan(R"({"stage": 3})", 1);
-  advise_stage(alone, kMuch);
-  EXPECT_THAT(alone.notes, Not(Contains(HasSubstr("fits as well"))));
+  EXPECT_FALSE(stage_advice(small_plan(R"({"stage": 3})", 1), kMuch));
+}
+
+TEST(StageAdvice, IsANoteOfThePlacedPlan) {
+  constexpr std::uint64_t kMuch = std::uint64_t{1} << 40;
+  const PlanWithData plan(small_plan(R"({"stage": 3})"), {});
+  EXPECT_THAT(place(plan, kMuch).notes(), Contains(HasSubstr("stage 1 fits as well")));
+  EXPECT_THAT(plan.notes(), Not(Contains(HasSubstr("fits as well"))));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which stage has which blocks, and what is refused before any rank starts.
+#include "tessera/planner/course.h"
 #include "tessera/planner/stages.h"
 
 #include <string>
@@ -10,7 +11,12 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 #include "tessera/report/first_table.h"
 
 namespace tessera::planner {
@@ -42,7 +48,7 @@ std::string refusal(const std::string& pipeline, int ranks, const std::string& m
 }
 
 std::vector<int> bounds(const std::string& partition) {
-  return plan_of(R"({"size": 2, "partition": )" + partition + "}", 2).stages.bounds;
+  return plan_of(R"({"size": 2, "partition": )" + partition + "}", 2).layout().stages.bounds;
 }
 
 TEST(Stages, AreMadeAsThePartitionSays) {
@@ -58,27 +64,29 @@ TEST(Stages, AreMadeAsThePartitionSays) {
                             "c.json"),
                 3,
                 "c.json");
-  EXPECT_EQ(wide.stages.bounds, (std::vector<int>{0, 1, 5, 6}));
+  EXPECT_EQ(wide.layout().stages.bounds, (std::vector<int>{0, 1, 5, 6}));
 }
 
 TEST(Stages, AreBalancedByTheWorkOfTheirBlocks) {
   const Plan plan = plan_of("2", 2);
-  const std::vector<double> work = predicted_work(plan.model.model, plan.sequence_length);
+  const std::vector<double> work =
+      predicted_work(plan.model().resolved.model, plan.data().sequence_length);
 
   // 12 C^2 multiplications by weights and T C by keys and values a layer, V C in the head.
   const double layer = 12.0 * 64 * 64 + 32 * 64;
   EXPECT_THAT(work, testing::ElementsAre(0, layer, layer, layer, layer, 256.0 * 64));
-  EXPECT_EQ(plan.stages.bounds, (std::vector<int>{0, 3, 6}));
+  EXPECT_EQ(plan.layout().stages.bounds, (std::vector<int>{0, 3, 6}));
 }
 
 /// Six blocks on four stages: the odd ones go to the first stages, or to the last.
 TEST(Stages, HoldOddBlocksWhereThePartitionSays) {
-  EXPECT_EQ(plan_of(R"({"size": 4, "partition": "uniform"})", 4).stages.bounds,
+  EXPECT_EQ(plan_of(R"({"size": 4, "partition": "uniform"})", 4).layout().stages.bounds,
             (std::vector<int>{0, 2, 4, 5, 6}));
-  EXPECT_EQ(plan_of(R"({"size": 4, "partition": "uniform-last"})", 4).stages.bounds,
+  EXPECT_EQ(plan_of(R"({"size": 4, "partition": "uniform-last"})", 4).layout().stages.bounds,
             (std::vector<int>{0, 1, 2, 4, 6}));
-  EXPECT_EQ(plan_of(R"({"size": 2, "chunks": 2, "partition": "uniform-last"})", 2).stages.bounds,
-            (std::vector<int>{0, 1, 3, 4, 6}));
+  EXPECT_EQ(
+      plan_of(R"({"size": 2, "chunks": 2, "partition": "uniform-last"})", 2).layout().stages.bounds,
+      (std::vector<int>{0, 1, 3, 4, 6}));
 }
 
 TEST(Stages, OfNoPartitionAreRefusedEvenWhereThereIsOne) {
@@ -95,25 +103,24 @@ TEST(Stages, OfNoPartitionAreRefusedEvenWhereThereIsOne) {
 TEST(Stages, HoldSeveralChunksOfTheModelWhereTheScheduleAsks) {
   const Plan plan = plan_of(R"({"size": 2, "schedule": "zb-v", "partition": [0, 2, 3, 4, 6]})", 2);
 
-  EXPECT_EQ(plan.config.parallel.pipeline.chunks, 2);
-  EXPECT_EQ(plan.stages.blocks(0, 0, 6), (std::pair{0, 2}));
-  EXPECT_EQ(plan.stages.blocks(0, 1, 6), (std::pair{4, 6}));
-  EXPECT_EQ(plan.stages.blocks(1, 0, 6), (std::pair{2, 3}));
-  EXPECT_EQ(plan.stages.blocks(1, 1, 6), (std::pair{3, 4}));
+  EXPECT_EQ(plan.layout().stages.chunks, 2);
+  EXPECT_EQ(plan.layout().stages.blocks(0, 0, 6), (std::pair{0, 2}));
+  EXPECT_EQ(plan.layout().stages.blocks(0, 1, 6), (std::pair{4, 6}));
+  EXPECT_EQ(plan.layout().stages.blocks(1, 0, 6), (std::pair{2, 3}));
+  EXPECT_EQ(plan.layout().stages.blocks(1, 1, 6), (std::pair{3, 4}));
   EXPECT_EQ(plan.mesh().text(), "pp 2 x dp 1 x cp 1 x tp 1");
 }
 
 TEST(Stages, OfSeveralChunksAreInterleavedUnlessToldOtherwise) {
-  EXPECT_EQ(plan_of(R"({"size": 2, "chunks": 3})", 2).config.parallel.pipeline.schedule,
-            "interleaved");
+  EXPECT_EQ(plan_of(R"({"size": 2, "chunks": 3})", 2).layout().schedule, "interleaved");
 }
 
 TEST(Stages, StandInTheFirstTable) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"})", 4);
-  const std::vector<std::string> table = report::first_table(plan, {});
+  const std::vector<std::string> table = report::first_table(PlanWithData(plan, {}), {});
 
   // Of 5 passes of a stage's time it works in 4: (P - 1) / (m + P - 1), as ranks.json has it.
-  EXPECT_DOUBLE_EQ(planned_waits(plan), 0.2);
+  EXPECT_DOUBLE_EQ(planned_waits(plan.layout()), 0.2);
   EXPECT_THAT(table, Contains(HasSubstr("2 stages, 1f1b, 4 micro-batches; a stage waits 20% of")));
   EXPECT_THAT(table, Contains(HasSubstr("stage 0 (ranks 0-1): wte to h.1; ")));
   EXPECT_THAT(table, Contains(HasSubstr("stage 1 (ranks 2-3): h.2 to head; ")));
@@ -121,7 +128,8 @@ TEST(Stages, StandInTheFirstTable) {
 
 TEST(Stages, AndTheirRanksStandInTheMesh) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"}, "tensor": 2)", 8);
-  const std::vector<std::string> mesh = mesh_lines(plan, "node7.example.com", 9);
+  const std::vector<std::string> mesh =
+      mesh_lines(plan.layout(), plan.model().resolved.model, "node7.example.com", 9);
 
   ASSERT_EQ(mesh.size(), 9U);
   EXPECT_EQ(mesh[0], "rank  host   stage   pp  dp  cp  tp  blocks");
@@ -131,12 +139,13 @@ TEST(Stages, AndTheirRanksStandInTheMesh) {
 
   report::TableFacts facts;
   facts.host = "node7";
-  EXPECT_THAT(report::first_table(plan, facts), Contains(HasSubstr("rank  host   stage   pp  dp")));
+  EXPECT_THAT(report::first_table(PlanWithData(plan, {}), facts),
+              Contains(HasSubstr("rank  host   stage   pp  dp")));
 }
 
 TEST(Stages, StandInTheMeshOfRanksThatHoldTheWholeModelToo) {
-  const std::vector<std::string> four = report::first_table(plan_of("1", 4), {});
-  const std::vector<std::string> eight = report::first_table(plan_of("1", 8), {});
+  const std::vector<std::string> four = report::first_table(PlanWithData(plan_of("1", 4), {}), {});
+  const std::vector<std::string> eight = report::first_table(PlanWithData(plan_of("1", 8), {}), {});
 
   EXPECT_THAT(four, Contains(HasSubstr("mesh        rank  host  stage   pp  dp  cp  tp  blocks")));
   EXPECT_THAT(four, Contains(HasSubstr("    0    0   3   0   0  wte to head")));
@@ -146,10 +155,10 @@ TEST(Stages, StandInTheMeshOfRanksThatHoldTheWholeModelToo) {
 TEST(Stages, RanksReportTheTransformerLayersThatTheyBuilt) {
   const Plan plan = plan_of(R"({"size": 2, "schedule": "zb-v", "partition": [0, 2, 3, 4, 6]})", 4);
 
-  EXPECT_THAT(build_lines(plan, 1),
+  EXPECT_THAT(build_lines(plan.layout(), plan.model().resolved.model, 1),
               testing::ElementsAre("Rank1 build layer 0-1, 1/4 layers",
                                    "Rank1 build layer 3-4, 1/4 layers"));
-  EXPECT_THAT(build_lines(plan, 3),
+  EXPECT_THAT(build_lines(plan.layout(), plan.model().resolved.model, 3),
               testing::ElementsAre("Rank3 build layer 1-2, 1/4 layers",
                                    "Rank3 build layer 2-3, 1/4 layers"));
 }
@@ -157,8 +166,9 @@ TEST(Stages, RanksReportTheTransformerLayersThatTheyBuilt) {
 TEST(Stages, OfManyRanksAreCutShortInTheTable) {
   const Plan plan = plan_of(R"({"size": 2, "partition": "uniform"})", 64);
 
-  EXPECT_EQ(mesh_lines(plan, "node7", 4).back(), "  62  more ranks");
-  EXPECT_LE(report::first_table(plan, {}).size(), 25U);
+  EXPECT_EQ(mesh_lines(plan.layout(), plan.model().resolved.model, "node7", 4).back(),
+            "  62  more ranks");
+  EXPECT_LE(report::first_table(PlanWithData(plan, {}), {}).size(), 25U);
 }
 
 /// Two stages with an untied vocabulary share masters, moments and gradients.

@@ -8,7 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::planner {
 namespace {
@@ -45,9 +48,9 @@ class Mine final : public nn::Objective {
 TEST(Task, IsPretrainingUnlessNamed) {
   const Plan plan = make_plan(with(""), 1, "c.json");
 
-  ASSERT_NE(plan.task, nullptr);
-  EXPECT_EQ(plan.task->objective(), "causal_lm");
-  EXPECT_EQ(plan.resolved.find("task")->find("type")->as_string(), "pretrain");
+  ASSERT_NE(plan.data().task, nullptr);
+  EXPECT_EQ(plan.data().task->objective(), "causal_lm");
+  EXPECT_EQ(plan.resolved().find("task")->find("type")->as_string(), "pretrain");
 }
 
 TEST(Task, IsSuggestedWhereItsNameIsUnknown) {
@@ -64,7 +67,7 @@ TEST(Task, ChoosesTheObjectiveOfAFamilysModel) {
     const Plan plan = make_plan(source, 1, "c.json");
 
     bool scores = false, head = false;
-    for (const auto& info : nn::parameters_of(plan.model.model)) {
+    for (const auto& info : nn::parameters_of(plan.model().resolved.model)) {
       scores |= info->name == "score.weight" && info->shape.front() == 3;
       head |= info->name == "lm_head.weight";
     }
@@ -79,8 +82,8 @@ TEST(Task, OfAnyKindServesAModelOfTheProgramsOwn) {
 
   const Plan plan = make_plan(with("\"classify\""), 1, "c.json", model);
 
-  EXPECT_EQ(plan.task->objective(), "sequence_classification");
-  EXPECT_EQ(plan.resolved.find("task")->find("type")->as_string(), "classify");
+  EXPECT_EQ(plan.data().task->objective(), "sequence_classification");
+  EXPECT_EQ(plan.resolved().find("task")->find("type")->as_string(), "classify");
 }
 
 }  // namespace

@@ -7,8 +7,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/gpt2.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/make_plan.h"
 #include "tessera/planner/memory.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/plan.h"
 #include "tessera/report/first_table.h"
 
 namespace tessera::planner {
@@ -173,12 +176,12 @@ TEST(TensorParallelOptions, OfTheProgramsOwnModelCutTokensOfBlocksThatWorkByToke
                      models::gpt2({}));
   };
 
-  EXPECT_EQ(plan(R"({"tensor": 2})").data_ranks, 1);
-  EXPECT_TRUE(plan(R"({"tensor": 2, "sequence": true})").sequence);
+  EXPECT_EQ(plan(R"({"tensor": 2})").layout().data_ranks, 1);
+  EXPECT_TRUE(plan(R"({"tensor": 2, "sequence": true})").layout().sequence);
 }
 
 TEST(TensorParallelOptions, SequenceAloneIsNoted) {
-  EXPECT_THAT(plan_of(kNano + R"("parallel": {"sequence": true})", 1).notes,
+  EXPECT_THAT(plan_of(kNano + R"("parallel": {"sequence": true})", 1).notes(),
               Contains(HasSubstr("parallel.sequence has no effect")));
 }
 
@@ -187,8 +190,8 @@ TEST(TensorParallelPlan, TellsItsLayoutAndTheBatchOfWhatIsLeft) {
       kNano + R"("parallel": {"tensor": 2, "sequence": true}, "gradient_accumulation_steps": 2)",
       4);
 
-  EXPECT_EQ(plan.micro_batch, 2);
-  EXPECT_THAT(report::first_table(plan, {}),
+  EXPECT_EQ(plan.layout().micro_batch, 2);
+  EXPECT_THAT(report::first_table(PlanWithData(plan, {}), {}),
               Contains(AllOf(HasSubstr("4 ranks"),
                              HasSubstr("data parallel 2, tensor parallel 2 (1d, sequence)"))));
 }

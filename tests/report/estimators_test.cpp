@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/text.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::report {
 namespace {
@@ -98,7 +100,7 @@ TEST(ModelSizes, CountSharedParametersOnce) {
       1,
       "c.json");
 
-  const ModelSize size = model_size(plan.model.model);
+  const ModelSize size = model_size(plan.model().resolved.model);
 
   EXPECT_EQ(size.total_params, 124'439'808);           // as Hugging Face counts gpt2
   EXPECT_EQ(size.largest_layer_params, 50'257 * 768);  // the table of tokens

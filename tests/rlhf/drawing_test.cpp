@@ -18,6 +18,8 @@
 #include "tessera/nn/step_context.h"
 #include "tessera/ops/batch_invariance.h"
 #include "tessera/ops/op_log.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/rlhf/completions.h"
 
 namespace tessera::test::drawing {
@@ -69,9 +71,9 @@ void with_policy(bool bf16, const std::function<void(engine::TrainState&)>& fn) 
   run.set("model.max_positions", "64")
       .set("data.sequence_length", "64")
       .set("bf16.enabled", bf16 ? "true" : "false");
-  planner::Plan plan = run.plan({.accumulation = 4});
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan made = run.plan({.accumulation = 4});
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
     engine::Engine engine(plan, world, data);

@@ -10,6 +10,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
 #include "tessera/rlhf/plan.h"
 
 namespace tessera::test {
@@ -52,9 +55,8 @@ TEST(RlFused, ChangesRoundingsOfSamplingAlone) {
 TEST(RlFused, IsPlannedOrRefused) {
   const std::string lora = R"({"type": "lora", "r": 4})", fuse = R"(, "fuse_adapter": true)";
   const auto planned = [](const TinyRun& run, const Layout& layout) {
-    planner::Plan plan = run.plan(layout);
-    engine::rl::settle_plan(plan);
-    return std::pair(plan.notes.back(), plan.beside);
+    const planner::PlanWithData plan = planner::place(planner::PlanWithData(run.plan(layout), {}));
+    return std::pair(plan.notes().back(), plan.needs().beside);
   };
   const auto refusal = [&](const TinyRun& run,
                            const Layout& layout = {.accumulation = 4}) -> std::string {

@@ -12,6 +12,8 @@
 #include "rlhf/support.h"
 #include <gtest/gtest.h>
 
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/rlhf/ledger.h"
 #include "tessera/rlhf/replay.h"
 
@@ -89,9 +91,9 @@ TEST_F(RlLosses, AreTheSameOnAnyRanksAndAfterAnyStop) {
       EXPECT_EQ(after.digest, one.digest);
       EXPECT_EQ(after.losses.back(), one.losses.back());
     }
-    planner::Plan plan = run.plan(kAlone);
-    const auto data = engine::open_data(plan, {});
-    engine::finish_plan(plan, *data);
+    const planner::Plan made = run.plan(kAlone);
+    const auto data = engine::open_data(made, {});
+    const planner::PlanWithData plan = planner::with_data(made, *data);
     std::vector<double> replayed;
     comm::run_threads(1, [&](comm::World& world) {
       engine::rl::replay(plan, world, data, folder.path(), 3, [&](const auto& update) {

@@ -21,6 +21,12 @@
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/rlhf/critic.h"
 #include "tessera/rlhf/layouts.h"
 #include "tessera/rlhf/plan.h"
@@ -195,9 +201,9 @@ TEST_F(RlModelRanks, ACriticIsResumedOnOtherRanks) {
 TEST_F(RlModelRanks, ACriticIsInTheMemoryOfItsRanksAlone) {
   engine::prepare_process(1);
   const TinyRun run = with_models(R"("critic": {"ranks": [1], "zero_stage": 0})");
-  planner::Plan plan = run.plan(kFour);
-  engine::finish_plan(plan, *engine::open_data(plan, {}));
-  const tasks::RlOptions& options = tasks::as_rl(plan.task.get())->options();
+  const planner::Plan made = run.plan(kFour);
+  const planner::PlanWithData plan = planner::with_data(made, *engine::open_data(made, {}));
+  const tasks::RlOptions& options = tasks::as_rl(plan.data().task.get())->options();
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
     const auto held = [] {
@@ -210,7 +216,7 @@ TEST_F(RlModelRanks, ACriticIsInTheMemoryOfItsRanksAlone) {
     engine::rl::Critic critic(plan, options, world);
     critic.initialize_weights();
     if (world.rank() == 1) {
-      EXPECT_GE(held() - before, 4 * plan.model.num_parameters);
+      EXPECT_GE(held() - before, 4 * plan.model().resolved.num_parameters);
     } else {
       EXPECT_EQ(held(), before);
       EXPECT_TRUE(critic.pieces().empty());
@@ -220,9 +226,9 @@ TEST_F(RlModelRanks, ACriticIsInTheMemoryOfItsRanksAlone) {
 
 TEST_F(RlModelRanks, ThePlanTellsTheRanksAndTheirMemory) {
   const auto plan_of = [](const std::string& models, const Layout& layout) {
-    planner::Plan plan = with_models(models).plan(layout);
-    engine::rl::settle_plan(plan);
-    return std::pair(plan.notes.back(), plan.beside);
+    const planner::PlanWithData plan =
+        planner::place(planner::PlanWithData(with_models(models).plan(layout), {}));
+    return std::pair(plan.notes().back(), plan.needs().beside);
   };
   const auto [text, bytes] =
       plan_of(R"("reference": {"tensor": 2}, "reward": {"ranks": [2, 3]})", kFour);
@@ -232,7 +238,8 @@ TEST_F(RlModelRanks, ThePlanTellsTheRanksAndTheirMemory) {
       plan_of(R"("reference": {"zero_stage": 0}, "reward": {"ranks": [1]})", kFour);
   EXPECT_THAT(one, HasSubstr("(fp32, on rank 1 alone)"));
   // A whole model on one of four ranks is a quarter of one on each.
-  const auto parameters = static_cast<double>(with_models("").plan(kFour).model.num_parameters);
+  const auto parameters =
+      static_cast<double>(with_models("").plan(kFour).model().resolved.num_parameters);
   const auto each =
       plan_of(R"("reference": {"zero_stage": 0}, "reward": {"zero_stage": 0})", kFour);
   EXPECT_NEAR(static_cast<double>(each.second - least), 3 * parameters, 0.05 * parameters);
@@ -248,18 +255,18 @@ TEST_F(RlModelRanks, ThePlanTellsTheRanksAndTheirMemory) {
   EXPECT_THAT(plan_of(R"("critic": {"tensor": 2})", kFour).first,
               HasSubstr("critic (fp32, ZeRO stage 1, 2 ranks share its layers)"));
   // Two hosts: the second one has the critic.
-  planner::Plan plan = with_models(R"("critic": {"ranks": [2, 3], "zero_stage": 0})").plan(kFour);
-  engine::rl::settle_plan(plan);
-  const std::int64_t together = plan.beside;
-  engine::rl::settle_plan(plan, 2);
-  EXPECT_GT(static_cast<double>(plan.beside - together), 1.5 * 4 * parameters / 2);
+  const planner::PlanWithData plan = planner::place(planner::PlanWithData(
+      with_models(R"("critic": {"ranks": [2, 3], "zero_stage": 0})").plan(kFour), {}));
+  const std::int64_t together = plan.needs().beside;
+  const std::int64_t apart = planner::place(plan, {.ranks_of_each = 2}).needs().beside;
+  EXPECT_GT(static_cast<double>(apart - together), 1.5 * 4 * parameters / 2);
 }
 
 TEST_F(RlModelRanks, RefusesWhatCannotBe) {
   const auto refusal = [](const std::string& models, const Layout& layout = kFour) -> std::string {
     try {
-      planner::Plan plan = with_models(models).plan(layout);
-      engine::rl::settle_plan(plan);
+      const planner::PlanWithData plan =
+          planner::place(planner::PlanWithData(with_models(models).plan(layout), {}));
       return "accepted";
     } catch (const Error& error) {
       return error.text();
@@ -295,8 +302,7 @@ TEST_F(RlModelRanks, TheBaseOfAnAdapterIsOnThePolicysRanks) {
   TinyRun run = with_models(R"("reference": {"ranks": [0]})");
   run.set("adapter", R"({"type": "lora", "r": 2})");
   try {
-    planner::Plan plan = run.plan(kFour);
-    engine::rl::settle_plan(plan);
+    const planner::PlanWithData plan = planner::place(planner::PlanWithData(run.plan(kFour), {}));
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_THAT(error.text(), HasSubstr("the policy without its adapter"));
@@ -307,7 +313,8 @@ TEST_F(RlModelRanks, TheBaseOfAnAdapterIsOnThePolicysRanks) {
 TEST_F(RlModelRanks, SaysWhichRanksThereAre) {
   const auto has = [](const std::string& reward, const Layout& layout) {
     const planner::Plan plan = with_models("\"reward\": " + reward).plan(layout);
-    return engine::rl::has_ranks(tasks::as_rl(plan.task.get())->options().models.reward, plan);
+    return engine::rl::has_ranks(tasks::as_rl(plan.data().task.get())->options().models.reward,
+                                 plan);
   };
   EXPECT_TRUE(has(R"({"ranks": [2, 3], "tensor": 2})", kFour));
   EXPECT_FALSE(has(R"({"ranks": [2, 3]})", {.ranks = 2, .accumulation = 2}));

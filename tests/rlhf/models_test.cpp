@@ -16,6 +16,11 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/rlhf/critic.h"
 #include "tessera/rlhf/plan.h"
 #include "tessera/rlhf/reward_values.h"
@@ -70,8 +75,7 @@ std::vector<std::string> tensors_of_critic(const std::filesystem::path& saved) {
 
 std::string refusal(const TinyRun& run) {
   try {
-    planner::Plan plan = run.plan(kOne);
-    engine::rl::settle_plan(plan);
+    const planner::PlanWithData plan = planner::place(planner::PlanWithData(run.plan(kOne), {}));
   } catch (const Error& error) {
     return error.text();
   }
@@ -100,9 +104,8 @@ TEST_F(RlModels, ACriticTrainsAnAdapterAndItsHead) {
   EXPECT_NE(one.metrics, train(with_critic(""), kOne, {.steps = kSteps}).metrics);
 
   const auto beside = [](const TinyRun& of) {
-    planner::Plan plan = of.plan(kOne);
-    engine::rl::settle_plan(plan);
-    return std::pair(plan.beside, plan.notes.back());
+    const planner::PlanWithData plan = planner::place(planner::PlanWithData(of.plan(kOne), {}));
+    return std::pair(plan.needs().beside, plan.notes().back());
   };
   EXPECT_THAT(beside(run).second, HasSubstr("critic (fp32, lora of rank 2)"));
   EXPECT_LT(beside(run).first, beside(with_critic("")).first);
@@ -220,9 +223,8 @@ TEST_F(RlModels, ASharedTrunkIsInMemoryOnce) {
     EXPECT_LE(saved, 2 * trunk) << ranks;
   }
   const auto beside = [](const TinyRun& run) {
-    planner::Plan plan = run.plan(kOne);
-    engine::rl::settle_plan(plan);
-    return std::pair(plan.beside, plan.notes.back());
+    const planner::PlanWithData plan = planner::place(planner::PlanWithData(run.plan(kOne), {}));
+    return std::pair(plan.needs().beside, plan.notes().back());
   };
   EXPECT_EQ(beside(with_critic(kLora)).first - beside(with_critic(shared)).first, trunk);
   EXPECT_THAT(beside(with_critic(shared)).second, HasSubstr("the trunk is the critic's"));
@@ -231,16 +233,17 @@ TEST_F(RlModels, ASharedTrunkIsInMemoryOnce) {
 TEST_F(RlModels, AScorerReadsTheCriticsWeights) {
   engine::prepare_process(1);
   const TinyRun run = with_critic(R"("trunk": "reward")");
-  planner::Plan plan = run.plan(kOne);
-  engine::finish_plan(plan, *engine::open_data(plan, {}));
-  const tasks::RlOptions& options = tasks::as_rl(plan.task.get())->options();
+  const planner::Plan made = run.plan(kOne);
+  const planner::PlanWithData plan = planner::with_data(made, *engine::open_data(made, {}));
+  const tasks::RlOptions& options = tasks::as_rl(plan.data().task.get())->options();
   comm::run_threads(1, [&](comm::World& world) {
     engine::rl::Critic critic(plan, options, world);
     critic.initialize_weights();
     const engine::rl::Lender lender = critic.lender();
     ASSERT_NE(lender.model, nullptr);
     const auto open = [&](const parallel::ModelInstance* from) {
-      auto scorer = engine::rl::find_scorer(lender.from, *plan.tokenizer, plan.sequence_length);
+      auto scorer =
+          engine::rl::find_scorer(lender.from, *plan.data().tokenizer, plan.data().sequence_length);
       if (from != nullptr) {
         engine::load_model(*scorer, world, *from);
       } else {
@@ -252,7 +255,7 @@ TEST_F(RlModels, AScorerReadsTheCriticsWeights) {
 
     const std::vector<std::int32_t> prompt = {97, 98}, answer = {99, 100, 101};
     const std::vector<engine::rl::RowOf> rows = {{prompt, answer}, {answer, prompt}};
-    const engine::rl::Rows texts = engine::rl::rows_of(rows, plan.sequence_length, 0);
+    const engine::rl::Rows texts = engine::rl::rows_of(rows, plan.data().sequence_length, 0);
     EXPECT_EQ(engine::rl::scores_of(*sharing, world, texts, 2),
               engine::rl::scores_of(*own, world, texts, 2));
     for (int block = 0; block < sharing->model->num_blocks(); ++block) {

@@ -19,7 +19,11 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/rlhf/generators.h"
 #include "tessera/rlhf/plan.h"
 
@@ -49,10 +53,9 @@ Overlapped train_divided(const TinyRun& run,
                          const RlRun& how,
                          const OnTwoHosts* hosts = nullptr) {
   engine::prepare_process(1);
-  planner::Plan plan = run.plan(layout);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
-  engine::rl::settle_plan(plan);
+  const planner::Plan made = run.plan(layout);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::place(planner::with_data(made, *data));
   const files::TempDir own;
   Overlapped out;
   const auto learn = [&](comm::World& world, engine::ExtraRanks& generators) {
@@ -83,7 +86,7 @@ Overlapped train_divided(const TinyRun& run,
     engine.finish();
     return 7;
   };
-  comm::run_threads(plan.ranks + plan.task->extra_ranks(), [&](comm::World& job) {
+  comm::run_threads(plan.ranks() + plan.data().task->extra_ranks(), [&](comm::World& job) {
     at::set_num_threads(1);
     const std::unique_ptr<comm::World> apart = hosts != nullptr ? (*hosts)(job) : nullptr;
     EXPECT_EQ(engine::rl::run_divided(plan, apart ? *apart : job, *data->train, learn), 7);
@@ -303,14 +306,13 @@ TEST(RlOverlap, NeedsRanksThatWrite) {
 
 TEST(RlOverlap, ThePlanTellsTheMemoryOfBothKindsOfRanks) {
   const auto plan_of = [](int writers) {
-    planner::Plan plan =
-        reinforcing(some_prompts(), options(R"("samples": 4)", writers)).plan({.ranks = 2});
-    engine::rl::settle_plan(plan);
+    const planner::PlanWithData plan = planner::place(planner::PlanWithData(
+        reinforcing(some_prompts(), options(R"("samples": 4)", writers)).plan({.ranks = 2}), {}));
     return plan;
   };
   const planner::Plan one = plan_of(1), three = plan_of(3);
-  EXPECT_THAT(one.notes.back(), HasSubstr("2 ranks learn and 1 only writes rollouts"));
-  EXPECT_THAT(three.notes.back(), HasSubstr("3 only write rollouts"));
+  EXPECT_THAT(one.notes().back(), HasSubstr("2 ranks learn and 1 only writes rollouts"));
+  EXPECT_THAT(three.notes().back(), HasSubstr("3 only write rollouts"));
   constexpr std::uint64_t kMuch = std::uint64_t{1} << 32;
   const std::uint64_t taken = kMuch - engine::rl::memory_beside_generators(one, kMuch, 1);
   EXPECT_EQ(taken, static_cast<std::uint64_t>(engine::rl::generator_bytes(one)));
@@ -321,8 +323,8 @@ TEST(RlOverlap, ThePlanTellsTheMemoryOfBothKindsOfRanks) {
 TEST(RlOverlap, IsRefusedWithWhatItDoesNotCombineWith) {
   const auto refusal = [](const std::string& rl, const Layout& layout = {}) -> std::string {
     try {
-      planner::Plan plan = reinforcing(some_prompts(), rl).plan(layout);
-      engine::rl::settle_plan(plan);
+      const planner::PlanWithData plan =
+          planner::place(planner::PlanWithData(reinforcing(some_prompts(), rl).plan(layout), {}));
       return "accepted";
     } catch (const Error& error) {
       return error.what();
@@ -334,10 +336,10 @@ TEST(RlOverlap, IsRefusedWithWhatItDoesNotCombineWith) {
     TinyRun run = reinforcing(some_prompts(), options(R"("samples": 4)"));
     run.set("checkpoint." + std::string(key), key[0] == 'u' ? "true" : "1")
         .set("run.restarts", "1");
-    planner::Plan plan = run.plan({.ranks = 2});
-    EXPECT_NO_THROW(engine::rl::settle_plan(plan));
+    const planner::PlanWithData plan(run.plan({.ranks = 2}), {});
+    EXPECT_NO_THROW((void)planner::place(plan));
     try {
-      engine::rl::settle_plan(plan, /*ranks_of_host=*/2);
+      (void)planner::place(plan, {.ranks_of_each = 2});
       ADD_FAILURE() << "accepted " << key;
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr(key));

@@ -15,7 +15,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
+#include "tessera/planner/course.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/rlhf/alarms.h"
 #include "tessera/rlhf/plan.h"
 #include "tessera/rlhf/replay.h"
@@ -142,9 +147,9 @@ TEST(Rl, ModelsHaveLayoutsOfTheirOwn) {
     EXPECT_NE(plain.metrics, train(run(models), two, {.steps = 3}).metrics);
   }
   const auto note = [&](const std::string& models) {
-    planner::Plan plan = run(models).plan(two);
-    engine::rl::settle_plan(plan);
-    return std::pair(plan.notes.back(), plan.beside);
+    const planner::PlanWithData plan =
+        planner::place(planner::PlanWithData(run(models).plan(two), {}));
+    return std::pair(plan.notes().back(), plan.needs().beside);
   };
   const auto [sharded, least] = note(R"("reference": {"dtype": "bf16"})");
   EXPECT_THAT(sharded, HasSubstr("reference (bf16, sharded)"));
@@ -238,9 +243,9 @@ TEST(Rl, ReplaysAnUpdateToTheBit) {
                                .run_dir = folder.path(),
                                .root = folder.path() / "checkpoints",
                                .save_at = {2}});
-    planner::Plan plan = run.plan(layout);
-    const auto data = engine::open_data(plan, {});
-    engine::finish_plan(plan, *data);
+    const planner::Plan made = run.plan(layout);
+    const auto data = engine::open_data(made, {});
+    const planner::PlanWithData plan = planner::with_data(made, *data);
     const auto replayed = [&](std::int64_t step) {
       std::vector<double> losses;
       comm::run_threads(1, [&](comm::World& world) {
@@ -335,9 +340,9 @@ TEST(Rl, TheReferenceOfAnAdapterIsItsBase) {
   EXPECT_GT(metrics["kl_reference"].at(3), 0.0);  // the adapter is on again
 
   const auto beside = [&](const std::string& reference) {
-    planner::Plan plan = run(reference).plan(one);
-    engine::rl::settle_plan(plan);
-    return plan.beside;
+    const planner::PlanWithData plan =
+        planner::place(planner::PlanWithData(run(reference).plan(one), {}));
+    return plan.needs().beside;
   };
   EXPECT_GT(beside(named), beside(""));
 }
@@ -345,8 +350,8 @@ TEST(Rl, TheReferenceOfAnAdapterIsItsBase) {
 TEST(Rl, RefusesWhatIsNotBuilt) {
   const auto refusal = [](TinyRun run, const Layout& layout = {.accumulation = 4}) {
     try {
-      planner::Plan plan = run.plan(layout);
-      engine::rl::settle_plan(plan);
+      const planner::PlanWithData plan =
+          planner::place(planner::PlanWithData(run.plan(layout), {}));
     } catch (const Error& error) {
       return error.text();
     }
@@ -403,13 +408,14 @@ TEST(Rl, RefusesWhatIsNotBuilt) {
 
 TEST(Rl, CountsTheMemoryOfAllModels) {
   const auto beside = [](const std::string& more) {
-    planner::Plan plan = reinforcing(some_prompts(), options(more)).plan({.accumulation = 4});
-    const std::int64_t alone = planner::estimate_memory(plan).total();
-    engine::rl::settle_plan(plan);
-    EXPECT_EQ(planner::estimate_memory(plan).total(), alone + plan.beside);
+    const planner::PlanWithData policy(
+        reinforcing(some_prompts(), options(more)).plan({.accumulation = 4}), {});
+    const std::int64_t alone = planner::estimate_memory(policy).total();
+    const planner::PlanWithData plan = planner::place(policy);
+    EXPECT_EQ(planner::estimate_memory(plan).total(), alone + plan.needs().beside);
     EXPECT_EQ(planner::estimate_memory(plan).unknown, "");
-    EXPECT_THAT(plan.notes.back(), HasSubstr("beside the policy"));
-    return std::pair(plan.beside, plan.model.num_parameters);
+    EXPECT_THAT(plan.notes().back(), HasSubstr("beside the policy"));
+    return std::pair(plan.needs().beside, plan.model().resolved.num_parameters);
   };
   const auto [plain, parameters] = beside(R"("samples": 2)");
   // A reference is its weights; a critic has gradients and moments too.

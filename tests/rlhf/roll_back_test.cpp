@@ -15,6 +15,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/folders.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
 #include "tessera/rlhf/plan.h"
 
 namespace tessera::test {
@@ -33,8 +36,8 @@ TinyRun equal_rewards(const std::string& more, const std::string& on_alarm = "ro
 
 std::string roll_back_refusal(const TinyRun& run) {
   try {
-    planner::Plan plan = run.plan({.accumulation = 2});
-    engine::rl::settle_plan(plan);
+    const planner::PlanWithData plan =
+        planner::place(planner::PlanWithData(run.plan({.accumulation = 2}), {}));
   } catch (const Error& error) {
     return error.text();
   }

@@ -15,7 +15,10 @@
 #include "tessera/base/error.h"
 #include "tessera/base/files.h"
 #include "tessera/config/json.h"
-#include "tessera/planner/train_config.h"
+#include "tessera/planner/course.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
 #include "tessera/rlhf/plan.h"
 
 namespace tessera::test {
@@ -112,9 +115,8 @@ TEST(RlRolloutTensor, ResumesWithTheSameBits) {
 
 TEST(RlRolloutTensor, IsPlannedOrRefused) {
   const auto planned = [](const TinyRun& run, const Layout& layout) {
-    planner::Plan plan = run.plan(layout);
-    engine::rl::settle_plan(plan);
-    return std::pair(plan.notes.back(), plan.beside);
+    const planner::PlanWithData plan = planner::place(planner::PlanWithData(run.plan(layout), {}));
+    return std::pair(plan.notes().back(), plan.needs().beside);
   };
   const auto refusal = [&](const TinyRun& run, const Layout& layout = kWhole) -> std::string {
     try {
@@ -128,7 +130,7 @@ TEST(RlRolloutTensor, IsPlannedOrRefused) {
   const auto [text, bytes] = planned(writing(2), kWhole);
   EXPECT_THAT(text, HasSubstr("the policy's weights for rollouts, in which 2 ranks share each"));
   EXPECT_EQ(bytes - planned(writing(1), kWhole).second,
-            2 * writing(2).plan(kWhole).model.num_parameters);
+            2 * writing(2).plan(kWhole).model().resolved.num_parameters);
 
   EXPECT_EQ(refusal(writing(2), kSharing), "accepted");
   EXPECT_THAT(refusal(writing(3)), HasSubstr("groups of 3"));

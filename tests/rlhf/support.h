@@ -18,6 +18,8 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/launch.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 
@@ -54,9 +56,9 @@ struct RlRun {
 };
 inline Trace train(const TinyRun& run, const Layout& layout, const RlRun& how) {
   engine::prepare_process(1);
-  planner::Plan plan = run.plan(layout);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan made = run.plan(layout);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   const files::TempDir own;
   const std::filesystem::path root = how.root.empty() ? own.path() : how.root;
   Trace trace;
@@ -114,9 +116,9 @@ inline std::map<std::string, std::vector<double>> metrics_of(const TinyRun& run,
                                                              const Layout& layout,
                                                              std::int64_t steps) {
   engine::prepare_process(1);
-  planner::Plan plan = run.plan(layout);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan made = run.plan(layout);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   std::map<std::string, std::vector<double>> out;
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);

@@ -12,6 +12,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/engine/generate.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 #include "tessera/tasks/rl/prompts.h"
 
 namespace tessera::test {
@@ -48,9 +52,9 @@ Evaluations evaluated(const TinyRun& run,
                       const Layout& layout,
                       std::int64_t steps = kEvaluatedSteps) {
   engine::prepare_process(1);
-  planner::Plan plan = run.plan(layout);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan made = run.plan(layout);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   Evaluations out;
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);
@@ -105,15 +109,15 @@ TEST(RlValidation, RewardsTheMostLikelyAnswers) {
   const Layout layout{.accumulation = 4};
   const double rewarded = mean_of(evaluated(run, layout, 0).reports.at(0), "reward");
 
-  planner::Plan plan = run.plan(layout);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan made = run.plan(layout);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   double expected = 0.0;
   comm::run_threads(1, [&](comm::World& world) {
     at::set_num_threads(1);
     engine::Engine engine(plan, world, data);
     engine.initialize_weights();
-    engine::Generator generator(engine.executor(), *plan.tokenizer, plan.model);
+    engine::Generator generator(engine.executor(), *plan.data().tokenizer, plan.model().resolved);
     const auto& prompts = dynamic_cast<const tasks::Prompts&>(*data->validation);
     for (std::int64_t i = 0; i < prompts.count(); ++i) {
       engine::GenerateOptions how;

@@ -14,6 +14,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/json.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 namespace {
@@ -43,9 +45,9 @@ class RlWhy : public ::testing::Test {
                "rewards": [{"type": "regex", "pattern": "[@-~]"}, {"type": "length", "max": 3, "weight": 0.5}]})";
   }
   [[nodiscard]] engine::rl::StepShares shares(std::int64_t step, const Layout& layout) const {
-    planner::Plan plan = run_.plan(layout);
-    const auto data = engine::open_data(plan, {});
-    engine::finish_plan(plan, *data);
+    const planner::Plan made = run_.plan(layout);
+    const auto data = engine::open_data(made, {});
+    const planner::PlanWithData plan = planner::with_data(made, *data);
     engine::rl::StepShares out;
     comm::run_threads(plan.mesh(), [&](comm::World& world) {
       at::set_num_threads(1);

@@ -49,7 +49,7 @@ inline at::Tensor part_of(const at::Tensor& whole, const mesh::Box& box) {
 class PlacedParam {
  public:
   PlacedParam(const Declared& declared, const TensorParallel* tensor) : param_(info(declared)) {
-    if (tensor != nullptr) place(param_, *tensor);
+    place(param_, tensor, nullptr);
     const at::Tensor part = part_of(declared.value, param_.info().held());
     param_.attach(part.detach().clone(at::MemoryFormat::Contiguous).set_requires_grad(true));
     grad_ = at::full(part.sizes(), 123.0F, at::kFloat);

@@ -78,6 +78,13 @@ class RecordingTransport final : public comm::Transport {
                            comm::CallSite site) override {
     return transport_->all_to_all(group, in, out, std::move(site));
   }
+  comm::WorkPtr all_to_all_v(const comm::Group& group,
+                             comm::Span in,
+                             comm::Span out,
+                             std::span<const std::int64_t> counts,
+                             comm::CallSite site) override {
+    return transport_->all_to_all_v(group, in, out, counts, std::move(site));
+  }
   comm::WorkPtr barrier(const comm::Group& group, comm::CallSite site) override {
     return transport_->barrier(group, std::move(site));
   }

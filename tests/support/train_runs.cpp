@@ -17,6 +17,10 @@
 #include "tessera/comm/world.h"
 #include "tessera/engine/launch.h"
 #include "tessera/engine/reference.h"
+#include "tessera/planner/make_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/with_data.h"
 
 namespace tessera::test {
 namespace {
@@ -138,12 +142,12 @@ planner::Plan TinyRun::plan(const Layout& layout) const {
     config["parallel"]["context"]["size"] = json::Value::integer(layout.context);
     config["parallel"]["context"]["mode"] = json::Value::string(layout.context_mode);
   }
-  planner::Plan plan = planner::make_plan(config, layout.ranks, "tiny.json");
-  if (make_model_) {
-    plan.model.model = make_model_(plan.model);
-    nn::declare_all(plan.model.model);
-  }
-  return plan;
+  const planner::Plan plan = planner::make_plan(config, layout.ranks, "tiny.json");
+  if (!make_model_) return plan;
+  planner::ModelPlan model = plan.model();
+  model.resolved.model = make_model_(model.resolved);
+  nn::declare_all(model.resolved.model);
+  return planner::with(plan, std::move(model));
 }
 
 Trace TinyRun::train(const Layout& layout,
@@ -151,9 +155,9 @@ Trace TinyRun::train(const Layout& layout,
                      const std::filesystem::path& save,
                      const std::filesystem::path& resume) const {
   engine::prepare_process(1);
-  planner::Plan plan = this->plan(layout);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan made = this->plan(layout);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   const files::TempDir own;
   const std::filesystem::path root = save.empty() ? own.path() : save;
   Trace trace;
@@ -199,9 +203,9 @@ Trace TinyRun::train(const Layout& layout,
 
 std::string TinyRun::sample(const Layout& layout) const {
   engine::prepare_process(1);
-  planner::Plan plan = this->plan(layout);
-  const auto data = engine::open_data(plan, {});
-  engine::finish_plan(plan, *data);
+  const planner::Plan made = this->plan(layout);
+  const auto data = engine::open_data(made, {});
+  const planner::PlanWithData plan = planner::with_data(made, *data);
   std::string text;
   comm::run_threads(plan.mesh(), [&](comm::World& world) {
     at::set_num_threads(1);

@@ -14,6 +14,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/models/family.h"
 #include "tessera/nn/block.h"
+#include "tessera/planner/plan.h"
 
 namespace tessera::test {
 

@@ -88,13 +88,62 @@ TEST(TensorOver, HasTheWorkingDtype) {
   }
 }
 
+/// Five matrices of 3 x 500, of which a rank has `count` from `first` on; others may have three.
+std::shared_ptr<const ParamInfo> stacked(std::int64_t first, std::int64_t count) {
+  ParamInfo info;
+  info.name = "experts";
+  info.shape = {5, 3, 500};
+  info.axes = {LogicalAxis::Expert, LogicalAxis::Ffn, LogicalAxis::Embed};
+  info.box = {{first, 0, 0}, {first + count, 3, 500}};
+  info.room = 3 * 1500;
+  info.room_matrices = 3;
+  return std::make_shared<const ParamInfo>(std::move(info));
+}
+
+TEST(FlatLayout, GivesEachMatrixOfAStackedParameterASegment) {
+  const auto before = parameters({{7}}).front(), after = parameters({{9}}).front();
+  const FlatLayout three("experts", {before, stacked(0, 3), after}, 2);
+  const FlatLayout two("experts", {before, stacked(3, 2), after}, 2);
+
+  ASSERT_EQ(three.segments().size(), 5U);
+  ASSERT_EQ(two.segments().size(), 4U);
+  // 1500 elements take two chunks.
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(three.segments()[1 + i].begin, 1024 + 2048 * static_cast<std::int64_t>(i));
+    EXPECT_EQ(three.segments()[1 + i].numel, 1500);
+  }
+  EXPECT_EQ(two.segments()[2].begin, 1024 + 2048);
+  EXPECT_EQ(two.segments()[2].matrix, 4);
+  EXPECT_EQ(two.segments()[2].name(), "experts[4]");
+  EXPECT_EQ(two.segments()[2].box(), (mesh::Box{{4, 0, 0}, {5, 3, 500}}));
+  EXPECT_EQ(two.segments()[3].begin, three.segments()[4].begin)
+      << "what follows is at the same place on every rank";
+  EXPECT_EQ(two.numel(), three.numel());
+  ASSERT_EQ(two.params().size(), 3U);
+  EXPECT_EQ(two.segments_of(two.params()[1]).size(), 2U);
+  EXPECT_EQ(two.params()[2].first, 3U);
+}
+
+TEST(ViewOf, LeavesOutTheGapsBetweenTheMatricesOfAStackedParameter) {
+  const FlatLayout layout("experts", {stacked(3, 2)}, 1);
+  const at::Tensor flat = at::zeros({layout.numel()});
+
+  const at::Tensor view = view_of(flat, layout.params().front());
+  view.fill_(1.0);
+
+  EXPECT_EQ(view.sizes(), (std::vector<std::int64_t>{2, 3, 500}));
+  EXPECT_TRUE(view[1].is_contiguous());
+  EXPECT_EQ(flat.sum().item<float>(), 3000.0F);
+  EXPECT_EQ(flat.narrow(0, 2048, 1500).sum().item<float>(), 1500.0F);
+}
+
 TEST(ViewOf, SharesTheMemoryOfItsSegment) {
   const FlatLayout layout("h.0", parameters({{7}, {2, 3}}), 1);
   const at::Tensor flat = at::zeros({layout.numel()});
 
-  view_of(flat, layout.segments()[1]).fill_(1.0);
+  view_of(flat, layout.params()[1]).fill_(1.0);
 
-  EXPECT_EQ(view_of(flat, layout.segments()[1]).sizes(), (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(view_of(flat, layout.params()[1]).sizes(), (std::vector<std::int64_t>{2, 3}));
   EXPECT_TRUE(at::equal(flat.narrow(0, 1024, 6), at::ones({6})));
   EXPECT_EQ(flat.sum().item<float>(), 6.0F);
 }

@@ -55,6 +55,22 @@ TEST(GradSink, KeepsWhatWasWrittenWhenItCloses) {
   EXPECT_TRUE(at::equal(sink.out(), at::full({4}, 2.0F)));
 }
 
+TEST(GradSink, KeepsTheGradientsOfSeveralSourcesApart) {
+  GradSink sink;
+  sink.open({at::full({2}, 7.0F), at::full({2}, 7.0F), at::full({2}, 7.0F)}, /*holds=*/false);
+
+  ASSERT_EQ(sink.slices(), 3);
+  sink.out(1).fill_(2.0);
+  sink.written(1);
+  EXPECT_FALSE(sink.accumulate(0));
+  EXPECT_TRUE(sink.accumulate(1));
+  sink.close();
+
+  EXPECT_TRUE(at::equal(sink.out(0), at::zeros({2})));
+  EXPECT_TRUE(at::equal(sink.out(1), at::full({2}, 2.0F)));
+  EXPECT_TRUE(at::equal(sink.out(2), at::zeros({2})));
+}
+
 /// A sink open for rows of a table [4, 2] whose dense form holds garbage.
 struct RowsSink {
   RowSum rows{2};

@@ -31,11 +31,12 @@ std::uint64_t hash_of(const std::vector<int>& ranks) {
 }  // namespace
 
 std::string_view name(Kind kind) noexcept {
-  static constexpr std::array<std::string_view, 7> kNames = {"all_reduce",
+  static constexpr std::array<std::string_view, 8> kNames = {"all_reduce",
                                                              "reduce_scatter",
                                                              "all_gather",
                                                              "broadcast",
                                                              "all_to_all",
+                                                             "all_to_all_v",
                                                              "barrier",
                                                              "message"};
   return kNames[static_cast<std::size_t>(kind)];
@@ -47,7 +48,11 @@ std::string describe(const Signature& signature) {
   if (signature.kind == Kind::AllReduce || signature.kind == Kind::ReduceScatter)
     text += fmt::format(" {}", name(signature.op));
   if (signature.kind == Kind::Broadcast) text += fmt::format(" from member {}", signature.root);
-  return text + fmt::format(" of {} {}", signature.count, name(signature.dtype));
+  text += fmt::format(" of {} {}", signature.count, name(signature.dtype));
+  if (signature.kind == Kind::AllToAllV)
+    text +=
+        fmt::format(" (sizes of the parts: {:08x})", static_cast<std::uint32_t>(signature.root));
+  return text;
 }
 
 ChannelContext::ChannelContext(int own_rank,

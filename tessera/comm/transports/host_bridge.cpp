@@ -234,8 +234,15 @@ void HostBridge::post(const Channel& channel,
                       const std::string& site,
                       Slot& slot,
                       const std::byte* data,
-                      std::size_t bytes) {
+                      std::size_t bytes,
+                      std::span<const std::size_t> parts) {
   if (slot.readers == 0) return;
+  const bool equal = signature.kind == Kind::ReduceScatter || signature.kind == Kind::AllToAll;
+  const std::size_t part = bytes / static_cast<std::size_t>(channel.size());
+  const auto place_of = [&](int member) {
+    const auto i = static_cast<std::size_t>(member);
+    return equal ? part * i : parts[i];
+  };
   for (const Route& route : routes_of(channel)) {
     Outgoing out;
     out.head.readers = static_cast<std::uint32_t>(route.members.size());
@@ -243,11 +250,10 @@ void HostBridge::post(const Channel& channel,
     out.head.sequence = sequence;
     out.head.signature = signature;
     out.head.input_bytes = out.head.bytes = bytes;
-    if (signature.kind == Kind::ReduceScatter || signature.kind == Kind::AllToAll) {
+    if (equal || !parts.empty()) {
       // Members of one host are contiguous in a group, unless its order is not that of the ranks.
-      const auto part = bytes / static_cast<std::size_t>(channel.size());
-      out.head.begin = part * static_cast<std::size_t>(route.members.front());
-      out.head.bytes = part * static_cast<std::size_t>(route.members.back() + 1) - out.head.begin;
+      out.head.begin = place_of(route.members.front());
+      out.head.bytes = place_of(route.members.back() + 1) - out.head.begin;
     }
     if (data == nullptr) out.head.begin = out.head.bytes = 0;
     const std::size_t length = std::min(site.size(), out.head.site.size() - 1);

@@ -69,14 +69,16 @@ class HostBridge {
   [[nodiscard]] bool crosses(const std::vector<int>& ranks) const;
   /// Sends a slot of this rank that was just published, whose input is at `data`. The slot is
   /// marked as read by the members of other hosts once it has been sent. Without `data` the other
-  /// hosts learn that it was posted, and nothing else is sent. Never blocks.
+  /// hosts learn that it was posted, and nothing else is sent. `parts`: Operation::Start::parts.
+  /// Never blocks.
   void post(const Channel& channel,
             std::uint64_t sequence,
             const Signature& signature,
             const std::string& site,
             Slot& slot,
             const std::byte* data,
-            std::size_t bytes);
+            std::size_t bytes,
+            std::span<const std::size_t> parts);
   /// Returns memory for the data of a flow that `sender`, a rank of another host that sends to this
   /// one (HostLayout::receiver()), will send for operation `sequence` of the channel. To be called
   /// before this rank posts the operation; the sender waits for the post.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/comm/transports/local.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <functional>
@@ -113,6 +114,61 @@ void check_all_to_all(const Group& group, const Span& in, const Span& out, const
                   Shape,
                   fmt::format("{}: {} elements in, {} out", describe(site), in.count, out.count),
                   "give both the same number of elements");
+}
+
+void check_all_to_all_v(const Group& group,
+                        const Span& in,
+                        const Span& out,
+                        std::span<const std::int64_t> counts,
+                        const CallSite& site) {
+  check_dtypes(in, out, site);
+  const auto size = static_cast<std::size_t>(group.size());
+  const bool all = counts.size() == size * size &&
+                   std::all_of(counts.begin(), counts.end(), [](auto count) { return count >= 0; });
+  TESSERA_REQUIRE(all,
+                  Shape,
+                  fmt::format("{}: {} sizes for the parts of {} ranks, or a negative one",
+                              describe(site),
+                              counts.size(),
+                              size),
+                  fmt::format("give the sizes of {} parts, from each rank to each", size * size));
+  const std::size_t sent = sent_parts(counts, group.size(), group.index).back();
+  const std::size_t received = received_parts(counts, group.size(), group.index).back();
+  TESSERA_REQUIRE(in.count == sent && out.count == received,
+                  Shape,
+                  fmt::format("{}: {} elements in, {} out, and the parts have {} and {}",
+                              describe(site),
+                              in.count,
+                              out.count,
+                              sent,
+                              received),
+                  "give memory of the size of the parts");
+  const std::less<> before;
+  const auto* from = static_cast<const std::byte*>(in.data);
+  const auto* to = static_cast<const std::byte*>(out.data);
+  TESSERA_REQUIRE(in.count == 0 || out.count == 0 || !before(to, from + in.bytes()) ||
+                      !before(from, to + out.bytes()),
+                  Shape,
+                  fmt::format("{}: the output overlaps parts that peers read", describe(site)),
+                  "use a separate output");
+}
+
+std::vector<std::size_t> sent_parts(std::span<const std::int64_t> counts, int size, int member) {
+  std::vector<std::size_t> out = {0};
+  for (int other = 0; other < size; ++other)
+    out.push_back(out.back() + static_cast<std::size_t>(
+                                   counts[static_cast<std::size_t>(member * size + other)]));
+  return out;
+}
+
+std::vector<std::size_t> received_parts(std::span<const std::int64_t> counts,
+                                        int size,
+                                        int member) {
+  std::vector<std::size_t> out = {0};
+  for (int other = 0; other < size; ++other)
+    out.push_back(out.back() + static_cast<std::size_t>(
+                                   counts[static_cast<std::size_t>(other * size + member)]));
+  return out;
 }
 
 void check_message(int rank, int ranks, int peer, const Span& data, const CallSite& site) {

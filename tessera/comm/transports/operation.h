@@ -28,6 +28,8 @@ class Operation {
     Slot* slot = nullptr;  ///< slot of this rank; null for a receiver of messages
     bool borrows = false;  ///< peers read the caller's own memory
     bool local = false;    ///< other hosts learn of the post, and get no input
+    /// AllToAllV: the places of the parts in the input, in bytes, and its size.
+    std::vector<std::size_t> parts = {};
     std::vector<RegionPtr>
         alive;  ///< regions that are kept at least until the operation is drained
   };
@@ -60,6 +62,7 @@ class Operation {
   /// operations.
   [[nodiscard]] std::size_t bytes() const {
     const std::size_t mine = start_.signature.count * size_of(start_.signature.dtype);
+    if (kind() == Kind::AllToAllV) return mine / static_cast<std::size_t>(members());
     return kind() == Kind::AllGather ? mine * static_cast<std::size_t>(members()) : mine;
   }
 

@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/trace.h"
 #include "tessera/comm/copy.h"
+#include "tessera/comm/cost.h"
 #include "tessera/comm/doorbell.h"
 #include "tessera/comm/transports/local.h"
 #include "tessera/comm/transports/travel_memory.h"
@@ -210,7 +211,7 @@ WorkPtr PullTransport::all_reduce(const Group& group, Span data, Op op, CallSite
   Operation::Start begin = start(group_channel(group), Kind::AllReduce, data, site);
   if (group.size() == 1) return completed_work(context_->control);
   begin.signature.op = op;
-  count(group, data, 2);
+  count(group, data, times_moved(Kind::AllReduce));
   claim_slot(begin);
   const HostColumn* const chain = bridge_ ? bridge_->column(group) : nullptr;
   begin.local = chain != nullptr && chain_all_reduce(*chain, data.dtype, data.bytes());
@@ -405,7 +406,8 @@ void PullTransport::offer(
                   begin.site,
                   slot,
                   begin.local ? nullptr : static_cast<const std::byte*>(data),
-                  in.bytes());
+                  in.bytes(),
+                  begin.parts);
   }
 }
 

@@ -48,6 +48,11 @@ class PullTransport final : public Transport {
   WorkPtr all_reduce(const Group& group, Span data, Op op, CallSite site) override;
   WorkPtr broadcast(const Group& group, Span data, int root_index, CallSite site) override;
   WorkPtr all_to_all(const Group& group, Span in, Span out, CallSite site) override;
+  WorkPtr all_to_all_v(const Group& group,
+                       Span in,
+                       Span out,
+                       std::span<const std::int64_t> counts,
+                       CallSite site) override;
   WorkPtr barrier(const Group& group, CallSite site) override;
   WorkPtr send(int peer, int channel, Span data, CallSite site) override;
   WorkPtr recv(int peer, int channel, Span data, CallSite site) override;

@@ -36,6 +36,7 @@ enum class Kind : std::uint8_t {
   AllGather,
   Broadcast,
   AllToAll,
+  AllToAllV,
   Barrier,
   Message
 };
@@ -46,8 +47,8 @@ struct Signature {
   Kind kind = Kind::Barrier;
   Op op = Op::Sum;
   DType dtype = DType::U8;
-  std::int32_t root = 0;
-  std::uint64_t count = 0;
+  std::int32_t root = 0;      ///< AllToAllV: a hash of the sizes of all parts
+  std::uint64_t count = 0;    ///< AllToAllV: the elements of all parts of all members
   std::uint64_t members = 0;  ///< hash of the ranks of the group
   bool operator==(const Signature&) const = default;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/comm/registry.h"
 #include "tessera/comm/transports/hosts.h"
 #include "tessera/comm/transports/pull.h"
 
@@ -40,4 +41,23 @@ std::unique_ptr<Transport> make_hosts_transport(int rank,
       rank, open_arenas(arenas, arena_bytes), *control, std::move(layout), std::move(link));
 }
 
+namespace {
+
+std::string why_not_shm(const WorldNeeds& needs) {
+  if (needs.info.arenas.empty())
+    return "the supervisor has made no shared memory for a single rank";
+  return needs.part != nullptr ? "the ranks are on several hosts" : "";
+}
+
+MadeTransport make_shm(const WorldNeeds& needs,
+                       ControlPage* control,
+                       const std::shared_ptr<Transport>&) {
+  const launch::RankInfo& info = needs.info;
+  return {make_shm_transport(info.rank, info.arenas, info.arena_bytes, control),
+          {0, 1, info.local_rank}};
+}
+
+TESSERA_TRANSPORT("shm", {.why_not = why_not_shm, .make = make_shm});
+
+}  // namespace
 }  // namespace tessera::comm

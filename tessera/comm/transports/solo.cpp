@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "tessera/base/text.h"
+#include "tessera/comm/registry.h"
 #include "tessera/comm/transports/local.h"
 #include "tessera/comm/watchdog.h"
 #include "tessera/launch/launch.h"
@@ -88,6 +89,16 @@ class SoloTransport final : public Transport {
     copy_alone(in, out);
     return completed_work(control_);
   }
+  WorkPtr all_to_all_v(const Group& group,
+                       Span in,
+                       Span out,
+                       std::span<const std::int64_t> counts,
+                       CallSite site) override {
+    begin(site);
+    check_all_to_all_v(group, in, out, counts, site);
+    copy_alone(in, out);
+    return completed_work(control_);
+  }
   WorkPtr barrier(const Group&, CallSite site) override {
     begin(site);
     return completed_work(control_);
@@ -123,4 +134,19 @@ std::unique_ptr<Transport> make_solo_transport(ControlPage* control) {
   return std::make_unique<SoloTransport>(*control);
 }
 
+namespace {
+
+std::string why_not_solo(const WorldNeeds& needs) {
+  return needs.info.arenas.empty() ? "" : "it serves a single rank";
+}
+
+MadeTransport make_solo(const WorldNeeds& needs,
+                        ControlPage* control,
+                        const std::shared_ptr<Transport>&) {
+  return {make_solo_transport(control), {0, 1, needs.info.local_rank}};
+}
+
+TESSERA_TRANSPORT("solo", {.why_not = why_not_solo, .make = make_solo});
+
+}  // namespace
 }  // namespace tessera::comm

@@ -52,6 +52,10 @@ std::size_t memory_of_all_to_all(GroupPlace place, std::size_t bytes) {
   return place.hosts < 2 ? 0 : arriving(place, bytes / static_cast<std::size_t>(place.hosts));
 }
 
+std::size_t memory_of_all_to_all_v(GroupPlace place, std::size_t bytes) {
+  return place.hosts < 2 ? 0 : arriving(place, bytes);
+}
+
 std::size_t memory_of_all_gather(GroupPlace place, std::size_t bytes) {
   if (place.hosts < 2) return 0;
   return arriving(place, bytes / static_cast<std::size_t>(place.hosts * place.locals));

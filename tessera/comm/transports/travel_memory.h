@@ -24,6 +24,8 @@ std::size_t staging_bytes(std::size_t least);
 /// output of an all-gather.
 std::size_t memory_of_reduce_scatter(GroupPlace place, DType dtype, std::size_t bytes, Write write);
 std::size_t memory_of_all_to_all(GroupPlace place, std::size_t bytes);
+/// `bytes`: of the fullest input of a member. All of it may be for one host.
+std::size_t memory_of_all_to_all_v(GroupPlace place, std::size_t bytes);
 std::size_t memory_of_all_gather(GroupPlace place, std::size_t bytes);
 /// Bytes for the posted operations of a group's members on other hosts.
 std::size_t memory_of_posts(GroupPlace place);

@@ -15,6 +15,8 @@
 #include "tessera/checkpoint/consensus.h"
 #include "tessera/checkpoint/folders.h"
 #include "tessera/engine/hooks/hooks.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -61,7 +63,7 @@ void CheckpointHook::before_train_iter(Trainer& trainer) {
 void CheckpointHook::after_test(Trainer& trainer, const EvalReport& report) {
   const auto& best = trainer.engine().evaluator().best();
   if (!options_.keeps_best()) return;
-  const tasks::BestRule rule = trainer.engine().plan().config.eval.rule();
+  const tasks::BestRule rule = trainer.engine().plan().run().eval.rule();
   const double value = value_of(report, rule);
   if (!std::isfinite(value) || (best && !rule.better(value, best->value))) return;
   found_ = {trainer.engine().step(), value};
@@ -130,7 +132,7 @@ void CheckpointHook::save(Trainer& trainer, bool wait) {
         checkpoint::prune(root, keep, step);
       };
   attempt(trainer, [&] {
-    if (engine.plan().save_in_background && !wait) {
+    if (engine.plan().run().saves_in_background && !wait) {
       engine.saver().save_in_background(root, prune);
       waited_ = now_s() - last_;
       return;

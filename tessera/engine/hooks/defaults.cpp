@@ -8,26 +8,26 @@
 #include "tessera/engine/hooks/profilers.h"
 #include "tessera/engine/hooks/ranks.h"
 #include "tessera/engine/hooks/stragglers.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 
 void attach_defaults(Trainer& trainer, const hosts::HostPart* part) {
-  const planner::TrainConfig& config = trainer.engine().plan().config;
+  const planner::RunPlan& run = trainer.engine().plan().run();
   trainer.attach(std::make_unique<MetricByStepHook>());
   trainer.attach(std::make_unique<MetricByEpochHook>());
   trainer.attach(std::make_unique<ThroughputHook>(/*ignored_steps=*/2));
   trainer.attach(std::make_unique<StragglerHook>());
-  if (config.eval.when().any())
-    trainer.attach(std::make_unique<EvaluationHook>(config.eval.when()));
-  if (config.eval.stops_early()) trainer.attach(std::make_unique<PatienceHook>());
-  if (!trainer.run_dir().empty())
-    trainer.attach(std::make_unique<CheckpointHook>(config.checkpoint));
+  if (run.eval.when().any()) trainer.attach(std::make_unique<EvaluationHook>(run.eval.when()));
+  if (run.eval.stops_early()) trainer.attach(std::make_unique<PatienceHook>());
+  if (!trainer.run_dir().empty()) trainer.attach(std::make_unique<CheckpointHook>(run.checkpoint));
   trainer.attach(std::make_unique<ShowHook>());
   // The test set may be evaluated with other weights, which must not change under a copy.
   if (part != nullptr && part->copies.own >= 0)
-    trainer.attach(std::make_unique<PeerCopyHook>(*part, config.checkpoint.peer_every));
+    trainer.attach(std::make_unique<PeerCopyHook>(*part, run.checkpoint.peer_every));
   if (trainer.engine().data().test != nullptr)
-    trainer.attach(std::make_unique<TestHook>(config.eval.test_when()));
+    trainer.attach(std::make_unique<TestHook>(run.eval.test_when()));
   if (!trainer.run_dir().empty()) trainer.attach(std::make_unique<RanksHook>());
   attach_profilers(trainer);
   attach_monitors(trainer);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Evaluates during a training; ends a training without gains.
 #include "tessera/engine/hooks/hooks.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 
@@ -21,9 +23,9 @@ void EvaluationHook::run(Trainer& trainer) {
 
 void PatienceHook::after_test(Trainer& trainer, const EvalReport& report) {
   Engine& engine = trainer.engine();
-  const tasks::EvalOptions& options = engine.plan().config.eval;
-  engine.evaluator().standing().add(engine.step(), value_of(report, options.rule()), options);
-  const auto reason = engine.evaluator().standing().why_stop(options);
+  const tasks::EvalOptions& options = engine.plan().run().eval;
+  engine.evaluator().eval_history().add(engine.step(), value_of(report, options.rule()), options);
+  const auto reason = engine.evaluator().eval_history().why_stop(options);
   // After the last step there is nothing left to stop.
   if (!reason || engine.step() >= engine.max_steps()) return;
   trainer.stop_early(*reason);

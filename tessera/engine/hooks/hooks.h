@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/checkpoint/options.h"
 #include "tessera/engine/hook.h"
 #include "tessera/engine/metrics.h"
 #include "tessera/engine/speed_meter.h"

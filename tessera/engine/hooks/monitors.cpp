@@ -11,6 +11,8 @@
 #include "tessera/engine/metrics.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/launch/machine.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -18,8 +20,8 @@ namespace {
 report::MonitorContext context_of(Trainer& trainer) {
   Engine& engine = trainer.engine();
   return {.run_dir = trainer.run_dir(),
-          .sections = engine.plan().config.sections,
-          .resolved = engine.plan().resolved,
+          .sections = engine.plan().run().sections,
+          .resolved = engine.plan().resolved(),
           .step = engine.step(),
           .samples = engine.samples(),
           .time = unix_time(),
@@ -66,7 +68,8 @@ void MonitorHook::write(Trainer& trainer, json::Value values) {
 void MonitorHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   if (!monitor_) return;
   write(trainer,
-        step_values(report, trainer.engine().plan().config.wall_clock_breakdown, unix_time()));
+        step_values(
+            report, trainer.engine().plan().run().printing.wall_clock_breakdown, unix_time()));
   if (report.histograms.empty() || !monitor_) return;
   attempt(trainer, [&] {
     monitor_->histograms({.step = report.step, .samples = report.samples, .time = unix_time()},
@@ -101,7 +104,7 @@ void MonitorHook::after_train(Trainer& trainer) {
 void attach_monitors(Trainer& trainer) {
   if (trainer.run_dir().empty()) return;
   for (const std::string& name : report::monitors().names()) {
-    if (report::monitors().get(name).enabled(trainer.engine().plan().config.sections))
+    if (report::monitors().get(name).enabled(trainer.engine().plan().run().sections))
       trainer.attach(std::make_unique<MonitorHook>(name));
   }
 }

@@ -15,6 +15,12 @@
 #include "tessera/base/log.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/trainer.h"
+#include "tessera/parallel/layout.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/recipe.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 namespace {
@@ -87,7 +93,7 @@ void TraceHook::write(Trainer& trainer, const std::string& events) {
     fs::create_directories(folder, ignored);
     files::write_atomic(part_of(world.rank()), events);
   });
-  world.transport().barrier(world.everyone(), TESSERA_HERE("parts of a trace"))->wait();
+  world.barrier(TESSERA_HERE("parts of a trace"));
   if (!world.is_leader()) return;
   const fs::path path =
       folder / fmt::format("steps-{}-{}.json", range_.first, trainer.engine().step());
@@ -130,12 +136,12 @@ void FlopsHook::after_train_iter(Trainer& trainer, const StepReport& report) {
   }
   const planner::Plan& plan = engine.plan();
   const std::string text = report::flops_report({.step = report.step,
-                                                 .ranks = plan.ranks,
-                                                 .data_ranks = plan.data_ranks,
-                                                 .micro_batch = plan.micro_batch,
-                                                 .batch = plan.global_batch,
-                                                 .sequence_length = plan.sequence_length,
-                                                 .parameters = plan.model.num_parameters,
+                                                 .ranks = plan.ranks(),
+                                                 .data_ranks = plan.layout().data_ranks,
+                                                 .micro_batch = plan.layout().micro_batch,
+                                                 .batch = plan.recipe().global_batch,
+                                                 .sequence_length = plan.data().sequence_length,
+                                                 .parameters = plan.model().resolved.num_parameters,
                                                  .seconds = report.seconds,
                                                  .update_s = report.optimizer_s},
                                                 blocks,
@@ -196,7 +202,7 @@ void CommsHook::after_train(Trainer& trainer) {
 
 void attach_profilers(Trainer& trainer) {
   if (trainer.run_dir().empty()) return;
-  const config::Sections& sections = trainer.engine().plan().config.sections;
+  const config::Sections& sections = trainer.engine().plan().run().sections;
   if (const auto range = sections.get<report::ProfileOptions>().range())
     trainer.attach(std::make_unique<TraceHook>(*range));
   if (const auto& options = sections.get<report::FlopsProfilerOptions>(); options.enabled)

@@ -18,7 +18,11 @@
 #include "tessera/config/json.h"
 #include "tessera/engine/trainer.h"
 #include "tessera/memory/ledger.h"
+#include "tessera/parallel/layout.h"
 #include "tessera/planner/memory.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/planner/stages.h"
 
 namespace tessera::engine {
@@ -78,14 +82,15 @@ json::Value planned_memory(const planner::Plan& plan) {
 
 /// Stages with their blocks and the mean waits of their ranks.
 json::Value stages_of(const planner::Plan& plan, const std::vector<double>& all) {
-  const int stages = plan.stages.stages;
+  const int stages = plan.layout().stages.stages;
   const mesh::Mesh mesh = plan.mesh();
   std::vector<double> waits(static_cast<std::size_t>(stages));
-  for (int rank = 0; rank < plan.ranks; ++rank) {
+  for (int rank = 0; rank < plan.ranks(); ++rank) {
     waits[static_cast<std::size_t>(mesh.coordinate(rank, mesh::Axis::Pp))] +=
-        all[static_cast<std::size_t>(rank) * kColumns + kWaits] * stages / plan.ranks;
+        all[static_cast<std::size_t>(rank) * kColumns + kWaits] * stages / plan.ranks();
   }
-  const std::vector<std::string> lines = planner::stage_lines(plan);
+  const std::vector<std::string> lines =
+      planner::stage_lines(plan.layout(), plan.model().resolved.model);
   json::Value out = json::Value::array();
   for (std::size_t stage = 0; stage < waits.size(); ++stage) {
     json::Value one = json::Value::object();
@@ -122,14 +127,14 @@ json::Value table(const planner::Plan& plan, std::int64_t step, const std::vecto
   json::Value out = json::Value::object();
   out["step"] = json::Value::integer(step);
   out["mesh"] = json::Value::string(mesh.text());
-  if (plan.stages.stages > 1) {
-    out["schedule"] = json::Value::string(plan.config.parallel.pipeline.schedule);
-    out["planned_waits"] = json::Value::number(planner::planned_waits(plan));
+  if (plan.layout().stages.stages > 1) {
+    out["schedule"] = json::Value::string(plan.layout().schedule);
+    out["planned_waits"] = json::Value::number(planner::planned_waits(plan.layout()));
     out["stages"] = stages_of(plan, all);
   }
   out["planned"] = planned_memory(plan);
   json::Value& ranks = out["ranks"] = json::Value::array();
-  for (int rank = 0; rank < plan.ranks; ++rank)
+  for (int rank = 0; rank < plan.ranks(); ++rank)
     ranks.push_back(rank_values(mesh, rank, &all[static_cast<std::size_t>(rank) * kColumns]));
   return out;
 }
@@ -144,7 +149,8 @@ void RanksHook::before_train(Trainer& /*trainer*/) {
 /// Returns the same table on every rank.
 bool RanksHook::due(Trainer& trainer, const StepReport& report) const {
   constexpr std::int64_t kFirst = 2, kEvery = 10;
-  const std::int64_t every = std::max(kEvery, trainer.engine().plan().config.steps_per_print);
+  const std::int64_t every =
+      std::max(kEvery, trainer.engine().plan().run().printing.steps_per_print);
   return steps_ <= kFirst || steps_ % every == 0 || report.stop_requested ||
          report.step >= trainer.engine().max_steps();
 }

@@ -9,6 +9,11 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/text.h"
 #include "tessera/engine/hooks/hooks.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_options.h"
+#include "tessera/planner/run_plan.h"
 
 namespace tessera::engine {
 
@@ -28,16 +33,17 @@ namespace {
 
 /// What a step's batch consists of: images, or `tokens`.
 const char* unit_of(Trainer& trainer, const char* tokens) {
-  return trainer.engine().plan().model.trunk.output.images ? "images" : tokens;
+  return trainer.engine().plan().model().resolved.trunk.output.images ? "images" : tokens;
 }
 
 }  // namespace
 
 std::string counted_text(Trainer& trainer, const EvalReport& report, const data::Dataset* dataset) {
   const planner::Plan& plan = trainer.engine().plan();
-  const bool rollouts = plan.task != nullptr && plan.task->writes_answers();
-  const std::string what =
-      rollouts || dataset == nullptr ? "tokens" : counted_by(*dataset, plan.model.objective);
+  const bool rollouts = plan.data().task != nullptr && plan.data().task->writes_answers();
+  const std::string what = rollouts || dataset == nullptr
+                               ? "tokens"
+                               : counted_by(*dataset, plan.model().resolved.objective);
   return text::with_commas(report.tokens) + " " + what + part_text(report);
 }
 
@@ -60,9 +66,9 @@ void MetricByStepHook::write(Trainer& trainer, const std::function<void()>& line
 }
 
 void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& report) {
-  const planner::TrainConfig& config = trainer.engine().plan().config;
+  const planner::Printing& printing = trainer.engine().plan().run().printing;
   trainer.try_to_write([&] { speed_.after_step(trainer.engine(), report, trainer.run_dir()); });
-  write(trainer, [&] { file_->write(report, config.wall_clock_breakdown); });
+  write(trainer, [&] { file_->write(report, printing.wall_clock_breakdown); });
   ++steps_;
   tell_expected(trainer, report);
   comm_share_ +=
@@ -71,7 +77,7 @@ void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& repo
   if (console == nullptr) return;
   since_.add(report);
   const std::int64_t last = trainer.engine().max_steps();
-  const bool due = config.steps_per_print > 0 && report.step % config.steps_per_print == 0;
+  const bool due = printing.steps_per_print > 0 && report.step % printing.steps_per_print == 0;
   if (steps_ == 1 || report.step == last || due || report.skipped || report.stop_requested) {
     const StepReport mean = since_.take(report);
     std::string shown = step_line(mean,
@@ -80,8 +86,8 @@ void MetricByStepHook::after_train_iter(Trainer& trainer, const StepReport& repo
                                   unit_of(trainer, "tok"));
     if (speed_.speed()) shown += " | " + speed_.speed()->text(mean.seconds);
     console->line(shown);
-    if (config.wall_clock_breakdown) console->line(breakdown_line(mean));
-    if (config.memory_breakdown) {
+    if (printing.wall_clock_breakdown) console->line(breakdown_line(mean));
+    if (printing.memory_breakdown) {
       const memory::Usage usage = trainer.engine().memory();
       std::string line = "  memory (peak of each)";
       for (int t = 0; t < memory::kNumTags; ++t) {

@@ -9,6 +9,9 @@
 #include "tessera/engine/hooks/hooks.h"
 #include "tessera/engine/metric_lines.h"
 #include "tessera/engine/plots.h"
+#include "tessera/planner/model_plan.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
 #include "tessera/report/appended_file.h"
 
 namespace tessera::engine {
@@ -20,7 +23,7 @@ void keep_sample(Trainer& trainer, const std::string& text) {
   if (!trainer.engine().world().is_leader() || trainer.run_dir().empty()) return;
   const json::Value line =
       json::Value::object({{"step", json::Value::integer(engine.step())},
-                           {"prompt", json::Value::string(engine.plan().config.eval.prompt)},
+                           {"prompt", json::Value::string(engine.plan().run().eval.prompt)},
                            {"text", json::Value::string(text::replace_invalid_utf8(text))}});
   trainer.try_to_write([&] {
     report::AppendedFile(trainer.run_dir() / "samples.jsonl").append(line.dump() + '\n');
@@ -36,7 +39,7 @@ void draw(Trainer& trainer) {
       write_plots(plan, trainer.run_dir());
       if (trainer.last_eval())
         write_class_pictures(
-            trainer.run_dir(), trainer.last_eval()->predictions, plan.model.objective);
+            trainer.run_dir(), trainer.last_eval()->predictions, plan.model().resolved.objective);
     } catch (const std::exception& failure) {
       throw Error(Error::Kind::Io,
                   "the plots of the run were not written: " + std::string(failure.what()));
@@ -75,7 +78,7 @@ void ShowHook::show(Trainer& trainer) {
   evaluated_ = false;
   shown_ = true;
   engine.pause_clock();
-  if (!engine.plan().config.eval.prompt.empty()) {
+  if (!engine.plan().run().eval.prompt.empty()) {
     const std::string sample = engine.sample();
     keep_sample(trainer, sample);
     trainer.tell_sample(sample);

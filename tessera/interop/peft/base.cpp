@@ -40,6 +40,15 @@ const Weight* whole_tensor(const PeftFolder& peft,
   return nullptr;
 }
 
+/// True if the adapter has low-rank matrices for the module of this tensor.
+bool adapts(const PeftFolder& peft, const models::WeightMap& map, const std::string& tensor) {
+  const std::string begin = tensor.substr(0, tensor.rfind('.')) + ".lora_";
+  return std::ranges::any_of(peft.tensors, [&](const Weight& weight) {
+    const std::string plain = plain_peft_name(weight.name);
+    return plain.starts_with(begin) || plain.starts_with(map.without_base(begin));
+  });
+}
+
 /// Names the module of a tensor among those that are saved, unless it is.
 void save_module(const std::string& tensor, models::AdapterOptions& options) {
   const std::string module = tensor.substr(0, tensor.rfind('.'));
@@ -73,6 +82,9 @@ void fit_to_adapter(const PeftFolder& peft, models::ModelSource& source) {
                                                                       peft, map, tie->of);
   if (source.hugging_face && has_other_tokenizer(peft.folder, source.folder))
     source.folder = peft.folder;
+  // PEFT adapts one use of a shared table, and leaves the other as it is.
+  if (adapts(peft, map, tie->alias) || adapts(peft, map, tie->of))
+    source.model->tie_embeddings = false;
   if (head == nullptr && table == nullptr) return;
   const Weight& one = table != nullptr ? *table : *head;
   if (one.shape.size() == 2) source.model->vocab_size = one.shape.front();

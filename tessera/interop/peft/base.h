@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The base of an adapter of PEFT whose token table or head was trained as a whole: such an adapter
-// may have more tokens than its base, and a head of its own where the base's head is its table.
+// The base of an adapter of PEFT that changes the token table or the head: such an adapter may have
+// more tokens than its base, and a head of its own where the base's head is its table.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,9 @@ AdapterExport open_adapter_export(const std::filesystem::path& path) {
   const models::WeightMap& map = models::families().get(source.model.family()).weight_map;
   const SavedAdapter saved = open_saved_adapter(path);
   AdapterExport out;
-  out.adapter = models::find_adapter(saved.options, resolved, map);
+  // The options of the source fit the tensors of PEFT's folder (fit_to_adapter).
+  out.adapter =
+      models::find_adapter(source.adapter_options, resolved, map, models::AdapterUse::Merged);
   out.base = saved.base;
   out.config = peft_config(out.adapter, out.base, resolved.objective.name);
   out.tensors = peft_tensors(out.adapter, map, saved.weights(out.adapter, map));

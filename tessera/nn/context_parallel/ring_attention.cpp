@@ -70,13 +70,11 @@ class Ring {
 
   /// Sends to the next rank. A copy is sent, so that `x` is free at once.
   void send(const at::Tensor& x, int channel, const char* what) const {
-    if (x.is_meta()) return;
     transport().send(neighbour(1), channel, span_of(x.contiguous()), site(what))->wait();
   }
   /// Receives from the previous rank.
   [[nodiscard]] at::Tensor receive(const at::Tensor& like, int channel, const char* what) const {
     at::Tensor out = at::empty(like.sizes(), like.options());
-    if (like.is_meta()) return out;
     transport().recv(neighbour(ranks() - 1), channel, span_of(out), site(what))->wait();
     return out;
   }
@@ -308,6 +306,27 @@ ops::AttentionGrads backward_around(const at::Tensor& dy,
   return {dq.to(dtype), dkv[0].to(dtype), dkv[1].to(dtype), dbias};
 }
 
+/// Posts the messages of keys and values [2, B, G, T, K] for meta tensors of documents, whose
+/// attention the ring cannot divide. `gradients`: also those of the gradients in backward.
+void post_shape_of_ring(const at::Tensor& k, const StepContext& context, bool gradients) {
+  const ContextParallel& with = *context.context_parallel;
+  const int ranks = with.group->size();
+  const auto send = [&](DType dtype, int channel) {
+    const int next = with.group->ranks[static_cast<std::size_t>((with.group->index + 1) % ranks)];
+    const comm::Span span = {nullptr, static_cast<std::size_t>(2 * k.numel()), dtype, {}};
+    with.world->transport()
+        .send(next,
+              channel,
+              span,
+              TESSERA_HERE(fmt::format("keys and values of {}", context.block_name)))
+        ->wait();
+  };
+  for (int step = 0; step + 1 < ranks; ++step)
+    send(from_torch(k.scalar_type()), kKeys);
+  for (int step = 0; gradients && step < ranks; ++step)
+    send(DType::F32, kKeyGradients);
+}
+
 /// On meta tensors the document starts have no values.
 bool knows_no_documents(const at::Tensor& q, const ops::AttentionArgs& args) {
   return q.is_meta() && args.starts_BT.defined();
@@ -325,6 +344,7 @@ struct RingNode : torch::autograd::Function<RingNode> {
                             const std::optional<at::Tensor>& bias,
                             const Use& use) {
     const at::Tensor bias_HTS = bias ? *bias : at::Tensor();
+    if (knows_no_documents(q, use.args)) post_shape_of_ring(k, *use.context, /*gradients=*/false);
     const ops::AttentionOut out =
         knows_no_documents(q, use.args)
             ? ops::attention_block(q, k, v, {})
@@ -339,6 +359,7 @@ struct RingNode : torch::autograd::Function<RingNode> {
     const at::Tensor &q = saved[0], &bias = saved[5];
     const ops::AttentionOut whole = {saved[3], saved[4]};
     if (knows_no_documents(q, use.args)) {
+      post_shape_of_ring(saved[1], *use.context, /*gradients=*/true);
       const ops::AttentionGrads d =
           ops::attention_block_backward(grads[0], q, saved[1], saved[2], whole, {});
       return {d.dq_BHTK,

@@ -16,8 +16,8 @@ using namespace detail;
 /// Sends part j of x [P, ...] to rank j; the received parts are in rank order.
 at::Tensor all_to_all(const at::Tensor& x, const StepContext& context, const char* what) {
   const at::Tensor out = at::empty(x.sizes(), x.options());
-  if (x.is_meta()) return out;
-  const at::Tensor in = x.contiguous();
+  // On meta a copy would count as memory, and only its shape is posted.
+  const at::Tensor in = x.is_meta() ? out : x.contiguous();
   const ContextParallel& with = *context.context_parallel;
   const comm::WorkPtr work = with.world->transport().all_to_all(
       *with.group,
@@ -84,7 +84,7 @@ struct AllKeysNode : torch::autograd::Function<AllKeysNode> {
     const ContextParallel& with = *context.context_parallel;
     const at::Tensor& dx = grads[0];
     const at::Tensor sum = dx.to(at::kFloat).contiguous();
-    if (!sum.is_meta() && sum.numel() > 0) {
+    if (sum.numel() > 0) {
       const comm::WorkPtr work = with.world->transport().all_reduce(
           *with.group,
           span_of(sum),

@@ -135,7 +135,7 @@ at::Tensor broadcast(const at::Tensor& own,
   const comm::Group& group = along({axis}, context);
   const at::Tensor data =
       group.index == root ? own.contiguous().view(sizes) : at::empty(sizes, own.options());
-  if (group.size() == 1 || data.numel() == 0 || data.is_meta()) return data;
+  if (group.size() == 1 || data.numel() == 0) return data;
   finish(context.tensor->world->transport().broadcast(
       group, span_of(data), root, site(context, what)));
   return data;
@@ -147,21 +147,24 @@ at::Tensor reduce(
   if (group.size() == 1) return mine;
   const at::Tensor own = reducible(mine);
   comm::Transport& transport = context.tensor->world->transport();
-  // On meta tensors every rank has the shape that the root has.
-  if (group.index != root && !mine.is_meta()) {
-    if (own.numel() == 0) return {};
+  if (group.index != root) {
     // A copy is sent, so that this rank is done as soon as the send is posted.
-    transport
-        .send(
-            group.ranks[static_cast<std::size_t>(root)], kReduce, span_of(own), site(context, what))
-        ->wait();
-    return {};
+    if (own.numel() > 0) {
+      transport
+          .send(group.ranks[static_cast<std::size_t>(root)],
+                kReduce,
+                span_of(own),
+                site(context, what))
+          ->wait();
+    }
+    // On meta tensors every rank goes on with the shape that the root has.
+    if (!mine.is_meta()) return {};
   }
   if (own.numel() == 0) return mine;
   at::Tensor total;
   const at::Tensor other = at::empty_like(own);
   for (int r = 0; r < group.size(); ++r) {
-    if (r != root && !mine.is_meta()) {
+    if (r != root) {
       transport
           .recv(group.ranks[static_cast<std::size_t>(r)],
                 kReduce,
@@ -195,10 +198,8 @@ at::Tensor gather(const at::Tensor& own,
   all_sizes.insert(all_sizes.begin(), group.size());
   const at::Tensor all = at::empty(all_sizes, own.options());
   if (all.numel() == 0) return at::empty(sizes, own.options());
-  if (!own.is_meta()) {
-    finish(context.tensor->world->transport().all_gather(
-        group, span_of(mine), span_of(all), site(context, what)));
-  }
+  finish(context.tensor->world->transport().all_gather(
+      group, span_of(mine), span_of(all), site(context, what)));
   if (dim == 0 && sum_of(counts) == room * group.size()) return all.view(sizes);
   std::vector<at::Tensor> parts;
   for (std::size_t r = 0; r < counts.size(); ++r)
@@ -232,7 +233,7 @@ at::Tensor scatter(const at::Tensor& mine,
     parts = reducible(at::stack(list));
   }
   const at::Tensor out = at::empty(sizes, parts.options());
-  if (out.numel() > 0 && !mine.is_meta()) {
+  if (out.numel() > 0) {
     finish(context.tensor->world->transport().reduce_scatter(group,
                                                              span_of(parts),
                                                              span_of(out),
@@ -248,10 +249,8 @@ at::Tensor sum(const at::Tensor& mine, mesh::AxisSet axes, StepContext& context,
   if (group.size() == 1 || mine.numel() == 0) return mine;
   at::Tensor total = reducible(mine);
   if (total.is_alias_of(mine)) total = total.clone();
-  if (!mine.is_meta()) {
-    finish(context.tensor->world->transport().all_reduce(
-        group, span_of(total), comm::Op::Sum, site(context, what)));
-  }
+  finish(context.tensor->world->transport().all_reduce(
+      group, span_of(total), comm::Op::Sum, site(context, what)));
   return total.to(mine.scalar_type());
 }
 

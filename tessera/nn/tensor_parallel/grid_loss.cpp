@@ -40,7 +40,8 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     const at::Tensor slope = ops::soft_cap_(logits, use.softcap, context.training());
     at::Tensor kept_logits;
     if (context.want_logits) kept_logits = all_logits(logits, *use.weight, context);
-    const double loss = logits.is_meta() ? 0.0 : loss_of(logits, labels, label_smoothing, use);
+    const double loss = logits.is_meta() ? post_shape_of_loss(labels, context)
+                                         : loss_of(logits, labels, label_smoothing, use);
     if (slope.defined()) logits.mul_(slope);
     if (context.training()) {
       use.dlogits = x.scalar_type() == at::kBFloat16 ? logits.to(at::kBFloat16) : logits;
@@ -51,6 +52,18 @@ struct VocabLossNode : torch::autograd::Function<VocabLossNode> {
     if (!kept_logits.defined()) return {sum};
     if (node != nullptr) node->mark_non_differentiable({kept_logits});
     return {sum, kept_logits};
+  }
+
+  /// Posts the exchanges of loss_of() for labels on meta.
+  static double post_shape_of_loss(const at::Tensor& all_labels, StepContext& context) {
+    const TensorParallel& tensor = *context.tensor;
+    const Spread spread = inner(tensor.mode);
+    const std::int64_t samples = own_samples(all_labels.size(0), spread, tensor).count;
+    one_d::post_shape_of_measures(
+        samples * all_labels[0].numel(), along({spread.channels}, context), context);
+    tensor.world->all_gather(
+        along(spread.samples(), context), {0.0}, TESSERA_HERE("losses of the samples"));
+    return 0.0;
   }
 
   /// The loss of all samples; the logits are overwritten with the gradient.

@@ -19,7 +19,10 @@ using namespace detail;
 
 /// Sums over the ranks; may overwrite x.
 at::Tensor all_reduce(const at::Tensor& x, StepContext& context, const char* what) {
-  if (x.is_meta()) return x;
+  if (x.is_meta()) {
+    post_shape_of_sum(x, *context.tensor->world, *context.tensor->group, site(context, what));
+    return x;
+  }
   const at::Tensor sum = reducible(x);
   finish(context.tensor->world->transport().all_reduce(
       *context.tensor->group, span_of(sum), comm::Op::Sum, site(context, what)));
@@ -44,7 +47,6 @@ at::Tensor reduce_scatter(const at::Tensor& x_BTC, StepContext& context, const c
   const at::Tensor parts =
       reducible(x_BTC.reshape({B, ranks, share, -1}).transpose(0, 1).contiguous());
   const at::Tensor out = at::empty({B, share, x_BTC.size(-1)}, parts.options());
-  if (x_BTC.is_meta()) return out.to(x_BTC.scalar_type());
   finish(context.tensor->world->transport().reduce_scatter(*context.tensor->group,
                                                            span_of(parts),
                                                            span_of(out),
@@ -59,10 +61,8 @@ at::Tensor all_gather(const at::Tensor& x_BTC, StepContext& context, const char*
   const at::Tensor own = x_BTC.contiguous();
   const std::int64_t B = own.size(0), C = own.size(-1), ranks = context.tensor->group->size();
   const at::Tensor all = at::empty({ranks, B, own.size(1), C}, own.options());
-  if (!own.is_meta()) {
-    finish(context.tensor->world->transport().all_gather(
-        *context.tensor->group, span_of(own), span_of(all), site(context, what)));
-  }
+  finish(context.tensor->world->transport().all_gather(
+      *context.tensor->group, span_of(own), span_of(all), site(context, what)));
   return all.transpose(0, 1).reshape({B, -1, C});
 }
 
@@ -145,7 +145,6 @@ int copies_of(const ParamInfo& weight, const StepContext& context) {
 }
 
 void add_over_copies(const at::Tensor& sum, StepContext& context, const char* what) {
-  if (sum.is_meta()) return;
   comm::World& world = *context.tensor->world;
   finish(world.transport().all_reduce(
       world.group({mesh::Axis::TpRow}), span_of(sum), comm::Op::Sum, site(context, what)));
@@ -177,7 +176,7 @@ at::Tensor all_of(const at::Tensor& mine,
   auto sizes = mine.sizes().vec();
   sizes.insert(sizes.begin(), group.size());
   const at::Tensor all = at::empty(sizes, mine.options());
-  if (all.numel() == 0 || all.is_meta()) return all;
+  if (all.numel() == 0) return all;
   finish(context.tensor->world->transport().all_gather(
       group, span_of(mine), span_of(all), site(context, what)));
   return all;

@@ -63,6 +63,9 @@ double cross_entropy_(const at::Tensor& logits_NV,
                       const comm::Group& group,
                       StepContext& context);
 
+/// Posts what cross_entropy_() exchanges for this number of rows whose logits are on meta.
+void post_shape_of_measures(std::int64_t rows, const comm::Group& group, StepContext& context);
+
 /// Gathers `mine` of every rank of the group, in rank order: [ranks, ...].
 at::Tensor all_of(const at::Tensor& mine,
                   const comm::Group& group,

@@ -9,6 +9,7 @@
 #include "tessera/comm/world.h"
 #include "tessera/nn/autograd.h"
 #include "tessera/nn/tensor_parallel/one_d.h"
+#include "tessera/nn/tensor_parallel/transfers.h"
 #include "tessera/ops/linear.h"
 
 namespace tessera::nn::one_d {
@@ -93,6 +94,14 @@ class Share {
 
 }  // namespace
 
+void post_shape_of_measures(std::int64_t rows, const comm::Group& group, StepContext& context) {
+  const auto shape = [&](std::int64_t parts) {
+    return comm::Span{nullptr, static_cast<std::size_t>(4 * rows * parts), DType::F64, {}};
+  };
+  detail::finish(context.tensor->world->transport().all_gather(
+      group, shape(1), shape(group.size()), detail::site(context, "loss")));
+}
+
 double cross_entropy_(const at::Tensor& logits_NV,
                       const std::int64_t* labels_N,
                       std::int64_t first,
@@ -116,16 +125,18 @@ ops::CrossEntropyOut linear_cross_entropy(const at::Tensor& x_NC,
                                           StepContext& context,
                                           double softcap) {
   const at::Tensor weight = detail::matrix(weight_VC.tensor());
-  if (x_NC.is_meta()) {
-    return ops::linear_cross_entropy(
-        x_NC, weight, labels_N, label_smoothing, want_grad, bias_V, softcap);
-  }
   const ParamInfo& info = weight_VC.info();
   const std::int64_t N = x_NC.size(0), V = info.shape.front();
   const bool narrow = x_NC.scalar_type() == at::kBFloat16;
   // All ranks take the same steps, whatever the sizes of their shares.
   const std::int64_t step =
       ops::logits_rows_at_once(x_NC.scalar_type(), N, info.room_numel() / x_NC.size(1), want_grad);
+  if (x_NC.is_meta()) {
+    for (std::int64_t row = 0; row < N; row += step)
+      post_shape_of_measures(std::min(step, N - row), *context.tensor->group, context);
+    return ops::linear_cross_entropy(
+        x_NC, weight, labels_N, label_smoothing, want_grad, bias_V, softcap);
+  }
   const at::Tensor labels = labels_N.contiguous();
   ops::CrossEntropyOut out;
   double loss_sum = 0.0;

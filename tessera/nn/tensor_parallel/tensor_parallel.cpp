@@ -77,12 +77,6 @@ const Row* row_of(const ParamInfo& info, std::size_t dim, TensorMode mode) {
   return row == kTable.end() ? nullptr : &*row;
 }
 
-bool cuts_over(const mesh::ShardSpec& spec, mesh::Axis axis) {
-  return std::any_of(spec.splits.begin(), spec.splits.end(), [&](const mesh::Split& split) {
-    return split.axes.has(axis);
-  });
-}
-
 }  // namespace
 
 mesh::ShardSpec spec_of(const ParamInfo& info, TensorMode mode) {
@@ -101,29 +95,42 @@ mesh::ShardSpec spec_of(const ParamInfo& info, TensorMode mode) {
   return spec;
 }
 
-void place(Param& param, const TensorParallel& tensor) {
-  const ParamInfo& info = param.info();
-  const mesh::ShardSpec spec = spec_of(info, tensor.mode);
-  if (spec.splits.empty()) return;
-  const mesh::Mesh& mesh = tensor.world->mesh();
-  // The first rank has the largest part of every dim, and the last one the smallest.
-  const mesh::Box first = mesh::local_box(info.shape, spec, mesh, tensor.group->ranks.front());
-  const mesh::Box last = mesh::local_box(info.shape, spec, mesh, tensor.group->ranks.back());
-  int parts = 1;
-  bool copy = false;
-  const int rank = tensor.world->rank();
-  for (const mesh::Axis axis : {mesh::Axis::TpDepth, mesh::Axis::TpRow, mesh::Axis::TpCol}) {
-    if (cuts_over(spec, axis)) {
-      parts *= mesh.size(axis);
-    } else if (mesh.coordinate(rank, axis) > 0) {
-      copy = true;
-    }
+mesh::ShardSpec expert_spec_of(const ParamInfo& info, const mesh::ExpertFold& fold) {
+  mesh::ShardSpec spec = info.spec;
+  if (!fold.ep.empty()) spec.splits.push_back({.dim = 0, .axes = fold.ep});
+  if (fold.etp.empty()) return spec;
+  ParamInfo of_matrix = info;
+  of_matrix.axes.front() = LogicalAxis::None;
+  of_matrix.spec = {};
+  for (mesh::Split split : spec_of(of_matrix, TensorMode::OneD).splits) {
+    split.axes = split.axes & fold.etp;
+    if (!split.axes.empty()) spec.splits.push_back(split);
   }
+  return spec;
+}
+
+void place(Param& param, const TensorParallel* tensor, const ExpertParallel* experts) {
+  const ParamInfo& info = param.info();
+  const bool stacked = info.stacked();
+  comm::World* const world = stacked             ? experts != nullptr ? experts->world : nullptr
+                             : tensor != nullptr ? tensor->world
+                                                 : nullptr;
+  if (world == nullptr) return;
+  const mesh::ShardSpec spec =
+      stacked ? expert_spec_of(info, experts->fold) : spec_of(info, tensor->mode);
+  if (spec.splits.empty()) return;
+  const mesh::Mesh& mesh = world->mesh();
+  // The first rank has the largest part of every dim, and the last one the smallest.
+  const mesh::Box first = mesh::local_box(info.shape, spec, mesh, 0);
+  const mesh::Box last = mesh::local_box(info.shape, spec, mesh, mesh.size() - 1);
   TESSERA_REQUIRE(last.numel() > 0 || info.numel() == 0,
                   Config,
-                  fmt::format("{} cannot be cut into {} parts", info.name, parts),
-                  "lower parallel.tensor.size");
-  param.place(spec, mesh::local_box(info.shape, spec, mesh, rank), first.numel(), copy);
+                  fmt::format("{} cannot be cut into {} parts", info.name, mesh.size(spec.axes())),
+                  stacked ? "lower parallel.expert" : "lower parallel.tensor.size");
+  param.place(spec,
+              mesh::local_box(info.shape, spec, mesh, world->rank()),
+              first.numel(),
+              stacked ? first.end.front() : 0);
 }
 
 }  // namespace tessera::nn

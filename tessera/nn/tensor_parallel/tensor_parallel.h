@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "tessera/mesh/shard_spec.h"
+#include "tessera/nn/expert_parallel.h"
 #include "tessera/tensor/param.h"
 
 namespace tessera::comm {
@@ -15,31 +16,29 @@ struct Group;
 namespace tessera::nn {
 
 enum class TensorMode : std::uint8_t {
+  OneD,
   /// Weights and activations are placed on a square of ranks; with a depth (2.5d) on several
   /// squares, each with its own samples.
-  OneD,
-  TwoD,  ///< weights and activations are placed on a cube of ranks
-  /// The ranks that together hold the weights of a layer. Both pointers must outlive this struct.
-  ThreeD
+  TwoD,
+  ThreeD  ///< weights and activations are placed on a cube of ranks
 };
 
-/// Sequence parallelism: between the layers with split weights every rank has a share of the
-/// tokens. Parameters used there get a share of their gradient on each rank.
+/// The ranks that together hold the weights of a layer. Both pointers must outlive this struct.
 struct TensorParallel {
   comm::World* world = nullptr;
   const comm::Group* group = nullptr;
   TensorMode mode = TensorMode::OneD;
-  /// True if samples and channels are split between layers too.
+  /// Sequence parallelism: between the layers with split weights every rank has a share of the
+  /// tokens. Parameters used there get a share of their gradient on each rank.
   bool sequence = false;
-  /// The split of a parameter, by the mode's table of logical axes and of what each dim is.
+  /// True if samples and channels are split between layers too.
   [[nodiscard]] bool on_grid() const { return mode != TensorMode::OneD; }
 };
 
-/// Sets the parameter's spec and this rank's box of it. Throws Error{Config} if a rank would hold
-/// nothing.
+/// The split of a parameter, by the mode's table of logical axes and of what each dim is.
 mesh::ShardSpec spec_of(const ParamInfo& info, TensorMode mode);
-/// Gives the parameter its spec and this rank's box of it. Error{Config} where some rank would have
-/// nothing.
-void place(Param& param, const TensorParallel& tensor);
+/// Sets the parameter's spec and this rank's box of it; nullptr: layers, or experts, are not shared
+/// among ranks. Throws Error{Config} if a rank would hold nothing.
+void place(Param& param, const TensorParallel* tensor, const ExpertParallel* experts);
 
 }  // namespace tessera::nn

@@ -3,6 +3,8 @@
 // one.
 #pragma once
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
@@ -31,6 +33,17 @@ inline void finish(const comm::WorkPtr& work) {
 inline at::Tensor reducible(const at::Tensor& x) {
   const at::Tensor plain = x.contiguous();
   return plain.scalar_type() == at::kHalf ? plain.to(at::kFloat) : plain;
+}
+
+/// Posts the sum of x over a group on meta tensors, where it needs no memory: the world of meta
+/// tensors (comm/transports/shapes.h) counts it.
+inline void post_shape_of_sum(const at::Tensor& x,
+                              comm::World& world,
+                              const comm::Group& group,
+                              comm::CallSite where) {
+  const DType dtype = x.scalar_type() == at::kHalf ? DType::F32 : from_torch(x.scalar_type());
+  const comm::Span span = {nullptr, static_cast<std::size_t>(x.numel()), dtype, {}};
+  finish(world.transport().all_reduce(group, span, comm::Op::Sum, std::move(where)));
 }
 
 }  // namespace tessera::nn::detail

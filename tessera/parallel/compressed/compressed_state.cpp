@@ -51,22 +51,25 @@ double square_sum(const at::Tensor& x) {
 CompressedState::CompressedState(comm::World& world,
                                  ModelInstance& model,
                                  const optim::CompressedRule& rule)
-    : world_(world), rule_(rule), group_(world.group(mesh::AxisSet::dp())) {
+    : world_(world), rule_(rule), group_(*model.only_fold("this optimizer").fold) {
   index_.resize(model.groups().size());
   std::vector<std::int64_t> lengths;
-  for (const auto& [g, s] : model.canonical_order()) {
+  for (const auto& [g, p] : model.canonical_order()) {
     const FlatGroup& group = model.groups()[static_cast<std::size_t>(g)];
     if (!group.trainable) continue;
-    const Segment& place = group.layout.segments()[static_cast<std::size_t>(s)];
     auto& of_group = index_[static_cast<std::size_t>(g)];
     of_group.resize(group.layout.segments().size());
-    of_group[static_cast<std::size_t>(s)] = tensors_.size();
-    tensors_.push_back({g, s, &place, facts_of(*place.info), {}, {}, group.counted});
-    tensors_.back().scalars.resize(static_cast<std::size_t>(rule_.num_scalars()));
-    if (rule_.fused() && !lengths.empty()) {
-      lengths.front() += place.numel;
-    } else {
-      lengths.push_back(place.numel);
+    const FlatParam& param = group.layout.params()[static_cast<std::size_t>(p)];
+    for (std::size_t s = param.first; s < param.first + param.count; ++s) {
+      const Segment& place = group.layout.segments()[s];
+      of_group[s] = tensors_.size();
+      tensors_.push_back({g, static_cast<int>(s), &place, facts_of(place), {}, {}, group.counted});
+      tensors_.back().scalars.resize(static_cast<std::size_t>(rule_.num_scalars()));
+      if (rule_.fused() && !lengths.empty()) {
+        lengths.front() += place.numel;
+      } else {
+        lengths.push_back(place.numel);
+      }
     }
   }
   const memory::ScopedTag tag(memory::Tag::Optimizer);

@@ -3,7 +3,9 @@
 // gradients; an exact update works as with any other rule.
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -49,26 +51,32 @@ class CompressedUpdate final : public UpdateStrategy {
                     GradientReduction& gradients,
                     const optim::UpdateScalars& scalars);
   void measure(ShardStore& store, const optim::UpdateScalars& scalars);
-  optim::CompressedView shard_view(ShardStore& store, ParamShard& shard);
+  optim::CompressedView shard_view(ParamShard& shard);
   optim::CompressedView whole_view(ShardStore& store,
                                    CompressedState::Tensor& tensor,
                                    const at::Tensor& gradient);
 
   UpdateContext context_;
   const optim::CompressedRule& rule_;
+  const comm::Group& ranks_;
+  int stage_;  ///< 0 if there is one rank
   CompressedState state_;
   ParameterNorms norms_;
   bool elementwise_ = true;  ///< exact updates need no norms
+  /// Of all units in order, during a compressed update, which works on all of them at once.
+  std::span<const ShardStore::Lease> leases_;
 };
 
 CompressedUpdate::CompressedUpdate(const UpdateContext& context)
     : context_(context),
       rule_(*context.rule.compressed()),
+      ranks_(*context.model.only_fold("this optimizer").fold),
+      stage_(ranks_.size() == 1 ? 0 : context.zero_stage),
       state_(context.world, context.model, rule_),
       norms_(context) {
   TESSERA_ASSERT(context.model.tensor_parallel() == nullptr &&
                  context.model.context_parallel() == nullptr);
-  TESSERA_ASSERT(context.stage <= (rule_.local_weights() ? 0 : 1));
+  TESSERA_ASSERT(stage_ <= (rule_.local_weights() ? 0 : 1));
   for (const CompressedState::Tensor& tensor : state_.tensors())
     elementwise_ = elementwise_ && rule_.scope(tensor.facts) == optim::Scope::Elementwise;
 }
@@ -88,23 +96,22 @@ ShardState CompressedUpdate::make_state(const ParamShard& shard,
                                         const std::string& name) {
   CompressedState::Tensor& tensor = state_.tensor(shard.group, shard.segment_index);
   ShardState out{name,
-                 {.values = index > 0 ? at::zeros({shard.numel}, at::kFloat)
-                                      : tensor.exchanged.narrow(0, shard.first, shard.numel)}};
+                 KeptState::over(index > 0 ? at::zeros({shard.numel}, at::kFloat)
+                                           : tensor.exchanged.narrow(0, shard.first, shard.numel))};
   const bool of_rank = rule_.of_rank(name);
-  if (of_rank) state_.add_rank_state(name, tensor, out.kept.values.data_ptr<float>(), shard.numel);
+  if (of_rank) state_.add_rank_state(name, tensor, out.kept.floats(), shard.numel);
   out.in_saves = !of_rank;
   out.in_loads = !of_rank && index > 0;
   return out;
 }
 
 void CompressedUpdate::add_pieces(std::vector<checkpoint::PieceBytes>& out, bool for_save) {
-  const int rank = context_.group().index;
   std::vector<bool> first_here;
   for (CompressedState::Tensor& tensor : state_.tensors()) {
     const ParamInfo& info = *tensor.place->info;
     const FlatLayout& layout =
         context_.model.groups()[static_cast<std::size_t>(tensor.group)].layout;
-    const std::int64_t begin = layout.shard_begin(rank);
+    const std::int64_t begin = layout.shard_begin(ranks_.index);
     first_here.push_back(tensor.counted && begin <= tensor.place->begin &&
                          tensor.place->begin < begin + layout.shard_numel());
     const std::string state = rule_.state(tensor.facts).front().name;
@@ -144,10 +151,9 @@ void CompressedUpdate::update_exactly(ShardStore& store,
 }
 
 /// A view of a shard's range after the exchange.
-optim::CompressedView CompressedUpdate::shard_view(ShardStore& store, ParamShard& shard) {
+optim::CompressedView CompressedUpdate::shard_view(ParamShard& shard) {
   // Rules do not read the gradient here, but the functions of ops/ need a readable pointer.
-  optim::CompressedView view{
-      store.view(shard, shard.states.front().kept.values.const_data_ptr<float>())};
+  optim::CompressedView view{leases_[shard.unit].view(shard, shard.states.front().kept.floats())};
   view.scalars = state_.tensor(shard.group, shard.segment_index).scalars;
   view.last = std::exchange(view.direction, nullptr);
   return view;
@@ -159,7 +165,7 @@ optim::CompressedView CompressedUpdate::whole_view(ShardStore& store,
                                                    const at::Tensor& gradient) {
   optim::CompressedView view;
   if (rule_.local_weights()) {
-    view = shard_view(store, *store.find(tensor.group, tensor.segment));
+    view = shard_view(*store.find(tensor.group, tensor.segment));
   } else {
     view.state = {tensor.exchanged.data_ptr<float>()};
     view.numel = tensor.place->numel;
@@ -173,9 +179,13 @@ optim::CompressedView CompressedUpdate::whole_view(ShardStore& store,
 void CompressedUpdate::update_compressed(ShardStore& store,
                                          GradientReduction& gradients,
                                          optim::UpdateScalars scalars) {
+  std::vector<ShardStore::Lease> leases;
+  for (std::size_t u = 0; u < store.units().size(); ++u)
+    leases.push_back(store.acquire(u, Access::Write));
+  leases_ = leases;
   // A rank's sum is its share of the gradient; multiplied by the number of ranks, the mean over the
   // ranks is the gradient.
-  scalars.grad_scale *= context_.group().size();
+  scalars.grad_scale *= ranks_.size();
   if (rule_.forgets(scalars.step)) state_.forget();
   if (!compresses(scalars.step - 1)) start(store);
   make_vectors(store, gradients, scalars);
@@ -184,18 +194,19 @@ void CompressedUpdate::update_compressed(ShardStore& store,
     rule_.received(whole_view(store, tensor, {}));
   std::vector<FlatGroup>& groups = context_.model.groups();
   for (FlatGroup& group : groups) {
-    if (group.trainable) group.weights.begin_write();
+    if (group.trainable) group.weights->begin_write();
   }
   if (rule_.num_measures() > 0) measure(store, scalars);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (!groups[g].trainable) continue;
     for (ParamShard& shard : store.shards(g)) {
-      rule_.finish(shard_view(store, shard), scalars);
+      rule_.finish(shard_view(shard), scalars);
       shard.direction.reset();
     }
     if (rule_.local_weights()) store.publish_group(g);
-    groups[g].weights.post();
+    groups[g].weights->post();
   }
+  leases_ = {};
 }
 
 /// Called before the first compressed update after an exact one.
@@ -204,11 +215,11 @@ void CompressedUpdate::start(ShardStore& store) {
   for (std::size_t g = 0; g < store.num_groups(); ++g) {
     for (ParamShard& shard : store.shards(g)) {
       if (shard.states.empty()) continue;
-      own.push_back(shard.states.front().kept.values);
-      rule_.freeze(shard_view(store, shard));
+      own.push_back(shard.states.front().kept.stored());
+      rule_.freeze(shard_view(shard));
     }
   }
-  if (context_.stage > 0) state_.gather(own);
+  if (stage_ > 0) state_.gather(own);
   if (rule_.fused()) state_.start();
 }
 
@@ -220,7 +231,7 @@ void CompressedUpdate::make_vectors(ShardStore& store,
     for (std::size_t g = 0; g < store.num_groups(); ++g) {
       for (ParamShard& shard : store.shards(g)) {
         shard.direction =
-            shard.states.empty() ? at::Tensor() : shard.states.front().kept.values.clone();
+            shard.states.empty() ? at::Tensor() : shard.states.front().kept.stored().clone();
       }
     }
   }
@@ -249,16 +260,16 @@ void CompressedUpdate::measure(ShardStore& store, const optim::UpdateScalars& sc
     if (shard == nullptr) continue;
     const std::int64_t mine = chunks_of(shard->numel), chunks = chunks_of(tensors[i].place->numel);
     std::vector<double> own(static_cast<std::size_t>(kinds * mine));
-    rule_.measure(shard_view(store, *shard), scalars, own.data());
+    rule_.measure(shard_view(*shard), scalars, own.data());
     for (std::int64_t k = 0; k < kinds; ++k) {
       std::copy_n(own.begin() + k * mine,
                   mine,
                   all.begin() + offsets[i] + k * chunks + shard->first / kChunk);
     }
   }
-  if (context_.stage > 0) {
+  if (stage_ > 0) {
     all = context_.world.all_reduce(
-        context_.group(), std::move(all), comm::Op::Sum, TESSERA_HERE("measures of the optimizer"));
+        ranks_, std::move(all), comm::Op::Sum, TESSERA_HERE("measures of the optimizer"));
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::int64_t chunks = chunks_of(tensors[i].place->numel);

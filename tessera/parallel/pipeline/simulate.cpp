@@ -161,14 +161,14 @@ class ListCheck {
 };
 
 /// Plays the lists against each other: calls fn(stage, action, earliest) for every action, in a
-/// possible order of execution. `earliest`: the time at which the last message that the action
-/// waits for was sent. If no stage can continue, returns the action at which each one waits.
+/// possible order of execution. `earliest`: the time at which the message that the action waits for
+/// has arrived. If no stage can continue, returns the action at which each one waits.
 class Replay {
  public:
   Replay(const StageActions& stages, const PipelineSize& size, Placement placement, int room)
       : stages_(stages), layout_{size.stages, size.chunks, placement, {}}, room_(room) {}
 
-  /// fn returns the time at which the action ends.
+  /// fn returns the time at which the action ends; of a send, at which its message arrives.
   template <class Fn>
   std::optional<std::string> run(Fn fn) {
     const std::size_t p = stages_.size();
@@ -200,7 +200,7 @@ class Replay {
  private:
   struct Message {
     int micro;
-    double sent;
+    double arrived;
   };
   /// Identifies a message: sender, receiver, part whose flow or gradient it is, direction.
   using Key = std::array<int, 4>;
@@ -228,7 +228,7 @@ class Replay {
     if (message.micro != action.micro)
       return {false, fmt::format("{} meets micro-batch {}", text(stage, action), message.micro)};
     channel.pop_front();
-    fn(stage, action, message.sent);
+    fn(stage, action, message.arrived);
     return {true, {}};
   }
 
@@ -279,14 +279,26 @@ Simulation simulate(const StageActions& stages,
                     Placement placement,
                     std::span<const PassTimes> times) {
   TESSERA_ASSERT(times.size() == 1 || times.size() == stages.size());
+  StepTimes step;
+  step.passes = [times](int stage, int) {
+    return times[times.size() == 1 ? 0 : static_cast<std::size_t>(stage)];
+  };
+  return simulate(stages, size, placement, step);
+}
+
+Simulation simulate(const StageActions& stages,
+                    const PipelineSize& size,
+                    Placement placement,
+                    const StepTimes& times) {
+  const StageLayout layout{size.stages, size.chunks, placement, {}};
   Simulation out;
   const auto p = static_cast<std::size_t>(size.stages);
   out.stages.resize(p);
   std::vector<double> now(p, 0.0);
   std::vector<int> kept(p, 0);
-  const auto cost = [&](std::size_t stage, ActionKind kind) {
-    const PassTimes& time = times[times.size() == 1 ? 0 : stage];
-    switch (kind) {
+  const auto cost = [&](int stage, const Action& action) {
+    const PassTimes time = times.passes ? times.passes(stage, action.chunk) : PassTimes();
+    switch (action.kind) {
       case ActionKind::Forward:
         return time.forward;
       case ActionKind::Backward:
@@ -299,6 +311,15 @@ Simulation simulate(const StageActions& stages,
         return 0.0;
     }
   };
+  std::map<std::pair<int, int>, double> free;  // when the last message of a link has arrived
+  const auto arrival = [&](int stage, const Action& action, double sent) {
+    const bool gradient = action.kind == ActionKind::SendGradient;
+    const int part = layout.part(stage, action.chunk) + (gradient ? 0 : 1);
+    double& link = free[{stage, action.peer}];
+    link = std::max(link, sent) +
+           (times.message ? times.message(stage, action.peer, part, gradient) : 0.0);
+    return link;
+  };
   const auto act = [&](int stage, const Action& action, double earliest) {
     const auto s = static_cast<std::size_t>(stage);
     Simulation::Stage& of = out.stages[s];
@@ -306,13 +327,17 @@ Simulation simulate(const StageActions& stages,
     if (makes_gradients(action.kind)) --kept[s];
     now[s] = std::max(now[s], earliest);
     if (of.busy == 0) of.begin = now[s];
-    now[s] += cost(s, action.kind);
-    of.busy += cost(s, action.kind);
+    const double seconds = cost(stage, action);
+    now[s] += seconds;
+    of.busy += seconds;
     of.end = now[s];
-    return now[s];
+    return is_send(action.kind) ? arrival(stage, action, now[s]) : now[s];
   };
   const auto fault = Replay(stages, size, placement, size.chunks * size.micros).run(act);
   TESSERA_ASSERT(!fault);
+  for (const Simulation::Stage& stage : out.stages)
+    out.end = std::max(out.end, stage.end);
+  out.end += times.update;
   return out;
 }
 

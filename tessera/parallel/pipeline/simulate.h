@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,9 +31,17 @@ std::optional<std::string> find_fault(const StageActions& stages,
                                       int room,
                                       Passes passes = Passes::Training);
 
-/// Seconds, or any other unit, for one chunk and micro-batch; messages take no time.
+/// Seconds, or any other unit, for one chunk and micro-batch.
 struct PassTimes {
   double forward = 1, inputs = 1, weights = 1;
+};
+/// The times of a step in one unit. An empty function means PassTimes(), or messages that take no
+/// time.
+struct StepTimes {
+  std::function<PassTimes(int stage, int chunk)> passes;
+  /// Of the flow with which `part` begins, or of its gradient, from one stage to another.
+  std::function<double(int from, int to, int part, bool gradient)> message;
+  double update = 0;  ///< after the last pass of all stages
 };
 struct Simulation {
   struct Stage {
@@ -42,11 +51,19 @@ struct Simulation {
     int most_kept = 0;
   };
   std::vector<Stage> stages;
+  double end = 0;  ///< end of the step: of the last stage's computation, and the update
   /// The longest time between a stage's first and last pass, minus the time it is busy, as a share
   /// of the busy time.
   [[nodiscard]] double bubble() const;
 };
-/// The lists must have no fault. `times`: one entry for all stages, or one per stage.
+/// The lists must have no fault. A message occupies its link, from one stage to another, from its
+/// send or the end of the previous message, and a receive waits for its end; the sender goes on at
+/// once.
+Simulation simulate(const StageActions& stages,
+                    const PipelineSize& size,
+                    Placement placement,
+                    const StepTimes& times);
+/// `times`: one entry for all stages, or one per stage; messages take no time.
 Simulation simulate(const StageActions& stages,
                     const PipelineSize& size,
                     Placement placement,

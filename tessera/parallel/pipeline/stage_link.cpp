@@ -2,6 +2,8 @@
 #include "tessera/parallel/pipeline/stage_link.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,7 +13,11 @@
 #include <ATen/core/grad_mode.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/transports/shapes.h"
+#include "tessera/nn/context_parallel/context_parallel.h"
 #include "tessera/nn/step_context.h"
+#include "tessera/ops/meta_device.h"
+#include "tessera/ops/op_log.h"
 #include "tessera/parallel/block_errors.h"
 #include "tessera/tensor/dtype.h"
 #include "tessera/tensor/span.h"
@@ -189,21 +195,30 @@ const nn::Flow& StageLink::shape_of(int part,
 nn::Flow StageLink::probe(const nn::BlockSpec& spec,
                           nn::Flow flow,
                           const nn::Batch& meta,
-                          const nn::StepContext& of_run) {
+                          const nn::StepContext& of_run,
+                          comm::World& shapes) {
   // One context per block: a block's state is found by its address, which the next block may reuse.
   nn::StepContext context(nn::Mode::Eval, 0);
   context.batch = &meta;
   context.block_name = spec.name;
-  if (tensor_) {
-    tensor_->sequence = of_run.cuts_tokens();
-    context.tensor = &*tensor_;
+  // What the block exchanges with other ranks is posted to a world that transfers nothing.
+  std::optional<nn::TensorParallel> tensor = tensor_;
+  if (tensor) {
+    tensor->world = &shapes;
+    tensor->group = &shapes.group(mesh::AxisSet::tp());
+    tensor->sequence = of_run.cuts_tokens();
+    context.tensor = &*tensor;
   }
-  if (of_run.shares_tokens()) context.context_parallel = of_run.context_parallel;
+  nn::ContextParallel shared;
+  if (of_run.shares_tokens()) {
+    shared = {&shapes, &shapes.group({mesh::Axis::Cp}), of_run.context_parallel->mode};
+    context.context_parallel = &shared;
+  }
   const std::unique_ptr<nn::Block> block = spec.make();
   nn::Params params(spec.name);
   block->declare(params);
   for (const auto& param : params.list()) {
-    if (tensor_) nn::place(*param, *tensor_);
+    nn::place(*param, tensor ? &*tensor : nullptr, /*experts=*/nullptr);
     param->attach(at::empty(param->info().local_shape(),
                             at::TensorOptions().dtype(to_torch(working_)).device(at::kMeta)));
   }
@@ -225,8 +240,11 @@ int StageLink::last_received() const {
 std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch,
                                              const nn::StepContext& of_run) {
   const c10::NoGradGuard no_grad;
+  const ops::ScopedOpLog not_logged{{}};  // these operations are not part of the step
+  const ops::ScopedMetaDevice device(device_of(world_));
   const auto last =
       static_cast<std::size_t>(layout_.bounds[static_cast<std::size_t>(last_received())]);
+  const std::unique_ptr<comm::World> shapes = comm::shape_world(world_.mesh(), world_.rank());
   nn::Batch meta;
   meta.sample_ids = batch.sample_ids;
   for (const auto& [name, tensor] : batch.tensors())
@@ -235,7 +253,7 @@ std::vector<nn::Flow> StageLink::run_on_meta(const nn::Batch& batch,
   nn::Flow flow;
   for (std::size_t b = 0; b < last; ++b) {
     try {
-      flow = probe(model_.blocks[b], std::move(flow), meta, of_run);
+      flow = probe(model_.blocks[b], std::move(flow), meta, of_run, *shapes);
     } catch (const c10::Error& error) {
       throw Error(
           Error::Kind::Unsupported,

@@ -73,7 +73,8 @@ class StageLink {
   nn::Flow probe(const nn::BlockSpec& spec,
                  nn::Flow flow,
                  const nn::Batch& meta,
-                 const nn::StepContext& of_run);
+                 const nn::StepContext& of_run,
+                 comm::World& shapes);
   void send(int rank, int channel, const at::Tensor& tensor, const std::string& what);
   void post(Incoming& incoming, int rank, int channel);
   [[nodiscard]] int rank_of_part(int part) const;

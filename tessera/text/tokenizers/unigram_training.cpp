@@ -9,9 +9,9 @@
 #include <limits>
 #include <map>
 #include <string_view>
-#include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/base/worker_threads.h"
 #include "tessera/text/tokenizers/characters.h"
 #include "tessera/text/tokenizers/trie.h"
 
@@ -297,17 +297,13 @@ class UnigramLearner {
   template <class Work>
   void for_each_word(const Work& work) const {
     std::atomic<std::size_t> next = 0;
-    const auto run = [&](bool polls) {
-      for (std::size_t part = next++; part < kParts; part = next++) {
+    on_threads(options_.threads, [&](bool polls, const std::atomic<bool>& failed) {
+      for (std::size_t part = next++; part < kParts && !failed; part = next++) {
         if (polls) poll();
         for (std::size_t i = part; i < words_.size(); i += kParts)
           work(part, words_[i]);
       }
-    };
-    std::vector<std::jthread> others;
-    for (int t = 1; t < options_.threads; ++t)
-      others.emplace_back(run, false);
-    run(true);
+    });
   }
 
   [[nodiscard]] Trie trie_of_pieces() const {

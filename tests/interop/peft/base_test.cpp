@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters whose token table or head was trained as a whole, on a base whose head is its table, and
-// with more tokens than the base: the model is the one that PEFT has after it read both.
+// Adapters of the token table or the head, low-rank or trained as a whole, on a base whose head is
+// its table, and with more tokens than the base: the model is the one that PEFT has after it read
+// both.
 #include "tessera/interop/peft/base.h"
 
 #include <filesystem>
@@ -15,6 +16,7 @@
 
 #include "tessera/base/files.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/interop/peft/export.h"
 #include "tessera/models/model_source.h"
 
 namespace tessera::interop {
@@ -74,14 +76,26 @@ struct Case {
   std::int64_t rows;
   float table, head;  ///< saved values; 0: not saved
   float expected_table, expected_head;
+  const char* targets = R"(["q_proj"])";
 };
+
+/// Low-rank matrices of ones and of 2: their product adds 4 to each element.
+void add_low_rank(const std::string& target, std::vector<Filled>& out) {
+  const std::string module = "base_model.model." + target.substr(0, target.rfind('.'));
+  const bool table = target == kTable;
+  out.push_back(
+      {module + (table ? ".lora_embedding_A" : ".lora_A.weight"), {2, table ? kRows : 4}, 1});
+  out.push_back(
+      {module + (table ? ".lora_embedding_B" : ".lora_B.weight"), {table ? 4 : kRows, 2}, 2});
+}
 
 void write_adapter(const fs::path& folder, const fs::path& base, const Case& one) {
   fs::create_directories(folder);
   files::write_atomic(
       folder / "adapter_config.json",
-      fmt::format(R"({{"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"],
+      fmt::format(R"({{"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": {},
           "modules_to_save": {}, "ensure_weight_tying": true, "base_model_name_or_path": "{}"}})",
+                  one.targets,
                   one.modules,
                   base.string()));
   const std::string begin = "base_model.model.", q = begin + "model.layers.0.self_attn.q_proj.";
@@ -89,18 +103,31 @@ void write_adapter(const fs::path& folder, const fs::path& base, const Case& one
                                  {q + "lora_B.weight", {4, 2}, 0}};
   if (one.table != 0) tensors.push_back({begin + kTable, {one.rows, 4}, one.table});
   if (one.head != 0) tensors.push_back({begin + kHead, {one.rows, 4}, one.head});
+  const std::string targets = one.targets;
+  if (targets.find("embed_tokens") != std::string::npos) add_low_rank(kTable, tensors);
+  if (targets.find("lm_head") != std::string::npos) add_low_rank(kHead, tensors);
   write(folder / "adapter_model.safetensors", tensors);
+}
+
+std::size_t read_tensors(const fs::path& adapter) {
+  return open_peft(adapter).tensors.size();
 }
 
 TEST(PeftBase, IsTheModelThatTheAdaptersTensorsBelongTo) {
   const char* const both = R"(["embed_tokens", "lm_head"])";
-  for (const Case& one : {Case{both, kRows, 5, 7, 5, 7},
-                          Case{both, kRows, 5, 5, 5, 5},
-                          Case{R"(["lm_head"])", kRows, 0, 7, 1, 7},
-                          Case{R"(["embed_tokens"])", kRows, 5, 0, 5, 1},
-                          Case{both, kRows + 2, 5, 7, 5, 7},
-                          Case{"null", kRows + 2, 5, 7, 5, 7}}) {
-    SCOPED_TRACE(fmt::format("{} {} rows {} {}", one.modules, one.rows, one.table, one.head));
+  for (const Case& one :
+       {Case{both, kRows, 5, 7, 5, 7},
+        Case{both, kRows, 5, 5, 5, 5},
+        Case{R"(["lm_head"])", kRows, 0, 7, 1, 7},
+        Case{R"(["embed_tokens"])", kRows, 5, 0, 5, 1},
+        Case{both, kRows + 2, 5, 7, 5, 7},
+        Case{"null", kRows + 2, 5, 7, 5, 7},
+        Case{"null", kRows, 0, 0, 1, 5, R"(["q_proj", "lm_head"])"},
+        Case{"null", kRows, 0, 0, 5, 1, R"(["q_proj", "embed_tokens"])"},
+        Case{"null", kRows, 0, 0, 5, 5, R"(["q_proj", "embed_tokens", "lm_head"])"},
+        Case{R"(["embed_tokens"])", kRows, 7, 0, 7, 5, R"(["q_proj", "lm_head"])"}}) {
+    SCOPED_TRACE(fmt::format(
+        "{} {} rows {} {} {}", one.modules, one.rows, one.table, one.head, one.targets));
     const files::TempDir dir;
     write_base(dir.path() / "base");
     write_adapter(dir.path() / "adapter", dir.path() / "base", one);
@@ -129,6 +156,9 @@ TEST(PeftBase, IsTheModelThatTheAdaptersTensorsBelongTo) {
     const json::Value merged = json::parse_strict(files.front().second, "config.json");
     EXPECT_FALSE(merged.find("tie_word_embeddings")->as_bool());
     EXPECT_EQ(merged.find("vocab_size")->as_integer(), one.rows);
+    // All tensors of the folder are read when it is listed, extracted or merged.
+    EXPECT_EQ(open_adapter_export(dir.path() / "adapter").tensors.size(),
+              read_tensors(dir.path() / "adapter"));
   }
 }
 

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans, trains and uses a tiny model through the program."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+import tessera
+
+
+def config_of(box: Path, **changes):
+    text = box / "my.txt"
+    if not text.exists():
+        text.write_text("the cat sat on the mat and ran. " * 200, encoding="utf-8")
+    return {
+        "model": {"family": "gpt2", "num_layers": 1, "hidden_size": 16, "num_heads": 2, "max_positions": 32},
+        "data": {"train": str(text), "sequence_length": 32, "validation_fraction": 0.2},
+        "train_batch_size": 4,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "trainer": {"max_steps": 6},
+        "eval": {"every": 3, "batches": 1},
+        "run": {"dir": str(box / "run"), "threads_per_rank": 1},
+        **changes,
+    }
+
+
+class Training(unittest.TestCase):
+    def setUp(self):
+        self._box = tempfile.TemporaryDirectory()
+        self.addCleanup(self._box.cleanup)
+        self.box = Path(self._box.name)
+
+    def test_a_plan_starts_nothing(self):
+        plan = tessera.plan(config_of(self.box), ranks=2, set={"trainer.seed": 5})
+        # Tied embeddings, positions, one layer of 12 h^2 + 13 h, the last norm.
+        self.assertEqual(plan.parameters, 256 * 16 + 32 * 16 + 12 * 16 * 16 + 13 * 16 + 2 * 16)
+        self.assertEqual(plan.config["trainer"]["seed"], 5)
+        self.assertIn("2 ranks", str(plan))
+        self.assertFalse(plan.run_dir.exists())
+
+    def test_steps_arrive_in_order_and_the_run_has_them(self):
+        seen = []
+        run = tessera.train(config_of(self.box), ranks=2, on_step=seen.append, progress=False)
+        steps = [step["step"] for step in seen if "loss" in step]
+        self.assertEqual(steps, [1, 2, 3, 4, 5, 6])
+        self.assertEqual(run.steps, seen)
+        self.assertTrue(any("eval_loss" in step for step in seen))
+        self.assertEqual(run.status["state"], "finished")
+        self.assertEqual(len(run.checkpoints) > 0, True)
+        text = run.generate("the cat", max_new_tokens=3, temperature=0)
+        self.assertEqual(run.generate(["the cat", "the mat"], max_new_tokens=3, temperature=0)[0], text)
+        scores = run.score(["the cat", "sat on"])
+        self.assertEqual([score["tokens"] for score in scores], [6, 5])
+        template = self.box / "plain.jinja"
+        template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}", encoding="utf-8")
+        answer = run.chat([{"role": "user", "content": "the cat"}], max_new_tokens=3, temperature=0, template=template)
+        self.assertEqual(answer, text)
+        folder = run.export(self.box / "hf")
+        self.assertTrue((folder / "config.json").exists())
+
+    def test_mistakes_are_exceptions_with_their_places(self):
+        config = config_of(self.box, modle={}, trainer={"max_steps": -1})
+        with self.assertRaises(tessera.ConfigError) as caught:
+            tessera.train(config)
+        self.assertEqual({problem.key for problem in caught.exception.problems}, {"modle", "trainer.max_steps"})
+        self.assertTrue(all(problem.place.endswith(tuple("0123456789")) for problem in caught.exception.problems))
+        with self.assertRaises(tessera.DataError):
+            tessera.plan(config_of(self.box, data={"train": str(self.box / "none.txt"), "validation_fraction": 0.2}))
+        with self.assertRaises(tessera.FormatError):
+            tessera.Run(self.box / "none")
+
+    def test_a_callback_that_raises_stops_the_training_after_it_saved_and_the_same_call_resumes(self):
+        config = config_of(self.box, trainer={"max_steps": 4000})
+
+        class Enough(Exception):
+            pass
+
+        def until(step):
+            if step.get("step", 0) >= 3:
+                raise Enough
+
+        with self.assertRaises(Enough):
+            tessera.train(config, on_step=until, progress=False)
+        saved = tessera.Run(self.box / "run")
+        reached = saved.steps[-1]["step"]
+        self.assertLess(reached, 4000)
+        self.assertGreater(len(saved.checkpoints), 0)
+        seen = []
+        tessera.train(config, set={"trainer.max_steps": reached + 2}, on_step=seen.append, progress=False)
+        self.assertEqual([step["step"] for step in seen if "loss" in step], [reached + 1, reached + 2])
+
+    def test_an_interrupt_saves_and_leaves_no_process(self):
+        config = config_of(self.box, trainer={"max_steps": 100000})
+        (self.box / "c.json").write_text(json.dumps(config), encoding="utf-8")
+        code = (
+            "import sys, tessera\n"
+            "def show(step): print(step['step'], flush=True)\n"
+            "try: tessera.train(sys.argv[1], on_step=show, progress=False)\n"
+            "except KeyboardInterrupt: print('stopped', flush=True)\n"
+        )
+        script = subprocess.Popen(
+            [sys.executable, "-c", code, str(self.box / "c.json")], stdout=subprocess.PIPE, text=True, env=os.environ
+        )
+        script.stdout.readline()
+        script.send_signal(signal.SIGINT)
+        with script:
+            rest = script.communicate(timeout=100)[0].split()
+        self.assertEqual(rest[-1], "stopped")
+        self.assertGreater(len(tessera.Run(self.box / "run").checkpoints), 0)
+
+    def test_importing_starts_no_thread_and_loads_no_torch(self):
+        code = (
+            "import sys, threading, tessera\n"
+            "assert threading.active_count() == 1\n"
+            "assert not {'torch', 'numpy', 'pandas'} & set(sys.modules), 'a library was loaded'\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
+        self.assertEqual(threading.active_count(), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

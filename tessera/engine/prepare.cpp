@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/engine/prepare.h"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <limits>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/text.h"
+#include "tessera/checkpoint/peer_copies.h"
+#include "tessera/engine/engine.h"
+#include "tessera/engine/evaluated_metrics.h"
+#include "tessera/hosts/detect_launcher.h"
+#include "tessera/hosts/host_part.h"
+#include "tessera/launch/launch.h"
+#include "tessera/launch/machine.h"
+#include "tessera/ops/backend.h"
+#include "tessera/ops/cpu/isa.h"
+#include "tessera/planner/data_plan.h"
+#include "tessera/planner/memory.h"
+#include "tessera/planner/place.h"
+#include "tessera/planner/plan.h"
+#include "tessera/planner/run_plan.h"
+#include "tessera/planner/with_data.h"
+
+namespace tessera::engine {
+namespace {
+
+/// Shows the progress of tokenizing at most a few times a second.
+data::TokenizeOptions tokenize_options(const data::DataOptions& options,
+                                       Console* console,
+                                       const launch::EarlyStop& early) {
+  data::TokenizeOptions how;
+  how.poll = [&early] { early.check(); };
+  how.text_field = options.text_field;
+  how.invalid_utf8 = options.invalid_utf8;
+  how.threads = launch::usable_cores();
+  how.progress = [console, last = 0.0](std::int64_t done, std::int64_t total) mutable {
+    const double now = now_s();
+    if (console == nullptr || (now - last < 0.25 && done < total)) return;
+    last = now;
+    console->live(done >= total ? std::string()
+                                : fmt::format("tokenizing {} of {} ({:.0f}%)",
+                                              text::bytes(static_cast<std::uint64_t>(done)),
+                                              text::bytes(static_cast<std::uint64_t>(total)),
+                                              100.0 * static_cast<double>(done) /
+                                                  static_cast<double>(total)));
+  };
+  return how;
+}
+
+Local local_of(const planner::Plan& plan, const hosts::HostPart* part) {
+  const std::optional<launch::Launcher> launcher = hosts::detect_launcher();
+  Local out;
+  out.is_leader = launcher ? launcher->rank == 0 : part == nullptr || part->host == 0;
+  out.launched = launcher.has_value();
+  const tasks::Task* const task = plan.data().task.get();
+  out.extra_ranks = task == nullptr ? 0 : task->extra_ranks();
+  const int all = plan.ranks() + out.extra_ranks;
+  const int launched = launcher ? launcher->local_world_size : all;
+  out.ranks = part != nullptr ? part->local_ranks : launched;
+  out.first_rank = part != nullptr ? part->first_rank : launcher ? launcher->first_rank() : 0;
+  out.several_hosts = out.ranks < all;
+  return out;
+}
+
+/// Returns the memory that all ranks of the plan may use, if every host has as much for each of
+/// them as this one, which may also have ranks that do not train.
+std::uint64_t memory_of_hosts(const planner::Plan& plan, const Local& local) {
+  const int learners = std::clamp(plan.ranks() - local.first_rank, 0, local.ranks),
+            writers = local.ranks - learners;
+  std::uint64_t available = launch::available_memory();
+  if (writers > 0)
+    available = experience_of(plan.data().task.get())->memory_beside(plan, available, writers);
+  // No limit for the ranks of other hosts.
+  if (learners == 0) return std::numeric_limits<std::int64_t>::max();
+  return available / static_cast<std::uint64_t>(learners) *
+         static_cast<std::uint64_t>(plan.ranks());
+}
+
+std::shared_ptr<const checkpoint::Checkpoint> copies_of(const hosts::HostPart* part) {
+  if (part == nullptr || !part->copies.from.exists()) return nullptr;
+  return std::make_shared<const checkpoint::Checkpoint>(
+      checkpoint::open_copies(part->copies, part->secret));
+}
+
+/// Opens the run folder. While a lost host still holds its lock, hosts that start again wait.
+std::unique_ptr<const RunFolder> open_folder(const std::string& dir,
+                                             RunFolder::Access access,
+                                             bool again) {
+  constexpr double kPatienceS = 20.0;
+  constexpr std::chrono::milliseconds kRetry{200};
+  for (const double deadline = now_s() + kPatienceS;;) {
+    try {
+      return std::make_unique<const RunFolder>(dir, access);
+    } catch (const Error&) {
+      if (!again || now_s() > deadline) throw;
+    }
+    std::this_thread::sleep_for(kRetry);
+  }
+}
+
+}  // namespace
+
+Prepared prepare(const planner::Plan& plan, const TrainCommand& command) {
+  // Training continues if the reader of its output exits, because the run folder has everything.
+  std::signal(SIGPIPE, SIG_IGN);
+  // An unknown TESSERA_ISA or TESSERA_KERNELS is refused before a rank starts.
+  static_cast<void>(ops::isa());
+  static_cast<void>(ops::backend(c10::DeviceType::CPU));
+  const hosts::HostPart* const part = command.how.part.get();
+  const bool again = part != nullptr && part->generation > 0;
+  Opened opened;
+  opened.local = local_of(plan, part);
+  const Local& local = opened.local;
+  opened.early = std::make_unique<launch::EarlyStop>();
+  // Under a launcher only rank 0 owns the folder; the others only write their logs into it.
+  opened.folder = open_folder(plan.run().dir,
+                              !local.is_leader  ? RunFolder::Access::Look
+                              : command.dry_run ? RunFolder::Access::Check
+                                                : RunFolder::Access::Own,
+                              again);
+  opened.copies = copies_of(part);
+  const bool keeps_copies = part != nullptr && part->copies.own >= 0;
+  if (local.is_leader && !again && !keeps_copies && plan.run().checkpoint.peer_copies > 0)
+    log::warn("checkpoint.peer_copies has no effect: it needs several hosts of a hostfile");
+  Console* const console = local.is_leader && !command.quiet ? command.console : nullptr;
+  opened.data = open_data(plan, tokenize_options(plan.data().options, console, *opened.early));
+  const planner::PlanWithData with_data = planner::with_data(plan, *opened.data);
+  // A set of copies, half of what the plan counts, is there already.
+  const std::int64_t held = opened.copies ? planner::copy_bytes(with_data) / 2 * plan.ranks() : 0;
+  planner::PlacedPlan placed = planner::place(
+      with_data,
+      {.ranks_of_each = part != nullptr || local.launched ? local.ranks : 0, .available = [&] {
+         opened.available = memory_of_hosts(with_data, local) + static_cast<std::uint64_t>(held);
+         return opened.available;
+       }});
+  check_evaluations(placed, *opened.data);
+  opened.early->check();
+  return {std::move(placed), std::move(opened)};
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The feed-forward network of a transformer layer, as layers use it: an MLP, or another part that
+// maps each token to its branch. docs/adding/feed_forward.md shows how to add one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/nn/block.h"
+#include "tessera/nn/step_context.h"
+#include "tessera/ops/activation.h"
+
+namespace tessera::models {
+
+/// A part of a layer that maps normalized tokens to a branch. It is written for one device and
+/// never looks at ranks.
+class FeedForward {
+ public:
+  virtual ~FeedForward() = default;
+  /// Called once, between the layer's other declarations: the order of parameters is that of their
+  /// initial values.
+  virtual void declare(nn::Params& params) = 0;
+  /// Maps normalized h [B, T, C] to the branch [B, T, C]. Appends its terms of the loss, if it has
+  /// some, to `terms`. Also runs on meta tensors. Its backward is that of the functions of nn/.
+  virtual at::Tensor operator()(const at::Tensor& h_BTC,
+                                nn::StepContext& context,
+                                std::vector<nn::Term>& terms) const = 0;
+  /// As nn::Block::works_by_token() and grid_obstacle(), which the layer forwards.
+  [[nodiscard]] virtual bool works_by_token() const { return true; }
+  [[nodiscard]] virtual std::string grid_obstacle() const { return {}; }
+
+  struct Size {
+    std::int64_t total = 0;    ///< parameters
+    std::int64_t active = 0;   ///< parameters that one token uses
+    double flops_a_token = 0;  ///< of the products of forward
+  };
+  [[nodiscard]] virtual Size size() const = 0;
+};
+
+/// Two projections around an activation (mlp.h).
+struct MlpSpec {
+  std::int64_t hidden_size = 0;
+  std::int64_t ffn_hidden_size = 0;
+  std::string input_name, output_name;  ///< names of the two projections: "mlp.c_fc", "mlp.c_proj"
+  bool bias = true;                     ///< of both projections
+  Init input_init, output_init;         ///< initial weights
+  std::string activation = "gelu_tanh";
+  /// The input projection computes gate and up parts; the output is activation(gate) * up.
+  bool gated = false;
+  double dropout = 0.0;  ///< between the two projections
+};
+
+/// What a family says about the feed-forward network of a layer; layers may differ.
+using FeedForwardSpec = std::variant<MlpSpec>;
+FeedForward::Size size_of(const FeedForwardSpec& spec);
+/// Throws Error{Config} for an unknown activation.
+std::unique_ptr<FeedForward> make_feed_forward(const FeedForwardSpec& spec);
+
+}  // namespace tessera::models

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model's parameters need of their buffers.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "tessera/parallel/packed_weights.h"
+
+namespace tessera::parallel {
+
+/// What a model's parameters need of their buffers, whatever the layout; see WeightOptions.
+struct ParameterRules {
+  std::function<bool(const std::string&)> frozen = {};
+  std::function<int(const std::string&)> apart = {};
+  std::function<bool(const std::string&)> packed = {};
+  PackingOptions packing = {};
+};
+
+}  // namespace tessera::parallel

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every rank has all weights in fewer bits (packed_weights.h), and unpacks them while they are
+// used; they are frozen. Memory: that of PackedWeights, and numel elements more while gathered.
+#include <memory>
+
+#include "tessera/base/error.h"
+#include "tessera/parallel/weights/coming.h"
+#include "tessera/tensor/span.h"
+
+namespace tessera::parallel {
+namespace {
+
+class Packed final : public ComingWeights {
+ public:
+  explicit Packed(const WeightPlace& place)
+      : ComingWeights(place.world, place.layout.numel(), place.dtype) {
+    TESSERA_REQUIRE(device_of(place.world).is_cpu(),
+                    Unsupported,
+                    "weights in four or eight bits are memory of the host only, and the model is "
+                    "on a device",
+                    "remove adapter.quantize_base");
+    packed_ = std::make_unique<PackedWeights>(place.layout, place.packing);
+  }
+
+  [[nodiscard]] PackedWeights* packed() const override { return packed_.get(); }
+  void wait() override { post(); }
+  void begin_write() override { release(); }
+  void written() override {}
+  void settle() override {}
+  [[nodiscard]] std::unique_ptr<WorkingWeights> borrowed() const override {
+    TESSERA_ASSERT(false && "packed weights are not lent");
+    return nullptr;
+  }
+
+ private:
+  void start() override { packed_->unpack(whole_); }
+
+  std::unique_ptr<PackedWeights> packed_;
+};
+
+TESSERA_WEIGHTS("packed", Packed);
+
+}  // namespace
+}  // namespace tessera::parallel

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the Python wheel of a build: tools/wheel.py BUILD OUT
+
+The wheel holds the program, libtessera, the Python package and the libraries that not every system has. It takes libtorch from
+the torch that is installed beside it, and fits every Python of 3.10 and later, because nothing in it is compiled for Python.
+"""
+
+import base64
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+NAME = "tessera_train"
+# What a system with glibc 2.34 has, and what torch brings.
+SYSTEM = re.compile(r"^(ld-linux-x86-64|linux-vdso|lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+))\.so")
+TORCH = re.compile(r"^lib(torch|torch_cpu|c10|gomp|cupti|cudart)[-.]")
+GLIBC = (2, 34)
+TOP = Path(__file__).resolve().parent.parent
+
+
+def version() -> str:
+    text = (TOP / "python/tessera/__init__.py").read_text(encoding="utf-8")
+    return re.search(r'__version__ = "([^"]+)"', text)[1]
+
+
+def torch_version() -> str:
+    text = (TOP / "python/tessera/_program.py").read_text(encoding="utf-8")
+    return re.search(r'TORCH = "([^"]+)"', text)[1]
+
+
+def needed(library: Path) -> list[tuple[str, Path]]:
+    """The libraries that the loader opens for this one: name and place."""
+    out = subprocess.run(["ldd", str(library)], check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"^\s*(\S+) => (\S+) \(", out, re.MULTILINE)
+    missing = re.findall(r"^\s*(\S+) => not found", out, re.MULTILINE)
+    if missing:
+        sys.exit(f"error: {library.name} needs {missing[0]}, which is not here\n  fix: build first: tools/build.sh release")
+    return [(name, Path(place)) for name, place in found]
+
+
+def glibc_of(library: Path) -> tuple[int, int]:
+    """The newest version of glibc that a library asks for."""
+    out = subprocess.run(["objdump", "-T", str(library)], check=True, capture_output=True, text=True).stdout
+    return max([tuple(map(int, v)) for v in re.findall(r"GLIBC_(\d+)\.(\d+)", out)], default=(0, 0))
+
+
+def stage(build: Path, root: Path) -> None:
+    """Installs the build into `root`/tessera and adds the libraries that it needs."""
+    package = root / "tessera"
+    shutil.copytree(TOP / "python/tessera", package, ignore=shutil.ignore_patterns("__pycache__"))
+    prefix = root / "prefix"
+    subprocess.run(["cmake", "--install", str(build), "--prefix", str(prefix), "--strip"], check=True, capture_output=True)
+    (package / "bin").mkdir()
+    (package / "lib").mkdir()
+    shutil.copy2(prefix / "bin/tessera", package / "bin/tessera")
+    library = next(prefix.glob("lib*/**/libtessera.so"))
+    bring = dict(needed(build / "lib/libtessera.so"))
+    shutil.copy2(library, package / "lib/libtessera.so")
+    for folder in prefix.glob("share/tessera"):
+        shutil.copytree(folder, package / "share/tessera")
+    for name, place in sorted(bring.items()):
+        if not SYSTEM.match(name) and not TORCH.match(name):
+            shutil.copy2(place.resolve(), package / "lib" / name)
+    # No folder of this machine: the program's environment names those of the installed torch.
+    said = subprocess.run(["readelf", "-d", str(package / "lib/libtessera.so")], check=True, capture_output=True, text=True)
+    old = re.search(r"runpath: \[(.*)\]", said.stdout)
+    if old:
+        script = root / "rpath.cmake"
+        script.write_text(f'file(RPATH_CHANGE FILE "{package}/lib/libtessera.so" OLD_RPATH "{old[1]}" NEW_RPATH "$ORIGIN")\n')
+        subprocess.run(["cmake", "-P", str(script)], check=True, capture_output=True)
+        script.unlink()
+    shutil.rmtree(prefix)
+    for file in [package / "bin/tessera", *(package / "lib").iterdir()]:
+        if glibc_of(file) > GLIBC:
+            sys.exit(f"error: {file.name} needs glibc {glibc_of(file)}, and the wheel promises {GLIBC}\n  fix: build on Debian 12")
+
+
+def metadata(root: Path) -> None:
+    info = root / f"{NAME}-{version()}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\n"
+        f"Name: {NAME.replace('_', '-')}\nVersion: {version()}\n"
+        "Summary: Trains large models on any number of processes and hosts\n"
+        "License: Apache-2.0\nRequires-Python: >=3.10\n"
+        f"Requires-Dist: torch=={torch_version()}.*\n"
+        "Provides-Extra: arrays\nRequires-Dist: numpy; extra == 'arrays'\n"
+        "Description-Content-Type: text/markdown\n\n" + (TOP / "README.md").read_text(encoding="utf-8"),
+        encoding="utf-8",
+    )
+    (info / "WHEEL").write_text(
+        "Wheel-Version: 1.0\nGenerator: tessera\nRoot-Is-Purelib: false\n"
+        f"Tag: py3-none-manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64\n"
+    )
+    (info / "entry_points.txt").write_text("[console_scripts]\ntessera = tessera._program:main\n")
+    shutil.copy2(TOP / "LICENSE", info / "LICENSE")
+
+
+def pack(root: Path, out: Path) -> Path:
+    path = out / f"{NAME}-{version()}-py3-none-manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64.whl"
+    record_name = f"{NAME}-{version()}.dist-info/RECORD"
+    rows = []
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as wheel:
+        for file in sorted(p for p in root.rglob("*") if p.is_file()):
+            name = file.relative_to(root).as_posix()
+            data = file.read_bytes()
+            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))  # the same bytes for the same build
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o100755 if os.access(file, os.X_OK) else 0o100644) << 16
+            wheel.writestr(entry, data)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            rows.append(f"{name},sha256={digest},{len(data)}")
+        wheel.writestr(zipfile.ZipInfo(record_name, (2020, 1, 1, 0, 0, 0)), "\n".join([*rows, f"{record_name},,", ""]))
+    return path
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    build, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
+    if not (build / "lib/libtessera.so").exists():
+        sys.exit(f"error: {build} has no libtessera.so\n  fix: build first: tools/build.sh release")
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tessera-wheel-") as box:
+        root = Path(box) / "wheel"
+        root.mkdir()
+        stage(build, root)
+        metadata(root)
+        print(pack(root, out))
+
+
+if __name__ == "__main__":
+    main()
