@@ -116,7 +116,7 @@ TEST(PipelineCost, OfAStageThatIsSlowerIsWhatTheOtherWaitsForIt) {
 TEST(PipelineCost, OfMessagesAndUpdateIsAddedToTheLongestPath) {
   const PipelineSchedule& gpipe = pipeline_schedules().get("gpipe");
   const PipelineSize size{2, 1, 1};
-  StepTimes times;
+  StepPrices times;
   times.message = [](int from, int to, int part, bool gradient) {
     EXPECT_EQ(part, 1);
     EXPECT_EQ(from, gradient ? 1 : 0);
@@ -139,7 +139,7 @@ TEST(PipelineCost, OfMessagesAndUpdateIsAddedToTheLongestPath) {
 TEST(PipelineCost, OfAMessageIncludesTheWaitForItsLink) {
   const PipelineSchedule& gpipe = pipeline_schedules().get("gpipe");
   const PipelineSize size{2, 1, 2};
-  StepTimes times;
+  StepPrices times;
   times.message = [](int, int, int, bool gradient) { return gradient ? 1.0 : 3.0; };
 
   const Simulation out = simulate(all_actions(gpipe, size), size, gpipe.placement, times);
@@ -154,7 +154,7 @@ TEST(PipelineCost, OfFreeMessagesIsThatOfPassTimes) {
     for_each_size(name.c_str(), [&](const PipelineSchedule& schedule, const PipelineSize& size) {
       const StageActions actions = all_actions(schedule, size);
       const Simulation plain = simulate(actions, size, schedule.placement, PassTimes()),
-                       priced = simulate(actions, size, schedule.placement, StepTimes());
+                       priced = simulate(actions, size, schedule.placement, StepPrices());
       EXPECT_EQ(plain.bubble(), priced.bubble());
       EXPECT_EQ(plain.end, priced.end);
     });

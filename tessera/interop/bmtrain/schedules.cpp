@@ -13,7 +13,7 @@ using optim::at_least_one, optim::half_cosine;
 using optim::Given, optim::ScheduleParam;
 
 const ScheduleParam kStart{"start_lr", &Given::peak, 0, {.min = 0}};
-const ScheduleParam kWarmup{"warmup_iter", &Given::warmup, 0, {.unit = "steps", .min = 0}};
+const ScheduleParam kWarmupSteps{"warmup_iter", &Given::warmup, 0, {.unit = "steps", .min = 0}};
 const ScheduleParam kEnd{"end_iter", &Given::total, 0, {.unit = "steps", .min = 1}};
 /// The library's signature has end_iter for every schedule; its examples pass -1.
 const ScheduleParam kUnusedEnd{"end_iter", &Given::unused, 0, {.unit = "steps"}};
@@ -55,26 +55,26 @@ const bool kBmTrainSchedules = optim::add_schedules({
          },
      .fall = [](const Given& v, std::int64_t n) { return v.top() / std::sqrt(at_least_one(n)); }},
     {.type = "linear",
-     .params = {kStart, kWarmup, kEnd},
+     .params = {kStart, kWarmupSteps, kEnd},
      .rise = rise,
      .fall = linear,
      .total_after_warmup = "end_iter",
      .selected_by = kOwn},
     {.type = "cosine",
-     .params = {kStart, kWarmup, kEnd},
+     .params = {kStart, kWarmupSteps, kEnd},
      .rise = rise,
      .fall = cosine,
      .total_after_warmup = "end_iter",
      .selected_by = kOwn},
     {.type = "Exponential",
-     .params = {kStart, kWarmup, kUnusedEnd, {"gamma", &Given::gamma, 0.95, {.min = 0}}},
+     .params = {kStart, kWarmupSteps, kUnusedEnd, {"gamma", &Given::gamma, 0.95, {.min = 0}}},
      .rise = rise,
      .fall =
          [](const Given& v, std::int64_t n) {
            return v.top() * std::pow(v.gamma, static_cast<double>(n - v.warmup));
          }},
     {.type = "NoDecay",
-     .params = {kStart, kWarmup, kUnusedEnd},
+     .params = {kStart, kWarmupSteps, kUnusedEnd},
      .rise = rise,
      .fall = [](const Given& v, std::int64_t) { return v.top(); }},
 });

@@ -18,7 +18,7 @@ using optim::Given, optim::ScheduleCheck, optim::ScheduleParam;
 const ScheduleParam kTotal{"total_steps", &Given::total, 0, {.unit = "steps", .min = 1}};
 /// The library's signatures have total_steps for every schedule; these have no end.
 const ScheduleParam kUnusedTotal{"total_steps", &Given::unused, 0, {.unit = "steps"}};
-const ScheduleParam kWarmup{"warmup_steps", &Given::warmup, 0, {.unit = "steps", .min = 0}};
+const ScheduleParam kWarmupSteps{"warmup_steps", &Given::warmup, 0, {.unit = "steps", .min = 0}};
 const ScheduleParam kLowest{"eta_min", &Given::low, 0, {.min = 0}};
 const ScheduleParam kFlatShare{"pct_start", &Given::share, 0.72, {.min = 0, .max = 1}};
 const ScheduleParam kEnd{"end_lr", &Given::low, 1e-4, {.min = 0}};
@@ -111,18 +111,18 @@ double constant_share(const Given& v, std::int64_t i) {
 const bool kColossalSchedules = optim::add_schedules({
     {.type = "CosineAnnealingLR", .params = {kTotal, kLowest}, .fall = cosine_annealing},
     {.type = "CosineAnnealingWarmupLR",
-     .params = {kTotal, kLowest, kWarmup},
+     .params = {kTotal, kLowest, kWarmupSteps},
      .rise = rise,
      .fall = cosine_annealing,
      .total_after_warmup = "total_steps"},
     {.type = "FlatAnnealingLR", .params = {kTotal, kFlatShare}, .fall = flat_annealing},
     {.type = "FlatAnnealingWarmupLR",
-     .params = {kTotal, kFlatShare, kWarmup, kLowest},
+     .params = {kTotal, kFlatShare, kWarmupSteps, kLowest},
      .rise = rise,
      .fall = flat_annealing,
      .total_after_warmup = "total_steps"},
     {.type = "LinearWarmupLR",
-     .params = {kTotal, kWarmup},
+     .params = {kTotal, kWarmupSteps},
      .rise = rise_below,
      .fall = fall_from_below,
      .total_after_warmup = "total_steps"},
@@ -131,13 +131,13 @@ const bool kColossalSchedules = optim::add_schedules({
      .fall = stepped,
      .check = check_milestones},
     {.type = "MultiStepWarmupLR",
-     .params = {kUnusedTotal, kMilestones, gamma(0.1), kWarmup},
+     .params = {kUnusedTotal, kMilestones, gamma(0.1), kWarmupSteps},
      .rise = rise,
      .fall = stepped,
      .check = check_milestones},
     {.type = "PolynomialLR", .params = {kTotal, kEnd, kPower}, .fall = polynomial},
     {.type = "PolynomialWarmupLR",
-     .params = {kTotal, kEnd, kPower, kWarmup},
+     .params = {kTotal, kEnd, kPower, kWarmupSteps},
      .rise = rise,
      .fall = polynomial,
      .total_after_warmup = "total_steps"},

@@ -279,7 +279,7 @@ Simulation simulate(const StageActions& stages,
                     Placement placement,
                     std::span<const PassTimes> times) {
   TESSERA_ASSERT(times.size() == 1 || times.size() == stages.size());
-  StepTimes step;
+  StepPrices step;
   step.passes = [times](int stage, int) {
     return times[times.size() == 1 ? 0 : static_cast<std::size_t>(stage)];
   };
@@ -289,7 +289,7 @@ Simulation simulate(const StageActions& stages,
 Simulation simulate(const StageActions& stages,
                     const PipelineSize& size,
                     Placement placement,
-                    const StepTimes& times) {
+                    const StepPrices& times) {
   const StageLayout layout{size.stages, size.chunks, placement, {}};
   Simulation out;
   const auto p = static_cast<std::size_t>(size.stages);

@@ -35,9 +35,9 @@ std::optional<std::string> find_fault(const StageActions& stages,
 struct PassTimes {
   double forward = 1, inputs = 1, weights = 1;
 };
-/// The times of a step in one unit. An empty function means PassTimes(), or messages that take no
+/// The prices of a step in one unit. An empty function means PassTimes(), or messages that take no
 /// time.
-struct StepTimes {
+struct StepPrices {
   std::function<PassTimes(int stage, int chunk)> passes;
   /// Of the flow with which `part` begins, or of its gradient, from one stage to another.
   std::function<double(int from, int to, int part, bool gradient)> message;
@@ -62,7 +62,7 @@ struct Simulation {
 Simulation simulate(const StageActions& stages,
                     const PipelineSize& size,
                     Placement placement,
-                    const StepTimes& times);
+                    const StepPrices& times);
 /// `times`: one entry for all stages, or one per stage; messages take no time.
 Simulation simulate(const StageActions& stages,
                     const PipelineSize& size,
