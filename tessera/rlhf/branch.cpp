@@ -75,7 +75,7 @@ BranchPlans branch_plans(const fs::path& run,
                   Config,
                   fmt::format("the branch is of the task {}", plans.next.data().task_options.type),
                   "remove the --set of task");
-  TESSERA_REQUIRE(num_generators(plans.next) == 0,
+  TESSERA_REQUIRE(plans.next.data().task->extra_ranks() == 0,
                   Unsupported,
                   "not built yet: a branch with rl.overlap, whose first rollout would be another "
                   "policy's",
