@@ -21,6 +21,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/rl/plan.h"
+#include "tessera/planner/course.h"
 #include "tessera/planner/place.h"
 #include "tessera/planner/plan.h"
 #include "tessera/planner/with_data.h"
